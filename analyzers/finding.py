@@ -1,0 +1,77 @@
+"""A Finding: one cause of lost time, with its evidence and its price."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from esprof.trace.run import Warning
+from esprof.types import Rank
+
+Severity = Literal["critical", "warning", "info"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One cause. `id` is stable (`ESP101`); `saving_us` is what replay says a step would gain without the cause."""
+
+    id: str
+    title: str
+    severity: Severity
+    ranks: tuple[Rank, ...]
+    saving_us: float
+    saving_pct: float
+    saving_device_hours_per_day: float
+    """Device-hours a day that the saving is worth when the job runs all day on these workers."""
+    confidence: Literal["high", "medium", "low"]
+    evidence: dict[str, Any]
+    advice: str
+    command: str | None = None
+    """The esprof command that shows or proves it."""
+
+
+class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one rank's mean step goes, in microseconds. The parts sum to `step_us` exactly.
+
+    Every instant counts once, by the first that applies: `compute` (the device computes), `exposed_communication`
+    (only a transfer runs), `wait` (for a peer to arrive at a collective), `input_stall` (the loader), `host` (the CPU
+    works or runs unrecorded code while the device has nothing to do), `idle` (none of these).
+    """
+
+    rank: Rank
+    device: str | None
+    host_name: str | None
+    step_us: float
+    compute: float
+    exposed_communication: float
+    wait: float
+    input_stall: float
+    host: float
+    idle: float
+
+
+PARTS = ("compute", "exposed_communication", "wait", "input_stall", "host", "idle")
+"""The parts of a `RankBreakdown`, in the order in which they are drawn."""
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the whole job. `samples_per_s` and `tokens_per_s` are None where the run does not tell."""
+
+    steps_per_s: float
+    samples_per_s: float | None
+    tokens_per_s: float | None
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """`esprof diagnose --json`: findings, most time first."""
+
+    schema: str = "esprof.diagnose/1"
+    verdict: str
+    findings: tuple[Finding, ...]
+    step_us: float
+    steps: tuple[int, ...]
+    world_size: int
+    breakdown: tuple[RankBreakdown, ...]
+    throughput: Throughput
+    explained_pct: float
+    replay_error_pct: float
+    """Worst error of a steady step replayed with residuals kept."""
+    warnings: tuple[Warning, ...]

@@ -1,0 +1,26 @@
+"""esprof: why a distributed PyTorch step takes as long as it does, and what would make it faster.
+
+``record`` turns a job into a Run; a Run builds one global Dfg; replay runs the Dfg, as it was and as it could be;
+analyzers turn both into priced Findings; reports render them.
+
+Nothing heavy is imported here: the recorder lives inside other people's training processes, and ``esprof --help`` has
+to answer at once. The names below load their module on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from esprof.trace.load import load
+    from esprof.trace.run import Run
+
+__version__ = "0.1.0"
+__all__ = ["Run", "__version__", "load"]
+
+_HOME = {"load": "esprof.trace.load", "Run": "esprof.trace.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'esprof' has no attribute {name!r}")

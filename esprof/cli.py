@@ -1,0 +1,89 @@
+"""The command line: finds each verb by name, loads it when it is called, and is the only place that prints errors."""
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from esprof import __version__
+from esprof.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError
+from esprof.text import printable
+
+VERBS = {
+    "demo": ("esprof.reports.commands.demo", "Train two workers with a planted fault; record, diagnose, report."),
+    "record": ("esprof.reports.commands.record", "Run a training command and record it on every rank."),
+    "replay": ("esprof.reports.commands.replay", "Replay a run's step time, and ask what would change it."),
+    "diagnose": ("esprof.reports.commands.diagnose", "Name what the step time is lost to, and what it would gain."),
+    "explain": ("esprof.reports.commands.explain", "Explain a finding: what it means and what to do."),
+    "report": ("esprof.reports.commands.report", "Write one self-contained HTML page about a run."),
+    "check": ("esprof.reports.commands.check", "Compare a run with a baseline; the gate for CI."),
+}
+"""Verb -> (module that holds `command`, its one-line summary). Listing verbs imports none of them; a test keeps the
+summaries equal to the commands' own."""
+
+
+class Verbs(click.Group):
+    """A click group that loads a verb's module only when that verb is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = import_module(VERBS[name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            raise click.UsageError(f"No verb {name!r}. Verbs: {', '.join(VERBS)}.", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="esprof")
+def root() -> None:
+    """Tell why a distributed PyTorch step takes as long as it does, and what would make it faster.
+
+    A RUN is what `esprof record` wrote, or Kineto traces of torch.profiler: a file, a folder, or a pattern.
+    Answers go to stdout, talk to stderr. Exit codes: 0 ok, 1 error, 2 usage, 3 regression or threshold.
+    """
+
+
+def main() -> None:
+    """Entry point: run the verb, print its error if it has one, exit."""
+    try:
+        code = root.main(standalone_mode=False)
+        _close_stdout()
+        sys.exit(code if isinstance(code, int) else EXIT_OK)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    except EsprofError as error:
+        click.echo(f"esprof: {_shown(str(error))}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("esprof: stopped", err=True)
+        sys.exit(128 + 2)
+    except BrokenPipeError:
+        # The reader of our output went away (`esprof … | head`): that is no error, but Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_ERROR)
+
+
+def _close_stdout() -> None:
+    sys.stdout.flush()
+
+
+def _shown(message: str) -> str:
+    return "\n".join(printable(line, 2_000) for line in message.splitlines())

@@ -1,0 +1,11 @@
+"""Names that came from a trace are data: what makes them safe to show in a terminal."""
+
+import re
+
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def printable(text: str, limit: int = 120) -> str:
+    """`text` with control and direction characters (ANSI escapes among them) made visible, cut to `limit`."""
+    shown = _UNSAFE.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

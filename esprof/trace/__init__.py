@@ -1,0 +1,1 @@
+"""The Run and everything that reads or writes one."""

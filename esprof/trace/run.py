@@ -1,0 +1,134 @@
+"""The Run: what was recorded of one job, on all its ranks."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from esprof.trace.schema import STACKS, STAGES, STEPS, Table, table
+from esprof.types import Bytes, Ns, Rank
+
+SCHEMA = "esprof.run/1"
+
+
+class Warning(msgspec.Struct, frozen=True):
+    """Something the input lacks, and what that costs the answer."""
+
+    code: str
+    message: str
+    ranks: tuple[int, ...] = ()
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of steps that the profiler recorded. `first` and `last` are inclusive step numbers."""
+
+    first: int
+    last: int
+    stacks: bool = False
+
+
+class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one rank. A value that the source lacks is None."""
+
+    rank: Rank
+    host: str | None = None
+    device: str | None = None
+    """Name of the accelerator, or of the CPU where the job runs on it."""
+    accelerators: int | None = None
+    pid: int | None = None
+    clock_offset_ns: Ns | None = None
+    clock_drift_ppm: float | None = None
+    clock_residual_ns: Ns | None = None
+    windows: tuple[Window, ...] = ()
+    events: int = 0
+    dropped_events: int = 0
+    overhead_pct: float | None = None
+    """Median recorded step against median plain step of the same rank, in per cent above it."""
+    peak_memory: Bytes | None = None
+    peak_memory_of: str | None = None
+    """`cuda` (allocator peak) or `rss` (resident set of the process)."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group, named by its sorted global ranks."""
+
+    name: str
+    ranks: tuple[Rank, ...]
+    backend: str | None = None
+    description: str | None = None
+
+
+class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """`run.json`."""
+
+    schema: str = SCHEMA
+    source: str = "esprof"
+    """`esprof` for our own recording, `kineto` for a trace of torch.profiler."""
+    created_ns: Ns | None = None
+    command: tuple[str, ...] = ()
+    exit_code: int | None = None
+    versions: dict[str, str] = {}
+    world_size: int
+    ranks: tuple[RankMeta, ...]
+    groups: tuple[Group, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+
+
+class Run:
+    """One recorded job: `meta`, and per rank an event table and side tables, read when first asked for."""
+
+    def __init__(
+        self,
+        meta: RunMeta,
+        read: Callable[[str, Rank], Table | None],
+        path: Path | None = None,
+        warnings: tuple[Warning, ...] = (),
+    ):
+        """`read(table_name, rank)` returns a table (`events`, `steps`, `stages`, `stacks`) or None where there is none."""
+        self.meta = meta
+        self.path = path
+        self.warnings = meta.warnings + warnings
+        self._read = read
+        self._tables: dict[tuple[str, Rank], Table | None] = {}
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """The ranks whose events are here, ascending. May be fewer than `world_size`."""
+        return [rank.rank for rank in self.meta.ranks]
+
+    @property
+    def world_size(self) -> int:
+        return self.meta.world_size
+
+    def rank(self, rank: Rank) -> RankMeta:
+        return next(meta for meta in self.meta.ranks if meta.rank == rank)
+
+    def _table(self, name: str, rank: Rank) -> Table | None:
+        if (name, rank) not in self._tables:
+            self._tables[name, rank] = self._read(name, rank)
+        return self._tables[name, rank]
+
+    def events(self, rank: Rank) -> Table:
+        """The event table of `rank`, sorted by start; see `schema.EVENTS`."""
+        events = self._table("events", rank)
+        assert events is not None, f"rank {rank} is not in this run"
+        return events
+
+    def steps(self, rank: Rank) -> Table:
+        """Every step of `rank`, recorded or not; see `schema.STEPS`. From the trace alone where nothing else is known."""
+        return self._table("steps", rank) or _steps_of_trace(self.events(rank))
+
+    def stages(self, rank: Rank) -> Table:
+        """The DataLoader's work for `rank`; empty where it was not probed. See `schema.STAGES`."""
+        return self._table("stages", rank) or table({}, STAGES)
+
+    def stacks(self, rank: Rank) -> Table:
+        """Python frames behind host gaps; empty where no window with stacks was recorded. See `schema.STACKS`."""
+        return self._table("stacks", rank) or table({}, STACKS)
+
+
+def _steps_of_trace(events: Table) -> Table:
+    steps = events.where(np.flatnonzero(events.is_kind("step")))
+    columns = {"step": steps.ints("step"), "start_ns": steps.ints("start_ns"), "dur_ns": steps.ints("dur_ns")}
+    return table(columns | {"phase": ["timed"] * len(steps)}, STEPS)

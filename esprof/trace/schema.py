@@ -1,0 +1,160 @@
+"""The tables of a Run: one row an event, and the side tables, as Arrow schemas with typed numpy views."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+KINDS = (
+    "op",
+    "runtime",
+    "kernel",
+    "memcpy",
+    "memset",
+    "sync",
+    "collective",
+    "loader",
+    "annotation",
+    "step",
+    "python",
+    "checkpoint",
+)
+"""Values of the column `kind`. A NCCL kernel or a gloo transfer is a `collective`; the CPU call behind it is an `op`."""
+
+GPU_KINDS = ("kernel", "memcpy", "memset", "collective")
+"""Kinds that run on a stream, where the row has one."""
+
+EVENTS = pa.schema(
+    [
+        ("name", _TEXT),
+        ("kind", _TEXT),
+        ("start_ns", pa.int64()),
+        ("dur_ns", pa.int64()),
+        ("pid", pa.int64()),
+        ("tid", pa.int64()),
+        ("thread_role", _TEXT),
+        ("device", pa.int32()),
+        ("stream", pa.int64()),
+        ("correlation", pa.int64()),
+        ("external_id", pa.int64()),
+        ("step", pa.int32()),
+        ("autograd_seq", pa.int64()),
+        ("fwd_tid", pa.int64()),
+        ("sync_stream", pa.int64()),
+        ("sync_correlation", pa.int64()),
+        ("group", _TEXT),
+        ("coll_seq", pa.int64()),
+        ("collective", _TEXT),
+        ("is_p2p", pa.bool_()),
+        ("peer", pa.int32()),
+        ("in_bytes", pa.int64()),
+        ("out_bytes", pa.int64()),
+        ("dtype", _TEXT),
+        ("shapes", _TEXT),
+        ("est", pa.int32()),
+    ]
+)
+"""The event table. Times are ns since the Unix epoch on the rank's own clock; a column the source lacks is null."""
+
+STEPS = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("start_ns", pa.int64()),
+        ("dur_ns", pa.int64()),
+        ("phase", _TEXT),
+        ("samples", pa.int64()),
+        ("tokens", pa.int64()),
+        ("loader_wait_ns", pa.int64()),
+    ]
+)
+"""`steps/`: every step of the job, inside windows and out. `phase` is `plain` (no profiler), `warmup`, `timed`, `stack`
+(recorded with stacks, left out of all timing) or `export` (the profiler was started or its trace written in it)."""
+
+STAGES = pa.schema(
+    [
+        ("what", _TEXT),
+        ("loader", pa.int32()),
+        ("batch", pa.int64()),
+        ("worker", pa.int32()),
+        ("pid", pa.int64()),
+        ("start_ns", pa.int64()),
+        ("end_ns", pa.int64()),
+        ("samples", pa.int64()),
+        ("workers", pa.int32()),
+        ("prefetch", pa.int32()),
+    ]
+)
+"""`stages/`: `next` rows are calls of a DataLoader iterator in the rank, `fetch` rows the making of a batch in a loader
+worker. Both name the iterator (`loader`, counted from 0 in the rank) and the batch number within it."""
+
+STACKS = pa.schema([("before", _TEXT), ("after", _TEXT), ("frame", _TEXT), ("call", _TEXT), ("dur_ns", pa.int64())])
+"""`stacks/`: what Python ran in a gap between two recorded operations, from the window with stacks: the innermost
+frame outside torch as `file.py(line): function`, and the built-in it called, if any."""
+
+
+class Table:
+    """A read-only view of an Arrow table with numpy columns: the form that the graph builder and the analyzers read."""
+
+    def __init__(self, arrow: pa.Table):
+        self.arrow = arrow
+        self._columns: dict[str, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def ints(self, column: str, missing: int = -1) -> np.ndarray:
+        """int64 values of `column`; null becomes `missing`."""
+        if column not in self._columns or missing != -1:
+            filled = pc.fill_null(self.arrow[column].cast(pa.int64()), missing)
+            values = filled.to_numpy().astype(np.int64)
+            if missing != -1:
+                return values
+            self._columns[column] = values
+        return self._columns[column]
+
+    def codes(self, column: str) -> tuple[np.ndarray, list[str]]:
+        """A text column as (int32 code per row, the distinct texts); null is code -1."""
+        array = self.arrow[column].combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.unify_dictionaries().chunks) if array.num_chunks else pa.array([], _TEXT)
+        codes = pc.fill_null(array.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
+        return codes, array.dictionary.to_pylist()
+
+    def texts(self, column: str) -> list[str | None]:
+        """A text column as Python strings."""
+        codes, values = self.codes(column)
+        return [values[code] if code >= 0 else None for code in codes.tolist()]
+
+    def is_kind(self, *kinds: str) -> np.ndarray:
+        """Boolean mask of the rows whose `kind` is one of `kinds`."""
+        codes, values = self.codes("kind")
+        return np.isin(codes, [i for i, value in enumerate(values) if value in kinds])
+
+    def where(self, mask: np.ndarray) -> "Table":
+        """The rows under a boolean mask, or in the order of an index array."""
+        picked = self.arrow.filter(pa.array(mask)) if mask.dtype == bool else self.arrow.take(pa.array(mask))
+        return Table(picked)
+
+    def to_pandas(self) -> Any:
+        return self.arrow.to_pandas()
+
+
+def table(columns: Mapping[str, Sequence[Any] | np.ndarray | pa.Array], schema: pa.Schema) -> Table:
+    """Build a table from columns; a column that is not given is null throughout."""
+    length = len(next(iter(columns.values()), ()))
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        if values is None:
+            arrays.append(pa.nulls(length, field.type))
+        elif isinstance(values, pa.Array | pa.ChunkedArray):
+            arrays.append(values.cast(field.type) if values.type != field.type else values)
+        elif pa.types.is_dictionary(field.type):
+            arrays.append(pa.array(values, pa.string()).dictionary_encode())
+        else:
+            arrays.append(pa.array(values, field.type, from_pandas=False))
+    return Table(pa.Table.from_arrays(arrays, schema=schema))

@@ -1,0 +1,1 @@
+"""The global dataflow graph of a run, its replay, and what-if questions."""

@@ -1,0 +1,120 @@
+"""The answer of `esprof replay`, as typed JSON: how well the graph reproduces the run, and what each what-if would give."""
+
+import msgspec
+
+from esprof.trace.run import Warning
+from esprof.types import Rank
+
+
+class StepTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One steady step: measured against replayed with residuals kept."""
+
+    step: int
+    measured_us: float
+    replayed_us: float
+    error_pct: float
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that is not part of the answer, and why."""
+
+    step: int
+    measured_us: float
+    reason: str
+
+
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that the prediction has not seen: its graph, with durations fitted on the other steps."""
+
+    step: int
+    measured_us: float
+    predicted_us: float
+    error_pct: float
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    fit_steps: tuple[int, ...]
+    held_out: tuple[HeldOut, ...]
+    reason: str | None = None
+    """Why there is no held-out step, where there is none."""
+
+
+class RankShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the critical path that lies on one rank."""
+
+    rank: Rank
+    us: float
+    pct: float
+
+
+class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of the replayed span: `classes` and `by_rank` each sum to `span_us`."""
+
+    span_us: float
+    classes: dict[str, float]
+    by_rank: tuple[RankShare, ...]
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario. Where `answered` is false, `reason` says why and the figures are None."""
+
+    spec: str
+    answered: bool
+    predicted_us: float | None = None
+    speedup: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    reason: str | None = None
+    note: str | None = None
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the graph could and could not tie together."""
+
+    collectives: int
+    """Collective calls seen, over all ranks."""
+    collectives_matched: int
+    kernels: int
+    kernels_without_launch: int
+    launches_without_kernel: int
+    waits: int
+    """Blocking calls and gaps long enough to need a reason."""
+    waits_recorded: int
+    """Waits whose reason stands in the trace."""
+    waits_inferred: int
+    """Waits whose reason was found by time alone."""
+    negative_transfers: int
+    """Transfers that ended before their last peer arrived: a sign of clocks out of step."""
+    missing_ranks: tuple[Rank, ...]
+
+
+class GraphSize(msgspec.Struct, frozen=True, kw_only=True):
+    nodes: int
+    edges: int
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    read: float
+    build: float
+    replay: float
+
+
+class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`esprof replay --json`."""
+
+    schema: str = "esprof.replay/1"
+    world_size: int
+    steps: tuple[StepTime, ...]
+    left_out: tuple[LeftOut, ...]
+    step_us: float
+    """Mean measured time of the steps above: what the what-ifs are compared with."""
+    strict_error_pct: float
+    """Error of the whole span when residuals are dropped."""
+    explained_pct: float
+    prediction: Prediction
+    critical_path: CriticalPath
+    what_if: tuple[WhatIf, ...]
+    coverage: Coverage
+    graph: GraphSize
+    timing_s: Timing
+    warnings: tuple[Warning, ...]

@@ -1,0 +1,1 @@
+"""Renderers and the verbs of the command line. A renderer computes nothing."""

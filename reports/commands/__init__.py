@@ -1,0 +1,1 @@
+"""One module a verb; `esprof.cli.VERBS` lists them."""
