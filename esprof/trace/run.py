@@ -130,5 +130,8 @@ class Run:
 
 def _steps_of_trace(events: Table) -> Table:
     steps = events.where(np.flatnonzero(events.is_kind("step")))
+    if not len(steps):
+        first, last = events.ints("start_ns").min(), (events.ints("start_ns") + events.ints("dur_ns")).max()
+        return table({"step": [0], "start_ns": [first], "dur_ns": [last - first], "phase": ["timed"]}, STEPS)
     columns = {"step": steps.ints("step"), "start_ns": steps.ints("start_ns"), "dur_ns": steps.ints("dur_ns")}
     return table(columns | {"phase": ["timed"] * len(steps)}, STEPS)

@@ -1,0 +1,38 @@
+"""Names of process groups: per-process strings differ between ranks, so a group is named by its global ranks."""
+
+import re
+from collections.abc import Iterable
+
+from esprof.trace.run import Group
+from esprof.types import Rank
+
+
+def group_name(ranks: Iterable[Rank]) -> str:
+    """A name that all members agree on: sorted ranks with runs shortened, such as `0-3` or `0,2,4`."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in parts)
+
+
+def parse_ranks(text: list[int] | str | None) -> tuple[Rank, ...] | None:
+    """Ranks out of a trace's `[0, 1]`; None where the list is missing or was cut off with `...`."""
+    if text is None or isinstance(text, str) and ("..." in text or "…" in text):
+        return None
+    ranks = text if isinstance(text, list) else [int(number) for number in re.findall(r"\d+", text)]
+    return tuple(sorted(ranks)) or None
+
+
+def named_groups(
+    configs: Iterable[tuple[str, list[int] | str | None, str | None, str | None]],
+) -> dict[str, Group]:
+    """Local name -> Group, from (local name, ranks, backend, description) of each process group."""
+    groups = {}
+    for local, listed, backend, description in configs:
+        ranks = parse_ranks(listed)
+        if ranks:
+            groups[local] = Group(name=group_name(ranks), ranks=ranks, backend=backend, description=description)
+    return groups

@@ -1,0 +1,133 @@
+"""`esprof.load`: open whatever a person has, a Run directory or the Kineto traces of one run, as a Run."""
+
+import glob
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from esprof.errors import InputError
+from esprof.trace.kineto import Trace, read_trace
+from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning
+from esprof.trace.rundir import read_run
+from esprof.trace.schema import Table
+from esprof.types import Rank
+
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_SUFFIXES = (".json", ".json.gz")
+
+
+def load(source: str | Path | Sequence[str | Path]) -> Run:
+    """Open a Run directory, or one Kineto trace, a folder of them, a glob pattern or a list, one file a rank.
+
+    A rank that is missing or unreadable is left out and named in `Run.warnings`. Raises InputError where nothing is
+    readable, or where the files are not of one run.
+    """
+    sources = [source] if isinstance(source, str | Path) else list(source)
+    if len(sources) == 1 and (Path(sources[0]) / "run.json").exists():
+        return read_run(Path(sources[0]))
+    files = [file for one in sources for file in _files(one)]
+    named = str(sources[0]) if len(sources) == 1 else f"{len(files)} files"
+    traces, warnings = _read_all(files)
+    return _run_of(traces, Path(named), warnings)
+
+
+def _files(source: str | Path) -> list[Path]:
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and not file.name.startswith("."))
+        if not files:
+            raise InputError(
+                "holds neither a run.json nor a Kineto trace (*.json, *.json.gz)",
+                path=path,
+                remedy="Name the Run directory that `esprof record -o` wrote, or a folder of traces.",
+            )
+        return files
+    if path.exists():
+        return [path]
+    matches = sorted(Path(match) for match in glob.glob(str(source)))
+    if not matches:
+        raise InputError("does not exist", path=path, remedy="Name a Run directory, a trace file, a folder or a pattern.")
+    return matches
+
+
+def _read_all(files: list[Path]) -> tuple[list[tuple[Path, Trace]], list[Warning]]:
+    """Read every file; one that fails is a warning as long as another one reads."""
+    traces, faults = [], []
+    for file in files:
+        try:
+            traces.append((file, read_trace(file)))
+        except InputError as error:
+            faults.append(error)
+    if not traces:
+        raise faults[0]
+    return traces, [Warning("trace-unreadable", str(fault)) for fault in faults]
+
+
+def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> Run:
+    by_rank = _by_rank(traces, path, warnings)
+    _refuse_other_times(by_rank, path)
+    world = max([trace.world_size or 0 for trace in by_rank.values()] + [max(by_rank) + 1])
+    missing = tuple(sorted(set(range(world)) - set(by_rank)))
+    if missing:
+        listed = ", ".join(map(str, missing))
+        warnings.append(Warning("rank-missing", f"no trace of rank {listed}; the job had {world} ranks", missing))
+    for rank, trace in by_rank.items():
+        warnings.extend(Warning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
+    meta = RunMeta(
+        source="kineto",
+        versions=next(iter(by_rank.values())).versions,
+        world_size=world,
+        ranks=tuple(_rank_meta(rank, trace) for rank, trace in sorted(by_rank.items())),
+        groups=_groups(by_rank.values()),
+    )
+
+    def read(name: str, rank: Rank) -> Table | None:
+        return by_rank[rank].events if name == "events" else None
+
+    return Run(meta, read, path, tuple(warnings))
+
+
+def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> dict[Rank, Trace]:
+    worlds = {trace.world_size for _, trace in traces if trace.world_size is not None}
+    if len(worlds) > 1:
+        raise _mixed(path, f"they tell of world sizes {', '.join(map(str, sorted(worlds)))}")
+    found: dict[Rank, tuple[Path, Trace]] = {}
+    for order, (file, trace) in enumerate(traces):
+        rank = trace.rank
+        if rank is None:
+            match = _RANK_IN_NAME.search(file.name)
+            rank = int(match.group(1)) if match else order
+            if len(traces) > 1 and not match:
+                warnings.append(Warning("rank-guessed", f"{file.name} does not tell its rank; taken as rank {rank}", (rank,)))
+        if rank in found:
+            raise _mixed(path, f"both {found[rank][0].name} and {file.name} are of rank {rank}")
+        found[rank] = (file, trace)
+    return {rank: trace for rank, (_, trace) in sorted(found.items())}
+
+
+def _refuse_other_times(by_rank: dict[Rank, Trace], path: Path) -> None:
+    """Traces of one run overlap in time; an hour apart they cannot be of the same window, whatever the clocks say."""
+    hour_ns = 3_600_000_000_000
+    starts = {rank: int(trace.events.ints("start_ns").min()) for rank, trace in by_rank.items()}
+    first, last = min(starts, key=starts.__getitem__), max(starts, key=starts.__getitem__)
+    if starts[last] - starts[first] > hour_ns:
+        raise _mixed(path, f"ranks {first} and {last} were recorded more than an hour apart")
+
+
+def _mixed(path: Path, how: str) -> InputError:
+    return InputError(
+        f"these traces are not of one run: {how}",
+        path=path,
+        remedy="Name the files of one run only, one a rank and window.",
+    )
+
+
+def _rank_meta(rank: Rank, trace: Trace) -> RankMeta:
+    device = trace.devices[0] if trace.devices else None
+    return RankMeta(
+        rank=rank, host=trace.host, device=device, accelerators=len(trace.devices) or None, events=len(trace.events)
+    )
+
+
+def _groups(traces: Iterable[Trace]) -> tuple[Group, ...]:
+    return tuple({group.name: group for trace in traces for group in trace.groups}.values())
