@@ -1,0 +1,149 @@
+"""The global dataflow graph (Dfg): struct of arrays in topological order, predecessors in CSR form."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from esprof.types import Ns, Rank
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+class Cls(IntEnum):
+    """What a node's time is spent on: the class of the critical path and of the what-ifs."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    WAIT = 2
+    CPU = 3
+    HOST_GAP = 4
+    DATA = 5
+    LAUNCH = 6
+    ALLOCATOR = 7
+    CONTENTION = 8
+    RESIDUAL = 9
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Edge(IntEnum):
+    """Why a node waits for another."""
+
+    LANE = 0
+    LAUNCH = 1
+    WAIT = 2
+    SYNC = 3
+    THREAD = 4
+    RENDEZVOUS = 5
+    INFERRED = 6
+    """Found by time alone: no event of the trace says so."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What runs one thing at a time: a CPU thread, a GPU stream, a loader worker, a communication thread."""
+
+    rank: Rank
+    kind: str
+    """`cpu`, `stream`, `comm` or `loader`."""
+    role: str
+    """The same on all ranks for the same purpose, such as `main` or `stream 7`."""
+
+
+@dataclass(frozen=True)
+class StepMarks:
+    """Where steps begin and end: node ids, shape (steps, ranks)."""
+
+    steps: tuple[int, ...]
+    ranks: tuple[Rank, ...]
+    first: np.ndarray
+    last: np.ndarray
+
+
+@dataclass(frozen=True)
+class Dfg:
+    """One job's graph over consecutive steps. N nodes, E edges; times in ns since `t0_ns`, durations in ns.
+
+    A node starts at `max(release, max over predecessors p of end[p] + lag) + residual` and ends `dur` later. `dur_ns` is
+    intrinsic work; `residual_ns` is the part of the recorded start that nothing explains (contention, where `contended`).
+    """
+
+    t0_ns: Ns
+    dur_ns: np.ndarray
+    residual_ns: np.ndarray
+    release_ns: np.ndarray
+    recorded_ns: np.ndarray
+    """Recorded start of the intrinsic work: what the residual is measured against."""
+    contended: np.ndarray
+    lane: np.ndarray
+    rank: np.ndarray
+    step: np.ndarray
+    """Step that issued the node; -1 for what was issued before the first."""
+    cls: np.ndarray
+    name: np.ndarray
+    """Index into `names`."""
+    event: np.ndarray
+    """Row in the rank's event table; -1 where the node stands for none."""
+    collective: np.ndarray
+    """Number of the matched collective that the node is part of; -1 elsewhere."""
+    bytes: np.ndarray
+    key: np.ndarray
+    """Same number for the counterparts of a node on other ranks and in other steps: lane role, name, occurrence."""
+    pred_ptr: np.ndarray
+    pred_idx: np.ndarray
+    pred_lag: np.ndarray
+    pred_kind: np.ndarray
+    names: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+    marks: StepMarks
+    lane_kind: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        kinds = np.array([lane.kind for lane in self.lanes] + ["join"])
+        object.__setattr__(self, "lane_kind", kinds[self.lane])
+
+    @property
+    def nodes(self) -> int:
+        return len(self.dur_ns)
+
+    @property
+    def edges(self) -> int:
+        return len(self.pred_idx)
+
+    def on(self, *lane_kinds: str) -> np.ndarray:
+        """Boolean mask of the nodes on lanes of these kinds."""
+        return np.isin(self.lane_kind, lane_kinds)
+
+    def of(self, *classes: Cls) -> np.ndarray:
+        """Boolean mask of the nodes of these classes."""
+        return np.isin(self.cls, classes)
+
+    def has_gpu(self, rank: Rank | None = None) -> bool:
+        """Whether anything ran on a GPU stream (of `rank`)."""
+        return any(lane.kind == "stream" and rank in (None, lane.rank) for lane in self.lanes)
+
+    def label(self, node: int) -> str:
+        return self.names[self.name[node]]
+
+    def to_networkx(self, limit: int = 10_000) -> "nx.DiGraph":
+        """The first `limit` nodes as a networkx graph, for people to look at."""
+        import networkx as nx
+
+        graph = nx.DiGraph()
+        for node in range(min(limit, self.nodes)):
+            graph.add_node(
+                node,
+                name=self.label(node),
+                cls=Cls(self.cls[node]).label,
+                rank=int(self.rank[node]),
+                dur_ns=int(self.dur_ns[node]),
+            )
+            for edge in range(self.pred_ptr[node], self.pred_ptr[node + 1]):
+                kind = Edge(self.pred_kind[edge]).name.lower()
+                graph.add_edge(int(self.pred_idx[edge]), node, kind=kind, lag_ns=int(self.pred_lag[edge]))
+        return graph

@@ -1,0 +1,111 @@
+"""Collectives on CPU threads (gloo): what issued them, where they run, and where the issuing thread waits for them."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import median
+
+from esprof.replay import rules
+from esprof.replay.builder import GraphBuilder
+from esprof.replay.collectives import Collective
+from esprof.replay.dfg import Edge
+from esprof.replay.gpu import add_transfer
+from esprof.replay.rank_events import RankEvents
+from esprof.trace.columns import collective_word
+from esprof.types import Ns
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """Collectives that a thread waits for in a gap, and when the last of them was done."""
+
+    until: Ns
+    transfers: list[int]
+
+
+@dataclass
+class _Issued:
+    tid: int
+    issued: Ns
+    start: Ns
+    end: Ns
+    first: int
+    last: int
+
+
+@dataclass
+class GlooWork:
+    """The CPU collectives of one rank. `issues` are the rows of the `c10d::` calls, each with its transfer."""
+
+    issues: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, list[_Issued]] = field(default_factory=lambda: defaultdict(list))
+    """By issuing thread, what it has not yet been seen to wait for."""
+    all: list[_Issued] = field(default_factory=list)
+
+    def awaited(self, tid: int, begin: Ns, until: Ns, *, after_backward: bool) -> Awaited | None:
+        """What thread `tid` waits for in its gap [begin, until], if it does.
+
+        The profiler does not record `Work.wait`. A gap in which an outstanding collective ends is that wait when it comes
+        right after the backward pass (DDP waits for all buckets there) or when the thread goes on soon after that end.
+        """
+        mine = [work for work in self.pending[tid] if work.issued <= begin and work.end <= until]
+        ended_inside = [work for work in mine if work.end > begin]
+        if not mine or not ended_inside and not after_backward:
+            return None
+        moment = max((work.end for work in ended_inside), default=begin)
+        soon = until - moment <= max(rules.WAKE_UP, (until - begin) // 2)
+        if not after_backward and not soon:
+            return None
+        self.pending[tid] = [work for work in self.pending[tid] if work not in mine]
+        return Awaited(moment, [work.last for work in mine])
+
+
+def add_gloo_work(
+    builder: GraphBuilder, events: RankEvents, matched: dict[int, Collective], joins: dict[int, int]
+) -> GlooWork:
+    """Add the collectives that ran on CPU threads, each thread a lane, and find the calls that issued them."""
+    work = GlooWork()
+    rows = [row for row, kind in enumerate(events.kind) if kind == "collective" and events.stream[row] < 0]
+    lanes: dict[int, int] = {}
+    nodes = {}
+    for row in rows:
+        tid = events.tid[row]
+        if tid not in lanes:
+            lanes[tid] = builder.add_lane(events.rank, "comm", "comm")
+        nodes[row] = add_transfer(builder, lanes[tid], events, row, matched.get(row), joins)
+    work.issues = _issuing_calls(events, rows)
+    for call, row in work.issues.items():
+        first, last = nodes[row]
+        issued = _Issued(events.tid[call], events.start[call], events.start[row], events.end[row], first, last)
+        work.pending[issued.tid].append(issued)
+        work.all.append(issued)
+    return work
+
+
+def _issuing_calls(events: RankEvents, rows: list[int]) -> dict[int, int]:
+    """Row of each `c10d::` call -> row of its transfer.
+
+    A process group queues its work first in, first out, so per kind of collective the order of issue is the order of
+    start. Paired from the end, because the window may open between a call and its transfer.
+    """
+    calls: dict[str | None, list[int]] = defaultdict(list)
+    for row, name in enumerate(events.name):
+        if name.startswith("c10d::") and events.kind[row] == "op":
+            calls[collective_word(name)].append(row)
+    issues = {}
+    for row in sorted(rows, key=lambda row: (events.start[row], row), reverse=True):
+        waiting = calls[collective_word(events.name[row])]
+        while waiting and events.start[waiting[-1]] > events.start[row]:
+            waiting.pop()
+        if waiting:
+            issues[waiting.pop()] = row
+    return dict(sorted(issues.items()))
+
+
+def link_issues(builder: GraphBuilder, work: GlooWork, lane_of: dict[int, int]) -> None:
+    """Tie each transfer to the call that issued it, with the hand-over latency that this rank shows."""
+    latency = int(median(max(0, issued.start - issued.issued) for issued in work.all)) if work.all else 0
+    for issued in work.all:
+        lane = lane_of.get(issued.tid)
+        source = builder.ending_by(lane, issued.issued) if lane is not None else None
+        if source is not None:
+            builder.link(source, issued.first, Edge.LAUNCH, min(max(0, issued.start - issued.issued), latency))

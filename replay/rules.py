@@ -1,0 +1,50 @@
+"""The thresholds of graph building, each with its reason. Times in ns."""
+
+import re
+
+from esprof.types import NS_PER_MS, NS_PER_US, Ns
+
+BLOCKING_OWN: Ns = 20 * NS_PER_US
+"""What a blocking call may keep as its own work; the rest of its time must come from an edge."""
+
+LONG_CALL: Ns = 60 * NS_PER_US
+"""A synchronising call longer than this has waited for something."""
+
+SYNC_EARLY: Ns = 60 * NS_PER_US
+SYNC_LATE: Ns = 100 * NS_PER_US
+"""A call may return this much before, and after, the kernel it waited for ends: the CPU and GPU clocks of one rank differ
+by tens of microseconds. Tighter bounds miss real waits; a wait matched in part misleads more than none."""
+
+HIDDEN_WAIT: Ns = 500 * NS_PER_US
+"""Silence before `cudaEventElapsedTime` or `cudaFree` longer than this hides a wait that the profiler did not record."""
+
+WAKE_UP: Ns = NS_PER_MS
+"""A thread that waited runs again at most this long after its cause, where nothing else shows that it waited."""
+
+HANDOVER: Ns = 100 * NS_PER_US
+"""A pause of one CPU thread longer than this, during which its partner thread worked, is a hand-over."""
+
+STREAM_GAP: Ns = 5 * NS_PER_US
+"""Largest pause between two kernels of a busy stream that is the GPU's own."""
+
+LATE_KERNEL: Ns = 20 * NS_PER_US
+"""A kernel that starts this much later than all its known reasons allow has one that was not recorded."""
+
+FOLLOWS: Ns = 12 * NS_PER_US
+"""A late kernel that starts within this of another stream's kernel end waited for it."""
+
+REJECT_WAIT: Ns = 5 * NS_PER_US
+"""A stream wait whose source ends this much after its target started was paired wrongly."""
+
+CONTENDED = 0.8
+"""Share of a late start that other streams' kernels must cover for contention to be its reason."""
+
+ALLOCATOR = re.compile(r"^(malloc|free|hostalloc|hostmalloc|hostfree|mem(create|map|unmap|release))")
+SYNCHRONIZE = re.compile(r"synchronize$|^memcpy(dtoh|htod|dtod)?(_v2)?$")
+HIDES_WAIT = re.compile(r"^(eventelapsedtime|free)$")
+_VENDOR = re.compile(r"^(cuda|hip|cu)")
+
+
+def call_name(runtime: str) -> str:
+    """A runtime call without its vendor: `cudaStreamSynchronize` and `hipStreamSynchronize` are `streamsynchronize`."""
+    return _VENDOR.sub("", runtime).lower()

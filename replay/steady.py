@@ -1,0 +1,65 @@
+"""Which steps of a run count: steady ones, and why the others do not."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay import rules
+from esprof.replay.build import common_steps
+from esprof.replay.rank_events import step_borders
+from esprof.replay.rules import call_name
+from esprof.trace.run import Run
+from esprof.types import Ns, Rank
+
+ALLOCATOR_SHARE = 0.25
+"""A step that spends more of its time in allocator calls, on any rank, is not steady."""
+
+FEWEST = 4
+"""From this many steps on, the window's first is left out: the profiler itself starts in it."""
+
+
+@dataclass(frozen=True)
+class SteadySteps:
+    """`kept` steps, and for each of the others the reason. `all` is what the graph covers."""
+
+    all: tuple[int, ...]
+    kept: tuple[int, ...]
+    left_out: dict[int, str]
+
+
+def steady_steps(run: Run) -> SteadySteps:
+    """Sort the steps that all ranks recorded into steady ones and others. Keeps all where none would be left."""
+    steps = common_steps(run)
+    reasons: dict[int, str] = {}
+    if len(steps) >= FEWEST:
+        reasons[steps[0]] = "the window's first step"
+    for rank in run.ranks:
+        shares = allocator_shares(run, rank, steps)
+        for step, share in shares.items():
+            if share > ALLOCATOR_SHARE:
+                reasons[step] = f"{share:.0%} of it are allocator calls on rank {rank}"
+    kept = tuple(step for step in steps if step not in reasons)
+    return SteadySteps(tuple(steps), kept or tuple(steps), reasons if kept else {})
+
+
+def allocator_shares(run: Run, rank: Rank, steps: list[int]) -> dict[int, float]:
+    """Share of each step that `rank` spends in allocator calls (`cudaMalloc`, `cudaFree` and kin)."""
+    events, borders = run.events(rank), step_borders(run, rank)
+    codes, names = events.codes("name")
+    allocators = [code for code, name in enumerate(names) if rules.ALLOCATOR.match(call_name(name))]
+    calls = events.is_kind("runtime") & np.isin(codes, allocators)
+    starts, durations = events.ints("start_ns")[calls], events.ints("dur_ns")[calls]
+    shares = {}
+    for step in steps:
+        begin, end = borders[step]
+        inside = (starts >= begin) & (starts < end)
+        shares[step] = float(durations[inside].sum()) / max(1, end - begin)
+    return shares
+
+
+def measured_ns(run: Run, steps: tuple[int, ...], shift: dict[Rank, Ns]) -> np.ndarray:
+    """Recorded duration of each step of the job: from when the last rank enters it to when the last rank leaves it."""
+    borders = {rank: step_borders(run, rank) for rank in run.ranks}
+    enter = [max(borders[rank][step][0] + shift.get(rank, 0) for rank in run.ranks) for step in steps]
+    leave = [max(borders[rank][step][1] + shift.get(rank, 0) for rank in run.ranks) for step in steps]
+    return np.array(leave, np.int64) - np.array(enter, np.int64)

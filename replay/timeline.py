@@ -1,0 +1,125 @@
+"""A replayed graph: when each node runs, how long each step takes, and the critical path across ranks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay import engine
+from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.types import Ns, Rank
+
+_CLASS_OF_LAG = {
+    Edge.LANE: Cls.COMPUTE,
+    Edge.LAUNCH: Cls.LAUNCH,
+    Edge.WAIT: Cls.COMPUTE,
+    Edge.SYNC: Cls.CPU,
+    Edge.THREAD: Cls.CPU,
+    Edge.RENDEZVOUS: Cls.COMMUNICATION,
+    Edge.INFERRED: Cls.CPU,
+}
+"""What the pause between a node and the one that it waited for counts as: a launch latency, a stream's own pause, the
+time in which a thread wakes up."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of the critical path. Pieces follow one another without gap or overlap."""
+
+    start_ns: Ns
+    end_ns: Ns
+    node: int
+    cls: Cls
+    rank: Rank
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Start and end of each node of `dfg`, int64 ns since its `t0_ns`."""
+
+    dfg: Dfg
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    residual_ns: np.ndarray
+
+    def step_ns(self) -> np.ndarray:
+        """Duration of each step of `dfg.marks`: from when the last rank enters it to when the last rank leaves it."""
+        marks = self.dfg.marks
+        return self.end_ns[marks.last].max(axis=1) - self.end_ns[marks.first].max(axis=1)
+
+    def busiest_stream_ns(self, dur_ns: np.ndarray) -> np.ndarray:
+        """Per step, the work on the GPU stream that has most of it, summed from `dur_ns` per node; 0 without a GPU.
+
+        A job that never waits for its GPU leaves a step before the GPU is done with it, so the CPU's borders cannot show
+        a slower GPU; over many steps none can be shorter than this (`replay-on-real-traces.md` §6.8).
+        """
+        dfg = self.dfg
+        streams = [number for number, lane in enumerate(dfg.lanes) if lane.kind == "stream"]
+        work = [[int(dur_ns[(dfg.lane == s) & (dfg.step == step)].sum()) for s in streams] for step in dfg.marks.steps]
+        return np.array([max(row, default=0) for row in work], np.int64)
+
+
+def replay(dfg: Dfg, dur_ns: np.ndarray | None = None, residual_ns: np.ndarray | None = None) -> Timeline:
+    """Run the graph as recorded, or with other durations or residuals (int64 ns per node)."""
+    dur = dfg.dur_ns if dur_ns is None else dur_ns
+    residual = dfg.residual_ns if residual_ns is None else residual_ns
+    start, end = engine.run(dfg, dur, residual)
+    return Timeline(dfg, start, end, residual)
+
+
+def strict_residuals(dfg: Dfg) -> np.ndarray:
+    """Residuals with the unexplained ones dropped: only the delays by contention for the GPU stay."""
+    return np.where(dfg.contended, dfg.residual_ns, 0)
+
+
+def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
+    """The critical path from the start of step `first` to the end of step `last` (indexes into `marks.steps`), in order.
+
+    It is a partition of that span: each instant belongs to one piece. Walks back from the last end, each time to the
+    predecessor that ended last; the cursor never moves forward, so clock skew cannot make it longer than the span.
+    """
+    dfg, marks = timeline.dfg, timeline.dfg.marks
+    begin = int(timeline.end_ns[marks.first[first]].max())
+    node = int(marks.last[last][np.argmax(timeline.end_ns[marks.last[last]])])
+    cursor = int(timeline.end_ns[node])
+    pieces: list[Piece] = []
+
+    def spend(until: Ns, cls: Cls, rank: Rank) -> None:
+        nonlocal cursor
+        until = max(until, begin)
+        if until < cursor:
+            pieces.append(Piece(until, cursor, node, cls, rank))
+            cursor = until
+
+    rank = int(dfg.rank[node])
+    while cursor > begin:
+        rank = int(dfg.rank[node]) if dfg.rank[node] >= 0 else rank
+        spend(int(timeline.start_ns[node]), Cls(dfg.cls[node]), rank)
+        unexplained = Cls.CONTENTION if dfg.contended[node] else Cls.RESIDUAL
+        spend(int(timeline.start_ns[node] - timeline.residual_ns[node]), unexplained, rank)
+        edges = slice(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])
+        if edges.start == edges.stop:
+            # Nothing came before: this rank was late into the window.
+            spend(begin, Cls.WAIT, rank)
+            break
+        ready = timeline.end_ns[dfg.pred_idx[edges]] + dfg.pred_lag[edges]
+        binding = edges.start + int(np.argmax(ready))
+        source = int(dfg.pred_idx[binding])
+        spend(int(timeline.end_ns[source]), _CLASS_OF_LAG[Edge(dfg.pred_kind[binding])], rank)
+        node = source
+    return pieces[::-1]
+
+
+def class_totals(pieces: list[Piece]) -> dict[str, Ns]:
+    """Time on the critical path by class; every class is named, the absent ones with 0."""
+    totals = {cls.label: 0 for cls in Cls}
+    for piece in pieces:
+        totals[piece.cls.label] += piece.end_ns - piece.start_ns
+    return totals
+
+
+def rank_totals(pieces: list[Piece]) -> dict[Rank, Ns]:
+    """Time on the critical path by rank."""
+    totals: dict[Rank, Ns] = {}
+    for piece in pieces:
+        totals[piece.rank] = totals.get(piece.rank, 0) + piece.end_ns - piece.start_ns
+    return totals
