@@ -17,7 +17,7 @@ from esprof.replay.loader import add_loader, link_requests
 from esprof.replay.rank_events import RankEvents, by_thread, read_rank, step_borders
 from esprof.trace.clocks import Offset
 from esprof.trace.run import Run
-from esprof.types import Ns, Rank
+from esprof.types import Rank
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,6 @@ class Built:
     dfg: Dfg
     counts: Counter[str]
     offsets: dict[Rank, Offset]
-    collectives: list[Collective]
-    arrivals: dict[int, dict[Rank, Ns]]
-    """Collective -> when each rank arrived, ns since the graph's `t0_ns`."""
 
 
 def build(run: Run, steps: Sequence[int] | None = None) -> Dfg:
@@ -74,11 +71,7 @@ def build_counted(run: Run, steps: Sequence[int] | None = None) -> Built:
         first=np.array([[borders[step][0] for _, borders in parts] for step in chosen]),
         last=np.array([[borders[step][1] for _, borders in parts] for step in chosen]),
     )
-    dfg = builder.compile(marks)
-    arrivals = {
-        c.number: {rank: events[rank].start[row] - dfg.t0_ns for rank, row in c.rows.items()} for c in matched
-    }
-    return Built(dfg, builder.counts, offsets, matched, arrivals)
+    return Built(builder.compile(marks), builder.counts, offsets)
 
 
 def _join(builder: GraphBuilder, collective: Collective, events: dict[Rank, RankEvents]) -> int:

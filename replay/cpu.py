@@ -135,7 +135,14 @@ class CpuThread:
             self._add(name, Cls.CPU, item.end, row, own=rules.BLOCKING_OWN)
         else:
             label = f"{name} {events.name[launched.row]}" if launched is not None else name
-            self._add(label, Cls.LAUNCH if launched is not None else Cls.CPU, item.end, row)
+            node = self._add(label, Cls.LAUNCH if launched is not None else Cls.CPU, item.end, row)
+            self._queue_behind(row, node)
+
+    def _queue_behind(self, row: int, node: int) -> None:
+        """A launch that found room in the queue needs it all the same when the GPU gets slower."""
+        room = self.gpu.makes_room.get(row)
+        if room is not None:
+            self.builder.link(room.last, node, Edge.WAIT, min(0, self.builder.start[node] - room.end))
 
     def _causes(self, item: Item, call: str, launched: Kernel | None) -> list[tuple[Kernel, Edge]]:
         """GPU work that a call waited for, with the kind of evidence. Empty for a call that did not block."""
@@ -145,6 +152,9 @@ class CpuThread:
             return [(kernel, Edge.SYNC) for kernel in self._recorded_causes(row, record)]
         if item.end - item.start <= rules.LONG_CALL:
             return []
+        room = gpu.makes_room.get(row)
+        if room is not None and _just_before(room.end, item.end):
+            return [(room, Edge.WAIT)]
         if launched is not None and call.startswith("memcpy"):
             return [(launched, Edge.SYNC)] if _just_before(launched.end, item.end) else []
         if rules.SYNCHRONIZE.search(call) or call == "free":

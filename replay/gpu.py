@@ -51,6 +51,8 @@ class GpuWork:
     """Thread -> what it launched, in order."""
     syncs: dict[int, int] = field(default_factory=dict)
     """Correlation of a runtime call -> row of the synchronisation record that belongs to it."""
+    makes_room: dict[int, Kernel] = field(default_factory=dict)
+    """Row of a launch -> the work whose end lets it into the GPU's finite launch queue."""
 
     def __post_init__(self) -> None:
         for kernel in self.kernels:
@@ -64,6 +66,7 @@ class GpuWork:
         for row, kind in enumerate(self.events.kind):
             if kind == "sync" and self.events.correlation[row] >= 0:
                 self.syncs[self.events.correlation[row]] = row
+        self.makes_room = _launch_queue(self)
 
     def last_on(self, stream: int, moment: Ns) -> Kernel | None:
         """The last work launched to `stream` before `moment`."""
@@ -95,6 +98,28 @@ def _last(order: list[Kernel], moment: Ns) -> Kernel | None:
 def _next(order: list[Kernel], moment: Ns) -> Kernel | None:
     at = bisect_right(order, moment, key=_launched)
     return order[at] if at < len(order) else None
+
+
+def _launch_queue(gpu: GpuWork) -> dict[int, Kernel]:
+    """Launch n returns only after kernel n - Q has started, where Q is the depth of the launch queue.
+
+    Q is the most launches seen outstanding, if that is near the known depth of about 1,000; else the queue was never
+    full (`replay-on-real-traces.md` §6.2). A kernel starts when the one before it on its stream ends.
+    """
+    order = sorted(gpu.kernels, key=lambda kernel: (kernel.launched, kernel.row))
+    starts = sorted(kernel.start for kernel in order)
+    outstanding = [n - bisect_right(starts, kernel.launched) for n, kernel in enumerate(order)]
+    depth = max(outstanding, default=0)
+    if depth < rules.QUEUE_DEPTH:
+        return {}
+    before = {k.row: b for kernels in gpu.by_stream.values() for b, k in zip(kernels, kernels[1:], strict=False)}
+    room = {}
+    for n in range(depth, len(order)):
+        first_out = before.get(order[n - depth].row)
+        launch = order[n].launch
+        if launch is not None and first_out is not None:
+            room[launch] = first_out
+    return room
 
 
 def add_gpu_work(

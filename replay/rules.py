@@ -33,6 +33,9 @@ LATE_KERNEL: Ns = 20 * NS_PER_US
 FOLLOWS: Ns = 12 * NS_PER_US
 """A late kernel that starts within this of another stream's kernel end waited for it."""
 
+QUEUE_DEPTH = 900
+"""Outstanding launches from which on the GPU's launch queue (about 1,000 deep) was full at times."""
+
 REJECT_WAIT: Ns = 5 * NS_PER_US
 """A stream wait whose source ends this much after its target started was paired wrongly."""
 

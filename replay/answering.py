@@ -1,0 +1,177 @@
+"""`esprof replay` as a function: from a Run to its ReplayAnswer, and the pieces that diagnosis builds on."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay.answer import (
+    Coverage,
+    CriticalPath,
+    GraphSize,
+    LeftOut,
+    RankShare,
+    ReplayAnswer,
+    StepTime,
+    Timing,
+)
+from esprof.replay.build import Built, build_counted
+from esprof.replay.dfg import Cls
+from esprof.replay.predict import predict
+from esprof.replay.steady import SteadySteps, measured_ns, steady_steps
+from esprof.replay.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
+from esprof.replay.whatif import Oracle
+from esprof.trace.run import Run, Warning
+from esprof.types import NS_PER_US, us
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A run, its graph, and its replay: what every analysis starts from."""
+
+    run: Run
+    built: Built
+    steady: SteadySteps
+    measured_ns: np.ndarray
+    """Of all steps of the graph."""
+    oracle: Oracle
+    path: tuple[Piece, ...]
+    """Critical path over the steady steps."""
+    timing: Timing
+    warnings: tuple[Warning, ...]
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.oracle.baseline
+
+    @property
+    def explained_pct(self) -> float:
+        totals = class_totals(list(self.path))
+        span = sum(totals.values())
+        unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
+        return 100 * (1 - unexplained / span) if span else 100.0
+
+    @property
+    def error_pct(self) -> np.ndarray:
+        """Error of each steady step, replayed with residuals kept, in per cent."""
+        kept = self.oracle.kept
+        return 100 * (self.timeline.step_ns()[kept] / self.measured_ns[kept] - 1)
+
+
+def replay_run(run: Run, read_s: float = 0.0) -> Replayed:
+    """Build and replay `run`. `read_s` is what opening it took."""
+    started = time.perf_counter()
+    steady = steady_steps(run)
+    built = build_counted(run, steady.all)
+    built_at = time.perf_counter()
+    shift = {rank: offset.shift_ns for rank, offset in built.offsets.items()}
+    measured = measured_ns(run, steady.all, shift)
+    kept = np.array([steady.all.index(step) for step in steady.kept])
+    oracle = Oracle(run, built.dfg, kept, measured[kept])
+    path = [piece for first, last in _stretches(kept) for piece in critical_path(oracle.baseline, first, last)]
+    replay_s = time.perf_counter() - built_at
+    return Replayed(
+        run=run,
+        built=built,
+        steady=steady,
+        measured_ns=measured,
+        oracle=oracle,
+        path=tuple(path),
+        timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
+        warnings=run.warnings + _clock_warnings(built) + _sum_warnings(built),
+    )
+
+
+def answer_run(run: Run, what_if: Sequence[str] = (), read_s: float = 0.0) -> ReplayAnswer:
+    """Everything that `esprof replay` answers about `run`."""
+    return answer(replay_run(run, read_s), what_if)
+
+
+def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
+    """The ReplayAnswer of a replayed run. Raises UsageError for a spec that is no scenario."""
+    steady, oracle, dfg = replayed.steady, replayed.oracle, replayed.built.dfg
+    scenarios = tuple(oracle.answer(spec) for spec in what_if)
+    replayed_ns = replayed.timeline.step_ns()[oracle.kept]
+    return ReplayAnswer(
+        world_size=replayed.run.world_size,
+        steps=tuple(
+            StepTime(
+                step=step,
+                measured_us=us(float(oracle.measured_ns[i])),
+                replayed_us=us(float(replayed_ns[i])),
+                error_pct=round(float(replayed.error_pct[i]), 4),
+            )
+            for i, step in enumerate(steady.kept)
+        ),
+        left_out=tuple(
+            LeftOut(step=step, measured_us=us(float(replayed.measured_ns[steady.all.index(step)])), reason=reason)
+            for step, reason in sorted(steady.left_out.items())
+        ),
+        step_us=us(oracle.step_ns),
+        strict_error_pct=round(100 * oracle.strict_error, 4),
+        explained_pct=round(replayed.explained_pct, 3),
+        prediction=predict(oracle),
+        critical_path=_critical_path(replayed),
+        what_if=scenarios,
+        coverage=_coverage(replayed),
+        graph=GraphSize(nodes=dfg.nodes, edges=dfg.edges),
+        timing_s=replayed.timing,
+        warnings=replayed.warnings,
+    )
+
+
+def _stretches(kept: np.ndarray) -> list[tuple[int, int]]:
+    """Runs of consecutive positions, as (first, last)."""
+    breaks = np.flatnonzero(np.diff(kept) > 1)
+    firsts, lasts = np.r_[kept[0], kept[breaks + 1]], np.r_[kept[breaks], kept[-1]]
+    return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def _critical_path(replayed: Replayed) -> CriticalPath:
+    path = list(replayed.path)
+    classes, ranks = class_totals(path), rank_totals(path)
+    span = sum(classes.values())
+    return CriticalPath(
+        span_us=us(span),
+        classes={name: us(total) for name, total in classes.items()},
+        by_rank=tuple(
+            RankShare(rank=rank, us=us(total), pct=round(100 * total / span, 2))
+            for rank, total in sorted(ranks.items())
+        ),
+    )
+
+
+def _coverage(replayed: Replayed) -> Coverage:
+    counts, run = replayed.built.counts, replayed.run
+    return Coverage(
+        collectives=counts["collectives"],
+        collectives_matched=counts["collectives_matched"],
+        kernels=counts["kernels"],
+        kernels_without_launch=counts["kernels_without_launch"],
+        launches_without_kernel=counts["launches_without_kernel"],
+        waits=counts["waits"],
+        waits_recorded=counts["waits_recorded"],
+        waits_inferred=counts["waits_inferred"],
+        negative_transfers=counts["negative_transfers"],
+        missing_ranks=tuple(sorted(set(range(run.world_size)) - set(run.ranks))),
+    )
+
+
+def _clock_warnings(built: Built) -> tuple[Warning, ...]:
+    return tuple(
+        Warning(
+            "clock-shifted",
+            f"rank {rank}: clock shifted by {offset.shift_ns / NS_PER_US:.0f} µs to match the ends of its collectives",
+            (rank,),
+        )
+        for rank, offset in built.offsets.items()
+        if offset.shift_ns
+    )
+
+
+def _sum_warnings(built: Built) -> tuple[Warning, ...]:
+    seen, matched = built.counts["collectives"], built.counts["collectives_matched"]
+    if not seen or matched == seen:
+        return ()
+    return (Warning("collectives-unmatched", f"{seen - matched} of {seen} collective calls have no counterpart on all ranks"),)

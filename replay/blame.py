@@ -1,0 +1,55 @@
+"""Who keeps whom waiting: arrivals at collectives, and the waiting that the last rank causes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg
+from esprof.types import Ns, Rank
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """When each rank came to each matched collective. Shapes: `collective`, `step` (C,), `arrived_ns` (C, ranks); the
+    columns are `dfg.marks.ranks`. NaN where a rank is no member."""
+
+    collective: np.ndarray
+    step: np.ndarray
+    arrived_ns: np.ndarray
+
+    def excess_ns(self) -> np.ndarray:
+        """Per collective and rank, by how much that rank, if the last, came after the second last; else 0.
+
+        Counting last places is weaker: a rank may be last often and by nothing (`replay-on-real-traces.md` §5).
+        """
+        excess = np.zeros(self.arrived_ns.shape)
+        if not len(self.collective):
+            return excess
+        order = np.sort(np.where(np.isnan(self.arrived_ns), -np.inf, self.arrived_ns), axis=1)
+        last = np.nanargmax(self.arrived_ns, axis=1)
+        excess[np.arange(len(last)), last] = order[:, -1] - order[:, -2]
+        return excess
+
+
+def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
+    """Arrivals at the collectives that were issued in `steps`."""
+    nodes = np.flatnonzero((dfg.collective >= 0) & dfg.of(Cls.WAIT) & (dfg.rank >= 0) & np.isin(dfg.step, steps))
+    numbers, row = np.unique(dfg.collective[nodes], return_inverse=True)
+    arrived = np.full((len(numbers), len(dfg.marks.ranks)), np.nan)
+    arrived[row, np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])] = dfg.recorded_ns[nodes]
+    step = np.zeros(len(numbers), np.int64)
+    step[row] = dfg.step[nodes]
+    return Arrivals(numbers, step, arrived)
+
+
+def blame(dfg: Dfg, steps: tuple[int, ...]) -> dict[Rank, Ns]:
+    """Rank -> how much later than the second last it came to collectives, summed over `steps`."""
+    totals = arrivals(dfg, steps).excess_ns().sum(axis=0)
+    return {rank: int(total) for rank, total in zip(dfg.marks.ranks, totals, strict=True)}
+
+
+def slow_ranks(dfg: Dfg, steps: tuple[int, ...]) -> list[Rank]:
+    """Ranks that bear more than an even share of the blame."""
+    blamed = blame(dfg, steps)
+    mean = sum(blamed.values()) / max(1, len(blamed))
+    return [rank for rank, total in blamed.items() if total > mean]

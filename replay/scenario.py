@@ -1,0 +1,170 @@
+"""Scenarios: what each what-if term does to the durations of a graph, and when it cannot be answered."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay.blame import slow_ranks
+from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.grammar import Term
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+MATCHED = 0.9
+"""Least share of the time for which `straggler=fix` must find counterparts."""
+
+_HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH)
+_NOT_YET = {
+    "overlap": "needs the compute that each transfer could hide behind, which replay does not move yet",
+    "loader.workers": "needs a model of the loader's stages, which this run has no measurements for",
+    "storage": "needs the loader's reads apart from its decoding, which this run has no measurements for",
+    "cache": "needs the loader's reads apart from its decoding, which this run has no measurements for",
+    "bucket_mb": "needs the cost curve of the collectives (a probe), which this run does not hold",
+    "compress": "needs measured costs of the compressor and of the collectives (a probe), which this run does not hold",
+    "assign": "needs this job measured on the other devices (a probe), which this run does not hold",
+}
+
+
+class Declined(Exception):
+    """A scenario that the run holds no evidence for; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Durations and residuals of all nodes in one scenario, int64 ns, and what should be said of it."""
+
+    dur_ns: np.ndarray
+    residual_ns: np.ndarray
+    note: str | None = None
+
+
+def apply(run: Run, dfg: Dfg, terms: tuple[Term, ...]) -> Durations:
+    """The durations under all `terms` at once. Raises Declined."""
+    durations = Durations(dfg.dur_ns, dfg.residual_ns)
+    for term in terms:
+        durations = _apply_term(run, dfg, durations, term)
+    return durations
+
+
+def _apply_term(run: Run, dfg: Dfg, now: Durations, term: Term) -> Durations:
+    if term.target in _NOT_YET:
+        raise Declined(_NOT_YET[term.target])
+    if term.target == "data":
+        return without_input_stall(dfg, now)
+    if term.target == "straggler":
+        return fix_stragglers(dfg, now)
+    mask = _scaled_nodes(run, dfg, term)
+    contended = mask & dfg.contended
+    return Durations(
+        np.where(mask, _scaled(now.dur_ns, term.factor), now.dur_ns),
+        # A kernel that could not start for lack of room waits for the others' work: it scales with that.
+        np.where(contended, _scaled(now.residual_ns, term.factor), now.residual_ns),
+        now.note,
+    )
+
+
+def _scaled(values: np.ndarray, factor: float) -> np.ndarray:
+    return values if factor == 1.0 else np.rint(values / factor).astype(np.int64)
+
+
+def _scaled_nodes(run: Run, dfg: Dfg, term: Term) -> np.ndarray:
+    """Mask of the nodes whose duration a speed-up term divides. Raises Declined where there is none."""
+    if term.target in ("gpu", "cpu"):
+        mask = _gpu_work(dfg) if term.target == "gpu" else _cpu_work(dfg)
+        mask &= np.isin(dfg.rank, _ranks(run, term))
+        if not mask.any():
+            raise Declined(_no_such_work(dfg, term))
+        return mask
+    communication = dfg.of(Cls.COMMUNICATION)
+    if term.target == "network":
+        mask = communication
+    else:
+        assert term.pattern is not None
+        named = np.array([bool(term.pattern.search(name)) for name in dfg.names])[dfg.name]
+        among = communication if term.target == "collective" else _gpu_work(dfg) | _cpu_work(dfg) & dfg.of(Cls.COMPUTE)
+        mask = among & named
+    if not mask.any():
+        what = "communication" if term.target == "network" else f"{term.target} of that name"
+        raise Declined(f"no {what} was recorded in these steps")
+    return mask
+
+
+def _gpu_work(dfg: Dfg) -> np.ndarray:
+    """Work on GPU streams, copies to and from the host apart: those run at the speed of the bus."""
+    copies = np.array(["HtoD" in name or "DtoH" in name for name in dfg.names])[dfg.name]
+    return dfg.on("stream") & dfg.of(Cls.COMPUTE) & ~copies
+
+
+def _cpu_work(dfg: Dfg) -> np.ndarray:
+    return dfg.on("cpu") & dfg.of(*_HOST_WORK)
+
+
+def _ranks(run: Run, term: Term) -> list[Rank]:
+    if term.rank is not None:
+        if term.rank not in run.ranks:
+            raise Declined(f"rank {term.rank} is not in this run")
+        return [term.rank]
+    if term.device is not None:
+        ranks = [rank.rank for rank in run.meta.ranks if term.device in (rank.device or "")]
+        if not ranks:
+            raise Declined(f"no rank of this run has a device {term.device!r}")
+        return ranks
+    return run.ranks
+
+
+def _no_such_work(dfg: Dfg, term: Term) -> str:
+    if term.target == "gpu" and not dfg.has_gpu():
+        return "no GPU work was recorded: the device of this job is its CPU (ask cpu=)"
+    return f"no {term.target.upper()} work was recorded there"
+
+
+def without_input_stall(dfg: Dfg, now: Durations, ranks: list[Rank] | None = None) -> Durations:
+    """A loader that never makes a rank wait: its batches (of `ranks`) take no time."""
+    mask = dfg.of(Cls.DATA) & (np.isin(dfg.rank, ranks) if ranks is not None else True)
+    if not mask.any():
+        raise Declined("no data loader was recorded in these steps")
+    return Durations(np.where(mask, 0, now.dur_ns), np.where(mask, 0, now.residual_ns), now.note)
+
+
+def fix_stragglers(
+    dfg: Dfg, now: Durations, ranks: list[Rank] | None = None, classes: tuple[Cls, ...] | None = None
+) -> Durations:
+    """Give each node of the slow ranks (or of `ranks`) the median duration of its counterparts on the other ranks.
+
+    Counterparts share step, lane role, name, neighbour and occurrence. A rank is slow when it bears more than an even
+    share of the blame for late collectives: replacing all ranks at once would only swap two ranks' work, and replacing
+    single nodes that happened to be slow would sell noise as gain. `classes` limits what is replaced.
+    Raises Declined below 90 % matched time.
+    """
+    if len(dfg.marks.ranks) < 2:
+        raise Declined("needs at least two ranks")
+    slow = slow_ranks(dfg, dfg.marks.steps) if ranks is None else ranks
+    if not slow:
+        raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
+    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT) & (dfg.key >= 0) & (dfg.step >= 0)
+    # Where each rank's nodes meet: one row a counterpart, one column a rank.
+    columns = np.searchsorted(dfg.marks.ranks, dfg.rank)
+    keys, rows = np.unique(np.stack([dfg.step[own].astype(np.int64), dfg.key[own]]), axis=1, return_inverse=True)
+    table = np.full((keys.shape[1], len(dfg.marks.ranks)), np.nan)
+    table[rows, columns[own]] = now.dur_ns[own]
+    dur = now.dur_ns.astype(np.float64)
+    total = matched = 0.0
+    for rank in slow:
+        column = int(np.searchsorted(dfg.marks.ranks, rank))
+        others = np.delete(table, column, axis=1)
+        known = ~np.isnan(others).all(axis=1)
+        median = np.full(len(table), np.nan)
+        median[known] = np.nanmedian(others[known], axis=1)
+        nodes = np.flatnonzero(own & (dfg.rank == rank))
+        wanted = median[rows[np.searchsorted(np.flatnonzero(own), nodes)]]
+        found = ~np.isnan(wanted)
+        total += float(now.dur_ns[nodes].sum())
+        matched += float(now.dur_ns[nodes[found]].sum())
+        if classes is not None:
+            found &= np.isin(dfg.cls[nodes], classes)
+        dur[nodes[found]] = wanted[found]
+    share = matched / total if total else 1.0
+    if share < MATCHED:
+        raise Declined(f"only {share:.0%} of the slow ranks' time has a counterpart on the other ranks")
+    note = f"rank {', '.join(map(str, slow))} as fast as its peers; {share:.0%} of the time matched"
+    return Durations(np.rint(dur).astype(np.int64), now.residual_ns, note)

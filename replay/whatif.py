@@ -1,0 +1,93 @@
+"""Answers to what-if questions: each scenario is one more replay, compared with the replay of the run as it was."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.replay.answer import WhatIf
+from esprof.replay.dfg import Dfg
+from esprof.replay.grammar import parse
+from esprof.replay.scenario import Declined, Durations, apply
+from esprof.replay.timeline import Timeline, replay, strict_residuals
+from esprof.trace.run import Run
+from esprof.types import us
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Prices scenarios on one graph. `kept` are the positions of the steady steps in `dfg.marks.steps`; `measured_ns` is
+    the recorded duration of each of them."""
+
+    run: Run
+    dfg: Dfg
+    kept: np.ndarray
+    measured_ns: np.ndarray
+
+    @cached_property
+    def baseline(self) -> Timeline:
+        return replay(self.dfg)
+
+    @cached_property
+    def _base(self) -> np.ndarray:
+        return self._cost(Durations(self.dfg.dur_ns, self.dfg.residual_ns))
+
+    @cached_property
+    def strict_error(self) -> float:
+        """Relative error of the steady steps' sum when residuals are dropped: what the graph alone cannot explain."""
+        strict = replay(self.dfg, residual_ns=strict_residuals(self.dfg)).step_ns()[self.kept]
+        return float(strict.sum() / self.measured_ns.sum() - 1)
+
+    @property
+    def step_ns(self) -> float:
+        """Mean measured steady step."""
+        return float(self.measured_ns.mean())
+
+    def price(self, durations: Durations) -> np.ndarray:
+        """Predicted duration (ns) of each steady step: measured, scaled by how replay changes."""
+        return self.measured_ns * (self._cost(durations) / self._base)
+
+    def saving_ns(self, durations: Durations) -> float:
+        """Mean time that a steady step gains; negative if it loses."""
+        return self.step_ns - float(self.price(durations).mean())
+
+    def answer(self, spec: str) -> WhatIf:
+        """Answer one scenario. Raises UsageError for a spec that is no scenario."""
+        terms = parse(spec)
+        try:
+            durations = apply(self.run, self.dfg, terms)
+        except Declined as reason:
+            return WhatIf(spec=spec, answered=False, reason=str(reason))
+        steps = self.price(durations)
+        predicted, margin = float(steps.mean()), self._margin(steps)
+        note = durations.note
+        if len(steps) == 1:
+            note = "; ".join(filter(None, [note, "one step: its spread is unknown"]))
+        return WhatIf(
+            spec=spec,
+            answered=True,
+            predicted_us=us(predicted),
+            speedup=round(self.step_ns / predicted, 4) if predicted else None,
+            low_us=us(max(0.0, predicted - margin)),
+            high_us=us(predicted + margin),
+            note=note,
+        )
+
+    def _cost(self, durations: Durations) -> np.ndarray:
+        """Replayed duration of each steady step; no shorter than its busiest stream needs."""
+        timeline = replay(self.dfg, durations.dur_ns, durations.residual_ns)
+        steps = np.maximum(timeline.step_ns(), timeline.busiest_stream_ns(durations.dur_ns))
+        return np.maximum(steps[self.kept], 1)
+
+    def _margin(self, steps: np.ndarray) -> float:
+        """Two standard errors of the mean over steps, and the graph's own error, added as independent."""
+        spread = float(steps.std(ddof=1) / np.sqrt(len(steps))) if len(steps) > 1 else 0.0
+        return 2 * float(np.hypot(spread, self.strict_error * steps.mean() / 2))
+
+
+def what_if(run: Run, dfg: Dfg, scenarios: Sequence[str]) -> list[WhatIf]:
+    """Answer each scenario on `dfg`, all of whose steps count."""
+    timeline = replay(dfg)
+    oracle = Oracle(run, dfg, np.arange(len(dfg.marks.steps)), timeline.step_ns())
+    return [oracle.answer(spec) for spec in scenarios]
