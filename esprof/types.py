@@ -17,4 +17,4 @@ NS_PER_S = 1_000_000_000
 
 def us(ns: float) -> float:
     """Microseconds for JSON and tables, from nanoseconds; rounded to the nanosecond."""
-    return round(ns / NS_PER_US, 3)
+    return round(float(ns) / NS_PER_US, 3)

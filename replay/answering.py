@@ -50,7 +50,7 @@ class Replayed:
         totals = class_totals(list(self.path))
         span = sum(totals.values())
         unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
-        return 100 * (1 - unexplained / span) if span else 100.0
+        return float(100 * (1 - unexplained / span)) if span else 100.0
 
     @property
     def error_pct(self) -> np.ndarray:
@@ -136,7 +136,7 @@ def _critical_path(replayed: Replayed) -> CriticalPath:
         span_us=us(span),
         classes={name: us(total) for name, total in classes.items()},
         by_rank=tuple(
-            RankShare(rank=rank, us=us(total), pct=round(100 * total / span, 2))
+            RankShare(rank=rank, us=us(total), pct=round(float(100 * total / span), 2))
             for rank, total in sorted(ranks.items())
         ),
     )
@@ -174,4 +174,8 @@ def _sum_warnings(built: Built) -> tuple[Warning, ...]:
     seen, matched = built.counts["collectives"], built.counts["collectives_matched"]
     if not seen or matched == seen:
         return ()
-    return (Warning("collectives-unmatched", f"{seen - matched} of {seen} collective calls have no counterpart on all ranks"),)
+    return (
+        Warning(
+            "collectives-unmatched", f"{seen - matched} of {seen} collective calls have no counterpart on all ranks"
+        ),
+    )

@@ -92,6 +92,4 @@ def _shift(events: RankEvents, by: Ns) -> None:
 
 def with_arrivals(matched: list[Collective], events: dict[Rank, RankEvents]) -> list[Collective]:
     """The same collectives with the arrival on the clocks as they are now."""
-    return [
-        Collective(c.number, c.rows, max(events[rank].start[row] for rank, row in c.rows.items())) for c in matched
-    ]
+    return [Collective(c.number, c.rows, max(events[rank].start[row] for rank, row in c.rows.items())) for c in matched]

@@ -62,11 +62,15 @@ def _term(text: str) -> Term:
         return Term(text, target, _factor(text, value))
     if target in _WORDS:
         if value != _WORDS[target]:
-            raise UsageError(f"{text!r}: {target} can only be {_WORDS[target]!r}", remedy=f"Write {target}={_WORDS[target]}.")
+            raise UsageError(
+                f"{text!r}: {target} can only be {_WORDS[target]!r}", remedy=f"Write {target}={_WORDS[target]}."
+            )
         return Term(text, target)
     if target == "data":
         if value not in ("0", "0.0"):
-            raise UsageError(f"{text!r}: data can only be 0, a loader that never makes a rank wait", remedy="Write data=0.")
+            raise UsageError(
+                f"{text!r}: data can only be 0, a loader that never makes a rank wait", remedy="Write data=0."
+            )
         return Term(text, target)
     if target in ("loader.workers", "cache", "bucket_mb"):
         return Term(text, target, _positive(text, value))
@@ -86,7 +90,9 @@ def _positive(text: str, value: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise UsageError(f"{text!r}: {value!r} is not a number above 0", remedy="A speed-up is written 2x, or 0.5x for half as fast.")
+        raise UsageError(
+            f"{text!r}: {value!r} is not a number above 0", remedy="A speed-up is written 2x, or 0.5x for half as fast."
+        )
     return number
 
 

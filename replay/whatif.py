@@ -52,6 +52,10 @@ class Oracle:
         """Mean time that a steady step gains; negative if it loses."""
         return self.step_ns - float(self.price(durations).mean())
 
+    def whole_window(self, durations: Durations) -> np.ndarray:
+        """Replayed duration (ns) of every step of the graph, the outliers among them."""
+        return replay(self.dfg, durations.dur_ns, durations.residual_ns).step_ns()
+
     def answer(self, spec: str) -> WhatIf:
         """Answer one scenario. Raises UsageError for a spec that is no scenario."""
         terms = parse(spec)

@@ -203,7 +203,9 @@ def _fill_steps(columns: dict[str, Any]) -> tuple[Warning, ...]:
     first, last_end = starts[rows], starts[rows[-1]] + columns["dur_ns"][rows[-1]]
     issued = starts.copy()
     correlation, on_gpu = _numbers(columns["correlation"]), _numbers(columns["stream"]) >= 0
-    launch = {c: s for c, s, k in zip(correlation.tolist(), starts.tolist(), columns["kind"], strict=True) if k == "runtime"}
+    launch = {
+        c: s for c, s, k in zip(correlation.tolist(), starts.tolist(), columns["kind"], strict=True) if k == "runtime"
+    }
     for i in np.flatnonzero(on_gpu).tolist():
         # A kernel whose launch is not in the window was launched before it: it belongs to no step here.
         issued[i] = launch.get(int(correlation[i]), 0)
@@ -223,8 +225,7 @@ def _fill_collectives(columns: dict[str, Any], args: list[Args], groups: dict[st
     """Fill what collective rows moved and between whom, from their own arguments or the CPU call around their launch."""
     count = len(args)
     out: dict[str, list[Any]] = {
-        name: [None] * count
-        for name in ("collective", "group", "coll_seq", "dtype", "out_bytes", "is_p2p", "peer")
+        name: [None] * count for name in ("collective", "group", "coll_seq", "dtype", "out_bytes", "is_p2p", "peer")
     }
     in_bytes = columns["in_bytes"].to_pylist()
     only = {group.name for group in groups.values() if len(group.ranks) > 1}
@@ -276,7 +277,9 @@ def _described_collectives(columns: dict[str, Any], args: list[Args]) -> dict[in
             best = max(around, key=lambda j: args[j].collective is not None, default=None)
             if best is not None:
                 named = next((names[j] for j in around if names[j].startswith("nccl:")), "")
-                found[i] = args[best] if args[best].collective else msgspec.structs.replace(args[best], collective=named)
+                found[i] = (
+                    args[best] if args[best].collective else msgspec.structs.replace(args[best], collective=named)
+                )
     return found
 
 

@@ -34,7 +34,9 @@ def load(source: str | Path | Sequence[str | Path]) -> Run:
 def _files(source: str | Path) -> list[Path]:
     path = Path(source)
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and not file.name.startswith("."))
+        files = sorted(
+            file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and not file.name.startswith(".")
+        )
         if not files:
             raise InputError(
                 "holds neither a run.json nor a Kineto trace (*.json, *.json.gz)",
@@ -46,7 +48,9 @@ def _files(source: str | Path) -> list[Path]:
         return [path]
     matches = sorted(Path(match) for match in glob.glob(str(source)))
     if not matches:
-        raise InputError("does not exist", path=path, remedy="Name a Run directory, a trace file, a folder or a pattern.")
+        raise InputError(
+            "does not exist", path=path, remedy="Name a Run directory, a trace file, a folder or a pattern."
+        )
     return matches
 
 
@@ -98,7 +102,9 @@ def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warnin
             match = _RANK_IN_NAME.search(file.name)
             rank = int(match.group(1)) if match else order
             if len(traces) > 1 and not match:
-                warnings.append(Warning("rank-guessed", f"{file.name} does not tell its rank; taken as rank {rank}", (rank,)))
+                warnings.append(
+                    Warning("rank-guessed", f"{file.name} does not tell its rank; taken as rank {rank}", (rank,))
+                )
         if rank in found:
             raise _mixed(path, f"both {found[rank][0].name} and {file.name} are of rank {rank}")
         found[rank] = (file, trace)

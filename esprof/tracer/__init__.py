@@ -1,1 +1,4 @@
-"""What runs inside a training process, and the launcher around it. Torch is imported here and in `esprof.elastic` only."""
+"""The recorder: what runs inside a training process (`injected`), and the launcher around it.
+
+Torch is imported here and in `esprof.elastic` only.
+"""

@@ -1,0 +1,144 @@
+"""The findings' pages: what `esprof explain ID` shows and `docs/findings.md` is made of."""
+
+from dataclasses import dataclass
+
+FAMILIES = {
+    1: "input data",
+    2: "ranks and stragglers",
+    3: "communication",
+    4: "host and launch",
+    5: "memory and allocator",
+    6: "checkpoint",
+    7: "kernels and padding",
+    8: "hangs and pipelines",
+    9: "quality of the evidence",
+}
+"""First digit of an id -> what its family is about."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """One finding explained. `meaning`, `evidence`, `price` and `remedy` are plain paragraphs."""
+
+    id: str
+    title: str
+    meaning: str
+    evidence: str
+    price: str
+    remedy: str
+
+    @property
+    def family(self) -> str:
+        return FAMILIES[int(self.id[3])]
+
+
+_STRAGGLER_PRICE = (
+    "Replay gives this rank's work the median duration that the same work takes on the other ranks (gaps included, "
+    "input data not) and runs the whole job again. Waiting that others show is not the price: if a backlog hides it, "
+    "fixing the rank gains less than the others wait."
+)
+_STRAGGLER_EVIDENCE = (
+    "`late_ms_per_step` is by how much this rank came after the second last to collectives, summed over a step; "
+    "`place` names the operation or gap where it loses most against its peers, with the Python line where a window with "
+    "stacks was recorded; `saving_ms_by_cause` prices each kind of work alone."
+)
+
+PAGES: dict[str, Page] = {
+    page.id: page
+    for page in (
+        Page(
+            "ESP101",
+            "Ranks wait for input data",
+            "The training loop asked its DataLoader for a batch and had to wait. In a job on several ranks one slow "
+            "loader stops all: the others show it as waiting at the next collective, never as input stall.",
+            "`input_stall_ms` is the time per step inside the loader's next(), waiting or making the batch; `batch_ms` "
+            "what making one batch takes in a worker (recorded by `esprof record`; Kineto traces do not show workers).",
+            "Replay makes these ranks' batches take no time and runs the whole job again.",
+            "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "
+            "the stalling rank's host and storage with the others' when only some ranks stall.",
+        ),
+        Page(
+            "ESP201",
+            "A rank is late because of unrecorded host time",
+            "One rank comes last to collectives, and what makes it late is time in which none of its threads ran a "
+            "recorded operation: Python code, a sleep, I/O, garbage collection, or a CPU that others took.",
+            _STRAGGLER_EVIDENCE,
+            _STRAGGLER_PRICE,
+            "Go to the place named; if it moves from step to step, look at the host (other processes, CPU limits).",
+        ),
+        Page(
+            "ESP202",
+            "A rank is late because its compute is slower",
+            "One rank comes last to collectives because the same operations take longer there.",
+            _STRAGGLER_EVIDENCE,
+            _STRAGGLER_PRICE,
+            "Clocks, temperature, other tenants, thread counts; or more work than the others have (longer sequences).",
+        ),
+        Page(
+            "ESP203",
+            "A rank is late because its CPU issues work more slowly",
+            "One rank comes last to collectives because its CPU takes longer for the same calls and launches.",
+            _STRAGGLER_EVIDENCE,
+            _STRAGGLER_PRICE,
+            "Other processes on its host, CPU limits, NUMA binding, a power-saving governor.",
+        ),
+        Page(
+            "ESP204",
+            "A rank is late because of its memory allocator",
+            "One rank comes last to collectives because its allocator asks the driver for memory.",
+            _STRAGGLER_EVIDENCE,
+            _STRAGGLER_PRICE,
+            "Lower its peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        ),
+        Page(
+            "ESP301",
+            "Communication that nothing hides",
+            "Transfers run while no rank computes, so the step waits for them.",
+            "`exposed_ms` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it.",
+            "Replay makes all transfers take no time: the bound of what any faster link or compression can give.",
+            "Compression, lower precision, gradient accumulation, smaller buckets that start earlier, a faster link.",
+        ),
+        Page(
+            "ESP401",
+            "The host limits the step",
+            "The GPU finishes its work and waits for the CPU to launch more.",
+            "`host_share` is the share of the step in which the CPU works and its GPU has nothing to do.",
+            "Replay makes CPU work, gaps and launches twice as fast.",
+            "torch.compile, CUDA graphs, fused optimizers, larger batches, no synchronisation within the step.",
+        ),
+        Page(
+            "ESP501",
+            "The allocator stops the step",
+            "cudaMalloc and cudaFree stop the device. They come when the caching allocator has no block that fits: at the "
+            "start, when shapes change, and near the memory limit.",
+            "`allocator_ms_per_step` by rank; `outlier_steps` are those that spend more than a quarter of their time so, "
+            "with what replay says they would take without.",
+            "Replay drops these calls; the saving is that of a steady step, which the outliers are not.",
+            "A lower peak, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, shapes that do not change.",
+        ),
+        Page(
+            "ESP901",
+            "Much of the step is unexplained",
+            "A large part of the critical path is waiting for which the trace shows no cause, or contention.",
+            "`explained_pct` = 100 · (1 − (residual + contention) / span) of the critical path.",
+            "None: it lowers the trust in the other findings' prices.",
+            "Record with synchronisation events and more steps.",
+        ),
+        Page(
+            "ESP902",
+            "Collectives without counterpart",
+            "Calls of a collective were found on some ranks only, so arrival and transfer cannot be told apart in them.",
+            "`collectives` seen and `matched`, over all ranks.",
+            "None: unmatched calls keep their recorded duration in every replay.",
+            "Record the same steps on all ranks.",
+        ),
+        Page(
+            "ESP903",
+            "Ranks are missing",
+            "The job had more ranks than this run holds.",
+            "`missing` lists them.",
+            "None: what a missing rank does to the others is seen only as their waiting.",
+            "Record all ranks, or add their files.",
+        ),
+    )
+}

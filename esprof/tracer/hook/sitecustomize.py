@@ -1,0 +1,92 @@
+"""Runs at the start of every Python process of a recorded job, because its folder stands first in PYTHONPATH.
+
+It waits for torch to be imported and then loads the recorder; a process that never imports torch stays as it was.
+The recorder is found by its place on disk, so the job's interpreter need not have esprof installed.
+"""
+
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+
+HOOK = os.path.dirname(os.path.abspath(__file__))
+VARIABLE = "ESPROF_RECORD"
+
+
+class WhenTorchLoads:
+    """An import finder that serves one import, that of torch, and then is gone."""
+
+    def __init__(self, raw: str) -> None:
+        self.raw = raw
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = find_spec("torch")
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_record(module):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+                load(module)
+                start_recorder(self.raw)
+
+            spec.loader.exec_module = load_and_record  # type: ignore[method-assign]
+        return spec
+
+
+def start_recorder(raw: str) -> None:
+    """Load the recorder, as the top-level package `esprof_injected`, and start it."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    try:
+        home = os.path.join(os.path.dirname(HOOK), "injected", "__init__.py")
+        spec = spec_from_file_location("esprof_injected", home)
+        assert spec is not None
+        assert spec.loader is not None
+        package = sys.modules["esprof_injected"] = module_from_spec(spec)
+        spec.loader.exec_module(package)
+        package.start(raw, HOOK, leave_environment)
+    except Exception as fault:  # noqa: BLE001  a guest in somebody's training job must never break it
+        print(f"esprof: process {os.getpid()} is not recorded: {fault!r}", file=sys.stderr)
+
+
+def leave_environment() -> None:
+    """Take the hook out of what the children of this process inherit."""
+    os.environ.pop(VARIABLE, None)
+    path = [entry for entry in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if entry != HOOK]
+    if any(path):
+        os.environ["PYTHONPATH"] = os.pathsep.join(path)
+
+
+def enter() -> None:
+    """Wait for torch, if a recording is going on.
+
+    A worker that a launcher started (LOCAL_RANK) hides the hook from its children. Any other process has to pass it
+    on, as it may be that launcher, until it turns out to train itself.
+    """
+    raw = os.environ.get(VARIABLE, "")
+    if "LOCAL_RANK" in os.environ:
+        leave_environment()
+    if os.path.isdir(raw):
+        open(os.path.join(raw, f"python.{os.getpid()}"), "a").close()
+        sys.meta_path.insert(0, WhenTorchLoads(raw))  # type: ignore[arg-type]
+
+
+def chain() -> None:
+    """Run the sitecustomize that this one hides, as if this one were not there."""
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = sys.modules["sitecustomize"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+sys.path[:] = [entry for entry in sys.path if entry != HOOK]
+try:  # noqa: SIM105  contextlib would be one import more in every Python process
+    enter()
+except OSError:
+    pass  # The recording's folder went away or its disk is full: nothing is recorded here, and the job goes on.
+chain()

@@ -1,0 +1,50 @@
+"""Who and where this process is, and how much memory it took."""
+
+import os
+import platform
+import resource
+import socket
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Global rank and world size: from the default process group, else from the launcher's variables, else 0 of 1."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def process_name() -> str:
+    """A name that no other process of the job bears, on any host, now or later."""
+    return f"{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
+
+
+def device() -> tuple[str, int]:
+    """Name of the accelerator that this process uses, or of its CPU, and how many accelerators it sees."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.get_device_name(), torch.cuda.device_count()
+    return _cpu_model(), 0
+
+
+def versions() -> dict[str, str]:
+    cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
+    return {"python": platform.python_version(), "torch": torch.__version__} | cuda
+
+
+def peak_memory() -> tuple[int, str]:
+    """Bytes at the peak so far, and of what: the CUDA allocator, or the resident set where CUDA is not used."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated(), "cuda"
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "rss"
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,207 @@
+"""Notes what DataLoaders do: each call of `next` in the rank, and the making of each batch in the loader's workers."""
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.fetch import _BaseDatasetFetcher, _IterableDatasetFetcher, _MapDatasetFetcher
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
+
+from . import identity
+from .environment import LOADER_OF, changed, with_hook
+from .log import Log, encode
+from .switch import Switch
+
+
+class LoaderProbe:
+    """Wraps the DataLoader's iterators and fetchers.
+
+    An iterator is numbered within its process, and counts its epochs (it is reused where workers persist). A worker
+    knows neither number: it notes its process id and counts its fetchers, of which each epoch has one.
+    """
+
+    def __init__(self, raw: str, hook: str, log: Log, switch: Switch) -> None:
+        self._raw = raw
+        self._hook = hook
+        self._log = log
+        self._switch = switch
+        self._iterators = 0
+        self._owner = ""
+        self._owner_pid = 0
+        self._worker: _WorkerLog | None = None
+
+    def install(self) -> None:
+        _wrap(_BaseDataLoaderIter, "__init__", self._on_iterator)
+        _wrap(_BaseDataLoaderIter, "_reset", self._on_reset)
+        _wrap(_BaseDataLoaderIter, "__next__", self._on_next)
+        _wrap(_MultiProcessingDataLoaderIter, "__init__", self._on_workers)
+        self._install_fetch()
+
+    def install_in_worker(self, owner: str) -> None:
+        """As `install`, in a worker process that was spawned, not forked, by `owner`."""
+        self._owner = owner
+        self._install_fetch()
+
+    def _install_fetch(self) -> None:
+        _wrap(_BaseDatasetFetcher, "__init__", self._on_fetcher)
+        _wrap(_MapDatasetFetcher, "fetch", self._on_fetch)
+        _wrap(_IterableDatasetFetcher, "fetch", self._on_fetch)
+
+    def _on_iterator(self, original: Callable[..., None], iterator: Any, *arguments: Any) -> None:
+        iterator._esprof_number, iterator._esprof_epoch = self._iterators, 0
+        self._iterators += 1
+        original(iterator, *arguments)
+
+    def _on_reset(self, original: Callable[..., None], iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            iterator._esprof_epoch += 1
+        original(iterator, loader, first_iter)
+
+    def _on_workers(self, original: Callable[..., None], iterator: Any, loader: Any, *arguments: Any) -> None:
+        start_ns = time.time_ns()
+        with self._switch.run(self._reach_workers, loader) or nullcontext():
+            original(iterator, loader, *arguments)
+        self._switch.run(self._note_workers, iterator, start_ns)
+
+    def _reach_workers(self, loader: Any) -> AbstractContextManager[None]:
+        """See to it that the workers find the recorder: forked ones have it, others find it by the environment."""
+        if self._owner_pid != os.getpid():
+            self._owner, self._owner_pid = identity.process_name(), os.getpid()
+        context = loader.multiprocessing_context or torch.multiprocessing
+        if context.get_start_method() == "fork":
+            return nullcontext()
+        return changed(with_hook(os.environ, self._raw, self._hook) | {LOADER_OF: self._owner})
+
+    def _note_workers(self, iterator: Any, start_ns: int) -> None:
+        pids = [worker.pid for worker in iterator._workers]
+        self._log.write("workers", process=self._owner, iterator=iterator._esprof_number, start_ns=start_ns, pids=pids)
+
+    def _on_next(self, original: Callable[..., Any], iterator: Any) -> Any:
+        tasks = self._switch.run(_tasks, iterator)
+        start_ns = time.time_ns()
+        batch = original(iterator)
+        self._switch.run(self._note_next, iterator, batch, tasks, start_ns, time.time_ns())
+        return batch
+
+    def _note_next(self, iterator: Any, batch: Any, tasks: dict[int, int], start_ns: int, end_ns: int) -> None:
+        number = _batch_number(iterator, tasks)
+        samples, tokens = _size(batch)
+        self._log.write(
+            "next",
+            iterator=iterator._esprof_number,
+            epoch=iterator._esprof_epoch,
+            batch=number,
+            worker=tasks.get(number) if number is not None else None,
+            workers=iterator._num_workers,
+            prefetch=getattr(iterator, "_prefetch_factor", None),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            samples=samples,
+            tokens=tokens,
+            training=torch.is_grad_enabled(),
+        )
+
+    def _on_fetcher(self, original: Callable[..., None], fetcher: Any, *arguments: Any) -> None:
+        original(fetcher, *arguments)
+        if get_worker_info() is not None:
+            fetcher._esprof_epoch = self._switch.run(lambda: self._worker_log().next_epoch())
+
+    def _on_fetch(self, original: Callable[..., Any], fetcher: Any, index: Any) -> Any:
+        if get_worker_info() is None:
+            return original(fetcher, index)
+        start_ns = time.time_ns()
+        batch = original(fetcher, index)
+        loop = sys._getframe(2)
+        samples = _asked_for(fetcher, index) or _size(batch)[0]
+        self._switch.run(self._note_fetch, fetcher, samples, loop.f_locals.get("idx"), start_ns, time.time_ns())
+        return batch
+
+    def _note_fetch(self, fetcher: Any, samples: int | None, number: int | None, start_ns: int, end_ns: int) -> None:
+        info = get_worker_info()
+        assert info is not None
+        self._worker_log().write(
+            "fetch",
+            pid=os.getpid(),
+            worker=info.id,
+            epoch=fetcher._esprof_epoch,
+            batch=number,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            samples=samples,
+        )
+
+    def _worker_log(self) -> "_WorkerLog":
+        if self._worker is None or self._worker.pid != os.getpid():
+            self._worker = _WorkerLog(os.path.join(self._raw, f"fetch.{self._owner}.jsonl"))
+        return self._worker
+
+
+class _WorkerLog:
+    """One loader worker's end of the file that all workers of its rank append to, a line at a time."""
+
+    def __init__(self, path: str) -> None:
+        self.pid = os.getpid()
+        self._epochs = 0
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def next_epoch(self) -> int:
+        self._epochs += 1
+        return self._epochs - 1
+
+    def write(self, kind: str, **row: object) -> None:
+        os.write(self._file, encode(kind, **row))
+
+
+def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
+    """Replace a method by `around(original, self, …)`."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        return around(original, self, *arguments, **options)
+
+    setattr(owner, name, method)
+
+
+def _tasks(iterator: Any) -> dict[int, int]:
+    """Batch number -> worker, of the batches that workers are at or have ready. Empty where there are no workers."""
+    return {number: task[0] for number, task in getattr(iterator, "_task_info", {}).items()}
+
+
+def _batch_number(iterator: Any, tasks: dict[int, int]) -> int | None:
+    """Which batch of the epoch `next` has just returned; None where the order is free and it cannot be told."""
+    if not tasks:
+        return int(iterator._num_yielded) - 1
+    if iterator._in_order:
+        return int(iterator._rcvd_idx) - 1
+    returned = tasks.keys() - iterator._task_info.keys()
+    return returned.pop() if len(returned) == 1 else None
+
+
+def _asked_for(fetcher: Any, index: Any) -> int | None:
+    """Samples in a batch by the indices asked for: exact, however they are collated. None for an iterable dataset."""
+    return len(index) if isinstance(fetcher, _MapDatasetFetcher) and fetcher.auto_collation else None
+
+
+def _size(batch: Any) -> tuple[int | None, int | None]:
+    """Samples and tokens of a batch, by its first tensor: its length, and its size where it is B x T integers."""
+    tensor = next(_tensors(batch, depth=3), None)
+    if tensor is None or tensor.dim() == 0:
+        return None, None
+    is_tokens = tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool
+    return tensor.shape[0], tensor.numel() if is_tokens else None
+
+
+def _tensors(batch: Any, depth: int) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif depth and isinstance(batch, Mapping | list | tuple):
+        for part in islice(batch.values() if isinstance(batch, Mapping) else batch, 8):
+            yield from _tensors(part, depth - 1)
