@@ -53,13 +53,14 @@ def allocator(replayed: Replayed) -> list[Finding]:
         return []
     spent = {rank: dfg.dur_ns[calls & (dfg.rank == rank)].sum() for rank in dfg.marks.ranks}
     worst, steps = max(spent.values()), len(dfg.marks.steps)
+    several = "an outlier" if len(outliers) == 1 else f"{len(outliers)} outliers"
     mended = dict(zip(dfg.marks.steps, oracle.whole_window(without), strict=True))
     measured = dict(zip(dfg.marks.steps, replayed.measured_ns, strict=True))
     return [
         finding(
             replayed,
             "ESP501",
-            f"The memory allocator made {'an outlier' if len(outliers) == 1 else f'{len(outliers)} outliers'} of {steps} steps"
+            f"The memory allocator made {several} of {steps} steps"
             if outliers
             else "The memory allocator stops steps to ask the driver for memory",
             ranks=tuple(rank for rank, total in spent.items() if total >= worst / 2),

@@ -180,5 +180,7 @@ class GraphBuilder:
                 what = (self.lanes[lane].role, self.name[node], before, self.step[node])
                 keys[node] = known.setdefault((*what[:3], seen[what]), len(known))
                 seen[what] += 1
-                before = self.name[node]
+                if self.cls[node] not in (Cls.HOST_GAP, Cls.WAIT):
+                    # Gaps and waits come and go between ranks: they do not tell two operations apart.
+                    before = self.name[node]
         return keys

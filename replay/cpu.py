@@ -14,6 +14,10 @@ from esprof.replay.rules import call_name
 from esprof.types import Ns
 
 
+_END = "end"
+"""Stands for what follows the last recorded operation."""
+
+
 @dataclass(frozen=True)
 class Item:
     """A stretch of a thread that stands by itself: an operation of the top level, or a call inside one."""
@@ -44,7 +48,8 @@ class CpuThread:
     borders: dict[Ns, int] = field(default_factory=dict)
     """Time of a step border -> its node."""
     _now: Ns = 0
-    _previous: str = ""
+    _previous: str = "start"
+    """Name of the last recorded operation or call."""
 
     def build(self, rows: list[int]) -> None:
         """Lay the thread's `rows` out as one chain from the first step's start to the last step's end."""
@@ -52,14 +57,16 @@ class CpuThread:
         # A thread that nothing is known to wake starts where its first item does; before that it was not there.
         woken = self.is_main or self.partner is not None
         self._now = self.events.begin if woken or not items else items[0].start
-        for item, inner in _nested(items):
-            self._gap_until(item.start, item.row)
+        nested = _nested(items)
+        following = self._following_names([item for item, _ in nested])
+        for (item, inner), after in zip(nested, following, strict=True):
+            self._gap_until(item.start, after)
             if item.row < 0 or self._is_call(item.row):
                 self._call(item)
             else:
                 self._operation(item, inner)
         if self.is_main:
-            self._gap_until(self.events.finish, -1)
+            self._gap_until(self.events.finish, _END)
 
     def _items(self, rows: list[int]) -> list[Item]:
         """Top-level operations, the calls inside them, and (on the main thread) step borders, by start."""
@@ -78,7 +85,16 @@ class CpuThread:
         if self.is_main:
             moments = {moment for span in events.steps.values() for moment in span}
             items += [Item(moment, moment, -1) for moment in moments]
-        return sorted(items, key=lambda item: (item.start, -item.end, item.row))
+        # A border comes before what begins with it; a parent before its children.
+        return sorted(items, key=lambda item: (item.start, item.row >= 0, -item.end, item.row))
+
+    def _following_names(self, items: list[Item]) -> list[str]:
+        """Per item, the name of the first recorded one from it on: a gap across a step's border keeps one name."""
+        names, name = [], _END
+        for item in reversed(items):
+            name = self.events.name[item.row] if item.row >= 0 else name
+            names.append(name)
+        return names[::-1]
 
     def _is_call(self, row: int) -> bool:
         return self.events.kind[row] in ("runtime", "loader") or row in self.gloo.issues
@@ -98,7 +114,9 @@ class CpuThread:
         """Append a node that ends at `until`; of its time only the last `own` is its work, the rest it waited."""
         begin = self._now if own is None else until - own
         node = self.builder.add(self.lane, name, cls, begin, until - begin, step=self._step(begin), event=row)
-        self._now, self._previous = until, name
+        self._now = until
+        if row >= 0:
+            self._previous = self.events.name[row]
         return node
 
     def _step(self, moment: Ns) -> int:
@@ -217,7 +235,7 @@ class CpuThread:
         self.builder.link(source.node, node, Edge.SYNC)
         self.loader.received(source, node)
 
-    def _gap_until(self, until: Ns, before_row: int) -> None:
+    def _gap_until(self, until: Ns, after: str) -> None:
         """The time up to the next item, without any recorded operation: a wait, where a cause ends in it, then a gap."""
         begin = self._now
         if until <= begin:
@@ -236,14 +254,13 @@ class CpuThread:
                 node = self._add("hand-over", Cls.WAIT, moment, own=0)
                 self.handovers.append((moment, node))
         if until > self._now:
-            after = self.events.name[before_row] if before_row >= 0 else "end of step"
             self._add(f"{self._previous} → {after}", Cls.HOST_GAP, until)
 
 
 class Busy:
     """When a thread ran recorded operations or calls, at the top level."""
 
-    def __init__(self, events: RankEvents, rows: list[int]):
+    def __init__(self, events: RankEvents, rows: list[int]) -> None:
         self._ends: list[Ns] = []
         for row in rows:
             if not self._ends or events.end[row] > self._ends[-1]:

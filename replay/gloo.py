@@ -49,7 +49,7 @@ class GlooWork:
         """
         mine = [work for work in self.pending[tid] if work.issued <= begin and work.end <= until]
         ended_inside = [work for work in mine if work.end > begin]
-        if not mine or not ended_inside and not after_backward:
+        if not mine or (not ended_inside and not after_backward):
             return None
         moment = max((work.end for work in ended_inside), default=begin)
         soon = until - moment <= max(rules.WAKE_UP, (until - begin) // 2)

@@ -1,5 +1,6 @@
 """The GPU part of a rank's graph: kernels in stream order, collectives as arrive -> join -> transfer, and their reasons."""
 
+import itertools
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ def _launch_queue(gpu: GpuWork) -> dict[int, Kernel]:
     depth = max(outstanding, default=0)
     if depth < rules.QUEUE_DEPTH:
         return {}
-    before = {k.row: b for kernels in gpu.by_stream.values() for b, k in zip(kernels, kernels[1:], strict=False)}
+    before = {k.row: b for kernels in gpu.by_stream.values() for b, k in itertools.pairwise(kernels)}
     room = {}
     for n in range(depth, len(order)):
         first_out = before.get(order[n - depth].row)
@@ -247,7 +248,7 @@ def link_stream_waits(builder: GraphBuilder, gpu: GpuWork) -> None:
 class _CollectiveCalls:
     """The CPU calls of collectives by thread: the waits that NCCL sets up after its launch are its own business."""
 
-    def __init__(self, events: RankEvents):
+    def __init__(self, events: RankEvents) -> None:
         self._events = events
         self._calls: dict[int, list[int]] = defaultdict(list)
         for row, name in enumerate(events.name):

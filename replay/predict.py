@@ -3,8 +3,8 @@
 import numpy as np
 
 from esprof.replay.answer import HeldOut, Prediction
-from esprof.replay.whatif import Oracle
 from esprof.replay.timeline import replay
+from esprof.replay.whatif import Oracle
 from esprof.types import us
 
 

@@ -131,10 +131,9 @@ def fix_stragglers(
 ) -> Durations:
     """Give each node of the slow ranks (or of `ranks`) the median duration of its counterparts on the other ranks.
 
-    Counterparts share step, lane role, name, neighbour and occurrence. A rank is slow when it bears more than an even
-    share of the blame for late collectives: replacing all ranks at once would only swap two ranks' work, and replacing
-    single nodes that happened to be slow would sell noise as gain. `classes` limits what is replaced.
-    Raises Declined below 90 % matched time.
+    A rank is slow when it bears more than an even share of the blame for late collectives: replacing all ranks at once
+    would only swap two ranks' work, and replacing single nodes that happened to be slow would sell noise as gain.
+    `classes` limits what is replaced. Raises Declined below 90 % matched time.
     """
     if len(dfg.marks.ranks) < 2:
         raise Declined("needs at least two ranks")
@@ -142,29 +141,38 @@ def fix_stragglers(
     if not slow:
         raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
     own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT) & (dfg.key >= 0) & (dfg.step >= 0)
-    # Where each rank's nodes meet: one row a counterpart, one column a rank.
-    columns = np.searchsorted(dfg.marks.ranks, dfg.rank)
-    keys, rows = np.unique(np.stack([dfg.step[own].astype(np.int64), dfg.key[own]]), axis=1, return_inverse=True)
-    table = np.full((keys.shape[1], len(dfg.marks.ranks)), np.nan)
-    table[rows, columns[own]] = now.dur_ns[own]
-    dur = now.dur_ns.astype(np.float64)
-    total = matched = 0.0
-    for rank in slow:
-        column = int(np.searchsorted(dfg.marks.ranks, rank))
+    peers = _peer_medians(dfg, now.dur_ns, own, slow)
+    mine = own & np.isin(dfg.rank, slow)
+    found = mine & ~np.isnan(peers)
+    share = float(now.dur_ns[found].sum()) / max(1.0, float(now.dur_ns[mine].sum()))
+    if share < MATCHED:
+        raise Declined(f"only {share:.0%} of the slow ranks' time has a counterpart on the other ranks")
+    if classes is not None:
+        found &= dfg.of(*classes)
+    dur = now.dur_ns.copy()
+    dur[found] = np.rint(peers[found]).astype(np.int64)
+    note = f"rank {', '.join(map(str, slow))} as fast as its peers; {share:.0%} of the time matched"
+    return Durations(dur, now.residual_ns, note)
+
+
+def _peer_medians(dfg: Dfg, dur_ns: np.ndarray, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:
+    """Per node of `ranks` among `own`, the median duration (ns) of its counterparts on all other ranks; else NaN.
+
+    Counterparts share step, lane role, name, neighbour and occurrence. A gap that no peer has takes no time there.
+    """
+    nodes = np.flatnonzero(own)
+    identity = np.stack([dfg.step[nodes].astype(np.int64), dfg.key[nodes]])
+    rows = np.unique(identity, axis=1, return_inverse=True)[1].ravel()
+    columns = np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])
+    table = np.full((rows.max(initial=-1) + 1, len(dfg.marks.ranks)), np.nan)
+    table[rows, columns] = dur_ns[nodes]
+    peers = np.full(dfg.nodes, np.nan)
+    for column in np.searchsorted(dfg.marks.ranks, ranks):
         others = np.delete(table, column, axis=1)
         known = ~np.isnan(others).all(axis=1)
         median = np.full(len(table), np.nan)
         median[known] = np.nanmedian(others[known], axis=1)
-        nodes = np.flatnonzero(own & (dfg.rank == rank))
-        wanted = median[rows[np.searchsorted(np.flatnonzero(own), nodes)]]
-        found = ~np.isnan(wanted)
-        total += float(now.dur_ns[nodes].sum())
-        matched += float(now.dur_ns[nodes[found]].sum())
-        if classes is not None:
-            found &= np.isin(dfg.cls[nodes], classes)
-        dur[nodes[found]] = wanted[found]
-    share = matched / total if total else 1.0
-    if share < MATCHED:
-        raise Declined(f"only {share:.0%} of the slow ranks' time has a counterpart on the other ranks")
-    note = f"rank {', '.join(map(str, slow))} as fast as its peers; {share:.0%} of the time matched"
-    return Durations(np.rint(dur).astype(np.int64), now.residual_ns, note)
+        here = columns == column
+        peers[nodes[here]] = median[rows[here]]
+    peers[own & np.isnan(peers) & dfg.of(Cls.HOST_GAP)] = 0
+    return peers

@@ -1,0 +1,108 @@
+"""Tiny runs written by hand, in microseconds, for tests of the graph builder and all that reads its graphs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from esprof.trace.columns import Args, Row, event_table
+from esprof.trace.groups import group_name
+from esprof.trace.run import Group, RankMeta, Run, RunMeta
+from esprof.trace.schema import STACKS, STAGES, Table, table
+
+EPOCH_NS = 1_700_000_000_000_000_000
+MAIN, BACKWARD, GLOO = 1, 2, 9
+
+
+def op(name: str, start: float, dur: float, tid: int = MAIN) -> Row:
+    return Row(ph="X", cat="cpu_op", name=name, pid=100, tid=tid, ts=start, dur=dur)
+
+
+def step(number: int, start: float, end: float) -> Row:
+    return Row(
+        ph="X", cat="user_annotation", name=f"ProfilerStep#{number}", pid=100, tid=MAIN, ts=start, dur=end - start
+    )
+
+
+def call(name: str, start: float, dur: float, correlation: int = 0, tid: int = MAIN) -> Row:
+    args = Args(correlation=correlation)
+    return Row(ph="X", cat="cuda_runtime", name=name, pid=100, tid=tid, ts=start, dur=dur, args=args)
+
+
+def kernel(name: str, start: float, dur: float, correlation: int, stream: int = 7, **args: Any) -> Row:
+    arguments = Args(correlation=correlation, stream=stream, device=0, **args)
+    return Row(ph="X", cat="kernel", name=name, pid=0, tid=stream, ts=start, dur=dur, args=arguments)
+
+
+def launched(name: str, at: float, start: float, dur: float, correlation: int, stream: int = 7) -> list[Row]:
+    """A launch of 5 µs at `at`, and its kernel."""
+    return [call("cudaLaunchKernel", at, 5, correlation), kernel(name, start, dur, correlation, stream)]
+
+
+def gloo(issued: float, start: float, end: float, tid: int = GLOO) -> list[Row]:
+    """An all-reduce of 4,000 bytes: the call on the main thread, 5 µs long, and the transfer."""
+    shape = msgspec.Raw(b"[[1000]]")
+    call_row = Row(
+        ph="X", cat="cpu_op", name="c10d::allreduce_", pid=100, tid=MAIN, ts=issued, dur=5,
+        args=Args(dims=msgspec.Raw(b"[[[1000]]]"), types=msgspec.Raw(b'["TensorList"]')),
+    )  # fmt: skip
+    transfer = Row(
+        ph="X", cat="user_annotation", name="gloo:all_reduce", pid=100, tid=tid, ts=start, dur=end - start,
+        args=Args(dims=shape, types=msgspec.Raw(b'["float"]')),
+    )  # fmt: skip
+    return [call_row, transfer]
+
+
+def load_call(start: float, end: float, worker: bool = True) -> Row:
+    kind = "MultiProcessing" if worker else "SingleProcess"
+    return Row(
+        ph="X", cat="user_annotation", name=f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__",
+        pid=100, tid=MAIN, ts=start, dur=end - start,
+    )  # fmt: skip
+
+
+def stage(what: str, batch: int, start: float, end: float, worker: int = 0, prefetch: int = 2) -> dict[str, Any]:
+    return {
+        "what": what, "loader": 0, "batch": batch, "worker": worker, "pid": 500 + worker,
+        "start_ns": EPOCH_NS + round(start * 1000), "end_ns": EPOCH_NS + round(end * 1000),
+        "samples": 8, "workers": 1, "prefetch": prefetch,
+    }  # fmt: skip
+
+
+def events_of(rows: Sequence[Row], groups: dict[str, Group]) -> Table:
+    starts = np.array([EPOCH_NS + round(row.ts * 1000) for row in rows], np.int64)
+    durations = np.array([round(row.dur * 1000) for row in rows], np.int64)
+    return event_table(list(rows), (starts, durations), groups)[0]
+
+
+def columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row.get(name) for row in rows] for name in rows[0]} if rows else {}
+
+
+def run_of(
+    ranks: dict[int, Sequence[Row]],
+    *,
+    world: int | None = None,
+    stages: dict[int, Sequence[dict[str, Any]]] | None = None,
+    stacks: dict[int, Sequence[dict[str, Any]]] | None = None,
+    hosts: dict[int, str] | None = None,
+) -> Run:
+    """A Run of these rows, by rank. All ranks are on one host unless `hosts` says otherwise."""
+    world = world or len(ranks)
+    whole = Group(name=group_name(range(world)), ranks=tuple(range(world)))
+    groups = {"0": whole} if world > 1 else {}
+    tables: dict[tuple[str, int], Table] = {}
+    for rank, rows in ranks.items():
+        tables["events", rank] = events_of(rows, groups)
+        if stages and rank in stages:
+            tables["stages", rank] = table(columns_of(stages[rank]), STAGES)
+        if stacks and rank in stacks:
+            tables["stacks", rank] = table(columns_of(stacks[rank]), STACKS)
+    host = hosts or {}
+    meta = RunMeta(
+        world_size=world,
+        ranks=tuple(RankMeta(rank=rank, host=host.get(rank, "here"), device="CPU") for rank in sorted(ranks)),
+        groups=tuple(groups.values()),
+    )
+    return Run(meta, lambda name, rank: tables.get((name, rank)))

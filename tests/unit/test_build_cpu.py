@@ -1,0 +1,221 @@
+"""Graphs of CPU jobs: two ranks on gloo, a DataLoader with and without recorded workers; expected times by hand."""
+
+import numpy as np
+import pytest
+from tests.graphcase import gloo, load_call, op, run_of, stage, step
+
+from esprof.errors import InputError
+from esprof.replay.build import build, build_counted, common_steps
+from esprof.replay.dfg import Cls, Edge
+from esprof.replay.timeline import class_totals, critical_path, replay, strict_residuals
+from esprof.replay.whatif import what_if
+
+MS = 1_000_000
+
+
+def ddp_rank(slow: float = 0.0, begin: float = 0.0) -> list:
+    """Forward 10 ms (and `slow` ms of nothing recorded), backward 20 ms, all-reduce, optimizer 5 ms.
+
+    Both ranks issue the all-reduce at the end of the backward; it takes 4 ms from the last arrival, at 40 ms.
+    """
+    ms = 1000.0
+    arrive = begin + (30 + slow) * ms
+    return [
+        step(1, begin, 50 * ms),
+        op("aten::linear", begin, 10 * ms),
+        op("autograd::engine::evaluate_function: AddmmBackward0", begin + (10 + slow) * ms, 20 * ms),
+        *gloo(arrive - 5, arrive, 44 * ms),
+        op("Optimizer.step", 45 * ms, 5 * ms),
+    ]
+
+
+def node(dfg, rank: int, name: str) -> int:
+    found = [n for n in range(dfg.nodes) if dfg.rank[n] == rank and dfg.label(n) == name]
+    assert len(found) == 1, (name, found)
+    return found[0]
+
+
+def test_waiting_for_a_peer_is_no_work_and_the_transfer_begins_with_the_last_arrival():
+    dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
+    for rank in (0, 1):
+        transfer = node(dfg, rank, "gloo:all_reduce")
+        assert dfg.recorded_ns[transfer] == 40 * MS
+        assert dfg.dur_ns[transfer] == 4 * MS
+        assert dfg.cls[transfer] == Cls.COMMUNICATION
+    timeline = replay(dfg)
+    assert timeline.step_ns().tolist() == [50 * MS]
+
+
+def test_the_wait_for_collectives_keeps_no_time_of_its_own():
+    built = build_counted(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
+    dfg = built.dfg
+    waiting = node(dfg, 0, "wait for collectives")
+    assert dfg.dur_ns[waiting] == 0
+    assert dfg.recorded_ns[waiting] == 44 * MS
+    assert dfg.residual_ns[waiting] == 0
+    kinds = {Edge(dfg.pred_kind[e]) for e in range(dfg.pred_ptr[waiting], dfg.pred_ptr[waiting + 1])}
+    assert kinds == {Edge.LANE, Edge.INFERRED}
+    assert built.counts["waits_inferred"] == 2
+
+
+def test_replay_without_residuals_still_gives_the_step():
+    dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
+    assert replay(dfg, residual_ns=strict_residuals(dfg)).step_ns().tolist() == [50 * MS]
+
+
+def test_the_critical_path_goes_through_the_late_rank_and_sums_to_the_step():
+    dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
+    pieces = critical_path(replay(dfg), 0, 0)
+    totals = class_totals(pieces)
+    assert sum(totals.values()) == 50 * MS
+    assert totals["host_gap"] == 11 * MS  # 10 ms on rank 1, and 1 ms between the all-reduce and the optimizer
+    assert totals["communication"] == 4 * MS
+    assert {piece.rank for piece in pieces if piece.start_ns < 40 * MS} == {1}
+    for before, after in zip(pieces, pieces[1:], strict=False):
+        assert before.end_ns == after.start_ns
+
+
+def test_straggler_fix_gives_back_exactly_the_late_ranks_gap():
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    (answer,) = what_if(run, build(run), ["straggler=fix"])
+    assert answer.answered
+    assert answer.predicted_us == pytest.approx(40_000, abs=10)
+    assert "rank 1" in (answer.note or "")
+
+
+def test_network_and_cpu_scale_only_their_own_work():
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    network, cpu, both, same = what_if(run, build(run), ["network=2x", "cpu=2x", "network=2x,cpu=2x", "cpu=1x"])
+    assert network.predicted_us == pytest.approx(48_000, abs=1)
+    assert cpu.predicted_us == pytest.approx(4_000 + 23_000, abs=10)
+    assert both.predicted_us == pytest.approx(2_000 + 23_000, abs=10)
+    assert same.predicted_us == 50_000
+    assert same.speedup == 1.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("gpu=2x", "no GPU"),
+        ("data=0", "no data loader"),
+        ("rank7.cpu=2x", "not in this run"),
+        ("device[H100].cpu=2x", "no rank"),
+        ("kernel[nothing]=2x", "no kernel"),
+        ("overlap=perfect", "does not move"),
+        ("bucket_mb=50", "probe"),
+        ("compress=powersgd:4", "probe"),
+        ("loader.workers=4", "stages"),
+        ("storage=2x", "reads"),
+        ("cache=0.5", "reads"),
+        ("assign=plan.json", "probe"),
+        ("cpu=2x,bucket_mb=50", "probe"),
+    ],
+)
+def test_what_the_run_holds_no_evidence_for_is_declined_with_the_reason(spec, reason):
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    (answer,) = what_if(run, build(run), [spec])
+    assert not answer.answered
+    assert answer.predicted_us is None
+    assert reason in (answer.reason or "")
+
+
+def test_straggler_fix_is_declined_for_a_single_rank():
+    run = run_of({0: [step(1, 0, 100), op("a", 0, 100)]})
+    (answer,) = what_if(run, build(run), ["straggler=fix"])
+    assert not answer.answered
+    assert "two ranks" in (answer.reason or "")
+
+
+def test_straggler_fix_is_declined_when_the_ranks_do_different_things():
+    rows = ddp_rank(slow=10)
+    other = [op(f"other::{n}", 1000 * n, 900) if n < 10 else row for n, row in enumerate([*rows, *[None] * 6])]
+    other = [step(1, 0, 50_000), *[op(f"other::{n}", 3000 * n, 2900) for n in range(13)], *gloo(39_990, 40_000, 44_000)]
+    run = run_of({0: ddp_rank(), 1: [*other, op("Optimizer.step", 45_000, 5_000)]})
+    (answer,) = what_if(run, build(run), ["straggler=fix"])
+    assert not answer.answered
+    assert "counterpart" in (answer.reason or "")
+
+
+def loading(worker_rows: bool) -> dict:
+    """Two steps; each asks for a batch at its start and gets it 30 ms later, made by a worker in 40 ms."""
+    rows = [
+        step(1, 0, 50_000), load_call(0, 30_000), op("train", 30_000, 20_000),
+        step(2, 50_000, 100_000), load_call(50_000, 80_000), op("train", 80_000, 20_000),
+    ]  # fmt: skip
+    stages = [
+        stage("fetch", 0, -10_000, 29_500, prefetch=1),
+        stage("fetch", 1, 30_000, 79_500, prefetch=1),
+        stage("next", 0, 0, 30_000, prefetch=1),
+        stage("next", 1, 50_000, 80_000, prefetch=1),
+    ]
+    return {"ranks": {0: rows}, "stages": {0: stages} if worker_rows else None}
+
+
+def test_a_batch_is_made_on_the_workers_lane_and_next_waits_for_it():
+    case = loading(worker_rows=True)
+    dfg = build(run_of(case["ranks"], stages=case["stages"]))
+    made = [n for n in range(dfg.nodes) if dfg.label(n) == "make batch"]
+    assert [int(dfg.dur_ns[n]) for n in made] == [39_500_000, 49_500_000]
+    nexts = np.flatnonzero(dfg.on("cpu") & dfg.of(Cls.DATA))
+    assert dfg.dur_ns[nexts].tolist() == [500_000, 500_000]  # the median of taking a batch over
+    assert replay(dfg, residual_ns=strict_residuals(dfg)).step_ns().tolist() == [50 * MS, 50 * MS]
+
+
+def test_without_the_workers_the_stall_is_still_data_and_no_residual():
+    case = loading(worker_rows=False)
+    run = run_of(case["ranks"])
+    dfg = build(run)
+    assert dfg.residual_ns.sum() == 0
+    totals = class_totals(critical_path(replay(dfg), 0, 1))
+    assert totals["data"] == 60 * MS
+    (answer,) = what_if(run, dfg, ["data=0"])
+    assert answer.predicted_us == pytest.approx(20_000, abs=1)
+
+
+def test_data_0_takes_away_the_stall_and_nothing_else():
+    case = loading(worker_rows=True)
+    run = run_of(case["ranks"], stages=case["stages"])
+    (answer,) = what_if(run, build(run), ["data=0"])
+    assert answer.predicted_us == pytest.approx(20_000, abs=1)
+
+
+def test_a_worker_asks_for_its_next_batch_only_when_one_was_taken_over():
+    case = loading(worker_rows=True)
+    dfg = build(run_of(case["ranks"], stages=case["stages"]))
+    second = [n for n in range(dfg.nodes) if dfg.label(n) == "make batch"][1]
+    sources = {Edge(dfg.pred_kind[e]) for e in range(dfg.pred_ptr[second], dfg.pred_ptr[second + 1])}
+    assert Edge.THREAD in sources
+
+
+def test_a_rank_that_loads_itself_works_in_next():
+    rows = [step(1, 0, 50_000), load_call(0, 30_000, worker=False), op("train", 30_000, 20_000)]
+    dfg = build(run_of({0: rows}))
+    (made,) = np.flatnonzero(dfg.of(Cls.DATA))
+    assert dfg.dur_ns[made] == 30 * MS
+    assert dfg.lanes[dfg.lane[made]].role == "main"
+
+
+def test_clocks_of_two_hosts_are_brought_together():
+    far = [r for r in ddp_rank(slow=10)]
+    for row in far:
+        row.ts += 20_000
+    more = {0: ddp_rank(), 1: far}
+    for rank, rows in more.items():
+        late = 20_000 * rank
+        for n in range(1, 4):
+            rows += gloo(30_000 + late + n, 44_000 + late + n * 100, 44_050 + late + n * 100, tid=20 + n)
+    built = build_counted(run_of(more, hosts={0: "a", 1: "b"}))
+    shifts = {rank: offset.shift_ns for rank, offset in built.offsets.items()}
+    assert shifts[0] - shifts[1] == 20 * MS
+    assert replay(built.dfg).step_ns().tolist() == [50 * MS]
+
+
+def test_ranks_without_a_common_step_are_an_error():
+    a, b = [step(1, 0, 10), op("a", 0, 10)], [step(2, 0, 10), op("a", 0, 10)]
+    with pytest.raises(InputError, match="no recorded step in common"):
+        build(run_of({0: a, 1: b}))
+
+
+def test_the_longest_unbroken_stretch_of_common_steps_counts():
+    rows = [row for n in (1, 2, 5, 6, 7) for row in (step(n, n * 10, n * 10 + 10), op("a", n * 10, 10))]
+    assert common_steps(run_of({0: rows})) == [5, 6, 7]
