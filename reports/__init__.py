@@ -1,1 +1,30 @@
 """Renderers and the verbs of the command line. A renderer computes nothing."""
+
+from typing import TYPE_CHECKING
+
+from esprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from esprof.analyzers.report import Report
+
+__all__ = ["FORMATS", "render"]
+
+FORMATS = ("text", "html", "json")
+
+
+def render(report: "Report", format: str = "text") -> str:
+    """`report` as text for a terminal, as the self-contained page, or as JSON. Raises UsageError for another format."""
+    # Each renderer loads when it is asked for: every verb of the command line imports this package.
+    if format == "text":
+        from esprof.reports import terminal
+
+        return f"{terminal.diagnosis(report.diagnosis)}\n\n{terminal.replay(report.replay)}"
+    if format == "html":
+        from esprof.reports.html import render_html
+
+        return render_html(report)
+    if format == "json":
+        import msgspec
+
+        return msgspec.json.encode(report).decode()
+    raise UsageError(f"there is no format {format!r}", remedy=f"Formats: {', '.join(FORMATS)}.")

@@ -1,0 +1,48 @@
+"""What time is spent on: one name and one colour for each class of time, the same in every chart and table.
+
+The colours keep apart under the three common kinds of colour blindness, and on a white and on a dark page.
+"""
+
+import msgspec
+
+
+class TimeClass(msgspec.Struct, frozen=True):
+    """How one class of time is shown. `ink` is the text colour that reads on `colour`."""
+
+    label: str
+    colour: str
+    ink: str
+    meaning: str
+
+
+_DARK, _LIGHT = "#14181f", "#ffffff"
+_COMPUTE = TimeClass("compute", "#2b7bba", _LIGHT, "the device computes")
+_COMMUNICATION = TimeClass("communication", "#63bdea", _DARK, "a transfer runs and nothing computes beside it")
+_WAIT = TimeClass("peer wait", "#d55e2b", _DARK, "a peer has not yet arrived at a collective")
+_DATA = TimeClass("input stall", "#f2c230", _DARK, "the next batch is not there yet")
+_HOST = TimeClass("host", "#c06a9f", _DARK, "the CPU works while the device has nothing to do")
+_IDLE = TimeClass("idle", "#bfc6ce", _DARK, "none of these")
+
+CLASSES = {
+    "compute": _COMPUTE,
+    "exposed_communication": _COMMUNICATION,
+    "communication": _COMMUNICATION,
+    "wait": _WAIT,
+    "input_stall": _DATA,
+    "data": _DATA,
+    "host": _HOST,
+    "cpu": _HOST,
+    "idle": _IDLE,
+    "host_gap": TimeClass("host gap", "#ecc9de", _DARK, "the CPU runs code of which nothing was recorded"),
+    "launch": TimeClass("launch", "#1b9e77", _DARK, "from the launch of a kernel to its start"),
+    "allocator": TimeClass("allocator", "#8a5a2f", _LIGHT, "allocating or freeing device memory"),
+    "contention": TimeClass("contention", "#5b3f9b", _LIGHT, "a kernel waits for room on a busy device"),
+}
+"""By the names of `analyzers.finding.PARTS` and of the critical path; the parts share the looks of their classes."""
+
+_RESIDUAL = TimeClass("unexplained", "#525c69", _LIGHT, "no recorded cause")
+
+
+def time_class(name: str) -> TimeClass:
+    """The looks of the class `name`; what has no class of its own is unexplained."""
+    return CLASSES.get(name, _RESIDUAL)

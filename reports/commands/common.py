@@ -1,0 +1,100 @@
+"""What the verbs share: how they take a run, and how they hand over an answer."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+
+from esprof import Run, load
+from esprof.errors import UsageError
+from esprof.output import claim, write_bytes
+from esprof.reports.terminal import Screen
+
+STDOUT = Path("-")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Answer = TypeVar("_Answer", bound=msgspec.Struct)
+
+
+def run_argument(command: _Command) -> _Command:
+    """RUN: one Run directory, or any number of traces of one run."""
+    return click.argument("sources", metavar="RUN…", nargs=-1, required=True)(command)
+
+
+def json_option(command: _Command) -> _Command:
+    return click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")(command)
+
+
+def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
+    """-o FILE and --force; `-` is stdout."""
+
+    def with_options(command: _Command) -> _Command:
+        force = click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
+        output = click.option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            default=default,
+            show_default=True,
+            help=f"Where the {what} goes; - is stdout.",
+        )
+        return output(force(command))
+
+    return with_options
+
+
+def open_run(sources: Sequence[str]) -> tuple[Run, float]:
+    """The run, and the seconds that reading it took."""
+    started = time.perf_counter()
+    with status("Reading the run"):
+        run = load(sources)
+    return run, time.perf_counter() - started
+
+
+def answer(
+    value: _Answer,
+    draw: Callable[[_Answer, Screen], str],
+    *,
+    as_json: bool,
+    output: Path = STDOUT,
+    force: bool = False,
+) -> None:
+    """Hand over `value`, as JSON or as `draw` shows it, to stdout or to a file."""
+    screen = Screen.of(sys.stdout) if output == STDOUT else Screen()
+    text = json_text(value) if as_json else draw(value, screen)
+    if output == STDOUT:
+        click.echo(text, color=screen.colour)
+    else:
+        claim(output, force=force)
+        write_bytes(output, f"{text}\n".encode())
+        wrote("answer", output)
+
+
+def json_text(value: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def wrote(what: str, path: Path) -> None:
+    click.echo(f"Wrote the {what} to {path}", err=True)
+
+
+def refuse_on_terminal(what: str) -> None:
+    """Raise UsageError if stdout is a terminal: nobody can read megabytes of markup there."""
+    if sys.stdout.isatty():
+        raise UsageError(f"the {what} is not for a terminal", remedy="Name a file with -o, or pipe stdout elsewhere.")
+
+
+@contextmanager
+def status(message: str) -> Iterator[None]:
+    """Say on stderr what is being worked on, for as long as it lasts; only on a terminal."""
+    if sys.stderr.isatty():
+        with Console(stderr=True).status(message):
+            yield
+    else:
+        yield

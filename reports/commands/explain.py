@@ -1,0 +1,37 @@
+"""`esprof explain`."""
+
+import click
+import msgspec
+
+from esprof.analyzers.catalogue import PAGES, Page
+from esprof.errors import UsageError
+from esprof.reports import terminal
+from esprof.reports.commands.common import answer, json_option
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """`esprof explain --json`."""
+
+    schema: str = "esprof.explain/1"
+    pages: tuple[Page, ...]
+
+
+@click.command("explain")
+@click.argument("finding_id", metavar="[ID]", required=False)
+@json_option
+def command(finding_id: str | None, as_json: bool) -> None:
+    """Explain a finding: what it means and what to do.
+
+    Without an ID, such as ESP101, it lists all that esprof can find.
+    """
+    explained = Explanation(pages=_pages(finding_id))
+    answer(explained, lambda found, screen: terminal.pages(found.pages, screen), as_json=as_json)
+
+
+def _pages(finding_id: str | None) -> tuple[Page, ...]:
+    if finding_id is None:
+        return tuple(PAGES.values())
+    page = PAGES.get(finding_id.upper())
+    if page is None:
+        raise UsageError(f"there is no finding {finding_id!r}", remedy=f"Findings: {', '.join(PAGES)}.")
+    return (page,)

@@ -1,0 +1,36 @@
+"""`esprof replay`."""
+
+from pathlib import Path
+
+import click
+
+from esprof.replay import answer_run
+from esprof.replay.grammar import parse
+from esprof.reports import terminal
+from esprof.reports.commands.common import answer, json_option, open_run, output_options, run_argument, status
+
+
+@click.command("replay")
+@run_argument
+@click.option(
+    "--what-if",
+    "scenarios",
+    metavar="SPEC",
+    multiple=True,
+    help="A scenario, such as gpu=2x, network=2x, data=0, straggler=fix, or terms joined by commas. Repeatable.",
+)
+@json_option
+@output_options("-", "answer")
+def command(sources: tuple[str, ...], scenarios: tuple[str, ...], as_json: bool, output: Path, force: bool) -> None:
+    """Replay a run's step time, and ask what would change it.
+
+    \b
+    esprof replay RUN
+    esprof replay RUN --what-if network=2x --what-if gpu=2x,cpu=2x
+    """
+    for spec in scenarios:
+        parse(spec)  # A slip of the pen is told before minutes go into reading the run.
+    run, read_s = open_run(sources)
+    with status("Replaying"):
+        replayed = answer_run(run, scenarios, read_s)
+    answer(replayed, terminal.replay, as_json=as_json, output=output, force=force)

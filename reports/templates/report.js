@@ -1,0 +1,17 @@
+"use strict";
+const charts = JSON.parse(document.getElementById("charts").textContent);
+for (const { id, data, layout } of charts) {
+  const zoomable = layout.dragmode === "zoom";
+  Plotly.newPlot(id, data, layout, {
+    displaylogo: false,
+    displayModeBar: zoomable,
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+    responsive: true,
+    showTips: false,
+  });
+}
+// Paper has its own width and cannot open a fold.
+addEventListener("beforeprint", () => {
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
+  for (const { id } of charts) Plotly.Plots.resize(id);
+});

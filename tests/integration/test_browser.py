@@ -1,0 +1,172 @@
+"""The page in a real browser: it draws, asks the network for nothing, and lets no name act."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import reportcase
+
+from esprof.reports.html import write_report
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+pytestmark = pytest.mark.integration
+
+CHROMIUM = os.environ.get("ESPROF_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMEDRIVER = shutil.which("chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,1000",
+)
+REAL_TRACES = Path(__file__).parents[3] / "shared" / "traces"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if not CHROMIUM or not CHROMEDRIVER:
+        pytest.skip("Chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMEDRIVER))
+    yield driver
+    driver.quit()
+
+
+class Opened:
+    """A report written to a file and opened in the browser."""
+
+    def __init__(self, browser, report, path):
+        write_report(report, path)
+        self.browser, self.url = browser, path.as_uri()
+        _drain(browser)
+        browser.get(self.url)
+
+    def __call__(self, script):
+        return self.browser.execute_script(f"return {script}")
+
+    def console(self):
+        return [entry["message"] for entry in self.browser.get_log("browser")]
+
+    def requests(self):
+        messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
+        sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        return [params["request"]["url"] for params in sent]
+
+    def drawn(self, chart, mark):
+        """How many marks of a chart have a size on the screen."""
+        return self(
+            f"[...document.querySelectorAll('#{chart} .main-svg {mark}')]"
+            ".filter(mark => mark.getBoundingClientRect().width > 0).length"
+        )
+
+
+def _drain(browser):
+    """Forget what earlier pages logged."""
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get_log("performance")
+
+
+def open_page(browser, report, tmp_path):
+    return Opened(browser, report, tmp_path / "report.html")
+
+
+def assert_sound(page):
+    """No complaint on the console, and no request but for the file itself (and what it carries as data:)."""
+    assert page.console() == []
+    assert {url for url in page.requests() if not url.startswith("data:")} == {page.url}
+
+
+def test_every_chart_draws(browser, tmp_path):
+    report = reportcase.report()
+    page = open_page(browser, report, tmp_path)
+    # Six parts on four ranks; none of them is zero.
+    assert page.drawn("breakdown-chart", ".bars .point path") == 24
+    assert page.drawn("what-if-chart", ".bars .point path") == 5
+    assert page.drawn("what-if-chart", ".xerror") == 5
+    assert page.drawn("critical-path-chart", ".bars .point path") == 8
+    assert page.drawn("timeline-chart", ".bars .point path") == report.timeline.shown
+    assert_sound(page)
+
+
+def test_no_name_from_the_trace_acts(browser, tmp_path):
+    page = open_page(browser, reportcase.hostile_report(), tmp_path)
+    # An alert would have made each of these calls fail.
+    assert page("document.querySelectorAll('img').length") == 0
+    assert page("[...document.scripts].filter(script => script.text.trim() === 'alert(1)').length") == 0
+    assert page("document.querySelectorAll('.main-svg a').length") == 0
+    assert "<script>alert(1)</script>" in page("document.querySelector('h1').textContent")
+    assert "<script>" in page("document.querySelector('#what-if-chart .ytick text').textContent")
+    assert_sound(page)
+
+
+def test_a_name_under_the_pointer_is_shown_as_it_is(browser, tmp_path):
+    page = open_page(browser, reportcase.hostile_report(), tmp_path)
+    page("Plotly.Fx.hover('timeline-chart', [{curveNumber: 0, pointNumber: 0}])")
+    shown = page("document.querySelector('#timeline-chart .hoverlayer').textContent")
+    assert "<script>alert(1)</script>%{x}{{7*7}}" in shown
+    assert_sound(page)
+
+
+def test_a_script_that_slips_in_does_not_run(browser, tmp_path):
+    page = open_page(browser, reportcase.report(), tmp_path)
+    page(
+        """(() => {
+            const script = document.createElement('script');
+            script.textContent = 'window.slipped = true';
+            document.body.append(script);
+        })()"""
+    )
+    assert page("window.slipped") is None
+
+
+@pytest.mark.parametrize("width", [400, 800, 1280])
+def test_the_page_never_scrolls_sideways(browser, tmp_path, width):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        for report in (reportcase.report(ranks=16), reportcase.hostile_report()):
+            page = open_page(browser, report, tmp_path)
+            assert page("document.documentElement.scrollWidth") <= width
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_texts_read_on_both_grounds(browser, tmp_path):
+    """In light and dark the chart's texts have the page's own colour, which differs from its ground."""
+    seen = {}
+    for scheme in ("light", "dark"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        page = open_page(browser, reportcase.report(), tmp_path)
+        ink = page("getComputedStyle(document.querySelector('#breakdown-chart .ytick text')).fill")
+        assert ink == page("getComputedStyle(document.body).color")
+        seen[scheme] = ink, page("getComputedStyle(document.querySelector('section')).backgroundColor")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert seen["light"] != seen["dark"]
+
+
+@pytest.mark.parametrize("trace", ["dataloader-w0", "torchrec-4xv100/long_a2a_3"])
+def test_the_page_of_a_real_trace(browser, tmp_path, trace):
+    if not (REAL_TRACES / trace).exists():
+        pytest.skip(f"the real traces are not here ({REAL_TRACES})")
+    import esprof
+    from esprof.analyzers import report_run
+
+    report = report_run(esprof.load(REAL_TRACES / trace))
+    page = open_page(browser, report, tmp_path)
+    assert page.drawn("breakdown-chart", ".bars .point path") >= len(report.ranks)
+    assert page.drawn("timeline-chart", ".bars .point path") > 0
+    assert page.drawn("critical-path-chart", ".bars .point path") > 0
+    assert_sound(page)
