@@ -12,26 +12,19 @@ from esprof.replay.dfg import Cls
 from esprof.replay.scenario import Declined, Durations, without_input_stall
 from esprof.types import Rank
 
-SHARE_OF_WORST = 0.5
-"""A rank stalls with the worst one when its stall is at least this share of the worst."""
+MOST_OF_IT = 0.8
+"""Ranks are named, the worst stall first, until mending them gives this share of what mending all would."""
 
 
 def input_stalls(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> list[Finding]:
     """ESP101: the DataLoader keeps ranks waiting."""
-    worst = max(part.input_stall for part in parts)
-    ranks = tuple(part.rank for part in parts if worst > 0 and part.input_stall >= SHARE_OF_WORST * worst)
-    if not ranks:
-        return []
-    dfg, oracle = replayed.built.dfg, replayed.oracle
-    now = Durations(dfg.dur_ns, dfg.residual_ns)
     try:
-        saving = oracle.saving_ns(without_input_stall(dfg, now, list(ranks)))
+        ranks, saving = _stalling(replayed, parts)
     except Declined:
         return []
     if not worth_naming(replayed, saving):
         return []
     stall = next(part.input_stall for part in parts if part.rank == ranks[0]) / 1e3
-    recorded = dfg.on("loader") & np.isin(dfg.rank, ranks) & (dfg.event < 0)
     return [
         finding(
             replayed,
@@ -39,12 +32,32 @@ def input_stalls(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> list[F
             f"{listed(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} {stall:.1f} ms a step for input data",
             ranks=ranks,
             saving_ns=saving,
-            confidence="high" if recorded.any() and len(replayed.run.stages(ranks[0])) else "medium",
+            confidence="high" if len(replayed.run.stages(ranks[0])) else "medium",
             evidence=_evidence(replayed, ranks, parts),
             advice=_advice(replayed, ranks[0], saving),
             command="esprof replay RUN --what-if data=0",
         )
     ]
+
+
+def _stalling(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> tuple[tuple[Rank, ...], float]:
+    """The fewest ranks, by stall, that bring most of the gain (ns a step) when their loaders are mended.
+
+    Two loaders that are equally slow hide one another: mending one alone gains nothing. Raises Declined without loader.
+    """
+    dfg, oracle = replayed.built.dfg, replayed.oracle
+    now = Durations(dfg.dur_ns, dfg.residual_ns)
+    all_mended = oracle.saving_ns(without_input_stall(dfg, now))
+    loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
+    worst_first = sorted((p for p in parts if p.rank in loading), key=lambda part: -part.input_stall)
+    ranks: list[Rank] = []
+    saving = 0.0
+    for part in worst_first:
+        ranks.append(part.rank)
+        saving = oracle.saving_ns(without_input_stall(dfg, now, ranks))
+        if saving >= MOST_OF_IT * all_mended:
+            break
+    return tuple(sorted(ranks)), saving
 
 
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...], parts: tuple[RankBreakdown, ...]) -> dict[str, object]:
@@ -66,7 +79,7 @@ def _batches(replayed: Replayed, rank: Rank) -> tuple[float | None, int]:
     made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
     by_worker = made & dfg.on("loader")
     chosen = by_worker if by_worker.any() else made
-    workers = len(np.unique(dfg.lane[by_worker]))
+    workers = int(replayed.run.stages(rank).ints("workers").max(initial=len(np.unique(dfg.lane[by_worker]))))
     return (float(np.median(dfg.dur_ns[chosen])) if chosen.any() else None), workers
 
 

@@ -31,7 +31,7 @@ def diagnose(replayed: Replayed) -> Diagnosis:
         steps=replayed.steady.kept,
         world_size=replayed.run.world_size,
         breakdown=parts,
-        throughput=throughput(replayed.run),
+        throughput=throughput(replayed),
         explained_pct=round(replayed.explained_pct, 3),
         replay_error_pct=round(float(abs(replayed.error_pct).max()), 4),
         warnings=replayed.warnings,
@@ -46,4 +46,4 @@ def _verdict(replayed: Replayed, findings: list[Finding]) -> str:
     without = step_ms - first.saving_us / 1e3
     if without <= 0:
         return f"{first.title}. It is all of the step of {step_ms:.1f} ms."
-    return f"{first.title}. Mending it would take a step from {step_ms:.1f} to {without:.1f} ms ({step_ms / without:.2f}x)."
+    return f"{first.title}. Mending it would take a step from {step_ms:.1f} to {without:.1f} ms ({step_ms / without:.2f}×)."

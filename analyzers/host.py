@@ -24,7 +24,7 @@ def host_bound(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> list[Fin
         finding(
             replayed,
             "ESP401",
-            f"The host limits the step: a GPU has nothing to do for up to {max(idle.values(), default=0):.0%} of it",
+            f"The host limits the step: a GPU has nothing to do for up to {100 * max(idle.values(), default=0):.0f} % of it",
             ranks=dfg.marks.ranks,
             saving_ns=saving,
             confidence="medium",

@@ -28,7 +28,7 @@ CAUSES = (
         "ESP201",
         "time in code that no operation was recorded for",
         (Cls.HOST_GAP,),
-        "Look at the place named below: Python code, a sleep, logging, file or network access, garbage collection, or a "
+        "Look at the place in the evidence: Python code, a sleep, logging, file or network access, garbage collection, or a "
         "host whose CPU is taken by others.",
     ),
     Cause(

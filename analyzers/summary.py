@@ -60,11 +60,12 @@ def excerpt(replayed: Replayed) -> Excerpt:
             for start, end in spans_of(timeline, rank).tolist():
                 if start < end and end > begin and start < finish:
                     bars.append(_bar(rank, role, max(start, begin), min(end, finish), begin, name, cls))
-    kept = sorted(bars, key=lambda bar: -bar.dur_us)[:MOST_BARS]
+    longest = sorted(range(len(bars)), key=lambda n: (-bars[n].dur_us, n))[:MOST_BARS]
+    kept = [bars[n] for n in sorted(longest)]
     return Excerpt(
         steps=tuple(dfg.marks.steps[first : last + 1]),
         span_us=us(finish - begin),
-        bars=tuple(sorted(kept, key=lambda bar: (bar.rank, bar.lane, bar.start_us))),
+        bars=tuple(sorted(kept, key=lambda bar: bar.rank)),
         shown=len(kept),
         total=int(inside.sum()),
     )

@@ -3,20 +3,26 @@
 import numpy as np
 
 from esprof.analyzers.finding import Throughput
-from esprof.trace.run import Run
+from esprof.replay.answering import Replayed
 from esprof.trace.schema import Table
+from esprof.types import NS_PER_S
 
 FEWEST = 3
 """Plain steps from which on they, and not the profiled ones, tell the job's speed."""
 
 
-def throughput(run: Run) -> Throughput:
-    """Rates from steps without profiler where enough were seen, else from the recorded ones.
+def throughput(replayed: Replayed) -> Throughput:
+    """Rates from steps without profiler where enough were seen, else from the steady recorded ones.
 
-    Medians per rank; samples and tokens are summed over ranks, and None where a rank does not tell.
+    Samples and tokens are summed over ranks, and None where a rank does not tell.
     """
-    tables = [_chosen(run.steps(rank)) for rank in run.ranks]
-    step_s = float(np.mean([np.median(steps.ints("dur_ns")) for steps in tables])) / 1e9
+    run = replayed.run
+    tables = [_plain(run.steps(rank)) for rank in run.ranks]
+    if min(len(steps) for steps in tables) >= FEWEST:
+        step_s = float(np.mean([np.median(steps.ints("dur_ns")) for steps in tables])) / NS_PER_S
+    else:
+        step_s = replayed.oracle.step_ns / NS_PER_S
+        tables = [run.steps(rank) for rank in run.ranks]
     return Throughput(
         steps_per_s=round(1 / step_s, 4),
         samples_per_s=_rate(tables, "samples", step_s),
@@ -24,10 +30,10 @@ def throughput(run: Run) -> Throughput:
     )
 
 
-def _chosen(steps: Table) -> Table:
+def _plain(steps: Table) -> Table:
+    """The steps without profiler, but the job's first."""
     phases = np.array([phase or "" for phase in steps.texts("phase")])
-    plain = np.flatnonzero((phases == "plain") & (np.arange(len(steps)) > 0))
-    return steps.where(plain) if len(plain) >= FEWEST else steps.where(np.flatnonzero(phases == "timed"))
+    return steps.where(np.flatnonzero((phases == "plain") & (np.arange(len(steps)) > 0)))
 
 
 def _rate(tables: list[Table], column: str, step_s: float) -> float | None:

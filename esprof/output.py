@@ -1,13 +1,18 @@
 """The one place that writes files: whole or not at all, and never over somebody's work unasked."""
 
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from esprof.errors import OutputError
+
+# mkstemp makes files for the owner alone; a result is for whom the user's umask lets read. Read once: asking sets it.
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)
+_DEFAULT_MODE = 0o666 & ~_UMASK
 
 
 @contextmanager
@@ -15,21 +20,23 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open `path` for writing under a temporary name beside it; sync and rename when the block ends well.
 
     On any failure (disk full, exception in the block) the temporary file is removed and `path` is as it was before.
-    Raises OutputError where the file system refuses.
+    A device or pipe is written to as it is. Raises OutputError where the file system refuses.
     """
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
+        if _is_special(path):
+            with path.open("wb") as file:
+                yield file
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
-        raise _refused(path, error) from error
-    try:
-        with os.fdopen(fd, "wb") as file:
+        # Not `tempfile`: its files are private to the user, and so would the result be.
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        temporary.replace(path)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        _remove(temporary)
         if isinstance(error, OSError):
             raise _refused(path, error) from error
         raise
@@ -43,8 +50,19 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def claim(path: Path, *, force: bool) -> None:
     """Raise OutputError if `path` exists and may not be overwritten."""
-    if path.exists() and not force:
+    if os.path.lexists(path) and not _is_special(path) and not force:
         raise OutputError("already exists", path=path, remedy="Choose another name, or pass --force to overwrite it.")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether `path` is a device, pipe or socket, such as /dev/null: a rename would put a plain file in its place."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _remove(temporary: Path) -> None:
+    with suppress(OSError):
+        # Where the folder itself refuses, there is nothing to remove.
+        temporary.unlink()
 
 
 def _refused(path: Path, error: OSError) -> OutputError:

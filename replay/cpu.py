@@ -13,7 +13,6 @@ from esprof.replay.rank_events import RankEvents
 from esprof.replay.rules import call_name
 from esprof.types import Ns
 
-
 _END = "end"
 """Stands for what follows the last recorded operation."""
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from esprof.replay.answer import HeldOut, Prediction
+from esprof.replay.medians import medians_of
 from esprof.replay.timeline import replay
 from esprof.replay.whatif import Oracle
 from esprof.types import us
@@ -27,7 +28,7 @@ def predict(oracle: Oracle) -> Prediction:
     for identity in (exact, by_name):
         todo = wanted & ~found
         for values, source in ((dur, dfg.dur_ns), (residual, dfg.residual_ns)):
-            medians, known = _medians(identity[fitted], source[fitted], identity[todo])
+            medians, known = medians_of(identity[fitted], source[fitted], identity[todo])
             values[np.flatnonzero(todo)[known]] = medians[known]
         found[np.flatnonzero(todo)[known]] = True
     predicted = replay(dfg, dur, residual).step_ns()[oracle.kept]
@@ -43,14 +44,3 @@ def predict(oracle: Oracle) -> Prediction:
             for i in range(half, len(steps))
         ),
     )
-
-
-def _medians(identity: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Median of `values` of each identity in `wanted`, and which of them are known at all."""
-    order = np.lexsort((values, identity))
-    names, first, count = np.unique(identity[order], return_index=True, return_counts=True)
-    ranked = values[order]
-    middle = (ranked[first + (count - 1) // 2] + ranked[first + count // 2]) // 2
-    at = np.minimum(np.searchsorted(names, wanted), max(0, len(names) - 1))
-    known = names[at] == wanted if len(names) else np.zeros(len(wanted), bool)
-    return (middle[at] if len(names) else np.zeros(len(wanted), np.int64)), known

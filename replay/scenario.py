@@ -7,6 +7,7 @@ import numpy as np
 from esprof.replay.blame import slow_ranks
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.grammar import Term
+from esprof.replay.medians import medians_of
 from esprof.trace.run import Run
 from esprof.types import Rank
 
@@ -146,33 +147,34 @@ def fix_stragglers(
     found = mine & ~np.isnan(peers)
     share = float(now.dur_ns[found].sum()) / max(1.0, float(now.dur_ns[mine].sum()))
     if share < MATCHED:
-        raise Declined(f"only {share:.0%} of the slow ranks' time has a counterpart on the other ranks")
+        raise Declined(f"only {100 * share:.0f} % of the slow ranks' time has a counterpart on the other ranks")
     if classes is not None:
         found &= dfg.of(*classes)
     dur = now.dur_ns.copy()
     dur[found] = np.rint(peers[found]).astype(np.int64)
-    note = f"rank {', '.join(map(str, slow))} as fast as its peers; {share:.0%} of the time matched"
+    note = f"rank {', '.join(map(str, slow))} as fast as its peers; {100 * share:.0f} % of the time matched"
     return Durations(dur, now.residual_ns, note)
 
 
 def _peer_medians(dfg: Dfg, dur_ns: np.ndarray, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:
     """Per node of `ranks` among `own`, the median duration (ns) of its counterparts on all other ranks; else NaN.
 
-    Counterparts share step, lane role, name, neighbour and occurrence. A gap that no peer has takes no time there.
+    Counterparts share step, lane role, name, neighbour and occurrence; where there is none (rank 0 logs, and so has other
+    neighbours), step, lane role and name; for a loader, which works ahead, lane role and name in any step. A gap that no
+    peer has takes no time there.
     """
-    nodes = np.flatnonzero(own)
-    identity = np.stack([dfg.step[nodes].astype(np.int64), dfg.key[nodes]])
-    rows = np.unique(identity, axis=1, return_inverse=True)[1].ravel()
-    columns = np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])
-    table = np.full((rows.max(initial=-1) + 1, len(dfg.marks.ranks)), np.nan)
-    table[rows, columns] = dur_ns[nodes]
+    roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
+    role = np.array([roles[lane.role] for lane in dfg.lanes] + [-1], np.int64)[dfg.lane]
+    purpose = role * len(dfg.names) + dfg.name
+    step = dfg.step.astype(np.int64) + 1
+    identities = (step * (int(dfg.key.max()) + 1) + dfg.key, step * (int(purpose.max()) + 1) + purpose, purpose)
+    allowed = (own, own & ~dfg.on("loader") & ~dfg.of(Cls.HOST_GAP), own & dfg.on("loader"))
     peers = np.full(dfg.nodes, np.nan)
-    for column in np.searchsorted(dfg.marks.ranks, ranks):
-        others = np.delete(table, column, axis=1)
-        known = ~np.isnan(others).all(axis=1)
-        median = np.full(len(table), np.nan)
-        median[known] = np.nanmedian(others[known], axis=1)
-        here = columns == column
-        peers[nodes[here]] = median[rows[here]]
+    for rank in ranks:
+        others = own & (dfg.rank != rank)
+        for identity, mask in zip(identities, allowed, strict=True):
+            todo = np.flatnonzero(mask & (dfg.rank == rank) & np.isnan(peers))
+            medians, known = medians_of(identity[others], dur_ns[others], identity[todo])
+            peers[todo[known]] = medians[known]
     peers[own & np.isnan(peers) & dfg.of(Cls.HOST_GAP)] = 0
     return peers

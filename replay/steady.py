@@ -37,7 +37,7 @@ def steady_steps(run: Run) -> SteadySteps:
         shares = allocator_shares(run, rank, steps)
         for step, share in shares.items():
             if share > ALLOCATOR_SHARE:
-                reasons[step] = f"{share:.0%} of it are allocator calls on rank {rank}"
+                reasons[step] = f"{100 * share:.0f} % of it are allocator calls on rank {rank}"
     kept = tuple(step for step in steps if step not in reasons)
     return SteadySteps(tuple(steps), kept or tuple(steps), reasons if kept else {})
 

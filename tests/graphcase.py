@@ -106,3 +106,41 @@ def run_of(
         groups=tuple(groups.values()),
     )
     return Run(meta, lambda name, rank: tables.get((name, rank)))
+
+
+def ddp_rank(slow: float = 0.0, begin: float = 0.0) -> list:
+    """Forward 10 ms (and `slow` ms of nothing recorded), backward 20 ms, all-reduce, optimizer 5 ms.
+
+    Both ranks issue the all-reduce at the end of the backward; it takes 4 ms from the last arrival, at 40 ms.
+    """
+    ms = 1000.0
+    arrive = begin + (30 + slow) * ms
+    return [
+        step(1, begin, 50 * ms),
+        op("aten::linear", begin, 10 * ms),
+        op("autograd::engine::evaluate_function: AddmmBackward0", begin + (10 + slow) * ms, 20 * ms),
+        *gloo(arrive - 5, arrive, 44 * ms),
+        op("Optimizer.step", 45 * ms, 5 * ms),
+    ]
+
+
+def nccl(at: float, start: float, end: float, correlation: int) -> list[Row]:
+    return [
+        call("cudaLaunchKernelExC", at, 5, correlation),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start, end - start, correlation, stream=20),
+    ]
+
+
+def nccl_ranks(late: float = 300.0) -> dict[int, list[Row]]:
+    """An all-reduce that rank 1 joins `late` µs after rank 0; it takes 50 µs from then. Both wait for it and go on."""
+    end = 110 + late + 50
+    return {
+        rank: [
+            step(1, 0, end + 200),
+            op("aten::mm", 0, 90 + rank * late),
+            *nccl(90 + rank * late, 110 + rank * late, end, 1),
+            call("cudaStreamSynchronize", 100 + rank * late, end + 10 - 100 - rank * late, 2),
+            op("aten::item", end + 10, 190),
+        ]
+        for rank in (0, 1)
+    }

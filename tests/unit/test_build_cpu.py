@@ -1,8 +1,10 @@
 """Graphs of CPU jobs: two ranks on gloo, a DataLoader with and without recorded workers; expected times by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
-from tests.graphcase import gloo, load_call, op, run_of, stage, step
+from graphcase import ddp_rank, gloo, load_call, op, run_of, stage, step
 
 from esprof.errors import InputError
 from esprof.replay.build import build, build_counted, common_steps
@@ -11,22 +13,6 @@ from esprof.replay.timeline import class_totals, critical_path, replay, strict_r
 from esprof.replay.whatif import what_if
 
 MS = 1_000_000
-
-
-def ddp_rank(slow: float = 0.0, begin: float = 0.0) -> list:
-    """Forward 10 ms (and `slow` ms of nothing recorded), backward 20 ms, all-reduce, optimizer 5 ms.
-
-    Both ranks issue the all-reduce at the end of the backward; it takes 4 ms from the last arrival, at 40 ms.
-    """
-    ms = 1000.0
-    arrive = begin + (30 + slow) * ms
-    return [
-        step(1, begin, 50 * ms),
-        op("aten::linear", begin, 10 * ms),
-        op("autograd::engine::evaluate_function: AddmmBackward0", begin + (10 + slow) * ms, 20 * ms),
-        *gloo(arrive - 5, arrive, 44 * ms),
-        op("Optimizer.step", 45 * ms, 5 * ms),
-    ]
 
 
 def node(dfg, rank: int, name: str) -> int:
@@ -71,7 +57,7 @@ def test_the_critical_path_goes_through_the_late_rank_and_sums_to_the_step():
     assert totals["host_gap"] == 11 * MS  # 10 ms on rank 1, and 1 ms between the all-reduce and the optimizer
     assert totals["communication"] == 4 * MS
     assert {piece.rank for piece in pieces if piece.start_ns < 40 * MS} == {1}
-    for before, after in zip(pieces, pieces[1:], strict=False):
+    for before, after in itertools.pairwise(pieces):
         assert before.end_ns == after.start_ns
 
 
@@ -196,7 +182,7 @@ def test_a_rank_that_loads_itself_works_in_next():
 
 
 def test_clocks_of_two_hosts_are_brought_together():
-    far = [r for r in ddp_rank(slow=10)]
+    far = ddp_rank(slow=10)
     for row in far:
         row.ts += 20_000
     more = {0: ddp_rank(), 1: far}
