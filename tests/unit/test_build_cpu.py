@@ -79,6 +79,23 @@ def test_network_and_cpu_scale_only_their_own_work():
     assert same.speedup == 1.0
 
 
+def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most():
+    """The loader sets the pace from the second step on: a faster CPU ends the first sooner, so that the second begins
+    sooner and waits longer."""
+    rows, stages = [], []
+    for n in range(4):
+        begin = 0 if n == 0 else 50_000 + 40_000 * (n - 1)
+        ready = begin + (1_000 if n == 0 else 20_000)
+        end = 50_000 + 40_000 * n
+        rows += [step(n, begin, end), load_call(begin, ready), op("train", ready, end - ready)]
+        stages += [stage("next", n, begin, ready), stage("fetch", n, ready - 39_900, ready - 100)]
+    run = run_of({0: rows}, stages={0: stages})
+    answers = what_if(run, build(run, [1, 2, 3]), ["cpu=2x", "cpu=1.5x", "cpu=1x", "cpu=0.9x", "cpu=0.5x"])
+    predicted = [answer.predicted_us for answer in answers]
+    assert predicted[0] <= predicted[2] <= predicted[4]
+    assert predicted[1] <= predicted[2] <= predicted[3]
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
