@@ -2,10 +2,13 @@
 
 import re
 
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def printable(text: str, limit: int = 120) -> str:
-    """`text` with control and direction characters (ANSI escapes among them) made visible, cut to `limit`."""
+    """`text` with control and direction characters (ANSI escapes among them) made visible, cut to `limit`.
+
+    So are the lone surrogates of file names that are not UTF-8: no stream could write them.
+    """
     shown = _UNSAFE.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -1,8 +1,9 @@
 """From decoded trace rows to the columns of the event table: kinds, roles, steps, and what collectives moved."""
 
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from esprof.trace.schema import EVENTS, Table, table
 
 _Number = int | float | str | None
 _NOTHING = msgspec.Raw()
+_INT64 = pa.int64()
 
 
 class Args(msgspec.Struct, frozen=True):
@@ -47,15 +49,15 @@ _NO_ARGS = Args()
 
 
 class Row(msgspec.Struct):
-    """One row of a Chrome trace. Times are microseconds."""
+    """One row of a Chrome trace. Times are microseconds; metadata and some instants have none."""
 
     ph: str = ""
     cat: str | None = None
     name: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float | None = None
+    dur: float | None = None
     args: Args | None = None
 
 
@@ -74,8 +76,9 @@ _KIND_OF_CATEGORY = {
     "cuda_sync": "sync",
     "python_function": "python",
 }
-_STEP = re.compile(r"ProfilerStep#\s*(\d+)$")
+_STEP = re.compile(r"ProfilerStep#\s*(\d{1,9})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
+_NUMBER_AT_END = re.compile(r"(?:^|\s)(-?\d{1,19})$", re.ASCII)
 _NCCL_KERNEL = re.compile(r"nccl(Dev)?Kernel|^nccl|^rccl", re.IGNORECASE)
 _COLLECTIVE_WORDS = (
     ("allreduce", "all_reduce"),
@@ -136,14 +139,14 @@ def _kind(row: Row) -> str | None:
 def _plain_columns(rows: list[Row], kinds: list[str | None]) -> dict[str, Any]:
     args = [row.args or _NO_ARGS for row in rows]
     external = [a.external if a.external is not None else a.external_old for a in args]
-    on_gpu = [a.stream is not None for a in args]
+    on_gpu = [_is_on_gpu(row, kind) for row, kind in zip(rows, kinds, strict=True)]
     return {
         "name": [row.name for row in rows],
         "kind": kinds,
         "pid": _ints(row.pid for row in rows),
         "tid": _ints(None if gpu else row.tid for row, gpu in zip(rows, on_gpu, strict=True)),
-        "device": _ints(a.device if gpu else None for a, gpu in zip(args, on_gpu, strict=True)),
-        "stream": _ints(a.stream for a in args),
+        "device": _ints((a.device if gpu else None for a, gpu in zip(args, on_gpu, strict=True)), pa.int32()),
+        "stream": _ints(a.stream if gpu else None for a, gpu in zip(args, on_gpu, strict=True)),
         "correlation": _ints(a.correlation for a in args),
         "external_id": _ints(external),
         "autograd_seq": _ints(a.sequence for a in args),
@@ -151,30 +154,36 @@ def _plain_columns(rows: list[Row], kinds: list[str | None]) -> dict[str, Any]:
         "sync_stream": _ints(a.wait_stream for a in args),
         "sync_correlation": _ints(a.wait_correlation for a in args),
         "in_bytes": _ints(a.bytes for a in args),
-        "shapes": [bytes(a.dims).decode() or None for a in args],
+        "shapes": [bytes(a.dims).decode(errors="replace") or None for a in args],
     }
 
 
-def _ints(values: Any) -> pa.Array:
-    """An int64 column; text that holds no number is null (`stream 7` counts as 7)."""
+def _is_on_gpu(row: Row, kind: str | None) -> bool:
+    """Whether a row ran on a stream. Its arguments do not tell: ROCm's launch calls name a stream too, by address."""
+    return kind in ("kernel", "memcpy", "memset", "sync") or (kind == "collective" and not row.name.startswith("gloo:"))
+
+
+def _ints(values: Iterable[_Number], type_: pa.DataType = _INT64) -> pa.Array:
+    """An integer column; what is no number of that width is null (text `stream 7` counts as 7)."""
     values = list(values)
     try:
-        return pa.array(values, pa.int64())
+        return pa.array(values, type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([_int(value) for value in values], pa.int64())
+        return pa.array([_int(value, type_.bit_width) for value in values], type_)
 
 
-def _int(value: int | float | str | None) -> int | None:
+def _int(value: _Number, bits: int = 64) -> int | None:
     if isinstance(value, str):
-        digits = re.search(r"-?\d+$", value.strip())
-        value = int(digits.group()) if digits else None
-    if value is None or value != value or abs(value) >= 2**63:
+        digits = _NUMBER_AT_END.search(value.strip())
+        value = int(digits.group(1)) if digits else None
+    if value is None or value != value or not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
         return None
     return int(value)
 
 
 def _numbers(column: pa.Array, missing: int = -1) -> np.ndarray:
-    return column.fill_null(missing).to_numpy(zero_copy_only=False)
+    numbers: np.ndarray = column.fill_null(missing).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _thread_roles(columns: dict[str, Any]) -> list[str | None]:
@@ -185,10 +194,11 @@ def _thread_roles(columns: dict[str, Any]) -> list[str | None]:
     working = Counter(t for t, kind in zip(tids, kinds, strict=True) if kind == "op" and t >= 0)
     backward = {t for t, name in zip(tids, names, strict=True) if _BACKWARD.search(name)}
     forward = Counter({t: n for t, n in working.items() if t not in backward})
-    main = next((counter.most_common(1)[0][0] for counter in (stepping, forward, working) if counter), None)
+    main = next((counter.most_common(1)[0][0] for counter in (stepping, forward, working) if counter), -1)
     comm = {t for t, kind in zip(tids, kinds, strict=True) if kind == "collective" and t >= 0} - set(working)
-    role = {t: "other" for t in set(tids)} | {t: "comm" for t in comm} | {t: "autograd" for t in backward}
-    role |= {-1: None} | ({main: "main"} if main is not None else {})  # type: ignore[dict-item]
+    role: dict[int, str | None] = dict.fromkeys(tids, "other")
+    role |= dict.fromkeys(comm, "comm") | dict.fromkeys(backward, "autograd")
+    role |= {main: "main", -1: None}
     return [role[t] for t in tids]
 
 
@@ -228,15 +238,14 @@ def _fill_collectives(columns: dict[str, Any], args: list[Args], groups: dict[st
         name: [None] * count for name in ("collective", "group", "coll_seq", "dtype", "out_bytes", "is_p2p", "peer")
     }
     in_bytes = columns["in_bytes"].to_pylist()
-    only = {group.name for group in groups.values() if len(group.ranks) > 1}
     for i, source in _described_collectives(columns, args).items():
         word = collective_word(source.collective or "") or collective_word(columns["name"][i])
         described = word if word != "send_recv" else None
         dtype = source.dtype or _first_text(source.types)
         size = _ITEM_BYTES.get((dtype or "").lower())
         out["collective"][i] = described or collective_word(columns["name"][i])
-        out["group"][i] = _group_of(source, groups) or (next(iter(only)) if len(only) == 1 else None)
-        out["coll_seq"][i] = _int(source.sequence_in_group)
+        out["group"][i] = _group_of(source, groups)
+        out["coll_seq"][i] = source.sequence_in_group
         out["dtype"][i] = dtype
         elements = _int(source.in_elements)
         elements = _element_count(source.dims) if elements is None else elements
@@ -245,9 +254,10 @@ def _fill_collectives(columns: dict[str, Any], args: list[Args], groups: dict[st
         out["out_bytes"][i] = sent * size if sent is not None and size else None
         out["is_p2p"][i] = out["collective"][i] in ("send", "recv")
         peer = source.target_rank if out["collective"][i] == "send" else source.source_rank
-        out["peer"][i] = _int(peer) if out["is_p2p"][i] else None
+        out["peer"][i] = peer if out["is_p2p"][i] else None
     columns |= out
-    columns["in_bytes"] = in_bytes
+    columns |= {name: _ints(columns[name]) for name in ("coll_seq", "out_bytes")}
+    columns |= {"in_bytes": _ints(in_bytes), "peer": _ints(out["peer"], pa.int32())}
 
 
 def _described_collectives(columns: dict[str, Any], args: list[Args]) -> dict[int, Args]:
@@ -264,7 +274,7 @@ def _described_collectives(columns: dict[str, Any], args: list[Args]) -> dict[in
     for i, kind in enumerate(kinds):
         if kind == "runtime":
             launches[int(correlation[i])] = i
-        elif names[i] == "record_param_comms" or kind == "annotation" and names[i].startswith("nccl:"):
+        elif names[i] == "record_param_comms" or (kind == "annotation" and names[i].startswith("nccl:")):
             calls.setdefault(int(tids[i]), []).append(i)
     found = {}
     for i, kind in enumerate(kinds):
@@ -290,24 +300,31 @@ def _enclosing(calls: list[int], starts: np.ndarray, durations: np.ndarray, mome
 
 
 def _group_of(source: Args, groups: dict[str, Group]) -> str | None:
+    """The group that the call names by its ranks or locally; where it names none, the only one that there is."""
     ranks = parse_ranks(source.group_ranks)
     if ranks:
         return group_name(ranks)
-    known = groups.get(str(source.group)) if source.group is not None else None
-    return known.name if known else None
+    if source.group not in (None, ""):
+        known = groups.get(str(source.group))
+        return known.name if known else None
+    names = {group.name for group in groups.values() if len(group.ranks) > 1}
+    return names.pop() if len(names) == 1 else None
 
 
 def _first_text(raw: msgspec.Raw) -> str | None:
     """The first non-empty string in a JSON list, such as `Input type`."""
     match = re.search(rb'"([^"]+)"', bytes(raw))
-    return match.group(1).decode().replace("TensorList", "") or None if match else None
+    return match.group(1).decode(errors="replace").replace("TensorList", "") or None if match else None
 
 
 def _element_count(raw: msgspec.Raw) -> int | None:
     """Elements of the first operand in `Input Dims`: the product of its innermost list, summed over a tensor list."""
-    dims = msgspec.json.decode(raw) if bytes(raw) else None
-    operand = dims[0] if dims and isinstance(dims[0], list) else None
-    if not operand:
-        return None
-    tensors = operand if isinstance(operand[0], list) else [operand]
-    return int(sum(np.prod([int(d) for d in tensor]) for tensor in tensors)) or None
+    try:
+        dims = msgspec.json.decode(raw) if bytes(raw) else None
+        operand = dims[0] if isinstance(dims, list) and dims else None
+        if not isinstance(operand, list) or not operand:
+            return None
+        tensors = operand if isinstance(operand[0], list) else [operand]
+        return int(sum(math.prod(tensor) for tensor in tensors)) or None
+    except (TypeError, ValueError):
+        return None  # Not the nested lists of numbers that it should be.

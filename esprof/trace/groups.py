@@ -3,8 +3,10 @@
 import re
 from collections.abc import Iterable
 
-from esprof.trace.run import Group
+from esprof.trace.run import MOST_RANKS, Group
 from esprof.types import Rank
+
+_LIST = re.compile(r"\s*[\[(]?\s*\d{1,7}(\s*,\s*\d{1,7})*\s*[\])]?\s*", re.ASCII)
 
 
 def group_name(ranks: Iterable[Rank]) -> str:
@@ -18,12 +20,11 @@ def group_name(ranks: Iterable[Rank]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in parts)
 
 
-def parse_ranks(text: list[int] | str | None) -> tuple[Rank, ...] | None:
-    """Ranks out of a trace's `[0, 1]`; None where the list is missing or was cut off with `...`."""
-    if text is None or isinstance(text, str) and ("..." in text or "…" in text):
-        return None
-    ranks = text if isinstance(text, list) else [int(number) for number in re.findall(r"\d+", text)]
-    return tuple(sorted(ranks)) or None
+def parse_ranks(listed: list[int] | str | None) -> tuple[Rank, ...] | None:
+    """Ranks out of a trace's `[0, 1]`; None where the list is missing, was cut off with `...`, or is no list of ranks."""
+    if isinstance(listed, str):
+        listed = [int(number) for number in re.findall(r"\d+", listed)] if _LIST.fullmatch(listed) else None
+    return tuple(sorted(set(listed))) if listed and all(0 <= rank < MOST_RANKS for rank in listed) else None
 
 
 def named_groups(

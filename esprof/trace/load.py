@@ -1,19 +1,24 @@
 """`esprof.load`: open whatever a person has, a Run directory or the Kineto traces of one run, as a Run."""
 
 import glob
+import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import count
 from pathlib import Path
 
-from esprof.errors import InputError
+from esprof.errors import InputError, unreadable
+from esprof.text import printable
+from esprof.trace.groups import group_name
 from esprof.trace.kineto import Trace, read_trace
-from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning
+from esprof.trace.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning
 from esprof.trace.rundir import read_run
 from esprof.trace.schema import Table
 from esprof.types import Rank
 
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 _SUFFIXES = (".json", ".json.gz")
+_NAME_ONE = "Name a Run directory, a trace file, a folder of traces or a pattern."
 
 
 def load(source: str | Path | Sequence[str | Path]) -> Run:
@@ -23,35 +28,46 @@ def load(source: str | Path | Sequence[str | Path]) -> Run:
     readable, or where the files are not of one run.
     """
     sources = [source] if isinstance(source, str | Path) else list(source)
-    if len(sources) == 1 and (Path(sources[0]) / "run.json").exists():
+    if len(sources) == 1 and _is_run(Path(sources[0])):
         return read_run(Path(sources[0]))
     files = [file for one in sources for file in _files(one)]
+    if not files:
+        raise InputError("no trace was named", remedy=_NAME_ONE)
     named = str(sources[0]) if len(sources) == 1 else f"{len(files)} files"
     traces, warnings = _read_all(files)
     return _run_of(traces, Path(named), warnings)
 
 
+def _is_run(path: Path) -> bool:
+    return os.path.exists(path / "run.json")
+
+
 def _files(source: str | Path) -> list[Path]:
     path = Path(source)
-    if path.is_dir():
-        files = sorted(
-            file for file in path.iterdir() if file.name.endswith(_SUFFIXES) and not file.name.startswith(".")
-        )
-        if not files:
-            raise InputError(
-                "holds neither a run.json nor a Kineto trace (*.json, *.json.gz)",
-                path=path,
-                remedy="Name the Run directory that `esprof record -o` wrote, or a folder of traces.",
-            )
-        return files
-    if path.exists():
-        return [path]
-    matches = sorted(Path(match) for match in glob.glob(str(source)))
+    try:
+        if _is_run(path):
+            raise InputError("is a Run directory", path=path, remedy="Name it alone: a Run holds all ranks of its job.")
+        if path.is_dir():
+            return _traces_in(path)
+        if path.exists():
+            return [path]
+        matches = sorted(Path(match) for match in glob.glob(str(source)))
+    except OSError as error:
+        raise unreadable(path, error) from error
     if not matches:
-        raise InputError(
-            "does not exist", path=path, remedy="Name a Run directory, a trace file, a folder or a pattern."
-        )
+        raise InputError("does not exist", path=path, remedy=_NAME_ONE)
     return matches
+
+
+def _traces_in(folder: Path) -> list[Path]:
+    files = sorted(file for file in folder.iterdir() if file.name.endswith(_SUFFIXES) and not file.name.startswith("."))
+    if not files:
+        raise InputError(
+            "holds neither a run.json nor a Kineto trace (*.json, *.json.gz)",
+            path=folder,
+            remedy="Name the Run directory that `esprof record -o` wrote, or a folder of traces.",
+        )
+    return files
 
 
 def _read_all(files: list[Path]) -> tuple[list[tuple[Path, Trace]], list[Warning]]:
@@ -73,8 +89,8 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning
     world = max([trace.world_size or 0 for trace in by_rank.values()] + [max(by_rank) + 1])
     missing = tuple(sorted(set(range(world)) - set(by_rank)))
     if missing:
-        listed = ", ".join(map(str, missing))
-        warnings.append(Warning("rank-missing", f"no trace of rank {listed}; the job had {world} ranks", missing))
+        message = f"no trace of rank {group_name(missing)}; the job had {world} ranks"
+        warnings.append(Warning("rank-missing", message, missing))
     for rank, trace in by_rank.items():
         warnings.extend(Warning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
     meta = RunMeta(
@@ -96,19 +112,30 @@ def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warnin
     if len(worlds) > 1:
         raise _mixed(path, f"they tell of world sizes {', '.join(map(str, sorted(worlds)))}")
     found: dict[Rank, tuple[Path, Trace]] = {}
-    for order, (file, trace) in enumerate(traces):
-        rank = trace.rank
+    unknown = []
+    for file, trace in traces:
+        rank = _told_rank(file, trace)
         if rank is None:
-            match = _RANK_IN_NAME.search(file.name)
-            rank = int(match.group(1)) if match else order
-            if len(traces) > 1 and not match:
-                warnings.append(
-                    Warning("rank-guessed", f"{file.name} does not tell its rank; taken as rank {rank}", (rank,))
-                )
-        if rank in found:
+            unknown.append((file, trace))
+        elif rank in found:
             raise _mixed(path, f"both {found[rank][0].name} and {file.name} are of rank {rank}")
+        else:
+            found[rank] = (file, trace)
+    free = (rank for rank in count() if rank not in found)
+    for (file, trace), rank in zip(unknown, free, strict=False):
         found[rank] = (file, trace)
+        if len(traces) > 1:
+            message = f"{printable(file.name)} does not tell its rank; taken as rank {rank}"
+            warnings.append(Warning("rank-guessed", message, (rank,)))
     return {rank: trace for rank, (_, trace) in sorted(found.items())}
+
+
+def _told_rank(file: Path, trace: Trace) -> Rank | None:
+    """The rank that the trace, or else the name of its file, tells."""
+    if trace.rank is not None:
+        return trace.rank
+    match = _RANK_IN_NAME.search(file.name)
+    return int(match.group(1)) if match and int(match.group(1)) < MOST_RANKS else None
 
 
 def _refuse_other_times(by_rank: dict[Rank, Trace], path: Path) -> None:

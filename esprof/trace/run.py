@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -10,6 +11,11 @@ from esprof.trace.schema import STACKS, STAGES, STEPS, Table, table
 from esprof.types import Bytes, Ns, Rank
 
 SCHEMA = "esprof.run/1"
+
+MOST_RANKS = 1 << 20
+"""No job has more: a larger number in a file is no rank or world size, and a range over it would exhaust the memory."""
+
+_RankField = Annotated[Rank, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 
 
 class Warning(msgspec.Struct, frozen=True):
@@ -31,7 +37,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one rank. A value that the source lacks is None."""
 
-    rank: Rank
+    rank: _RankField
     host: str | None = None
     device: str | None = None
     """Name of the accelerator, or of the CPU where the job runs on it."""
@@ -54,7 +60,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A process group, named by its sorted global ranks."""
 
     name: str
-    ranks: tuple[Rank, ...]
+    ranks: tuple[_RankField, ...]
     backend: str | None = None
     description: str | None = None
 
@@ -69,7 +75,7 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     exit_code: int | None = None
     versions: dict[str, str] = {}
-    world_size: int
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     ranks: tuple[RankMeta, ...]
     groups: tuple[Group, ...] = ()
     warnings: tuple[Warning, ...] = ()
@@ -84,7 +90,7 @@ class Run:
         read: Callable[[str, Rank], Table | None],
         path: Path | None = None,
         warnings: tuple[Warning, ...] = (),
-    ):
+    ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, `stages`, `stacks`) or None where there is none."""
         self.meta = meta
         self.path = path
@@ -130,6 +136,8 @@ class Run:
 
 def _steps_of_trace(events: Table) -> Table:
     steps = events.where(np.flatnonzero(events.is_kind("step")))
+    if not len(events):
+        return table({}, STEPS)
     if not len(steps):
         first, last = events.ints("start_ns").min(), (events.ints("start_ns") + events.ints("dur_ns")).max()
         return table({"step": [0], "start_ns": [first], "dur_ns": [last - first], "phase": ["timed"]}, STEPS)

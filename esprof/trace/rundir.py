@@ -7,13 +7,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from esprof.errors import InputError
+from esprof.errors import InputError, unreadable
 from esprof.output import atomic_file, write_bytes
+from esprof.trace.memory import memory_limit
 from esprof.trace.run import SCHEMA, Run, RunMeta, Warning
 from esprof.trace.schema import EVENTS, STACKS, STAGES, STEPS, Table
 from esprof.types import Rank
 
 SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "stacks": STACKS}
+
+_BYTES_A_VALUE = 8
 
 
 def table_path(path: Path, name: str, rank: Rank) -> Path:
@@ -39,22 +42,29 @@ def write_run(path: Path, meta: RunMeta, tables: Mapping[tuple[str, Rank], Table
 
 
 def read_run(path: Path) -> Run:
-    """Open a Run directory. A rank whose events are missing or broken is left out and named in `warnings`.
+    """Open a Run directory. A rank whose events are missing or broken is left out and named in `warnings`, and so is a
+    broken side table.
 
     Raises InputError where `run.json` is missing or broken, or where no rank is whole.
     """
     meta = _read_meta(path / "run.json")
-    whole, warnings = [], []
+    whole, warnings, broken = [], [], set()
     for rank in meta.ranks:
-        fault = _fault(table_path(path, "events", rank.rank))
-        if fault is None:
+        for name in SCHEMAS:
+            fault = _fault(path, name, rank.rank)
+            if fault is not None:
+                broken.add((name, rank.rank))
+                code = "rank-unreadable" if name == "events" else "table-unreadable"
+                warnings.append(Warning(code, f"rank {rank.rank}: {fault}", (rank.rank,)))
+        if ("events", rank.rank) not in broken:
             whole.append(rank)
-        else:
-            warnings.append(Warning("rank-unreadable", f"rank {rank.rank}: {fault}", (rank.rank,)))
     if not whole:
         raise InputError("no rank of this run is readable", path=path, remedy="\n  ".join(w.message for w in warnings))
-    meta = msgspec.structs.replace(meta, ranks=tuple(whole))
-    return Run(meta, lambda name, rank: _read_table(path, name, rank), path, tuple(warnings))
+
+    def read(name: str, rank: Rank) -> Table | None:
+        return None if (name, rank) in broken else _read_table(table_path(path, name, rank), SCHEMAS[name])
+
+    return Run(msgspec.structs.replace(meta, ranks=tuple(whole)), read, path, tuple(warnings))
 
 
 def _read_meta(path: Path) -> RunMeta:
@@ -65,33 +75,44 @@ def _read_meta(path: Path) -> RunMeta:
             raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy="Use the esprof that wrote it.")
         return msgspec.json.decode(raw, type=RunMeta)
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
-    except msgspec.MsgspecError as error:
-        raise InputError(f"is not a valid run.json: {error}", path=path, remedy="Record the run again.") from error
+        raise unreadable(path, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no run.json of esprof: {error}", path=path, remedy="Record the run again.") from error
 
 
 class _Envelope(msgspec.Struct):
     schema: str
 
 
-def _fault(path: Path) -> str | None:
+def _fault(run: Path, name: str, rank: Rank) -> str | None:
+    """What is wrong with a table, as far as its footer tells; None where nothing is, or where a side table is absent."""
+    path = table_path(run, name, rank)
     try:
-        found = pq.read_schema(path)
+        footer = pq.read_metadata(path)
     except FileNotFoundError:
-        return "its events are missing"
+        return "its events are missing" if name == "events" else None
     except (OSError, pa.ArrowException) as error:
-        return f"its events cannot be read ({str(error).splitlines()[0]})"
-    lacks = [name for name in EVENTS.names if name not in found.names]
-    return f"its events lack the columns {', '.join(lacks)}" if lacks else None
+        return f"its {name} cannot be read ({_first_line(error)})"
+    lacks = [column for column in SCHEMAS[name].names if column not in footer.schema.to_arrow_schema().names]
+    if lacks:
+        return f"its {name} lack the columns {', '.join(lacks)}"
+    # Parquet packs a column of equal values to nothing: rows are what takes memory.
+    if footer.num_rows * len(SCHEMAS[name]) * _BYTES_A_VALUE > memory_limit():
+        return f"its {name} are larger than the memory limit ({footer.num_rows} rows)"
+    return None
 
 
-def _read_table(path: Path, name: str, rank: Rank) -> Table | None:
-    file = table_path(path, name, rank)
-    if not file.exists():
+def _read_table(path: Path, schema: pa.Schema) -> Table | None:
+    if not path.exists():
         return None
     try:
-        return Table(pq.read_table(file).cast(SCHEMAS[name]))
+        # Not `read_table`: it takes folders named `a=b` above the file for columns.
+        with pq.ParquetFile(path) as file:
+            return Table(file.read(columns=schema.names).select(schema.names).cast(schema))
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
-        raise InputError(
-            f"cannot be read: {str(error).splitlines()[0]}", path=file, remedy="Record the run again."
-        ) from error
+        remedy = "Delete this file to go on without it, or record the run again."
+        raise InputError(f"cannot be read: {_first_line(error)}", path=path, remedy=remedy) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -99,7 +99,7 @@ frame outside torch as `file.py(line): function`, and the built-in it called, if
 class Table:
     """A read-only view of an Arrow table with numpy columns: the form that the graph builder and the analyzers read."""
 
-    def __init__(self, arrow: pa.Table):
+    def __init__(self, arrow: pa.Table) -> None:
         self.arrow = arrow
         self._columns: dict[str, np.ndarray] = {}
 
@@ -110,7 +110,7 @@ class Table:
         """int64 values of `column`; null becomes `missing`."""
         if column not in self._columns or missing != -1:
             filled = pc.fill_null(self.arrow[column].cast(pa.int64()), missing)
-            values = filled.to_numpy().astype(np.int64)
+            values: np.ndarray = filled.to_numpy().astype(np.int64)
             if missing != -1:
                 return values
             self._columns[column] = values

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,10 @@ _COVERS = 0.5
 """Share of a gap that a frame must cover to stand for it; the innermost of those that do is taken."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_FRAME = re.compile(r"(?P<file>.+)\(\d+\): ")
-_LIBRARY = re.compile(r"(^|/)(torch|site-packages|dist-packages|esprof/tracer/injected)/|^<")
-"""Files whose frames are passed over, beside the standard library. Traces name files relative to `sys.path`."""
+_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.*)")
+_LIBRARY = re.compile(r"(^|/)(torch|site-packages|dist-packages|injected)/|^<")
+"""Files whose frames are passed over: torch's, installed ones, and the recorder's own; beside these the standard library's.
+A trace names files relative to `sys.path`, so that no more of their path may be left."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,14 @@ class Gap:
         return self.end_ns - self.start_ns
 
 
-def stacks_of(events: Table) -> Table:
-    """The `stacks` table of one rank: a row for each gap of the main thread, with the Python frame that fills it."""
+def stacks_of(events: Table, running: Sequence[tuple[str, int, int]] = ()) -> Table:
+    """The `stacks` table of one rank: a row for each gap of the main thread, with the Python frame that fills it.
+
+    A trace names a frame by the first line of its function, but one that was on the stack when the window began by the
+    line that it was at. `running`, (function, that line, first line) of those, mends this.
+    """
     main = events.where(np.array([role == "main" for role in events.texts("thread_role")], bool))
-    frames = _Frames(main.where(main.is_kind("python")))
+    frames = _Frames(main.where(main.is_kind("python")), {(name, at): first for name, at, first in running})
     rows = [(gap.before, gap.after, *frames.filling(gap), gap.dur_ns) for gap in gaps(main)]
     return table(dict(zip(STACKS.names, zip(*rows, strict=True), strict=False)) if rows else {}, STACKS)
 
@@ -60,8 +65,9 @@ def gaps(main: Table) -> Iterator[Gap]:
 class _Frames:
     """Python frames of one thread, by start."""
 
-    def __init__(self, python: Table) -> None:
+    def __init__(self, python: Table, first_lines: Mapping[tuple[str, int], int]) -> None:
         self._names = [_ADDRESS.sub("", name or "") for name in python.texts("name")]
+        self._first_lines = first_lines
         self._starts = python.ints("start_ns")
         self._ends = self._starts + python.ints("dur_ns")
         self._is_user = np.array([_is_user_frame(name) for name in self._names], bool)
@@ -71,15 +77,22 @@ class _Frames:
         """(user frame, built-in call) that fill most of `gap`; None where there is none."""
         overlap = np.minimum(self._ends, gap.end_ns) - np.maximum(self._starts, gap.start_ns)
         fills = overlap >= _COVERS * gap.dur_ns
-        return self._innermost(fills & self._is_user), self._innermost(fills & self._is_builtin)
+        frame = self._innermost(fills & self._is_user)
+        return frame and self._by_first_line(frame), self._innermost(fills & self._is_builtin)
 
     def _innermost(self, mask: np.ndarray) -> str | None:
         found = np.flatnonzero(mask)
         return self._names[found[-1]] if len(found) else None
 
+    def _by_first_line(self, frame: str) -> str:
+        match = _FRAME.fullmatch(frame)
+        assert match is not None
+        first = self._first_lines.get((match["function"], int(match["line"])), match["line"])
+        return f"{match['file']}({first}): {match['function']}"
+
 
 def _is_user_frame(name: str) -> bool:
-    match = _FRAME.match(name)
+    match = _FRAME.fullmatch(name)
     if match is None or _LIBRARY.search(match["file"]):
         return False
     return match["file"].split("/")[0].removesuffix(".py") not in sys.stdlib_module_names

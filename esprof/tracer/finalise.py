@@ -83,7 +83,7 @@ def _record_rank(out: Path, notes: RankNotes) -> _Recorded:
     write_table(out, "stages", rank, stages_of(notes))
     if "stack" in notes.windows:
         stacks = read_trace(trace_path(raw, rank, "stack"))
-        write_table(out, "stacks", rank, stacks_of(stacks.events))
+        write_table(out, "stacks", rank, stacks_of(stacks.events, notes.running))
     return _Recorded(
         meta=_rank_meta(notes, len(events)),
         groups=trace.groups,

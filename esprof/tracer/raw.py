@@ -72,6 +72,12 @@ class RecordedWindow(_Row, frozen=True, tag="window"):
     last: int
 
 
+class Running(_Row, frozen=True, tag="running"):
+    """(function, current line, first line) of the frames on the stack when the window with stacks began."""
+
+    frames: list[tuple[str, int, int]]
+
+
 class Memory(_Row, frozen=True, tag="memory"):
     peak: Bytes
     of: str
@@ -85,7 +91,7 @@ class Fault(_Row, frozen=True, tag="fault"):
     message: str
 
 
-_RankRow = Identity | Step | Next | Workers | RecordedWindow | Memory | ProfilerTaken | Fault
+_RankRow = Identity | Step | Next | Workers | RecordedWindow | Running | Memory | ProfilerTaken | Fault
 
 
 @dataclass
@@ -98,6 +104,7 @@ class RankNotes:
     workers: list[Workers] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     windows: dict[str, RecordedWindow] = field(default_factory=dict)
+    running: list[tuple[str, int, int]] = field(default_factory=list)
     memory: Memory | None = None
     profiler_taken: ProfilerTaken | None = None
     faults: list[str] = field(default_factory=list)
@@ -133,6 +140,8 @@ def _rank_notes(raw: Path, file: Path) -> RankNotes | None:
                 notes.workers.append(row)
             case RecordedWindow():
                 notes.windows[row.phase] = row
+            case Running():
+                notes.running = row.frames
             case Memory():
                 notes.memory = row
             case ProfilerTaken():

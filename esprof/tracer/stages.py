@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from esprof.trace.schema import STAGES, Table, table
-from esprof.tracer.raw import Fetch, RankNotes, Step, Workers
+from esprof.tracer.raw import Fetch, Next, RankNotes, Step, Workers
 from esprof.types import Ns
 
 _Pass = tuple[int, int]
@@ -17,23 +18,16 @@ _Pass = tuple[int, int]
 def stages_of(notes: RankNotes) -> Table:
     """The `stages` table of one rank, by start. A fetch that belongs to none of the rank's passes is left out."""
     loaders = {key: i for i, key in enumerate(dict.fromkeys((row.iterator, row.epoch) for row in notes.nexts))}
-    pids = {(row.iterator, worker): pid for row in notes.workers for worker, pid in enumerate(row.pids)}
-    rows: list[dict[str, Any]] = [
-        {"what": "next", "loader": loaders[row.iterator, row.epoch], "pid": pids.get((row.iterator, row.worker or 0))}
-        | {
-            name: getattr(row, name)
-            for name in ("batch", "worker", "start_ns", "end_ns", "samples", "workers", "prefetch")
-        }
-        for row in notes.nexts
+    rows = [
+        _row(row, what="next", loader=loaders[row.iterator, row.epoch], pid=notes.identity.pid) for row in notes.nexts
     ]
-    rows += [
-        {"what": "fetch", "loader": loaders[key]}
-        | {name: getattr(row, name) for name in ("batch", "worker", "pid", "start_ns", "end_ns", "samples")}
-        for key, row in _fetches_by_pass(notes)
-        if key in loaders
-    ]
+    rows += [_row(row, what="fetch", loader=loaders[key]) for key, row in _fetches_by_pass(notes) if key in loaders]
     rows.sort(key=lambda row: row["start_ns"])
     return table({name: [row.get(name) for row in rows] for name in STAGES.names}, STAGES)
+
+
+def _row(noted: Next | Fetch, **more: object) -> dict[str, Any]:
+    return msgspec.structs.asdict(noted) | more
 
 
 def loads_of_steps(notes: RankNotes) -> dict[str, list[int | None]]:

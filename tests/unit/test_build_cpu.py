@@ -7,6 +7,7 @@ import pytest
 from graphcase import ddp_rank, gloo, load_call, op, run_of, stage, step
 
 from esprof.errors import InputError
+from esprof.replay import replay_run
 from esprof.replay.build import build, build_counted, common_steps
 from esprof.replay.dfg import Cls, Edge
 from esprof.replay.timeline import class_totals, critical_path, replay, strict_residuals
@@ -80,20 +81,20 @@ def test_network_and_cpu_scale_only_their_own_work():
 
 
 def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most():
-    """The loader sets the pace from the second step on: a faster CPU ends the first sooner, so that the second begins
-    sooner and waits longer."""
-    rows, stages = [], []
-    for n in range(4):
-        begin = 0 if n == 0 else 50_000 + 40_000 * (n - 1)
-        ready = begin + (1_000 if n == 0 else 20_000)
-        end = 50_000 + 40_000 * n
-        rows += [step(n, begin, end), load_call(begin, ready), op("train", ready, end - ready)]
-        stages += [stage("next", n, begin, ready), stage("fetch", n, ready - 39_900, ready - 100)]
-    run = run_of({0: rows}, stages={0: stages})
-    answers = what_if(run, build(run, [1, 2, 3]), ["cpu=2x", "cpu=1.5x", "cpu=1x", "cpu=0.9x", "cpu=0.5x"])
-    predicted = [answer.predicted_us for answer in answers]
-    assert predicted[0] <= predicted[2] <= predicted[4]
-    assert predicted[1] <= predicted[2] <= predicted[3]
+    """A worker makes a batch each 40 ms, ahead of a long first step. With a faster CPU that step ends before the later
+    batches are there, so that the later steps, which alone count, wait for them."""
+    rows, stages, now = [], [], 0.0
+    for n in range(6):
+        ready, work = 40_000.0 * (n + 1), 100_000 if n == 0 else 20_000
+        got = max(now + 100, ready + 100)
+        rows += [step(n, now, got + work), load_call(now, got), op("train", got, work)]
+        stages += [stage("fetch", n, ready - 40_000, ready, prefetch=9), stage("next", n, now, got, prefetch=9)]
+        now = got + work
+    oracle = replay_run(run_of({0: rows}, stages={0: stages})).oracle
+    specs = ("cpu=2x", "cpu=1.2x", "cpu=1x", "cpu=0.9x", "cpu=0.5x")
+    predicted = [oracle.answer(spec).predicted_us for spec in specs]
+    assert predicted == sorted(predicted)
+    assert predicted[0] == predicted[2] == pytest.approx(24_000, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class WhenTorchLoads:
             return None
         from importlib.util import find_spec
 
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = find_spec("torch")
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
@@ -71,7 +71,7 @@ def enter() -> None:
         leave_environment()
     if os.path.isdir(raw):
         open(os.path.join(raw, f"python.{os.getpid()}"), "a").close()
-        sys.meta_path.insert(0, WhenTorchLoads(raw))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, WhenTorchLoads(raw))
 
 
 def chain() -> None:

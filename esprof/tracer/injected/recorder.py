@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,6 +114,7 @@ class Recorder:
             # A step early, so that no rank's first timed step holds the start of another rank's profiler.
             self._window.start()
         if step == plan.first_stack and plan.stack_steps:
+            self._log.write("running", frames=_running_frames())
             self._open_window("stack", step).start()
         if self._window and plan.phase(step) in ("timed", "stack"):
             self._window.begin_step(step)
@@ -142,7 +145,8 @@ class Recorder:
     def _yield_profiler(self) -> None:
         if self._profiler_is_ours:
             self._profiler_is_ours = False
-            self._log.write("profiler-taken", step=self._step)
+            if not self._settings.is_over(self._step):
+                self._log.write("profiler-taken", step=self._step)
             self._close_window()
 
     def _finish(self) -> None:
@@ -151,6 +155,12 @@ class Recorder:
         with _interrupts_ignored():
             self._close_window()
             self._note_memory()
+
+
+def _running_frames() -> list[tuple[str, int, int]]:
+    """(function, current line, first line) of what this thread is in the middle of, innermost first."""
+    walked = traceback.walk_stack(sys._getframe(1))
+    return [(frame.f_code.co_name, line, frame.f_code.co_firstlineno) for frame, line in walked]
 
 
 @contextmanager

@@ -45,6 +45,10 @@ class Settings:
         """The step in which the window with stacks is written to disk, if there is one."""
         return self.first_stack + self.stack_steps
 
+    def is_over(self, step: int) -> bool:
+        """Whether every window is written by `step`."""
+        return step >= (self.after_stack if self.stack_steps else self.after_timed)
+
     def phase(self, step: int) -> str:
         """What the recorder does during `step`: `plain`, `warmup`, `timed`, `export` or `stack`."""
         if self.skip <= step < self.first_timed:

@@ -69,7 +69,7 @@ class Window:
 
 def on_foreign_use(react: Callable[[], None]) -> None:
     """Call `react` before the job itself prepares a profiler: there can be only one in a process."""
-    prepare = autograd_profiler.profile._prepare_trace
+    prepare: Callable[[autograd_profiler.profile], None] = autograd_profiler.profile._prepare_trace
 
     def prepare_after_reaction(self: autograd_profiler.profile) -> None:
         if not Window.opening:
