@@ -60,7 +60,7 @@ def stragglers(replayed: Replayed) -> list[Finding]:
     """ESP201–204: the slow ranks, if they are worth mending, named by their main cause.
 
     They are priced together: of two that are late by turns, mending one alone gains nothing
-    (`replay-on-real-traces.md` §5). What they lose to their data loaders is priced apart (ESP101).
+    (docs/replay.md §4). What they lose to their data loaders is priced apart (ESP101).
     """
     ranks = tuple(slow_ranks(replayed.built.dfg, replayed.steady.kept))
     saving = _saving(replayed, ranks, _ALL) if ranks else None

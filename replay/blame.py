@@ -20,7 +20,7 @@ class Arrivals:
     def excess_ns(self) -> np.ndarray:
         """Per collective and rank, by how much that rank, if the last, came after the second last; else 0.
 
-        Counting last places is weaker: a rank may be last often and by nothing (`replay-on-real-traces.md` §5).
+        Counting last places is weaker: a rank may be last often and by nothing (docs/replay.md §4).
         """
         excess = np.zeros(self.arrived_ns.shape)
         if not len(self.collective):

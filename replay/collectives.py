@@ -35,7 +35,7 @@ def match(run: Run, events: dict[Rank, RankEvents]) -> list[Collective]:
 
     Identity is (group, sequence number) where the trace has it. Else it is the occurrence of (group, kind of collective)
     within the step that launched it, counted from the step's end: windows open at different places on different ranks,
-    but all ranks leave a step together (`replay.md` rule 7; counting from the start makes cycles on real traces). Calls
+    but all ranks leave a step together (docs/replay.md §2: counting from the start makes cycles on real traces). Calls
     of different sizes are not matched; nor are point-to-point transfers, which pair by role.
     """
     found: dict[tuple[object, ...], dict[Rank, list[int]]] = defaultdict(lambda: defaultdict(list))

@@ -105,7 +105,7 @@ def _launch_queue(gpu: GpuWork) -> dict[int, Kernel]:
     """Launch n returns only after kernel n - Q has started, where Q is the depth of the launch queue.
 
     Q is the most launches seen outstanding, if that is near the known depth of about 1,000; else the queue was never
-    full (`replay-on-real-traces.md` §6.2). A kernel starts when the one before it on its stream ends.
+    full (docs/replay.md §1.6). A kernel starts when the one before it on its stream ends.
     """
     order = sorted(gpu.kernels, key=lambda kernel: (kernel.launched, kernel.row))
     starts = sorted(kernel.start for kernel in order)
@@ -171,7 +171,7 @@ def add_transfer(
     """Add one row of a stream or communication thread; returns its first and last node.
 
     A matched collective is an arrival of no duration, the join of all ranks, and a transfer; what lies between arrival
-    and join is waiting (`replay.md` rules 10, 11). The recorded duration of an unmatched one stays whole.
+    and join is waiting (docs/replay.md §2; Lumos, MLSys 2025). The recorded duration of an unmatched one stays whole.
     """
     name, step, start, end = events.name[row], events.step[row], events.start[row], events.end[row]
     is_collective = events.kind[row] == "collective"
@@ -277,7 +277,7 @@ def _recorded_wait(gpu: GpuWork, row: int, record: int) -> tuple[Kernel | None, 
 
 def _likely_wait(gpu: GpuWork, row: int) -> tuple[Kernel | None, Kernel | None]:
     """Source and target where only the call was recorded: the thread's next launch waits for what was launched last on
-    another stream; a collective, for what its own thread launched just before (`replay-on-real-traces.md` §1)."""
+    another stream; a collective, for what its own thread launched just before (docs/replay.md §1.3)."""
     moment, tid = gpu.events.start[row], gpu.events.tid[row]
     target = gpu.next_by(tid, moment)
     if target is None:

@@ -50,7 +50,7 @@ class Timeline:
         """Per step, the work on the GPU stream that has most of it, summed from `dur_ns` per node; 0 without a GPU.
 
         A job that never waits for its GPU leaves a step before the GPU is done with it, so the CPU's borders cannot show
-        a slower GPU; over many steps none can be shorter than this (`replay-on-real-traces.md` §6.8).
+        a slower GPU; over many steps none can be shorter than this (docs/replay.md §3).
         """
         dfg = self.dfg
         streams = [number for number, lane in enumerate(dfg.lanes) if lane.kind == "stream"]

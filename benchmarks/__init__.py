@@ -1,0 +1,1 @@
+"""Figures for the docs: each module prints one JSON line a figure, {"name", "value", "unit", "context"}."""
