@@ -56,7 +56,8 @@ class Replayed:
     def error_pct(self) -> np.ndarray:
         """Error of each steady step, replayed with residuals kept, in per cent."""
         kept = self.oracle.kept
-        return 100 * (self.timeline.step_ns()[kept] / self.measured_ns[kept] - 1)
+        errors: np.ndarray = 100 * (self.timeline.step_ns()[kept] / self.measured_ns[kept] - 1)
+        return errors
 
 
 def replay_run(run: Run, read_s: float = 0.0) -> Replayed:

@@ -128,7 +128,7 @@ class Dfg:
         return any(lane.kind == "stream" and rank in (None, lane.rank) for lane in self.lanes)
 
     def label(self, node: int) -> str:
-        return self.names[self.name[node]]
+        return self.names[int(self.name[node])]
 
     def to_networkx(self, limit: int = 10_000) -> "nx.DiGraph":
         """The first `limit` nodes as a networkx graph, for people to look at."""

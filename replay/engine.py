@@ -1,22 +1,22 @@
 """The replay engine: one longest-path pass over arrays in topological order, compiled."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
 
 from esprof.replay.dfg import Dfg
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def _compiled(function: _Function) -> _Function:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile without the GIL, cached on disk; where no cache folder can be written, compile in memory."""
+    compiled: Callable[..., Any]
     try:
-        return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+        compiled = numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # numba: "no locator available"
-        return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
+        compiled = numba.njit(nogil=True)(function)
+    return compiled
 
 
 @_compiled

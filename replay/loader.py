@@ -53,6 +53,8 @@ class LoaderWork:
     """What taking over a batch costs the rank, once it is there: median over the run."""
     nodes: dict[tuple[int, int], int] = field(default_factory=dict)
     """(loader, batch) -> node that made it."""
+    receipts: list[tuple[int, int, int]] = field(default_factory=list)
+    """(loader, batch, node that took it over)."""
     unknown_lane: int | None = None
 
     def batch(self, builder: GraphBuilder, lane: int, start: Ns, end: Ns, name: str, step: int) -> Batch | None:
@@ -85,8 +87,6 @@ class LoaderWork:
         if batch.number >= 0:
             self.receipts.append((batch.loader, batch.number, node))
 
-    receipts: list[tuple[int, int, int]] = field(default_factory=list)
-
 
 def add_loader(builder: GraphBuilder, events: RankEvents) -> LoaderWork:
     """Add the loader workers' batches of the window, each worker a lane."""
@@ -100,12 +100,12 @@ def add_loader(builder: GraphBuilder, events: RankEvents) -> LoaderWork:
     asked = {(call.loader, call.number): call for call in nexts}
     lanes: dict[int, int] = {}
     for key, fetch in sorted(fetches.items(), key=lambda item: (item[1].start, item[0])):
-        call = asked.get(key)
-        if fetch.end < events.begin or fetch.start > events.finish or (call and call.end < events.begin):
+        asking = asked.get(key)
+        if fetch.end < events.begin or fetch.start > events.finish or (asking and asking.end < events.begin):
             continue
         if fetch.pid not in lanes:
             lanes[fetch.pid] = builder.add_lane(events.rank, "loader", f"loader worker {fetch.worker}")
-        step = _step_of(events, call.end if call else fetch.end)
+        step = _step_of(events, asking.end if asking else fetch.end)
         work.nodes[key] = builder.add(
             lanes[fetch.pid], "make batch", Cls.DATA, fetch.start, fetch.end - fetch.start, step=step
         )

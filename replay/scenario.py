@@ -93,11 +93,13 @@ def _scaled_nodes(run: Run, dfg: Dfg, term: Term) -> np.ndarray:
 def _gpu_work(dfg: Dfg) -> np.ndarray:
     """Work on GPU streams, copies to and from the host apart: those run at the speed of the bus."""
     copies = np.array(["HtoD" in name or "DtoH" in name for name in dfg.names])[dfg.name]
-    return dfg.on("stream") & dfg.of(Cls.COMPUTE) & ~copies
+    mask: np.ndarray = dfg.on("stream") & dfg.of(Cls.COMPUTE) & ~copies
+    return mask
 
 
 def _cpu_work(dfg: Dfg) -> np.ndarray:
-    return dfg.on("cpu") & dfg.of(*_HOST_WORK)
+    mask: np.ndarray = dfg.on("cpu") & dfg.of(*_HOST_WORK)
+    return mask
 
 
 def _ranks(run: Run, term: Term) -> list[Rank]:

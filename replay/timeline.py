@@ -44,7 +44,8 @@ class Timeline:
     def step_ns(self) -> np.ndarray:
         """Duration of each step of `dfg.marks`: from when the last rank enters it to when the last rank leaves it."""
         marks = self.dfg.marks
-        return self.end_ns[marks.last].max(axis=1) - self.end_ns[marks.first].max(axis=1)
+        lengths: np.ndarray = self.end_ns[marks.last].max(axis=1) - self.end_ns[marks.first].max(axis=1)
+        return lengths
 
     def busiest_stream_ns(self, dur_ns: np.ndarray) -> np.ndarray:
         """Per step, the work on the GPU stream that has most of it, summed from `dur_ns` per node; 0 without a GPU.

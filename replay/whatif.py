@@ -89,7 +89,8 @@ class Oracle:
         """Replayed duration of each steady step; no shorter than its busiest stream needs."""
         timeline = replay(self.dfg, durations.dur_ns, durations.residual_ns)
         steps = np.maximum(timeline.step_ns(), timeline.busiest_stream_ns(durations.dur_ns))
-        return np.maximum(steps[self.kept], 1)
+        lengths: np.ndarray = np.maximum(steps[self.kept], 1)
+        return lengths
 
     def _margin(self, steps: np.ndarray) -> float:
         """Two standard errors of the mean over steps, and the graph's own error, added as independent."""
