@@ -1,0 +1,148 @@
+"""What a run leaves behind for later runs to be compared with: samples per step, and what it ran on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from esprof.errors import InputError, MismatchError
+from esprof.trace.run import Run
+from esprof.types import NS_PER_S, Rank
+
+SCHEMA = "esprof.baseline/1"
+
+Phase = Literal["plain", "timed"]
+"""`plain` steps ran without the profiler, `timed` steps under it. The two are never compared with one another."""
+
+SHOWN_PHASE: dict[Phase, str] = {"plain": "plain steps (no profiler)", "timed": "timed steps (under the profiler)"}
+
+_VERSIONS = ("python", "torch", "cuda", "cuda_runtime", "nccl")
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes two runs comparable. A value that the run does not tell is None."""
+
+    world_size: int
+    hosts: int | None
+    """How many machines."""
+    devices: dict[Rank, str | None]
+    versions: dict[str, str]
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """`esprof check --save-baseline`. Times in ns, rates per second, one value a step in the order of the steps."""
+
+    schema: str = SCHEMA
+    command: tuple[str, ...] = ()
+    """For people; another command is no reason to refuse."""
+    identity: Identity
+    phase: Phase
+    samples: dict[str, tuple[float, ...]]
+    """By metric: `step_time` always, `loader_wait`, `samples_per_s` and `tokens_per_s` where the run tells them."""
+
+
+def choose_phase(run: Run, min_steps: int) -> Phase:
+    """`plain` where the run has at least `min_steps` such steps, otherwise `timed`."""
+    return "plain" if len(_steps(run, "plain")) >= min_steps else "timed"
+
+
+def measure(run: Run, phase: Phase) -> Baseline:
+    """The run's samples of `phase`. Raises MismatchError where it has no such step."""
+    steps = _steps(run, phase)
+    if not len(steps):
+        raise MismatchError(
+            f"has no {SHOWN_PHASE[phase]} beside its first step",
+            path=run.path,
+            remedy="Record more steps, or save the baseline anew from a run like this one.",
+        )
+    return Baseline(command=run.meta.command, identity=_identity(run), phase=phase, samples=_samples(run, steps))
+
+
+def decode(raw: bytes, path: Path) -> Baseline:
+    """Read a baseline file's content; `path` is for the message. Raises InputError where it is something else."""
+    remedy = "Write one with `esprof check RUN --save-baseline FILE`."
+    try:
+        schema = msgspec.json.decode(raw, type=_Envelope).schema
+        if schema != SCHEMA:
+            raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy=remedy)
+        baseline = msgspec.json.decode(raw, type=Baseline)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"is not an esprof baseline: {error}", path=path, remedy=remedy) from error
+    if not all(baseline.samples.get(metric) for metric in {"step_time", *baseline.samples}):
+        raise InputError("holds a metric without samples", path=path, remedy=remedy)
+    return baseline
+
+
+class _Envelope(msgspec.Struct):
+    schema: str
+
+
+def differences(baseline: Identity, run: Identity) -> list[str]:
+    """Each respect in which `run` is not what `baseline` was, in words; empty where they are comparable."""
+    before, now = _fields(baseline), _fields(run)
+    return [
+        f"{field}: {before.get(field) or 'unknown'} in the baseline, {now.get(field) or 'unknown'} in this run"
+        for field in dict.fromkeys([*before, *now])
+        if before.get(field) != now.get(field)
+    ]
+
+
+def _fields(identity: Identity) -> dict[str, str | int | None]:
+    devices = {f"device of rank {rank}": name or "unnamed" for rank, name in sorted(identity.devices.items())}
+    versions = {f"{name} version": version for name, version in sorted(identity.versions.items())}
+    return {"world size": identity.world_size, "hosts": identity.hosts} | devices | versions
+
+
+def _identity(run: Run) -> Identity:
+    hosts = {rank.host for rank in run.meta.ranks}
+    return Identity(
+        world_size=run.world_size,
+        hosts=None if None in hosts else len(hosts),
+        devices={rank.rank: rank.device for rank in run.meta.ranks},
+        versions={name: version for name, version in run.meta.versions.items() if name in _VERSIONS},
+    )
+
+
+def _steps(run: Run, phase: Phase) -> np.ndarray:
+    """Numbers of the steps that were in `phase` on every rank, ascending, without the job's first step."""
+    tables = [run.steps(rank) for rank in run.ranks]
+    first = min(int(table.ints("step").min()) for table in tables)
+    common: set[int] | None = None
+    for table in tables:
+        here = {step for step, of in zip(table.ints("step").tolist(), table.texts("phase"), strict=True) if of == phase}
+        common = here if common is None else common & here
+    return np.array(sorted((common or set()) - {first}), np.int64)
+
+
+def _samples(run: Run, steps: np.ndarray) -> dict[str, tuple[float, ...]]:
+    """Per metric one value for each of `steps`; a step in which a rank does not tell the metric has none.
+
+    The job's step runs from the moment the last rank begins it to the moment the last rank ends it, so that consecutive
+    steps neither overlap nor leave a gap. A clock that is ahead on one rank moves both borders alike.
+    """
+    per_rank = [_columns(run, rank, steps) for rank in run.ranks]
+
+    def over_ranks(column: str) -> np.ndarray:
+        return np.stack([columns[column] for columns in per_rank])
+
+    starts, durations = over_ranks("start_ns"), over_ranks("dur_ns")
+    step_ns = (starts + durations).max(axis=0) - starts.max(axis=0)
+    values = {"step_time": step_ns.astype(np.float64)}
+    for metric, column in (("samples_per_s", "samples"), ("tokens_per_s", "tokens")):
+        counts = over_ranks(column)
+        known = (counts >= 0).all(axis=0) & (step_ns > 0)
+        values[metric] = counts.sum(axis=0)[known] * NS_PER_S / step_ns[known]
+    waits = over_ranks("loader_wait_ns")
+    values["loader_wait"] = waits.max(axis=0)[(waits >= 0).all(axis=0)].astype(np.float64)
+    return {metric: tuple(samples.tolist()) for metric, samples in values.items() if len(samples)}
+
+
+def _columns(run: Run, rank: Rank, steps: np.ndarray) -> Mapping[str, np.ndarray]:
+    """The step table's integer columns of `rank` at `steps`; null is -1."""
+    table = run.steps(rank)
+    _, rows = np.unique(table.ints("step"), return_index=True)
+    rows = rows[np.isin(table.ints("step")[rows], steps)]
+    names = ("start_ns", "dur_ns", "samples", "tokens", "loader_wait_ns")
+    return {name: table.ints(name)[rows] for name in names}

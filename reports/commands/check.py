@@ -1,0 +1,105 @@
+"""`esprof check`."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from esprof.analyzers.baseline import SHOWN_PHASE, Baseline, choose_phase, decode, measure
+from esprof.analyzers.check import METRICS, Options, check, parse_rule
+from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
+from esprof.output import claim, write_bytes
+from esprof.reports.check_text import render_markdown, render_text
+from esprof.reports.commands.common import answer, json_option, open_run, output_options, run_argument
+from esprof.reports.junit import render_junit
+from esprof.trace.run import Run
+
+_RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_junit}
+
+
+@click.command("check")
+@run_argument
+@click.option("--baseline", type=Path, metavar="BASE", help="What --save-baseline wrote, or another Run directory.")
+@click.option("--save-baseline", type=Path, metavar="BASE", help="Write RUN's samples to this file; compare nothing.")
+@click.option(
+    "--fail-on",
+    "rules",
+    metavar="RULE",
+    multiple=True,
+    default=["step_time:+5%"],
+    show_default=True,
+    help=f"METRIC:LIMIT, such as step_time:+5% or step_time:+3ms. Repeatable. Metrics: {', '.join(METRICS)}.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    default=0.01,
+    show_default=True,
+    help="Chance of failing without cause, over all rules.",
+)
+@click.option(
+    "--min-steps",
+    type=click.IntRange(min=5),
+    default=10,
+    show_default=True,
+    help="With fewer steps on either side the answer is inconclusive.",
+)
+@click.option("--format", "style", type=click.Choice([*_RENDERERS, "json"]), default="text", show_default=True)
+@json_option
+@output_options("-", "answer")
+def command(
+    sources: tuple[str, ...],
+    baseline: Path | None,
+    save_baseline: Path | None,
+    rules: tuple[str, ...],
+    alpha: float,
+    min_steps: int,
+    style: str,
+    as_json: bool,
+    output: Path,
+    force: bool,
+) -> int:
+    """Compare a run with a baseline; the gate for CI.
+
+    A metric has regressed (exit 3) where its median is worse by more than the rule allows and the difference is
+    significant. Where noise hides the answer it is inconclusive, which never fails, and says how many more steps would
+    tell. A baseline of other hardware, world size or versions is refused (exit 1).
+
+    \b
+    esprof check RUN --save-baseline main.json
+    esprof check RUN --baseline main.json --fail-on step_time:+5%
+    """
+    options = Options(
+        rules=tuple(parse_rule(rule) for text in rules for rule in text.split(",")), alpha=alpha, min_steps=min_steps
+    )
+    if save_baseline is not None and baseline is None:
+        claim(save_baseline, force=force)
+        _save(open_run(sources)[0], save_baseline, min_steps)
+        return EXIT_OK
+    if baseline is None or save_baseline is not None:
+        raise UsageError("exactly one of --baseline and --save-baseline is needed")
+    before = _read_baseline(baseline, min_steps)
+    run, _ = open_run(sources)
+    checked = check(before, measure(run, before.phase), options, run.warnings)
+    as_json = as_json or style == "json"
+    answer(checked, lambda value, _: _RENDERERS[style](value), as_json=as_json, output=output, force=force)
+    return EXIT_REGRESSION if checked.outcome == "regressed" else EXIT_OK
+
+
+def _save(run: Run, path: Path, min_steps: int) -> None:
+    measured = measure(run, choose_phase(run, min_steps))
+    write_bytes(path, msgspec.json.encode(measured) + b"\n")
+    steps = len(measured.samples["step_time"])
+    click.echo(f"Wrote {steps} {SHOWN_PHASE[measured.phase]} to {path}", err=True)
+
+
+def _read_baseline(path: Path, min_steps: int) -> Baseline:
+    if path.is_dir():
+        run, _ = open_run([str(path)])
+        return measure(run, choose_phase(run, min_steps))
+    try:
+        return decode(path.read_bytes(), path)
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror}", path=path, remedy="Write it with `esprof check RUN --save-baseline`."
+        ) from error
