@@ -1,0 +1,51 @@
+# One target for each thing that a person or CI does here. Everything happens in .venv; `make help` lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TREE := build/tree
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types docs docs-check wheel clean
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(READY) ## Train two workers with a planted fault, record them, find the fault, write the report.
+	$(BIN)/esprof demo --force $(ARGS)
+
+test: $(READY) ## Run the tests; those in a browser need Chromium.
+	$(BIN)/pytest -m "not soak" $(ARGS)
+
+lint: $(READY) ## Check style and format.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# setuptools would put what an earlier build left in build/ into the wheel: hence `rm -rf build`.
+types: $(READY) ## Check types and the direction of imports, on the built wheel.
+	rm -rf build
+	$(BIN)/pip install -q --no-build-isolation --no-deps --target $(TREE) .
+	cd $(TREE) && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p esprof
+	cd $(TREE) && $(abspath $(BIN))/lint-imports --config $(abspath pyproject.toml)
+
+docs: $(READY) ## Write docs/commands.md and docs/findings.md from the code.
+	$(BIN)/python docs/generate.py
+
+docs-check: $(READY) ## Fail where the generated docs differ from the code.
+	$(BIN)/python docs/generate.py --check
+
+wheel: $(READY) ## Build the wheel into dist/.
+	rm -rf build
+	$(BIN)/pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
+
+clean: ## Remove all that was made here, .venv too.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Without build isolation the build itself obeys constraints.txt.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt setuptools
+	$(BIN)/pip install -q -c constraints.txt --no-build-isolation -e ".[torch,dev]"
+	touch $@

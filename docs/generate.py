@@ -1,0 +1,61 @@
+"""Write docs/commands.md and docs/findings.md from the code; with --check, fail where they differ from it."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from esprof.analyzers.catalogue import FAMILIES, PAGES, Page
+from esprof.cli import VERBS, root
+
+DOCS = Path(__file__).parent
+NOTE = "<!-- Written by `make docs` from the code. -->\n"
+
+
+def commands() -> str:
+    """Each verb's own help, as the terminal shows it."""
+    context = click.Context(root, info_name="esprof", terminal_width=100)
+    verbs = {f"esprof {name}": _help(root.get_command(context, name), context, name) for name in VERBS}
+    sections = {"esprof": root.get_help(context)} | verbs
+    return "\n".join(
+        [NOTE, "# Commands", *(f"\n## {name}\n\n```text\n{text}\n```" for name, text in sections.items()), ""]
+    )
+
+
+def _help(command: click.Command | None, parent: click.Context, name: str) -> str:
+    assert command is not None, name
+    return command.get_help(click.Context(command, info_name=name, parent=parent, terminal_width=100))
+
+
+def findings() -> str:
+    """The catalogue, family by family."""
+    intro = "Ids are stable. `esprof explain ID` shows the same page in the terminal. All savings come from replay."
+    parts = [NOTE, "# Findings\n", intro]
+    for digit, family in FAMILIES.items():
+        pages = [_page(page) for page in PAGES.values() if page.family == family]
+        parts += [f"\n## ESP{digit}xx: {family}", *pages] if pages else []
+    return "\n".join([*parts, ""])
+
+
+def _page(page: Page) -> str:
+    points = {"Evidence": page.evidence, "Price": page.price, "Remedy": page.remedy}
+    listed = "\n".join(f"- **{label}.** {text}" for label, text in points.items())
+    return f"\n### {page.id}: {page.title}\n\n{page.meaning}\n\n{listed}"
+
+
+def main() -> None:
+    stale = []
+    for name, text in {"commands.md": commands(), "findings.md": findings()}.items():
+        file = DOCS / name
+        if file.exists() and file.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv[1:]:
+            file.write_text(text, encoding="utf-8")
+            print(f"wrote {file}")
+    if stale and "--check" in sys.argv[1:]:
+        sys.exit(f"{', '.join(stale)} in docs/ differ from the code: run `make docs`")
+
+
+if __name__ == "__main__":
+    main()
