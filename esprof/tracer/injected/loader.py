@@ -4,9 +4,8 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.utils.data._utils.fetch import _BaseDatasetFetcher, _IterableDatasetF
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from . import identity
+from .batch import size
 from .environment import LOADER_OF, changed, with_hook
 from .log import Log, encode
 from .switch import Switch
@@ -92,7 +92,7 @@ class LoaderProbe:
 
     def _note_next(self, iterator: Any, batch: Any, tasks: dict[int, int], start_ns: int, end_ns: int) -> None:
         number = _batch_number(iterator, tasks)
-        samples, tokens = _size(batch)
+        samples, tokens = size(batch)
         self._log.write(
             "next",
             iterator=iterator._esprof_number,
@@ -119,7 +119,7 @@ class LoaderProbe:
         start_ns = time.time_ns()
         batch = original(fetcher, index)
         loop = sys._getframe(2)
-        samples = _asked_for(fetcher, index) or _size(batch)[0]
+        samples = _asked_for(fetcher, index) or size(batch)[0]
         self._switch.run(self._note_fetch, fetcher, samples, loop.f_locals.get("idx"), start_ns, time.time_ns())
         return batch
 
@@ -188,20 +188,3 @@ def _batch_number(iterator: Any, tasks: dict[int, int]) -> int | None:
 def _asked_for(fetcher: Any, index: Any) -> int | None:
     """Samples in a batch by the indices asked for: exact, however they are collated. None for an iterable dataset."""
     return len(index) if isinstance(fetcher, _MapDatasetFetcher) and fetcher.auto_collation else None
-
-
-def _size(batch: Any) -> tuple[int | None, int | None]:
-    """Samples and tokens of a batch, by its first tensor: its length, and its size where it is B x T integers."""
-    tensor = next(_tensors(batch, depth=3), None)
-    if tensor is None or tensor.dim() == 0:
-        return None, None
-    is_tokens = tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool
-    return tensor.shape[0], tensor.numel() if is_tokens else None
-
-
-def _tensors(batch: Any, depth: int) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif depth and isinstance(batch, Mapping | list | tuple):
-        for part in islice(batch.values() if isinstance(batch, Mapping) else batch, 8):
-            yield from _tensors(part, depth - 1)

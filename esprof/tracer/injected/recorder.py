@@ -152,7 +152,7 @@ class Recorder:
     def _finish(self) -> None:
         if not self._log.mine:
             return
-        with _interrupts_ignored():
+        with _undisturbed():
             self._close_window()
             self._note_memory()
 
@@ -164,14 +164,17 @@ def _running_frames() -> list[tuple[str, int, int]]:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Hold off Ctrl-C for the moment: a launcher passes on the one that its terminal has sent to all already."""
+def _undisturbed() -> Iterator[None]:
+    """Hold off the signals that end a process, while it ends anyway.
+
+    A launcher passes on the Ctrl-C that the terminal has sent to all already, and ends the other ranks when one fails.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

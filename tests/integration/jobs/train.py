@@ -1,0 +1,70 @@
+"""A small training script that knows nothing of esprof: an MLP, under torchrun or alone."""
+
+import argparse
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Points(Dataset):
+    """Deterministic points, so that two runs see the same data."""
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.linspace(0, 1, 64) * (index % 17)
+        return x.sin(), x.cos()[:8]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--start-method", default=None)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--persistent", action="store_true")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep in each step")
+    parser.add_argument("--exit", type=int, default=0, help="exit code")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    distributed = "RANK" in os.environ
+    if distributed:
+        dist.init_process_group("gloo")
+    rank = dist.get_rank() if distributed else 0
+    model: nn.Module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8))
+    if distributed:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    loader = DataLoader(
+        Points(),
+        batch_size=options.batch,
+        num_workers=options.workers,
+        multiprocessing_context=options.start_method,
+        persistent_workers=options.persistent,
+    )
+    for _ in range(options.epochs):
+        for step, (x, y) in enumerate(loader):
+            if step == options.steps:
+                break
+            loss = ((model(x) - y) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            time.sleep(options.pause)
+            optimizer.step()
+            if rank == 0:
+                print(f"step {step} loss {loss.item().hex()}", flush=True)
+    if distributed:
+        dist.destroy_process_group()
+    sys.exit(options.exit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""`esprof record` around real jobs: what it records, and that the job does not notice."""
+
+import os
+
+import numpy as np
+import pytest
+
+from esprof.trace.run import Window
+from tests.recordcase import JOBS, job, record, run, torchrun
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Two ranks with a DataLoader worker each, not recorded."""
+    return run(torchrun("train.py", "--steps", 24, "--workers", 1))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The same, recorded."""
+    out = tmp_path_factory.mktemp("two") / "run"
+    command = torchrun("train.py", "--steps", 24, "--workers", 1)
+    return record(out, command, skip=4, warmup=2, steps=6, stack_steps=2)
+
+
+def test_the_jobs_output_and_losses_stay_the_same_to_the_bit(plain, recorded):
+    assert recorded.code == plain.code == 0
+    assert recorded.stdout == plain.stdout
+    assert plain.stdout.count("loss") == 24
+    assert recorded.stderr == plain.stderr
+
+
+def test_every_rank_is_recorded_in_the_windows_asked_for(recorded):
+    assert recorded.run.ranks == [0, 1]
+    assert recorded.run.warnings == ()
+    for rank in (0, 1):
+        assert recorded.run.rank(rank).windows == (Window(first=6, last=11), Window(first=13, last=14, stacks=True))
+        events = recorded.run.events(rank)
+        steps = events.where(events.is_kind("step"))
+        assert steps.ints("step").tolist() == [6, 7, 8, 9, 10, 11]
+    assert not (recorded.out / "raw").exists()
+
+
+def test_every_step_of_the_job_has_its_row(recorded):
+    steps = recorded.run.steps(0)
+    assert steps.ints("step").tolist() == list(range(1, 24))
+    phases = ["plain"] * 3 + ["warmup"] * 2 + ["timed"] * 6 + ["export"] + ["stack"] * 2 + ["export"] + ["plain"] * 8
+    assert steps.texts("phase") == phases
+    starts, durations = steps.ints("start_ns"), steps.ints("dur_ns")
+    assert np.array_equal(starts[1:], (starts + durations)[:-1])
+    assert steps.ints("samples").tolist() == [8] * 23
+
+
+def test_step_rows_and_profiler_agree_on_when_a_step_was(recorded):
+    events, rows = recorded.run.events(1), recorded.run.steps(1)
+    seen = events.where(events.is_kind("step"))
+    noted = rows.where(np.isin(rows.ints("step"), seen.ints("step")))
+    inside = (seen.ints("start_ns") >= noted.ints("start_ns") - 1_000_000) & (seen.ints("dur_ns") > 0)
+    ends = noted.ints("start_ns") + noted.ints("dur_ns")
+    assert inside.all()
+    assert (seen.ints("start_ns") < ends).all()
+
+
+def test_collectives_say_what_they_moved_and_between_whom(recorded):
+    events = recorded.run.events(0)
+    calls = events.where(events.is_kind("collective"))
+    assert len(calls) >= 6
+    assert set(calls.texts("collective")) == {"all_reduce"}
+    assert set(calls.texts("group")) == {"0-1"}
+    gradients = 4 * (64 * 32 + 32 + 32 * 8 + 8)
+    assert gradients in calls.ints("in_bytes").tolist()
+    assert [group.ranks for group in recorded.run.meta.groups] == [(0, 1)]
+
+
+def test_operations_carry_their_shapes(recorded):
+    events = recorded.run.events(0)
+    linear = [
+        shape for name, shape in zip(events.texts("name"), events.texts("shapes"), strict=True) if name == "aten::addmm"
+    ]
+    assert linear
+    assert all(shape and "[8" in shape for shape in linear)
+
+
+def test_the_run_says_where_it_was_made(recorded):
+    meta = recorded.run.meta
+    assert meta.exit_code == 0
+    assert "torch.distributed.run" in meta.command
+    assert {"python", "torch", "esprof"} <= set(meta.versions)
+    for rank in meta.ranks:
+        assert rank.host == os.uname().nodename
+        assert rank.device
+        assert rank.peak_memory_of == "rss"
+        assert rank.peak_memory > 50 << 20
+        assert rank.overhead_pct is not None
+
+
+def test_every_batch_taken_was_made_before_by_the_worker_named(recorded):
+    stages = recorded.run.stages(0).to_pandas()
+    taken, made = (stages[stages.what == what].set_index("batch") for what in ("next", "fetch"))
+    assert list(taken.index) == list(range(24)) or list(taken.index) == list(range(25))
+    assert (made.loc[taken.index].end_ns.to_numpy() <= taken.end_ns.to_numpy()).all()
+    assert (made.pid != recorded.run.rank(0).pid).all()
+    assert (taken.pid == recorded.run.rank(0).pid).all()
+    assert set(taken.worker) == set(made.worker) == {0}
+    assert set(made.samples) == {8}
+
+
+@pytest.mark.parametrize(
+    ("method", "persistent"),
+    [("fork", []), ("spawn", ["--persistent"]), ("forkserver", [])],
+    ids=lambda value: str(value),
+)
+def test_loader_workers_are_recorded_however_they_start(tmp_path, method, persistent):
+    command = job("train.py", "--steps", 6, "--epochs", 2, "--workers", 2, "--start-method", method, *persistent)
+    ended = record(tmp_path / "run", command, skip=1, warmup=1, steps=4, stack_steps=0)
+    assert ended.code == 0
+    stages = ended.run.stages(0).to_pandas()
+    taken, made = (stages[stages.what == what].set_index(["loader", "batch"]) for what in ("next", "fetch"))
+    assert set(taken.index.get_level_values("loader")) == {0, 1}
+    assert list(made.loc[taken.index].worker) == list(taken.worker)
+    assert (made.loc[taken.index].end_ns.to_numpy() <= taken.end_ns.to_numpy()).all()
+    assert made.pid.nunique() == (2 if persistent else 4)
+
+
+def test_a_loader_without_workers_has_no_worker_in_its_stages(tmp_path):
+    ended = record(tmp_path / "run", job("train.py", "--steps", 8), skip=1, warmup=1, steps=3, stack_steps=0)
+    stages = ended.run.stages(0).to_pandas()
+    assert set(stages.what) == {"next"}
+    assert stages.worker.isna().all()
+    assert set(stages.workers) == {0}
+    assert list(stages.batch)[:8] == list(range(8))
+    assert ended.run.steps(0).ints("loader_wait_ns").min() > 0
+
+
+def test_python_without_a_launcher_is_rank_0_of_1(tmp_path):
+    ended = record(tmp_path / "run", job("train.py", "--steps", 20, "--pause", 0.01))
+    assert (ended.run.ranks, ended.run.world_size) == ([0], 1)
+    stacks = ended.run.stacks(0).to_pandas()
+    asleep = stacks[stacks.call == "<built-in function sleep>"]
+    assert len(asleep) == 2
+    assert asleep.frame.str.fullmatch(r"(.*/)?train\.py\(\d+\): main").all()
+    line = int(asleep.frame.iloc[0].partition("(")[2].partition(")")[0])
+    assert (JOBS / "train.py").read_text().splitlines()[line - 1].startswith("def main")
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_a_script_starts_itself_are_recorded(tmp_path, method):
+    ended = record(tmp_path / "run", job("spawned_ranks.py", tmp_path / "store", method), stack_steps=0)
+    assert ended.code == 0
+    assert ended.run.ranks == [0, 1]
+    assert ended.run.warnings == ()
+
+
+def test_of_two_optimizers_the_first_tells_the_steps(tmp_path):
+    ended = record(tmp_path / "run", job("odd_steps.py", "alternating"))
+    assert ended.run.steps(0).ints("step").tolist() == list(range(1, 20))
+
+
+def test_a_compiled_optimizer_step_still_compiles_and_is_recorded(tmp_path):
+    command = job("odd_steps.py", "compiled")
+    ended = record(tmp_path / "run", command)
+    assert ended.stdout == run(command).stdout
+    assert len(ended.run.steps(0)) == 19

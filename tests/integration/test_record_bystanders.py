@@ -1,0 +1,181 @@
+"""`esprof record` and what is around the job: its exit code, its signals, its relatives, its own profiler, and faults."""
+
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from esprof import load
+from tests.recordcase import environment, job, record, recording, run, torchrun
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_the_exit_code_passes_through(tmp_path, code):
+    ended = record(tmp_path / "run", job("train.py", "--exit", code), steps=4, stack_steps=0)
+    assert ended.code == code
+    assert ended.run.meta.exit_code == code
+
+
+def test_a_signal_that_ends_the_command_becomes_128_plus_its_number(tmp_path):
+    ended = record(tmp_path / "run", ["sh", "-c", "kill -KILL $$"])
+    assert ended.code == 128 + signal.SIGKILL
+    assert "nothing was recorded" in ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_command_that_cannot_start_is_a_usage_error_and_leaves_nothing(tmp_path):
+    ended = record(tmp_path / "run", ["no-such-trainer"])
+    assert ended.code == 2
+    assert "no such command" in ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_older_run_is_overwritten_only_when_told_and_nothing_else_ever(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    for flags in ([], ["--force"]):
+        command = recording(tmp_path / "thesis", ["true"])
+        command[4:4] = flags
+        ended = run(command)
+        assert ended.code == 1
+        assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+
+
+def test_the_users_own_sitecustomize_runs_as_without_us(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("value = 'set by the user at start-up'\n")
+    variables = {"PYTHONPATH": str(tmp_path)}
+    ended = record(tmp_path / "run", job("site_value.py"), variables, stack_steps=0)
+    assert ended.stdout == run(job("site_value.py"), **variables).stdout
+    assert ended.stdout == "set by the user at start-up\n"
+    assert ended.run.ranks == [0]
+
+
+@pytest.mark.parametrize("python_path", [{}, {"PYTHONPATH": "/somewhere:/else"}], ids=["unset", "set"])
+def test_unrelated_children_of_a_launchers_worker_find_nothing_of_us(tmp_path, python_path):
+    variables = {"LOCAL_RANK": "0"} | python_path
+    ended = record(tmp_path / "run", job("relatives.py"), variables, stack_steps=0)
+    assert ended.run.ranks == [0]
+    assert ended.stdout == run(job("relatives.py"), **variables).stdout
+    assert ended.stdout.count("PYTHONPATH") == 2
+
+
+def test_unrelated_children_of_a_script_find_nothing_of_us_once_it_trains(tmp_path):
+    ended = record(tmp_path / "run", job("relatives.py"), stack_steps=0)
+    assert ended.stdout == run(job("relatives.py")).stdout
+    assert ended.stdout.count("PYTHONPATH") == 1
+
+
+@pytest.mark.parametrize(("first", "timed"), [(9, (7, 8)), (25, (7, 14))])
+def test_the_profiler_is_yielded_to_a_job_that_profiles_itself(tmp_path, first, timed):
+    ended = record(tmp_path / "run", job("own_profiler.py", first))
+    assert ended.code == 0
+    assert ended.stdout == run(job("own_profiler.py", first)).stdout
+    assert ended.stdout.endswith("profiled True\n")
+    window = ended.run.rank(0).windows[0]
+    assert (window.first, window.last) == timed
+    cut_short = "profiler-taken" in {warning.code for warning in ended.run.warnings}
+    assert cut_short == (first == 9)
+
+
+def test_a_job_that_profiles_itself_first_is_left_alone(tmp_path):
+    ended = record(tmp_path / "run", job("own_profiler.py", 2))
+    assert ended.code == 0
+    assert ended.stdout == run(job("own_profiler.py", 2)).stdout
+    assert "the job runs torch.profiler itself" in ended.stderr
+
+
+def test_a_job_shorter_than_the_first_window_says_how_to_record_it(tmp_path):
+    ended = record(tmp_path / "run", job("train.py", "--steps", 5))
+    assert ended.code == 0
+    assert "timing begins with step 7, the job took 5 steps" in ended.stderr
+    again = record(tmp_path / "run", job("train.py", "--steps", 5), skip=1, warmup=1, steps=2)
+    assert again.run.rank(0).windows[0].last == 3
+
+
+def test_a_job_that_ends_inside_the_window_keeps_its_whole_steps(tmp_path):
+    ended = record(tmp_path / "run", job("train.py", "--steps", 11))
+    assert (ended.run.rank(0).windows[0].first, ended.run.rank(0).windows[0].last) == (7, 10)
+    events = ended.run.events(0)
+    assert events.where(events.is_kind("step")).ints("step").tolist() == [7, 8, 9, 10]
+    assert {warning.code for warning in ended.run.warnings} == {"window-short"}
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["true"], "no Python process of the command took up the recorder"),
+        (["python3", "-c", "1"], "none imported torch"),
+        (["python3", "-c", "import torch"], "no torch.optim optimizer stepped"),
+    ],
+    ids=["no Python", "no torch", "no step"],
+)
+def test_a_command_that_does_not_train_is_told_what_was_seen(tmp_path, command, reason):
+    ended = record(tmp_path / "run", command)
+    assert ended.code == 0
+    assert reason in ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def started(command: list[str], lines: int) -> subprocess.Popen[str]:
+    """`command`, running in a process group of its own, once it has printed so many lines."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
+    )
+    for _ in range(lines):
+        process.stdout.readline()
+    return process
+
+
+@pytest.mark.parametrize("to_group", [True, False], ids=["as a terminal does", "to esprof alone"])
+def test_ctrl_c_inside_the_window_leaves_a_readable_run(tmp_path, to_group):
+    command = job("train.py", "--steps", 100_000, "--pause", 0.005)
+    process = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
+    (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
+    _, talk = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT, talk
+    assert "KeyboardInterrupt" in talk
+    window = load(tmp_path / "run").rank(0).windows[0]
+    assert window.first == 7
+    assert window.last >= 25
+
+
+def test_ctrl_c_under_torchrun_leaves_a_run_of_both_ranks(tmp_path):
+    command = torchrun("train.py", "--steps", 100_000, "--pause", 0.005)
+    process = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
+    os.killpg(process.pid, signal.SIGINT)
+    _, talk = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert load(tmp_path / "run").ranks == [0, 1], talk
+
+
+def test_a_rank_that_dies_after_its_window_is_kept(tmp_path):
+    process = started(recording(tmp_path / "run", torchrun("train.py", "--steps", 100_000, "--pause", 0.005)), lines=25)
+    noted = (tmp_path / "run" / "raw" / "rank-00001.jsonl").read_text()
+    os.kill(int(noted.partition('"pid": ')[2].partition(",")[0]), signal.SIGKILL)
+    _, talk = process.communicate(timeout=90)
+    assert process.returncode != 0
+    assert load(tmp_path / "run").ranks == [0, 1], talk
+
+
+def test_a_rank_whose_trace_is_lost_is_named_and_the_other_kept(tmp_path):
+    process = started(recording(tmp_path / "run", torchrun("train.py", "--steps", 40, "--pause", 0.05)), lines=25)
+    (tmp_path / "run" / "raw" / "rank-00001.timed.json").write_text('{"traceEvents": [{"ph"')
+    _, talk = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert load(tmp_path / "run").ranks == [0], talk
+    assert {(warning.code, warning.ranks) for warning in load(tmp_path / "run").warnings} == {("rank-unreadable", (1,))}
+
+
+def test_a_recorder_that_loses_its_folder_ends_and_the_job_goes_on(tmp_path):
+    command = job("train.py", "--steps", 40, "--pause", 0.02)
+    process = started(recording(tmp_path / "run", command), lines=3)
+    shutil.rmtree(tmp_path / "run")
+    output, talk = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert output.splitlines()[-1] == run(command).stdout.splitlines()[-1]
+    assert talk.count("the job goes on") == 1
+    assert "was removed while the job ran" in talk
