@@ -205,7 +205,10 @@ class CpuThread:
             self.builder.link(kernel.last, node, kind, max(-rules.SYNC_EARLY, min(lag, rules.SYNC_LATE)))
 
     def _reveal_hidden_wait(self, until: Ns) -> None:
-        """Silence before `cudaEventElapsedTime` or `cudaFree` that ends with a kernel was a wait (docs/replay.md §1.5): make it one, by shortening the stretch that hides it."""
+        """Silence before `cudaEventElapsedTime` or `cudaFree` that ends with a kernel was a wait (docs/replay.md §1.5).
+
+        Make it one, by shortening the stretch that hides it.
+        """
         last = self.builder.members[self.lane][-1] if self.builder.members[self.lane] else None
         if last is None or self.builder.cls[last] not in (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE):
             return

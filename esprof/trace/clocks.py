@@ -26,14 +26,16 @@ def align(ends: dict[Rank, np.ndarray], hosts: dict[Rank, str | None]) -> dict[R
 
     `ends[rank]` holds the end (ns) of each collective on that rank, in the same order on all. The offset of a rank is
     the median difference to the median rank; of a host, the median over its ranks, since they share a clock
-    (`replay.md` §4). Ranks whose host is unknown are taken as hosts of their own.
+    (docs/replay.md §2). Ranks whose host is unknown are taken as hosts of their own.
     """
     count = min((len(values) for values in ends.values()), default=0)
     if len(ends) < 2 or count < FEWEST:
         return {rank: Offset(0, None) for rank in ends}
     ranks = sorted(ends)
     matrix = np.array([ends[rank] for rank in ranks])
-    late = matrix - np.median(matrix, axis=0).astype(np.int64)
+    # Differences first: the median is a double, which holds a time since the epoch to a quarter of a microsecond only.
+    apart = matrix - matrix[0]
+    late = apart - np.median(apart, axis=0).astype(np.int64)
     by_host: dict[str, list[int]] = {}
     for row, rank in enumerate(ranks):
         by_host.setdefault(hosts[rank] or f"rank {rank}", []).append(row)

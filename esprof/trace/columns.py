@@ -79,7 +79,11 @@ _KIND_OF_CATEGORY = {
 _STEP = re.compile(r"ProfilerStep#\s*(\d{1,9})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
 _NUMBER_AT_END = re.compile(r"(?:^|\s)(-?\d{1,19})$", re.ASCII)
+_FIRST_ITEM = re.compile(rb'\s*\[\s*"([^"]*)"')
 _NCCL_KERNEL = re.compile(r"nccl(Dev)?Kernel|^nccl|^rccl", re.IGNORECASE)
+_REDUCTION = re.compile(r"ncclDevKernel_(?:AllReduce|ReduceScatter|Reduce)_[A-Za-z]+_([a-z]+\d\w*?)_")
+"""Only reductions need to know the type; older kernels (`ncclKernel_…_float`) carry one whatever they reduce."""
+
 _COLLECTIVE_WORDS = (
     ("allreduce", "all_reduce"),
     ("allgather", "all_gather"),
@@ -98,8 +102,11 @@ _ITEM_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "c10::half": 2,
     "c10::bfloat16": 2, "int": 4, "int32": 4, "long": 8, "long int": 8, "int64": 8, "short": 2, "char": 1,
     "byte": 1, "signed char": 1, "unsigned char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i64": 8, "u64": 8, "i32": 4, "u32": 4, "i8": 1,
+    "u8": 1,
 }  # fmt: skip
-"""Element sizes by the names that `record_param_comms` (`Float`) and `Input type` (`c10::Half`) use, lower-cased."""
+"""Element sizes by the names that `record_param_comms` (`Float`), `Input type` (`c10::Half`) and NCCL's kernels (`f16`)
+use, lower-cased."""
 
 
 def event_table(
@@ -241,7 +248,7 @@ def _fill_collectives(columns: dict[str, Any], args: list[Args], groups: dict[st
     for i, source in _described_collectives(columns, args).items():
         word = collective_word(source.collective or "") or collective_word(columns["name"][i])
         described = word if word != "send_recv" else None
-        dtype = source.dtype or _first_text(source.types)
+        dtype = source.dtype or _first_type(source.types) or _reduced_type(columns["name"][i])
         size = _ITEM_BYTES.get((dtype or "").lower())
         out["collective"][i] = described or collective_word(columns["name"][i])
         out["group"][i] = _group_of(source, groups)
@@ -311,10 +318,16 @@ def _group_of(source: Args, groups: dict[str, Group]) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _first_text(raw: msgspec.Raw) -> str | None:
-    """The first non-empty string in a JSON list, such as `Input type`."""
-    match = re.search(rb'"([^"]+)"', bytes(raw))
-    return match.group(1).decode(errors="replace").replace("TensorList", "") or None if match else None
+def _first_type(raw: msgspec.Raw) -> str | None:
+    """The first item of `Input type`, where it is an element type and not `TensorList`, `Scalar` or nothing."""
+    match = _FIRST_ITEM.match(bytes(raw))
+    name = match.group(1).decode(errors="replace") if match else ""
+    return name if name.lower() in _ITEM_BYTES else None
+
+
+def _reduced_type(kernel: str) -> str | None:
+    match = _REDUCTION.match(kernel)
+    return match.group(1) if match else None
 
 
 def _element_count(raw: msgspec.Raw) -> int | None:

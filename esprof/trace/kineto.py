@@ -117,7 +117,10 @@ def read_trace(path: Path) -> Trace:
         rows, times, lost = _timed_rows(document)
         _decline_unknown_accelerators(path, rows)
         info = document.distributed_info or _Distributed()
-        groups = named_groups((str(pg.pg_name), pg.ranks, pg.backend_config, pg.pg_desc) for pg in info.pg_config)
+        world = info.world_size if 0 < (info.world_size or 0) <= MOST_RANKS else None
+        groups = named_groups(
+            (str(pg.pg_name), _members(pg, world), pg.backend_config, pg.pg_desc) for pg in info.pg_config
+        )
         events, warnings = event_table(rows, times, groups)
     if not len(events):
         raise InputError(
@@ -128,13 +131,18 @@ def read_trace(path: Path) -> Trace:
     return Trace(
         events=events,
         rank=info.rank if 0 <= (info.rank or 0) < MOST_RANKS else None,
-        world_size=info.world_size if 0 < (info.world_size or 0) <= MOST_RANKS else None,
+        world_size=world,
         groups=tuple(groups.values()),
         host=document.host_name,
         devices=devices,
         versions=_versions(document, info),
         warnings=warnings + misfits + lost,
     )
+
+
+def _members(pg: _PgConfig, world: int | None) -> list[int] | str | None:
+    """The ranks of a group; torch leaves the list empty for the group of all of them."""
+    return list(range(world)) if pg.ranks == [] and world else pg.ranks
 
 
 def _versions(document: _Document, info: _Distributed) -> dict[str, str]:

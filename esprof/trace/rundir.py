@@ -59,7 +59,8 @@ def read_run(path: Path) -> Run:
         if ("events", rank.rank) not in broken:
             whole.append(rank)
     if not whole:
-        raise InputError("no rank of this run is readable", path=path, remedy="\n  ".join(w.message for w in warnings))
+        faults = "; ".join(warning.message for warning in warnings) or "it lists none"
+        raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the run again.")
 
     def read(name: str, rank: Rank) -> Table | None:
         return None if (name, rank) in broken else _read_table(table_path(path, name, rank), SCHEMAS[name])
@@ -93,7 +94,8 @@ def _fault(run: Path, name: str, rank: Rank) -> str | None:
         return "its events are missing" if name == "events" else None
     except (OSError, pa.ArrowException) as error:
         return f"its {name} cannot be read ({_first_line(error)})"
-    lacks = [column for column in SCHEMAS[name].names if column not in footer.schema.to_arrow_schema().names]
+    present = set(footer.schema.names)
+    lacks = [column for column in SCHEMAS[name].names if column not in present]
     if lacks:
         return f"its {name} lack the columns {', '.join(lacks)}"
     # Parquet packs a column of equal values to nothing: rows are what takes memory.
@@ -106,7 +108,6 @@ def _read_table(path: Path, schema: pa.Schema) -> Table | None:
     if not path.exists():
         return None
     try:
-        # Not `read_table`: it takes folders named `a=b` above the file for columns.
         with pq.ParquetFile(path) as file:
             return Table(file.read(columns=schema.names).select(schema.names).cast(schema))
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
