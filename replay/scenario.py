@@ -134,15 +134,17 @@ def fix_stragglers(
 ) -> Durations:
     """Give each node of the slow ranks (or of `ranks`) the median duration of its counterparts on the other ranks.
 
-    A rank is slow when it bears more than an even share of the blame for late collectives: replacing all ranks at once
+    A rank is slow when it bears clearly more than an even share of the blame for late collectives: replacing all ranks at once
     would only swap two ranks' work, and replacing single nodes that happened to be slow would sell noise as gain.
     `classes` limits what is replaced. Raises Declined below 90 % matched time.
     """
     if len(dfg.marks.ranks) < 2:
         raise Declined("needs at least two ranks")
+    if not (dfg.collective >= 0).any():
+        raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
     slow = slow_ranks(dfg, dfg.marks.steps) if ranks is None else ranks
     if not slow:
-        raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
+        return Durations(now.dur_ns, now.residual_ns, "no rank is clearly slower than its peers: nothing to mend")
     own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT) & (dfg.key >= 0) & (dfg.step >= 0)
     peers = _peer_medians(dfg, now.dur_ns, own, slow)
     mine = own & np.isin(dfg.rank, slow)

@@ -8,6 +8,7 @@ from esprof.analyzers import diagnose_run, report_run
 from esprof.analyzers.catalogue import PAGES
 from esprof.analyzers.finding import Finding
 from esprof.analyzers.summary import MOST_BARS
+from esprof.replay import answer_run
 
 
 def found(run, id: str) -> Finding:
@@ -105,6 +106,26 @@ def test_two_stragglers_that_mask_each_other_are_priced_together():
     straggler = found(run_of({rank: rows(rank) for rank in range(3)}), "ESP201")
     assert straggler.ranks == (0, 1)
     assert straggler.saving_us > 35_000
+
+
+def test_ranks_that_are_late_by_turns_are_no_stragglers():
+    def rows(rank: int) -> list:
+        found = []
+        for n in range(1, 5):
+            at, late = n * 50_000.0, 5_000.0 if n % 2 == rank else 0.0
+            found += [
+                step(n, at, at + 50_000),
+                op("forward", at, 20_000 + late),
+                *gloo(at + 20_000 + late, at + 20_005 + late, at + 30_000),
+                op("end", at + 30_010, 19_990),
+            ]
+        return found
+
+    run = run_of({0: rows(0), 1: rows(1)})
+    assert not any(f.id.startswith("ESP2") for f in diagnose_run(run).findings)
+    (answer,) = answer_run(run, ["straggler=fix"]).what_if
+    assert answer.speedup == 1.0
+    assert "nothing to mend" in (answer.note or "")
 
 
 def test_equal_ranks_have_no_straggler():
