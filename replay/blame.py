@@ -7,8 +7,8 @@ import numpy as np
 from esprof.replay.dfg import Cls, Dfg
 from esprof.types import Ns, Rank
 
-CLEARLY = 1.5
-"""A rank is slow when it bears this much more than an even share of the blame: of two ranks, three quarters. Less is what
+CLEARLY = 1.4
+"""A rank is slow when it bears this much more than an even share of the blame: of two ranks, seven tenths. Less is what
 chance gives two equal ranks in a few dozen collectives."""
 
 

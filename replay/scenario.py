@@ -134,8 +134,8 @@ def fix_stragglers(
 ) -> Durations:
     """Give each node of the slow ranks (or of `ranks`) the median duration of its counterparts on the other ranks.
 
-    A rank is slow when it bears clearly more than an even share of the blame for late collectives: replacing all ranks at once
-    would only swap two ranks' work, and replacing single nodes that happened to be slow would sell noise as gain.
+    A rank is slow when it bears clearly more than an even share of the blame for late collectives: replacing all ranks
+    at once would only swap two ranks' work, and replacing single nodes that happened to be slow would sell noise as gain.
     `classes` limits what is replaced. Raises Declined below 90 % matched time.
     """
     if len(dfg.marks.ranks) < 2:
