@@ -51,6 +51,34 @@ def group(name, ranks, **more):
     return {"pg_name": name, "pg_desc": f"group {name}", "backend_config": "cuda:nccl", "ranks": ranks} | more
 
 
+def job(rank, *, world=2, steps=4, suffix="", late_us=0):
+    """One rank of a small data-parallel job: a kernel and an all-reduce in each step of a millisecond; rank 1 is late.
+
+    `suffix` ends every name that the job chose; `late_us` moves this rank's clock.
+    """
+    rows = []
+    for number in range(steps):
+        begin, arrive, call = 1000 * number, 400 + 50 * rank, 10 * number
+        described = {"collective": "allreduce", "in_elements": 1000, "dtype": "Float", "group": "0", "seq": number}
+        rows += [
+            step(number + 1, begin, 1000),
+            row(f"aten::mm{suffix}", begin + 10, 100),
+            launch(begin + 50, call),
+            kernel(begin + 60, call, name=f"gemm{suffix}", dur=300),
+            comms(begin + 200, dur=60, **described),
+            launch(begin + 210, call + 1),
+            kernel(begin + arrive, call + 1, name=f"ncclDevKernel_AllReduce{suffix}", dur=600 - arrive, stream=20),
+        ]
+    everyone = group("0", list(range(world)))
+    return document(*moved(rows, late_us), rank=rank, world=world, groups=[everyone], host_name=f"node{rank}{suffix}")
+
+
+def write_job(folder: Path, *, world=2, **more) -> Path:
+    for rank in range(world):
+        write(folder / f"rank{rank}.json.gz", job(rank, world=world, **more))
+    return folder
+
+
 def write(path: Path, content) -> Path:
     """Write a document, a bare list of rows, or bytes as they are; compressed where the name ends in `.gz`."""
     raw = content if isinstance(content, bytes) else _ENCODER.encode(content)

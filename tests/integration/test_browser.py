@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import reportcase
 
 from esprof.reports.html import write_report
+from tests import reportcase
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 pytestmark = pytest.mark.integration

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from graphcase import ddp_rank, load_call, nccl_ranks, op, run_of, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esprof.analyzers.breakdown import breakdown, partition
 from esprof.analyzers.finding import PARTS
 from esprof.replay import replay_run
+from tests.graphcase import ddp_rank, load_call, nccl_ranks, op, run_of, step
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda t: (t[0], t[0] + t[1])), max_size=6)
 

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from graphcase import ddp_rank, gloo, load_call, op, run_of, stage, step
 
 from esprof.errors import InputError
 from esprof.replay import replay_run
@@ -12,6 +11,7 @@ from esprof.replay.build import build, build_counted, common_steps
 from esprof.replay.dfg import Cls, Edge
 from esprof.replay.timeline import class_totals, critical_path, replay, strict_residuals
 from esprof.replay.whatif import what_if
+from tests.graphcase import ddp_rank, gloo, load_call, op, run_of, stage, step
 
 MS = 1_000_000
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from graphcase import BACKWARD, call, kernel, launched, nccl_ranks, op, run_of, step
 
 from esprof.replay.build import build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge
 from esprof.replay.timeline import replay, strict_residuals
 from esprof.replay.whatif import what_if
 from esprof.trace.columns import Args, Row
+from tests.graphcase import BACKWARD, call, kernel, launched, nccl_ranks, op, run_of, step
 
 US = 1_000
 

@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from graphcase import call, ddp_rank, gloo, launched, load_call, nccl_ranks, op, run_of, stage, step
 
 from esprof.analyzers import diagnose_run, report_run
 from esprof.analyzers.catalogue import PAGES
 from esprof.analyzers.finding import Finding
 from esprof.analyzers.summary import MOST_BARS
 from esprof.replay import answer_run
+from tests.graphcase import call, ddp_rank, gloo, launched, load_call, nccl_ranks, op, run_of, stage, step
 
 
 def found(run, id: str) -> Finding:

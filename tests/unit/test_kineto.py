@@ -7,10 +7,10 @@ import kineto_case as case
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kineto_case import BACKWARD, EPOCH_US, GLOO, MAIN, comms, document, kernel, launch, row, step
 
 from esprof.errors import InputError, UsageError
 from esprof.trace.kineto import read_trace
+from tests.kineto_case import BACKWARD, EPOCH_US, GLOO, MAIN, comms, document, kernel, launch, row, step
 
 EPOCH_NS = EPOCH_US * 1000
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import kineto_case as case
 import pytest
-from kineto_case import document, row, step
 
 from esprof import load
 from esprof.errors import InputError
@@ -13,6 +12,7 @@ from esprof.trace.load import load as load_function
 from esprof.trace.run import RankMeta, RunMeta
 from esprof.trace.rundir import write_run
 from esprof.trace.schema import EVENTS, table
+from tests.kineto_case import document, row, step
 
 
 def trace(*, rank=None, world=None, late_us=0, **fields):

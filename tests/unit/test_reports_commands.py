@@ -7,11 +7,11 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
-from graphcase import gloo, op, run_of, step
 
 from esprof.errors import InputError, OutputError, UsageError
 from esprof.reports.commands import common, diagnose, explain, replay, report
 from esprof.trace.rundir import write_run
+from tests.graphcase import gloo, op, run_of, step
 
 MS = 1_000.0
 

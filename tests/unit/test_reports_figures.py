@@ -3,12 +3,12 @@
 import msgspec
 import plotly.graph_objects as go
 import pytest
-import reportcase
 
 from esprof.analyzers.finding import PARTS
 from esprof.analyzers.report import Bar
 from esprof.reports import figures
 from esprof.reports.classes import CLASSES, time_class
+from tests import reportcase
 
 
 def charts(report):

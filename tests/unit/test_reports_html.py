@@ -6,12 +6,12 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
-import reportcase
-from goldfile import assert_gold
 from plotly.offline import get_plotlyjs
 
 from esprof.errors import OutputError
 from esprof.reports.html import render_html, write_report
+from tests import reportcase
+from tests.goldfile import assert_gold
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 

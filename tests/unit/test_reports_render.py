@@ -3,10 +3,10 @@
 import json
 
 import pytest
-import reportcase
 
 from esprof.errors import UsageError
 from esprof.reports import render
+from tests import reportcase
 
 
 def test_text_holds_the_diagnosis_and_the_replay():

@@ -4,14 +4,14 @@ import io
 
 import msgspec
 import pytest
-import reportcase
-from goldfile import assert_gold
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
 from esprof.reports import terminal
 from esprof.reports.terminal import Screen
+from tests import reportcase
+from tests.goldfile import assert_gold
 
 COLOUR = Screen(width=100, colour=True)
 

@@ -1,0 +1,88 @@
+"""`esprof demo`: a fault that is planted is found, on the rank where it was planted, and none where there is none."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.recordcase import ESPROF, Ended, run
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A demo that has run, and the diagnosis that it printed."""
+
+    ended: Ended
+    diagnosis: dict[str, Any]
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        return self.diagnosis["findings"]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Runs the demo with a fault on a rank; once for each pair, as it takes some seconds."""
+    seen: dict[tuple[str, int], Demo] = {}
+
+    def run_demo(fault: str, rank: int) -> Demo:
+        if (fault, rank) not in seen:
+            out = tmp_path_factory.mktemp("demo") / "out"
+            ended = run([*ESPROF, "demo", f"--fault={fault}", f"--rank={rank}", "-o", str(out), "--json"], out)
+            assert ended.code == 0, ended.stderr
+            seen[fault, rank] = Demo(ended, json.loads(ended.stdout))
+        return seen[fault, rank]
+
+    return run_demo
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("fault", "family"), [("slow-loader", "ESP1"), ("slow-rank", "ESP2")])
+def test_the_planted_fault_is_the_first_finding_on_its_rank(demo, fault, family, rank):
+    found = demo(fault, rank)
+    first = found.findings[0]
+    assert first["id"].startswith(family), found.findings
+    assert first["ranks"] == [rank]
+    assert first["saving_pct"] > 10
+    assert [finding["saving_us"] for finding in found.findings] == sorted(
+        (finding["saving_us"] for finding in found.findings), reverse=True
+    )
+
+
+def test_without_a_fault_neither_is_found_above_5_percent(demo):
+    large = [f for f in demo("none", 1).findings if f["id"].startswith(("ESP1", "ESP2")) and f["saving_pct"] > 5]
+    assert large == []
+
+
+def test_neither_the_faults_name_nor_its_rank_reaches_the_run(demo):
+    """All that differs between the commands is the name of a temporary folder."""
+    runs = [demo("slow-loader", rank).ended.run for rank in (0, 1)]
+    commands = [[word for word in run.meta.command if not word.startswith("--config=")] for run in runs]
+    assert commands[0] == commands[1]
+    for run_ in runs:
+        said = " ".join(run_.meta.command)
+        assert "slow" not in said
+        assert "loader" not in said
+
+
+def test_the_demo_says_where_its_report_lies(demo):
+    ended = demo("slow-loader", 1).ended
+    assert (ended.out / "report.html").stat().st_size > 100_000
+    assert str(ended.out / "report.html") in ended.stderr
+
+
+def test_the_jobs_own_output_stays_off_stdout_under_json(demo):
+    ended = demo("slow-loader", 1).ended
+    assert "loss" in ended.stderr
+    assert "loss" not in ended.stdout
+
+
+def test_the_demo_refuses_to_overwrite(demo):
+    out = demo("slow-loader", 1).ended.out
+    again = run([*ESPROF, "demo", "-o", str(out)])
+    assert again.code == 1
+    assert "already exists" in again.stderr
+    assert "--force" in again.stderr
