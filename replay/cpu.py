@@ -135,7 +135,7 @@ class CpuThread:
             return
         name = events.name[row]
         if row in self.gloo.issues:
-            self._add(name, Cls.COMPUTE if self.computes else Cls.CPU, item.end, row)
+            self._issue(item)
             return
         call = call_name(name)
         if rules.HIDES_WAIT.match(call):
@@ -154,6 +154,20 @@ class CpuThread:
             label = f"{name} {events.name[launched.row]}" if launched is not None else name
             node = self._add(label, Cls.LAUNCH if launched is not None else Cls.CPU, item.end, row)
             self._queue_behind(row, node)
+
+    def _issue(self, item: Item) -> None:
+        """A call that issues a collective. One that returns right when its transfer is done has waited for it: it blocks,
+        or its thread shares a core with the transfer's."""
+        name, issued = self.events.name[item.row], self.gloo.issues[item.row]
+        cls = Cls.COMPUTE if self.computes else Cls.CPU
+        if item.end - item.start <= rules.LONG_CALL or not 0 <= item.end - issued.end <= rules.SYNC_LATE:
+            self._add(name, cls, item.end, item.row)
+            return
+        own = rules.BLOCKING_OWN
+        node = self._add(name, cls, item.end, item.row, own=own)
+        self.builder.link(issued.last, node, Edge.INFERRED, item.end - own - issued.end)
+        self.builder.counts["waits"] += 1
+        self.builder.counts["waits_inferred"] += 1
 
     def _queue_behind(self, row: int, node: int) -> None:
         """A launch that found room in the queue needs it all the same when the GPU gets slower."""

@@ -22,8 +22,10 @@ class Awaited:
     transfers: list[int]
 
 
-@dataclass
-class _Issued:
+@dataclass(frozen=True)
+class Issued:
+    """A collective and the call that issued it: when that was, when it ran, and its first and last node."""
+
     tid: int
     issued: Ns
     start: Ns
@@ -34,12 +36,11 @@ class _Issued:
 
 @dataclass
 class GlooWork:
-    """The CPU collectives of one rank. `issues` are the rows of the `c10d::` calls, each with its transfer."""
+    """The CPU collectives of one rank. `issues` maps the rows of the `c10d::` calls to what they issued."""
 
-    issues: dict[int, int] = field(default_factory=dict)
-    pending: dict[int, list[_Issued]] = field(default_factory=lambda: defaultdict(list))
+    issues: dict[int, Issued] = field(default_factory=dict)
+    pending: dict[int, list[Issued]] = field(default_factory=lambda: defaultdict(list))
     """By issuing thread, what it has not yet been seen to wait for."""
-    all: list[_Issued] = field(default_factory=list)
 
     def awaited(self, tid: int, begin: Ns, until: Ns, *, after_backward: bool) -> Awaited | None:
         """What thread `tid` waits for in its gap [begin, until], if it does.
@@ -72,12 +73,10 @@ def add_gloo_work(
         if tid not in lanes:
             lanes[tid] = builder.add_lane(events.rank, "comm", "comm")
         nodes[row] = add_transfer(builder, lanes[tid], events, row, matched.get(row), joins)
-    work.issues = _issuing_calls(events, rows)
-    for call, row in work.issues.items():
-        first, last = nodes[row]
-        issued = _Issued(events.tid[call], events.start[call], events.start[row], events.end[row], first, last)
+    for call, row in _issuing_calls(events, rows).items():
+        issued = Issued(events.tid[call], events.start[call], events.start[row], events.end[row], *nodes[row])
+        work.issues[call] = issued
         work.pending[issued.tid].append(issued)
-        work.all.append(issued)
     return work
 
 
@@ -103,8 +102,9 @@ def _issuing_calls(events: RankEvents, rows: list[int]) -> dict[int, int]:
 
 def link_issues(builder: GraphBuilder, work: GlooWork, lane_of: dict[int, int]) -> None:
     """Tie each transfer to the call that issued it, with the hand-over latency that this rank shows."""
-    latency = int(median(max(0, issued.start - issued.issued) for issued in work.all)) if work.all else 0
-    for issued in work.all:
+    found = list(work.issues.values())
+    latency = int(median(max(0, issued.start - issued.issued) for issued in found)) if found else 0
+    for issued in found:
         lane = lane_of.get(issued.tid)
         source = builder.ending_by(lane, issued.issued) if lane is not None else None
         if source is not None:

@@ -45,6 +45,16 @@ def test_the_wait_for_collectives_keeps_no_time_of_its_own():
     assert built.counts["waits_inferred"] == 2
 
 
+def test_a_call_that_returns_with_its_transfer_waited_for_it():
+    rows = [step(1, 0, 10_000), op("a", 0, 1_000), *gloo(1_000, 1_010, 6_000), op("b", 6_020, 3_980)]
+    next(row for row in rows if row.name.startswith("c10d")).dur = 5_010
+    run = run_of({0: rows, 1: rows})
+    dfg = build(run)
+    assert dfg.dur_ns[node(dfg, 0, "c10d::allreduce_")] == 20_000
+    (answer,) = what_if(run, dfg, ["network=2x"])
+    assert answer.predicted_us == pytest.approx(10_000 - 4_990 / 2)
+
+
 def test_replay_without_residuals_still_gives_the_step():
     dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
     assert replay(dfg, residual_ns=strict_residuals(dfg)).step_ns().tolist() == [50 * MS]

@@ -3,13 +3,13 @@
 import json
 from decimal import Decimal
 
-import kineto_case as case
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.errors import InputError, UsageError
 from esprof.trace.kineto import read_trace
+from tests import kineto_case as case
 from tests.kineto_case import BACKWARD, EPOCH_US, GLOO, MAIN, comms, document, kernel, launch, row, step
 
 EPOCH_NS = EPOCH_US * 1000

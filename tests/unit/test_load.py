@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import kineto_case as case
 import pytest
 
 from esprof import load
@@ -12,6 +11,7 @@ from esprof.trace.load import load as load_function
 from esprof.trace.run import RankMeta, RunMeta
 from esprof.trace.rundir import write_run
 from esprof.trace.schema import EVENTS, table
+from tests import kineto_case as case
 from tests.kineto_case import document, row, step
 
 
