@@ -62,7 +62,7 @@ def main() -> None:
     """Entry point: run the verb, print its error if it has one, exit."""
     try:
         code = root.main(standalone_mode=False)
-        _close_stdout()
+        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else EXIT_OK)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -76,13 +76,17 @@ def main() -> None:
         click.echo("esprof: stopped", err=True)
         sys.exit(128 + 2)
     except BrokenPipeError:
-        # The reader of our output went away (`esprof … | head`): that is no error, but Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()  # The reader of our output went away (`esprof … | head`): that is no error of ours to tell.
+        sys.exit(EXIT_ERROR)
+    except OSError as error:
+        _forget_stdout()
+        click.echo(f"esprof: output cannot be written: {_shown(error.strerror or str(error))}", err=True)
         sys.exit(EXIT_ERROR)
 
 
-def _close_stdout() -> None:
-    sys.stdout.flush()
+def _forget_stdout() -> None:
+    """Keep Python from trying, and complaining, once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _shown(message: str) -> str:
