@@ -3,7 +3,7 @@
 Strict decoding is several times faster and comes first; this is for the file in which it fails.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -16,7 +16,7 @@ class Misfits:
     """Values that were left out: how many, and what was wrong with the first."""
 
     count: int = 0
-    first: str = field(default="")
+    first: str = ""
 
     def note(self, error: msgspec.ValidationError) -> Any:
         self.count += 1

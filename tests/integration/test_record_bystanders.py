@@ -170,6 +170,15 @@ def test_a_rank_whose_trace_is_lost_is_named_and_the_other_kept(tmp_path):
     assert {(warning.code, warning.ranks) for warning in load(tmp_path / "run").warnings} == {("rank-unreadable", (1,))}
 
 
+def test_a_recorder_that_cannot_write_ends_and_stops_its_profiler(tmp_path):
+    command = ["sh", "-c", 'ulimit -f 4; exec "$@"', "limited", *job("profiler_state.py")]
+    ended = record(tmp_path / "run", command, steps=1000)
+    assert ended.code == 0
+    assert ended.stdout == run(job("profiler_state.py")).stdout == "profiled at the end: False\n"
+    assert ended.stderr.count("the job goes on") == 1
+    assert "File too large" in ended.stderr
+
+
 def test_a_recorder_that_loses_its_folder_ends_and_the_job_goes_on(tmp_path):
     command = job("train.py", "--steps", 40, "--pause", 0.02)
     process = started(recording(tmp_path / "run", command), lines=3)

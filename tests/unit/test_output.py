@@ -3,7 +3,6 @@
 import os
 import stat
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -75,12 +74,6 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     reader.join(10)
     assert read == [b"through"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
-
-
-def test_a_device_is_not_replaced():
-    claim(Path(os.devnull), force=False)
-    write_bytes(Path(os.devnull), b"gone")
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
 def test_claim(tmp_path):

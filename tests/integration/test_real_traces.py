@@ -1,0 +1,289 @@
+"""Traces recorded on real GPUs by other projects: every answer holds its contract, and finds what is known of each job.
+
+The sets and their truths are described in the README beside them; here they are read where they lie.
+"""
+
+import functools
+import gzip
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esprof import load
+from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.finding import PARTS
+from esprof.replay.answering import answer, replay_run
+from esprof.replay.rank_events import step_borders
+from esprof.types import NS_PER_MS
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not TRACES.is_dir(), reason=f"{TRACES} is absent: these are no part of the project"),
+]
+
+SLEEP = ("torchrec-4xv100/long_a2a_1", "torchrec-4xv100/sleep_after_backward")
+"""Rank 2 sleeps for a second in each step; in the other torchrec runs for 20 ms."""
+
+TORCHREC = (*SLEEP, *(f"torchrec-4xv100/{name}" for name in ("long_a2a_3", "long_a2a_5", "long_a2a_5_qcomm")))
+MEGATRON = "megatron-tp8"
+LOADER = "dataloader-w0"
+NANOSECONDS = "hta/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"
+SINGLE = (LOADER, "hta/df_index_resolver.json.gz", "hta/nccl_data.json.gz", NANOSECONDS)
+SETS = (MEGATRON, *TORCHREC, *SINGLE)
+
+RESOURCES = ("gpu", "cpu", "network")
+SCENARIOS = (
+    "gpu=1x",
+    *(f"{resource}={factor}x" for resource in RESOURCES for factor in ("0.5", "2")),
+    "straggler=fix",
+    "data=0",
+    "overlap=perfect",
+)
+
+
+@functools.cache
+def replayed(name):
+    return replay_run(load(TRACES / name))
+
+
+@functools.cache
+def replay_of(name):
+    return answer(replayed(name), SCENARIOS)
+
+
+@functools.cache
+def diagnosis_of(name):
+    return diagnose(replayed(name))
+
+
+def predicted_us(name, spec):
+    (scenario,) = [scenario for scenario in replay_of(name).what_if if scenario.spec == spec]
+    return scenario.predicted_us
+
+
+def findings(name, family):
+    return [finding for finding in diagnosis_of(name).findings if finding.id.startswith(family)]
+
+
+every_set = pytest.mark.parametrize("name", SETS)
+
+
+# The contract
+
+REPLAY_KEYS = {
+    "": "world_size steps prediction explained_pct critical_path what_if coverage graph timing_s warnings",
+    "steps": "step measured_us replayed_us error_pct",
+    "prediction": "fit_steps held_out",
+    "prediction.held_out": "step measured_us predicted_us error_pct",
+    "critical_path": "span_us classes by_rank",
+    "critical_path.classes": "compute communication wait cpu host_gap data launch allocator contention residual",
+    "critical_path.by_rank": "rank us pct",
+    "what_if": "spec predicted_us speedup low_us high_us answered reason",
+    "graph": "nodes edges",
+    "timing_s": "read build replay",
+}
+DIAGNOSE_KEYS = {
+    "": "verdict findings",
+    "findings": "id title severity ranks saving_us saving_pct confidence evidence advice command",
+}
+
+
+def holds(value, keys):
+    """Assert that `value` has all `keys`: a path into it -> the names that must stand there."""
+    for path, names in keys.items():
+        found = [value]
+        for part in filter(None, path.split(".")):
+            found = [item for one in found for item in (one[part] if isinstance(one[part], list) else [one[part]])]
+        for one in found:
+            assert set(names.split()) <= set(one), path
+
+
+def as_json(struct):
+    return json.loads(msgspec.json.encode(struct))
+
+
+@every_set
+def test_replay_answers_with_every_field(name):
+    value = as_json(replay_of(name))
+    assert next(iter(value.items())) == ("schema", "esprof.replay/1")
+    holds(value, REPLAY_KEYS)
+    assert set(value["critical_path"]["classes"]) == set(REPLAY_KEYS["critical_path.classes"].split())
+    assert value["steps"]
+    assert value["graph"]["nodes"] > len(value["steps"])
+    for scenario in value["what_if"]:
+        assert (scenario["predicted_us"] is None) == (not scenario["answered"])
+        assert (scenario["reason"] is None) == scenario["answered"]
+
+
+@every_set
+def test_diagnose_answers_with_every_field(name):
+    value = as_json(diagnosis_of(name))
+    assert next(iter(value.items())) == ("schema", "esprof.diagnose/1")
+    holds(value, DIAGNOSE_KEYS)
+    savings = [finding["saving_us"] for finding in value["findings"]]
+    assert savings == sorted(savings, reverse=True)
+    assert value["verdict"].endswith(".")
+
+
+@pytest.mark.parametrize(("verb", "keys"), [("replay", REPLAY_KEYS), ("diagnose", DIAGNOSE_KEYS)])
+def test_the_command_answers_as_the_library_does(verb, keys):
+    name = SLEEP[0]
+    command = [Path(sys.executable).parent / "esprof", verb, TRACES / name, "--json"]
+    command += [part for spec in SCENARIOS for part in ("--what-if", spec)] if verb == "replay" else []
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    value = json.loads(result.stdout)
+    holds(value, keys)
+    known = as_json(replay_of(name) if verb == "replay" else diagnosis_of(name))
+    assert {key: value[key] for key in value if key != "timing_s"} == {k: known[k] for k in known if k != "timing_s"}
+    assert result.stderr == ""
+
+
+# What must hold of any run
+
+
+@every_set
+def test_the_critical_path_is_a_partition_of_the_steps(name):
+    path = replay_of(name).critical_path
+    assert sum(path.classes.values()) == pytest.approx(path.span_us, abs=0.01)
+    assert sum(share.us for share in path.by_rank) == pytest.approx(path.span_us, abs=0.01)
+    assert min(path.classes.values()) >= 0
+    assert path.span_us * 1000 <= wall_ns(name) + 1
+
+
+def wall_ns(name):
+    """From when the first rank enters a stretch of steady steps to when the last one leaves it, summed over stretches."""
+    mine = replayed(name)
+    shift = {rank: offset.shift_ns for rank, offset in mine.built.offsets.items()}
+    borders = [
+        {step: (begin + shift[rank], end + shift[rank]) for step, (begin, end) in step_borders(mine.run, rank).items()}
+        for rank in mine.run.ranks
+    ]
+    kept = mine.steady.kept
+    breaks = [0, *(i + 1 for i, (one, other) in enumerate(pairwise(kept)) if other != one + 1), len(kept)]
+    return sum(
+        max(of[kept[last - 1]][1] for of in borders) - min(of[kept[first]][0] for of in borders)
+        for first, last in pairwise(breaks)
+    )
+
+
+@every_set
+def test_the_parts_of_a_step_sum_to_it_exactly(name):
+    for part in diagnosis_of(name).breakdown:
+        values = [getattr(part, column) for column in PARTS]
+        assert min(values) >= 0
+        assert round(sum(values), 3) == part.step_us
+
+
+@every_set
+def test_replay_reproduces_every_steady_step(name):
+    found = replay_of(name)
+    assert max(abs(step.error_pct) for step in found.steps) <= 0.1
+    assert abs(found.strict_error_pct) <= 1
+    assert found.explained_pct >= 75
+
+
+@every_set
+def test_nothing_faster_changes_nothing(name):
+    assert predicted_us(name, "gpu=1x") == replay_of(name).step_us
+
+
+@every_set
+@pytest.mark.parametrize("resource", RESOURCES)
+def test_more_of_a_resource_is_never_slower(name, resource):
+    less, more = predicted_us(name, f"{resource}=0.5x"), predicted_us(name, f"{resource}=2x")
+    if less is None:
+        assert more is None
+        assert resource == "network"  # Where one rank has no peers.
+    else:
+        assert less >= replay_of(name).step_us >= more
+
+
+# What is known of these jobs
+
+
+@pytest.mark.parametrize("name", TORCHREC)
+def test_the_rank_that_sleeps_is_named(name):
+    assert [finding.ranks for finding in findings(name, "ESP2")] == [(2,)]
+
+
+@pytest.mark.parametrize("name", SLEEP)
+def test_a_sleep_of_a_second_is_priced(name):
+    (finding,) = findings(name, "ESP2")
+    assert finding.id == "ESP201"
+    assert 0.9e6 <= finding.saving_us <= 1.1e6
+    assert diagnosis_of(name).findings[0] == finding
+    gain_us = replay_of(name).step_us - predicted_us(name, "straggler=fix")
+    assert 0.94e6 <= gain_us <= 1.05e6
+
+
+@pytest.mark.parametrize("name", TORCHREC[2:])
+def test_a_step_stopped_by_the_allocator_is_left_out_and_named(name):
+    (left_out,) = replay_of(name).left_out
+    assert "allocator" in left_out.reason
+    assert left_out.measured_us > 2 * replay_of(name).step_us
+    assert findings(name, "ESP5")
+
+
+def test_the_worst_of_eight_starved_ranks_are_named():
+    (finding,) = findings(MEGATRON, "ESP2")
+    assert finding.ranks == (0, 6)
+    path = replay_of(MEGATRON).critical_path
+    assert max(path.by_rank, key=lambda share: share.us).rank == 0
+    assert len(findings(MEGATRON, "ESP4")) == 1
+
+
+def test_a_loader_without_workers_is_named_and_priced():
+    (finding,) = findings(LOADER, "ESP1")
+    assert (finding.id, finding.ranks) == ("ESP101", (0,))
+    (part,) = diagnosis_of(LOADER).breakdown
+    assert 57_000 <= part.input_stall <= 73_000
+    assert diagnosis_of(LOADER).findings[0] == finding
+    assert 50_000 <= replay_of(LOADER).step_us - predicted_us(LOADER, "data=0") <= 73_000
+
+
+def test_a_full_launch_queue_does_not_hide_a_busy_gpu():
+    """Its GPU works 93.7 ms of each 95.7 ms: at half the speed a step cannot take less than twice that."""
+    assert predicted_us(NANOSECONDS, "gpu=0.5x") >= 175_000
+    assert findings(NANOSECONDS, "ESP4") == []
+
+
+@pytest.mark.parametrize("name", SINGLE[1:3])
+def test_one_rank_of_two_says_what_it_cannot_know(name):
+    assert replay_of(name).coverage.missing_ranks
+    assert {finding.id for finding in findings(name, "ESP9")} == {"ESP902", "ESP903"}
+    assert not next(s for s in replay_of(name).what_if if s.spec == "straggler=fix").answered
+
+
+# A clock that is wrong
+
+
+def on_hosts_of_their_own(source, target, ahead_us):
+    """Copy traces, each to a host of its own, with clocks ahead by `ahead_us[rank]`."""
+    for file in sorted(source.iterdir()):
+        content = json.loads(gzip.decompress(file.read_bytes()))
+        rank = content["distributedInfo"]["rank"]
+        content["host_name"] = f"node{rank}"
+        for row in content["traceEvents"]:
+            if row.get("ph") == "X":
+                row["ts"] += ahead_us.get(rank, 0)
+        (target / f"rank{rank}.json").write_text(json.dumps(content))
+    return load(target)
+
+
+@pytest.mark.parametrize(("name", "rank"), [(TORCHREC[2], 1), (MEGATRON, 6)])
+def test_a_clock_20_ms_ahead_is_set_back(tmp_path, name, rank):
+    skewed = replay_run(on_hosts_of_their_own(TRACES / name, tmp_path, {rank: 20_000}))
+    found = answer(skewed)
+    (warning,) = [warning for warning in found.warnings if warning.code == "clock-shifted"]
+    assert warning.ranks == (rank,)
+    assert skewed.built.offsets[rank].shift_ns == pytest.approx(-20 * NS_PER_MS, abs=NS_PER_MS / 10)
+    assert max(abs(step.error_pct) for step in found.steps) <= 1
+    assert abs(found.strict_error_pct) <= 1
+    assert found.step_us == pytest.approx(replay_of(name).step_us, rel=0.01)
