@@ -103,7 +103,7 @@ PAGES: dict[str, Page] = {
             "The host limits the step",
             "The GPU finishes its work and waits for the CPU to launch more.",
             "`host_share` is the share of the step in which the CPU works and its GPU has nothing to do.",
-            "Replay makes CPU work, gaps and launches twice as fast.",
+            "Replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or I/O.",
             "torch.compile, CUDA graphs, fused optimizers, larger batches, no synchronisation within the step.",
         ),
         Page(

@@ -80,7 +80,7 @@ def replay_run(run: Run, read_s: float = 0.0) -> Replayed:
         oracle=oracle,
         path=tuple(path),
         timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
-        warnings=run.warnings + _clock_warnings(built) + _sum_warnings(built),
+        warnings=run.warnings + _clock_warnings(built) + _count_warnings(built),
     )
 
 
@@ -171,12 +171,13 @@ def _clock_warnings(built: Built) -> tuple[Warning, ...]:
     )
 
 
-def _sum_warnings(built: Built) -> tuple[Warning, ...]:
-    seen, matched = built.counts["collectives"], built.counts["collectives_matched"]
-    if not seen or matched == seen:
-        return ()
-    return (
-        Warning(
-            "collectives-unmatched", f"{seen - matched} of {seen} collective calls have no counterpart on all ranks"
-        ),
-    )
+def _count_warnings(built: Built) -> tuple[Warning, ...]:
+    counts, found = built.counts, []
+    seen, matched = counts["collectives"], counts["collectives_matched"]
+    if matched < seen:
+        text = f"{seen - matched} of {seen} collective calls have no counterpart on all ranks"
+        found.append(Warning("collectives-unmatched", text))
+    if counts["edges_dropped"]:
+        text = f"{counts['edges_dropped']} dependencies formed a cycle and were dropped: events may be missing"
+        found.append(Warning("cycle-broken", text))
+    return tuple(found)

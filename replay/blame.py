@@ -31,7 +31,8 @@ class Arrivals:
             return excess
         order = np.sort(np.where(np.isnan(self.arrived_ns), -np.inf, self.arrived_ns), axis=1)
         last = np.nanargmax(self.arrived_ns, axis=1)
-        excess[np.arange(len(last)), last] = order[:, -1] - order[:, -2]
+        # One arrival alone (the others launched it in another step) has nobody to be late for.
+        excess[np.arange(len(last)), last] = np.where(np.isfinite(order[:, -2]), order[:, -1] - order[:, -2], 0)
         return excess
 
 

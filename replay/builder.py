@@ -6,11 +6,16 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from esprof.errors import InputError
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import residuals
 from esprof.types import Bytes, Ns, Rank
+
+_DOUBTFUL = ({Edge.INFERRED, Edge.WAIT}, {Edge.THREAD}, {Edge.RENDEZVOUS})
+"""Kinds of edges by which a cycle is broken, the least certain first."""
 
 JOIN_LANE = -1
 """Lane of the join of a collective, which belongs to no rank."""
@@ -92,7 +97,7 @@ class GraphBuilder:
         return self.members[lane][at - 1] if at else None
 
     def compile(self, marks: StepMarks) -> Dfg:
-        """Renumber topologically, measure the residuals, and freeze. Raises InputError on a cycle of recorded edges."""
+        """Renumber topologically, measure the residuals, and freeze. Raises InputError on a cycle that is beyond doubt."""
         start = np.array(self.start, np.int64)
         t0 = int(start.min())
         order = self._topological(start)
@@ -134,7 +139,7 @@ class GraphBuilder:
         )
 
     def _topological(self, start: np.ndarray) -> np.ndarray:
-        """Kahn's order, earliest recorded start first, ties by id. Breaks a cycle by dropping inferred edges in it."""
+        """Kahn's order, earliest recorded start first, ties by id; cycles are broken at their most doubtful edges."""
         followers: dict[int, list[int]] = defaultdict(list)
         missing = [0] * len(start)
         for source, target in self.edges:
@@ -152,22 +157,25 @@ class GraphBuilder:
                 if missing[target] == 0:
                     heapq.heappush(ready, (starts[target], target))
         if len(order) < len(starts):
-            self._break_cycle({node for node, count in enumerate(missing) if count > 0})
+            self._break_cycles()
             return self._topological(start)
         return np.array(order, np.int64)
 
-    def _break_cycle(self, stuck: set[int]) -> None:
-        guesses = (Edge.INFERRED, Edge.WAIT)
-        doubtful = [
-            (source, target)
-            for (source, target), (_, kind) in self.edges.items()
-            if source in stuck and target in stuck and kind in guesses
-        ]
-        if not doubtful:
-            raise InputError("the recorded dependencies form a cycle", remedy="Are these traces of one run?")
-        for pair in doubtful:
-            del self.edges[pair]
-        self.counts["edges_dropped"] += len(doubtful)
+    def _break_cycles(self) -> None:
+        """Drop the most doubtful edges of each cycle: guesses first, then collectives that can only be matched wrongly."""
+        pairs = np.array(list(self.edges), np.int64)
+        ones, size = np.ones(len(pairs), np.int8), len(self.start)
+        graph = coo_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(size, size))
+        component = connected_components(graph, directed=True, connection="strong")[1]
+        in_cycle = pairs[component[pairs[:, 0]] == component[pairs[:, 1]]]
+        for doubtful in _DOUBTFUL:
+            dropped = [pair for s, t in in_cycle if self.edges[pair := (int(s), int(t))][1] in doubtful]
+            for pair in dropped:
+                del self.edges[pair]
+            self.counts["edges_dropped"] += len(dropped)
+            if dropped:
+                return
+        raise InputError("the recorded dependencies form a cycle", remedy="Are these traces of one run?")
 
     def _keys(self) -> np.ndarray:
         """One number a (lane role, name, neighbour before, occurrence in the step), the same on every rank."""

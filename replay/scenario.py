@@ -156,6 +156,9 @@ def fix_stragglers(
         found &= dfg.of(*classes)
     dur = now.dur_ns.copy()
     dur[found] = np.rint(peers[found]).astype(np.int64)
+    # An allocator call stops its device until all work on it is done: the peers' may be long for waiting for this rank.
+    longer = found & dfg.of(Cls.ALLOCATOR) & (dur > now.dur_ns)
+    dur[longer] = now.dur_ns[longer]
     note = f"rank {', '.join(map(str, slow))} as fast as its peers; {100 * share:.0f} % of the time matched"
     return Durations(dur, now.residual_ns, note)
 

@@ -62,4 +62,4 @@ def measured_ns(run: Run, steps: tuple[int, ...], shift: dict[Rank, Ns]) -> np.n
     borders = {rank: step_borders(run, rank) for rank in run.ranks}
     enter = [max(borders[rank][step][0] + shift.get(rank, 0) for rank in run.ranks) for step in steps]
     leave = [max(borders[rank][step][1] + shift.get(rank, 0) for rank in run.ranks) for step in steps]
-    return np.array(leave, np.int64) - np.array(enter, np.int64)
+    return np.maximum(np.array(leave, np.int64) - np.array(enter, np.int64), 1)

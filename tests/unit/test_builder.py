@@ -28,12 +28,33 @@ def test_a_cycle_of_guesses_loses_its_guesses_and_says_so():
     assert builder.counts["edges_dropped"] == 1
 
 
+def test_what_follows_a_cycle_keeps_its_guesses():
+    builder, main, other = two_lanes()
+    a = builder.add(main, "a", Cls.CPU, 0, 10)
+    b = builder.add(other, "b", Cls.CPU, 5, 10)
+    later = builder.add(main, "later", Cls.CPU, 40, 10)
+    builder.link(a, b, Edge.LAUNCH)
+    builder.link(b, a, Edge.INFERRED)
+    builder.link(b, later, Edge.INFERRED)
+    assert compiled(builder).edges == 3
+    assert (b, later) in builder.edges
+
+
+def test_collectives_that_can_only_be_matched_wrongly_come_apart():
+    builder, main, other = two_lanes()
+    a = builder.add(main, "a", Cls.CPU, 0, 10)
+    b = builder.add(other, "b", Cls.CPU, 5, 10)
+    builder.link(a, b, Edge.RENDEZVOUS)
+    builder.link(b, a, Edge.LAUNCH)
+    assert compiled(builder).edges == 1
+
+
 def test_a_cycle_of_recorded_edges_is_an_error():
     builder, main, other = two_lanes()
     a = builder.add(main, "a", Cls.CPU, 0, 10)
     b = builder.add(other, "b", Cls.CPU, 5, 10)
     builder.link(a, b, Edge.LAUNCH)
-    builder.link(b, a, Edge.RENDEZVOUS)
+    builder.link(b, a, Edge.SYNC)
     with pytest.raises(InputError, match="cycle"):
         compiled(builder)
 
