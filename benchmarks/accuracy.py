@@ -28,8 +28,12 @@ residual nor contention. *unseen*: error of steps predicted from durations fitte
 mean and worst, beside the error of the *naive* guess, the median of the fitted steps. An unseen step of a job that keeps a
 backlog on its GPUs depends on the step before it: there, durations alone cannot tell.
 
-| run | ranks | steady steps | mean step ms | kept % | strict % | explained % | unseen % | naive % |
-|---|--:|--:|--:|--:|--:|--:|--:|--:|
+The `gpt-2xgloo` rows are the demo's job on two ranks that shared a machine of 2 cores, recorded with
+`esprof record --steps 24`: even, with a slow loader on one rank, and with a slow rank. The others are public traces of other
+projects: Megatron from astra-sim (MIT), DLRM from torchrec (BSD-3), ResNet50 from kineto (BSD-3), and HTA's test data (MIT).
+
+| run | device | ranks | steady steps | mean step ms | kept % | strict % | explained % | unseen % | naive % |
+|---|---|--:|--:|--:|--:|--:|--:|--:|--:|
 """
 
 
@@ -45,7 +49,7 @@ def main() -> None:
         name = "/".join(Path(source).parts[-2:]) if run.path else source
         for figure in figures(name, answer):
             print(json.dumps(figure), flush=True)
-        rows.append(row(name, answer))
+        rows.append(row(name, run.meta.ranks[0].device or "?", answer))
     if options.write:
         options.write.write_text(HEADER + "\n".join(rows) + "\n")
         print(f"Wrote {options.write}", file=sys.stderr)
@@ -76,12 +80,12 @@ def figures(name: str, answer: ReplayAnswer) -> Iterator[dict[str, Any]]:
         yield {"name": figure, "value": value, "unit": "%", "context": context}
 
 
-def row(name: str, answer: ReplayAnswer) -> str:
+def row(name: str, device: str, answer: ReplayAnswer) -> str:
     unseen, naive = unseen_errors(answer)
     kept = max(abs(step.error_pct) for step in answer.steps)
     pair = [f"{mean(errors):.1f}, {max(errors):.1f}" if errors else "–" for errors in (unseen, naive)]
     cells = [
-        name, str(answer.world_size), str(len(answer.steps)), f"{answer.step_us / 1e3:.1f}", f"{kept:.3f}",
+        name, device, str(answer.world_size), str(len(answer.steps)), f"{answer.step_us / 1e3:.1f}", f"{kept:.3f}",
         f"{answer.strict_error_pct:+.3f}", f"{answer.explained_pct:.1f}", *pair,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"

@@ -258,8 +258,8 @@ class CpuThread:
         waited = self.gloo.awaited(self.tid, begin, until, after_backward=_is_backward(self._previous))
         if waited is not None:
             node = self._add("wait for collectives", Cls.WAIT, waited.until, own=0)
-            for transfer in waited.transfers:
-                self.builder.link(transfer, node, Edge.INFERRED)
+            for collective in waited.collectives:
+                self.builder.link(collective.last, node, Edge.INFERRED, min(0, waited.until - collective.end))
             long = waited.until - begin > rules.LONG_CALL
             self.builder.counts["waits"] += long
             self.builder.counts["waits_inferred"] += long

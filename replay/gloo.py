@@ -1,5 +1,6 @@
 """Collectives on CPU threads (gloo): what issued them, where they run, and where the issuing thread waits for them."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import median
@@ -19,7 +20,7 @@ class Awaited:
     """Collectives that a thread waits for in a gap, and when the last of them was done."""
 
     until: Ns
-    transfers: list[int]
+    collectives: "list[Issued]"
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,19 @@ class GlooWork:
 
         The profiler does not record `Work.wait`. A gap in which an outstanding collective ends is that wait when it comes
         right after the backward pass (DDP waits for all buckets there) or when the thread goes on soon after that end.
+        The waiter may run before the transfer's own thread, which has to be scheduled again, has noted its end.
         """
-        mine = [work for work in self.pending[tid] if work.issued <= begin and work.end <= until]
+        early = rules.WAKE_UP if after_backward else rules.SYNC_EARLY
+        mine = [work for work in self.pending[tid] if work.issued <= begin and work.end <= until + early]
         ended_inside = [work for work in mine if work.end > begin]
         if not mine or (not ended_inside and not after_backward):
             return None
-        moment = max((work.end for work in ended_inside), default=begin)
+        moment = min(max((work.end for work in ended_inside), default=begin), until)
         soon = until - moment <= max(rules.WAKE_UP, (until - begin) // 2)
         if not after_backward and not soon:
             return None
         self.pending[tid] = [work for work in self.pending[tid] if work not in mine]
-        return Awaited(moment, [work.last for work in mine])
+        return Awaited(moment, mine)
 
 
 def add_gloo_work(
@@ -103,9 +106,21 @@ def _issuing_calls(events: RankEvents, rows: list[int]) -> dict[int, int]:
 def link_issues(builder: GraphBuilder, work: GlooWork, lane_of: dict[int, int]) -> None:
     """Tie each transfer to the call that issued it, with the hand-over latency that this rank shows."""
     found = list(work.issues.values())
-    latency = int(median(max(0, issued.start - issued.issued) for issued in found)) if found else 0
+    latency = _latency(found, threads=len({builder.lane[issued.first] for issued in found}))
     for issued in found:
         lane = lane_of.get(issued.tid)
         source = builder.ending_by(lane, issued.issued) if lane is not None else None
         if source is not None:
             builder.link(source, issued.first, Edge.LAUNCH, min(max(0, issued.start - issued.issued), latency))
+
+
+def _latency(found: list[Issued], threads: int) -> Ns:
+    """Median time from issue to start, of collectives that found a thread idle: the others waited for one in the queue."""
+    in_order = sorted(found, key=lambda issued: issued.issued)
+    ends = sorted(issued.end for issued in found)
+    delays = [
+        max(0, issued.start - issued.issued)
+        for number, issued in enumerate(in_order)
+        if number - bisect_right(ends, issued.issued) < threads
+    ]
+    return int(median(delays)) if delays else 0

@@ -45,6 +45,34 @@ def test_the_wait_for_collectives_keeps_no_time_of_its_own():
     assert built.counts["waits_inferred"] == 2
 
 
+def test_the_waiter_may_run_before_the_transfer_has_noted_its_end():
+    rows = ddp_rank()
+    rows[-1] = op("Optimizer.step", 43_800, 6_200)  # 0.2 ms before the transfer's recorded end
+    dfg = build(run_of({0: rows, 1: ddp_rank(slow=10)}))
+    assert dfg.recorded_ns[node(dfg, 0, "wait for collectives")] == 43_800_000
+    assert not [n for n in range(dfg.nodes) if dfg.rank[n] == 0 and dfg.cls[n] == Cls.HOST_GAP]
+
+
+def test_waiting_in_the_queue_of_busy_threads_is_no_latency():
+    """One communication thread, held by the first all-reduce until rank 1 comes; the second queues behind it. With a
+    rank 1 that is not late, nothing keeps the second from following at once."""
+
+    def rows(late: float) -> list:
+        first, second = 1_000 + late, 2_000 + late
+        return [
+            step(1, 0, 32_000),
+            op("forward", 0, 980 + late),
+            *gloo(first - 10, first, 22_000),
+            op("autograd::engine::evaluate_function: B", first + 10, 900),
+            *gloo(second - 10, max(second, 22_000), 23_000),
+            op("end", 23_010, 8_990),
+        ]
+
+    run = run_of({0: rows(0), 1: rows(20_000)})
+    (answer,) = what_if(run, build(run), ["straggler=fix"])
+    assert answer.predicted_us == pytest.approx(32_000 - 20_000, abs=50)
+
+
 def test_a_call_that_returns_with_its_transfer_waited_for_it():
     rows = [step(1, 0, 10_000), op("a", 0, 1_000), *gloo(1_000, 1_010, 6_000), op("b", 6_020, 3_980)]
     next(row for row in rows if row.name.startswith("c10d")).dur = 5_010
