@@ -27,21 +27,25 @@ class Recording:
     trouble: EsprofError | None = None
 
 
-def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool = False, stdout: int = 1) -> Recording:
-    """Run `command` with `stdout` (a file descriptor) as its standard output, and record it as the Run `out`.
+def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool = False, stdout: int = 1) -> int:
+    """Run `command` with the recorder around it, its standard output being the file descriptor `stdout`.
 
-    Raises EsprofError before the command starts: where it cannot start, or `out` is taken. Later trouble is returned,
-    for it must not hide how the command ended.
+    Returns its exit code and leaves what was noted in `out`, for `collect`. Raises EsprofError where the command cannot
+    start, or where `out` is taken.
     """
     require_torch(command[0])
     raw = _make_room(out, force) / "raw"
     try:
         raw.mkdir()
         settings.write(str(raw))
-        exit_code = run_child(command, os.environ | with_hook(os.environ, str(raw), str(HOOK)), stdout=stdout)
+        return run_child(command, os.environ | with_hook(os.environ, str(raw), str(HOOK)), stdout=stdout)
     except EsprofError:
         shutil.rmtree(out)
         raise
+
+
+def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: int) -> Recording:
+    """Make the Run of a command that `launch` ran. Trouble is returned: it must not hide how the command ended."""
     # Parquet and msgspec load only now: nothing of ours should sit in memory beside the job.
     from esprof.tracer.finalise import finalise
 
@@ -49,6 +53,8 @@ def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool
         return Recording(exit_code, finalise(out, command, exit_code, settings))
     except EsprofError as trouble:
         return Recording(exit_code, None, trouble)
+    except Exception as fault:  # noqa: BLE001  the same holds for a fault of our own
+        return Recording(exit_code, None, EsprofError(f"could not be made into a run: {fault!r}", path=out / "raw"))
 
 
 def require_torch(program: str) -> None:

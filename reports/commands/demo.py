@@ -12,11 +12,11 @@ from esprof import tracer
 from esprof.errors import EsprofError
 from esprof.output import claim
 from esprof.reports.commands.common import json_option, json_text, status, wrote
-from esprof.reports.commands.record import diagnosed, say, say_recorded, say_verdict
+from esprof.reports.commands.record import diagnosed, record, say, say_recorded, say_verdict
 from esprof.trace.run import Run
 from esprof.tracer.injected.environment import changed
 from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import Recording, launch, require_torch
+from esprof.tracer.launch import Recording, require_torch
 
 JOB = Path(tracer.__file__).parent / "demo_job.py"
 WORKERS = 2
@@ -85,7 +85,7 @@ def _record(job_config: dict[str, Any], output: Path, *, force: bool, stdout: in
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(job_config))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
-        return launch([*command, str(JOB), f"--config={file}"], output, Settings(), force=force, stdout=stdout)
+        return record([*command, str(JOB), f"--config={file}"], output, Settings(), force=force, stdout=stdout)
 
 
 def _write_report(run: Run, path: Path) -> None:

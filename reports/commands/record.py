@@ -1,6 +1,7 @@
 """`esprof record`."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from esprof.text import printable
 from esprof.trace.groups import group_name
 from esprof.trace.run import Run
 from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import Recording, launch, require_torch
+from esprof.tracer.launch import Recording, collect, launch, require_torch
 
 _DEFAULT = Settings()
 
@@ -67,7 +68,7 @@ def command(
     if not quiet:
         first, last = settings.first_timed, settings.after_timed - 1
         say(f"recording steps {first} to {last} of the job into {output}")
-    recording = launch(job, output, settings, force=force)
+    recording = record(job, output, settings, force=force)
     say_recorded(recording, quiet=quiet)
     diagnosis = diagnosed(recording) if as_json or not quiet else None
     if diagnosis is not None and as_json:
@@ -75,6 +76,13 @@ def command(
     if diagnosis is not None and not quiet:
         say_verdict(diagnosis)
     return recording.exit_code
+
+
+def record(job: Sequence[str], output: Path, settings: Settings, *, force: bool, stdout: int = 1) -> Recording:
+    """Run `job` to its end, and make its Run."""
+    exit_code = launch(job, output, settings, force=force, stdout=stdout)
+    with status("Reading what was recorded"):
+        return collect(job, output, settings, exit_code)
 
 
 def say_recorded(recording: Recording, *, quiet: bool = False) -> None:

@@ -170,6 +170,13 @@ def test_a_rank_whose_trace_is_lost_is_named_and_the_other_kept(tmp_path):
     assert {(warning.code, warning.ranks) for warning in load(tmp_path / "run").warnings} == {("rank-unreadable", (1,))}
 
 
+def test_children_forked_inside_a_window_do_not_collect_its_events(tmp_path):
+    ended = record(tmp_path / "run", job("forks.py"), warmup=1, steps=4, stack_steps=4)
+    assert ended.stdout == run(job("forks.py")).stdout
+    assert ended.stdout.count("False") == 18
+    assert len(ended.run.steps(0)) == 17
+
+
 def test_a_recorder_that_cannot_write_ends_and_stops_its_profiler(tmp_path):
     command = ["sh", "-c", 'ulimit -f 4; exec "$@"', "limited", *job("profiler_state.py")]
     ended = record(tmp_path / "run", command, steps=1000)

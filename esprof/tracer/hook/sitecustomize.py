@@ -71,7 +71,10 @@ def enter() -> None:
         leave_environment()
     if os.path.isdir(raw):
         open(os.path.join(raw, f"python.{os.getpid()}"), "a").close()
-        sys.meta_path.insert(0, WhenTorchLoads(raw))
+        if "torch" in sys.modules:
+            start_recorder(raw)
+        else:
+            sys.meta_path.insert(0, WhenTorchLoads(raw))
 
 
 def chain() -> None:

@@ -60,9 +60,9 @@ class LoaderProbe:
         original(iterator, *arguments)
 
     def _on_reset(self, original: Callable[..., None], iterator: Any, loader: Any, first_iter: bool = False) -> None:
-        if not first_iter:
-            iterator._esprof_epoch += 1
         original(iterator, loader, first_iter)
+        if not first_iter:
+            self._switch.run(_next_epoch, iterator)
 
     def _on_workers(self, original: Callable[..., None], iterator: Any, loader: Any, *arguments: Any) -> None:
         start_ns = time.time_ns()
@@ -118,9 +118,10 @@ class LoaderProbe:
             return original(fetcher, index)
         start_ns = time.time_ns()
         batch = original(fetcher, index)
-        loop = sys._getframe(2)
-        samples = _asked_for(fetcher, index) or size(batch)[0]
-        self._switch.run(self._note_fetch, fetcher, samples, loop.f_locals.get("idx"), start_ns, time.time_ns())
+        samples = self._switch.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
+        # The batch's number is known to the caller of `fetch` alone: the worker's loop, two frames up from here.
+        number = sys._getframe(2).f_locals.get("idx")
+        self._switch.run(self._note_fetch, fetcher, samples, number, start_ns, time.time_ns())
         return batch
 
     def _note_fetch(self, fetcher: Any, samples: int | None, number: int | None, start_ns: int, end_ns: int) -> None:
@@ -168,6 +169,10 @@ def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
         return around(original, self, *arguments, **options)
 
     setattr(owner, name, method)
+
+
+def _next_epoch(iterator: Any) -> None:
+    iterator._esprof_epoch += 1
 
 
 def _tasks(iterator: Any) -> dict[int, int]:

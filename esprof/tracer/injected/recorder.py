@@ -26,13 +26,11 @@ class Recorder:
     All its work at a step's border falls into the step that begins there.
     """
 
-    def __init__(
-        self, raw: str, settings: Settings, log: Log, switch: Switch, leave_environment: Callable[[], None]
-    ) -> None:
+    def __init__(self, raw: str, settings: Settings, log: Log, leave_environment: Callable[[], None]) -> None:
         self._raw = raw
         self._settings = settings
         self._log = log
-        self._switch = switch
+        self._switch = Switch("recording", log, self._drop_window)
         self._leave_environment = leave_environment
         self._pacer: weakref.ref[Optimizer] | None = None
         self._rank = 0
@@ -50,6 +48,7 @@ class Recorder:
         after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
         register_optimizer_step_post_hook(after_step)
         on_foreign_use(lambda: self._switch.run(self._yield_profiler))
+        os.register_at_fork(after_in_child=lambda: self._switch.run(self._let_go_in_child))
 
     def finish(self) -> None:
         """Close what is open: the job ends, by itself or by an exception."""
@@ -128,15 +127,25 @@ class Recorder:
 
     def _close_window(self) -> None:
         """Close the open window, and keep it if it holds a whole step."""
-        window, self._window = self._window, None
-        if window is None:
-            return
         phase, last = self._settings.phase(self._window_from), self._step - 1
-        keep = last >= self._window_from
-        window.close(keep=keep)
-        if keep:
-            self._log.write("window", phase=phase, first=self._window_from, last=last)
+        if self._window is None or last < self._window_from:
+            self._drop_window()
+            return
+        window, self._window = self._window, None
+        window.close(keep=True)
+        self._log.write("window", phase=phase, first=self._window_from, last=last)
         self._note_memory()
+
+    def _drop_window(self) -> None:
+        """Stop a profiler that would otherwise collect events to the end of the job."""
+        window, self._window = self._window, None
+        if window is not None:
+            window.close(keep=False)
+
+    def _let_go_in_child(self) -> None:
+        window, self._window = self._window, None
+        if window is not None:
+            window.let_go_in_child()
 
     def _note_memory(self) -> None:
         peak, of = identity.peak_memory()

@@ -22,7 +22,7 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> None:
         probe.install_in_worker(owner)
         return
     open(os.path.join(raw, f"torch.{os.getpid()}"), "a").close()
-    recorder = Recorder(raw, Settings.read(raw), log, Switch("recording", log), leave_environment)
+    recorder = Recorder(raw, Settings.read(raw), log, leave_environment)
     recorder.install()
     probe.install()
     atexit.register(recorder.finish)

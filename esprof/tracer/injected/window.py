@@ -1,6 +1,7 @@
 """One window of torch.profiler over a few steps, and the watch that yields the profiler to the job."""
 
 import os
+import sys
 from collections.abc import Callable
 
 import torch
@@ -24,6 +25,7 @@ class Window:
 
     def __init__(self, path: str, *, stacks: bool) -> None:
         self._path = path
+        self._stacks = stacks
         self._step: record_function | None = None
         self._started = False
         self._profile = profile(
@@ -60,6 +62,17 @@ class Window:
         if keep:
             self._profile.export_chrome_trace(f"{self._path}.part")
             os.replace(f"{self._path}.part", self._path)
+
+    def let_go_in_child(self) -> None:
+        """In a forked child, which inherits the running profiler: collect nothing there.
+
+        A loader worker would otherwise keep kilobytes of every operation until it ends. To stop the profiler is no way: it
+        would talk to the GPU, which a forked child must not.
+        """
+        if self._started:
+            torch._C._autograd._clear_callbacks()  # type: ignore[attr-defined]
+            if self._stacks:
+                sys.setprofile(None)
 
     def _end_step(self) -> None:
         if self._step is not None:
