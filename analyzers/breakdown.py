@@ -35,7 +35,7 @@ def layers(timeline: Timeline, rank: Rank) -> list[np.ndarray]:
     return [
         _intervals(timeline, device & dfg.of(Cls.COMPUTE)),
         _intervals(timeline, mine & dfg.of(Cls.COMMUNICATION)),
-        waits(timeline, rank),
+        np.concatenate([waits(timeline, rank), _intervals(timeline, mine & dfg.of(Cls.RESIDUAL))]),
         stalls(timeline, rank),
         _intervals(timeline, host & dfg.of(Cls.CPU, Cls.HOST_GAP, Cls.LAUNCH, Cls.ALLOCATOR)),
     ]

@@ -38,7 +38,8 @@ _STRAGGLER_PRICE = (
     "fixing the rank gains less than the others wait."
 )
 _STRAGGLER_EVIDENCE = (
-    "`late_ms_per_step` is by how much this rank came after the second last to collectives, summed over a step; "
+    "`late_ms_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "
+    "to its own; a delay that holds up several collectives counts once. "
     "`place` names the operation or gap where it loses most against its peers, with the Python line where a window with "
     "stacks was recorded; `saving_ms_by_cause` prices each kind of work alone."
 )

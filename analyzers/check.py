@@ -169,8 +169,8 @@ def _refuse_mismatch(baseline: Baseline, run: Baseline) -> None:
         differ.append(f"steps: {baseline.phase} in the baseline, {run.phase} in this run")
     if differ:
         raise MismatchError(
-            "the baseline is of another setting, and a difference of step times would say nothing about the code:\n  "
-            + "\n  ".join(differ),
+            "the baseline is of another setting, and a difference of step times would say nothing about the code: "
+            + "; ".join(differ),
             remedy="Save a baseline on this setting with `esprof check RUN --save-baseline FILE`.",
         )
 

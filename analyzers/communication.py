@@ -4,6 +4,7 @@ import numpy as np
 
 from esprof.analyzers.finding import Finding, RankBreakdown
 from esprof.analyzers.pricing import finding, ms, worth_naming
+from esprof.analyzers.quality import ENOUGH_EXPLAINED
 from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls
 from esprof.replay.scenario import Durations
@@ -39,7 +40,7 @@ def exposed_communication(replayed: Replayed, parts: tuple[RankBreakdown, ...]) 
             f"Transfers that nothing hides cost {saving / 1e6:.1f} ms a step",
             ranks=dfg.marks.ranks,
             saving_ns=saving,
-            confidence="high" if replayed.explained_pct >= 75 else "medium",
+            confidence="high" if replayed.explained_pct >= ENOUGH_EXPLAINED else "medium",
             evidence=evidence,
             advice="Send less (compression, lower precision, fewer synchronisations by accumulation), start earlier "
             "(smaller buckets), or use a faster link. The saving is the bound: no transfer time at all.",

@@ -3,8 +3,9 @@
 from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.communication import exposed_communication
 from esprof.analyzers.data import input_stalls
-from esprof.analyzers.finding import Diagnosis, Finding
+from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown
 from esprof.analyzers.host import allocator, host_bound
+from esprof.analyzers.pricing import listed
 from esprof.analyzers.quality import evidence_quality
 from esprof.analyzers.stragglers import stragglers
 from esprof.analyzers.throughput import throughput
@@ -25,7 +26,7 @@ def diagnose(replayed: Replayed) -> Diagnosis:
     ]
     findings.sort(key=lambda found: -found.saving_us)
     return Diagnosis(
-        verdict=_verdict(replayed, findings),
+        verdict=_verdict(replayed, findings, parts),
         findings=tuple(findings),
         step_us=us(replayed.oracle.step_ns),
         steps=replayed.steady.kept,
@@ -38,12 +39,21 @@ def diagnose(replayed: Replayed) -> Diagnosis:
     )
 
 
-def _verdict(replayed: Replayed, findings: list[Finding]) -> str:
+def _verdict(replayed: Replayed, findings: list[Finding], parts: tuple[RankBreakdown, ...]) -> str:
     step_ms = replayed.oracle.step_ns / 1e6
+    missing = tuple(sorted(set(range(replayed.run.world_size)) - set(replayed.run.ranks)))
+    caveat = f" What {listed(missing)} did is not in this run, and may be the cause." if missing else ""
     if not findings or findings[0].saving_us <= 0:
-        return f"A step takes {step_ms:.1f} ms; nothing that esprof knows would make it noticeably faster."
+        computing = sum(part.compute / part.step_us for part in parts) / len(parts)
+        return (
+            f"A step takes {step_ms:.1f} ms, {100 * computing:.0f} % of it compute; "
+            f"no cause that esprof knows costs it noticeably more.{caveat}"
+        )
     first = findings[0]
     without = step_ms - first.saving_us / 1e3
     if without <= 0:
-        return f"{first.title}. It is all of the step of {step_ms:.1f} ms."
-    return f"{first.title}. Mending it would take a step from {step_ms:.1f} to {without:.1f} ms ({step_ms / without:.2f}×)."
+        return f"{first.title}. It is all of the step of {step_ms:.1f} ms.{caveat}"
+    return (
+        f"{first.title}. Mending it would take a step from {step_ms:.1f} to {without:.1f} ms "
+        f"({step_ms / without:.2f}×).{caveat}"
+    )

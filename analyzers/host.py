@@ -4,6 +4,7 @@ import numpy as np
 
 from esprof.analyzers.finding import Finding, RankBreakdown
 from esprof.analyzers.pricing import finding, ms, worth_naming
+from esprof.analyzers.quality import ENOUGH_EXPLAINED
 from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls
 from esprof.replay.scenario import Durations
@@ -70,7 +71,7 @@ def allocator(replayed: Replayed) -> list[Finding]:
             else "The memory allocator stops steps to ask the driver for memory",
             ranks=tuple(rank for rank, total in spent.items() if total >= worst / 2),
             saving_ns=saving,
-            confidence="high" if replayed.explained_pct >= 75 else "medium",
+            confidence="high" if replayed.explained_pct >= ENOUGH_EXPLAINED else "medium",
             evidence={
                 "allocator_ms_per_step": {str(rank): ms(total / steps) for rank, total in spent.items()},
                 "outlier_steps": {

@@ -6,8 +6,9 @@ import numpy as np
 
 from esprof.analyzers.finding import Finding
 from esprof.analyzers.pricing import finding, listed, ms, worth_naming
+from esprof.analyzers.quality import ENOUGH_EXPLAINED
 from esprof.replay.answering import Replayed
-from esprof.replay.blame import arrivals, slow_ranks
+from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
 from esprof.replay.dfg import Cls
 from esprof.replay.scenario import Declined, Durations, fix_stragglers
 from esprof.types import NS_PER_MS, Rank
@@ -69,6 +70,7 @@ def stragglers(replayed: Replayed) -> list[Finding]:
     shares = {cause: _saving(replayed, ranks, cause.classes) or 0.0 for cause in CAUSES}
     cause = max(shares, key=lambda cause: shares[cause])
     margin = abs(replayed.oracle.strict_error) * replayed.oracle.step_ns
+    sure = replayed.explained_pct >= ENOUGH_EXPLAINED and len(replayed.steady.kept) >= FEW_STEPS
     evidence = _evidence(replayed, ranks)
     evidence["saving_ms_by_cause"] = {cause.phrase: ms(share) for cause, share in shares.items() if share > 0}
     evidence["place"] = {str(rank): place for rank in ranks if (place := _place(replayed, rank, cause))}
@@ -79,7 +81,7 @@ def stragglers(replayed: Replayed) -> list[Finding]:
             f"{listed(ranks).capitalize()} {'keeps' if len(ranks) == 1 else 'keep'} the others waiting: {cause.phrase}",
             ranks=ranks,
             saving_ns=saving,
-            confidence="high" if saving > 2 * margin and replayed.explained_pct >= 75 else "medium",
+            confidence="high" if sure and saving > 2 * margin else "medium",
             evidence=evidence,
             advice=cause.advice,
             command="esprof replay RUN --what-if straggler=fix",
@@ -98,15 +100,15 @@ def _saving(replayed: Replayed, ranks: tuple[Rank, ...], classes: tuple[Cls, ...
 
 
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, object]:
-    seen = arrivals(replayed.built.dfg, replayed.steady.kept)
-    excess, steps = seen.excess_ns(), len(replayed.steady.kept)
-    columns = {rank: column for column, rank in enumerate(replayed.built.dfg.marks.ranks)}
-    late = {rank: ms(excess[:, column].sum() / steps) for rank, column in columns.items()}
+    steps = replayed.steady.kept
+    seen = arrivals(replayed.built.dfg, steps)
+    late = dict(zip(seen.ranks, seen.late_ns(steps).sum(axis=0) / len(steps), strict=True))
+    last = np.bincount(seen.last(), minlength=len(seen.ranks))
     return {
-        "collectives": len(seen.collective),
-        "last_at": {str(rank): int((excess[:, columns[rank]] > 0).sum()) for rank in ranks},
-        "late_ms_per_step": {str(rank): late[rank] for rank in ranks},
-        "late_ms_per_step_other_ranks": round(sum(late[rank] for rank in columns if rank not in ranks), 3),
+        "collectives": len(seen),
+        "last_at": {str(rank): int(last[seen.ranks.index(rank)]) for rank in ranks},
+        "late_ms_per_step": {str(rank): ms(late[rank]) for rank in ranks},
+        "late_ms_per_step_other_ranks": ms(sum(value for rank, value in late.items() if rank not in ranks)),
     }
 
 

@@ -19,6 +19,7 @@ from esprof.replay.answer import (
 from esprof.replay.build import Built, build_counted
 from esprof.replay.dfg import Cls
 from esprof.replay.predict import predict
+from esprof.replay.rank_events import step_borders
 from esprof.replay.steady import SteadySteps, measured_ns, steady_steps
 from esprof.replay.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.whatif import Oracle
@@ -80,7 +81,7 @@ def replay_run(run: Run, read_s: float = 0.0) -> Replayed:
         oracle=oracle,
         path=tuple(path),
         timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
-        warnings=run.warnings + _clock_warnings(built) + _count_warnings(built),
+        warnings=run.warnings + _step_warnings(run, steady) + _clock_warnings(run, built) + _count_warnings(built),
     )
 
 
@@ -159,7 +160,22 @@ def _coverage(replayed: Replayed) -> Coverage:
     )
 
 
-def _clock_warnings(built: Built) -> tuple[Warning, ...]:
+def _step_warnings(run: Run, steady: SteadySteps) -> tuple[Warning, ...]:
+    """Steps that were recorded, but not on all ranks or not in one stretch with the others."""
+    recorded = {step for rank in run.ranks for step in step_borders(run, rank)}
+    lost = sorted(recorded - set(steady.all))
+    if not lost:
+        return ()
+    listed = ", ".join(map(str, lost[:10])) + (", …" if len(lost) > 10 else "")
+    text = f"left out: {len(lost)} steps outside the longest stretch that all ranks recorded ({listed})"
+    return (Warning("steps-left-out", text),)
+
+
+def _clock_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
+    hosts = {run.rank(rank).host for rank in run.ranks}
+    if len(hosts) > 1 and all(offset.residual_ns is None for offset in built.offsets.values()):
+        text = f"the clocks of {len(hosts)} hosts could not be aligned: too few collectives that all ranks share"
+        return (Warning("clocks-unaligned", text),)
     return tuple(
         Warning(
             "clock-shifted",
@@ -177,6 +193,9 @@ def _count_warnings(built: Built) -> tuple[Warning, ...]:
     if matched < seen:
         text = f"{seen - matched} of {seen} collective calls have no counterpart on all ranks"
         found.append(Warning("collectives-unmatched", text))
+    if counts["p2p"]:
+        text = f"{counts['p2p']} point-to-point transfers are not matched yet: waiting and transfer are one in them"
+        found.append(Warning("p2p-unmatched", text))
     if counts["edges_dropped"]:
         text = f"{counts['edges_dropped']} dependencies formed a cycle and were dropped: events may be missing"
         found.append(Warning("cycle-broken", text))

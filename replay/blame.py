@@ -3,37 +3,55 @@
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binom
 
 from esprof.replay.dfg import Cls, Dfg
 from esprof.types import Ns, Rank
 
 CLEARLY = 1.4
-"""A rank is slow when it bears this much more than an even share of the blame: of two ranks, seven tenths. Less is what
-chance gives two equal ranks in a few dozen collectives."""
+"""A rank is slow when it bears this much more than an even share of the blame: of two ranks, seven tenths."""
+
+CHANCE = 0.05
+"""Probability below which being late that often is no chance."""
+
+FEW_STEPS = 5
+"""With fewer steps than this chance cannot be told, and the share of the blame alone decides."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When each rank came to each matched collective. Shapes: `collective`, `step` (C,), `arrived_ns` (C, ranks); the
-    columns are `dfg.marks.ranks`. NaN where a rank is no member."""
+    """When each rank came to each matched collective. Shapes: `step` (C,), `arrived_ns` (C, ranks); the columns are
+    `ranks`. NaN where a rank is no member."""
 
-    collective: np.ndarray
+    ranks: tuple[Rank, ...]
     step: np.ndarray
     arrived_ns: np.ndarray
 
-    def excess_ns(self) -> np.ndarray:
-        """Per collective and rank, by how much that rank, if the last, came after the second last; else 0.
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def last(self) -> np.ndarray:
+        """Column of the rank that came last to each collective, shape (C,)."""
+        return np.argmax(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
+
+    def lateness(self) -> np.ndarray:
+        """From the second last arrival to the last, ns, shape (C, 2). Empty where only one rank arrived.
 
         Counting last places is weaker: a rank may be last often and by nothing (docs/replay.md §4).
         """
-        excess = np.zeros(self.arrived_ns.shape)
-        if not len(self.collective):
-            return excess
-        order = np.sort(np.where(np.isnan(self.arrived_ns), -np.inf, self.arrived_ns), axis=1)
-        last = np.nanargmax(self.arrived_ns, axis=1)
+        order = np.sort(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
         # One arrival alone (the others launched it in another step) has nobody to be late for.
-        excess[np.arange(len(last)), last] = np.where(np.isfinite(order[:, -2]), order[:, -1] - order[:, -2], 0)
-        return excess
+        return np.stack([np.where(np.isfinite(order[:, -2]), order[:, -2], order[:, -1]), order[:, -1]], axis=1)
+
+    def late_ns(self, steps: tuple[int, ...]) -> np.ndarray:
+        """How long each rank alone was awaited in each step, shape (steps, ranks): one delay counts once, however many
+        collectives were outstanding."""
+        spans, last = self.lateness(), self.last()
+        late = np.zeros((len(steps), len(self.ranks)), np.int64)
+        for row, step in enumerate(steps):
+            for column in range(len(self.ranks)):
+                late[row, column] = _union(spans[(self.step == step) & (last == column)])
+        return late
 
 
 def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
@@ -44,17 +62,31 @@ def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
     arrived[row, np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])] = dfg.recorded_ns[nodes]
     step = np.zeros(len(numbers), np.int64)
     step[row] = dfg.step[nodes]
-    return Arrivals(numbers, step, arrived)
-
-
-def blame(dfg: Dfg, steps: tuple[int, ...]) -> dict[Rank, Ns]:
-    """Rank -> how much later than the second last it came to collectives, summed over `steps`."""
-    totals = arrivals(dfg, steps).excess_ns().sum(axis=0)
-    return {rank: int(total) for rank, total in zip(dfg.marks.ranks, totals, strict=True)}
+    return Arrivals(dfg.marks.ranks, step, arrived)
 
 
 def slow_ranks(dfg: Dfg, steps: tuple[int, ...]) -> list[Rank]:
-    """Ranks that bear clearly more than an even share of the blame; none where all are late by turns."""
-    blamed = blame(dfg, steps)
-    even = sum(blamed.values()) / max(1, len(blamed))
-    return [rank for rank, total in blamed.items() if total > CLEARLY * even]
+    """Ranks that bear clearly more than an even share of the blame, and in more of the steps than chance would give.
+
+    None where all are late by turns, or where a single hiccup makes the difference.
+    """
+    seen = arrivals(dfg, steps)
+    if not len(seen):
+        return []
+    late = seen.late_ns(steps)
+    count, blamed = len(seen.ranks), late.sum(axis=0)
+    slow = blamed > CLEARLY * blamed.sum() / count
+    if len(steps) >= FEW_STEPS:
+        guilty = (late > CLEARLY * late.sum(axis=1, keepdims=True) / count).sum(axis=0)
+        # With more ranks than two, chance has more of them to pick from.
+        slow &= binom.sf(guilty - 1, len(steps), 1 / count) <= CHANCE * 2 / count
+    return [rank for rank, is_slow in zip(seen.ranks, slow, strict=True) if is_slow]
+
+
+def _union(spans: np.ndarray) -> Ns:
+    """Length of the union of intervals (n, 2)."""
+    total, reached = 0.0, -np.inf
+    for begin, end in sorted(map(tuple, spans)):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return int(total)

@@ -60,7 +60,11 @@ def build_counted(run: Run, steps: Sequence[int] | None = None) -> Built:
     offsets = align_clocks(run, events, matched)
     matched = with_arrivals(matched, events)
     builder = GraphBuilder()
-    builder.counts["collectives"] = sum(kind == "collective" for mine in events.values() for kind in mine.kind)
+    calls = [
+        p2p for mine in events.values() for p2p, kind in zip(mine.p2p, mine.kind, strict=True) if kind == "collective"
+    ]
+    builder.counts["collectives"] = calls.count(False)
+    builder.counts["p2p"] = calls.count(True)
     builder.counts["collectives_matched"] = sum(len(collective.rows) for collective in matched)
     joins = {c.number: _join(builder, c, events) for c in matched}
     parts = [_add_rank(builder, events[rank], matched, joins) for rank in run.ranks]
@@ -92,7 +96,7 @@ def _add_rank(
     loader = add_loader(builder, events)
     rows = by_thread(events)
     roles = {tid: events.role[mine[0]] or "other" for tid, mine in rows.items()}
-    main = _main_thread(rows, roles)
+    main = _main_thread(events.rank, rows, roles)
     busy = {tid: Busy(events, mine) for tid, mine in rows.items()}
     backward = next((tid for tid, role in roles.items() if role == "autograd" and tid != main), None)
     partner = {main: backward, backward: main}
@@ -124,12 +128,14 @@ def _add_rank(
     return gpu, _borders(builder, next(t for t in threads if t.is_main), events)
 
 
-def _main_thread(rows: dict[int, list[int]], roles: dict[int, str]) -> int:
+def _main_thread(rank: Rank, rows: dict[int, list[int]], roles: dict[int, str]) -> int:
     named = [tid for tid, role in roles.items() if role == "main"]
     if named:
         return named[0]
     if not rows:
-        raise InputError("holds no CPU operation", remedy="Record with ProfilerActivity.CPU.")
+        raise InputError(
+            f"rank {rank} holds no CPU operation in these steps", remedy="Record with ProfilerActivity.CPU."
+        )
     return max(rows, key=lambda tid: len(rows[tid]))
 
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from esprof.replay.rank_events import RankEvents
+from esprof.replay.rank_events import RankEvents, members_of
 from esprof.trace.clocks import Offset, align
 from esprof.trace.columns import collective_word
 from esprof.trace.groups import group_name
@@ -25,10 +25,6 @@ class Collective:
     rows: dict[Rank, int]
     arrival: Ns
 
-    def last(self, events: dict[Rank, RankEvents]) -> Rank:
-        """The rank that arrived last."""
-        return max(self.rows, key=lambda rank: events[rank].start[self.rows[rank]])
-
 
 def match(run: Run, events: dict[Rank, RankEvents]) -> list[Collective]:
     """Match the collective calls of all ranks.
@@ -36,7 +32,8 @@ def match(run: Run, events: dict[Rank, RankEvents]) -> list[Collective]:
     Identity is (group, sequence number) where the trace has it. Else it is the occurrence of (group, kind of collective)
     within the step that launched it, counted from the step's end: windows open at different places on different ranks,
     but all ranks leave a step together (docs/replay.md §2: counting from the start makes cycles on real traces). Calls
-    of different sizes are not matched; nor are point-to-point transfers, which pair by role.
+    of different sizes are not matched, nor those with a member that the run lacks: it may be the one that came last. Nor
+    are point-to-point transfers, which pair by role.
     """
     found: dict[tuple[object, ...], dict[Rank, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, mine in events.items():
@@ -45,7 +42,7 @@ def match(run: Run, events: dict[Rank, RankEvents]) -> list[Collective]:
                 found[_identity(run, mine, row)][rank].append(row)
     matched: list[Collective] = []
     for identity, rows in found.items():
-        members = _members(run, str(identity[0]), list(events))
+        members = members_of(run, str(identity[0]))
         if len(members) < 2 or any(rank not in rows for rank in members):
             continue
         depth = min(len(rows[rank]) for rank in members)
@@ -63,11 +60,6 @@ def _identity(run: Run, events: RankEvents, row: int) -> tuple[object, ...]:
         return (group, "seq", events.coll_seq[row])
     # The kernel's own word, not the call's: a launch before the window is not there to tell what the kernel was for.
     return (group, collective_word(events.name[row]) or events.name[row], events.step[row])
-
-
-def _members(run: Run, group: str, present: list[Rank]) -> list[Rank]:
-    listed = next((known.ranks for known in run.meta.groups if known.name == group), tuple(range(run.world_size)))
-    return [rank for rank in listed if rank in present]
 
 
 def align_clocks(run: Run, events: dict[Rank, RankEvents], matched: list[Collective]) -> dict[Rank, Offset]:

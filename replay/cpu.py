@@ -1,7 +1,7 @@
 """The CPU part of a rank's graph: each thread as a gapless chain of operations, calls and gaps, waits cut out of it."""
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from esprof.replay import rules
 from esprof.replay.builder import GraphBuilder
@@ -78,9 +78,11 @@ class CpuThread:
         operations = [row for row in rows if events.kind[row] == "op" and row not in self.gloo.issues]
         reached = 0
         for row in operations:
-            if events.start[row] >= reached:
-                items.append(Item(events.start[row], min(events.end[row], events.finish), row))
-                reached = events.end[row]
+            # Rounded times may make neighbours overlap: what sticks out behind the one before still counts.
+            begin = max(events.start[row], reached)
+            if begin == events.start[row] or begin < events.end[row]:
+                items.append(Item(begin, min(events.end[row], events.finish), row))
+                reached = max(reached, events.end[row])
         if self.is_main:
             moments = {moment for span in events.steps.values() for moment in span}
             items += [Item(moment, moment, -1) for moment in moments]
@@ -189,10 +191,18 @@ class CpuThread:
         if launched is not None and call.startswith("memcpy"):
             return [(launched, Edge.SYNC)] if _just_before(launched.end, item.end) else []
         if rules.SYNCHRONIZE.search(call) or call == "free":
-            near = [k for k in gpu.last_per_stream(item.start) if _just_before(k.end, item.end) and k.end > item.start]
-            closest = min(near, key=lambda kernel: abs(item.end - kernel.end), default=None)
-            return [(closest, Edge.INFERRED)] if closest is not None else []
+            cause = self._likely_cause(item, of_all="device" in call)
+            return [(cause, Edge.INFERRED)] if cause is not None else []
         return []
+
+    def _likely_cause(self, item: Item, *, of_all: bool) -> Kernel | None:
+        """What a synchronising call without record waited for: of the work launched before that ended inside it, the one
+        that ended as the call returned; else the last, if the call waits for all streams or only one is left to wait for."""
+        ended = [k for k in self.gpu.last_per_stream(item.start) if item.start < k.end <= item.end + rules.SYNC_EARLY]
+        near = [kernel for kernel in ended if _just_before(kernel.end, item.end)]
+        if near:
+            return min(near, key=lambda kernel: abs(item.end - kernel.end))
+        return max(ended, key=lambda kernel: kernel.end) if ended and (of_all or len(ended) == 1) else None
 
     def _recorded_causes(self, row: int, record: int) -> list[Kernel]:
         """What a recorded synchronisation waits for: an event's kernel, a stream's last, or the last of every stream."""
@@ -288,14 +298,16 @@ class Busy:
 
 
 def _nested(items: list[Item]) -> list[tuple[Item, list[Item]]]:
-    """Each top-level item with the items inside it. Items that cross the border of another are dropped."""
+    """Each top-level item with the items inside it. An item that crosses the border of another begins behind it."""
     found: list[tuple[Item, list[Item]]] = []
     reached: Ns = 0
     for item in items:
+        if found and item.start < found[-1][0].end < item.end:
+            item = replace(item, start=found[-1][0].end)
         if not found or item.start >= found[-1][0].end:
             found.append((item, []))
             reached = item.start
-        elif item.end <= found[-1][0].end and item.start >= reached:
+        elif item.start >= reached:
             found[-1][1].append(item)
             reached = item.end
     return found

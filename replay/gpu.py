@@ -171,12 +171,13 @@ def add_transfer(
     """Add one row of a stream or communication thread; returns its first and last node.
 
     A matched collective is an arrival of no duration, the join of all ranks, and a transfer; what lies between arrival
-    and join is waiting (docs/replay.md §2; Lumos, MLSys 2025). The recorded duration of an unmatched one stays whole.
+    and join is waiting (docs/replay.md §2; Lumos, MLSys 2025). An unmatched one stays whole: how much of it was waiting for
+    a peer nobody knows, so with peers it counts as unexplained.
     """
     name, step, start, end = events.name[row], events.step[row], events.start[row], events.end[row]
-    is_collective = events.kind[row] == "collective"
-    cls = Cls.COMMUNICATION if is_collective else Cls.COMPUTE
+    cls = Cls.COMMUNICATION if events.kind[row] == "collective" else Cls.COMPUTE
     if collective is None:
+        cls = Cls.RESIDUAL if row in events.shared else cls
         node = builder.add(lane, name, cls, start, end - start, step=step, event=row, nbytes=events.bytes[row])
         return node, node
     number = collective.number

@@ -12,6 +12,7 @@ KNOWN = (
     "collective[REGEX]=2x", "straggler=fix", "overlap=perfect", "data=0", "loader.workers=4", "storage=2x",
     "cache=0.5", "bucket_mb=50", "compress=powersgd:4", "assign=plan.json",
 )  # fmt: skip
+_LEAST, _MOST = 1e-3, 1e6
 _SCOPED = re.compile(r"^(?:rank(?P<rank>\d+)|device\[(?P<device>.+)\])\.(?P<what>gpu|cpu)$")
 _PATTERN = re.compile(r"^(?P<what>kernel|collective)\[(?P<pattern>.+)\]$")
 
@@ -89,9 +90,10 @@ def _positive(text: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = 0.0
-    if not 0 < number < float("inf"):
+    if not _LEAST <= number <= _MOST:
         raise UsageError(
-            f"{text!r}: {value!r} is not a number above 0", remedy="A speed-up is written 2x, or 0.5x for half as fast."
+            f"{text!r}: {value!r} is not a number from {_LEAST:g} to {_MOST:g}",
+            remedy="A speed-up is written 2x, or 0.5x for half as fast.",
         )
     return number
 

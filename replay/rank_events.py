@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from esprof.replay.rules import call_name
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from esprof.types import Bytes, Ns, Rank
@@ -37,6 +36,8 @@ class RankEvents:
     sync_stream: list[int]
     sync_correlation: list[int]
     stages: Table
+    shared: set[int]
+    """Rows of collectives with other members than this rank: without their times, waiting and transfer are one."""
     clock_shift: Ns = 0
     """What was added to this rank's clock to align it."""
     runtime_of: dict[int, int] = field(default_factory=dict)
@@ -54,9 +55,6 @@ class RankEvents:
     def launch_row(self, row: int) -> int | None:
         """The runtime call that launched GPU row `row`; None where it was not recorded."""
         return self.runtime_of.get(self.correlation[row]) if self.correlation[row] >= 0 else None
-
-    def calls(self, rows: list[int]) -> list[str]:
-        return [call_name(self.name[row]) for row in rows]
 
 
 def read_rank(run: Run, rank: Rank, steps: list[int]) -> RankEvents:
@@ -94,7 +92,20 @@ def read_rank(run: Run, rank: Rank, steps: list[int]) -> RankEvents:
         sync_stream=rows.ints("sync_stream").tolist(),
         sync_correlation=rows.ints("sync_correlation").tolist(),
         stages=run.stages(rank),
+        shared=_shared(run, rows),
     )
+
+
+def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
+    """Ranks of the group of this name, those that the run lacks among them; all ranks where it is not known."""
+    return next((known.ranks for known in run.meta.groups if known.name == group), tuple(range(run.world_size)))
+
+
+def _shared(run: Run, rows: Table) -> set[int]:
+    several = {name for name in {None, *rows.codes("group")[1]} if len(members_of(run, name)) > 1}
+    collectives = np.flatnonzero(rows.is_kind("collective")).tolist()
+    groups = rows.texts("group")
+    return {row for row in collectives if groups[row] in several}
 
 
 def _launched_after(events: Table, finish: Ns) -> np.ndarray:

@@ -17,9 +17,9 @@ MATCHED = 0.9
 _HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH)
 _NOT_YET = {
     "overlap": "needs the compute that each transfer could hide behind, which replay does not move yet",
-    "loader.workers": "needs a model of the loader's stages, which this run has no measurements for",
-    "storage": "needs the loader's reads apart from its decoding, which this run has no measurements for",
-    "cache": "needs the loader's reads apart from its decoding, which this run has no measurements for",
+    "loader.workers": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
+    "storage": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
+    "cache": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
     "bucket_mb": "needs the cost curve of the collectives (a probe), which this run does not hold",
     "compress": "needs measured costs of the compressor and of the collectives (a probe), which this run does not hold",
     "assign": "needs this job measured on the other devices (a probe), which this run does not hold",
@@ -39,28 +39,31 @@ class Durations:
     note: str | None = None
 
 
-def apply(run: Run, dfg: Dfg, terms: tuple[Term, ...]) -> Durations:
-    """The durations under all `terms` at once. Raises Declined."""
+def apply(run: Run, dfg: Dfg, terms: tuple[Term, ...], steps: tuple[int, ...]) -> Durations:
+    """The durations under all `terms` at once; `steps` are those that tell who is slow. Raises Declined."""
     durations = Durations(dfg.dur_ns, dfg.residual_ns)
     for term in terms:
-        durations = _apply_term(run, dfg, durations, term)
+        durations = _apply_term(run, dfg, durations, term, steps)
     return durations
 
 
-def _apply_term(run: Run, dfg: Dfg, now: Durations, term: Term) -> Durations:
+def _apply_term(run: Run, dfg: Dfg, now: Durations, term: Term, steps: tuple[int, ...]) -> Durations:
     if term.target in _NOT_YET:
         raise Declined(_NOT_YET[term.target])
     if term.target == "data":
         return without_input_stall(dfg, now)
     if term.target == "straggler":
-        return fix_stragglers(dfg, now)
+        return fix_stragglers(dfg, now, slow_ranks(dfg, steps))
     mask = _scaled_nodes(run, dfg, term)
     contended = mask & dfg.contended
+    note = now.note
+    if term.target in ("network", "collective") and dfg.of(Cls.RESIDUAL).any():
+        note = "collectives that have no match on all their ranks stay as they were"
     return Durations(
         np.where(mask, _scaled(now.dur_ns, term.factor), now.dur_ns),
         # A kernel that could not start for lack of room waits for the others' work: it scales with that.
         np.where(contended, _scaled(now.residual_ns, term.factor), now.residual_ns),
-        now.note,
+        note,
     )
 
 
@@ -86,7 +89,8 @@ def _scaled_nodes(run: Run, dfg: Dfg, term: Term) -> np.ndarray:
         mask = among & named
     if not mask.any():
         what = "communication" if term.target == "network" else f"{term.target} of that name"
-        raise Declined(f"no {what} was recorded in these steps")
+        matched = " whose ranks are all here" if dfg.of(Cls.RESIDUAL).any() else ""
+        raise Declined(f"no {what}{matched} was recorded in these steps")
     return mask
 
 
@@ -129,23 +133,20 @@ def without_input_stall(dfg: Dfg, now: Durations, ranks: list[Rank] | None = Non
     return Durations(np.where(mask, 0, now.dur_ns), np.where(mask, 0, now.residual_ns), now.note)
 
 
-def fix_stragglers(
-    dfg: Dfg, now: Durations, ranks: list[Rank] | None = None, classes: tuple[Cls, ...] | None = None
-) -> Durations:
-    """Give each node of the slow ranks (or of `ranks`) the median duration of its counterparts on the other ranks.
+def fix_stragglers(dfg: Dfg, now: Durations, slow: list[Rank], classes: tuple[Cls, ...] | None = None) -> Durations:
+    """Give each node of the `slow` ranks the median duration of its counterparts on the other ranks.
 
-    A rank is slow when it bears clearly more than an even share of the blame for late collectives: replacing all ranks
-    at once would only swap two ranks' work, and replacing single nodes that happened to be slow would sell noise as gain.
+    Only slow ranks (`blame.slow_ranks`): replacing all at once would only swap two ranks' work, and replacing single nodes
+    that happened to be slow would sell noise as gain. A step in which such a rank did no more than its peers stays.
     `classes` limits what is replaced. Raises Declined below 90 % matched time.
     """
     if len(dfg.marks.ranks) < 2:
         raise Declined("needs at least two ranks")
     if not (dfg.collective >= 0).any():
         raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
-    slow = slow_ranks(dfg, dfg.marks.steps) if ranks is None else ranks
     if not slow:
         return Durations(now.dur_ns, now.residual_ns, "no rank is clearly slower than its peers: nothing to mend")
-    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT) & (dfg.key >= 0) & (dfg.step >= 0)
+    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & (dfg.step >= 0)
     peers = _peer_medians(dfg, now.dur_ns, own, slow)
     mine = own & np.isin(dfg.rank, slow)
     found = mine & ~np.isnan(peers)
@@ -157,10 +158,20 @@ def fix_stragglers(
     dur = now.dur_ns.copy()
     dur[found] = np.rint(peers[found]).astype(np.int64)
     # An allocator call stops its device until all work on it is done: the peers' may be long for waiting for this rank.
-    longer = found & dfg.of(Cls.ALLOCATOR) & (dur > now.dur_ns)
-    dur[longer] = now.dur_ns[longer]
+    spared = (dfg.of(Cls.ALLOCATOR) & (dur > now.dur_ns)) | _no_slower(dfg, now.dur_ns, dur, slow)
+    dur[spared] = now.dur_ns[spared]
     note = f"rank {', '.join(map(str, slow))} as fast as its peers; {100 * share:.0f} % of the time matched"
     return Durations(dur, now.residual_ns, note)
+
+
+def _no_slower(dfg: Dfg, before: np.ndarray, after: np.ndarray, ranks: list[Rank]) -> np.ndarray:
+    """Mask of the nodes of those steps of `ranks` in which the change would add to their work instead of taking away."""
+    mask = np.zeros(dfg.nodes, bool)
+    for rank in ranks:
+        nodes = np.flatnonzero((dfg.rank == rank) & (dfg.step >= 0))
+        change = np.bincount(dfg.step[nodes], weights=(after - before)[nodes])
+        mask[nodes] = change[dfg.step[nodes]] > 0
+    return mask
 
 
 def _peer_medians(dfg: Dfg, dur_ns: np.ndarray, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:

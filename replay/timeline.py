@@ -53,10 +53,24 @@ class Timeline:
         A job that never waits for its GPU leaves a step before the GPU is done with it, so the CPU's borders cannot show
         a slower GPU; over many steps none can be shorter than this (docs/replay.md §3).
         """
-        dfg = self.dfg
-        streams = [number for number, lane in enumerate(dfg.lanes) if lane.kind == "stream"]
-        work = [[int(dur_ns[(dfg.lane == s) & (dfg.step == step)].sum()) for s in streams] for step in dfg.marks.steps]
-        return np.array([max(row, default=0) for row in work], np.int64)
+        dfg, steps = self.dfg, self.dfg.marks.steps
+        nodes = np.flatnonzero(dfg.on("stream") & np.isin(dfg.step, steps))
+        work = np.zeros((len(steps), len(dfg.lanes)), np.int64)
+        np.add.at(work, (np.searchsorted(steps, dfg.step[nodes]), dfg.lane[nodes]), dur_ns[nodes])
+        busiest: np.ndarray = work.max(axis=1, initial=0)
+        return busiest
+
+    def gpu_progress_ns(self) -> np.ndarray:
+        """Per step, how far the GPUs get on: growth of the end of all work launched up to it, ns; 0 without a GPU."""
+        dfg, marks = self.dfg, self.dfg.marks
+        on_gpu = dfg.on("stream")
+        if not on_gpu.any():
+            return np.zeros(len(marks.steps), np.int64)
+        reached = [int(self.end_ns[marks.first[0]].max())]
+        for step in marks.steps:
+            reached.append(max(reached[-1], int(self.end_ns[on_gpu & (dfg.step == step)].max(initial=0))))
+        progress: np.ndarray = np.diff(np.array(reached, np.int64))
+        return progress
 
 
 def replay(dfg: Dfg, dur_ns: np.ndarray | None = None, residual_ns: np.ndarray | None = None) -> Timeline:

@@ -40,6 +40,11 @@ class Oracle:
         return float(strict.sum() / self.measured_ns.sum() - 1)
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """Numbers of the steady steps."""
+        return tuple(self.dfg.marks.steps[position] for position in self.kept)
+
+    @property
     def step_ns(self) -> float:
         """Mean measured steady step."""
         return float(self.measured_ns.mean())
@@ -67,7 +72,7 @@ class Oracle:
         """Answer one scenario. Raises UsageError for a spec that is no scenario."""
         terms = parse(spec)
         try:
-            durations = apply(self.run, self.dfg, terms)
+            durations = apply(self.run, self.dfg, terms, self.steps)
         except Declined as reason:
             return WhatIf(spec=spec, answered=False, reason=str(reason))
         steps = self.price(durations)
@@ -86,11 +91,23 @@ class Oracle:
         )
 
     def _cost(self, durations: Durations) -> np.ndarray:
-        """Replayed duration of each steady step; no shorter than its busiest stream needs."""
+        """Replayed duration (ns) of each steady step, no shorter than its busiest stream needs, and no shorter on average
+        than the GPUs take to get on, beyond the backlog that they build up as it is."""
         timeline = replay(self.dfg, durations.dur_ns, durations.residual_ns)
-        steps = np.maximum(timeline.step_ns(), timeline.busiest_stream_ns(durations.dur_ns))
-        lengths: np.ndarray = np.maximum(steps[self.kept], 1)
+        steps = np.maximum(timeline.step_ns(), timeline.busiest_stream_ns(durations.dur_ns))[self.kept]
+        behind = self._backlog_ns(timeline) - max(0.0, self._usual_backlog_ns)
+        missing = behind - float((steps - timeline.step_ns()[self.kept]).sum())
+        lengths: np.ndarray = np.maximum(steps + max(0.0, missing) / len(steps), 1)
         return lengths
+
+    @cached_property
+    def _usual_backlog_ns(self) -> float:
+        return self._backlog_ns(self.baseline)
+
+    def _backlog_ns(self, timeline: Timeline) -> float:
+        """By how much the GPUs fall behind the CPUs over the steady steps, ns; 0 without a GPU."""
+        progress = timeline.gpu_progress_ns()
+        return float(progress[self.kept].sum() - timeline.step_ns()[self.kept].sum()) if progress.any() else 0.0
 
     def _margin(self, steps: np.ndarray) -> float:
         """Two standard errors of the mean over steps, and the graph's own error, added as independent."""

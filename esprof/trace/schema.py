@@ -25,9 +25,6 @@ KINDS = (
 )
 """Values of the column `kind`. A NCCL kernel or a gloo transfer is a `collective`; the CPU call behind it is an `op`."""
 
-GPU_KINDS = ("kernel", "memcpy", "memset", "collective")
-"""Kinds that run on a stream, where the row has one."""
-
 EVENTS = pa.schema(
     [
         ("name", _TEXT),

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from esprof.analyzers import diagnose_run
+from esprof.replay import replay_run
 from esprof.replay.build import build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge
 from esprof.replay.timeline import replay, strict_residuals
@@ -65,10 +67,27 @@ def test_the_clocks_of_cpu_and_gpu_may_differ_by_tens_of_microseconds():
 
 
 def test_a_wait_that_nothing_explains_is_residual_not_work():
-    dfg = build(run_of({0: synced(2000.0)}))
+    other = launched("other", 60, 65, 800, 9, stream=20)  # either stream may be the one that was waited for
+    dfg = build(run_of({0: [*synced(2000.0), *other]}))
     waiting = node(dfg, "cudaStreamSynchronize")
     assert dfg.dur_ns[waiting] == 20 * US
     assert dfg.residual_ns[waiting] == (2000 - 80 - 20) * US
+
+
+def test_with_one_stream_to_wait_for_only_the_late_return_is_unexplained():
+    dfg = build(run_of({0: synced(2000.0)}))
+    waiting = node(dfg, "cudaStreamSynchronize")
+    assert reasons(dfg, waiting)["gemm"] == Edge.INFERRED
+    assert dfg.residual_ns[waiting] == (2000 - 1000 - 100 - 20) * US  # of the return, 100 µs may be its wake-up
+
+
+def test_a_device_synchronisation_waits_for_the_last_of_all_streams():
+    rows = [row for row in synced(2000.0) if "Synchronize" not in row.name]
+    rows += [call("cudaDeviceSynchronize", 80, 1920, 2), *launched("other", 60, 65, 800, 9, stream=20)]
+    dfg = build(run_of({0: rows}))
+    why = reasons(dfg, node(dfg, "cudaDeviceSynchronize"))
+    assert "gemm" in why
+    assert "other" not in why
 
 
 def test_a_blocking_copy_waits_for_itself():
@@ -323,6 +342,63 @@ def test_sequence_numbers_match_what_order_would_not():
     for number in range(3):
         arrivals = np.flatnonzero((built.dfg.collective == number) & (built.dfg.rank >= 0) & built.dfg.of(Cls.WAIT))
         assert len({int(built.dfg.recorded_ns[n]) for n in arrivals}) == 1
+
+
+def test_what_a_missing_rank_may_have_done_is_not_sold_as_transfer():
+    ranks = nccl_ranks()
+    run = run_of({0: ranks[0]}, world=2)
+    replayed = replay_run(run)
+    assert replayed.built.dfg.cls[node(replayed.built.dfg, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")] == Cls.RESIDUAL
+    (network,) = what_if(run, replayed.built.dfg, ["network=2x"])
+    assert not network.answered
+    diagnosis = diagnose_run(run)
+    assert not [f for f in diagnosis.findings if f.id == "ESP301"]
+    assert "rank 1" in diagnosis.verdict
+    assert diagnosis.explained_pct < 60
+
+
+def test_point_to_point_transfers_are_counted_apart():
+    rows = [
+        step(1, 0, 1000),
+        op("aten::mm", 0, 1000),
+        call("cudaLaunchKernel", 10, 5, 1),
+        kernel("ncclDevKernel_SendRecv", 20, 100, 1, stream=20, collective="send", target_rank=1, group_ranks="[0, 1]"),
+    ]
+    replayed = replay_run(run_of({0: rows, 1: rows}))
+    assert replayed.built.counts["collectives"] == 0
+    assert "p2p-unmatched" in [warning.code for warning in replayed.warnings]
+
+
+def test_a_faster_host_is_bound_by_the_gpus_own_pace():
+    """The GPU takes 90 µs a step over two streams that wait for each other, 45 on each; the host 100."""
+    rows = []
+    for n in range(12):
+        at = n * 100.0
+        rows += [step(n, at, at + 100), op("loop", at, 100)]
+        rows += launched("a", at + 1, at + 11, 45, 3 * n + 1, stream=7)
+        rows += [
+            call("cudaStreamWaitEvent", at + 10, 1, 5000 + n),
+            *launched("b", at + 20, at + 56, 45, 3 * n + 2, stream=20),
+        ]
+        rows += [call("cudaStreamWaitEvent", at + 30, 1, 6000 + n)]
+    replayed = replay_run(run_of({0: rows}))
+    faster = replayed.oracle.answer("cpu=4x")
+    assert faster.predicted_us == pytest.approx(90, rel=0.06)
+
+
+def test_operations_whose_rounded_times_overlap_both_count():
+    rows = [step(1, 0, 20), op("first", 0, 10.001), op("second", 10, 10), *launched("k", 1, 2, 1, 1)]
+    dfg = build(run_of({0: rows}))
+    assert dfg.dur_ns[node(dfg, "second")] == 9_999
+
+
+def test_steps_that_are_not_common_to_all_ranks_are_named():
+    rows = {
+        r: [row for n in range(r, 6) for row in (step(n, n * 10, n * 10 + 10), op("a", n * 10, 10))] for r in (0, 1)
+    }
+    replayed = replay_run(run_of(rows))
+    (warning,) = [w for w in replayed.warnings if w.code == "steps-left-out"]
+    assert "(0)" in warning.message
 
 
 def test_allocator_calls_are_a_class_of_their_own():

@@ -128,6 +128,37 @@ def test_ranks_that_are_late_by_turns_are_no_stragglers():
     assert "nothing to mend" in (answer.note or "")
 
 
+def test_a_single_hiccup_is_no_straggler_but_the_same_each_step_is():
+    def rows(rank: int, late_steps: tuple[int, ...]) -> list:
+        found = []
+        for n in range(10):
+            at, late = n * 60_000.0, 20_000.0 if rank == 1 and n in late_steps else 0.0
+            found += [
+                step(n, at, at + 60_000),
+                op("forward", at, 10_000 + late),
+                *gloo(at + 10_000 + late, at + 10_005 + late, at + 40_000),
+                op("end", at + 40_010, 19_990),
+            ]
+        return found
+
+    def named(late_steps: tuple[int, ...]) -> list:
+        run = run_of({rank: rows(rank, late_steps) for rank in range(8)})
+        return [finding.ranks for finding in diagnose_run(run).findings if finding.id.startswith("ESP2")]
+
+    assert named((4,)) == []
+    assert named((1, 2, 4, 5, 6, 8, 9)) == [(1,)]
+
+
+def test_a_delay_counts_once_however_many_collectives_it_holds_up():
+    def rows(late: float) -> list:
+        first, second = 20_000 + late, 20_100 + late
+        held = [*gloo(first, first + 5, 41_000, tid=8), *gloo(second, second + 5, 41_500, tid=9)]
+        return [step(1, 0, 50_000), op("forward", 0, 19_990 + late), *held, op("end", 41_510, 8_490)]
+
+    straggler = found(run_of({0: rows(0), 1: rows(20_000)}), "ESP202")
+    assert straggler.evidence["late_ms_per_step"]["1"] == pytest.approx(20.1, abs=0.1)
+
+
 def test_equal_ranks_have_no_straggler():
     ids = [finding.id for finding in diagnose_run(run_of({0: ddp_rank(), 1: ddp_rank()})).findings]
     assert not any(id.startswith(("ESP1", "ESP2")) for id in ids)
