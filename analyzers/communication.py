@@ -31,8 +31,8 @@ def exposed_communication(replayed: Replayed, parts: tuple[RankBreakdown, ...]) 
         "longest": dfg.names[int(by_name.argmax())],
     }
     if moved:
-        evidence["mb_per_step_and_rank"] = round(float(moved) / steps / ranks / 1e6, 3)
-        evidence["mb_per_s"] = round(float(moved) / float(dfg.dur_ns[kept].sum()) * NS_PER_S / 1e6, 1)
+        evidence["bytes_per_step_and_rank"] = round(float(moved) / steps / ranks)
+        evidence["bytes_per_second_of_transfer"] = round(float(moved) / float(dfg.dur_ns[kept].sum()) * NS_PER_S)
     return [
         finding(
             replayed,

@@ -1,5 +1,6 @@
 """From a scenario's price to a Finding's figures."""
 
+import shlex
 from typing import Any, Literal
 
 from esprof.analyzers.finding import Finding, Severity
@@ -24,7 +25,7 @@ def finding(
     advice: str,
     command: str | None = None,
 ) -> Finding:
-    """A Finding with its saving per step, in per cent and in device-hours a day."""
+    """A Finding with its saving per step, in per cent and in device-hours a day; RUN in `command` becomes the run's path."""
     saving = max(0.0, saving_ns)
     pct = 100 * saving / replayed.oracle.step_ns
     return Finding(
@@ -38,7 +39,7 @@ def finding(
         confidence=confidence,
         evidence=evidence,
         advice=advice,
-        command=command,
+        command=command.replace("RUN", shlex.quote(str(replayed.run.path or "RUN"))) if command else None,
     )
 
 

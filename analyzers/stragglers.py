@@ -29,7 +29,7 @@ CAUSES = (
         "ESP201",
         "time in code that no operation was recorded for",
         (Cls.HOST_GAP,),
-        "Look at the place in the evidence: Python code, a sleep, logging, file or network access, garbage collection, or a "
+        "What runs there may be Python code, a sleep, logging, file or network access, garbage collection, or a "
         "host whose CPU is taken by others.",
     ),
     Cause(
@@ -73,7 +73,8 @@ def stragglers(replayed: Replayed) -> list[Finding]:
     sure = replayed.explained_pct >= ENOUGH_EXPLAINED and len(replayed.steady.kept) >= FEW_STEPS
     evidence = _evidence(replayed, ranks)
     evidence["saving_ms_by_cause"] = {cause.phrase: ms(share) for cause, share in shares.items() if share > 0}
-    evidence["place"] = {str(rank): place for rank in ranks if (place := _place(replayed, rank, cause))}
+    places = {rank: place for rank in ranks if (place := _place(replayed, rank, cause))}
+    evidence["place"] = {str(rank): place for rank, place in places.items()}
     return [
         finding(
             replayed,
@@ -83,7 +84,7 @@ def stragglers(replayed: Replayed) -> list[Finding]:
             saving_ns=saving,
             confidence="high" if sure and saving > 2 * margin else "medium",
             evidence=evidence,
-            advice=cause.advice,
+            advice=" ".join([*(_pointer(rank, place) for rank, place in places.items()), cause.advice]),
             command="esprof replay RUN --what-if straggler=fix",
         )
     ]
@@ -124,6 +125,12 @@ def _place(replayed: Replayed, rank: Rank, cause: Cause) -> dict[str, object]:
     name = dfg.names[int(by_name.argmax())]
     place: dict[str, object] = {"where": name, "lost_ms_per_step": ms(by_name.max() / len(replayed.steady.kept))}
     return place | _python_line(replayed, rank, name)
+
+
+def _pointer(rank: Rank, place: dict[str, object]) -> str:
+    where = place.get("python") or place["where"]
+    calling = f", calling {place['call']}" if "call" in place else ""
+    return f"Rank {rank} loses {place['lost_ms_per_step']:.1f} ms a step in {where}{calling}."
 
 
 def _python_line(replayed: Replayed, rank: Rank, name: str) -> dict[str, object]:

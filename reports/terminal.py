@@ -180,12 +180,12 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
 def _finding_lines(number: int, finding: Finding, world_size: int, screen: Screen) -> Iterable[Text]:
     """Two lines, cut where the screen ends: what and where, and what mending it is worth."""
     title = " ".join(_wrapped(finding.title, screen.width - 11, at_most=1))
-    worth = (
+    saving = (
         f"saves {units.ms(finding.saving_us)}/step ({units.pct(finding.saving_pct)})",
         f"{units.rate(finding.saving_device_hours_per_day)} device-h/day",
-        units.ranks(finding.ranks, world_size),
-        f"{finding.confidence} confidence",
     )
+    where = units.ranks(finding.ranks, world_size)
+    worth = (*(saving if finding.saving_us else ()), where, f"{finding.confidence} confidence")
     yield Text.assemble(f"{number:>2}  ", (finding.id, _MARKS[finding.severity]), (f" {title}", "bold"))
     yield Text("    " + " ".join(_wrapped(" · ".join(worth), screen.width - 4, at_most=1)))
 
@@ -285,12 +285,11 @@ def _held_out(answer: ReplayAnswer) -> str:
     prediction = answer.prediction
     if not prediction.held_out:
         return prediction.reason or "no step was held out"
-    steps = "; ".join(
-        f"step {step.step} predicted {units.ms(step.predicted_us)}, measured {units.ms(step.measured_us)} "
-        f"({units.error_pct(step.error_pct)})"
-        for step in prediction.held_out
+    errors = [abs(step.error_pct) for step in prediction.held_out]
+    return (
+        f"{units.plural(len(errors), 'step')} predicted from {units.plural(len(prediction.fit_steps), 'other')}: off by "
+        f"{units.pct(sum(errors) / len(errors))} on average, {units.pct(max(errors))} at worst"
     )
-    return f"{steps}; fitted on {units.named('step', prediction.fit_steps)}"
 
 
 def _warnings(warnings: Sequence[Warning]) -> Iterable[Text]:
