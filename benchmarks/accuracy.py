@@ -1,9 +1,9 @@
 """How well replay reproduces and predicts recorded steps: one JSON line a figure, and with --write the page.
 
-    python -m benchmarks.accuracy RUN… [--write docs/accuracy.md]
+    python -m benchmarks.accuracy RUN… [--write docs/accuracy.md] [--executed FIGURES]
 
 RUN is a Run directory or a set of Kineto traces. The figures depend on the recording alone, not on the machine that
-replays it.
+replays it. FIGURES is what `benchmarks.executed` printed: the page then holds it too.
 """
 
 import argparse
@@ -36,11 +36,22 @@ projects: Megatron from astra-sim (MIT), DLRM from torchrec (BSD-3), ResNet50 fr
 |---|---|--:|--:|--:|--:|--:|--:|--:|--:|
 """
 
+EXECUTED = """
+## What-ifs whose answer is known
+
+Figures of `python -m benchmarks.executed`: the demo's job with a planted fault, what replay says it would take without, and
+what it took without. Two ranks on a machine of 2 cores, runs interleaved; the error is that of the medians.
+
+| case | what-if | with the fault, ms | predicted, ms | made true, ms | error % |
+|---|---|---|---|---|--:|
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--executed", type=Path)
     options = parser.parse_args()
     rows = []
     for source in options.runs:
@@ -51,7 +62,8 @@ def main() -> None:
             print(json.dumps(figure), flush=True)
         rows.append(row(name, run.meta.ranks[0].device or "?", answer))
     if options.write:
-        options.write.write_text(HEADER + "\n".join(rows) + "\n")
+        executed = EXECUTED + "\n".join(executed_rows(options.executed)) + "\n" if options.executed else ""
+        options.write.write_text(HEADER + "\n".join(rows) + "\n" + executed)
         print(f"Wrote {options.write}", file=sys.stderr)
 
 
@@ -62,6 +74,17 @@ def unseen_errors(answer: ReplayAnswer) -> tuple[list[float], list[float]]:
     held = answer.prediction.held_out
     naive = [100 * abs(median(fitted) / step.measured_us - 1) for step in held]
     return [abs(step.error_pct) for step in held], naive
+
+
+def executed_rows(file: Path) -> Iterator[str]:
+    """Rows of the second table, from the JSON lines of `benchmarks.executed`."""
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    runs = {f["context"]["case"]: f["context"]["ms"] for f in found if f["name"] == "step_time"}
+    for figure in found:
+        if figure["name"] == "what_if_error":
+            context = figure["context"]
+            times = [", ".join(map(str, ms)) for ms in (runs[context["case"]], context["ms"], runs["even"])]
+            yield f"| {context['case']} | `{context['what_if']}` | {' | '.join(times)} | {figure['value']:+.1f} |"
 
 
 def figures(name: str, answer: ReplayAnswer) -> Iterator[dict[str, Any]]:
