@@ -32,7 +32,8 @@ class Arrivals:
 
     def last(self) -> np.ndarray:
         """Column of the rank that came last to each collective, shape (C,)."""
-        return np.argmax(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
+        column: np.ndarray = np.argmax(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
+        return column
 
     def lateness(self) -> np.ndarray:
         """From the second last arrival to the last, ns, shape (C, 2). Empty where only one rank arrived.
