@@ -114,18 +114,11 @@ class CpuThread:
     def _add(self, name: str, cls: Cls, until: Ns, row: int = -1, own: Ns | None = None) -> int:
         """Append a node that ends at `until`; of its time only the last `own` is its work, the rest it waited."""
         begin = self._now if own is None else until - own
-        node = self.builder.add(self.lane, name, cls, begin, until - begin, step=self._step(begin), event=row)
+        node = self.builder.add(self.lane, name, cls, begin, until - begin, step=self.events.step_at(begin), event=row)
         self._now = until
         if row >= 0:
             self._previous = self.events.name[row]
         return node
-
-    def _step(self, moment: Ns) -> int:
-        step = -1
-        for number, (start, _) in self.events.steps.items():
-            if start <= moment:
-                step = number
-        return step
 
     def _call(self, item: Item) -> None:
         if item.row < 0:
@@ -190,19 +183,19 @@ class CpuThread:
             return [(room, Edge.WAIT)]
         if launched is not None and call.startswith("memcpy"):
             return [(launched, Edge.SYNC)] if _just_before(launched.end, item.end) else []
-        if rules.SYNCHRONIZE.search(call) or call == "free":
-            cause = self._likely_cause(item, of_all="device" in call)
-            return [(cause, Edge.INFERRED)] if cause is not None else []
-        return []
+        cause = self._likely_cause(item, call) if rules.SYNCHRONIZE.search(call) or call == "free" else None
+        return [(cause, Edge.INFERRED)] if cause is not None else []
 
-    def _likely_cause(self, item: Item, *, of_all: bool) -> Kernel | None:
-        """What a synchronising call without record waited for: of the work launched before that ended inside it, the one
-        that ended as the call returned; else the last, if the call waits for all streams or only one is left to wait for."""
+    def _likely_cause(self, item: Item, call: str) -> Kernel | None:
+        """What a call without record waited for: of the work launched before that ended inside it, the one that ended
+        as the call returned. Else the last, if the call waits for all streams or only one is left to wait for; of
+        `cudaFree`, which takes long by itself, nothing is known then."""
         ended = [k for k in self.gpu.last_per_stream(item.start) if item.start < k.end <= item.end + rules.SYNC_EARLY]
         near = [kernel for kernel in ended if _just_before(kernel.end, item.end)]
         if near:
             return min(near, key=lambda kernel: abs(item.end - kernel.end))
-        return max(ended, key=lambda kernel: kernel.end) if ended and (of_all or len(ended) == 1) else None
+        by_definition = call != "free" and ("device" in call or len(ended) == 1)
+        return max(ended, key=lambda kernel: kernel.end) if ended and by_definition else None
 
     def _recorded_causes(self, row: int, record: int) -> list[Kernel]:
         """What a recorded synchronisation waits for: an event's kernel, a stream's last, or the last of every stream."""
@@ -252,7 +245,7 @@ class CpuThread:
     def _load(self, item: Item) -> None:
         """The loader's `next`: work of this thread, or a wait for a worker's batch."""
         name = self.events.name[item.row]
-        source = self.loader.batch(self.builder, self.lane, item.start, item.end, name, self._step(item.start))
+        source = self.loader.batch(self.builder, self.lane, item.start, item.end, name, self.events.step_at(item.start))
         if source is None:
             self._add(name, Cls.DATA, item.end, item.row)
             return

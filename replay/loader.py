@@ -105,7 +105,7 @@ def add_loader(builder: GraphBuilder, events: RankEvents) -> LoaderWork:
             continue
         if fetch.pid not in lanes:
             lanes[fetch.pid] = builder.add_lane(events.rank, "loader", f"loader worker {fetch.worker}")
-        step = _step_of(events, asking.end if asking else fetch.end)
+        step = events.step_at(asking.end if asking else fetch.end)
         work.nodes[key] = builder.add(
             lanes[fetch.pid], "make batch", Cls.DATA, fetch.start, fetch.end - fetch.start, step=step
         )
@@ -134,7 +134,3 @@ def _read_stages(stages: Table, shift: Ns) -> tuple[list[_Next], dict[tuple[int,
         elif kind == "fetch" and batch >= 0:
             by_batch[loader, batch].append(_Fetch(start + shift, end + shift, pid, worker))
     return sorted(nexts, key=lambda call: call.start), {key: fetches[-1] for key, fetches in by_batch.items()}
-
-
-def _step_of(events: RankEvents, moment: Ns) -> int:
-    return max((step for step, (start, _) in events.steps.items() if start <= moment), default=-1)

@@ -1,7 +1,9 @@
 """One rank's events as the graph builder reads them: plain lists, one entry a row, on the job's aligned clock."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -51,6 +53,19 @@ class RankEvents:
                 self.runtime_of[self.correlation[row]] = row
             elif self.stream[row] >= 0 and kind != "sync":
                 self.gpu_rows.append(row)
+
+    def step_at(self, moment: Ns) -> int:
+        """The step that began last before `moment`; -1 before the first."""
+        at = bisect_right(self._step_starts, moment)
+        return self._step_numbers[at - 1] if at else -1
+
+    @cached_property
+    def _step_starts(self) -> list[Ns]:
+        return [start for start, _ in self.steps.values()]
+
+    @cached_property
+    def _step_numbers(self) -> list[int]:
+        return list(self.steps)
 
     def launch_row(self, row: int) -> int | None:
         """The runtime call that launched GPU row `row`; None where it was not recorded."""
