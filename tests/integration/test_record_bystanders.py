@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -108,8 +109,8 @@ def test_a_job_that_ends_inside_the_window_keeps_its_whole_steps(tmp_path):
     ("command", "reason"),
     [
         (["true"], "no Python process of the command took up the recorder"),
-        (["python3", "-c", "1"], "none imported torch"),
-        (["python3", "-c", "import torch"], "no torch.optim optimizer stepped"),
+        ([sys.executable, "-c", "1"], "none imported torch"),
+        ([sys.executable, "-c", "import torch"], "no torch.optim optimizer stepped"),
     ],
     ids=["no Python", "no torch", "no step"],
 )
