@@ -45,7 +45,7 @@ def recording(out: Path, command: list[str], **options: object) -> list[str]:
 
 def run(command: list[str], out: Path = Path(), **variables: str) -> Ended:
     """Run `command` to its end, with `variables` added to the environment."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(**variables))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment(**variables))
     return Ended(done.returncode, done.stdout, done.stderr, out)
 
 

@@ -19,7 +19,7 @@ ESPROF = Path(sys.executable).parent / "esprof"
 
 def check(*arguments, cwd) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [ESPROF, "check", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        [ESPROF, "check", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=200, check=False
     )
 
 

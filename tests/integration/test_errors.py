@@ -28,7 +28,7 @@ MIB = 1 << 20
 def esprof(*arguments, through=(), **options):
     """Run the command, `through` another one that changes what it may do."""
     command = [*through, ESPROF, *map(str, arguments)]
-    return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 120, "check": False} | options)
+    return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 200, "check": False} | options)
 
 
 def refused(result, *says, code=1):

@@ -137,7 +137,7 @@ def test_the_command_answers_as_the_library_does(verb, keys):
     name = SLEEP[0]
     command = [Path(sys.executable).parent / "esprof", verb, TRACES / name, "--json"]
     command += [part for spec in SCENARIOS for part in ("--what-if", spec)] if verb == "replay" else []
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
     value = json.loads(result.stdout)
     holds(value, keys)
     known = as_json(replay_of(name) if verb == "replay" else diagnosis_of(name))

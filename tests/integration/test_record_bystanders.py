@@ -136,7 +136,7 @@ def test_ctrl_c_inside_the_window_leaves_a_readable_run(tmp_path, to_group):
     command = job("train.py", "--steps", 100_000, "--pause", 0.005)
     process = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
     (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
-    _, talk = process.communicate(timeout=60)
+    _, talk = process.communicate(timeout=200)
     assert process.returncode == 128 + signal.SIGINT, talk
     assert "KeyboardInterrupt" in talk
     window = load(tmp_path / "run").rank(0).windows[0]
@@ -148,7 +148,7 @@ def test_ctrl_c_under_torchrun_leaves_a_run_of_both_ranks(tmp_path):
     command = torchrun("train.py", "--steps", 100_000, "--pause", 0.005)
     process = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
     os.killpg(process.pid, signal.SIGINT)
-    _, talk = process.communicate(timeout=60)
+    _, talk = process.communicate(timeout=200)
     assert process.returncode != 0
     assert load(tmp_path / "run").ranks == [0, 1], talk
 
@@ -157,7 +157,7 @@ def test_a_rank_that_dies_after_its_window_is_kept(tmp_path):
     process = started(recording(tmp_path / "run", torchrun("train.py", "--steps", 100_000, "--pause", 0.005)), lines=25)
     noted = (tmp_path / "run" / "raw" / "rank-00001.jsonl").read_text()
     os.kill(int(noted.partition('"pid": ')[2].partition(",")[0]), signal.SIGKILL)
-    _, talk = process.communicate(timeout=90)
+    _, talk = process.communicate(timeout=200)
     assert process.returncode != 0
     assert load(tmp_path / "run").ranks == [0, 1], talk
 
@@ -165,7 +165,7 @@ def test_a_rank_that_dies_after_its_window_is_kept(tmp_path):
 def test_a_rank_whose_trace_is_lost_is_named_and_the_other_kept(tmp_path):
     process = started(recording(tmp_path / "run", torchrun("train.py", "--steps", 40, "--pause", 0.05)), lines=25)
     (tmp_path / "run" / "raw" / "rank-00001.timed.json").write_text('{"traceEvents": [{"ph"')
-    _, talk = process.communicate(timeout=60)
+    _, talk = process.communicate(timeout=200)
     assert process.returncode == 0
     assert load(tmp_path / "run").ranks == [0], talk
     assert {(warning.code, warning.ranks) for warning in load(tmp_path / "run").warnings} == {("rank-unreadable", (1,))}
@@ -191,7 +191,7 @@ def test_a_recorder_that_loses_its_folder_ends_and_the_job_goes_on(tmp_path):
     command = job("train.py", "--steps", 40, "--pause", 0.02)
     process = started(recording(tmp_path / "run", command), lines=3)
     shutil.rmtree(tmp_path / "run")
-    output, talk = process.communicate(timeout=60)
+    output, talk = process.communicate(timeout=200)
     assert process.returncode == 0
     assert output.splitlines()[-1] == run(command).stdout.splitlines()[-1]
     assert talk.count("the job goes on") == 1
