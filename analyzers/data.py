@@ -15,6 +15,9 @@ from esprof.types import Rank
 MOST_OF_IT = 0.8
 """Ranks are named, the worst stall first, until mending them gives this share of what mending all would."""
 
+A_STALL = 0.1
+"""Least stall, as a share of the worst rank's, for which a rank is named beside it."""
+
 
 def input_stalls(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> list[Finding]:
     """ESP101: the DataLoader keeps ranks waiting."""
@@ -49,7 +52,9 @@ def _stalling(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> tuple[tup
     now = Durations(dfg.dur_ns, dfg.residual_ns)
     all_mended = oracle.saving_ns(without_input_stall(dfg, now))
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
-    worst_first = sorted((p for p in parts if p.rank in loading), key=lambda part: -part.input_stall)
+    worst = max(part.input_stall for part in parts)
+    stalling = [part for part in parts if part.rank in loading and part.input_stall >= A_STALL * worst]
+    worst_first = sorted(stalling, key=lambda part: -part.input_stall)
     ranks: list[Rank] = []
     saving = 0.0
     for part in worst_first:
