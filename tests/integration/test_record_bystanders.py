@@ -1,10 +1,13 @@
 """`esprof record` and what is around the job: its exit code, its signals, its relatives, its own profiler, and faults."""
 
+import fcntl
 import os
+import pty
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -121,21 +124,36 @@ def test_a_command_that_does_not_train_is_told_what_was_seen(tmp_path, command, 
     assert not (tmp_path / "run").exists()
 
 
-def started(command: list[str], lines: int) -> subprocess.Popen[str]:
-    """`command`, running in a process group of its own, once it has printed so many lines."""
+def started(command: list[str], lines: int) -> tuple[subprocess.Popen[str], int]:
+    """`command`, once it has printed so many lines, and the keyboard's end of the terminal that it runs in."""
+    keyboard, screen = pty.openpty()
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment()
+        command,
+        stdin=screen,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        env=environment(),
     )
+    os.close(screen)
     for _ in range(lines):
         process.stdout.readline()
-    return process
+    return process, keyboard
 
 
-@pytest.mark.parametrize("to_group", [True, False], ids=["as a terminal does", "to esprof alone"])
-def test_ctrl_c_inside_the_window_leaves_a_readable_run(tmp_path, to_group):
+CTRL_C = b"\x03"
+
+
+@pytest.mark.parametrize("at_keyboard", [True, False], ids=["at the keyboard", "to esprof alone"])
+def test_ctrl_c_inside_the_window_leaves_a_readable_run(tmp_path, at_keyboard):
     command = job("train.py", "--steps", 100_000, "--pause", 0.005)
-    process = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
-    (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
+    process, keyboard = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
+    if at_keyboard:
+        os.write(keyboard, CTRL_C)
+    else:
+        os.kill(process.pid, signal.SIGINT)
     _, talk = process.communicate(timeout=200)
     assert process.returncode == 128 + signal.SIGINT, talk
     assert "KeyboardInterrupt" in talk
@@ -146,15 +164,17 @@ def test_ctrl_c_inside_the_window_leaves_a_readable_run(tmp_path, to_group):
 
 def test_ctrl_c_under_torchrun_leaves_a_run_of_both_ranks(tmp_path):
     command = torchrun("train.py", "--steps", 100_000, "--pause", 0.005)
-    process = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
-    os.killpg(process.pid, signal.SIGINT)
+    process, keyboard = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
+    os.write(keyboard, CTRL_C)
     _, talk = process.communicate(timeout=200)
     assert process.returncode != 0
     assert load(tmp_path / "run").ranks == [0, 1], talk
 
 
 def test_a_rank_that_dies_after_its_window_is_kept(tmp_path):
-    process = started(recording(tmp_path / "run", torchrun("train.py", "--steps", 100_000, "--pause", 0.005)), lines=25)
+    process, _ = started(
+        recording(tmp_path / "run", torchrun("train.py", "--steps", 100_000, "--pause", 0.005)), lines=25
+    )
     noted = (tmp_path / "run" / "raw" / "rank-00001.jsonl").read_text()
     os.kill(int(noted.partition('"pid": ')[2].partition(",")[0]), signal.SIGKILL)
     _, talk = process.communicate(timeout=200)
@@ -163,7 +183,7 @@ def test_a_rank_that_dies_after_its_window_is_kept(tmp_path):
 
 
 def test_a_rank_whose_trace_is_lost_is_named_and_the_other_kept(tmp_path):
-    process = started(recording(tmp_path / "run", torchrun("train.py", "--steps", 40, "--pause", 0.05)), lines=25)
+    process, _ = started(recording(tmp_path / "run", torchrun("train.py", "--steps", 40, "--pause", 0.05)), lines=25)
     (tmp_path / "run" / "raw" / "rank-00001.timed.json").write_text('{"traceEvents": [{"ph"')
     _, talk = process.communicate(timeout=200)
     assert process.returncode == 0
@@ -189,7 +209,7 @@ def test_a_recorder_that_cannot_write_ends_and_stops_its_profiler(tmp_path):
 
 def test_a_recorder_that_loses_its_folder_ends_and_the_job_goes_on(tmp_path):
     command = job("train.py", "--steps", 40, "--pause", 0.02)
-    process = started(recording(tmp_path / "run", command), lines=3)
+    process, _ = started(recording(tmp_path / "run", command), lines=3)
     shutil.rmtree(tmp_path / "run")
     output, talk = process.communicate(timeout=200)
     assert process.returncode == 0
