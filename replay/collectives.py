@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
@@ -12,9 +11,6 @@ from esprof.trace.columns import collective_word
 from esprof.trace.groups import group_name
 from esprof.trace.run import Run
 from esprof.types import Ns, Rank
-
-Call: TypeAlias = tuple[Rank, int]
-"""One rank's part in a collective: (rank, row of its events)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ def match(run: Run, events: dict[Rank, RankEvents]) -> list[Collective]:
 
     Identity is (group, sequence number) where the trace has it. Else it is the occurrence of (group, kind of collective)
     within the step that launched it, counted from the step's end: windows open at different places on different ranks,
-    but all ranks leave a step together (docs/replay.md §2: counting from the start makes cycles on real traces). Calls
+    but all ranks leave a step together (docs/replay.md §2). Calls
     of different sizes are not matched, nor those with a member that the run lacks: it may be the one that came last. Nor
     are point-to-point transfers, which pair by role.
     """

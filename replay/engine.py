@@ -20,25 +20,26 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_compiled
+def _ready(node, release, ptr, idx, lag, end):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    begin = release[node]
+    for edge in range(ptr[node], ptr[node + 1]):
+        moment = end[idx[edge]] + lag[edge]
+        if moment > begin:
+            begin = moment
+    return begin
+
+
+@_compiled
 def _forward(dur, residual, release, ptr, idx, lag, start, end):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     for node in range(len(dur)):
-        begin = release[node]
-        for edge in range(ptr[node], ptr[node + 1]):
-            ready = end[idx[edge]] + lag[edge]
-            if ready > begin:
-                begin = ready
-        start[node] = begin + residual[node]
+        start[node] = _ready(node, release, ptr, idx, lag, end) + residual[node]
         end[node] = start[node] + dur[node]
 
 
 @_compiled
 def _calibrate(dur, recorded, release, ptr, idx, lag, residual, end):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     for node in range(len(dur)):
-        begin = release[node]
-        for edge in range(ptr[node], ptr[node + 1]):
-            ready = end[idx[edge]] + lag[edge]
-            if ready > begin:
-                begin = ready
+        begin = _ready(node, release, ptr, idx, lag, end)
         if recorded[node] > begin:
             residual[node] = recorded[node] - begin
             begin = recorded[node]

@@ -77,7 +77,6 @@ class _PgConfig(msgspec.Struct):
     pg_desc: str | None = None
     backend_config: str | None = None
     ranks: list[int] | str | None = None
-    pg_size: int | None = None
 
 
 class _Distributed(msgspec.Struct):
