@@ -5,9 +5,9 @@ import numpy as np
 from esprof.analyzers.finding import Finding, RankBreakdown
 from esprof.analyzers.pricing import finding, ms, worth_naming
 from esprof.analyzers.quality import ENOUGH_EXPLAINED
+from esprof.replay import edits
 from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls
-from esprof.replay.scenario import Durations
 from esprof.types import NS_PER_S
 
 
@@ -17,7 +17,7 @@ def exposed_communication(replayed: Replayed, parts: tuple[RankBreakdown, ...]) 
     transfers = dfg.of(Cls.COMMUNICATION)
     if not transfers.any():
         return []
-    saving = oracle.saving_ns(Durations(np.where(transfers, 0, dfg.dur_ns), dfg.residual_ns))
+    saving = oracle.saving_ns(edits.shorten(dfg, transfers, 0))
     if not worth_naming(replayed, saving):
         return []
     steps = len(replayed.steady.kept)

@@ -9,7 +9,7 @@ from esprof.analyzers.finding import Finding, RankBreakdown
 from esprof.analyzers.pricing import finding, listed, ms, worth_naming
 from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls
-from esprof.replay.scenario import Declined, Durations, without_input_stall
+from esprof.replay.scenario import Declined, without_input_stall
 from esprof.types import Rank
 
 MOST_OF_IT = 0.8
@@ -49,8 +49,7 @@ def _stalling(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> tuple[tup
     Two loaders that are equally slow hide one another: mending one alone gains nothing. Raises Declined without loader.
     """
     dfg, oracle = replayed.built.dfg, replayed.oracle
-    now = Durations(dfg.dur_ns, dfg.residual_ns)
-    all_mended = oracle.saving_ns(without_input_stall(dfg, now))
+    all_mended = oracle.saving_ns(without_input_stall(dfg))
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
     worst = max(part.input_stall for part in parts)
     stalling = [part for part in parts if part.rank in loading and part.input_stall >= A_STALL * worst]
@@ -59,7 +58,7 @@ def _stalling(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> tuple[tup
     saving = 0.0
     for part in worst_first:
         ranks.append(part.rank)
-        saving = oracle.saving_ns(without_input_stall(dfg, now, ranks))
+        saving = oracle.saving_ns(without_input_stall(dfg, ranks))
         if saving >= MOST_OF_IT * all_mended:
             break
     return tuple(sorted(ranks)), saving

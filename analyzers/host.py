@@ -5,9 +5,10 @@ import numpy as np
 from esprof.analyzers.finding import Finding, RankBreakdown
 from esprof.analyzers.pricing import finding, ms, worth_naming
 from esprof.analyzers.quality import ENOUGH_EXPLAINED
+from esprof.replay import edits
 from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls
-from esprof.replay.scenario import Durations
+from esprof.replay.timeline import replay
 from esprof.types import NS_PER_MS
 
 LONG_GAP = NS_PER_MS
@@ -21,7 +22,7 @@ def host_bound(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> list[Fin
         return []
     # A long gap is a sleep or I/O, which no faster host shortens.
     work = dfg.on("cpu") & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~(dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > LONG_GAP))
-    saving = oracle.saving_ns(Durations(np.where(work, dfg.dur_ns // 2, dfg.dur_ns), dfg.residual_ns))
+    saving = oracle.saving_ns(edits.scale(dfg, work, 2.0))
     if not worth_naming(replayed, saving):
         return []
     idle = {part.rank: part.host / part.step_us for part in parts if part.step_us}
@@ -52,7 +53,7 @@ def allocator(replayed: Replayed) -> list[Finding]:
     """ESP501: allocator calls in steady steps, and the outlier steps that they make."""
     dfg, oracle = replayed.built.dfg, replayed.oracle
     calls = dfg.of(Cls.ALLOCATOR)
-    without = Durations(np.where(calls, 0, dfg.dur_ns), dfg.residual_ns)
+    without = edits.shorten(dfg, calls, 0)
     saving = oracle.saving_ns(without)
     outliers = [step for step, reason in replayed.steady.left_out.items() if "allocator" in reason]
     if not outliers and not worth_naming(replayed, saving):
@@ -60,7 +61,7 @@ def allocator(replayed: Replayed) -> list[Finding]:
     spent = {rank: dfg.dur_ns[calls & (dfg.rank == rank)].sum() for rank in dfg.marks.ranks}
     worst, steps = max(spent.values()), len(dfg.marks.steps)
     several = "an outlier" if len(outliers) == 1 else f"{len(outliers)} outliers"
-    mended = dict(zip(dfg.marks.steps, oracle.whole_window(without), strict=True))
+    mended = dict(zip(dfg.marks.steps, replay(without).step_ns(), strict=True))
     measured = dict(zip(dfg.marks.steps, replayed.measured_ns, strict=True))
     return [
         finding(

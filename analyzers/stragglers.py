@@ -10,7 +10,7 @@ from esprof.analyzers.quality import ENOUGH_EXPLAINED
 from esprof.replay.answering import Replayed
 from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
 from esprof.replay.dfg import Cls
-from esprof.replay.scenario import Declined, Durations, fix_stragglers
+from esprof.replay.scenario import Declined, fix_stragglers
 from esprof.types import NS_PER_MS, Rank
 
 
@@ -94,10 +94,10 @@ def _saving(replayed: Replayed, ranks: tuple[Rank, ...], classes: tuple[Cls, ...
     """What a step gains (ns) when these ranks' work of these classes takes as long as their peers'."""
     dfg = replayed.built.dfg
     try:
-        fixed = fix_stragglers(dfg, Durations(dfg.dur_ns, dfg.residual_ns), list(ranks), classes)
+        fixed = fix_stragglers(dfg, list(ranks), classes)
     except Declined:
         return None
-    return replayed.oracle.saving_ns(fixed)
+    return replayed.oracle.saving_ns(fixed.dfg)
 
 
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, object]:
@@ -116,8 +116,8 @@ def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, object]:
 def _place(replayed: Replayed, rank: Rank, cause: Cause) -> dict[str, object]:
     """Where on its lanes this rank loses most against its peers: the operation or gap, and the Python line if known."""
     dfg = replayed.built.dfg
-    fixed = fix_stragglers(dfg, Durations(dfg.dur_ns, dfg.residual_ns), [rank], cause.classes)
-    lost = dfg.dur_ns - fixed.dur_ns
+    fixed = fix_stragglers(dfg, [rank], cause.classes)
+    lost = dfg.dur_ns - fixed.dfg.dur_ns
     mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steady.kept) & (lost > 0))
     if not len(mine):
         return {}

@@ -111,6 +111,9 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     strict_error_pct: float
     """Error of the whole span when residuals are dropped."""
     explained_pct: float
+    known_error_pct: float
+    """Error known for this very run: of the steps that a fit has not seen (mean), or of the replay without residuals,
+    whichever is worse. Every what-if's interval holds it."""
     prediction: Prediction
     critical_path: CriticalPath
     what_if: tuple[WhatIf, ...]

@@ -18,11 +18,10 @@ from esprof.replay.answer import (
 )
 from esprof.replay.build import Built, build_counted
 from esprof.replay.dfg import Cls
-from esprof.replay.predict import predict
 from esprof.replay.rank_events import step_borders
 from esprof.replay.steady import SteadySteps, measured_ns, steady_steps
 from esprof.replay.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
-from esprof.replay.whatif import Oracle
+from esprof.replay.whatif import MAX_ERROR_PCT, Oracle
 from esprof.trace.run import Run, Warning
 from esprof.types import NS_PER_US, us
 
@@ -85,15 +84,20 @@ def replay_run(run: Run, read_s: float = 0.0) -> Replayed:
     )
 
 
-def answer_run(run: Run, what_if: Sequence[str] = (), read_s: float = 0.0) -> ReplayAnswer:
+def answer_run(
+    run: Run, what_if: Sequence[str] = (), read_s: float = 0.0, max_error_pct: float = MAX_ERROR_PCT
+) -> ReplayAnswer:
     """Everything that `esprof replay` answers about `run`."""
-    return answer(replay_run(run, read_s), what_if)
+    return answer(replay_run(run, read_s), what_if, max_error_pct)
 
 
-def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
-    """The ReplayAnswer of a replayed run. Raises UsageError for a spec that is no scenario."""
+def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float = MAX_ERROR_PCT) -> ReplayAnswer:
+    """The ReplayAnswer of a replayed run; what-ifs are declined where replay's own error on it is above `max_error_pct`.
+
+    Raises UsageError for a spec that is no scenario.
+    """
     steady, oracle, dfg = replayed.steady, replayed.oracle, replayed.built.dfg
-    scenarios = tuple(oracle.answer(spec) for spec in what_if)
+    scenarios = tuple(oracle.answer(spec, max_error_pct) for spec in what_if)
     replayed_ns = replayed.timeline.step_ns()[oracle.kept]
     return ReplayAnswer(
         world_size=replayed.run.world_size,
@@ -113,7 +117,8 @@ def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
         step_us=us(oracle.step_ns),
         strict_error_pct=round(100 * oracle.strict_error, 4),
         explained_pct=round(replayed.explained_pct, 3),
-        prediction=predict(oracle),
+        known_error_pct=round(100 * oracle.error, 3),
+        prediction=oracle.prediction,
         critical_path=_critical_path(replayed),
         what_if=scenarios,
         coverage=_coverage(replayed),

@@ -6,7 +6,8 @@ import numpy as np
 from scipy.stats import binom
 
 from esprof.replay.dfg import Cls, Dfg
-from esprof.types import Ns, Rank
+from esprof.replay.timeline import union_ns
+from esprof.types import Rank
 
 CLEARLY = 1.4
 """A rank is slow when it bears this much more than an even share of the blame: of two ranks, seven tenths."""
@@ -51,7 +52,7 @@ class Arrivals:
         late = np.zeros((len(steps), len(self.ranks)), np.int64)
         for row, step in enumerate(steps):
             for column in range(len(self.ranks)):
-                late[row, column] = _union(spans[(self.step == step) & (last == column)])
+                late[row, column] = union_ns(*spans[(self.step == step) & (last == column)].T)
         return late
 
 
@@ -82,12 +83,3 @@ def slow_ranks(dfg: Dfg, steps: tuple[int, ...]) -> list[Rank]:
         # With more ranks than two, chance has more of them to pick from.
         slow &= binom.sf(guilty - 1, len(steps), 1 / count) <= CHANCE * 2 / count
     return [rank for rank, is_slow in zip(seen.ranks, slow, strict=True) if is_slow]
-
-
-def _union(spans: np.ndarray) -> Ns:
-    """Length of the union of intervals (n, 2)."""
-    total, reached = 0.0, -np.inf
-    for begin, end in sorted(map(tuple, spans)):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return int(total)

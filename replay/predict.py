@@ -1,21 +1,28 @@
 """Prediction of steps that the fit has not seen: the honest measure of what durations alone can tell."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from esprof.replay.answer import HeldOut, Prediction
+from esprof.replay.dfg import Dfg
 from esprof.replay.medians import medians_of
 from esprof.replay.timeline import replay
-from esprof.replay.whatif import Oracle
 from esprof.types import us
 
+FEWEST = 2
+"""Held-out steps from which on their mean tells of the model more than of how steps scatter."""
 
-def predict(oracle: Oracle) -> Prediction:
+
+def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
     """Fit durations on the first half of the steady steps, predict the others.
+
+    `kept` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
 
     Each node of a held-out step gets the median duration (and residual) of its counterparts, the nodes of the same rank,
     lane role, name and occurrence, in the fit steps; one without counterparts keeps the median of its name on that rank.
     """
-    dfg, steps = oracle.dfg, np.array(oracle.dfg.marks.steps)[oracle.kept]
+    steps = np.array(dfg.marks.steps)[kept]
     half = len(steps) // 2
     fit, held = steps[:half], steps[half:]
     if not half:
@@ -31,16 +38,27 @@ def predict(oracle: Oracle) -> Prediction:
             medians, known = medians_of(identity[fitted], source[fitted], identity[todo])
             values[np.flatnonzero(todo)[known]] = medians[known]
         found[np.flatnonzero(todo)[known]] = True
-    predicted = replay(dfg, dur, residual).step_ns()[oracle.kept]
+    predicted = replay(replace(dfg, dur_ns=dur, residual_ns=residual)).step_ns()[kept]
     return Prediction(
         fit_steps=tuple(int(step) for step in fit),
         held_out=tuple(
             HeldOut(
                 step=int(steps[i]),
-                measured_us=us(float(oracle.measured_ns[i])),
+                measured_us=us(float(measured_ns[i])),
                 predicted_us=us(float(predicted[i])),
-                error_pct=round(100 * (float(predicted[i]) / float(oracle.measured_ns[i]) - 1), 3),
+                error_pct=round(100 * (float(predicted[i]) / float(measured_ns[i]) - 1), 3),
             )
             for i in range(half, len(steps))
         ),
     )
+
+
+def mean_error(prediction: Prediction) -> float | None:
+    """Relative error of the mean of the held-out steps, signed; None where fewer than `FEWEST` were held out.
+
+    Of the mean, as what-ifs predict it: how single steps scatter about it is no fault of the model.
+    """
+    if len(prediction.held_out) < FEWEST:
+        return None
+    measured = sum(step.measured_us for step in prediction.held_out)
+    return sum(step.predicted_us for step in prediction.held_out) / measured - 1

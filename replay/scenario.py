@@ -1,22 +1,23 @@
-"""Scenarios: what each what-if term does to the durations of a graph, and when it cannot be answered."""
+"""Scenarios: what each what-if term does to a graph, and when it cannot be answered."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from esprof.replay.blame import slow_ranks
+from esprof.replay import edits
+from esprof.replay.blame import arrivals, slow_ranks
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.grammar import Term
 from esprof.replay.medians import medians_of
+from esprof.replay.timeline import replay
 from esprof.trace.run import Run
-from esprof.types import Rank
+from esprof.types import Ns, Rank
 
 MATCHED = 0.9
 """Least share of the time for which `straggler=fix` must find counterparts."""
 
 _HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH)
 _NOT_YET = {
-    "overlap": "needs the compute that each transfer could hide behind, which replay does not move yet",
     "loader.workers": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
     "storage": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
     "cache": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
@@ -31,44 +32,56 @@ class Declined(Exception):
 
 
 @dataclass(frozen=True)
-class Durations:
-    """Durations and residuals of all nodes in one scenario, int64 ns, and what should be said of it."""
+class Scenario:
+    """The graph as a what-if makes it, and what should be said of it."""
 
-    dur_ns: np.ndarray
-    residual_ns: np.ndarray
+    dfg: Dfg
     note: str | None = None
+    least_ns: np.ndarray | None = None
+    """What no step can be shorter than, ns, one per step of `dfg.marks`; None where only the graph bounds them."""
 
 
-def apply(run: Run, dfg: Dfg, terms: tuple[Term, ...], steps: tuple[int, ...]) -> Durations:
-    """The durations under all `terms` at once; `steps` are those that tell who is slow. Raises Declined."""
-    durations = Durations(dfg.dur_ns, dfg.residual_ns)
-    for term in terms:
-        durations = _apply_term(run, dfg, durations, term, steps)
-    return durations
+def apply(run: Run, dfg: Dfg, terms: tuple[Term, ...], steps: tuple[int, ...]) -> Scenario:
+    """The graph under all `terms` at once; `steps` are those that tell who is slow. Raises Declined."""
+    scenario = Scenario(dfg)
+    # What overlap hides is what the other terms leave of it.
+    for term in sorted(terms, key=lambda term: term.target == "overlap"):
+        scenario = _apply_term(run, scenario, term, steps)
+    return scenario
 
 
-def _apply_term(run: Run, dfg: Dfg, now: Durations, term: Term, steps: tuple[int, ...]) -> Durations:
+def _apply_term(run: Run, now: Scenario, term: Term, steps: tuple[int, ...]) -> Scenario:
     if term.target in _NOT_YET:
         raise Declined(_NOT_YET[term.target])
     if term.target == "data":
-        return without_input_stall(dfg, now)
+        return replace(now, dfg=without_input_stall(now.dfg))
     if term.target == "straggler":
-        return fix_stragglers(dfg, now, slow_ranks(dfg, steps))
-    mask = _scaled_nodes(run, dfg, term)
-    contended = mask & dfg.contended
+        mended = fix_stragglers(now.dfg, slow_ranks(now.dfg, steps))
+        return replace(mended, note=_noted(now.note, mended.note))
+    if term.target == "overlap":
+        return overlapped(now)
     note = now.note
-    if term.target in ("network", "collective") and dfg.of(Cls.RESIDUAL).any():
-        note = "collectives that have no match on all their ranks stay as they were"
-    return Durations(
-        np.where(mask, _scaled(now.dur_ns, term.factor), now.dur_ns),
-        # A kernel that could not start for lack of room waits for the others' work: it scales with that.
-        np.where(contended, _scaled(now.residual_ns, term.factor), now.residual_ns),
-        note,
+    if term.target in ("network", "collective") and now.dfg.of(Cls.RESIDUAL).any():
+        note = _noted(note, "collectives that have no match on all their ranks stay as they were")
+    return replace(now, dfg=edits.scale(now.dfg, _scaled_nodes(run, now.dfg, term), term.factor), note=note)
+
+
+def _noted(*notes: str | None) -> str | None:
+    return "; ".join(dict.fromkeys(filter(None, notes))) or None
+
+
+def overlapped(now: Scenario) -> Scenario:
+    """Communication hidden perfectly: nobody waits for a transfer, only for ranks that come late to it. What remains of
+    the network is that no step is shorter than the time in which its busiest rank transfers."""
+    transfers = now.dfg.of(Cls.COMMUNICATION)
+    if not transfers.any():
+        raise Declined("no communication was recorded in these steps")
+    return replace(
+        now,
+        dfg=edits.shorten(now.dfg, transfers, 0),
+        least_ns=replay(now.dfg).transfer_ns(),
+        note=_noted(now.note, "a bound: no transfer is waited for"),
     )
-
-
-def _scaled(values: np.ndarray, factor: float) -> np.ndarray:
-    return values if factor == 1.0 else np.rint(values / factor).astype(np.int64)
 
 
 def _scaled_nodes(run: Run, dfg: Dfg, term: Term) -> np.ndarray:
@@ -125,15 +138,15 @@ def _no_such_work(dfg: Dfg, term: Term) -> str:
     return f"no {term.target.upper()} work was recorded there"
 
 
-def without_input_stall(dfg: Dfg, now: Durations, ranks: list[Rank] | None = None) -> Durations:
-    """A loader that never makes a rank wait: its batches (of `ranks`) take no time."""
+def without_input_stall(dfg: Dfg, ranks: list[Rank] | None = None) -> Dfg:
+    """A loader that never makes a rank wait: its batches (of `ranks`) take no time. Raises Declined without a loader."""
     mask = dfg.of(Cls.DATA) & (np.isin(dfg.rank, ranks) if ranks is not None else True)
     if not mask.any():
         raise Declined("no data loader was recorded in these steps")
-    return Durations(np.where(mask, 0, now.dur_ns), np.where(mask, 0, now.residual_ns), now.note)
+    return edits.shorten(dfg, mask, 0)
 
 
-def fix_stragglers(dfg: Dfg, now: Durations, slow: list[Rank], classes: tuple[Cls, ...] | None = None) -> Durations:
+def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None = None) -> Scenario:
     """Give each node of the `slow` ranks the median duration of its counterparts on the other ranks.
 
     Only slow ranks (`blame.slow_ranks`): replacing all at once would only swap two ranks' work, and replacing single nodes
@@ -145,36 +158,66 @@ def fix_stragglers(dfg: Dfg, now: Durations, slow: list[Rank], classes: tuple[Cl
     if not (dfg.collective >= 0).any():
         raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
     if not slow:
-        return Durations(now.dur_ns, now.residual_ns, "no rank is clearly slower than its peers: nothing to mend")
+        return Scenario(dfg, "no rank is clearly slower than its peers: nothing to mend")
     own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & (dfg.step >= 0)
-    peers = _peer_medians(dfg, now.dur_ns, own, slow)
+    peers = _peer_medians(dfg, own, slow)
     mine = own & np.isin(dfg.rank, slow)
     found = mine & ~np.isnan(peers)
-    share = float(now.dur_ns[found].sum()) / max(1.0, float(now.dur_ns[mine].sum()))
+    share = float(dfg.dur_ns[found].sum()) / max(1.0, float(dfg.dur_ns[mine].sum()))
     if share < MATCHED:
         raise Declined(f"only {100 * share:.0f} % of the slow ranks' time has a counterpart on the other ranks")
     if classes is not None:
         found &= dfg.of(*classes)
-    dur = now.dur_ns.copy()
+    dur = dfg.dur_ns.copy()
     dur[found] = np.rint(peers[found]).astype(np.int64)
     # An allocator call stops its device until all work on it is done: the peers' may be long for waiting for this rank.
-    spared = (dfg.of(Cls.ALLOCATOR) & (dur > now.dur_ns)) | _no_slower(dfg, now.dur_ns, dur, slow)
-    dur[spared] = now.dur_ns[spared]
+    spared = (dfg.of(Cls.ALLOCATOR) & (dur > dfg.dur_ns)) | _no_slower(dfg, dur, slow)
+    dur[spared] = dfg.dur_ns[spared]
+    if classes is None or Cls.ALLOCATOR in classes:
+        dur = _without_waiting(dfg, dur, slow)
     note = f"rank {', '.join(map(str, slow))} as fast as its peers; {100 * share:.0f} % of the time matched"
-    return Durations(dur, now.residual_ns, note)
+    return Scenario(replace(dfg, dur_ns=dur), note)
 
 
-def _no_slower(dfg: Dfg, before: np.ndarray, after: np.ndarray, ranks: list[Rank]) -> np.ndarray:
+def _without_waiting(dfg: Dfg, dur_ns: np.ndarray, slow: list[Rank]) -> np.ndarray:
+    """`dur_ns` with the allocator calls that other ranks make while a collective of theirs waits for a `slow` one cut to
+    what the counterpart on the slow rank takes: an allocator call stops for the work that its device holds, and a pending
+    collective is such work (docs/replay.md §4)."""
+    calls = dfg.of(Cls.ALLOCATOR) & (dfg.key >= 0)
+    known = dfg.step.astype(np.int64) * (int(dfg.key.max()) + 1) + dfg.key
+    own = calls & np.isin(dfg.rank, slow)
+    dur = dur_ns.copy()
+    for begin, end, rank in _waits_for(dfg, slow):
+        inside = (dfg.recorded_ns >= begin) & (dfg.recorded_ns + dfg.dur_ns <= end)
+        held = np.flatnonzero(calls & inside & (dfg.rank == rank))
+        medians, found = medians_of(known[own], dfg.dur_ns[own], known[held])
+        dur[held[found]] = np.minimum(dur[held], medians)[found]
+    return dur
+
+
+def _waits_for(dfg: Dfg, slow: list[Rank]) -> list[tuple[Ns, Ns, Rank]]:
+    """(begin, end, rank) of each wait, on another rank, for a collective to which a `slow` rank came last."""
+    seen = arrivals(dfg, dfg.marks.steps)
+    last = seen.last()
+    waits = []
+    for row in np.flatnonzero(np.isin(np.array(seen.ranks)[last], slow)):
+        arrived = seen.arrived_ns[row]
+        until = int(arrived[last[row]])
+        waits += [(int(a), until, rank) for a, rank in zip(arrived, seen.ranks, strict=True) if a < until]
+    return waits
+
+
+def _no_slower(dfg: Dfg, after_ns: np.ndarray, ranks: list[Rank]) -> np.ndarray:
     """Mask of the nodes of those steps of `ranks` in which the change would add to their work instead of taking away."""
     mask = np.zeros(dfg.nodes, bool)
     for rank in ranks:
         nodes = np.flatnonzero((dfg.rank == rank) & (dfg.step >= 0))
-        change = np.bincount(dfg.step[nodes], weights=(after - before)[nodes])
+        change = np.bincount(dfg.step[nodes], weights=(after_ns - dfg.dur_ns)[nodes])
         mask[nodes] = change[dfg.step[nodes]] > 0
     return mask
 
 
-def _peer_medians(dfg: Dfg, dur_ns: np.ndarray, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:
+def _peer_medians(dfg: Dfg, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:
     """Per node of `ranks` among `own`, the median duration (ns) of its counterparts on all other ranks; else NaN.
 
     Counterparts share step, lane role, name, neighbour and occurrence; where there is none (rank 0 logs, and so has other
@@ -192,7 +235,7 @@ def _peer_medians(dfg: Dfg, dur_ns: np.ndarray, own: np.ndarray, ranks: list[Ran
         others = own & (dfg.rank != rank)
         for identity, mask in zip(identities, allowed, strict=True):
             todo = np.flatnonzero(mask & (dfg.rank == rank) & np.isnan(peers))
-            medians, known = medians_of(identity[others], dur_ns[others], identity[todo])
+            medians, known = medians_of(identity[others], dfg.dur_ns[others], identity[todo])
             peers[todo[known]] = medians[known]
     peers[own & np.isnan(peers) & dfg.of(Cls.HOST_GAP)] = 0
     return peers

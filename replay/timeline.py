@@ -1,6 +1,6 @@
 """A replayed graph: when each node runs, how long each step takes, and the critical path across ranks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,7 +39,6 @@ class Timeline:
     dfg: Dfg
     start_ns: np.ndarray
     end_ns: np.ndarray
-    residual_ns: np.ndarray
 
     def step_ns(self) -> np.ndarray:
         """Duration of each step of `dfg.marks`: from when the last rank enters it to when the last rank leaves it."""
@@ -47,8 +46,8 @@ class Timeline:
         lengths: np.ndarray = self.end_ns[marks.last].max(axis=1) - self.end_ns[marks.first].max(axis=1)
         return lengths
 
-    def busiest_stream_ns(self, dur_ns: np.ndarray) -> np.ndarray:
-        """Per step, the work on the GPU stream that has most of it, summed from `dur_ns` per node; 0 without a GPU.
+    def busiest_stream_ns(self) -> np.ndarray:
+        """Per step, the work on the GPU stream that has most of it, ns; 0 without a GPU.
 
         A job that never waits for its GPU leaves a step before the GPU is done with it, so the CPU's borders cannot show
         a slower GPU; over many steps none can be shorter than this (docs/replay.md §3).
@@ -56,9 +55,20 @@ class Timeline:
         dfg, steps = self.dfg, self.dfg.marks.steps
         nodes = np.flatnonzero(dfg.on("stream") & np.isin(dfg.step, steps))
         work = np.zeros((len(steps), len(dfg.lanes)), np.int64)
-        np.add.at(work, (np.searchsorted(steps, dfg.step[nodes]), dfg.lane[nodes]), dur_ns[nodes])
+        np.add.at(work, (np.searchsorted(steps, dfg.step[nodes]), dfg.lane[nodes]), dfg.dur_ns[nodes])
         busiest: np.ndarray = work.max(axis=1, initial=0)
         return busiest
+
+    def transfer_ns(self) -> np.ndarray:
+        """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
+        dfg, marks = self.dfg, self.dfg.marks
+        longest = np.zeros(len(marks.steps), np.int64)
+        transfers = dfg.of(Cls.COMMUNICATION)
+        for row, step in enumerate(marks.steps):
+            for rank in marks.ranks:
+                mine = transfers & (dfg.step == step) & (dfg.rank == rank)
+                longest[row] = max(longest[row], union_ns(self.start_ns[mine], self.end_ns[mine]))
+        return longest
 
     def gpu_progress_ns(self) -> np.ndarray:
         """Per step, how far the GPUs get on: growth of the end of all work launched up to it, ns; 0 without a GPU."""
@@ -73,17 +83,23 @@ class Timeline:
         return progress
 
 
-def replay(dfg: Dfg, dur_ns: np.ndarray | None = None, residual_ns: np.ndarray | None = None) -> Timeline:
-    """Run the graph as recorded, or with other durations or residuals (int64 ns per node)."""
-    dur = dfg.dur_ns if dur_ns is None else dur_ns
-    residual = dfg.residual_ns if residual_ns is None else residual_ns
-    start, end = engine.run(dfg, dur, residual)
-    return Timeline(dfg, start, end, residual)
+def replay(dfg: Dfg) -> Timeline:
+    """Run the graph."""
+    start, end = engine.run(dfg, dfg.dur_ns, dfg.residual_ns)
+    return Timeline(dfg, start, end)
 
 
-def strict_residuals(dfg: Dfg) -> np.ndarray:
-    """Residuals with the unexplained ones dropped: only the delays by contention for the GPU stay."""
-    return np.where(dfg.contended, dfg.residual_ns, 0)
+def strict(dfg: Dfg) -> Dfg:
+    """The graph with its unexplained delays dropped: of the residuals only those by contention for the GPU stay."""
+    return replace(dfg, residual_ns=np.where(dfg.contended, dfg.residual_ns, 0))
+
+
+def union_ns(start_ns: np.ndarray, end_ns: np.ndarray) -> Ns:
+    """Length of the union of intervals, ns."""
+    order = np.argsort(start_ns)
+    reached = np.maximum.accumulate(end_ns[order])
+    begin = np.maximum(start_ns[order][1:], reached[:-1])
+    return int((end_ns[order][:1] - start_ns[order][:1]).sum() + np.maximum(end_ns[order][1:] - begin, 0).sum())
 
 
 def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
@@ -110,7 +126,7 @@ def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
         rank = int(dfg.rank[node]) if dfg.rank[node] >= 0 else rank
         spend(int(timeline.start_ns[node]), Cls(dfg.cls[node]), rank)
         unexplained = Cls.CONTENTION if dfg.contended[node] else Cls.RESIDUAL
-        spend(int(timeline.start_ns[node] - timeline.residual_ns[node]), unexplained, rank)
+        spend(int(timeline.start_ns[node] - dfg.residual_ns[node]), unexplained, rank)
         edges = slice(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])
         if edges.start == edges.stop:
             # Nothing came before: this rank was late into the window.

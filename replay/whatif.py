@@ -6,13 +6,17 @@ from functools import cached_property
 
 import numpy as np
 
-from esprof.replay.answer import WhatIf
+from esprof.replay.answer import Prediction, WhatIf
 from esprof.replay.dfg import Dfg
 from esprof.replay.grammar import parse
-from esprof.replay.scenario import Declined, Durations, apply
-from esprof.replay.timeline import Timeline, replay, strict_residuals
+from esprof.replay.predict import mean_error, predict
+from esprof.replay.scenario import Declined, Scenario, apply
+from esprof.replay.timeline import Timeline, replay, strict
 from esprof.trace.run import Run
 from esprof.types import us
+
+MAX_ERROR_PCT = 10.0
+"""A graph whose own error on the run is above this answers no what-if, unless the caller allows more."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,24 @@ class Oracle:
 
     @cached_property
     def _base(self) -> np.ndarray:
-        return self._cost(Durations(self.dfg.dur_ns, self.dfg.residual_ns))
+        return self._cost(Scenario(self.dfg))
 
     @cached_property
     def strict_error(self) -> float:
         """Relative error of the steady steps' sum when residuals are dropped: what the graph alone cannot explain."""
-        strict = replay(self.dfg, residual_ns=strict_residuals(self.dfg)).step_ns()[self.kept]
-        return float(strict.sum() / self.measured_ns.sum() - 1)
+        replayed = replay(strict(self.dfg)).step_ns()[self.kept]
+        return float(replayed.sum() / self.measured_ns.sum() - 1)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What durations fitted on half of the steady steps say of the other half."""
+        return predict(self.dfg, self.kept, self.measured_ns)
+
+    @cached_property
+    def error(self) -> float:
+        """Relative error known for this very run, never negative: of the mean of the steps that a fit has not seen, or of
+        the replay without residuals, whichever is worse."""
+        return max(abs(self.strict_error), abs(mean_error(self.prediction) or 0.0))
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -49,35 +64,40 @@ class Oracle:
         """Mean measured steady step."""
         return float(self.measured_ns.mean())
 
-    def price(self, durations: Durations) -> np.ndarray:
+    def price(self, scenario: Scenario) -> np.ndarray:
         """Predicted duration (ns) of each steady step: measured, scaled by how replay changes.
 
         Where no node takes longer, no step does in the long run: a longer mean then only says that the steps before these
         gained more than they did, so it counts as no change; and the other way round.
         """
-        steps: np.ndarray = self.measured_ns * (self._cost(durations) / self._base)
-        change = durations.dur_ns - self.dfg.dur_ns
-        against = (change <= 0).all() if steps.mean() > self.step_ns else (change >= 0).all()
-        return self.measured_ns.astype(np.float64) if against else steps
+        steps: np.ndarray = self.measured_ns * (self._cost(scenario) / self._base)
+        if scenario.least_ns is None and scenario.dfg.nodes == self.dfg.nodes:
+            change = scenario.dfg.dur_ns - self.dfg.dur_ns
+            against = (change <= 0).all() if steps.mean() > self.step_ns else (change >= 0).all()
+            return self.measured_ns.astype(np.float64) if against else steps
+        return steps
 
-    def saving_ns(self, durations: Durations) -> float:
-        """Mean time that a steady step gains; negative if it loses."""
-        return self.step_ns - float(self.price(durations).mean())
+    def saving_ns(self, altered: Dfg) -> float:
+        """Mean time that a steady step gains on this graph; negative if it loses."""
+        return self.step_ns - float(self.price(Scenario(altered)).mean())
 
-    def whole_window(self, durations: Durations) -> np.ndarray:
-        """Replayed duration (ns) of every step of the graph, the outliers among them."""
-        return replay(self.dfg, durations.dur_ns, durations.residual_ns).step_ns()
+    def answer(self, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> WhatIf:
+        """Answer one scenario; decline where the error known for this run is above `max_error_pct`, in per cent of a step.
 
-    def answer(self, spec: str) -> WhatIf:
-        """Answer one scenario. Raises UsageError for a spec that is no scenario."""
+        Raises UsageError for a spec that is no scenario.
+        """
         terms = parse(spec)
         try:
-            durations = apply(self.run, self.dfg, terms, self.steps)
+            if 100 * self.error > max_error_pct:
+                raise Declined(
+                    f"replay is {100 * self.error:.1f} % off on this very run, more than the {max_error_pct:g} % allowed"
+                )
+            scenario = apply(self.run, self.dfg, terms, self.steps)
         except Declined as reason:
             return WhatIf(spec=spec, answered=False, reason=str(reason))
-        steps = self.price(durations)
+        steps = self.price(scenario)
         predicted, margin = float(steps.mean()), self._margin(steps)
-        note = durations.note
+        note = scenario.note
         if len(steps) == 1:
             note = "; ".join(filter(None, [note, "one step: its spread is unknown"]))
         return WhatIf(
@@ -90,11 +110,12 @@ class Oracle:
             note=note,
         )
 
-    def _cost(self, durations: Durations) -> np.ndarray:
+    def _cost(self, scenario: Scenario) -> np.ndarray:
         """Replayed duration (ns) of each steady step, no shorter than its busiest stream needs, and no shorter on average
         than the GPUs take to get on, beyond the backlog that they build up as it is."""
-        timeline = replay(self.dfg, durations.dur_ns, durations.residual_ns)
-        steps = np.maximum(timeline.step_ns(), timeline.busiest_stream_ns(durations.dur_ns))[self.kept]
+        timeline = replay(scenario.dfg)
+        least = timeline.busiest_stream_ns() if scenario.least_ns is None else scenario.least_ns
+        steps = np.maximum(timeline.step_ns(), least)[self.kept]
         behind = self._backlog_ns(timeline) - max(0.0, self._usual_backlog_ns)
         missing = behind - float((steps - timeline.step_ns()[self.kept]).sum())
         lengths: np.ndarray = np.maximum(steps + max(0.0, missing) / len(steps), 1)
@@ -110,9 +131,9 @@ class Oracle:
         return float(progress[self.kept].sum() - timeline.step_ns()[self.kept].sum()) if progress.any() else 0.0
 
     def _margin(self, steps: np.ndarray) -> float:
-        """Two standard errors of the mean over steps, and the graph's own error, added as independent."""
+        """Two standard errors of the mean over steps, and the error known for this run, added as independent."""
         spread = float(steps.std(ddof=1) / np.sqrt(len(steps))) if len(steps) > 1 else 0.0
-        return 2 * float(np.hypot(spread, self.strict_error * steps.mean() / 2))
+        return 2 * float(np.hypot(spread, self.error * steps.mean() / 2))
 
 
 def what_if(run: Run, dfg: Dfg, scenarios: Sequence[str]) -> list[WhatIf]:

@@ -208,12 +208,14 @@ def _breakdown(answer: Diagnosis) -> Table:
 
 
 def _what_ifs(answer: ReplayAnswer) -> Table:
-    table = _table("scenario", ">predicted step", ">interval", ">speed-up", "note")
+    table = _table("scenario", ">predicted", ">interval", ">speed-up", ">known error", "note")
+    error = f"± {units.pct(answer.known_error_pct)}"
     for scenario in answer.what_if:
         if scenario.answered:
             interval = f"{units.ms(scenario.low_us)} … {units.ms(scenario.high_us)}"
             predicted, speedup = units.ms(scenario.predicted_us), units.times(scenario.speedup)
-            table.add_row(printable(scenario.spec), predicted, interval, speedup, printable(scenario.note or "", 300))
+            note = printable(scenario.note or "", 300)
+            table.add_row(printable(scenario.spec), predicted, interval, speedup, error, note)
     return table
 
 

@@ -160,6 +160,7 @@ def replay(ranks=4, scenarios=None, warnings=WARNINGS):
         left_out=(LeftOut(step=10, measured_us=388_200.0, reason="the window's first step"),),
         step_us=STEP_US,
         strict_error_pct=-1.9,
+        known_error_pct=1.9,
         explained_pct=97.1,
         prediction=Prediction(
             fit_steps=(11, 12, 13),

@@ -6,6 +6,7 @@ import click
 
 from esprof.replay import answer_run
 from esprof.replay.grammar import parse
+from esprof.replay.whatif import MAX_ERROR_PCT
 from esprof.reports import terminal
 from esprof.reports.commands.common import answer, json_option, open_run, output_options, run_argument, status
 
@@ -19,9 +20,20 @@ from esprof.reports.commands.common import answer, json_option, open_run, output
     multiple=True,
     help="A scenario, such as gpu=2x, network=2x, data=0, straggler=fix, or terms joined by commas. Repeatable.",
 )
+@click.option(
+    "--max-error",
+    "max_error",
+    metavar="PERCENT",
+    type=click.FloatRange(min=0),
+    default=MAX_ERROR_PCT,
+    show_default=True,
+    help="Answer no what-if where replay's own error on this run is larger.",
+)
 @json_option
 @output_options("-", "answer")
-def command(sources: tuple[str, ...], scenarios: tuple[str, ...], as_json: bool, output: Path, force: bool) -> None:
+def command(
+    sources: tuple[str, ...], scenarios: tuple[str, ...], max_error: float, as_json: bool, output: Path, force: bool
+) -> None:
     """Replay a run's step time, and ask what would change it.
 
     \b
@@ -32,5 +44,5 @@ def command(sources: tuple[str, ...], scenarios: tuple[str, ...], as_json: bool,
         parse(spec)  # A slip of the pen is told before minutes go into reading the run.
     run, read_s = open_run(sources)
     with status("Replaying"):
-        replayed = answer_run(run, scenarios, read_s)
+        replayed = answer_run(run, scenarios, read_s, max_error)
     answer(replayed, terminal.replay, as_json=as_json, output=output, force=force)

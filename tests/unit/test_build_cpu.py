@@ -9,7 +9,7 @@ from esprof.errors import InputError
 from esprof.replay import replay_run
 from esprof.replay.build import build, build_counted, common_steps
 from esprof.replay.dfg import Cls, Edge
-from esprof.replay.timeline import class_totals, critical_path, replay, strict_residuals
+from esprof.replay.timeline import class_totals, critical_path, replay, strict
 from esprof.replay.whatif import what_if
 from tests.graphcase import ddp_rank, gloo, load_call, op, run_of, stage, step
 
@@ -85,7 +85,7 @@ def test_a_call_that_returns_with_its_transfer_waited_for_it():
 
 def test_replay_without_residuals_still_gives_the_step():
     dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
-    assert replay(dfg, residual_ns=strict_residuals(dfg)).step_ns().tolist() == [50 * MS]
+    assert replay(strict(dfg)).step_ns().tolist() == [50 * MS]
 
 
 def test_the_critical_path_goes_through_the_late_rank_and_sums_to_the_step():
@@ -143,7 +143,6 @@ def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most()
         ("rank7.cpu=2x", "not in this run"),
         ("device[H100].cpu=2x", "no rank"),
         ("kernel[nothing]=2x", "no kernel"),
-        ("overlap=perfect", "does not move"),
         ("bucket_mb=50", "probe"),
         ("compress=powersgd:4", "probe"),
         ("loader.workers=4", "stages"),
@@ -200,7 +199,7 @@ def test_a_batch_is_made_on_the_workers_lane_and_next_waits_for_it():
     assert [int(dfg.dur_ns[n]) for n in made] == [39_500_000, 49_500_000]
     nexts = np.flatnonzero(dfg.on("cpu") & dfg.of(Cls.DATA))
     assert dfg.dur_ns[nexts].tolist() == [500_000, 500_000]  # the median of taking a batch over
-    assert replay(dfg, residual_ns=strict_residuals(dfg)).step_ns().tolist() == [50 * MS, 50 * MS]
+    assert replay(strict(dfg)).step_ns().tolist() == [50 * MS, 50 * MS]
 
 
 def test_without_the_workers_the_stall_is_still_data_and_no_residual():

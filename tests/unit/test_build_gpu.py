@@ -7,7 +7,7 @@ from esprof.analyzers import diagnose_run
 from esprof.replay import replay_run
 from esprof.replay.build import build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge
-from esprof.replay.timeline import replay, strict_residuals
+from esprof.replay.timeline import replay, strict
 from esprof.replay.whatif import what_if
 from esprof.trace.columns import Args, Row
 from tests.graphcase import BACKWARD, call, kernel, launched, nccl_ranks, op, run_of, step
@@ -50,7 +50,7 @@ def test_a_synchronisation_keeps_20_us_and_waits_for_the_kernel_for_the_rest():
     assert dfg.dur_ns[waiting] == 20 * US
     assert reasons(dfg, waiting)["gemm"] == Edge.INFERRED
     assert dfg.residual_ns[waiting] == 0
-    assert replay(dfg, residual_ns=strict_residuals(dfg)).step_ns().tolist() == [1110 * US]
+    assert replay(strict(dfg)).step_ns().tolist() == [1110 * US]
 
 
 def test_a_slower_gpu_makes_the_synchronisation_longer():
@@ -206,7 +206,7 @@ def test_a_late_kernel_under_a_full_gpu_is_contention_and_scales_with_compute():
     late = node(dfg, "small")
     assert dfg.contended[late]
     assert dfg.residual_ns[late] > 350 * US
-    assert (strict_residuals(dfg)[late] == dfg.residual_ns[late]).all()
+    assert (strict(dfg).residual_ns[late] == dfg.residual_ns[late]).all()
 
 
 def test_the_launch_queue_is_finite():
