@@ -50,7 +50,7 @@ class GlooWork:
         right after the backward pass (DDP waits for all buckets there) or when the thread goes on soon after that end.
         The waiter may run before the transfer's own thread, which has to be scheduled again, has noted its end.
         """
-        early = rules.WAKE_UP if after_backward else rules.SYNC_EARLY
+        early = rules.WAKE_UP if after_backward or until - begin > 2 * rules.WAKE_UP else rules.SYNC_EARLY
         mine = [work for work in self.pending[tid] if work.issued <= begin and work.end <= until + early]
         ended_inside = [work for work in mine if work.end > begin]
         if not mine or (not ended_inside and not after_backward):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from esprof.replay.answer import HeldOut, Prediction
+from esprof.replay.averages import means_of
 from esprof.replay.dfg import Dfg
-from esprof.replay.medians import medians_of
 from esprof.replay.timeline import replay
 from esprof.types import us
 
@@ -19,8 +19,9 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
 
     `kept` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
 
-    Each node of a held-out step gets the median duration (and residual) of its counterparts, the nodes of the same rank,
-    lane role, name and occurrence, in the fit steps; one without counterparts keeps the median of its name on that rank.
+    Each node of a held-out step gets the mean duration (and residual) of its counterparts, the nodes of the same rank,
+    lane role, name and occurrence, in the fit steps; one without counterparts, the mean of its name on that rank. Means,
+    because a step is a sum: of operations that are stopped now and then (a CPU quota, another process), medians see none.
     """
     steps = np.array(dfg.marks.steps)[kept]
     half = len(steps) // 2
@@ -30,13 +31,15 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
     fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, held)
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     exact = dfg.rank.astype(np.int64) * (int(dfg.key.max()) + 2) + dfg.key + 1
+    part = dfg.collective >= 0
+    exact[part] = int(exact.max()) + 1 + _collective_identity(dfg)[part]
     by_name = dfg.rank.astype(np.int64) * len(dfg.names) + dfg.name
     found = np.zeros(dfg.nodes, bool)
     for identity in (exact, by_name):
         todo = wanted & ~found
         for values, source in ((dur, dfg.dur_ns), (residual, dfg.residual_ns)):
-            medians, known = medians_of(identity[fitted], source[fitted], identity[todo])
-            values[np.flatnonzero(todo)[known]] = medians[known]
+            means, known = means_of(identity[fitted], source[fitted], identity[todo])
+            values[np.flatnonzero(todo)[known]] = means[known]
         found[np.flatnonzero(todo)[known]] = True
     predicted = replay(replace(dfg, dur_ns=dur, residual_ns=residual)).step_ns()[kept]
     return Prediction(
@@ -51,6 +54,21 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
             for i in range(half, len(steps))
         ),
     )
+
+
+def _collective_identity(dfg: Dfg) -> np.ndarray:
+    """Per node, a number that its counterparts in other steps share: rank, name, and which of its step's collectives it is
+    part of, in order of first arrival. Which of several communication threads takes one is chance."""
+    nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank >= 0))
+    count = int(dfg.collective.max(initial=-1)) + 1
+    arrival, step = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
+    np.minimum.at(arrival, dfg.collective[nodes], dfg.recorded_ns[nodes])
+    step[dfg.collective[nodes]] = dfg.step[nodes]
+    order = np.lexsort((arrival, step))
+    which = np.empty(count, np.int64)
+    which[order] = np.arange(count) - np.searchsorted(step[order], step[order])
+    rank = dfg.rank.astype(np.int64) + 1
+    return (rank * len(dfg.names) + dfg.name) * max(count, 1) + which[np.maximum(dfg.collective, 0)] if count else rank
 
 
 def mean_error(prediction: Prediction) -> float | None:

@@ -8,7 +8,7 @@ from esprof.replay import edits
 from esprof.replay.blame import arrivals, slow_ranks
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.grammar import Term
-from esprof.replay.medians import medians_of
+from esprof.replay.averages import medians_of
 from esprof.replay.timeline import replay
 from esprof.trace.run import Run
 from esprof.types import Ns, Rank
