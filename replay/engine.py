@@ -1,70 +1,78 @@
 """The replay engine: one longest-path pass over arrays in topological order, compiled."""
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
+from esprof.compiled import compiled_in_place
 from esprof.replay.dfg import Dfg
 
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile without the GIL, cached on disk; where no cache folder can be written, compile in memory."""
-    compiled: Callable[..., Any]
-    try:
-        compiled = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # numba: "no locator available"
-        compiled = numba.njit(nogil=True)(function)
-    return compiled
-
-
-@_compiled
-def _ready(node, release, ptr, idx, lag, end):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    begin = release[node]
-    for edge in range(ptr[node], ptr[node + 1]):
-        moment = end[idx[edge]] + lag[edge]
-        if moment > begin:
-            begin = moment
-    return begin
-
-
-@_compiled
-def _forward(dur, residual, release, ptr, idx, lag, start, end):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    for node in range(len(dur)):
-        start[node] = _ready(node, release, ptr, idx, lag, end) + residual[node]
-        end[node] = start[node] + dur[node]
-
-
-@_compiled
-def _calibrate(dur, recorded, release, ptr, idx, lag, residual, end):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    for node in range(len(dur)):
-        begin = _ready(node, release, ptr, idx, lag, end)
-        if recorded[node] > begin:
-            residual[node] = recorded[node] - begin
-            begin = recorded[node]
-        end[node] = begin + dur[node]
+_LONG_AGO = -(2**62)
 
 
 def run(dfg: Dfg, dur_ns: np.ndarray, residual_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Start and end of each node, int64 ns since `dfg.t0_ns`, with these durations and residuals."""
-    start, end = np.empty(dfg.nodes, np.int64), np.empty(dfg.nodes, np.int64)
-    _forward(dur_ns, residual_ns, dfg.release_ns, dfg.pred_ptr, dfg.pred_idx, dfg.pred_lag, start, end)
-    return start, end
+    end = ends(dfg, dur_ns, residual_ns)
+    return end - dur_ns, end
 
 
-def residuals(
-    dur_ns: np.ndarray,
-    recorded_ns: np.ndarray,
-    release_ns: np.ndarray,
-    pred_ptr: np.ndarray,
-    pred_idx: np.ndarray,
-    pred_lag: np.ndarray,
-) -> np.ndarray:
-    """The delay of each node that its predecessors do not explain, int64 ns, never negative.
+def ends(dfg: Dfg, dur_ns: np.ndarray, residual_ns: np.ndarray) -> np.ndarray:
+    """End of each node, int64 ns since `dfg.t0_ns`, with these durations and residuals."""
+    end = np.empty(dfg.nodes, np.int64)
+    ptr, idx = unsigned(dfg.pred_ptr), unsigned(dfg.pred_idx)
+    _forward(dur_ns, residual_ns, dfg.recorded_ns, ptr, idx, dfg.pred_lag, end)
+    return end
 
-    With these delays kept, replay reproduces every recorded start that is not earlier than its predecessors allow.
+
+def residuals(dur_ns: np.ndarray, recorded_ns: np.ndarray, *predecessors: np.ndarray) -> np.ndarray:
+    """The delay of each node that its predecessors (`pred_ptr`, `pred_idx`, `pred_lag`) do not explain, int64 ns.
+
+    Never negative. With these delays kept, replay reproduces every recorded start that is not earlier than its
+    predecessors allow.
     """
+    ptr, idx, lag = predecessors[-3:]
     residual, end = np.zeros(len(dur_ns), np.int64), np.empty(len(dur_ns), np.int64)
-    _calibrate(dur_ns, recorded_ns, release_ns, pred_ptr, pred_idx, pred_lag, residual, end)
+    _calibrate(dur_ns, recorded_ns, unsigned(ptr), unsigned(idx), lag, residual, end)
     return residual
+
+
+def unsigned(indices: np.ndarray) -> np.ndarray:
+    """A view of indices, none of them negative, that numba need not test for being negative: 1.6 times as fast."""
+    return indices.view(f"u{indices.itemsize}")
+
+
+@compiled_in_place
+def ready(node: int, recorded: np.ndarray, ptr: np.ndarray, idx: np.ndarray, lag: np.ndarray, end: np.ndarray) -> int:
+    """When the last predecessor lets `node` begin; when it was recorded to where it has none."""
+    moment = _LONG_AGO if ptr[node] < ptr[node + 1] else recorded[node]
+    for edge in range(ptr[node], ptr[node + 1]):
+        moment = max(moment, end[idx[edge]] + lag[edge])
+    return moment
+
+
+@compiled_in_place
+def _forward(
+    dur: np.ndarray,
+    residual: np.ndarray,
+    recorded: np.ndarray,
+    ptr: np.ndarray,
+    idx: np.ndarray,
+    lag: np.ndarray,
+    end: np.ndarray,
+) -> None:
+    for node in range(len(dur)):
+        end[node] = ready(node, recorded, ptr, idx, lag, end) + residual[node] + dur[node]
+
+
+@compiled_in_place
+def _calibrate(
+    dur: np.ndarray,
+    recorded: np.ndarray,
+    ptr: np.ndarray,
+    idx: np.ndarray,
+    lag: np.ndarray,
+    residual: np.ndarray,
+    end: np.ndarray,
+) -> None:
+    for node in range(len(dur)):
+        begin = ready(node, recorded, ptr, idx, lag, end)
+        residual[node] = max(0, recorded[node] - begin)
+        end[node] = begin + residual[node] + dur[node]

@@ -1,0 +1,183 @@
+"""Compiled functions over arrays: numba, with machine code kept on disk for the next process.
+
+numba's own cache unpickles whatever lies beside the source or in NUMBA_CACHE_DIR, and lets what is broken there through to
+the caller. Here the code comes only from a folder in which nobody else can write, only if its checksum is right, and only
+for a function that still is the same. Everything else costs a compilation and is never an error.
+"""
+
+import os
+import pickle
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import Enum
+from functools import cache, cached_property
+from hashlib import sha256
+from pathlib import Path
+from types import CodeType
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.dispatcher import Dispatcher
+from numba.core.serialize import dumps
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_DIGEST = sha256().digest_size
+
+
+def compiled(function: _Function) -> _Function:
+    """Compile `function`, one version per combination of argument types, when it is first called; without the GIL.
+
+    Division by zero is numpy's: no error. `function` stands at the top of a module, and what it reads from there are other
+    compiled functions, scalars, tuples, enums and arrays: their values at the first call are compiled in.
+    """
+    return _compile(function, _OPTIONS)
+
+
+def compiled_in_place(function: _Function) -> _Function:
+    """As `compiled`, for a function that works on arrays that it is given and makes none; it becomes part of its callers.
+
+    It counts no references to its arrays: the atomic operations at each call, which numba can seldom prove needless, would
+    cost more than most functions that are called in a loop. So a tuple of arrays is an argument like any other.
+    """
+    return _compile(function, _OPTIONS | {"_nrt": False, "forceinline": True})
+
+
+def _compile(function: _Function, options: dict[str, Any]) -> _Function:
+    dispatcher: Any = numba.njit(**options)(function)
+    if dispatcher is not function:  # as it is under NUMBA_DISABLE_JIT
+        dispatcher._cache = _DiskCache(function, options)
+    return cast(_Function, dispatcher)
+
+
+class _DiskCache(NullCache):
+    """numba's cache of one function: a file per signature, which holds fingerprint, checksum and code."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self._function = function
+        self._options = options
+
+    @property
+    def cache_path(self) -> str | None:
+        folder = cache_folder()
+        return None if folder is None else str(folder)
+
+    @cached_property
+    def _fingerprint(self) -> bytes:
+        parts = [repr(self._options), *_identity(self._function, set())]
+        return sha256("\0".join(parts).encode()).digest()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The code for arguments of these types, or None."""
+        target_context.refresh()
+        path = self._path(sig, target_context.codegen())
+        try:
+            content = path.read_bytes() if path else b""
+        except OSError:
+            return None
+        payload = content[2 * _DIGEST :]
+        if content[: 2 * _DIGEST] != self._fingerprint + sha256(payload).digest():
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(payload))  # type: ignore[no-untyped-call]
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the code for arguments of these types, where it can be kept."""
+        path = self._path(sig, data.codegen)
+        if path is None or data.library.has_dynamic_globals:  # addresses of this process are compiled in
+            return
+        payload: bytes = dumps(data._reduce())  # type: ignore[no-untyped-call]
+        with suppress(OSError):  # a full disk, a quota
+            _write(path, self._fingerprint + sha256(payload).digest() + payload)
+
+    def _path(self, sig: Any, codegen: Any) -> Path | None:
+        folder = cache_folder()
+        if folder is None:
+            return None
+        code = self._function.__code__
+        variant = repr((code.co_filename, numba.__version__, sys.version, sig, codegen.magic_tuple()))
+        name = f"{self._function.__module__}.{code.co_name}"
+        return folder / f"{name}-{sha256(variant.encode()).hexdigest()[:16]}.bin"
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Where machine code is kept: NUMBA_CACHE_DIR, or esprof's folder in the user's cache; None where nobody should."""
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.path.expanduser(base)) / "esprof" / "kernels"
+    if not folder.is_absolute():  # no home, or a variable that would mean another place in each working folder
+        return None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve(strict=True)
+        return folder if _private(folder) else None
+    except (OSError, RuntimeError):  # RuntimeError: a loop of links
+        return None
+
+
+def _private(folder: Path) -> bool:
+    """Whether only this user (or root) can put files into `folder`, or put another folder in its place."""
+    here = folder.stat()
+    if here.st_uid != os.getuid() or here.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    return all(_steady(parent.stat()) for parent in folder.parents)
+
+
+def _steady(parent: os.stat_result) -> bool:
+    """Whether no stranger can rename what lies in this folder."""
+    if parent.st_uid not in (0, os.getuid()):
+        return False
+    if parent.st_mode & stat.S_ISVTX:  # as /tmp: everybody renames only their own
+        return True
+    group_writes = parent.st_mode & stat.S_IWGRP and parent.st_gid != os.getgid()
+    return not (group_writes or parent.st_mode & stat.S_IWOTH)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Put `content` at `path` at once: a reader sees all of it or what was there before."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _identity(function: Callable[..., Any], known: set[Callable[..., Any]]) -> Iterator[str]:
+    """All that the machine code of `function` depends on: its byte code and what it reads from its module, followed into
+    other compiled functions. The lines it stands on do not matter."""
+    known.add(function)
+    yield repr(function.__defaults__)
+    for code in _codes(function.__code__):
+        constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+        yield repr((code.co_code, constants, code.co_names, code.co_varnames))
+        for name in code.co_names:
+            yield from _value(function.__globals__.get(name), known)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function and of the comprehensions and lambdas in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _value(value: object, known: set[Callable[..., Any]]) -> Iterator[str]:
+    if isinstance(value, Dispatcher):
+        if value.py_func not in known:
+            yield from _identity(value.py_func, known)
+    elif isinstance(value, type) and issubclass(value, Enum):
+        yield repr([(member.name, member.value) for member in value])
+    elif isinstance(value, np.ndarray):
+        yield repr((value.dtype.str, value.shape, value.tobytes()))
+    elif isinstance(value, bool | int | float | str | tuple | np.generic):
+        yield repr(value)

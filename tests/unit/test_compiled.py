@@ -1,0 +1,184 @@
+"""Compiled functions and their code on disk: what is there to lose, time, and what is not, the answer."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from esprof.compiled import cache_folder
+
+CALLEE = """
+from enum import IntEnum
+from esprof.compiled import compiled
+
+class Weight(IntEnum):
+    HEAVY = 3
+
+@compiled
+def weighted(value):
+    return value * Weight.HEAVY
+"""
+KERNEL = """
+import sys
+import numpy as np
+from callee import weighted
+from esprof.compiled import compiled
+
+OFFSET = 1
+
+@compiled
+def total(values):
+    result = 0
+    for value in values:
+        result += weighted(value) + OFFSET
+    return result
+
+print(total(np.arange(5)), sum(total.stats.cache_hits.values()))
+"""
+
+
+class Kernel:
+    """A module with a compiled function, run by new processes that share one home."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = folder / "source"
+        self.home = folder / "home"
+        self.code = self.home / ".cache" / "esprof" / "kernels"
+        self.home.mkdir()
+        self.source.mkdir()
+        self.write("callee", CALLEE)
+        self.write("kernel", KERNEL)
+
+    def write(self, module: str, text: str) -> None:
+        (self.source / f"{module}.py").write_text(text)
+
+    def start(self, **variables: str) -> "subprocess.Popen[str]":
+        kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+        env = kept | {"HOME": str(self.home), "PYTHONDONTWRITEBYTECODE": "1"} | variables
+        command = [sys.executable, self.source / "kernel.py"]
+        return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, **variables: str) -> tuple[int, bool]:
+        """What the kernel answers, and whether its code came from the disk."""
+        return result(self.start(**variables))
+
+
+def result(process: "subprocess.Popen[str]") -> tuple[int, bool]:
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    answer, hits = out.split()
+    return int(answer), hits == "1"
+
+
+@pytest.fixture
+def kernel(tmp_path) -> Kernel:
+    return Kernel(tmp_path)
+
+
+def test_the_next_process_finds_the_code_and_nothing_is_written_beside_the_source(kernel):
+    before = sorted(kernel.source.iterdir())
+    assert kernel.run() == (35, False)
+    assert kernel.run() == (35, True)
+    assert sorted(kernel.source.iterdir()) == before
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", "/dev/null", "relative"])
+def test_without_a_home_it_compiles_in_memory(kernel, home):
+    assert kernel.run(HOME=home) == (35, False)
+
+
+def test_code_that_is_cut_off_or_changed_or_not_code_at_all_is_compiled_again(kernel):
+    kernel.run()
+    whole = {path: path.read_bytes() for path in kernel.code.iterdir()}
+    assert whole
+    for spoil in (
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content[:-100] + bytes([content[-100] ^ 1]) + content[-99:],
+        lambda content: b"\x80\x05garbage" * 100,
+    ):
+        for path, content in whole.items():
+            path.write_bytes(spoil(content))
+        assert kernel.run() == (35, False)
+    assert kernel.run() == (35, True)
+    for path in whole:
+        path.unlink()
+        path.mkdir()
+    assert kernel.run() == (35, False)
+
+
+def test_code_is_compiled_again_when_what_it_was_made_of_has_changed(kernel):
+    kernel.run()
+    kernel.write("kernel", "\n\n# two lines down\n" + KERNEL)
+    assert kernel.run() == (35, True)
+    kernel.write("kernel", KERNEL.replace("OFFSET = 1", "OFFSET = 2"))
+    assert kernel.run() == (40, False)
+    kernel.write("callee", CALLEE.replace("HEAVY = 3", "HEAVY = 4"))
+    assert kernel.run() == (50, False)
+    kernel.write("callee", CALLEE.replace("value * ", "value + "))
+    assert kernel.run() == (10 + 15 + 10, False)
+    assert kernel.run() == (35, True)
+
+
+def test_processes_that_compile_at_once_do_not_disturb_each_other(kernel):
+    assert {answer for answer, _ in map(result, [kernel.start() for _ in range(3)])} == {35}
+    assert kernel.run() == (35, True)
+
+
+def test_code_from_a_folder_that_others_can_write_is_not_loaded(kernel):
+    kernel.run()
+    kernel.code.chmod(0o777)
+    assert kernel.run() == (35, False)
+
+
+@pytest.fixture
+def folder_in(tmp_path, monkeypatch):
+    """What `cache_folder` says of a base folder."""
+
+    def answer(base: Path) -> Path | None:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(base))
+        return cache_folder.__wrapped__()
+
+    return answer
+
+
+def test_the_folder_is_made_for_its_user_alone(tmp_path, folder_in):
+    folder = folder_in(tmp_path / "new")
+    assert folder == tmp_path / "new" / "esprof" / "kernels"
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_a_stranger_could_replace_is_refused_unless_sticky(tmp_path, folder_in):
+    base = tmp_path / "shared"
+    assert folder_in(base)
+    base.chmod(0o777)
+    assert folder_in(base) is None
+    base.chmod(0o1777)
+    assert folder_in(base)
+    base.chmod(0o775)  # by the user's own group, as some systems make every folder
+    assert folder_in(base)
+
+
+def test_a_link_is_judged_by_where_it_leads(tmp_path, folder_in):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "base").symlink_to(elsewhere)
+    assert folder_in(tmp_path / "base") == elsewhere / "esprof" / "kernels"
+    elsewhere.chmod(0o777)
+    assert folder_in(tmp_path / "base") is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path, folder_in):
+    for owned in (tmp_path / "base" / "esprof" / "kernels", tmp_path / "base"):
+        folder = folder_in(tmp_path / "base")
+        assert folder
+        os.chown(owned, 12345, 12345)
+        assert folder_in(tmp_path / "base") is None
+        os.chown(owned, 0, 0)
+
+
+def test_a_relative_folder_is_refused(folder_in):
+    assert folder_in(Path("here")) is None
