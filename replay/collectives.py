@@ -1,83 +1,140 @@
 """Which collective calls of different ranks are one: matching, clock offsets from their ends, and transfer times."""
 
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.replay.rank_events import RankEvents, members_of
+from esprof.replay.lookup import numbered, occurrences, pairs
+from esprof.replay.rank_events import Collectives, RankEvents, members_of
 from esprof.trace.clocks import Offset, align
-from esprof.trace.columns import collective_word
+from esprof.trace.collectives import collective_word
 from esprof.trace.groups import group_name
 from esprof.trace.run import Run
-from esprof.types import Ns, Rank
+from esprof.types import Rank
 
 
 @dataclass(frozen=True)
-class Collective:
-    """One collective on all ranks that are here: rank -> row. `arrival` is when the last of them came."""
+class Met:
+    """What is known of the collective calls of one rank, an entry for each of `RankEvents.collectives`."""
 
-    number: int
-    rows: dict[Rank, int]
-    arrival: Ns
+    number: np.ndarray
+    """Number of the collective, the same on all ranks; -1 where it was not matched."""
+    transfer_ns: np.ndarray
+    """What the call took once all members had come; 0 where it was not matched."""
+    shared: np.ndarray
+    """bool: there are other members. Without their times, waiting and transfer are one."""
 
 
-def match(run: Run, events: dict[Rank, RankEvents]) -> list[Collective]:
-    """Match the collective calls of all ranks.
+@dataclass(frozen=True)
+class Calls:
+    """Collective calls of all ranks, rank by rank, an entry for each."""
 
-    Identity is (group, sequence number) where the trace has it. Else it is the occurrence of (group, kind of collective)
-    within the step that launched it, counted from the step's end: windows open at different places on different ranks,
-    but all ranks leave a step together (docs/replay.md §2). Calls
-    of different sizes are not matched, nor those with a member that the run lacks: it may be the one that came last. Nor
-    are point-to-point transfers, which pair by role.
+    rank: np.ndarray
+    """Position of the rank in the run."""
+    identity: np.ndarray
+    """The same for calls that may be one: of the same group, and sequence number or kind and step."""
+    members: np.ndarray
+    """How many ranks the group has, those that the run lacks among them; 0 where the caller is none of them."""
+    is_p2p: np.ndarray
+    bytes: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+
+def calls_of(run: Run, events: Sequence[RankEvents]) -> Calls:
+    """The collective calls of all ranks.
+
+    Identity is (group, sequence number) where the trace has it. Else it is (group, kind of collective, step that launched
+    it). The kind is the kernel's own word, not the call's: a launch before the window is not there to tell what it was for.
     """
-    found: dict[tuple[object, ...], dict[Rank, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for rank, mine in events.items():
-        for row, kind in enumerate(mine.kind):
-            if kind == "collective" and not mine.p2p[row]:
-                found[_identity(run, mine, row)][rank].append(row)
-    matched: list[Collective] = []
-    for identity, rows in found.items():
-        members = members_of(run, str(identity[0]))
-        if len(members) < 2 or any(rank not in rows for rank in members):
-            continue
-        depth = min(len(rows[rank]) for rank in members)
-        for back in range(depth, 0, -1):
-            at = {rank: rows[rank][-back] for rank in members}
-            if len({events[r].bytes[row] for r, row in at.items() if events[r].bytes[row] >= 0}) <= 1:
-                arrival = max(events[rank].start[row] for rank, row in at.items())
-                matched.append(Collective(len(matched), at, arrival))
-    return matched
+    groups: dict[str, int] = {}
+    kinds: dict[str, int] = {}
+    parts = []
+    for rank, mine in enumerate(events):
+        rows = mine.collectives
+        group, members = _groups(run, mine.rank, rows, groups)
+        kind, turn = _turns(mine, rows, kinds)
+        times = (mine.start[rows.row], mine.end[rows.row])
+        parts.append((np.full(len(rows.row), rank), group, kind, turn, members, rows.is_p2p, rows.bytes, *times))
+    rank_at, group, kind, turn, *others = (np.concatenate(column) for column in zip(*parts, strict=True))
+    within = pairs(numbered(pairs(group, kind))[0], numbered(turn)[0])
+    return Calls(rank_at, numbered(within)[0], *others)
 
 
-def _identity(run: Run, events: RankEvents, row: int) -> tuple[object, ...]:
-    group = events.group[row] or group_name(range(run.world_size))
-    if events.coll_seq[row] >= 0:
-        return (group, "seq", events.coll_seq[row])
-    # The kernel's own word, not the call's: a launch before the window is not there to tell what the kernel was for.
-    return (group, collective_word(events.name[row]) or events.name[row], events.step[row])
+def _groups(run: Run, rank: Rank, rows: Collectives, known: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """(number of the group, how many members it has) of each call. Where the trace names none, it is that of all ranks."""
+    numbers, sizes = [], []
+    for name in rows.groups:
+        members = members_of(run, name)
+        numbers.append(known.setdefault(name or group_name(range(run.world_size)), len(known)))
+        sizes.append(len(members) if rank in members else 0)
+    return np.array(numbers)[rows.group], np.array(sizes)[rows.group]
 
 
-def align_clocks(run: Run, events: dict[Rank, RankEvents], matched: list[Collective]) -> dict[Rank, Offset]:
-    """Bring all ranks onto one clock, in place, by the ends of their matched collectives; returns what was done."""
-    full = [c for c in matched if len(c.rows) == len(events)]
-    ends = {rank: np.array([mine.end[c.rows[rank]] for c in full], np.int64) for rank, mine in events.items()}
-    offsets = align(ends, {rank: run.rank(rank).host for rank in events})
-    for rank, offset in offsets.items():
-        if offset.shift_ns:
-            _shift(events[rank], offset.shift_ns)
-    return offsets
+def _turns(events: RankEvents, rows: Collectives, known: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """(number of the kind of collective, or 0; sequence number, or step) of each call."""
+    codes = events.name[rows.row]
+    kinds = np.zeros(len(events.texts), np.int64)
+    for code in np.unique(codes).tolist():
+        name = events.texts[code]
+        kinds[code] = known.setdefault(collective_word(name) or name, len(known) + 1)
+    by_number = rows.sequence >= 0
+    return np.where(by_number, 0, kinds[codes]), np.where(by_number, rows.sequence, events.issued_in(rows.row))
 
 
-def _shift(events: RankEvents, by: Ns) -> None:
-    events.start = [moment + by for moment in events.start]
-    events.end = [moment + by for moment in events.end]
-    events.begin += by
-    events.finish += by
-    events.steps = {step: (start + by, end + by) for step, (start, end) in events.steps.items()}
-    events.clock_shift = by
+def match(calls: Calls) -> np.ndarray:
+    """Number of the collective that each call is part of; -1 where it was not matched.
+
+    Calls of one identity are matched by their occurrence, counted from the end: windows open at different places on
+    different ranks, but all ranks leave a step together (docs/replay.md §2). Calls of different sizes are not matched, nor
+    those with a member that the run lacks: it may be the one that came last. Nor are point-to-point transfers.
+    """
+    mine = np.flatnonzero(~calls.is_p2p & (calls.members > 1))[::-1]
+    on_rank, distinct = numbered(pairs(calls.identity, calls.rank)[mine])
+    meeting, found = numbered(pairs(calls.identity[mine], occurrences(on_rank, len(distinct))))
+    members = np.zeros(len(found), np.int64)
+    members[meeting] = calls.members[mine]
+    whole = np.bincount(meeting, minlength=len(found)) == members
+    matched = whole & _of_one_size(meeting, calls.bytes[mine], len(found))
+    number = np.full(len(calls.rank), -1)
+    number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[meeting]
+    return number
 
 
-def with_arrivals(matched: list[Collective], events: dict[Rank, RankEvents]) -> list[Collective]:
-    """The same collectives with the arrival on the clocks as they are now."""
-    return [Collective(c.number, c.rows, max(events[rank].start[row] for rank, row in c.rows.items())) for c in matched]
+def _of_one_size(meeting: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
+    """Whether all calls of each of `count` meetings whose size is known move as many bytes."""
+    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    np.minimum.at(least, meeting[size >= 0], size[size >= 0])
+    np.maximum.at(most, meeting, size)
+    agree: np.ndarray = (least == most) | (most < 0)
+    return agree
+
+
+def align_clocks(run: Run, calls: Calls, number: np.ndarray) -> dict[Rank, Offset]:
+    """Bring all ranks onto one clock by the ends of the collectives that all of them met at."""
+    everywhere = np.bincount(number[number >= 0]) == len(run.ranks)
+    ends = {}
+    for at, rank in enumerate(run.ranks):
+        mine = np.flatnonzero((calls.rank == at) & (number >= 0))
+        mine = mine[everywhere[number[mine]]]
+        ends[rank] = calls.end_ns[mine[np.argsort(number[mine])]]
+    return align(ends, {rank: run.rank(rank).host for rank in run.ranks})
+
+
+def meet(calls: Calls, number: np.ndarray, shift_ns: np.ndarray) -> tuple[list[Met], np.ndarray, int]:
+    """What each rank must know of its calls, when the last member came to each collective, on the job's clock, and how many
+    calls ended before that.
+
+    `shift_ns` is what to add to the clock of each rank.
+    """
+    matched = number >= 0
+    arrival = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
+    start, end = (times + shift_ns[calls.rank] for times in (calls.start_ns, calls.end_ns))
+    np.maximum.at(arrival, number[matched], start[matched])
+    transfer = np.zeros(len(number), np.int64)
+    transfer[matched] = end[matched] - arrival[number[matched]]
+    early = int((transfer < 0).sum())
+    borders = np.searchsorted(calls.rank, np.arange(1, len(shift_ns)))
+    columns = (np.split(column, borders) for column in (number, np.maximum(transfer, 0), calls.members != 1))
+    return [Met(*mine) for mine in zip(*columns, strict=True)], arrival, early

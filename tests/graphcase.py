@@ -6,13 +6,47 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from esprof.trace.columns import Args, Row, event_table
+from esprof.trace.columns import event_table
 from esprof.trace.groups import group_name
+from esprof.trace.lenient import Misfits
+from esprof.trace.rows import Rows
 from esprof.trace.run import Group, RankMeta, Run, RunMeta
+from esprof.trace.scan import scan
 from esprof.trace.schema import STACKS, STAGES, Table, table
 
 EPOCH_NS = 1_700_000_000_000_000_000
 MAIN, BACKWARD, GLOO = 1, 2, 9
+
+
+class Args(msgspec.Struct, omit_defaults=True):
+    """Arguments of a row, with the keys that a trace has for them."""
+
+    correlation: int | None = None
+    device: int | None = None
+    stream: int | None = None
+    dims: msgspec.Raw | None = msgspec.field(name="Input Dims", default=None)
+    types: msgspec.Raw | None = msgspec.field(name="Input type", default=None)
+    collective: str | None = msgspec.field(name="Collective name", default=None)
+    in_elements: int | None = msgspec.field(name="In msg nelems", default=None)
+    dtype: str | None = None
+    group_ranks: list[int] | str | None = msgspec.field(name="Process Group Ranks", default=None)
+    sequence_in_group: int | None = msgspec.field(name="Seq", default=None)
+    target_rank: int | None = msgspec.field(name="Dst Rank", default=None)
+    wait_stream: int | None = msgspec.field(name="wait_on_stream", default=None)
+    wait_correlation: int | None = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
+
+
+class Row(msgspec.Struct, omit_defaults=True):
+    """One complete event. Times are microseconds."""
+
+    ts: float
+    dur: float
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: int | None = None
+    tid: int | None = None
+    args: Args | None = None
 
 
 def op(name: str, start: float, dur: float, tid: int = MAIN) -> Row:
@@ -73,7 +107,8 @@ def stage(what: str, batch: int, start: float, end: float, worker: int = 0, pref
 def events_of(rows: Sequence[Row], groups: dict[str, Group]) -> Table:
     starts = np.array([EPOCH_NS + round(row.ts * 1000) for row in rows], np.int64)
     durations = np.array([round(row.dur * 1000) for row in rows], np.int64)
-    return event_table(list(rows), (starts, durations), groups)[0]
+    scanned = scan(bytearray(msgspec.json.encode(list(rows))), 1 << 30)
+    return event_table(Rows(scanned, Misfits()), (starts, durations), groups)[0]
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

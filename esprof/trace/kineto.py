@@ -4,39 +4,31 @@ Accepts what recorders since 2021 wrote: old and new category names, timestamps 
 `baseTimeNanoseconds`, integer or fractional, string thread ids, a bare list of events, missing metadata.
 """
 
-import gc
 import re
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from esprof.errors import InputError, unreadable
-from esprof.trace import lenient
-from esprof.trace.columns import Row, event_table
+from esprof.errors import InputError
+from esprof.trace.columns import event_table
+from esprof.trace.content import content, too_large
 from esprof.trace.groups import named_groups
+from esprof.trace.lenient import Misfits, decode
 from esprof.trace.memory import memory_limit
+from esprof.trace.rows import Rows
 from esprof.trace.run import MOST_RANKS, Group, Warning
+from esprof.trace.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
 from esprof.trace.schema import Table
 from esprof.types import Bytes, Ns, Rank
 
-_BYTES_AN_OBJECT: Bytes = 100
-"""Memory that the smallest JSON object takes once it is decoded."""
+_ABSOLUTE_NS: Ns = 10**17
+"""A timestamp above this (the year 1973) counts from the epoch; below, from `baseTimeNanoseconds`."""
 
-_ABSOLUTE_US = 1e14
-"""A timestamp above this is microseconds since the epoch; below, it is relative to `baseTimeNanoseconds`."""
+_LATEST_NS: Ns = 4 * 10**18
+"""The year 2096. A later time, or a duration above `_ABSOLUTE_NS`, is garbage, and might not fit int64."""
 
-_LATEST_US = 4e15
-"""The year 2096. A later time, or a duration above `_ABSOLUTE_US`, is garbage, and would not fit int64 ns."""
-
-_EXACT = re.compile(rb'"ts"\s*:\s*\d{15,}\.\d')
-_LIST = re.compile(rb"\s*\[")
 _NO_NUMBER = re.compile(rb'"\s*:\s*(?:[-+]?(?:inf(?:inity)?|nan)|N/A)\b', re.IGNORECASE)
 """Values that recorders of 2021 wrote for a bandwidth over no time; JSON has no such numbers."""
 
@@ -88,21 +80,13 @@ class _Distributed(msgspec.Struct):
 
 
 class _Document(msgspec.Struct, rename="camel"):
-    trace_events: list[Row]
+    """What stands around the rows."""
+
     device_properties: list[_Device] = []
     distributed_info: _Distributed | None = None
     base_time_nanoseconds: int | None = None
     host_name: str | None = msgspec.field(name="host_name", default=None)
     cuda_runtime_version: int | None = msgspec.field(name="cuda_runtime_version", default=None)
-
-
-class _ExactRow(Row):
-    ts: Decimal | None = None  # type: ignore[assignment]
-    dur: Decimal | None = None  # type: ignore[assignment]
-
-
-class _ExactDocument(_Document):
-    trace_events: list[_ExactRow]  # type: ignore[assignment]
 
 
 def read_trace(path: Path) -> Trace:
@@ -111,31 +95,50 @@ def read_trace(path: Path) -> Trace:
     Raises InputError where it is truncated, no JSON, no trace, larger than the memory limit, or from an accelerator
     that esprof does not know.
     """
-    with _no_collector():
-        document, misfits = _decode(path, _content(path, memory_limit()))
-        rows, times, lost = _timed_rows(document)
-        _decline_unknown_accelerators(path, rows)
-        info = document.distributed_info or _Distributed()
-        world = info.world_size if 0 < (info.world_size or 0) <= MOST_RANKS else None
-        groups = named_groups(
-            (str(pg.pg_name), _members(pg, world), pg.backend_config, pg.pg_desc) for pg in info.pg_config
-        )
-        events, warnings = event_table(rows, times, groups)
-    if not len(events):
+    limit = memory_limit()
+    try:
+        trace = _trace_of(path, _scanned(content(path, limit), limit))
+    except NotJson as error:
+        raise InputError(f"is not valid JSON: {error}", path=path, remedy="Copy or record it again.") from error
+    except NoRows as error:
+        raise InputError(
+            "is JSON, but no Kineto trace: it has no list of `traceEvents`",
+            path=path,
+            remedy="Name what torch.profiler exported (export_chrome_trace), or a Run directory.",
+        ) from error
+    except TooLarge as error:
+        raise too_large(path, limit) from error
+    if not len(trace.events):
         raise InputError(
             "holds no profiler event", path=path, remedy="Export it with torch.profiler (export_chrome_trace)."
         )
-    used = {device for device in np.unique(events.ints("device")).tolist() if device >= 0}
-    devices = tuple(device.name for device in document.device_properties if device.id in used)
+    return trace
+
+
+def _trace_of(path: Path, scanned: Scan) -> Trace:
+    misfits = Misfits()
+    try:
+        document: _Document = decode(scanned.frame, _Document | None, misfits) or _Document()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJson(str(error)) from error
+    rows, times, lost = _timed(Rows(scanned, misfits), document.base_time_nanoseconds)
+    _decline_unknown_accelerators(path, rows)
+    info = document.distributed_info or _Distributed()
+    world = info.world_size if 0 < (info.world_size or 0) <= MOST_RANKS else None
+    groups = named_groups(
+        (str(pg.pg_name), _members(pg, world), pg.backend_config, pg.pg_desc) for pg in info.pg_config
+    )
+    events, warnings = event_table(rows, times, groups)
+    used = set(np.unique(events.ints("device")).tolist())
     return Trace(
         events=events,
         rank=info.rank if 0 <= (info.rank or 0) < MOST_RANKS else None,
         world_size=world,
         groups=tuple(groups.values()),
         host=document.host_name,
-        devices=devices,
+        devices=tuple(device.name for device in document.device_properties if device.id in used),
         versions=_versions(document, info),
-        warnings=warnings + misfits + lost,
+        warnings=warnings + _left_out(misfits) + lost,
     )
 
 
@@ -149,86 +152,23 @@ def _versions(document: _Document, info: _Distributed) -> dict[str, str]:
     return {name: str(value) for name, value in known.items() if value is not None}
 
 
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Hold the cycle collector off: it would walk millions of young, acyclic rows again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
+def _scanned(text: bytearray, limit: Bytes) -> Scan:
     try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+        return scan(text, limit)
+    except NotJson:
+        mended, count = _NO_NUMBER.subn(b'":null', text)
+        if not count:
+            raise
+        return _scanned(bytearray(mended), limit)
 
 
-def _content(path: Path, limit: Bytes) -> bytes:
-    try:
-        raw = path.read_bytes() if path.stat().st_size <= limit else None
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if raw is not None and raw[:2] == b"\x1f\x8b":
-        raw = _gunzip(path, raw, limit)
-    # Small objects grow most on decoding: a file of nothing but `{}` to thirty times its size.
-    if raw is None or max(len(raw), raw.count(b"{") * _BYTES_AN_OBJECT) > limit:
-        raise InputError(
-            f"is larger than the memory limit of {limit / 2**30:.1f} GiB (uncompressed)",
-            path=path,
-            remedy="Record fewer steps a window, or raise ESPROF_MEMORY_LIMIT (bytes).",
-        )
-    return raw
+def _left_out(misfits: Misfits) -> tuple[Warning, ...]:
+    message = f"{misfits.count} values of an unexpected type were left out (the first: {misfits.first})"
+    return (Warning("values-left-out", message),) if misfits.count else ()
 
 
-def _gunzip(path: Path, raw: bytes, limit: Bytes) -> bytes:
-    """Decompress `raw`, at most one byte over `limit`: what a bomb would expand to is never held."""
-    parts, size = [], 0
-    try:
-        while raw and size <= limit:
-            stream = zlib.decompressobj(wbits=31)
-            part = stream.decompress(raw, limit + 1 - size)
-            parts.append(part)
-            size += len(part)
-            if size <= limit and not stream.eof:
-                raise InputError("is a truncated gzip file", path=path, remedy="Copy or record it again.")
-            raw = stream.unused_data.lstrip(b"\0")  # Copies by block pad with zeros.
-    except zlib.error as error:
-        raise InputError(f"is a broken gzip file ({error})", path=path, remedy="Copy or record it again.") from error
-    return b"".join(parts)
-
-
-def _decode(path: Path, raw: bytes) -> tuple[_Document, tuple[Warning, ...]]:
-    try:
-        return _document(raw)
-    except msgspec.ValidationError as error:
-        raise InputError(
-            f"is JSON, but no Kineto trace: {error}",
-            path=path,
-            remedy="Name what torch.profiler exported (export_chrome_trace), or a Run directory.",
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        mended, count = _NO_NUMBER.subn(b'":null', raw)
-        if count:
-            return _decode(path, mended)
-        raise InputError(f"is not valid JSON: {error}", path=path, remedy="Copy or record it again.") from error
-
-
-def _document(raw: bytes) -> tuple[_Document, tuple[Warning, ...]]:
-    exact, bare = _EXACT.search(raw) is not None, _LIST.match(raw) is not None
-    wanted: Any = _ExactDocument if exact else _Document
-    if bare:
-        wanted = list[_ExactRow] if exact else list[Row]
-    warnings: tuple[Warning, ...] = ()
-    try:
-        found = msgspec.json.decode(raw, type=wanted)
-    except msgspec.ValidationError:
-        found, misfits = lenient.decode(raw, wanted)
-        if misfits.count:
-            message = f"{misfits.count} values of an unexpected type were left out (the first: {misfits.first})"
-            warnings = (Warning("values-left-out", message),)
-    return _Document(trace_events=found) if bare else found, warnings
-
-
-def _decline_unknown_accelerators(path: Path, rows: list[Row]) -> None:
-    for category in {row.cat.lower() for row in rows if row.cat}:
+def _decline_unknown_accelerators(path: Path, rows: Rows) -> None:
+    for category in map(str.lower, rows.texts("cat").values):
         name = _UNKNOWN_ACCELERATORS.get(category.split("_")[0])
         runtime = _RUNTIME.match(category)
         if name is None and runtime is not None and runtime["name"] not in _KNOWN_RUNTIMES:
@@ -241,30 +181,15 @@ def _decline_unknown_accelerators(path: Path, rows: list[Row]) -> None:
             )
 
 
-def _timed_rows(document: _Document) -> tuple[list[Row], tuple[np.ndarray, np.ndarray], tuple[Warning, ...]]:
-    """The rows that last, and of each its start (ns since the epoch) and duration (ns)."""
-    rows = [row for row in document.trace_events if row.ph == "X"]
-    ts, dur = (np.array(values, np.float64) for values in ([row.ts for row in rows], [row.dur for row in rows]))
-    usable = (abs(ts) < _LATEST_US) & (dur >= 0) & (dur < _ABSOLUTE_US)
-    if usable.all():
-        return rows, _start_and_duration(rows, ts, dur, document.base_time_nanoseconds), ()
-    kept = [row for row, is_usable in zip(rows, usable.tolist(), strict=True) if is_usable]
-    times = _start_and_duration(kept, ts[usable], dur[usable], document.base_time_nanoseconds)
-    message = f"{len(rows) - len(kept)} of {len(rows)} events have no usable time and were left out"
-    return kept, times, (Warning("events-left-out", message),)
-
-
-def _start_and_duration(
-    rows: list[Row], ts: np.ndarray, dur: np.ndarray, base_ns: Ns | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Times in ns, exact where the file is. `ts` and `dur` are those of `rows`, in microseconds as doubles."""
-    if rows and isinstance(rows[0], _ExactRow):
-        exact: Any = rows
-        starts = np.array([int(row.ts * 1000) for row in exact], np.int64)
-        return starts, np.array([int(row.dur * 1000) for row in exact], np.int64)
-    # Whole and fractional microseconds apart: their product with 1000 would not fit a double at epoch size.
-    whole = np.floor(ts)
-    starts = whole.astype(np.int64) * 1000 + np.rint((ts - whole) * 1000).astype(np.int64)
-    if len(ts) and np.median(ts) < _ABSOLUTE_US and 0 <= (base_ns or 0) < _LATEST_US * 1000:
-        starts += base_ns or 0
-    return starts, np.rint(dur * 1000).astype(np.int64)
+def _timed(rows: Rows, base_ns: Ns | None) -> tuple[Rows, tuple[np.ndarray, np.ndarray], tuple[Warning, ...]]:
+    """The rows that have a time; of each its start (ns since the epoch) and its duration (ns)."""
+    starts, durations = rows.numbers("ts"), rows.numbers("dur")
+    usable = (starts != MISSING) & (abs(starts) < _LATEST_NS) & (durations >= 0) & (durations < _ABSOLUTE_NS)
+    lost: tuple[Warning, ...] = ()
+    if not usable.all():
+        message = f"{np.count_nonzero(~usable)} of {len(rows)} events have no usable time and were left out"
+        lost = (Warning("events-left-out", message),)
+        rows, starts, durations = rows.pick(np.flatnonzero(usable)), starts[usable], durations[usable]
+    if len(starts) and np.median(starts) < _ABSOLUTE_NS and 0 <= (base_ns or 0) < _LATEST_NS:
+        starts = starts + (base_ns or 0)
+    return rows, (starts, durations), lost

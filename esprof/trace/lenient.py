@@ -1,9 +1,7 @@
-"""Decode JSON some of whose values have an unexpected type: keep what fits, leave out the rest, and count it.
-
-Strict decoding is several times faster and comes first; this is for the file in which it fails.
-"""
+"""Decode JSON some of whose values have an unexpected type: keep what fits, leave out the rest, and count it."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -18,56 +16,61 @@ class Misfits:
     count: int = 0
     first: str = ""
 
-    def note(self, error: msgspec.ValidationError) -> Any:
-        self.count += 1
+    def note(self, error: msgspec.ValidationError, times: int = 1) -> Any:
+        self.count += times
         self.first = self.first or str(error)
         return _MISFIT
 
 
-def decode(raw: bytes, wanted: Any) -> tuple[Any, Misfits]:
-    """`raw` as a `wanted`: a Struct without the fields whose values do not fit, or a list without such items.
+def decode(raw: bytes, wanted: Any, misfits: Misfits, times: int = 1) -> Any:
+    """`raw`, which stands in the file so many `times`, as a `wanted`: a Struct without the fields whose values do not fit,
+    a list without such items, or None where nothing fits.
 
-    Numbers and booleans written as text are taken for what they say. Raises msgspec.ValidationError where nothing fits
-    at the outermost level, msgspec.DecodeError where `raw` is no JSON.
+    Numbers and booleans written as text are taken for what they say, where text would not fit. Raises msgspec.DecodeError
+    or UnicodeDecodeError where `raw` is no JSON.
     """
-    misfits = Misfits()
-    value = _fit(msgspec.Raw(raw), wanted, misfits)
-    if value is _MISFIT:
-        raise msgspec.ValidationError(misfits.first)
-    return value, misfits
+    try:
+        return _decoder(wanted).decode(raw)
+    except msgspec.ValidationError:
+        value = _fit(msgspec.Raw(raw), wanted, misfits, times)
+        return None if value is _MISFIT else value
 
 
-def _fit(raw: msgspec.Raw, wanted: Any, misfits: Misfits) -> Any:
+@cache
+def _decoder(wanted: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(wanted)
+
+
+def _fit(raw: msgspec.Raw, wanted: Any, misfits: Misfits, times: int) -> Any:
     try:
         return msgspec.json.decode(raw, type=wanted, strict=False)
     except msgspec.ValidationError as error:
         if get_origin(wanted) is list:
-            return _fit_items(raw, get_args(wanted)[0], misfits)
+            return _fit_items(raw, get_args(wanted)[0], misfits, times)
         for choice in (wanted, *get_args(wanted)):
             if isinstance(choice, type) and issubclass(choice, msgspec.Struct):
-                return _fit_fields(raw, choice, misfits)
-        return misfits.note(error)
+                return _fit_fields(raw, choice, misfits, times)
+        return misfits.note(error, times)
 
 
-def _fit_items(raw: msgspec.Raw, wanted: Any, misfits: Misfits) -> Any:
+def _fit_items(raw: msgspec.Raw, wanted: Any, misfits: Misfits, times: int) -> Any:
     try:
         items = msgspec.json.decode(raw, type=list[msgspec.Raw])
     except msgspec.ValidationError as error:
-        return misfits.note(error)
-    fitted = (_fit(item, wanted, misfits) for item in items)
+        return misfits.note(error, times)
+    fitted = (_fit(item, wanted, misfits, times) for item in items)
     return [value for value in fitted if value is not _MISFIT]
 
 
-def _fit_fields(raw: msgspec.Raw, wanted: type[msgspec.Struct], misfits: Misfits) -> Any:
+def _fit_fields(raw: msgspec.Raw, wanted: type[msgspec.Struct], misfits: Misfits, times: int) -> Any:
     try:
         given = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError as error:
-        return misfits.note(error)
+        return misfits.note(error, times)
     values = {}
     for known in msgspec.structs.fields(wanted):
-        value = _fit(given[known.encode_name], known.type, misfits) if known.encode_name in given else _MISFIT
-        if value is not _MISFIT:
-            values[known.name] = value
-        elif known.required:
-            return misfits.note(msgspec.ValidationError(f"Object missing required field `{known.encode_name}`"))
+        if known.encode_name in given:
+            value = _fit(given[known.encode_name], known.type, misfits, times)
+            if value is not _MISFIT:
+                values[known.name] = value
     return wanted(**values)

@@ -4,6 +4,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -18,12 +19,15 @@ from esprof.types import Rank
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 _SUFFIXES = (".json", ".json.gz")
+_AT_ONCE = min(os.cpu_count() or 1, 8)
+"""Files that are read at the same time by default: each may take what the memory ceiling allows."""
 _NAME_ONE = "Name a Run directory, a trace file, a folder of traces or a pattern."
 
 
-def load(source: str | Path | Sequence[str | Path]) -> Run:
+def load(source: str | Path | Sequence[str | Path], executor: Executor | None = None) -> Run:
     """Open a Run directory, or one Kineto trace, a folder of them, a glob pattern or a list, one file a rank.
 
+    `executor` reads the files, one a task: by default a few threads, since most of the work holds no lock of Python's.
     A rank that is missing or unreadable is left out and named in `Run.warnings`. Raises InputError where nothing is
     readable, or where the files are not of one run.
     """
@@ -34,7 +38,7 @@ def load(source: str | Path | Sequence[str | Path]) -> Run:
     if not files:
         raise InputError("no trace was named", remedy=_NAME_ONE)
     named = str(sources[0]) if len(sources) == 1 else f"{len(files)} files"
-    traces, warnings = _read_all(files)
+    traces, warnings = _read_all(files, executor)
     return _run_of(traces, Path(named), warnings)
 
 
@@ -70,17 +74,27 @@ def _traces_in(folder: Path) -> list[Path]:
     return files
 
 
-def _read_all(files: list[Path]) -> tuple[list[tuple[Path, Trace]], list[Warning]]:
+def _read_all(files: list[Path], executor: Executor | None) -> tuple[list[tuple[Path, Trace]], list[Warning]]:
     """Read every file; one that fails is a warning as long as another one reads."""
-    traces, faults = [], []
-    for file in files:
-        try:
-            traces.append((file, read_trace(file)))
-        except InputError as error:
-            faults.append(error)
+    if executor is not None:
+        results = list(executor.map(_attempt, files))
+    elif len(files) == 1:
+        results = [_attempt(files[0])]
+    else:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            results = list(threads.map(_attempt, files))
+    traces = [(file, found) for file, found in zip(files, results, strict=True) if isinstance(found, Trace)]
+    faults = [found for found in results if isinstance(found, InputError)]
     if not traces:
         raise faults[0]
     return traces, [Warning("trace-unreadable", str(fault)) for fault in faults]
+
+
+def _attempt(file: Path) -> Trace | InputError:
+    try:
+        return read_trace(file)
+    except InputError as error:
+        return error
 
 
 def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> Run:

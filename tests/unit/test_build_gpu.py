@@ -9,8 +9,7 @@ from esprof.replay.build import build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge
 from esprof.replay.timeline import replay, strict
 from esprof.replay.whatif import what_if
-from esprof.trace.columns import Args, Row
-from tests.graphcase import BACKWARD, call, kernel, launched, nccl_ranks, op, run_of, step
+from tests.graphcase import BACKWARD, Args, Row, call, kernel, launched, nccl_ranks, op, run_of, step
 
 US = 1_000
 

@@ -1,6 +1,8 @@
 """`esprof.load`: what it opens, how it finds each file's rank, and what it refuses."""
 
+import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,31 @@ def test_a_run_directory(tmp_path):
     assert (run.meta.source, run.events(0).texts("name")) == ("esprof", ["aten::mm"])
     with pytest.raises(InputError, match="is a Run directory"):
         load([tmp_path / "run", case.write(tmp_path / "a.json", trace(rank=1))])
+
+
+@pytest.mark.integration
+def test_an_executor_of_other_processes_reads_the_same(tmp_path):
+    folder(tmp_path, a=trace(rank=0, world=3), b=trace(rank=1, world=3), c=b"{")
+    here = load(tmp_path)
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
+        there = load(tmp_path, processes)
+    assert (there.meta, there.warnings) == (here.meta, here.warnings)
+    assert all(there.events(rank).arrow.equals(here.events(rank).arrow) for rank in here.ranks)
+
+
+class Counting(ThreadPoolExecutor):
+    tasks = 0
+
+    def submit(self, *args, **kwargs):
+        self.tasks += 1
+        return super().submit(*args, **kwargs)
+
+
+def test_a_given_executor_reads_each_file_as_a_task_of_its_own(tmp_path):
+    folder(tmp_path, **{f"r{rank}": trace(rank=rank, world=5) for rank in range(5)})
+    with Counting(1) as one:
+        assert load(tmp_path, one).ranks == list(range(5))
+    assert one.tasks == 5
 
 
 # Ranks
