@@ -1,117 +1,239 @@
-"""How well replay reproduces and predicts recorded steps: one JSON line a figure, and with --write the page.
+"""How right replay is: one JSON line a figure, and with --write the page docs/accuracy.md.
 
-    python -m benchmarks.accuracy RUN… [--write docs/accuracy.md] [--executed FIGURES]
+    python -m benchmarks.accuracy RUN… [--traces FOLDER] [--executed FIGURES] [--write docs/accuracy.md]
 
-RUN is a Run directory or a set of Kineto traces. The figures depend on the recording alone, not on the machine that
-replays it. FIGURES is what `benchmarks.executed` printed: the page then holds it too.
+RUN is a Run directory or a set of Kineto traces. FOLDER holds the public traces whose counterfactuals are known, under the
+names that the page gives. FIGURES is what `benchmarks.executed` printed. The figures depend on the recordings alone, not on
+the machine that replays them.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+
+import numpy as np
 
 import esprof
-from esprof.replay import answer_run
-from esprof.replay.answer import ReplayAnswer
+from esprof.replay import edits
+from esprof.replay.answering import Replayed, replay_run
+from esprof.replay.dfg import Cls
+from esprof.replay.rules import ALL_RULES, Rules
+from esprof.replay.scenario import Declined, Scenario, fix_stragglers
+from esprof.replay.timeline import class_totals, critical_path, replay, strict
 
-HEADER = """# Accuracy
+PAGE = """# Accuracy
 
-Written by `python -m benchmarks.accuracy RUN… --write docs/accuracy.md`.
+Written by `python -m benchmarks.accuracy RUN… --traces FOLDER --executed FIGURES --write docs/accuracy.md`.
 
-*kept*: worst error of a steady step replayed with residuals kept; by construction near 0, and proof of nothing alone.
-*strict*: error of all steady steps when residuals are dropped. *explained*: share of the critical path that is neither
-residual nor contention. *unseen*: error of steps predicted from durations fitted on the other half of the steady steps,
-mean and worst, beside the error of the *naive* guess, the median of the fitted steps. An unseen step of a job that keeps a
-backlog on its GPUs depends on the step before it: there, durations alone cannot tell.
+The traces are public ones of other projects: Megatron from astra-sim (MIT), DLRM from torchrec (BSD-3), ResNet50 from kineto
+(BSD-3), and HTA's test data (MIT). The `ex/` runs are the recordings that `benchmarks.executed` kept (`--keep`): two hosts
+of the test bed (`docs/testbed.md`) on a machine of 2 cores.
 
-The `gpt-2xgloo` rows are the demo's job on two ranks that shared a machine of 2 cores, recorded with
-`esprof record --steps 24`: even, with a slow loader on one rank, and with a slow rank. The others are public traces of other
-projects: Megatron from astra-sim (MIT), DLRM from torchrec (BSD-3), ResNet50 from kineto (BSD-3), and HTA's test data (MIT).
+## Executed what-ifs
 
-| run | device | ranks | steady steps | mean step ms | kept % | strict % | explained % | unseen % | naive % |
-|---|---|--:|--:|--:|--:|--:|--:|--:|--:|
+The figure that counts. A job was recorded, replay said what a change would give, and then the change was made and recorded, in
+turns. *noise* is how far the repeats of one setting lie apart, before and after the change: no prediction can be better.
+`graph edit` stands for a prediction by edits of the graph (`esprof.replay.edits`) without a term of its own. Hosts have half a
+core and 200 Mbit/s each unless the change says otherwise. Printed by `python -m benchmarks.executed`.
+
+{executed}
+
+## Counterfactuals that are known
+
+What a change must give is known of these traces. *off* columns switch one kind of rule off: a figure outside its bounds
+(**bold**) shows what that rule is for. A self-replay shows none of this: it is as good without them.
+
+{counterfactuals}
+
+- *sleep*: rank 2 sleeps for a second in each step; `straggler=fix` takes that second off every step, s a step, least and most.
+- *allocator*: without its allocator calls the outlier is a step like the others: error against their mean, %.
+- *slower GPU*: the GPU works 93.7 ms of each step: at half the speed no step takes less than twice that, ms, least.
+
+## Unseen steps
+
+Durations fitted on the first half of the steady steps predict the other half. *naive* is the median of the fitted steps;
+*spread* is from the 10th to the 90th percentile of the predicted steps about their median, which bounds any predictor that does not
+know what is special about a step. An unseen step of a job that keeps a backlog on its GPUs depends on the step before it.
+
+{unseen}
+
+## Self-replay
+
+Necessary, and proof of nothing alone: a replay that merely repeated measured times would score here. *kept*: error with residuals kept.
+*strict*: with all residuals dropped but contention. *explained*: the share of the critical path that is neither residual
+nor contention. Every steady step:
+
+{self_replay}
 """
 
-EXECUTED = """
-## What-ifs whose answer is known
 
-Figures of `python -m benchmarks.executed`: the demo's job with a planted fault, what replay says it would take without, and
-what it took without. Two ranks on a machine of 2 cores, runs interleaved; the error is that of the medians.
+@dataclass(frozen=True)
+class Counterfactual:
+    """A change of a public trace whose effect is known to lie within bounds."""
 
-| case | what-if | with the fault, ms | predicted, ms | made true, ms | error % |
-|---|---|---|---|---|--:|
-"""
+    trace: str
+    what: str
+    figures: Callable[[Replayed], Sequence[float]]
+    least: float
+    most: float
+    unit: str
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--traces", type=Path)
     parser.add_argument("--executed", type=Path)
+    parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    rows = []
-    for source in options.runs:
-        run = esprof.load(source)
-        answer = answer_run(run)
-        name = "/".join(Path(source).parts[-2:]) if run.path else source
-        for figure in figures(name, answer):
-            print(json.dumps(figure), flush=True)
-        rows.append(row(name, run.meta.ranks[0].device or "?", answer))
+    replayed = {"/".join(Path(source).parts[-2:]): replay_run(esprof.load(source)) for source in options.runs}
+    page = PAGE.format(
+        executed=table(EXECUTED, executed_rows(options.executed)) if options.executed else "Not run.",
+        counterfactuals=table(KNOWN, counterfactual_rows(options.traces)) if options.traces else "Not run.",
+        unseen=table(UNSEEN, unseen_rows(replayed)),
+        self_replay=table(SELF, self_replay_rows(replayed)),
+    )
     if options.write:
-        executed = EXECUTED + "\n".join(executed_rows(options.executed)) + "\n" if options.executed else ""
-        options.write.write_text(HEADER + "\n".join(rows) + "\n" + executed)
+        options.write.write_text(page)
         print(f"Wrote {options.write}", file=sys.stderr)
 
 
-def unseen_errors(answer: ReplayAnswer) -> tuple[list[float], list[float]]:
-    """Absolute errors in per cent of the held-out steps: predicted by replay, and by the median of the fitted steps."""
-    measured = {step.step: step.measured_us for step in answer.steps}
-    fitted = [measured[step] for step in answer.prediction.fit_steps]
-    held = answer.prediction.held_out
-    naive = [100 * abs(median(fitted) / step.measured_us - 1) for step in held]
-    return [abs(step.error_pct) for step in held], naive
+SELF = ("run", "step", ">measured ms", ">kept %", ">strict %", ">explained %")
+UNSEEN = ("run", ">steps", ">mean error %", ">of the mean %", ">worst %", ">naive %", ">naive, mean %", ">spread %")
+KNOWN = ("trace", "what", ">bounds", ">all rules", ">rendezvous off", ">sync inference off", ">stream waits off")
+EXECUTED = ("job", "change", "what-if", ">before ms", ">predicted ms", ">after ms", ">error %", ">noise %")
+OFF = (ALL_RULES, Rules(rendezvous=False), Rules(inferred_syncs=False), Rules(stream_waits=False))
 
 
-def executed_rows(file: Path) -> Iterator[str]:
-    """Rows of the second table, from the JSON lines of `benchmarks.executed`."""
-    found = [json.loads(line) for line in file.read_text().splitlines()]
-    runs = {f["context"]["case"]: f["context"]["ms"] for f in found if f["name"] == "step_time"}
-    for figure in found:
-        if figure["name"] == "what_if_error":
-            context = figure["context"]
-            times = [", ".join(map(str, ms)) for ms in (runs[context["case"]], context["ms"], runs["even"])]
-            yield f"| {context['case']} | `{context['what_if']}` | {' | '.join(times)} | {figure['value']:+.1f} |"
+def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
+    """A row a steady step, and what they come to together."""
+    columns: tuple[list[float], ...] = ([], [], [])
+    for name, one in runs.items():
+        kept, dropped = (100 * (steps / one.measured_ns - 1) for steps in (one.timeline.step_ns(), strict_ns(one)))
+        for at in one.oracle.kept:
+            explained = explained_pct(one, int(at))
+            for column, value in zip(columns, (abs(kept[at]), abs(dropped[at]), explained), strict=True):
+                column.append(float(value))
+            show("self_replay_strict", float(dropped[at]), "%", run=name, step=one.steady.all[at], explained=explained)
+            measured = f"{one.measured_ns[at] / 1e6:.1f}"
+            step = str(one.steady.all[at])
+            yield name, step, measured, f"{kept[at]:+.3f}", f"{dropped[at]:+.3f}", f"{explained:.1f}"
+    for label, of in (("mean", mean), ("median", median), ("p90", p90), ("worst", max)):
+        # Of what is explained the least is the worst.
+        low = {"p90": lambda values: float(np.quantile(values, 0.1)), "worst": min}.get(label, of)
+        values = (of(columns[0]), of(columns[1]), low(columns[2]))
+        yield f"**{label}**", "", "", f"{values[0]:.3f}", f"{values[1]:.3f}", f"{values[2]:.1f}"
 
 
-def figures(name: str, answer: ReplayAnswer) -> Iterator[dict[str, Any]]:
-    unseen, naive = unseen_errors(answer)
-    context = {"run": name, "world_size": answer.world_size, "steps": len(answer.steps)}
-    values = {
-        "replay_error_kept_worst": max(abs(step.error_pct) for step in answer.steps),
-        "replay_error_strict": answer.strict_error_pct,
-        "explained": answer.explained_pct,
-        "unseen_error_mean": mean(unseen) if unseen else None,
-        "unseen_error_worst": max(unseen, default=None),
-        "naive_error_mean": mean(naive) if naive else None,
-        "naive_error_worst": max(naive, default=None),
-    }
-    for figure, value in values.items():
-        yield {"name": figure, "value": value, "unit": "%", "context": context}
+def strict_ns(one: Replayed) -> np.ndarray:
+    return replay(strict(one.built.dfg)).step_ns()
 
 
-def row(name: str, device: str, answer: ReplayAnswer) -> str:
-    unseen, naive = unseen_errors(answer)
-    kept = max(abs(step.error_pct) for step in answer.steps)
-    pair = [f"{mean(errors):.1f}, {max(errors):.1f}" if errors else "–" for errors in (unseen, naive)]
-    cells = [
-        name, device, str(answer.world_size), str(len(answer.steps)), f"{answer.step_us / 1e3:.1f}", f"{kept:.3f}",
-        f"{answer.strict_error_pct:+.3f}", f"{answer.explained_pct:.1f}", *pair,
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+def explained_pct(one: Replayed, at: int) -> float:
+    """Of one step, as `Replayed.explained_pct` is of all."""
+    totals = class_totals(critical_path(one.timeline, at, at))
+    unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
+    return 100 * (1 - unexplained / sum(totals.values()))
+
+
+def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
+    """A row a run with two steady steps or more."""
+    for name, one in runs.items():
+        held = one.oracle.prediction.held_out
+        if not held:
+            continue
+        measured = {step: ns / 1e3 for step, ns in zip(one.steady.kept, one.oracle.measured_ns, strict=True)}
+        naive = median(measured[step] for step in one.oracle.prediction.fit_steps)
+        actual = np.array([step.measured_us for step in held])
+        errors = [abs(step.error_pct) for step in held]
+        of_mean = 100 * (mean(step.predicted_us for step in held) / actual.mean() - 1)
+        naive_errors = np.abs(100 * (naive / actual - 1))
+        spread = 100 * float(np.quantile(actual, 0.9) - np.quantile(actual, 0.1)) / float(np.median(actual))
+        naive_of_mean = 100 * (naive / actual.mean() - 1)
+        show("unseen_error", mean(errors), "%", run=name, naive=float(naive_errors.mean()), of_mean=of_mean)
+        figures = (mean(errors), of_mean, max(errors), naive_errors.mean(), naive_of_mean, spread)
+        signs = ("", "+", "", "", "+", "")
+        shown = (format(value, f"{sign}.1f") for value, sign in zip(figures, signs, strict=True))
+        yield name, f"{len(measured) - len(held)} → {len(held)}", *shown
+
+
+def sleep_gains(one: Replayed) -> list[float]:
+    """Seconds that mending rank 2 takes off each step."""
+    try:
+        mended = replay(fix_stragglers(one.built.dfg, [2]).dfg).step_ns()
+    except Declined:
+        return [0.0]
+    return ((one.timeline.step_ns() - mended) / 1e9).tolist()
+
+
+def outlier_error(one: Replayed) -> list[float]:
+    """Per cent by which the outlier, without allocator calls, differs from the mean of the other steps."""
+    dfg = one.built.dfg
+    mended = replay(edits.shorten(dfg, dfg.of(Cls.ALLOCATOR), 0)).step_ns()
+    return [100 * (mended[one.steady.all.index(step)] / one.oracle.step_ns - 1) for step in one.steady.left_out]
+
+
+def slowed_steps(one: Replayed) -> list[float]:
+    """Steps in ms, but for the first that is steady, with a GPU of half the speed."""
+    dfg = one.built.dfg
+    return (one.oracle.price(Scenario(edits.scale(dfg, dfg.on("stream"), 0.5)))[1:] / 1e6).tolist()
+
+
+def counterfactual_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    for case in counterfactuals():
+        (source,) = folder.glob(case.trace)
+        run = esprof.load(source)
+        cells = []
+        for rules in OFF:
+            values = case.figures(replay_run(run, rules=rules))
+            low, high = min(values), max(values)
+            held = case.least <= low and high <= case.most
+            show("counterfactual", low, case.unit, trace=case.trace, most=high, rules=str(rules), held=held)
+            text = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} … {high:.3g}"
+            cells.append(text if held else f"**{text}**")
+        bounds = f"{case.least:g} … {case.most:g} {case.unit}" if case.most < np.inf else f"≥ {case.least:g} {case.unit}"
+        yield case.trace.split("*")[0], case.what, bounds, *cells
+
+
+def counterfactuals() -> Iterator[Counterfactual]:
+    for name in ("long_a2a_1", "sleep_after_backward"):
+        yield Counterfactual(f"torchrec-4xv100/{name}", "sleep", sleep_gains, 0.95, 1.05, "s")
+    for name in ("long_a2a_3", "long_a2a_5", "long_a2a_5_qcomm"):
+        yield Counterfactual(f"torchrec-4xv100/{name}", "allocator", outlier_error, -12, 12, "%")
+    yield Counterfactual("hta/rank-0.Apr_03*", "slower GPU", slowed_steps, 187, np.inf, "ms")
+
+
+def executed_rows(file: Path) -> Iterator[tuple[str, ...]]:
+    """Rows of the JSON lines of `benchmarks.executed`, and their median and worst."""
+    figures = [json.loads(line) for line in file.read_text().splitlines() if line.startswith("{")]
+    cases = [figure for figure in figures if figure["name"] == "executed_what_if_error"]
+    for figure in cases:
+        context = figure["context"]
+        times = (", ".join(f"{ms:.1f}" for ms in context["ms"][key]) for key in ("before", "predicted", "after"))
+        noise = ", ".join(str(context["noise_pct"][key]) for key in ("before", "after"))
+        what_if = f"`{context['what_if']}`" if "=" in context["what_if"] else context["what_if"]
+        yield context["job"], context["change"], what_if, *times, f"{figure['value']:+.1f}", noise
+    errors = [abs(figure["value"]) for figure in cases]
+    for label, of in (("mean", mean), ("median", median), ("p90", p90), ("worst", max)):
+        yield f"**{label}**", f"{len(errors)} changes", "", "", "", "", f"{of(errors):.1f}", ""
+
+
+def p90(values: Sequence[float]) -> float:
+    return float(np.quantile(values, 0.9))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a column whose title begins with `>` is aligned right."""
+    lines = [" | ".join(column.lstrip(">") for column in columns), "|".join("--:" if c[0] == ">" else "---" for c in columns)]
+    return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
+
+
+def show(name: str, value: float, unit: str, **context: object) -> None:
+    print(json.dumps({"name": name, "value": round(value, 4), "unit": unit, "context": context}, default=float), flush=True)
 
 
 if __name__ == "__main__":

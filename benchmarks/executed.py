@@ -1,64 +1,176 @@
-"""What-ifs whose answer is known because the change was made: predicted against recorded, one JSON line a figure.
+"""What-ifs that were carried out: what replay says a change gives, and what the job took once it was made.
 
-    python -m benchmarks.executed [--repeats 3]
+    python -m benchmarks.executed [--repeats 2] [--only REGEX] [--keep FOLDER]
 
-Trains the demo's job on two workers of this machine, even, with a slow loader on one rank, and with a slow rank, in turn.
-`data=0` on the second and `straggler=fix` on the third predict the first, which the analysis has not seen.
+Trains two jobs, one bound by communication and one by computing, on two hosts of the test bed (needs root), and the demo's
+job with a planted fault. A case is recorded as it is, what replay predicts is written down, and then it is recorded with
+the change made, in turns (A-B-A-B). Prints a JSON line a case, and the median and worst error of all.
+
+`error` is that of the means over repeats. `noise` is how far the repeats of one setting lie apart: no prediction can be
+better than that. What replay predicts is a step under the recorder, so the truth is recorded too.
 """
 
 import argparse
 import json
-import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
+import numpy as np
+import torch
+
 import esprof
-from esprof.replay import answer_run
+from esprof.replay import edits
+from esprof.replay.answering import Replayed, replay_run
+from esprof.replay.buckets import backward_passes
+from esprof.replay.dfg import Dfg
+from esprof.replay.scenario import Scenario
 from esprof.tracer import demo_job
 
-CASES: dict[str, tuple[dict[str, Any], str | None]] = {
-    "even": ({"read_latency": [0, 0], "rest": [0, 0]}, None),
-    "slow loader": ({"read_latency": [0, 0.03], "rest": [0, 0]}, "data=0"),
-    "slow rank": ({"read_latency": [0, 0], "rest": [0, 0.025]}, "straggler=fix"),
-}
-STEPS = 16
+STEPS = 24
+WARM_UP = 6
+HALF = 0.5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Hosts, and the job that runs on them."""
+
+    argv: tuple[str, ...]
+    cpu: tuple[float, ...] = (0.5, 0.5)
+    rate: tuple[str, ...] = ("200mbit", "200mbit")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A change of one setting. `what_if` is what says its effect: a spec, or an edit of the graph."""
+
+    job: str
+    name: str
+    before: Setting
+    after: Setting
+    what_if: str | Callable[[Replayed], Dfg]
+
+    @property
+    def spec(self) -> str:
+        return self.what_if if isinstance(self.what_if, str) else "graph edit"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
-    repeats = parser.parse_args().repeats
-    measured: dict[str, list[float]] = {name: [] for name in CASES}
-    predicted: dict[str, list[float]] = {name: [] for name in CASES}
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--only", type=re.compile, default=re.compile(""), help="cases whose `JOB NAME` this matches")
+    parser.add_argument("--keep", type=Path, help="folder for the recorded runs; those already there are not made again")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for repeat in range(repeats):
-            for name, (config, spec) in CASES.items():
-                run = record(Path(folder) / f"{name.replace(' ', '-')}-{repeat}", config)
-                answer = answer_run(run, [spec] if spec else [])
-                measured[name].append(answer.step_us / 1e3)
-                predicted[name] += [what_if.predicted_us / 1e3 for what_if in answer.what_if if what_if.predicted_us]
-    truth = median(measured["even"])
-    for name, (_, spec) in CASES.items():
-        context = {"case": name, "repeats": repeats, "ms": [round(value, 1) for value in measured[name]]}
-        show("step_time", median(measured[name]), "ms", context)
-        if spec:
-            context = {"case": name, "what_if": spec, "ms": [round(value, 1) for value in predicted[name]]}
-            show("predicted_step_time", median(predicted[name]), "ms", context | {"made_true": round(truth, 1)})
-            show("what_if_error", 100 * (median(predicted[name]) / truth - 1), "%", context)
+        chosen = [case for case in cases(Path(folder)) if options.only.search(f"{case.job} {case.name}")]
+        runs = options.keep or Path(folder)
+        measured = [(case, carry_out(case, runs, repeat)) for repeat in range(options.repeats) for case in chosen]
+    errors = []
+    for case in chosen:
+        figures = [figure for other, figure in measured if other is case]
+        errors.append(abs(show_case(case, figures)))
+    show("executed_what_if_error_median", median(errors), "%", {"cases": len(errors)})
+    show("executed_what_if_error_worst", max(errors), "%", {"cases": len(errors)})
 
 
-def record(out: Path, config: dict[str, Any]) -> esprof.Run:
-    settings = out.with_suffix(".json")
-    settings.write_text(json.dumps(config | {"steps": STEPS + 20}))
-    job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", demo_job.__file__]
-    command = [sys.executable, "-m", "esprof", "record", "-q", "-o", str(out), "--steps", str(STEPS), "--", *job]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, "--config", str(settings)], check=True, capture_output=True, env=environment)
+def cases(folder: Path) -> Iterator[Case]:
+    for job, arguments in (("mlp", ()), ("gpt", ("--batch", "32"))):
+        argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), "--steps", str(STEPS + WARM_UP), *arguments)
+        base = Setting((*argv, "--bucket-mb", "1"))
+        for factor in (0.25, 0.5, 2, 4):
+            faster = replace(base, rate=(f"{200 * factor:g}mbit",) * 2)
+            yield Case(job, f"link x{factor:g}", base, faster, f"network={factor:g}x")
+        for factor in (0.5, 2):
+            other = replace(base, cpu=(0.5, 0.5 * factor))
+            yield Case(job, f"cpu of rank 1 x{factor:g}", base, other, f"rank1.cpu={factor:g}x")
+        large = replace(base, argv=(*argv, "--bucket-mb", "25"))
+        yield Case(job, "bucket 1 to 25 MB", base, large, "bucket_mb=25")
+        yield Case(job, "bucket 25 to 1 MB", large, base, "bucket_mb=1")
+        yield Case(job, "fp16 gradients", base, replace(base, argv=(*base.argv, "--fp16")), with_fp16)
+    even = demo(folder, "even")
+    yield Case("demo", "slow loader mended", demo(folder, "loader", read_latency=[0, 0.03]), even, "data=0")
+    yield Case("demo", "slow rank mended", demo(folder, "rank", rest=[0, 0.025]), even, "straggler=fix")
+
+
+def demo(folder: Path, name: str, **faults: list[float]) -> Setting:
+    config = folder / f"{name}.json"
+    config.write_text(json.dumps({"read_latency": [0, 0], "rest": [0, 0], "steps": STEPS + WARM_UP} | faults))
+    return Setting((demo_job.__file__, "--config", str(config)), cpu=(0.8, 0.8), rate=("none", "none"))
+
+
+def with_fp16(replayed: Replayed) -> Dfg:
+    """Gradients cast to half precision and back: half the bytes on the link, and the casts where DDP's hook makes them,
+    before a bucket is sent and after it came."""
+    dfg = replayed.built.dfg
+    there, back = cast_costs()
+    dur = dfg.dur_ns.copy()
+    for one in backward_passes(replayed.run, dfg):
+        size = dfg.bytes[list(one.transfers)]
+        dur[list(one.transfers)] = np.rint(HALF * dur[list(one.transfers)] + back * size)
+        closing = np.searchsorted(np.cumsum(one.sizes), np.cumsum(size))
+        dur[np.array(one.gradients)[closing]] += np.rint(there * size).astype(np.int64)
+    return edits.replace(dfg, np.arange(dfg.nodes), dur)
+
+
+def cast_costs(elements: int = 1 << 18, repeats: int = 50) -> tuple[float, float]:
+    """ns per byte of gradient for what `fp16_compress_hook` does before sending, and after; medians on this machine."""
+    torch.set_num_threads(1)
+    gradient = torch.randn(elements)
+    there, back = [], []
+    for _ in range(repeats):
+        started = time.perf_counter_ns()
+        half = gradient.to(torch.float16).div_(2)
+        sent = time.perf_counter_ns()
+        gradient.copy_(half)
+        there.append(sent - started)
+        back.append(time.perf_counter_ns() - sent)
+    size = elements * gradient.element_size()
+    return median(there) / size, median(back) / size
+
+
+def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
+    """Record the case, predict, and only then record the change. Step times in ms."""
+    slug = re.sub(r"\W+", "-", f"{case.job} {case.name}")
+    before = replay_run(record(case.before, folder / f"{slug}-a{repeat}"))
+    if isinstance(case.what_if, str):
+        answer = before.oracle.answer(case.what_if, max_error_pct=100)
+        assert answer.predicted_us is not None, answer.reason
+        predicted = answer.predicted_us / 1e3
+    else:
+        predicted = float(before.oracle.price(Scenario(case.what_if(before))).mean()) / 1e6
+    after = replay_run(record(case.after, folder / f"{slug}-b{repeat}"))
+    figure = {"before": before.oracle.step_ns / 1e6, "predicted": predicted, "after": after.oracle.step_ns / 1e6}
+    print(f"{case.job} {case.name}: {json.dumps({k: round(v, 1) for k, v in figure.items()})}", file=sys.stderr)
+    return figure
+
+
+def record(setting: Setting, out: Path) -> esprof.Run:
+    if not (out / "run.json").exists():
+        bed = ["-m", "benchmarks.testbed", "torchrun", "--cpu", *map(str, setting.cpu), "--rate", *setting.rate, "--"]
+        options = ["-q", "-f", "-o", str(out), "--steps", str(STEPS), "--stack-steps", "0", "--skip", "3", "--warmup", "2"]
+        command = [sys.executable, "-m", "esprof", "record", *options, "--", sys.executable, *bed, *setting.argv]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
     return esprof.load(out)
+
+
+def show_case(case: Case, figures: list[dict[str, float]]) -> float:
+    """Print a case; returns its error in per cent."""
+    series = {key: [round(figure[key], 1) for figure in figures] for key in ("before", "predicted", "after")}
+    error = 100 * (mean(series["predicted"]) / mean(series["after"]) - 1)
+    noise = {key: round(100 * (max(series[key]) / min(series[key]) - 1), 1) for key in ("before", "after")}
+    context = {"job": case.job, "change": case.name, "what_if": case.spec, "ms": series, "noise_pct": noise}
+    show("executed_what_if_error", error, "%", context)
+    return error
 
 
 def show(name: str, value: float, unit: str, context: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """The global dataflow graph (Dfg): struct of arrays in topological order, predecessors in CSR form."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,6 +45,10 @@ class Edge(IntEnum):
     """Found by time alone: no event of the trace says so."""
 
 
+JOIN_LANE = -1
+"""Lane of the join of a collective, which belongs to no rank."""
+
+
 @dataclass(frozen=True)
 class Lane:
     """What runs one thing at a time: a CPU thread, a GPU stream, a loader worker, a communication thread."""
@@ -69,43 +74,47 @@ class StepMarks:
 class Dfg:
     """One job's graph over consecutive steps. N nodes, E edges; times in ns since `t0_ns`, durations in ns.
 
-    A node starts at `max(release, max over predecessors p of end[p] + lag) + residual` and ends `dur` later. `dur_ns` is
-    intrinsic work; `residual_ns` is the part of the recorded start that nothing explains (contention, where `contended`).
+    A node starts at `max over predecessors p of end[p] + lag`, or where it was recorded to if it has none, `residual` later,
+    and ends `dur` after that. `dur_ns` is intrinsic work; `residual_ns` is the part of the recorded start that nothing
+    explains (contention, where `contended`).
     """
 
     t0_ns: Ns
     dur_ns: np.ndarray
-    residual_ns: np.ndarray
-    release_ns: np.ndarray
+    """int64[N]"""
     recorded_ns: np.ndarray
-    """Recorded start of the intrinsic work: what the residual is measured against."""
+    """int64[N], recorded start of the intrinsic work: what the residual is measured against."""
+    residual_ns: np.ndarray
+    """int64[N], never negative."""
     contended: np.ndarray
+    """bool[N]"""
     lane: np.ndarray
-    rank: np.ndarray
+    """int32[N], index into `lanes`; `JOIN_LANE` for the join of a collective."""
     step: np.ndarray
-    """Step that issued the node; -1 for what was issued before the first."""
+    """int32[N], step that issued the node; -1 for what was issued before the first."""
     cls: np.ndarray
+    """int8[N], a `Cls`."""
     name: np.ndarray
-    """Index into `names`."""
+    """int32[N], index into `names`."""
     event: np.ndarray
-    """Row in the rank's event table; -1 where the node stands for none."""
+    """int32[N], row in the rank's event table; -1 where the node stands for none."""
     collective: np.ndarray
-    """Number of the matched collective that the node is part of; -1 elsewhere."""
+    """int32[N], number of the matched collective that the node is part of; -1 elsewhere."""
     bytes: np.ndarray
+    """int64[N], what a transfer moved; -1 where that is not known and elsewhere."""
     key: np.ndarray
-    """Same number for the counterparts of a node on other ranks and in other steps: lane role, name, occurrence."""
+    """int32[N], the same for the counterparts of a node on other ranks and in other steps: lane role, name, occurrence."""
     pred_ptr: np.ndarray
+    """int32[N + 1]"""
     pred_idx: np.ndarray
+    """int32[E], ascending within a node."""
     pred_lag: np.ndarray
+    """int32[E], ns, signed."""
     pred_kind: np.ndarray
+    """int8[E], an `Edge`."""
     names: tuple[str, ...]
     lanes: tuple[Lane, ...]
     marks: StepMarks
-    lane_kind: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        kinds = np.array([lane.kind for lane in self.lanes] + ["join"])
-        object.__setattr__(self, "lane_kind", kinds[self.lane])
 
     @property
     def nodes(self) -> int:
@@ -115,13 +124,25 @@ class Dfg:
     def edges(self) -> int:
         return len(self.pred_idx)
 
+    @cached_property
+    def rank(self) -> np.ndarray:
+        """int32[N], -1 for the join of a collective."""
+        # The last entry is that of lane -1.
+        ranks: np.ndarray = np.array([*(lane.rank for lane in self.lanes), -1], np.int32)[self.lane]
+        return ranks
+
     def on(self, *lane_kinds: str) -> np.ndarray:
-        """Boolean mask of the nodes on lanes of these kinds."""
-        return np.isin(self.lane_kind, lane_kinds)
+        """Boolean mask of the nodes on lanes of these kinds; `join` are the joins of collectives, on none."""
+        kinds = [*(lane.kind for lane in self.lanes), "join"]
+        mask: np.ndarray = np.array([kind in lane_kinds for kind in kinds])[self.lane]
+        return mask
 
     def of(self, *classes: Cls) -> np.ndarray:
         """Boolean mask of the nodes of these classes."""
-        return np.isin(self.cls, classes)
+        among = np.zeros(len(Cls), bool)
+        among[list(classes)] = True
+        mask: np.ndarray = among[self.cls]
+        return mask
 
     def has_gpu(self, rank: Rank | None = None) -> bool:
         """Whether anything ran on a GPU stream (of `rank`)."""

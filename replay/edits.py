@@ -1,24 +1,29 @@
 """Edits of a graph, each a pure function from one graph to the next: what-ifs are made of them.
 
-The primitives are those of Daydream (ATC 2020, §5) and Lumos (MLSys 2025, §3.4): scale, remove, insert and replace tasks.
+The primitives are those of Daydream (ATC 2020, §5) and Lumos (MLSys 2025, §3.4). `nodes` is a mask or ids.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import replace as with_columns
 
 import numpy as np
 
-from esprof.replay.dfg import Dfg
+from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.overlay import Overlay
 from esprof.types import Ns
 
 
-def scale(dfg: Dfg, nodes: np.ndarray, factor: float) -> Dfg:
-    """Make `nodes` (mask or ids) `factor` times as fast: 2.0 halves their durations. A factor of 1.0 is the graph itself."""
+def scale(dfg: Dfg, nodes: np.ndarray, factor: float, share: np.ndarray | None = None) -> Dfg:
+    """Make `nodes` `factor` times as fast: 2.0 halves their durations, or that `share` of each (one value a node of the
+    graph). A factor of 1.0 is the graph itself."""
     if factor == 1.0:
         return dfg
-    chosen = np.zeros(dfg.nodes, bool)
-    chosen[nodes] = True
+    chosen = _mask(dfg, nodes)
+    if share is not None:
+        dur = np.rint(dfg.dur_ns * (share / factor + (1 - share))).astype(np.int64)
+        return with_columns(dfg, dur_ns=np.where(chosen, dur, dfg.dur_ns))
     # A kernel that could not start for lack of room waits for the others' work: it scales with that.
-    return replace(
+    return with_columns(
         dfg,
         dur_ns=np.where(chosen, _divided(dfg.dur_ns, factor), dfg.dur_ns),
         residual_ns=np.where(chosen & dfg.contended, _divided(dfg.residual_ns, factor), dfg.residual_ns),
@@ -26,16 +31,87 @@ def scale(dfg: Dfg, nodes: np.ndarray, factor: float) -> Dfg:
 
 
 def shorten(dfg: Dfg, nodes: np.ndarray, to_ns: Ns) -> Dfg:
-    """Let `nodes` (mask or ids) take at most `to_ns`, without unexplained delays. 0 removes them and keeps their order:
-    what waited for one waits for what that waited for."""
-    chosen = np.zeros(dfg.nodes, bool)
-    chosen[nodes] = True
-    return replace(
+    """Let `nodes` take at most `to_ns`, without unexplained delays."""
+    chosen = _mask(dfg, nodes)
+    return with_columns(
         dfg,
         dur_ns=np.where(chosen, np.minimum(dfg.dur_ns, to_ns), dfg.dur_ns),
         residual_ns=np.where(chosen, 0, dfg.residual_ns),
     )
 
 
+def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
+    """Let other work stand in the place of `nodes` (ids), which takes `dur_ns`, one value each or one for all."""
+    dur = dfg.dur_ns.copy()
+    dur[nodes] = dur_ns
+    return with_columns(dfg, dur_ns=dur)
+
+
+def remove(dfg: Dfg, nodes: np.ndarray) -> Dfg:
+    """Take `nodes` out: what waited for one of them waits for what that waited for."""
+    overlay = Overlay(dfg)
+    overlay.dropped[nodes] = True
+    for source, target, lag, kind in _bridges(dfg, overlay.dropped):
+        overlay.link(source, target, kind, lag)
+    return overlay.compile()
+
+
+def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence[Ns]) -> Dfg:
+    """Put new work on the lane right behind each node of `after`. What came next on the lane waits for it; what else
+    waits for the node does not."""
+    overlay = Overlay(dfg)
+    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    behind = (dfg.pred_kind == Edge.LANE) & np.isin(dfg.pred_idx, after)
+    overlay.cut |= behind
+    follower = {int(dfg.pred_idx[edge]): edge for edge in np.flatnonzero(behind)}
+    for node, dur in zip(after, dur_ns, strict=True):
+        recorded = int(dfg.recorded_ns[node] + dfg.dur_ns[node])
+        new = overlay.add(int(dfg.lane[node]), name, cls, dur, recorded, step=int(dfg.step[node]))
+        overlay.link(node, new, Edge.LANE)
+        if node in follower:
+            edge = follower[node]
+            overlay.link(new, int(target[edge]), Edge.LANE, int(dfg.pred_lag[edge]))
+    return overlay.compile()
+
+
+def relane(dfg: Dfg, nodes: np.ndarray, lane: int) -> Dfg:
+    """Move `nodes` to another lane. There the first recorded goes first, when it is ready and the lane is free; on their
+    old lanes their neighbours close up."""
+    overlay = Overlay(dfg)
+    moved = _mask(dfg, nodes)
+    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    on_lane = dfg.pred_kind == Edge.LANE
+    # On the lane that they come to, the recorded order would leave them no place between two neighbours.
+    overlay.cut |= on_lane & (moved[target] | moved[dfg.pred_idx] | (dfg.lane[target] == lane))
+    overlay.lane[moved] = lane
+    return overlay.compile()
+
+
+def _mask(dfg: Dfg, nodes: np.ndarray) -> np.ndarray:
+    chosen = np.zeros(dfg.nodes, bool)
+    chosen[nodes] = True
+    return chosen
+
+
 def _divided(values: np.ndarray, factor: float) -> np.ndarray:
     return np.rint(values / factor).astype(np.int64)
+
+
+def _bridges(dfg: Dfg, dropped: np.ndarray) -> list[tuple[int, int, Ns, Edge]]:
+    """Edges that take the place of the paths through `dropped` nodes: (source, target, lag, kind)."""
+    bridges: list[tuple[int, int, Ns, Edge]] = []
+    reached: dict[int, dict[int, Ns]] = {}
+    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    # Nodes stand in topological order: what a dropped node waits for is known before what waits for it.
+    for edge in np.flatnonzero(dropped[target] | dropped[dfg.pred_idx]).tolist():
+        source, node, lag = int(dfg.pred_idx[edge]), int(target[edge]), int(dfg.pred_lag[edge])
+        sources = {past: lag + more for past, more in reached.get(source, {}).items()}
+        if not dropped[source]:
+            sources = {source: lag}
+        if dropped[node]:
+            known = reached.setdefault(node, {})
+            for past, length in sources.items():
+                known[past] = max(length, known.get(past, length))
+        else:
+            bridges += [(past, node, length, Edge(dfg.pred_kind[edge])) for past, length in sources.items()]
+    return bridges

@@ -1,126 +1,143 @@
-"""Collectives on CPU threads (gloo): what issued them, where they run, and where the issuing thread waits for them."""
+"""Collectives on CPU threads (gloo): what issued them, where they run, and until when calls wait for them."""
 
-from bisect import bisect_right
-from collections import defaultdict
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.builder import GraphBuilder
-from esprof.replay.collectives import Collective
-from esprof.replay.dfg import Edge
-from esprof.replay.gpu import add_transfer
+from esprof.replay.chain import Works
+from esprof.replay.collectives import Met
+from esprof.replay.cpu import Chains
+from esprof.replay.dfg import Edge, Lane
+from esprof.replay.lookup import numbered
 from esprof.replay.rank_events import RankEvents
-from esprof.trace.columns import collective_word
-from esprof.types import Ns
+from esprof.replay.records import Place, edges_of
+from esprof.replay.transfers import placed_at
+from esprof.trace.collectives import collective_word
 
 
 @dataclass(frozen=True)
-class Awaited:
-    """Collectives that a thread waits for in a gap, and when the last of them was done."""
-
-    until: Ns
-    collectives: "list[Issued]"
-
-
-@dataclass(frozen=True)
-class Issued:
-    """A collective and the call that issued it: when that was, when it ran, and its first and last node."""
-
-    tid: int
-    issued: Ns
-    start: Ns
-    end: Ns
-    first: int
-    last: int
-
-
-@dataclass
 class GlooWork:
-    """The CPU collectives of one rank. `issues` maps the rows of the `c10d::` calls to what they issued."""
+    """The CPU collectives of one rank. Arrays hold an entry for each one whose issuing call was found, by that call."""
 
-    issues: dict[int, Issued] = field(default_factory=dict)
-    pending: dict[int, list[Issued]] = field(default_factory=lambda: defaultdict(list))
-    """By issuing thread, what it has not yet been seen to wait for."""
-
-    def awaited(self, tid: int, begin: Ns, until: Ns, *, after_backward: bool) -> Awaited | None:
-        """What thread `tid` waits for in its gap [begin, until], if it does.
-
-        The profiler does not record `Work.wait`. A gap in which an outstanding collective ends is that wait when it comes
-        right after the backward pass (DDP waits for all buckets there) or when the thread goes on soon after that end.
-        The waiter may run before the transfer's own thread, which has to be scheduled again, has noted its end.
-        """
-        early = rules.WAKE_UP if after_backward or until - begin > 2 * rules.WAKE_UP else rules.SYNC_EARLY
-        mine = [work for work in self.pending[tid] if work.issued <= begin and work.end <= until + early]
-        ended_inside = [work for work in mine if work.end > begin]
-        if not mine or (not ended_inside and not after_backward):
-            return None
-        moment = min(max((work.end for work in ended_inside), default=begin), until)
-        soon = until - moment <= max(rules.WAKE_UP, (until - begin) // 2)
-        if not after_backward and not soon:
-            return None
-        self.pending[tid] = [work for work in self.pending[tid] if work not in mine]
-        return Awaited(moment, mine)
+    lanes: tuple[Lane, ...]
+    nodes: np.ndarray
+    call: np.ndarray
+    """Row of the `c10d::` call."""
+    thread: np.ndarray
+    """That issued it."""
+    issued: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    first: np.ndarray
+    """Node of its arrival."""
+    last: np.ndarray
+    """Node of its transfer."""
+    blocks: np.ndarray
+    """bool: the call returns right when the transfer is done: it waited for it, or their threads share a core."""
 
 
-def add_gloo_work(
-    builder: GraphBuilder, events: RankEvents, matched: dict[int, Collective], joins: dict[int, int]
-) -> GlooWork:
-    """Add the collectives that ran on CPU threads, each thread a lane, and find the calls that issued them."""
-    work = GlooWork()
-    rows = [row for row, kind in enumerate(events.kind) if kind == "collective" and events.stream[row] < 0]
-    lanes: dict[int, int] = {}
-    nodes = {}
-    for row in rows:
-        tid = events.tid[row]
-        if tid not in lanes:
-            lanes[tid] = builder.add_lane(events.rank, "comm", "comm")
-        nodes[row] = add_transfer(builder, lanes[tid], events, row, matched.get(row), joins)
-    for call, row in _issuing_calls(events, rows).items():
-        issued = Issued(events.tid[call], events.start[call], events.start[row], events.end[row], *nodes[row])
-        work.issues[call] = issued
-        work.pending[issued.tid].append(issued)
-    return work
+def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
+    """The collectives that ran on CPU threads, each thread a lane, and the calls that issued them.
+
+    Lanes and nodes are numbered from `place` on.
+    """
+    rows = events.collectives.row
+    rows = rows[events.ints("stream", rows) < 0]
+    lane, threads = numbered(events.ints("tid", rows))
+    by_lane = np.argsort(lane, kind="stable")
+    placed = placed_at(events, met, rows[by_lane], lane[by_lane], place)
+    call, transfer = _issuing_calls(events, rows[by_lane])
+    row = rows[by_lane][transfer]
+    returned = np.minimum(events.end[call], events.finish)
+    is_long, after = returned - events.start[call] > rules.LONG_CALL, returned - events.end[row]
+    return GlooWork(
+        lanes=tuple(Lane(events.rank, "comm", "comm") for _ in threads),
+        nodes=placed.nodes,
+        call=call,
+        thread=events.thread[call],
+        issued=events.start[call],
+        start=events.start[row],
+        end=events.end[row],
+        first=placed.first[transfer],
+        last=placed.last[transfer],
+        blocks=is_long & (after >= 0) & (after <= rules.SYNC_LATE),
+    )
 
 
-def _issuing_calls(events: RankEvents, rows: list[int]) -> dict[int, int]:
-    """Row of each `c10d::` call -> row of its transfer.
+def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of `c10d::` calls, ascending, and for each the place of its transfer in `rows`.
 
     A process group queues its work first in, first out, so per kind of collective the order of issue is the order of
     start. Paired from the end, because the window may open between a call and its transfer.
     """
-    calls: dict[str | None, list[int]] = defaultdict(list)
-    for row, name in enumerate(events.name):
-        if name.startswith("c10d::") and events.kind[row] == "op":
-            calls[collective_word(name)].append(row)
-    issues = {}
-    for row in sorted(rows, key=lambda row: (events.start[row], row), reverse=True):
-        waiting = calls[collective_word(events.name[row])]
-        while waiting and events.start[waiting[-1]] > events.start[row]:
-            waiting.pop()
-        if waiting:
-            issues[waiting.pop()] = row
-    return dict(sorted(issues.items()))
+    calls = np.sort(events.threads.row[events.named(events.threads.row, lambda name: name.startswith("c10d::"))])
+    call_kind, row_kind = _kinds(events, calls, rows)
+    pairs = [np.zeros((2, 0), np.int64)]
+    for kind in np.unique(row_kind).tolist():
+        waiting = calls[call_kind == kind]
+        transfers = np.flatnonzero(row_kind == kind)
+        transfers = transfers[np.lexsort((rows[transfers], events.start[rows[transfers]]))][::-1]
+        before = np.searchsorted(events.start[waiting], events.start[rows[transfers]], side="right") - 1
+        # The last call before the transfer that no later transfer has taken.
+        turn = np.arange(len(transfers))
+        chosen = np.minimum.accumulate(before + turn) - turn
+        pairs.append(np.stack([waiting[chosen[chosen >= 0]], transfers[chosen >= 0]]))
+    call, transfer = np.concatenate(pairs, axis=1)
+    order = np.argsort(call)
+    return call[order], transfer[order]
 
 
-def link_issues(builder: GraphBuilder, work: GlooWork, lane_of: dict[int, int]) -> None:
-    """Tie each transfer to the call that issued it, with the hand-over latency that this rank shows."""
-    found = list(work.issues.values())
-    latency = _latency(found, threads=len({builder.lane[issued.first] for issued in found}))
-    for issued in found:
-        lane = lane_of.get(issued.tid)
-        source = builder.ending_by(lane, issued.issued) if lane is not None else None
-        if source is not None:
-            builder.link(source, issued.first, Edge.LAUNCH, min(max(0, issued.start - issued.issued), latency))
+def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
+    """The kind of collective that each row is of by its name, as a number."""
+    words: dict[str | None, int] = {}
+    kind = np.zeros(len(events.texts), np.int64)
+    for code in np.unique(np.concatenate([events.name[some] for some in rows])).tolist():
+        kind[code] = words.setdefault(collective_word(events.texts[code]), len(words))
+    return [kind[events.name[some]] for some in rows]
 
 
-def _latency(found: list[Issued], threads: int) -> Ns:
-    """Median time from issue to start, of collectives that found a thread idle: the others waited for one in the queue."""
-    in_order = sorted(found, key=lambda issued: issued.issued)
-    ends = sorted(issued.end for issued in found)
-    delays = [
-        max(0, issued.start - issued.issued)
-        for number, issued in enumerate(in_order)
-        if number - bisect_right(ends, issued.issued) < threads
-    ]
-    return int(median(delays)) if delays else 0
+def works_of(gloo: GlooWork, threads: int) -> list[Works]:
+    """What each thread issued, as the layout of its chain needs it."""
+    works = []
+    for thread in range(threads):
+        mine = np.flatnonzero(gloo.thread == thread)
+        mine = mine[np.argsort(gloo.end[mine], kind="stable")]
+        over, settled = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        works.append(Works(mine, gloo.issued[mine], gloo.end[mine], np.full(len(mine), -1), over, settled))
+    return works
+
+
+def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
+    """Edges from each call to the transfer that it issued, with the hand-over latency that this rank shows.
+
+    That is the median time from issue to start, of collectives that found a thread idle: the others waited for one in the
+    queue.
+    """
+    delay = np.maximum(gloo.start - gloo.issued, 0)
+    order = np.argsort(gloo.issued, kind="stable")
+    ended = np.searchsorted(np.sort(gloo.end), gloo.issued[order], side="right")
+    found_idle = delay[order][np.arange(len(order)) - ended < len(gloo.lanes)]
+    latency = int(np.median(found_idle)) if len(found_idle) else 0
+    return edges_of(chains.ending_by(gloo.thread, gloo.issued), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
+
+
+def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarray:
+    """Edges from collectives to where the threads that issued them wait for them."""
+    work, waiter = (np.concatenate([getattr(one, column) for one in works]) for column in ("number", "waiter"))
+    lag = np.minimum(chains.start_of(waiter) - gloo.end[work], 0)
+    return edges_of(gloo.last[work], waiter, Edge.INFERRED, lag)
+
+
+def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
+    """Edges from transfers to the calls that issued and waited for them."""
+    node = chains.node_of[gloo.call[gloo.blocks]]
+    lag = chains.start_of(node) - gloo.end[gloo.blocks]
+    return edges_of(gloo.last[gloo.blocks], node, Edge.INFERRED, lag)
+
+
+def coverage(gloo: GlooWork) -> dict[str, int]:
+    """How many calls waited for what they issued: found by time."""
+    blocked = int(gloo.blocks.sum())
+    return {"waits": blocked, "waits_inferred": blocked}

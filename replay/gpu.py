@@ -1,334 +1,183 @@
-"""The GPU part of a rank's graph: kernels in stream order, collectives as arrive -> join -> transfer, and their reasons."""
+"""The GPU part of a rank: its work in stream order, the launches behind it, and the orders in which it is looked up."""
 
-import itertools
-from bisect import bisect_right
-from collections import defaultdict
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.builder import GraphBuilder
-from esprof.replay.collectives import Collective
-from esprof.replay.dfg import Cls, Edge
+from esprof.replay.collectives import Met
+from esprof.replay.cpu import Chains
+from esprof.replay.dfg import Edge, Lane
+from esprof.replay.lookup import Sequences, entries, numbered
 from esprof.replay.rank_events import RankEvents
+from esprof.replay.records import Place, edges_of, joined
+from esprof.replay.transfers import placed_at
 from esprof.types import Ns
 
 
-@dataclass
-class Kernel:
-    """One piece of GPU work. For a matched collective `first` is its arrival and `last` its transfer; else both are one."""
-
-    row: int
-    stream: int
-    start: Ns
-    end: Ns
-    first: int
-    last: int
-    launch: int | None
-    """Row of the runtime call."""
-    launched: Ns
-    """When it was launched; its own start where that was not recorded."""
-    is_collective: bool
-
-
-def _launched(kernel: Kernel) -> Ns:
-    return kernel.launched
-
-
-@dataclass
+@dataclass(frozen=True)
 class GpuWork:
-    """All GPU work of one rank, and the indexes that dependencies are looked up in."""
+    """All work on the GPU streams of one rank, by start. Arrays hold an entry for each piece; -1 is none."""
 
     events: RankEvents
-    kernels: list[Kernel]
-    by_row: dict[int, Kernel] = field(default_factory=dict)
-    by_launch: dict[int, Kernel] = field(default_factory=dict)
-    """Row of a runtime call -> the first work that it launched."""
-    by_stream: dict[int, list[Kernel]] = field(default_factory=lambda: defaultdict(list))
-    """In order of execution."""
-    launches_to: dict[int, list[Kernel]] = field(default_factory=lambda: defaultdict(list))
-    """Stream -> its work in launch order, which is not always the order of recorded times."""
-    launches_by: dict[int, list[Kernel]] = field(default_factory=lambda: defaultdict(list))
-    """Thread -> what it launched, in order."""
-    syncs: dict[int, int] = field(default_factory=dict)
-    """Correlation of a runtime call -> row of the synchronisation record that belongs to it."""
-    makes_room: dict[int, Kernel] = field(default_factory=dict)
-    """Row of a launch -> the work whose end lets it into the GPU's finite launch queue."""
+    lanes: tuple[Lane, ...]
+    streams: np.ndarray
+    """Number of the stream of each lane."""
+    nodes: np.ndarray
+    row: np.ndarray
+    lane: np.ndarray
+    before: np.ndarray
+    """The piece before it on its stream."""
+    first: np.ndarray
+    """Its node; of a matched collective its arrival."""
+    last: np.ndarray
+    """Its node; of a matched collective its transfer."""
+    launch: np.ndarray
+    """Row of the runtime call that launched it."""
 
-    def __post_init__(self) -> None:
-        for kernel in self.kernels:
-            self.by_row[kernel.row] = kernel
-            self.by_stream[kernel.stream].append(kernel)
-        for kernel in sorted(self.kernels, key=lambda kernel: (kernel.launched, kernel.row)):
-            self.launches_to[kernel.stream].append(kernel)
-            if kernel.launch is not None:
-                self.by_launch.setdefault(kernel.launch, kernel)
-                self.launches_by[self.events.tid[kernel.launch]].append(kernel)
-        for row, kind in enumerate(self.events.kind):
-            if kind == "sync" and self.events.correlation[row] >= 0:
-                self.syncs[self.events.correlation[row]] = row
-        self.makes_room = _launch_queue(self)
+    def __len__(self) -> int:
+        return len(self.row)
 
-    def last_on(self, stream: int, moment: Ns) -> Kernel | None:
-        """The last work launched to `stream` before `moment`."""
-        return _last(self.launches_to.get(stream, []), moment)
+    @cached_property
+    def start(self) -> np.ndarray:
+        return entries(self.events.start, self.row, 0)
 
-    def last_by(self, tid: int, moment: Ns) -> Kernel | None:
-        """The last work that thread `tid` launched before `moment`."""
-        return _last(self.launches_by.get(tid, []), moment)
+    @cached_property
+    def end(self) -> np.ndarray:
+        return entries(self.events.end, self.row, 0)
 
-    def next_by(self, tid: int, moment: Ns) -> Kernel | None:
-        """The next work that thread `tid` launches after `moment`."""
-        return _next(self.launches_by.get(tid, []), moment)
+    def end_of(self, work: np.ndarray) -> np.ndarray:
+        """When pieces of work ended; 0 for -1."""
+        return entries(self.end, work, 0)
 
-    def next_on(self, stream: int, moment: Ns) -> Kernel | None:
-        """The next work launched to `stream` after `moment`."""
-        return _next(self.launches_to.get(stream, []), moment)
+    @cached_property
+    def launched(self) -> np.ndarray:
+        """When it was launched; its own start where that was not recorded."""
+        return np.where(self.launch >= 0, self.events.start[self.launch], self.start)
 
-    def last_per_stream(self, moment: Ns) -> list[Kernel]:
-        """On each stream, the last work launched before `moment`."""
-        found = (self.last_on(stream, moment) for stream in self.launches_to)
-        return [kernel for kernel in found if kernel is not None]
+    @cached_property
+    def is_collective(self) -> np.ndarray:
+        return np.isin(self.row, self.events.collectives.row)
+
+    @property
+    def _origin(self) -> Ns:
+        """A moment before all work and all calls."""
+        return int(self.start.min(initial=self.events.begin))
+
+    @cached_property
+    def to_stream(self) -> Sequences:
+        """The work of each lane in order of launch, which is not always the order of recorded times."""
+        return Sequences(self.lane, self.launched, self._origin)
+
+    @cached_property
+    def by_thread(self) -> Sequences:
+        """What each thread launched, in order."""
+        thread = np.where(self.launch >= 0, self.events.thread[self.launch], -1)
+        return Sequences(thread, self.launched, self._origin)
+
+    @cached_property
+    def in_order(self) -> np.ndarray:
+        """All work in order of launch."""
+        return np.argsort(self.launched, kind="stable")
+
+    @cached_property
+    def launched_by(self) -> np.ndarray:
+        """The first work that each row of the table launched; one call may launch many (CUDA graphs)."""
+        found = np.full(len(self.events.start), -1, np.int32)
+        latest_first = self.in_order[::-1][self.launch[self.in_order[::-1]] >= 0]
+        found[self.launch[latest_first]] = latest_first
+        return found
+
+    def last_per_stream(self, moment: np.ndarray) -> np.ndarray:
+        """The last work launched to each stream at or before these moments, shape (moments, lanes)."""
+        lanes = np.broadcast_to(np.arange(len(self.lanes)), (len(moment), len(self.lanes)))
+        return self.to_stream.last(lanes, np.broadcast_to(moment[:, None], lanes.shape))
+
+    def last_on_another(self, lane: np.ndarray, moment: np.ndarray) -> np.ndarray:
+        """What was launched last at or before these moments to any other than this stream."""
+        order, lanes = self.in_order, self.lane[self.in_order]
+        since = np.maximum.accumulate(np.where(np.diff(lanes, prepend=-1) != 0, np.arange(len(lanes)), 0))
+        at = np.searchsorted(self.launched[order], moment, side="right") - 1
+        own = entries(lanes, at, -1) == lane
+        return entries(order, np.where(own, entries(since, at, 0) - 1, at), -1)
+
+    @cached_property
+    def makes_room(self) -> np.ndarray:
+        """For each row of the table, the work whose end lets this launch into the GPU's finite launch queue.
+
+        Launch n returns only after kernel n - Q has started, where Q is the depth of the queue: the most launches seen
+        outstanding, if that is near the known depth of about 1,000; else the queue was never full (docs/replay.md §1.6). A
+        kernel starts when the one before it on its stream ends.
+        """
+        room = np.full(len(self.events.start), -1, np.int32)
+        order = self.in_order
+        started = np.searchsorted(np.sort(self.start), self.launched[order], side="right")
+        depth = int((np.arange(len(order)) - started).max(initial=0))
+        if depth >= rules.QUEUE_DEPTH:
+            first_out, launch = self.before[order[:-depth]], self.launch[order[depth:]]
+            known = (first_out >= 0) & (launch >= 0)
+            room[launch[known]] = first_out[known]
+        return room
 
 
-def _last(order: list[Kernel], moment: Ns) -> Kernel | None:
-    at = bisect_right(order, moment, key=_launched)
-    return order[at - 1] if at else None
+def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
+    """The GPU work of a rank, its lanes and nodes numbered from `place` on."""
+    rows = events.gpu
+    lane, streams = numbered(events.ints("stream", rows))
+    by_lane = np.argsort(lane, kind="stable")
+    placed = placed_at(events, met, rows[by_lane], lane[by_lane], place)
+    before, first, last = (np.full(len(rows), -1) for _ in range(3))
+    same = np.flatnonzero(lane[by_lane[1:]] == lane[by_lane[:-1]])
+    before[by_lane[same + 1]] = by_lane[same]
+    first[by_lane], last[by_lane] = placed.first, placed.last
+    lanes = tuple(Lane(events.rank, "stream", f"stream {stream}") for stream in streams.tolist())
+    return GpuWork(events, lanes, streams, placed.nodes, rows, lane, before, first, last, events.launch)
 
 
-def _next(order: list[Kernel], moment: Ns) -> Kernel | None:
-    at = bisect_right(order, moment, key=_launched)
-    return order[at] if at < len(order) else None
+def stream_order(gpu: GpuWork) -> np.ndarray:
+    """Edges from each piece to the next on its stream.
 
-
-def _launch_queue(gpu: GpuWork) -> dict[int, Kernel]:
-    """Launch n returns only after kernel n - Q has started, where Q is the depth of the launch queue.
-
-    Q is the most launches seen outstanding, if that is near the known depth of about 1,000; else the queue was never
-    full (docs/replay.md §1.6). A kernel starts when the one before it on its stream ends.
+    The pause between them is the median of this rank's busy streams, and never more than this piece's own.
     """
-    order = sorted(gpu.kernels, key=lambda kernel: (kernel.launched, kernel.row))
-    starts = sorted(kernel.start for kernel in order)
-    outstanding = [n - bisect_right(starts, kernel.launched) for n, kernel in enumerate(order)]
-    depth = max(outstanding, default=0)
-    if depth < rules.QUEUE_DEPTH:
-        return {}
-    before = {k.row: b for kernels in gpu.by_stream.values() for b, k in itertools.pairwise(kernels)}
-    room = {}
-    for n in range(depth, len(order)):
-        first_out = before.get(order[n - depth].row)
-        launch = order[n].launch
-        if launch is not None and first_out is not None:
-            room[launch] = first_out
-    return room
+    after = np.flatnonzero(gpu.before >= 0)
+    own = gpu.start[after] - gpu.end[gpu.before[after]]
+    busy = (gpu.launched[after] <= gpu.end[gpu.before[after]]) & (gpu.launch[after] >= 0) & (own <= rules.STREAM_GAP)
+    lag = np.maximum(np.minimum(own, _median(own[busy])), 0)
+    to_next = edges_of(gpu.last[gpu.before[after]], gpu.first[after], Edge.LANE, lag)
+    return joined([to_next, edges_of(gpu.first, gpu.last, Edge.LANE)])
 
 
-def add_gpu_work(
-    builder: GraphBuilder, events: RankEvents, matched: dict[int, Collective], joins: dict[int, int]
-) -> GpuWork:
-    """Add a node for each GPU row, in stream order; `matched` maps rows to collectives, `joins` collectives to nodes."""
-    lanes: dict[int, int] = {}
-    kernels = []
-    for row in events.gpu_rows:
-        stream = events.stream[row]
-        if stream not in lanes:
-            lanes[stream] = builder.add_lane(events.rank, "stream", f"stream {stream}")
-        launch = events.launch_row(row)
-        first, last = add_transfer(builder, lanes[stream], events, row, matched.get(row), joins)
-        kernels.append(
-            Kernel(
-                row=row,
-                stream=stream,
-                start=events.start[row],
-                end=events.end[row],
-                first=first,
-                last=last,
-                launch=launch,
-                launched=events.start[launch] if launch is not None else events.start[row],
-                is_collective=events.kind[row] == "collective",
-            )
-        )
-    gpu = GpuWork(events, kernels)
-    builder.counts["kernels"] += len(kernels)
-    builder.counts["kernels_without_launch"] += sum(_orphans(stream) for stream in gpu.by_stream.values())
-    return gpu
+def launches(gpu: GpuWork, chains: Chains) -> np.ndarray:
+    """Edges from each launch to its kernel.
 
-
-def _orphans(stream: list[Kernel]) -> int:
-    """Kernels whose launch the profiler lost. Those at the head of a stream were launched before the window opened."""
-    launched = [kernel.launch is not None for kernel in stream]
-    return launched[launched.index(True) :].count(False) if any(launched) else 0
-
-
-def add_transfer(
-    builder: GraphBuilder,
-    lane: int,
-    events: RankEvents,
-    row: int,
-    collective: Collective | None,
-    joins: dict[int, int],
-) -> tuple[int, int]:
-    """Add one row of a stream or communication thread; returns its first and last node.
-
-    A matched collective is an arrival of no duration, the join of all ranks, and a transfer; what lies between arrival
-    and join is waiting (docs/replay.md §2; Lumos, MLSys 2025). An unmatched one stays whole: how much of it was waiting for
-    a peer nobody knows, so with peers it counts as unexplained.
+    The latency counts from the start of the call, since a kernel may run before the call returns: the edge comes from the
+    node before the call. It is the median of this rank's idle streams, and never more than this kernel's own.
     """
-    name, step, start, end = events.name[row], events.step[row], events.start[row], events.end[row]
-    cls = Cls.COMMUNICATION if events.kind[row] == "collective" else Cls.COMPUTE
-    if collective is None:
-        cls = Cls.RESIDUAL if row in events.shared else cls
-        node = builder.add(lane, name, cls, start, end - start, step=step, event=row, nbytes=events.bytes[row])
-        return node, node
-    number = collective.number
-    arrive = builder.add(lane, f"{name} (arrive)", Cls.WAIT, start, 0, step=step, collective=number)
-    begin = min(max(start, collective.arrival), end)
-    builder.counts["negative_transfers"] += collective.arrival > end
-    transfer = builder.add(
-        lane, name, cls, begin, end - begin, step=step, event=row, collective=number, nbytes=events.bytes[row]
-    )
-    builder.link(arrive, joins[number], Edge.RENDEZVOUS)
-    builder.link(joins[number], transfer, Edge.RENDEZVOUS)
-    return arrive, transfer
+    mine = np.flatnonzero(gpu.launch >= 0)
+    own = gpu.start[mine] - gpu.launched[mine]
+    before = gpu.before[mine]
+    idle = (before < 0) | (gpu.end[before] < gpu.launched[mine])
+    source = chains.ending_by(gpu.events.thread[gpu.launch[mine]], gpu.launched[mine])
+    return edges_of(source, gpu.first[mine], Edge.LAUNCH, np.minimum(own, _median(own[idle])))
 
 
-def link_launches(builder: GraphBuilder, gpu: GpuWork, lane_of: dict[int, int]) -> None:
-    """Tie each kernel to its launch and to its stream, with the latencies that this rank shows.
+def coverage(gpu: GpuWork) -> dict[str, int]:
+    """How much GPU work there is, and what has no counterpart on the CPU, or there none on the GPU.
 
-    The launch latency counts from the start of the call, since a kernel may run before the call returns: the edge comes
-    from the node before the call. No latency is taken as longer than this kernel's own.
+    Work at the head of a stream was launched before the window opened.
     """
-    events = gpu.events
-    latency, pause = _latencies(gpu)
-    for kernels in gpu.by_stream.values():
-        for before, kernel in zip([None, *kernels], kernels, strict=False):
-            if before is not None:
-                own = kernel.start - before.end
-                builder.link(before.last, kernel.first, Edge.LANE, min(own, pause))
-            if kernel.launch is None:
-                continue
-            lane = lane_of.get(events.tid[kernel.launch])
-            source = builder.ending_by(lane, kernel.launched) if lane is not None else None
-            if source is not None:
-                builder.link(source, kernel.first, Edge.LAUNCH, min(kernel.start - kernel.launched, latency))
+    first_launched = np.full(len(gpu.lanes), len(gpu))
+    known = np.flatnonzero(gpu.launch >= 0)
+    np.minimum.at(first_launched, gpu.lane[known], known)
+    lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
+    launching = gpu.events.named(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
+    return {
+        "kernels": len(gpu),
+        "kernels_without_launch": int(lost.sum()),
+        "launches_without_kernel": max(0, int(launching.sum() - (gpu.launched_by >= 0).sum())),
+    }
 
 
-def _latencies(gpu: GpuWork) -> tuple[Ns, Ns]:
-    """Median (launch latency on an idle stream, pause between kernels of a busy stream), ns."""
-    latencies, pauses = [], []
-    for kernels in gpu.by_stream.values():
-        for before, kernel in zip([None, *kernels], kernels, strict=False):
-            if kernel.launch is None:
-                continue
-            if before is None or before.end < kernel.launched:
-                latencies.append(kernel.start - kernel.launched)
-            elif kernel.start - before.end <= rules.STREAM_GAP:
-                pauses.append(kernel.start - before.end)
-    return int(median(latencies)) if latencies else 0, int(median(pauses)) if pauses else 0
-
-
-def link_stream_waits(builder: GraphBuilder, gpu: GpuWork) -> None:
-    """Tie kernels to those of other streams that they wait for (`cudaStreamWaitEvent`), recorded or by launch order."""
-    events = gpu.events
-    inside = _CollectiveCalls(events)
-    for row, kind in enumerate(events.kind):
-        if kind != "runtime" or not events.name[row].endswith("StreamWaitEvent"):
-            continue
-        record = gpu.syncs.get(events.correlation[row])
-        if record is None and inside.after_launch(row, gpu):
-            continue
-        source, target = _recorded_wait(gpu, row, record) if record is not None else _likely_wait(gpu, row)
-        if source is None or target is None or source.stream == target.stream:
-            continue
-        if source.end > target.start + rules.REJECT_WAIT:
-            builder.counts["waits_rejected"] += 1
-            continue
-        builder.link(source.last, target.first, Edge.WAIT, min(0, target.start - source.end))
-
-
-class _CollectiveCalls:
-    """The CPU calls of collectives by thread: the waits that NCCL sets up after its launch are its own business."""
-
-    def __init__(self, events: RankEvents) -> None:
-        self._events = events
-        self._calls: dict[int, list[int]] = defaultdict(list)
-        for row, name in enumerate(events.name):
-            if name == "record_param_comms":
-                self._calls[events.tid[row]].append(row)
-
-    def after_launch(self, row: int, gpu: GpuWork) -> bool:
-        """Whether call `row` lies inside a collective's CPU call, behind the launch of that collective."""
-        events, moment = self._events, self._events.start[row]
-        calls = self._calls.get(events.tid[row], [])
-        at = bisect_right(calls, moment, key=events.start.__getitem__)
-        around = [call for call in calls[max(0, at - 3) : at] if events.end[call] >= moment]
-        launched = gpu.last_by(events.tid[row], moment)
-        return bool(around) and launched is not None and launched.launched >= events.start[around[0]]
-
-
-def _recorded_wait(gpu: GpuWork, row: int, record: int) -> tuple[Kernel | None, Kernel | None]:
-    """Source and target by the profiler's own record: last kernel of the awaited stream before the event was recorded,
-    first kernel launched to the waiting stream afterwards (launch order, not GPU time)."""
-    events = gpu.events
-    recorded = events.runtime_of.get(events.sync_correlation[record])
-    since = events.start[recorded] if recorded is not None else events.start[row]
-    source = gpu.last_on(events.sync_stream[record], since)
-    return source, gpu.next_on(events.stream[record], events.start[row])
-
-
-def _likely_wait(gpu: GpuWork, row: int) -> tuple[Kernel | None, Kernel | None]:
-    """Source and target where only the call was recorded: the thread's next launch waits for what was launched last on
-    another stream; a collective, for what its own thread launched just before (docs/replay.md §1.3)."""
-    moment, tid = gpu.events.start[row], gpu.events.tid[row]
-    target = gpu.next_by(tid, moment)
-    if target is None:
-        return None, None
-    if target.is_collective:
-        return gpu.last_by(tid, moment), target
-    others = [kernel for kernel in gpu.last_per_stream(moment) if kernel.stream != target.stream]
-    return max(others, key=_launched, default=None), target
-
-
-def link_late_kernels(builder: GraphBuilder, works: list[GpuWork]) -> None:
-    """Find a reason for kernels that start late: another stream's kernel that just ended, or a GPU that others filled."""
-    ready = _ready_times(builder, works)
-    for gpu in works:
-        busy = sorted(gpu.kernels, key=lambda kernel: kernel.end)
-        ends = [kernel.end for kernel in busy]
-        for kernel in gpu.kernels:
-            since = ready[kernel.first]
-            if kernel.start - since <= rules.LATE_KERNEL:
-                continue
-            at = bisect_right(ends, kernel.start + rules.REJECT_WAIT)
-            cause = next((k for k in reversed(busy[max(0, at - 4) : at]) if k.stream != kernel.stream), None)
-            if cause is not None and kernel.start - cause.end <= rules.FOLLOWS:
-                builder.link(cause.last, kernel.first, Edge.INFERRED, kernel.start - cause.end)
-            elif _covered(gpu, kernel, since) >= rules.CONTENDED:
-                builder.contended.add(kernel.first)
-
-
-def _ready_times(builder: GraphBuilder, works: list[GpuWork]) -> dict[int, Ns]:
-    """First node of each kernel -> when the edges known so far allow it to start, by recorded times."""
-    ready = {kernel.first: 0 for gpu in works for kernel in gpu.kernels}
-    for (source, target), (lag, _) in builder.edges.items():
-        if target in ready:
-            ready[target] = max(ready[target], builder.start[source] + builder.dur[source] + lag)
-    return {node: moment or builder.start[node] for node, moment in ready.items()}
-
-
-def _covered(gpu: GpuWork, kernel: Kernel, since: Ns) -> float:
-    """Share of [since, start of `kernel`] in which another stream computes. NCCL alone does not fill a GPU."""
-    spans = []
-    for stream, kernels in gpu.by_stream.items():
-        if stream != kernel.stream:
-            before = bisect_right(kernels, kernel.start, key=lambda other: other.start)
-            for other in reversed(kernels[:before]):
-                if other.end <= since:
-                    break
-                if not other.is_collective:
-                    spans.append((max(other.start, since), min(other.end, kernel.start)))
-    covered, reached = 0, since
-    for start, end in sorted(spans):
-        covered += max(0, end - max(start, reached))
-        reached = max(reached, end)
-    return covered / (kernel.start - since)
+def _median(times: np.ndarray) -> Ns:
+    return int(np.median(times)) if len(times) else 0

@@ -1,136 +1,178 @@
 """The DataLoader in the graph: a lane a worker, and the batch that each `next` of the rank waited for."""
 
-from bisect import bisect_left
-from collections import defaultdict
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
+
+import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.builder import GraphBuilder
-from esprof.replay.dfg import Cls, Edge
+from esprof.replay.cpu import Chains
+from esprof.replay.dfg import Cls, Edge, Lane
+from esprof.replay.lookup import entries, numbered, pairs, position
+from esprof.replay.names import Text, plain
 from esprof.replay.rank_events import RankEvents
+from esprof.replay.records import Place, edges_of, joined, nodes_of
 from esprof.trace.schema import Table
 from esprof.types import Ns
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Where a batch came from: the node that made it, and what receiving it costs the rank itself."""
+class LoaderWork:
+    """The loader of one rank: the batches that its workers made, and for each of its `next` rows where the batch came from.
 
-    node: int
-    own: Ns
-    number: int = -1
-    loader: int = -1
+    Without a `stages` table, what a `next` waited for stays a guess.
+    """
+
+    lanes: tuple[Lane, ...]
+    nodes: np.ndarray
+    row: np.ndarray
+    source: np.ndarray
+    """Node that made the batch; -1 where it is not recorded."""
+    by_worker: np.ndarray
+    """bool: a worker made it, and not the rank itself."""
+    own_ns: np.ndarray
+    """What receiving it costs the rank."""
+    asks_for: np.ndarray
+    """Node of the batch that the loader asks for once this one is taken over; -1 where there is none."""
 
 
 @dataclass(frozen=True)
-class _Next:
-    start: Ns
-    end: Ns
-    loader: int
-    number: int
-    worker: int
-    ahead: int
+class _Stages:
+    """Rows of one kind of the `stages` table, by start."""
+
+    start: np.ndarray
+    end: np.ndarray
+    loader: np.ndarray
+    batch: np.ndarray
+    worker: np.ndarray
+    pid: np.ndarray
+    ahead: np.ndarray
     """Batches that the loader keeps in flight: workers x prefetch factor."""
 
+    def key(self, ahead: np.ndarray | int = 0) -> np.ndarray:
+        """Loader and batch in one number, `ahead` batches further on; negative where the batch has no number."""
+        return np.where(self.batch >= 0, pairs(self.loader, self.batch + ahead), -1)
+
+    def where(self, rows: np.ndarray) -> "_Stages":
+        return _Stages(*(column[rows] for column in vars(self).values()))
+
+
+def loader_work(events: RankEvents, place: Place) -> LoaderWork:
+    """The loader of a rank, its lanes and nodes numbered from `place` on."""
+    nexts, fetches = _stages(events.stages, "next"), _stages(events.stages, "fetch")
+    made, step = _in_window(events, nexts, fetches)
+    lane, pids = numbered(made.pid)
+    first = np.searchsorted(lane, np.arange(len(pids)))
+    row = events.threads.row[events.of_kind(events.threads.row, "loader")]
+    dur = np.minimum(events.end[row], events.finish) - events.start[row]
+    call = _calls(nexts, events.start[row], dur)
+    source = entries(_nodes(made, nexts.key(), place.node), call, -1)
+    in_rank = ~events.named(row, lambda name: "MultiProcessing" in name) | (entries(nexts.worker, call, 0) < 0)
+    return LoaderWork(
+        lanes=tuple(Lane(events.rank, "loader", f"loader worker {worker}") for worker in made.worker[first].tolist()),
+        nodes=nodes_of(
+            len(made.start),
+            start_ns=made.start,
+            dur_ns=made.end - made.start,
+            name=plain(Text.BATCH),
+            lane=place.lane + lane,
+            step=step,
+            cls=Cls.DATA,
+        ),
+        row=row,
+        source=source,
+        by_worker=(source >= 0) | ~in_rank,
+        own_ns=np.minimum(dur, np.where(source >= 0, _own(nexts, fetches), rules.BLOCKING_OWN)),
+        asks_for=entries(_nodes(made, nexts.key(nexts.ahead), place.node), call, -1),
+    )
+
+
+def _stages(stages: Table, what: str) -> _Stages:
+    codes, kinds = stages.codes("what")
+    start = stages.ints("start_ns")
+    rows = np.flatnonzero(codes == kinds.index(what)) if what in kinds else np.zeros(0, np.int64)
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    columns = ("end_ns", "loader", "batch", "worker", "pid", "workers", "prefetch")
+    end, loader, batch, worker, pid, workers, prefetch = (stages.ints(column)[rows] for column in columns)
+    return _Stages(start[rows], end, loader, batch, worker, pid, np.maximum(workers, 0) * np.maximum(prefetch, 1))
+
+
+def _in_window(events: RankEvents, nexts: _Stages, fetches: _Stages) -> tuple[_Stages, np.ndarray]:
+    """The batches that matter for the chosen steps, worker by worker, and the step in which each was asked for.
+
+    Of several tries at a batch the last counts.
+    """
+    key = fetches.key()
+    asked = position(nexts.key(), key)
+    taken = np.where(asked >= 0, entries(nexts.end, asked, 0), fetches.end)
+    last_try = (key >= 0) & (position(key, key) == np.arange(len(key)))
+    inside = np.flatnonzero(
+        last_try & (fetches.end >= events.begin) & (fetches.start <= events.finish) & (taken >= events.begin)
+    )
+    inside = inside[np.argsort(numbered(fetches.pid[inside])[0], kind="stable")]
+    return fetches.where(inside), events.step_at(taken[inside])
+
+
+def _calls(nexts: _Stages, start: np.ndarray, dur: np.ndarray) -> np.ndarray:
+    """The recorded call behind each `next` row; -1 where there is none."""
+    at = np.searchsorted(nexts.start, start - rules.WAKE_UP)
+    at = np.where(at < len(nexts.start), at, -1)
+    return np.where((at >= 0) & (entries(nexts.start, at, 0) < start + dur), at, -1)
+
+
+def _nodes(made: _Stages, wanted: np.ndarray, base: int) -> np.ndarray:
+    """The nodes of batches, with those of `made` numbered from `base`; -1 where there is none."""
+    at = position(made.key(), wanted)
+    return np.where(at >= 0, base + at, -1)
+
+
+def _own(nexts: _Stages, fetches: _Stages) -> Ns:
+    """What taking over a batch costs the rank, once it is there: median over the run."""
+    at = position(fetches.key(), nexts.key())
+    ready = entries(fetches.end, at, 0)
+    known = (at >= 0) & (ready <= nexts.end)
+    cost = (nexts.end - np.maximum(nexts.start, ready))[known]
+    return int(np.median(cost)) if len(cost) else rules.BLOCKING_OWN
+
+
+def arrivals(loader: LoaderWork, chains: Chains) -> np.ndarray:
+    """Edges from the making of batches to the `next` that receives them."""
+    return edges_of(loader.source, chains.node_of[loader.row], Edge.SYNC)
+
+
+def requests(loader: LoaderWork, chains: Chains, nodes: np.ndarray) -> np.ndarray:
+    """Edges from taking over a batch to the making of the one that the loader then asks for."""
+    source, target = chains.node_of[loader.row], loader.asks_for
+    taken = nodes["start_ns"][source] + nodes["dur_ns"][source]
+    later = taken <= nodes["start_ns"][target] + rules.WAKE_UP
+    lag = np.minimum(nodes["start_ns"][target] - taken, 0)
+    return edges_of(source[later], target[later], Edge.THREAD, lag[later])
+
 
 @dataclass(frozen=True)
-class _Fetch:
-    start: Ns
-    end: Ns
-    pid: int
-    worker: int
+class UnknownBatches:
+    """Batches of which only the waiting was recorded."""
+
+    lanes: tuple[Lane, ...]
+    nodes: np.ndarray
+    edges: np.ndarray
 
 
-@dataclass
-class LoaderWork:
-    """The loader of one rank, from its `stages` table; without one, what each `next` waited for stays a guess."""
-
-    events: RankEvents
-    nexts: list[_Next]
-    fetches: dict[tuple[int, int], _Fetch]
-    own: Ns
-    """What taking over a batch costs the rank, once it is there: median over the run."""
-    nodes: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(loader, batch) -> node that made it."""
-    receipts: list[tuple[int, int, int]] = field(default_factory=list)
-    """(loader, batch, node that took it over)."""
-    unknown_lane: int | None = None
-
-    def batch(self, builder: GraphBuilder, lane: int, start: Ns, end: Ns, name: str, step: int) -> Batch | None:
-        """The batch that a `next` over [start, end] waited for; None where the rank itself made it."""
-        call = self._call(start, end)
-        if call is not None:
-            node = self.nodes.get((call.loader, call.number))
-            if node is not None:
-                return Batch(node, self.own, call.number, call.loader)
-        if "MultiProcessing" not in name or (call is not None and call.worker < 0):
-            return None
-        # A worker made it, and nothing tells when: it was ready when `next` returned, asked for at the latest by then.
-        if self.unknown_lane is None:
-            self.unknown_lane = builder.add_lane(self.events.rank, "loader", "loader (not recorded)")
-        own = min(end - start, rules.BLOCKING_OWN)
-        node = builder.add(
-            self.unknown_lane, "batch (not recorded)", Cls.DATA, start, end - start - own, step=step, chain=False
-        )
-        if builder.members[lane]:
-            builder.link(builder.members[lane][-1], node, Edge.THREAD)
-        return Batch(node, own)
-
-    def _call(self, start: Ns, end: Ns) -> _Next | None:
-        at = bisect_left(self.nexts, start - rules.WAKE_UP, key=lambda call: call.start)
-        near = self.nexts[at] if at < len(self.nexts) else None
-        return near if near is not None and near.start < end else None
-
-    def received(self, batch: Batch, node: int) -> None:
-        """Remember that `node` took over `batch`: the loader then asks for a batch further ahead."""
-        if batch.number >= 0:
-            self.receipts.append((batch.loader, batch.number, node))
-
-
-def add_loader(builder: GraphBuilder, events: RankEvents) -> LoaderWork:
-    """Add the loader workers' batches of the window, each worker a lane."""
-    nexts, fetches = _read_stages(events.stages, events.clock_shift)
-    owns = []
-    for call in nexts:
-        fetch = fetches.get((call.loader, call.number))
-        if fetch is not None and fetch.end <= call.end:
-            owns.append(call.end - max(call.start, fetch.end))
-    work = LoaderWork(events, nexts, fetches, int(median(owns)) if owns else rules.BLOCKING_OWN)
-    asked = {(call.loader, call.number): call for call in nexts}
-    lanes: dict[int, int] = {}
-    for key, fetch in sorted(fetches.items(), key=lambda item: (item[1].start, item[0])):
-        asking = asked.get(key)
-        if fetch.end < events.begin or fetch.start > events.finish or (asking and asking.end < events.begin):
-            continue
-        if fetch.pid not in lanes:
-            lanes[fetch.pid] = builder.add_lane(events.rank, "loader", f"loader worker {fetch.worker}")
-        step = events.step_at(asking.end if asking else fetch.end)
-        work.nodes[key] = builder.add(
-            lanes[fetch.pid], "make batch", Cls.DATA, fetch.start, fetch.end - fetch.start, step=step
-        )
-    return work
-
-
-def link_requests(builder: GraphBuilder, work: LoaderWork) -> None:
-    """A worker makes batch n + ahead only after the rank has taken over batch n: the loader keeps no more in flight."""
-    ahead = {call.loader: call.ahead for call in work.nexts}
-    for loader, number, node in work.receipts:
-        target = work.nodes.get((loader, number + ahead[loader]))
-        if target is not None and builder.start[node] + builder.dur[node] <= builder.start[target] + rules.WAKE_UP:
-            lag = min(0, builder.start[target] - builder.start[node] - builder.dur[node])
-            builder.link(node, target, Edge.THREAD, lag)
-
-
-def _read_stages(stages: Table, shift: Ns) -> tuple[list[_Next], dict[tuple[int, int], _Fetch]]:
-    what = stages.texts("what")
-    columns = ("start_ns", "end_ns", "loader", "batch", "worker", "pid", "workers", "prefetch")
-    nexts, by_batch = [], defaultdict(list)
-    rows = zip(what, *(stages.ints(column).tolist() for column in columns), strict=True)
-    for kind, start, end, loader, batch, worker, pid, workers, prefetch in rows:
-        if kind == "next":
-            ahead = max(workers, 0) * max(prefetch, 1)
-            nexts.append(_Next(start + shift, end + shift, loader, batch, worker, ahead))
-        elif kind == "fetch" and batch >= 0:
-            by_batch[loader, batch].append(_Fetch(start + shift, end + shift, pid, worker))
-    return sorted(nexts, key=lambda call: call.start), {key: fetches[-1] for key, fetches in by_batch.items()}
+def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, place: Place) -> UnknownBatches:
+    """The batches that workers made, and nothing tells when: each was ready when `next` returned, asked for at the latest by
+    then."""
+    mine = (loader.source < 0) & loader.by_worker & (chains.node_of[loader.row] >= 0)
+    start, receiving = events.start[loader.row[mine]], chains.node_of[loader.row[mine]]
+    dur = np.minimum(events.end[loader.row[mine]], events.finish) - start - loader.own_ns[mine]
+    nodes = nodes_of(
+        len(start),
+        start_ns=start,
+        dur_ns=dur,
+        name=plain(Text.UNKNOWN_BATCH),
+        lane=place.lane,
+        step=events.step_at(start),
+        cls=Cls.DATA,
+    )
+    number = place.node + np.arange(len(nodes))
+    asked, given = edges_of(chains.before(receiving), number, Edge.THREAD), edges_of(number, receiving, Edge.SYNC)
+    lanes = (Lane(events.rank, "loader", "loader (not recorded)"),) if len(nodes) else ()
+    return UnknownBatches(lanes, nodes, joined([asked, given]))

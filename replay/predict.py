@@ -28,7 +28,7 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
     fit, held = steps[:half], steps[half:]
     if not half:
         return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady steps")
-    fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, held)
+    fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, steps)
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
     exact = dfg.rank.astype(np.int64) * (int(dfg.key.max()) + 2) + dfg.key + 1
     part = dfg.collective >= 0
@@ -42,6 +42,8 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
             values[np.flatnonzero(todo)[known]] = means[known]
         found[np.flatnonzero(todo)[known]] = True
     predicted = replay(replace(dfg, dur_ns=dur, residual_ns=residual)).step_ns()[kept]
+    # Ranks that wait for the slowest of them gain by means: the fitted steps tell by how much.
+    predicted = predicted * (measured_ns[:half].sum() / predicted[:half].sum())
     return Prediction(
         fit_steps=tuple(int(step) for step in fit),
         held_out=tuple(

@@ -1,131 +1,141 @@
-"""One rank's events as the graph builder reads them: plain lists, one entry a row, on the job's aligned clock."""
+"""One rank's events as the graph builder reads them: the columns of its table, and which rows matter."""
 
-from bisect import bisect_right
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from esprof.errors import InputError
+from esprof.replay.lookup import entries, numbered, position
+from esprof.replay.names import TEXTS
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
-from esprof.types import Bytes, Ns, Rank
+from esprof.types import Ns, Rank
+
+_NO_GPU_WORK = ("runtime", "sync", "annotation", "step", "python")
+"""Kinds that are no work of a GPU, although a stream may stand in their row."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Threads:
+    """What ran on the threads that ran operations of the job: rows, thread by thread, each in order of start.
+
+    A thread without operations, such as the NCCL watchdog polling its events, is left out; gloo's threads are not CPU lanes.
+    """
+
+    row: np.ndarray
+    ptr: np.ndarray
+    """The rows of thread t are `row[ptr[t]:ptr[t + 1]]`."""
+    roles: tuple[str, ...]
+    main: int
+    """Number of the main thread."""
+    autograd: int
+    """Number of the thread that the main thread hands over to for the backward pass; -1 if there is none."""
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Rows of collective calls, by start; each column holds one entry for each of them."""
+
+    row: np.ndarray
+    group: np.ndarray
+    """int32, index into `groups`."""
+    groups: tuple[str | None, ...]
+    """Names; the last is None, for what the trace names no group of."""
+    sequence: np.ndarray
+    is_p2p: np.ndarray
+    bytes: np.ndarray
+    """What was sent or received, whichever is more; -1 where unknown."""
+
+
+@dataclass(frozen=True)
 class RankEvents:
-    """Rows of the event table between `begin` and `finish`, the borders of the rank's chosen steps."""
+    """The events of one rank over its chosen steps, on its own clock.
+
+    Arrays without another word hold an entry for each row of the event table.
+    """
 
     rank: Rank
-    begin: Ns
-    finish: Ns
-    steps: dict[int, tuple[Ns, Ns]]
-    """Step number -> (start, end) on this rank."""
-    name: list[str]
-    kind: list[str]
-    start: list[Ns]
-    end: list[Ns]
-    tid: list[int]
-    role: list[str | None]
-    stream: list[int]
-    correlation: list[int]
-    step: list[int]
-    group: list[str | None]
-    coll_seq: list[int]
-    collective: list[str | None]
-    p2p: list[bool]
-    bytes: list[Bytes]
-    sync_stream: list[int]
-    sync_correlation: list[int]
+    table: Table
     stages: Table
-    shared: set[int]
-    """Rows of collectives with other members than this rank: without their times, waiting and transfer are one."""
-    clock_shift: Ns = 0
-    """What was added to this rank's clock to align it."""
-    runtime_of: dict[int, int] = field(default_factory=dict)
-    """Correlation -> row of the runtime call."""
-    gpu_rows: list[int] = field(default_factory=list)
+    steps: np.ndarray
+    """Numbers of the chosen steps, consecutive."""
+    step_start: np.ndarray
+    step_end: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    name: np.ndarray
+    """int32, index into `texts`."""
+    texts: tuple[str, ...]
+    kind: np.ndarray
+    """int32, index into `kinds`."""
+    kinds: tuple[str, ...]
+    thread: np.ndarray
+    """int32, number of the thread; those of `threads` come first. -1 for rows of other times or no thread."""
+    threads: Threads
+    runtime: np.ndarray
+    """Rows of runtime calls."""
+    gpu: np.ndarray
     """Rows on a stream, by start."""
+    launch: np.ndarray
+    """For each of `gpu` the row of the runtime call that launched it; -1 where that was not recorded."""
+    sync: np.ndarray
+    """Rows of the profiler's own records of synchronisation."""
+    collectives: Collectives
 
-    def __post_init__(self) -> None:
-        for row, kind in enumerate(self.kind):
-            if kind == "runtime":
-                self.runtime_of[self.correlation[row]] = row
-            elif self.stream[row] >= 0 and kind != "sync":
-                self.gpu_rows.append(row)
+    @property
+    def begin(self) -> Ns:
+        return int(self.step_start[0])
 
-    def step_at(self, moment: Ns) -> int:
-        """The step that began last before `moment`; -1 before the first."""
-        at = bisect_right(self._step_starts, moment)
-        return self._step_numbers[at - 1] if at else -1
+    @property
+    def finish(self) -> Ns:
+        return int(self.step_end[-1])
+
+    def ints(self, column: str, rows: np.ndarray) -> np.ndarray:
+        """Values of an integer column of the table; -1 for null."""
+        values: np.ndarray = self.table.ints(column)[rows]
+        return values
+
+    def of_kind(self, rows: np.ndarray, kind: str) -> np.ndarray:
+        """Mask of those of `rows` that are of this kind."""
+        mask: np.ndarray = self.kind[rows] == (self.kinds.index(kind) if kind in self.kinds else len(self.kinds))
+        return mask
 
     @cached_property
-    def _step_starts(self) -> list[Ns]:
-        return [start for start, _ in self.steps.values()]
+    def record_of(self) -> np.ndarray:
+        """For each row of the table, the profiler's own record of what this call synchronises; -1 where there is none."""
+        call = self.runtime_of(self.ints("correlation", self.sync))
+        records = np.full(len(self.start), -1, np.int32)
+        records[call[call >= 0]] = self.sync[call >= 0]
+        return records
 
-    @cached_property
-    def _step_numbers(self) -> list[int]:
-        return list(self.steps)
+    def issued_in(self, rows: np.ndarray) -> np.ndarray:
+        """The chosen steps that issued `rows`, by the table; -1 for other steps."""
+        step = self.ints("step", rows)
+        return np.where((step >= self.steps[0]) & (step <= self.steps[-1]), step, -1)
 
-    def launch_row(self, row: int) -> int | None:
-        """The runtime call that launched GPU row `row`; None where it was not recorded."""
-        return self.runtime_of.get(self.correlation[row]) if self.correlation[row] >= 0 else None
+    def step_at(self, moment: np.ndarray) -> np.ndarray:
+        """The steps that began last before these moments; -1 before the first."""
+        return entries(self.steps, np.searchsorted(self.step_start, moment, side="right") - 1, -1)
 
+    def runtime_of(self, correlation: np.ndarray) -> np.ndarray:
+        """Rows of the runtime calls with these correlations; -1 where there is none."""
+        at = position(self.ints("correlation", self.runtime), correlation)
+        return entries(self.runtime, at, -1)
 
-def read_rank(run: Run, rank: Rank, steps: list[int]) -> RankEvents:
-    """Read what the builder needs of `rank` for these consecutive steps (numbers present on the rank)."""
-    events, borders = run.events(rank), step_borders(run, rank)
-    begin, finish = borders[steps[0]][0], borders[steps[-1]][1]
-    starts = events.ints("start_ns")
-    ends = starts + events.ints("dur_ns")
-    on_gpu = (events.ints("stream") >= 0) & ~events.is_kind("sync")
-    # A kernel belongs here unless it was launched after the last step: what still runs when the window opens holds its
-    # stream. CPU calls must start inside; what the profiler itself does after the last step is no work of the job.
-    kept = np.where(on_gpu, (ends > begin) & ~_launched_after(events, finish), (starts >= begin) & (starts < finish))
-    kept &= ~events.is_kind("annotation", "step", "python")
-    rows = events.where(np.flatnonzero(kept))
-    in_bytes = rows.ints("in_bytes")
-    return RankEvents(
-        rank=rank,
-        begin=begin,
-        finish=finish,
-        steps={step: borders[step] for step in steps},
-        name=[name or "" for name in rows.texts("name")],
-        kind=[kind or "" for kind in rows.texts("kind")],
-        start=starts[kept].tolist(),
-        end=ends[kept].tolist(),
-        tid=rows.ints("tid").tolist(),
-        role=rows.texts("thread_role"),
-        stream=rows.ints("stream").tolist(),
-        correlation=rows.ints("correlation").tolist(),
-        step=np.where(np.isin(rows.ints("step"), steps), rows.ints("step"), -1).tolist(),
-        group=rows.texts("group"),
-        coll_seq=rows.ints("coll_seq").tolist(),
-        collective=rows.texts("collective"),
-        p2p=(rows.ints("is_p2p", missing=0) > 0).tolist(),
-        bytes=np.maximum(in_bytes, rows.ints("out_bytes")).tolist(),
-        sync_stream=rows.ints("sync_stream").tolist(),
-        sync_correlation=rows.ints("sync_correlation").tolist(),
-        stages=run.stages(rank),
-        shared=_shared(run, rows),
-    )
+    def fulfil(self, codes: np.ndarray, condition: Callable[[str], bool]) -> np.ndarray:
+        """For each of `texts` whether it fulfils `condition`, which is asked once for each that is among `codes`."""
+        fulfils = np.zeros(len(self.texts), bool)
+        for code in np.flatnonzero(np.bincount(codes)).tolist():
+            fulfils[code] = condition(self.texts[code])
+        return fulfils
 
-
-def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
-    """Ranks of the group of this name, those that the run lacks among them; all ranks where it is not known."""
-    return next((known.ranks for known in run.meta.groups if known.name == group), tuple(range(run.world_size)))
-
-
-def _shared(run: Run, rows: Table) -> set[int]:
-    several = {name for name in {None, *rows.codes("group")[1]} if len(members_of(run, name)) > 1}
-    collectives = np.flatnonzero(rows.is_kind("collective")).tolist()
-    groups = rows.texts("group")
-    return {row for row in collectives if groups[row] in several}
-
-
-def _launched_after(events: Table, finish: Ns) -> np.ndarray:
-    late = events.is_kind("runtime") & (events.ints("start_ns") >= finish)
-    return np.isin(events.ints("correlation"), events.ints("correlation")[late])
+    def named(self, rows: np.ndarray, condition: Callable[[str], bool]) -> np.ndarray:
+        """Mask of those of `rows` whose name fulfils `condition`."""
+        codes = self.name[rows]
+        mask: np.ndarray = self.fulfil(codes, condition)[codes]
+        return mask
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
@@ -140,13 +150,120 @@ def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
     return found
 
 
-def by_thread(events: RankEvents) -> dict[int, list[int]]:
-    """CPU rows by thread, of the threads that ran operations of the job.
+def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
+    """Ranks of the group of this name, those that the run lacks among them; all ranks where it is not known."""
+    return next((known.ranks for known in run.meta.groups if known.name == group), tuple(range(run.world_size)))
 
-    A thread without any, such as the NCCL watchdog polling its events, is left out; gloo's threads are not CPU lanes.
+
+def read_rank(run: Run, rank: Rank, borders: dict[int, tuple[Ns, Ns]], steps: list[int]) -> RankEvents:
+    """Read what the builder needs of `rank` for these consecutive steps, whose borders on the rank are `borders`."""
+    table, spans = run.events(rank), np.array([borders[step] for step in steps], np.int64)
+    begin, finish = int(spans[0, 0]), int(spans[-1, 1])
+    start = table.ints("start_ns")
+    end = start + table.ints("dur_ns")
+    codes, texts = table.codes("name")
+    rows = _Rows(table)
+    # CPU calls must start inside: what the profiler itself does after the last step is no work of the job.
+    first, behind = np.searchsorted(start, [begin, finish]).tolist()
+    inside = slice(first, behind)
+    gpu = rows.on_stream()
+    gpu = gpu[end[gpu] > begin]
+    launch = _launches(table, gpu, rows.of(slice(first, None), "runtime"))
+    # A kernel belongs here unless it was launched after the last step: what still runs when the window opens holds its
+    # stream.
+    ours = launch < behind
+    thread, threads = _threads(table, rank, rows.of(inside, "op", "runtime", "loader"), rows.of(inside, "op", "loader"))
+    return RankEvents(
+        rank=rank,
+        table=table,
+        stages=run.stages(rank),
+        steps=np.array(steps),
+        step_start=spans[:, 0],
+        step_end=spans[:, 1],
+        start=start,
+        end=end,
+        name=np.where(codes >= 0, codes, len(texts)).astype(np.int32) + np.int32(len(TEXTS)),
+        texts=(*TEXTS, *texts, ""),
+        thread=thread,
+        threads=threads,
+        kind=rows.codes,
+        kinds=rows.kinds,
+        runtime=rows.of(inside, "runtime"),
+        gpu=gpu[ours],
+        launch=launch[ours],
+        sync=rows.of(inside, "sync"),
+        collectives=_collectives(table, rows.collectives(gpu[ours], inside)),
+    )
+
+
+class _Rows:
+    """Rows of a table by kind."""
+
+    def __init__(self, table: Table) -> None:
+        self.codes, kinds = table.codes("kind")
+        self.kinds = tuple(kinds)
+        self._stream = table.ints("stream")
+
+    def of(self, where: slice, *kinds: str) -> np.ndarray:
+        """Rows of these kinds within `where`."""
+        found: np.ndarray = np.flatnonzero(self._mask(kinds)[self.codes[where]]) + where.start
+        return found
+
+    def on_stream(self) -> np.ndarray:
+        """Rows of work on a GPU."""
+        found = np.flatnonzero(self._stream >= 0)
+        work: np.ndarray = found[~self._mask(_NO_GPU_WORK)[self.codes[found]]]
+        return work
+
+    def collectives(self, gpu: np.ndarray, where: slice) -> np.ndarray:
+        """Rows of collectives: those among `gpu`, and those on threads within `where`."""
+        on_threads = self.of(where, "collective")
+        on_gpu = gpu[self._mask(("collective",))[self.codes[gpu]]]
+        return np.union1d(on_threads[self._stream[on_threads] < 0], on_gpu)
+
+    def _mask(self, kinds: tuple[str, ...]) -> np.ndarray:
+        return np.array([kind in kinds for kind in self.kinds] + [False])  # the last is that of code -1, null
+
+
+def _launches(table: Table, gpu: np.ndarray, runtime: np.ndarray) -> np.ndarray:
+    """For each of the rows `gpu`, the one of `runtime` with its correlation; -1 where there is none."""
+    correlation = table.ints("correlation")
+    return entries(runtime, position(correlation[runtime], correlation[gpu]), -1)
+
+
+def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) -> tuple[np.ndarray, Threads]:
+    """Number the threads of `rows`, first those that have rows among `working`.
+
+    Returns (int32 number for each row of the table, -1 for others; the threads that work).
     """
-    rows: dict[int, list[int]] = defaultdict(list)
-    for row, kind in enumerate(events.kind):
-        if kind in ("op", "runtime", "loader") and events.tid[row] >= 0:
-            rows[events.tid[row]].append(row)
-    return {tid: mine for tid, mine in rows.items() if any(events.kind[row] != "runtime" for row in mine)}
+    tid = table.ints("tid")
+    rows, working = rows[tid[rows] >= 0], working[tid[working] >= 0]
+    if not len(working):
+        raise InputError(
+            f"rank {rank} holds no CPU operation in these steps", remedy="Record with ProfilerActivity.CPU."
+        )
+    number, tids = numbered(tid[rows])
+    idle = ~np.isin(tids, tid[working])
+    thread = np.full(len(table), -1, np.int32)
+    thread[rows] = np.argsort(np.argsort(idle, kind="stable"))[number]  # the place of each, the idle ones last
+    count = int((~idle).sum())
+    mine = rows[thread[rows] < count]
+    mine = mine[np.argsort(thread[mine], kind="stable")]
+    ptr = np.searchsorted(thread[mine], np.arange(count + 1))
+    codes, names = table.codes("thread_role")
+    roles = tuple([*names, "other"][code] for code in codes[mine[ptr[:-1]]].tolist())
+    main = roles.index("main") if "main" in roles else int(np.argmax(np.diff(ptr)))
+    autograd = next((t for t, role in enumerate(roles) if role == "autograd" and t != main), -1)
+    return thread, Threads(mine, ptr, roles, main, autograd)
+
+
+def _collectives(table: Table, rows: np.ndarray) -> Collectives:
+    codes, groups = table.codes("group")
+    return Collectives(
+        row=rows,
+        group=codes[rows],
+        groups=(*groups, None),
+        sequence=table.ints("coll_seq")[rows],
+        is_p2p=table.ints("is_p2p")[rows] > 0,
+        bytes=np.maximum(table.ints("in_bytes")[rows], table.ints("out_bytes")[rows]),
+    )

@@ -1,6 +1,7 @@
 """The thresholds of graph building, each with its reason. Times in ns."""
 
 import re
+from dataclasses import dataclass
 
 from esprof.types import NS_PER_MS, NS_PER_US, Ns
 
@@ -51,3 +52,18 @@ _VENDOR = re.compile(r"^(cuda|hip|cu)")
 def call_name(runtime: str) -> str:
     """A runtime call without its vendor: `cudaStreamSynchronize` and `hipStreamSynchronize` are `streamsynchronize`."""
     return _VENDOR.sub("", runtime).lower()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which rules hold. All do, but where the worth of one is measured by going without."""
+
+    rendezvous: bool = True
+    """Collectives start when the last rank has come; else each lasts as long as it was recorded to."""
+    inferred_syncs: bool = True
+    """Waits of the CPU whose cause is found by time; else they stay where they were recorded, as residual."""
+    stream_waits: bool = True
+    """Streams wait for one another, by events or by time."""
+
+
+ALL_RULES = Rules()

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from esprof.replay import edits
+from esprof.replay.averages import medians_of
 from esprof.replay.blame import arrivals, slow_ranks
+from esprof.replay.buckets import NotBuckets, rebucket
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.grammar import Term
-from esprof.replay.averages import medians_of
+from esprof.replay.links import link_share
 from esprof.replay.timeline import replay
 from esprof.trace.run import Run
 from esprof.types import Ns, Rank
@@ -21,7 +23,6 @@ _NOT_YET = {
     "loader.workers": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
     "storage": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
     "cache": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
-    "bucket_mb": "needs the cost curve of the collectives (a probe), which this run does not hold",
     "compress": "needs measured costs of the compressor and of the collectives (a probe), which this run does not hold",
     "assign": "needs this job measured on the other devices (a probe), which this run does not hold",
 }
@@ -44,8 +45,8 @@ class Scenario:
 def apply(run: Run, dfg: Dfg, terms: tuple[Term, ...], steps: tuple[int, ...]) -> Scenario:
     """The graph under all `terms` at once; `steps` are those that tell who is slow. Raises Declined."""
     scenario = Scenario(dfg)
-    # What overlap hides is what the other terms leave of it.
-    for term in sorted(terms, key=lambda term: term.target == "overlap"):
+    # Buckets are found by recorded times, before others change them; overlap hides what the others leave to hide.
+    for term in sorted(terms, key=lambda term: {"bucket_mb": 0, "overlap": 2}.get(term.target, 1)):
         scenario = _apply_term(run, scenario, term, steps)
     return scenario
 
@@ -60,14 +61,32 @@ def _apply_term(run: Run, now: Scenario, term: Term, steps: tuple[int, ...]) -> 
         return replace(mended, note=_noted(now.note, mended.note))
     if term.target == "overlap":
         return overlapped(now)
+    if term.target == "bucket_mb":
+        return rebucketed(run, now, term.factor)
     note = now.note
     if term.target in ("network", "collective") and now.dfg.of(Cls.RESIDUAL).any():
         note = _noted(note, "collectives that have no match on all their ranks stay as they were")
-    return replace(now, dfg=edits.scale(now.dfg, _scaled_nodes(run, now.dfg, term), term.factor), note=note)
+    nodes = _scaled_nodes(run, now.dfg, term)
+    if term.target in ("network", "collective"):
+        return replace(now, dfg=edits.scale(now.dfg, nodes, term.factor, link_share(now.dfg)), note=note)
+    scaled = edits.scale(now.dfg, nodes, term.factor)
+    if term.target == "cpu":
+        scaled = edits.scale(scaled, _carried(now.dfg, _ranks(run, term), term.factor), term.factor, 1 - link_share(now.dfg))
+    return replace(now, dfg=scaled, note=note)
 
 
 def _noted(*notes: str | None) -> str | None:
     return "; ".join(dict.fromkeys(filter(None, notes))) or None
+
+
+def rebucketed(run: Run, now: Scenario, bucket_mb: float) -> Scenario:
+    """DDP with other gradient buckets."""
+    if now.dfg.has_gpu():
+        raise Declined("gradient buckets are told apart on CPUs (gloo) only so far")
+    try:
+        return replace(now, dfg=rebucket(run, now.dfg, bucket_mb))
+    except NotBuckets as reason:
+        raise Declined(f"these are no gradient buckets that can be told apart: {reason}") from reason
 
 
 def overlapped(now: Scenario) -> Scenario:
@@ -116,6 +135,14 @@ def _gpu_work(dfg: Dfg) -> np.ndarray:
 
 def _cpu_work(dfg: Dfg) -> np.ndarray:
     mask: np.ndarray = dfg.on("cpu") & dfg.of(*_HOST_WORK)
+    return mask
+
+
+def _carried(dfg: Dfg, ranks: list[Rank], factor: float) -> np.ndarray:
+    """Mask of the transfers between CPUs that a speed-up of these ranks changes: one is as slow as its slowest rank."""
+    transfers = dfg.on("comm") & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
+    changed, others = (dfg.collective[transfers & np.isin(dfg.rank, ranks, invert=i)] for i in (False, True))
+    mask: np.ndarray = transfers & np.isin(dfg.collective, np.setdiff1d(changed, others) if factor > 1 else changed)
     return mask
 
 

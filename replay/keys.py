@@ -1,0 +1,29 @@
+"""Which nodes are counterparts of one another, on other ranks and in other steps."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from esprof.replay.dfg import JOIN_LANE, Cls, Lane
+from esprof.replay.lookup import numbered, occurrences, pairs
+
+
+def counterparts(nodes: np.ndarray, lanes: Sequence[Lane]) -> np.ndarray:
+    """One number (int32) for each lane role, name, neighbour before, and occurrence in the step; -1 for nodes on no lane.
+
+    `nodes` stand lane by lane. Gaps and waits come and go between ranks: as neighbours they tell no operations apart.
+    """
+    roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in lanes))}
+    role = np.array([*(roles[lane.role] for lane in lanes), len(roles)])[nodes["lane"]]
+    name, at = nodes["name"], np.arange(len(nodes))
+    is_neighbour = (nodes["cls"] != Cls.HOST_GAP) & (nodes["cls"] != Cls.WAIT)
+    before = np.maximum.accumulate(np.where(is_neighbour, at, -1))
+    before = np.append(-1, before[:-1])
+    before = np.where((before >= 0) & (nodes["lane"][before] == nodes["lane"]), name[before], -1)
+    what, _ = numbered(pairs(name * (len(roles) + 1) + role, before + 1))
+    step = nodes["step"] - nodes["step"].min()
+    visit = (nodes["lane"].astype(np.int64) - JOIN_LANE) * (step.max() + 1) + step
+    in_step, visits = numbered(pairs(what, visit))
+    turn = occurrences(in_step, len(visits))
+    key, _ = numbered(pairs(what, turn))
+    return np.where(nodes["lane"] == JOIN_LANE, -1, key).astype(np.int32)

@@ -1,0 +1,79 @@
+"""Looking things up by time or by number, many at once."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from esprof.compiled import compiled
+from esprof.types import Ns
+
+_TIME_BITS = 45
+"""9.7 hours in ns: no window that a profiler records is longer."""
+
+
+class Sequences:
+    """Things in order of time within groups, such as the work launched to each stream."""
+
+    def __init__(self, group: np.ndarray, moment: np.ndarray, origin: Ns) -> None:
+        """`group` and `moment` of each thing; those of group -1 are in none. No moment is before `origin`, and of two things
+        at the same moment the first is earlier."""
+        self._origin = origin
+        keys = self._keys(group, moment)
+        self._order = np.argsort(keys, kind="stable")
+        self._sorted = keys[self._order]
+
+    def _keys(self, group: np.ndarray, moment: np.ndarray) -> np.ndarray:
+        keys: np.ndarray = (group.astype(np.int64) << _TIME_BITS) + (moment - self._origin)
+        return keys
+
+    def last(self, group: np.ndarray | int, moment: np.ndarray) -> np.ndarray:
+        """The last thing of each group at or before a moment; -1 where there is none."""
+        return self._at(group, moment, -1)
+
+    def next(self, group: np.ndarray | int, moment: np.ndarray) -> np.ndarray:
+        """The first thing of each group after a moment; -1 where there is none."""
+        return self._at(group, moment, 0)
+
+    def _at(self, group: np.ndarray | int, moment: np.ndarray, offset: int) -> np.ndarray:
+        group = np.broadcast_to(group, moment.shape)
+        at = np.searchsorted(self._sorted, self._keys(group, moment), side="right") + offset
+        at = np.where(at < len(self._sorted), at, -1)
+        same = (group >= 0) & (entries(self._sorted, at, -1) >> _TIME_BITS == group)
+        return np.where(same, entries(self._order, at, -1), -1)
+
+
+def position(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Where each of `wanted` stands last in `numbers`; -1 where it does not, or is no number (negative) itself."""
+    if not len(wanted):
+        return np.zeros(0, np.int64)
+    backwards = pc.index_in(pa.array(wanted), pa.array(numbers[::-1])).fill_null(len(numbers)).to_numpy()
+    return np.where(wanted >= 0, len(numbers) - 1 - backwards, -1)
+
+
+def entries(values: np.ndarray, at: np.ndarray, absent: int | bool) -> np.ndarray:
+    """The entries of `values` at these places; `absent` where the place is -1."""
+    found: np.ndarray = np.append(values, np.array(absent, values.dtype))[at]
+    return found
+
+
+def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Integers as (int32 number of each, the distinct ones), numbered in the order in which they come."""
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
+
+
+def pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """One integer for each pair of numbers from 0 to below 2^31, different for different pairs."""
+    combined: np.ndarray = first.astype(np.int64) << 32 | second
+    return combined
+
+
+@compiled
+def occurrences(numbers: np.ndarray, distinct: int) -> np.ndarray:
+    """How often each of `numbers` (from 0 to below `distinct`) came before, int32."""
+    seen = np.zeros(distinct, np.int32)
+    found = np.empty(len(numbers), np.int32)
+    for i in range(len(numbers)):
+        found[i] = seen[numbers[i]]
+        seen[numbers[i]] += 1
+    return found

@@ -1,0 +1,66 @@
+"""Nodes and edges under construction, as records: many columns that grow and are numbered together."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from esprof.replay.dfg import Edge
+from esprof.types import Ns
+
+NODE = np.dtype(
+    [
+        ("start_ns", np.int64),
+        ("dur_ns", np.int64),
+        ("name", np.int64),
+        ("bytes", np.int64),
+        ("lane", np.int32),
+        ("step", np.int32),
+        ("event", np.int32),
+        ("collective", np.int32),
+        ("cls", np.int8),
+        ("contended", np.bool_),
+    ],
+    align=True,
+)
+"""A node as in the Dfg, at its absolute recorded time; its name is packed (`names.packed`). The nodes of a lane stand
+together, in the order in which it ran them."""
+
+EDGE = np.dtype([("lag", np.int64), ("source", np.int32), ("target", np.int32), ("kind", np.int8)], align=True)
+"""`target` starts no earlier than `lag` after `source` ends; numbers of nodes within their part."""
+
+
+class Place(NamedTuple):
+    """Where the next lane and the next node of a part will stand."""
+
+    lane: int
+    node: int
+
+
+def nodes_of(count: int, **columns: object) -> np.ndarray:
+    """`count` nodes with these columns; of no event, collective or step unless said."""
+    nodes = np.zeros(count, NODE)
+    for column, value in ({"bytes": -1, "step": -1, "event": -1, "collective": -1} | columns).items():
+        nodes[column] = value
+    return nodes
+
+
+def edges_of(source: np.ndarray, target: np.ndarray, kind: Edge | np.ndarray, lag: np.ndarray | Ns = 0) -> np.ndarray:
+    """Edges between nodes; -1 is no node, and no node waits for itself."""
+    edges = np.empty(len(source), EDGE)
+    edges["source"], edges["target"], edges["kind"], edges["lag"] = source, target, kind, lag
+    real = (edges["source"] >= 0) & (edges["target"] >= 0) & (edges["source"] != edges["target"])
+    return np.compress(real, edges)
+
+
+def in_lane_order(lane: np.ndarray, begin: int) -> np.ndarray:
+    """Edges from each node from `begin` on to the next on its lane; `lane` is that of each node of the part."""
+    target = begin + 1 + np.flatnonzero(lane[begin + 1 :] == lane[begin:-1])
+    return edges_of(target - 1, target, Edge.LANE)
+
+
+def joined(records: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of nodes, or of edges, as one. As raw bytes: numpy copies records field by field, twenty times as slow."""
+    dtype = records[0].dtype
+    raw = np.dtype((np.void, dtype.itemsize))
+    return np.concatenate([some.view(raw) for some in records]).view(dtype)
