@@ -29,43 +29,46 @@ PAGE = """# Accuracy
 
 Written by `python -m benchmarks.accuracy RUN… --traces FOLDER --executed FIGURES --write docs/accuracy.md`.
 
-The traces are public ones of other projects: Megatron from astra-sim (MIT), DLRM from torchrec (BSD-3), ResNet50 from kineto
-(BSD-3), and HTA's test data (MIT). The `ex/` runs are the recordings that `benchmarks.executed` kept (`--keep`): two hosts
-of the test bed (`docs/testbed.md`) on a machine of 2 cores.
+The traces are public ones of other projects: Megatron from astra-sim (MIT), DLRM from torchrec (BSD-3), ResNet50 from
+kineto (BSD-3), HTA's test data (MIT). The `ex/` runs are the recordings that `benchmarks.executed` kept (`--keep`):
+two hosts of the test bed (`docs/testbed.md`) on a machine of 2 cores.
 
 ## Executed what-ifs
 
-The figure that counts. A job was recorded, replay said what a change would give, and then the change was made and recorded, in
-turns. *noise* is how far the repeats of one setting lie apart, before and after the change: no prediction can be better.
-`graph edit` stands for a prediction by edits of the graph (`esprof.replay.edits`) without a term of its own. Hosts have half a
-core and 200 Mbit/s each unless the change says otherwise. Printed by `python -m benchmarks.executed`.
+The figure that counts. A job was recorded, replay said what a change would give, and then the change was made and
+recorded, in turns. *noise* is how far the repeats of one setting lie apart, before and after the change: no
+prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.edits`) without a
+term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise. Printed by `python -m
+benchmarks.executed`.
 
 {executed}
 
 ## Counterfactuals that are known
 
-What a change must give is known of these traces. *off* columns switch one kind of rule off: a figure outside its bounds
-(**bold**) shows what that rule is for. A self-replay shows none of this: it is as good without them.
+What a change must give is known of these traces. *off* columns switch one kind of rule off: a figure outside its
+bounds (**bold**) shows what that rule is for. A self-replay shows none of this: it is as good without them.
 
 {counterfactuals}
 
-- *sleep*: rank 2 sleeps for a second in each step; `straggler=fix` takes that second off every step, s a step, least and most.
+- *sleep*: rank 2 sleeps for a second in each step; `straggler=fix` takes that second off every step, s a step, least
+  and most.
 - *allocator*: without its allocator calls the outlier is a step like the others: error against their mean, %.
 - *slower GPU*: the GPU works 93.7 ms of each step: at half the speed no step takes less than twice that, ms, least.
 
 ## Unseen steps
 
-Durations fitted on the first half of the steady steps predict the other half. *naive* is the median of the fitted steps;
-*spread* is from the 10th to the 90th percentile of the predicted steps about their median, which bounds any predictor that does not
-know what is special about a step. An unseen step of a job that keeps a backlog on its GPUs depends on the step before it.
+Durations fitted on the first half of the steady steps predict the other half. *naive* is the median of the fitted
+steps; *spread* is from the 10th to the 90th percentile of the predicted steps about their median, which bounds any
+predictor that does not know what is special about a step. An unseen step of a job that keeps a backlog on its GPUs
+depends on the step before it.
 
 {unseen}
 
 ## Self-replay
 
-Necessary, and proof of nothing alone: a replay that merely repeated measured times would score here. *kept*: error with residuals kept.
-*strict*: with all residuals dropped but contention. *explained*: the share of the critical path that is neither residual
-nor contention. Every steady step:
+Necessary, and proof of nothing alone: a replay that merely repeated measured times would score here. *kept*: error
+with residuals kept. *strict*: with all residuals dropped but contention. *explained*: the share of the critical path
+that is neither residual nor contention. Every steady step:
 
 {self_replay}
 """
@@ -195,7 +198,9 @@ def counterfactual_rows(folder: Path) -> Iterator[tuple[str, ...]]:
             show("counterfactual", low, case.unit, trace=case.trace, most=high, rules=str(rules), held=held)
             text = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} … {high:.3g}"
             cells.append(text if held else f"**{text}**")
-        bounds = f"{case.least:g} … {case.most:g} {case.unit}" if case.most < np.inf else f"≥ {case.least:g} {case.unit}"
+        bounds = (
+            f"{case.least:g} … {case.most:g} {case.unit}" if case.most < np.inf else f"≥ {case.least:g} {case.unit}"
+        )
         yield case.trace.split("*")[0], case.what, bounds, *cells
 
 
@@ -228,12 +233,19 @@ def p90(values: Sequence[float]) -> float:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; a column whose title begins with `>` is aligned right."""
-    lines = [" | ".join(column.lstrip(">") for column in columns), "|".join("--:" if c[0] == ">" else "---" for c in columns)]
+    titles, ruler = (
+        (column.lstrip(">") for column in columns),
+        ("--:" if column[0] == ">" else "---" for column in columns),
+    )
+    lines = [" | ".join(titles), "|".join(ruler)]
     return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
 
 
 def show(name: str, value: float, unit: str, **context: object) -> None:
-    print(json.dumps({"name": name, "value": round(value, 4), "unit": unit, "context": context}, default=float), flush=True)
+    print(
+        json.dumps({"name": name, "value": round(value, 4), "unit": unit, "context": context}, default=float),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

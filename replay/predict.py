@@ -25,7 +25,7 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
     """
     steps = np.array(dfg.marks.steps)[kept]
     half = len(steps) // 2
-    fit, held = steps[:half], steps[half:]
+    fit = steps[:half]
     if not half:
         return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady steps")
     fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, steps)

@@ -72,7 +72,13 @@ def step_ms(dfg):
 
 @pytest.mark.parametrize(
     ("sizes", "cap", "counts"),
-    [((3, 3, 3), 5, [2, 1]), ((3, 3, 3), 6, [2, 1]), ((9, 1, 1), 2, [1, 2]), ((1, 1, 1), 100, [3]), ((2, 2), 1, [1, 1])],
+    [
+        ((3, 3, 3), 5, [2, 1]),
+        ((3, 3, 3), 6, [2, 1]),
+        ((9, 1, 1), 2, [1, 2]),
+        ((1, 1, 1), 100, [3]),
+        ((2, 2), 1, [1, 1]),
+    ],
 )
 def test_a_bucket_is_closed_when_it_holds_its_cap(sizes, cap, counts):
     assert fill(sizes, cap) == counts

@@ -25,7 +25,11 @@ def chain():
 
 def gpu():
     """Two kernels of 100 µs on one stream, launched at 0 and 10 µs, and one of 50 µs on another, launched at 20 µs."""
-    kernels = [*launched("k1", 0, 20, 100, 1), *launched("k2", 10, 120, 100, 2), *launched("k3", 20, 40, 50, 3, stream=9)]
+    kernels = [
+        *launched("k1", 0, 20, 100, 1),
+        *launched("k2", 10, 120, 100, 2),
+        *launched("k3", 20, 40, 50, 3, stream=9),
+    ]
     rows = [step(1, 0, 400), op("aten::mm", 0, 30), *kernels]
     return build(run_of({0: rows}))
 
