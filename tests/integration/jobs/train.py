@@ -63,6 +63,7 @@ def main() -> None:
                 print(f"step {step} loss {loss.item().hex()}", flush=True)
     if distributed:
         dist.destroy_process_group()
+        time.sleep(0.1)  # gloo's threads need Python's lock once more, or PyTorch 2.13 may abort the process
     sys.exit(options.exit)
 
 

@@ -1,0 +1,47 @@
+"""The catalogue of jobs under the stock launcher: each learns, by the same arguments."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.recordcase import environment
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+
+
+def train(name, *arguments):
+    """What rank 0 of two prints."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launcher, "-m", f"benchmarks.jobs.{name}", "--steps", "24", "--samples", "64", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gpt", ["--hidden", 64, "--layers", 2]),
+        ("mlp", ["--hidden", 64, "--bucket-mb", 0.01]),
+        ("cnn", ["--hidden", 16, "--workers", 1]),
+    ],
+)
+def test_a_job_learns(tmp_path, name, arguments):
+    result = train(name, "--files", tmp_path / "files", *arguments)
+    assert result["job"] == name
+    assert len(result["step_ms"]) == len(result["loss"]) == 24
+    assert min(result["step_ms"]) > 0
+    assert sum(result["loss"][-5:]) < 0.9 * sum(result["loss"][:5])
+    assert len(list((tmp_path / "files").iterdir())) == 64
+
+
+def test_half_precision_gradients_change_the_losses_but_little(tmp_path):
+    plain, half = (train("mlp", "--files", tmp_path / "files", *more)["loss"] for more in ([], ["--fp16"]))
+    assert half[0] == plain[0]
+    assert half[1:] != plain[1:]
+    assert half[-1] == pytest.approx(plain[-1], rel=0.05)
