@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--only", type=re.compile, default=re.compile(""), help="cases whose `JOB NAME` this matches")
-    parser.add_argument("--keep", type=Path, help="folder for the recorded runs; those already there are not made again")
+    parser.add_argument("--keep", type=Path, help="folder for the recordings; those already there are not made again")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         chosen = [case for case in cases(Path(folder)) if options.only.search(f"{case.job} {case.name}")]
@@ -83,7 +83,8 @@ def main() -> None:
 
 def cases(folder: Path) -> Iterator[Case]:
     for job, arguments in (("mlp", ()), ("gpt", ("--batch", "32"))):
-        argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), "--steps", str(STEPS + WARM_UP), *arguments)
+        steps = ("--steps", str(STEPS + WARM_UP))
+        argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), *steps, *arguments)
         base = Setting((*argv, "--bucket-mb", "1"))
         for factor in (0.25, 0.5, 2, 4):
             faster = replace(base, rate=(f"{200 * factor:g}mbit",) * 2)
@@ -155,7 +156,7 @@ def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
 def record(setting: Setting, out: Path) -> esprof.Run:
     if not (out / "run.json").exists():
         bed = ["-m", "benchmarks.testbed", "torchrun", "--cpu", *map(str, setting.cpu), "--rate", *setting.rate, "--"]
-        options = ["-q", "-f", "-o", str(out), "--steps", str(STEPS), "--stack-steps", "0", "--skip", "3", "--warmup", "2"]
+        options = ["-q", "-f", "-o", str(out), *f"--skip 3 --warmup 2 --steps {STEPS} --stack-steps 0".split()]
         command = [sys.executable, "-m", "esprof", "record", *options, "--", sys.executable, *bed, *setting.argv]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

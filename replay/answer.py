@@ -74,6 +74,9 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     collectives: int
     """Collective calls seen, over all ranks."""
     collectives_matched: int
+    p2p: int
+    """Sends and receives seen, over all ranks."""
+    p2p_matched: int
     kernels: int
     kernels_without_launch: int
     launches_without_kernel: int
@@ -83,9 +86,32 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """Waits whose reason stands in the trace."""
     waits_inferred: int
     """Waits whose reason was found by time alone."""
+    waits_rejected: int
+    """Waits between streams that were paired wrongly: what was waited for ended too late."""
     negative_transfers: int
     """Transfers that ended before their last peer arrived: a sign of clocks out of step."""
+    unmatched_by_rank: dict[Rank, int]
+    """Calls, collective or point to point, that have peers and could not be matched with them."""
+    edges_dropped: int
+    """Dependencies that formed a cycle."""
+    lags_clamped: int
+    """Lags of more than two seconds."""
     missing_ranks: tuple[Rank, ...]
+
+
+class HostClock(msgspec.Struct, frozen=True, kw_only=True):
+    """A host's clock against the others', by the ends of collectives, and how far apart its ranks end them afterwards."""
+
+    host: str
+    ranks: tuple[Rank, ...]
+    offset_us: float
+    """By how much it is ahead."""
+    drift_ppm: float
+    """0 where the window is too short to tell."""
+    moved: bool
+    """Whether it was set right: one that is nearly right is left alone."""
+    residual_p50_us: float | None
+    residual_p99_us: float | None
 
 
 class GraphSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +144,7 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     critical_path: CriticalPath
     what_if: tuple[WhatIf, ...]
     coverage: Coverage
+    clocks: tuple[HostClock, ...]
     graph: GraphSize
     timing_s: Timing
     warnings: tuple[Warning, ...]

@@ -10,6 +10,7 @@ from esprof.replay.answer import (
     Coverage,
     CriticalPath,
     GraphSize,
+    HostClock,
     LeftOut,
     RankShare,
     ReplayAnswer,
@@ -19,6 +20,7 @@ from esprof.replay.answer import (
 from esprof.replay.build import Built, build_counted
 from esprof.replay.dfg import Cls
 from esprof.replay.rank_events import step_borders
+from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steady import SteadySteps, measured_ns, steady_steps
 from esprof.replay.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.whatif import MAX_ERROR_PCT, Oracle
@@ -60,13 +62,13 @@ class Replayed:
         return errors
 
 
-def replay_run(run: Run, read_s: float = 0.0) -> Replayed:
-    """Build and replay `run`. `read_s` is what opening it took."""
+def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Replayed:
+    """Build and replay `run`. `read_s` is what opening it took; `rules` leaves some out, to see what they are for."""
     started = time.perf_counter()
     steady = steady_steps(run)
-    built = build_counted(run, steady.all)
+    built = build_counted(run, steady.all, rules=rules)
     built_at = time.perf_counter()
-    shift = {rank: offset.shift_ns for rank, offset in built.offsets.items()}
+    shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
     measured = measured_ns(run, steady.all, shift)
     kept = np.array([steady.all.index(step) for step in steady.kept])
     oracle = Oracle(run, built.dfg, kept, measured[kept])
@@ -122,6 +124,7 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
         critical_path=_critical_path(replayed),
         what_if=scenarios,
         coverage=_coverage(replayed),
+        clocks=_clocks(replayed),
         graph=GraphSize(nodes=dfg.nodes, edges=dfg.edges),
         timing_s=replayed.timing,
         warnings=replayed.warnings,
@@ -154,13 +157,19 @@ def _coverage(replayed: Replayed) -> Coverage:
     return Coverage(
         collectives=counts["collectives"],
         collectives_matched=counts["collectives_matched"],
+        p2p=counts["p2p"],
+        p2p_matched=counts["p2p_matched"],
         kernels=counts["kernels"],
         kernels_without_launch=counts["kernels_without_launch"],
         launches_without_kernel=counts["launches_without_kernel"],
         waits=counts["waits"],
         waits_recorded=counts["waits_recorded"],
         waits_inferred=counts["waits_inferred"],
+        waits_rejected=counts["waits_rejected"],
         negative_transfers=counts["negative_transfers"],
+        unmatched_by_rank=replayed.built.unmatched,
+        edges_dropped=counts["edges_dropped"],
+        lags_clamped=counts["lags_clamped"],
         missing_ranks=tuple(sorted(set(range(run.world_size)) - set(run.ranks))),
     )
 
@@ -176,31 +185,49 @@ def _step_warnings(run: Run, steady: SteadySteps) -> tuple[Warning, ...]:
     return (Warning("steps-left-out", text),)
 
 
-def _clock_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
-    hosts = {run.rank(rank).host for rank in run.ranks}
-    if len(hosts) > 1 and all(offset.residual_ns is None for offset in built.offsets.values()):
-        text = f"the clocks of {len(hosts)} hosts could not be aligned: too few collectives that all ranks share"
-        return (Warning("clocks-unaligned", text),)
-    return tuple(
-        Warning(
-            "clock-shifted",
-            f"rank {rank}: clock shifted by {offset.shift_ns / NS_PER_US:.0f} µs to match the ends of its collectives",
-            (rank,),
+def _clocks(replayed: Replayed) -> tuple[HostClock, ...]:
+    residuals = replayed.built.transfers.residuals
+    found = []
+    for clock in replayed.built.clocks.hosts:
+        mine = [residuals[rank] for rank in clock.ranks if rank in residuals]
+        found.append(
+            HostClock(
+                host=clock.host,
+                ranks=clock.ranks,
+                offset_us=us(clock.offset_ns),
+                drift_ppm=round(clock.drift_ppm, 3),
+                moved=clock.moved,
+                residual_p50_us=us(max(residual.p50_ns for residual in mine)) if mine else None,
+                residual_p99_us=us(max(residual.p99_ns for residual in mine)) if mine else None,
+            )
         )
-        for rank, offset in built.offsets.items()
-        if offset.shift_ns
-    )
+    return tuple(found)
+
+
+def _clock_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
+    found = []
+    hosts = {run.rank(rank).host for rank in run.ranks}
+    # Ranks whose host is unknown are most likely of one host, with one clock.
+    loose = [clock.host for clock in built.clocks.untied if clock.host in hosts]
+    if loose:
+        text = f"the clock of {', '.join(loose)} could not be aligned: no collective that ties it to the others"
+        found.append(Warning("clocks-unaligned", text))
+    for clock in built.clocks.hosts:
+        if clock.moved:
+            drift = f" and {clock.drift_ppm:+.1f} ppm" if clock.drift_ppm else ""
+            shift = f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
+            text = f"{clock.host}: clock shifted by {shift} to match the ends of its collectives"
+            found.append(Warning("clock-shifted", text, clock.ranks))
+    return tuple(found)
 
 
 def _count_warnings(built: Built) -> tuple[Warning, ...]:
     counts, found = built.counts, []
-    seen, matched = counts["collectives"], counts["collectives_matched"]
-    if matched < seen:
-        text = f"{seen - matched} of {seen} collective calls have no counterpart on all ranks"
-        found.append(Warning("collectives-unmatched", text))
-    if counts["p2p"]:
-        text = f"{counts['p2p']} point-to-point transfers are not matched yet: waiting and transfer are one in them"
-        found.append(Warning("p2p-unmatched", text))
+    seen = counts["collectives"] + counts["p2p"]
+    unmatched = sum(built.unmatched.values())
+    if unmatched:
+        text = f"{unmatched} of {seen} collective and point-to-point calls have no counterpart on their peers"
+        found.append(Warning("collectives-unmatched", text, tuple(rank for rank, n in built.unmatched.items() if n)))
     if counts["edges_dropped"]:
         text = f"{counts['edges_dropped']} dependencies formed a cycle and were dropped: events may be missing"
         found.append(Warning("cycle-broken", text))

@@ -11,21 +11,17 @@ from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import residuals
 from esprof.replay.keys import counterparts
 from esprof.replay.lookup import numbered
+from esprof.replay.meetings import Meetings
 from esprof.replay.names import spelled
 from esprof.replay.part import Part
 from esprof.replay.records import edges_of, joined, nodes_of
+from esprof.trace.clocks import Clocks
 
 
-def assemble(
-    parts: Sequence[Part], shift_ns: np.ndarray, arrival_ns: np.ndarray, steps: tuple[int, ...], counts: Counter[str]
-) -> Dfg:
-    """Tie the parts together.
-
-    `shift_ns` is what to add to the clock of each part; `arrival_ns` when the last member came to each collective, on the
-    job's clock. Adds to `counts` what coverage reports.
-    """
-    nodes, edges, lanes, names = _pooled(parts, shift_ns)
-    joins, ties = _joins(nodes, arrival_ns, names)
+def assemble(parts: Sequence[Part], meetings: Meetings, steps: tuple[int, ...], counts: Counter[str]) -> Dfg:
+    """Tie the parts together at their meetings, on the clock of the job. Adds to `counts` what coverage reports."""
+    nodes, edges, lanes, names = _pooled(parts, meetings.clocks)
+    joins, ties = _joins(nodes, meetings.arrival_ns, names)
     marks = StepMarks(
         steps=steps,
         ranks=tuple(part.rank for part in parts),
@@ -42,15 +38,17 @@ def _bases(parts: Sequence[Part]) -> list[int]:
     return [0, *accumulate(len(part.nodes) for part in parts)][:-1]
 
 
-def _pooled(parts: Sequence[Part], shift_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
+def _pooled(parts: Sequence[Part], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
     """(nodes, edges, lanes, names with their numbers) of all parts, with the names of nodes by number."""
     nodes, edges = (joined(column) for column in zip(*((part.nodes, part.edges) for part in parts), strict=True))
     lanes: list[Lane] = []
     names: dict[str, int] = {}
     begin = edge = 0
-    for part, shift in zip(parts, shift_ns.tolist(), strict=True):
+    for part in parts:
         mine = nodes[begin : begin + len(part.nodes)]
-        mine["start_ns"] += shift
+        start, end = mine["start_ns"], mine["start_ns"] + mine["dur_ns"]
+        mine["dur_ns"] = clocks.apply(part.rank, end) - clocks.apply(part.rank, start)
+        mine["start_ns"] = clocks.apply(part.rank, start)
         mine["lane"] += len(lanes)
         codes, texts = spelled(mine["name"], part.texts)
         mine["name"] = np.array([names.setdefault(text, len(names)) for text in texts])[codes]
@@ -76,9 +74,9 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
     joins["name"] = np.array(
         [names.setdefault(f"{spelling[code]} (join)", len(names)) for code in distinct.tolist()], np.int64
     )[kinds]
-    join = len(nodes) + collective
+    join, meets = len(nodes) + collective, nodes["meets"][members]
     source, target = np.where(is_arrival, members, join), np.where(is_arrival, join, members)
-    return joins, edges_of(source, target, Edge.RENDEZVOUS)
+    return joins, edges_of(source[meets], target[meets], Edge.RENDEZVOUS)
 
 
 def graph_of(

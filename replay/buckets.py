@@ -5,17 +5,17 @@ DDP fills a bucket with gradients in the order in which they come, and closes it
 `AccumulateGrad`, so the buckets of the run are checked against the rule before others are predicted.
 """
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+import msgspec
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, Edge
-from esprof.replay.links import transfer_ns
+from esprof.replay.links import Stretches, stretches
 from esprof.replay.overlay import Overlay
 from esprof.trace.run import Run
 from esprof.types import Bytes, Ns, Rank
@@ -45,20 +45,21 @@ class Backward:
     readers: tuple[int, ...]
     """Node that first reads each reduced gradient."""
     arrivals: tuple[int, ...]
-    """Nodes at which the rank comes to the all-reduce of each bucket, in order of issue."""
+    """Nodes at which the rank comes to the all-reduce of each bucket, in the order in which they are filled."""
     transfers: tuple[int, ...]
 
 
 def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Dfg:
     """The graph as `bucket_cap_mb=bucket_mb` would make it. Raises NotBuckets where that cannot be told."""
-    by_step: dict[int, list[Backward]] = defaultdict(list)
+    meeting: dict[tuple[int, ...], list[Backward]] = defaultdict(list)
     for one in backward_passes(run, dfg):
-        by_step[one.step].append(one)
-    overlay = Overlay(dfg)
-    for together in by_step.values():
+        meeting[tuple(sorted(dfg.collective[list(one.arrivals)].tolist()))].append(one)
+    overlay, link = Overlay(dfg), stretches(dfg)
+    assert link is not None, "backward passes without transfers"
+    for together in meeting.values():
         if len({one.sizes for one in together}) > 1:
             raise NotBuckets("the ranks' gradients differ in size or order")
-        _exchange(overlay, together, fill(together[0].sizes, bucket_mb * MIB))
+        _exchange(overlay, together, fill(together[0].sizes, bucket_mb * MIB), link)
     return overlay.compile()
 
 
@@ -89,8 +90,9 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
             arrivals = [node for node in issued if mine[node]]
             if not arrivals or len(gradients) != len(sizes[step]):
                 raise NotBuckets("no all-reduce of theirs is issued by the gradients whose sizes were recorded")
+            arrivals = _as_filled(dfg, arrivals, sizes[step])
             copies = np.flatnonzero(copied & mine)
-            one = Backward(
+            yield Backward(
                 rank=rank,
                 step=step,
                 gradients=tuple(np.sort(gradients).tolist()),
@@ -99,8 +101,6 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
                 arrivals=tuple(arrivals),
                 transfers=tuple(_transfer_of(dfg, node) for node in arrivals),
             )
-            _check(dfg, one)
-            yield one
 
 
 def _gradient_sizes(run: Run, rank: Rank) -> dict[int, list[Bytes]]:
@@ -114,11 +114,17 @@ def _gradient_sizes(run: Run, rank: Rank) -> dict[int, list[Bytes]]:
     steps, shapes = rows.ints("step"), rows.texts("shapes")
     sizes: dict[int, list[Bytes]] = defaultdict(list)
     for row in order.tolist():
-        shape = json.loads(shapes[row] or "null")
-        if not shape or not isinstance(shape[0], list):
-            raise NotBuckets("the sizes of its gradients were not recorded (record_shapes)")
-        sizes[int(steps[row])].append(math.prod(shape[0]) * _ITEM)
+        sizes[int(steps[row])].append(math.prod(_first_shape(shapes[row])) * _ITEM)
     return sizes
+
+
+def _first_shape(shapes: str | None) -> list[int]:
+    """The shape of an operation's first input; `shapes` is that of all of them, in JSON, as the trace has it."""
+    try:
+        first, *_ = msgspec.json.decode(shapes or "", type=list[msgspec.Raw])
+        return msgspec.json.decode(first, type=list[int])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise NotBuckets("the sizes of its gradients were not recorded (record_shapes)") from error
 
 
 def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
@@ -126,12 +132,31 @@ def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
     arrivals = dfg.on("comm") & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
     target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
     edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & callers[dfg.pred_idx] & arrivals[target])
-    return target[edges[np.argsort(dfg.pred_idx[edges], kind="stable")]].tolist()
+    issued: list[int] = target[edges[np.argsort(dfg.pred_idx[edges], kind="stable")]].tolist()
+    return issued
 
 
 def _transfer_of(dfg: Dfg, arrival: int) -> int:
     own = (dfg.collective == dfg.collective[arrival]) & (dfg.rank == dfg.rank[arrival]) & dfg.of(Cls.COMMUNICATION)
     return int(np.flatnonzero(own)[0])
+
+
+def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
+    """The all-reduces in the order in which the gradients fill them: each holds those since the one before, no more and no
+    less. They are given as they seem issued, by when they began; threads woken at once begin in any order.
+
+    Raises NotBuckets where no order fits.
+    """
+    ends, held, order = set(accumulate(sizes)), 0, list[int]()
+    waiting = {node: int(dfg.bytes[_transfer_of(dfg, node)]) for node in arrivals}
+    while (node := next((node for node, size in waiting.items() if held + size in ends), None)) is not None:
+        held += waiting.pop(node)
+        order.append(node)
+    if waiting or held != sum(sizes):
+        raise NotBuckets(
+            "its all-reduces do not hold the gradients in the order in which they came, in single precision"
+        )
+    return order
 
 
 def _after(dfg: Dfg, gradients: np.ndarray) -> tuple[int, ...]:
@@ -143,16 +168,8 @@ def _after(dfg: Dfg, gradients: np.ndarray) -> tuple[int, ...]:
     return (int(follower[0]),) * len(gradients)
 
 
-def _check(dfg: Dfg, one: Backward) -> None:
-    """Each bucket holds the gradients since the one before, no more and no less. Raises NotBuckets."""
-    ends = set(accumulate(one.sizes))
-    moved = list(accumulate(int(dfg.bytes[node]) for node in one.transfers))
-    if not set(moved) <= ends or moved[-1] != sum(one.sizes):
-        raise NotBuckets("its all-reduces do not hold the gradients in the order in which they came, in single precision")
-
-
-def _exchange(overlay: Overlay, together: list[Backward], counts: list[int]) -> None:
-    """Take the buckets of one step out on all ranks, and put others in."""
+def _exchange(overlay: Overlay, together: list[Backward], counts: list[int], link: Stretches) -> None:
+    """Take the buckets of one step out on all ranks that share them, and put others in."""
     dfg = overlay.dfg
     old = np.concatenate([dfg.collective[list(one.arrivals)] for one in together])
     overlay.dropped |= np.isin(dfg.collective, old)
@@ -162,14 +179,21 @@ def _exchange(overlay: Overlay, together: list[Backward], counts: list[int]) -> 
         number, join = overlay.add_collective(), None
         for one in together:
             gradient = one.gradients[behind - 1]
-            lane, step = int(dfg.lane[one.arrivals[0]]), one.step
+            thread, step = int(dfg.lane[one.arrivals[0]]), one.step
             name = dfg.label(one.transfers[0])
             ready = int(dfg.recorded_ns[gradient] + dfg.dur_ns[gradient])
-            arrive = overlay.add(lane, f"{name} (arrive)", Cls.WAIT, 0, ready, step=step, collective=number)
+            arrive = overlay.add(thread, f"{name} (arrive)", Cls.WAIT, 0, ready, step=step, collective=number)
             if join is None:
                 join = overlay.add(-1, f"{name} (join)", Cls.WAIT, 0, ready, step=step, collective=number)
             transfer = overlay.add(
-                lane, name, Cls.COMMUNICATION, transfer_ns(dfg, size), ready, step=step, collective=number, nbytes=size
+                int(dfg.lane[one.transfers[0]]),
+                name,
+                Cls.COMMUNICATION,
+                link.transfer_ns(size),
+                ready,
+                step=step,
+                collective=number,
+                nbytes=size,
             )
             overlay.link(gradient, arrive, Edge.LAUNCH, _latency(dfg, one))
             overlay.link(arrive, join, Edge.RENDEZVOUS)

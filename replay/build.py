@@ -10,12 +10,13 @@ import numpy as np
 
 from esprof.errors import InputError
 from esprof.replay.assemble import assemble
-from esprof.replay.collectives import align_clocks, calls_of, match, meet
+from esprof.replay.collectives import calls_of, match
 from esprof.replay.dfg import Dfg
+from esprof.replay.meetings import meet
 from esprof.replay.part import rank_part
 from esprof.replay.rank_events import read_rank, step_borders
 from esprof.replay.rules import ALL_RULES, Rules
-from esprof.trace.clocks import Offset
+from esprof.trace.clocks import Clocks, Transfers
 from esprof.trace.run import Run
 from esprof.types import Ns, Rank
 
@@ -26,7 +27,10 @@ class Built:
 
     dfg: Dfg
     counts: Counter[str]
-    offsets: dict[Rank, Offset]
+    unmatched: dict[Rank, int]
+    """Calls of each rank that have peers, and could not be matched with them."""
+    clocks: Clocks
+    transfers: Transfers
 
 
 def build(
@@ -42,26 +46,27 @@ def build(
 def build_counted(
     run: Run, steps: Sequence[int] | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
 ) -> Built:
-    """`build`, with coverage counts and clock offsets."""
+    """`build`, with what was counted on the way, and what the clocks told."""
     borders = {rank: step_borders(run, rank) for rank in run.ranks}
     chosen = sorted(steps) if steps else _common(borders, run)
     events = [read_rank(run, rank, borders[rank], chosen) for rank in run.ranks]
     calls = calls_of(run, events)
     number = match(calls)
-    offsets = align_clocks(run, calls, number)
-    shift_ns = np.array([offsets[rank].shift_ns for rank in run.ranks])
     if not rules.rendezvous:
         number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
-    met, arrival_ns, early = meet(calls, number, shift_ns)
+    meetings = meet(run, calls, number)
     counts = Counter(
         collectives=int((~calls.is_p2p).sum()),
         p2p=int(calls.is_p2p.sum()),
-        collectives_matched=int((number >= 0).sum()),
-        negative_transfers=early,
+        collectives_matched=int((~calls.is_p2p & (number >= 0)).sum()),
+        p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
+        negative_transfers=meetings.early,
     )
-    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, met))
-    dfg = assemble(parts, shift_ns, arrival_ns, tuple(chosen), counts)
-    return Built(dfg, counts, offsets)
+    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, meetings.met))
+    dfg = assemble(parts, meetings, tuple(chosen), counts)
+    alone = calls.rank[(number < 0) & (calls.members != 1)]
+    unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))
+    return Built(dfg, counts, unmatched, meetings.clocks, meetings.transfers)
 
 
 def common_steps(run: Run) -> list[int]:

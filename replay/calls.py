@@ -48,8 +48,10 @@ def mark_runtime_calls(rows: Rows, gpu: GpuWork, calls: RuntimeCalls, causes: Ca
     rows.hides_wait[hidden.row] = True
     waits = calls.waits(causes)
     rows.own[calls.row[waits]] = rules.BLOCKING_OWN
-    launches = ~waits & ~calls.allocates & (calls.launched >= 0)
-    rows.cls[calls.row] = np.select([waits, calls.allocates, launches], [Cls.CPU, Cls.ALLOCATOR, Cls.LAUNCH], Cls.CPU)
+    launches = ~waits & ~calls.of["allocates"] & (calls.launched >= 0)
+    rows.cls[calls.row] = np.select(
+        [waits, calls.of["allocates"], launches], [Cls.CPU, Cls.ALLOCATOR, Cls.LAUNCH], Cls.CPU
+    )
     launch: np.ndarray = calls.row[launches]
     launched = gpu.row[calls.launched[launches]]
     rows.name[launch] = packed(Form.LAUNCH, rows.text[launch], rows.text[launched])

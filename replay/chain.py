@@ -301,7 +301,8 @@ def _awaited(works: Works, begin: int, until: int, after_backward: bool, node: i
 @compiled_in_place
 def _is_outstanding(works: Works, work: int, moment: int) -> bool:
     """Whether a collective was issued by `moment`, and nothing has waited for it yet."""
-    return works.waiter[work] < 0 and works.issued[work] <= moment
+    outstanding: bool = works.waiter[work] < 0 and works.issued[work] <= moment
+    return outstanding
 
 
 @compiled_in_place

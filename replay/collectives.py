@@ -1,65 +1,77 @@
-"""Which collective calls of different ranks are one: matching, clock offsets from their ends, and transfer times."""
+"""Which collective calls of different ranks are one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 import numpy as np
 
 from esprof.replay.lookup import numbered, occurrences, pairs
 from esprof.replay.rank_events import Collectives, RankEvents, members_of
-from esprof.trace.clocks import Offset, align
 from esprof.trace.collectives import collective_word
 from esprof.trace.groups import group_name
 from esprof.trace.run import Run
 from esprof.types import Rank
 
-
-@dataclass(frozen=True)
-class Met:
-    """What is known of the collective calls of one rank, an entry for each of `RankEvents.collectives`."""
-
-    number: np.ndarray
-    """Number of the collective, the same on all ranks; -1 where it was not matched."""
-    transfer_ns: np.ndarray
-    """What the call took once all members had come; 0 where it was not matched."""
-    shared: np.ndarray
-    """bool: there are other members. Without their times, waiting and transfer are one."""
+_FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
 
 
 @dataclass(frozen=True)
-class Calls:
-    """Collective calls of all ranks, rank by rank, an entry for each."""
+class CollectiveCalls:
+    """Collective calls of all ranks, rank by rank and by start, an entry for each."""
 
     rank: np.ndarray
     """Position of the rank in the run."""
     identity: np.ndarray
-    """The same for calls that may be one: of the same group, and sequence number or kind and step."""
+    """The same for calls that are one or follow one another: of one group and kind, or of one sender and receiver."""
     members: np.ndarray
-    """How many ranks the group has, those that the run lacks among them; 0 where the caller is none of them."""
+    """How many ranks take part, those that the run lacks among them; 0 where that cannot be told."""
     is_p2p: np.ndarray
+    """bool: point to point, of one transfer or several at once."""
+    sends: np.ndarray
+    """bool: others need its data."""
+    receives: np.ndarray
+    """bool: it needs the data of others."""
     bytes: np.ndarray
     start_ns: np.ndarray
     end_ns: np.ndarray
 
 
-def calls_of(run: Run, events: Sequence[RankEvents]) -> Calls:
+def calls_of(run: Run, events: Sequence[RankEvents]) -> CollectiveCalls:
     """The collective calls of all ranks.
 
     Identity is (group, sequence number) where the trace has it. Else it is (group, kind of collective, step that launched
     it). The kind is the kernel's own word, not the call's: a launch before the window is not there to tell what it was for.
+    Of a point-to-point transfer it is (sender, receiver, step): its sequence numbers are counted by each rank for itself.
     """
-    groups: dict[str, int] = {}
-    kinds: dict[str, int] = {}
-    parts = []
-    for rank, mine in enumerate(events):
-        rows = mine.collectives
-        group, members = _groups(run, mine.rank, rows, groups)
-        kind, turn = _turns(mine, rows, kinds)
-        times = (mine.start[rows.row], mine.end[rows.row])
-        parts.append((np.full(len(rows.row), rank), group, kind, turn, members, rows.is_p2p, rows.bytes, *times))
-    rank_at, group, kind, turn, *others = (np.concatenate(column) for column in zip(*parts, strict=True))
-    within = pairs(numbered(pairs(group, kind))[0], numbered(turn)[0])
-    return Calls(rank_at, numbered(within)[0], *others)
+    known: dict[str, int] = {}
+    parts = [_identified(run, rank, mine, known) for rank, mine in enumerate(events)]
+    rank_at, between, kind, turn, *others = (np.concatenate(column) for column in zip(*parts, strict=True))
+    what, _ = numbered(pairs(numbered(between)[0], kind))
+    return CollectiveCalls(rank_at, numbered(pairs(what, numbered(turn)[0]))[0], *others)
+
+
+def _identified(run: Run, at: int, events: RankEvents, known: dict[str, int]) -> tuple[np.ndarray, ...]:
+    """Of each call of a rank: its place in the run, between whom it is, its kind, its turn, and the other columns of
+    CollectiveCalls. `known` numbers names alike on all ranks."""
+    rows = events.collectives
+    group, members = _groups(run, events.rank, rows, known)
+    is_send, is_receive = _is_word(rows, "send"), _is_word(rows, "recv")
+    has_peer, is_p2p = (is_send | is_receive) & (rows.peer >= 0), is_send | is_receive | events.several_at_once
+    sender, receiver = np.where(is_send, events.rank, rows.peer), np.where(is_send, rows.peer, events.rank)
+    by_number = (rows.sequence >= 0) & ~is_p2p
+    return (
+        np.full(len(rows.row), at),
+        np.where(has_peer, -1 - pairs(sender, receiver), group),
+        np.select([has_peer, by_number], [group, 0], 1 + _kinds(events, known)),
+        np.where(by_number, rows.sequence, events.issued_in(rows.row)),
+        np.select([has_peer, is_p2p], [2, 0], members),
+        is_p2p,
+        *_roles(rows, events.rank),
+        rows.bytes,
+        events.start[rows.row],
+        events.end[rows.row],
+    )
 
 
 def _groups(run: Run, rank: Rank, rows: Collectives, known: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -72,27 +84,45 @@ def _groups(run: Run, rank: Rank, rows: Collectives, known: dict[str, int]) -> t
     return np.array(numbers)[rows.group], np.array(sizes)[rows.group]
 
 
-def _turns(events: RankEvents, rows: Collectives, known: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """(number of the kind of collective, or 0; sequence number, or step) of each call."""
-    codes = events.name[rows.row]
+def _kinds(events: RankEvents, known: dict[str, int]) -> np.ndarray:
+    """Number of the kind of collective that each call is by its name."""
+    codes = events.name[events.collectives.row]
     kinds = np.zeros(len(events.texts), np.int64)
     for code in np.unique(codes).tolist():
         name = events.texts[code]
-        kinds[code] = known.setdefault(collective_word(name) or name, len(known) + 1)
-    by_number = rows.sequence >= 0
-    return np.where(by_number, 0, kinds[codes]), np.where(by_number, rows.sequence, events.issued_in(rows.row))
+        kinds[code] = known.setdefault(collective_word(name) or name, len(known))
+    found: np.ndarray = kinds[codes]
+    return found
 
 
-def match(calls: Calls) -> np.ndarray:
+def _roles(rows: Collectives, rank: Rank) -> tuple[np.ndarray, np.ndarray]:
+    """(whether others need its data, whether it needs the data of others) for each call. Both, where no root is known."""
+    is_root, other = rows.peer == rank, (rows.peer >= 0) & (rows.peer != rank)
+    from_root, to_root = _is_word(rows, *_FROM_ROOT), _is_word(rows, *_TO_ROOT)
+    only_sends = _is_word(rows, "send") | (from_root & is_root) | (to_root & other)
+    only_receives = _is_word(rows, "recv") | (from_root & other) | (to_root & is_root)
+    return ~only_receives, ~only_sends
+
+
+def _is_word(rows: Collectives, *words: str) -> np.ndarray:
+    mask: np.ndarray = np.array([word in words for word in rows.words])[rows.word]
+    return mask
+
+
+def match(calls: CollectiveCalls) -> np.ndarray:
     """Number of the collective that each call is part of; -1 where it was not matched.
 
     Calls of one identity are matched by their occurrence, counted from the end: windows open at different places on
-    different ranks, but all ranks leave a step together (docs/replay.md §2). Calls of different sizes are not matched, nor
-    those with a member that the run lacks: it may be the one that came last. Nor are point-to-point transfers.
+    different ranks, but all ranks leave a step together (docs/replay.md §2). Where the sizes then differ, they are aligned
+    by their sizes. Calls that still differ in size are not matched, nor those with a member that the run lacks: it may be
+    the one that came last.
     """
-    mine = np.flatnonzero(~calls.is_p2p & (calls.members > 1))[::-1]
+    mine = np.flatnonzero(calls.members > 1)[::-1]
     on_rank, distinct = numbered(pairs(calls.identity, calls.rank)[mine])
-    meeting, found = numbered(pairs(calls.identity[mine], occurrences(on_rank, len(distinct))))
+    turn, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
+    for together in _out_of_step(calls, mine, turn):
+        turn[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
+    meeting, found = numbered(pairs(calls.identity[mine], turn))
     members = np.zeros(len(found), np.int64)
     members[meeting] = calls.members[mine]
     whole = np.bincount(meeting, minlength=len(found)) == members
@@ -111,30 +141,31 @@ def _of_one_size(meeting: np.ndarray, size: np.ndarray, count: int) -> np.ndarra
     return agree
 
 
-def align_clocks(run: Run, calls: Calls, number: np.ndarray) -> dict[Rank, Offset]:
-    """Bring all ranks onto one clock by the ends of the collectives that all of them met at."""
-    everywhere = np.bincount(number[number >= 0]) == len(run.ranks)
-    ends = {}
-    for at, rank in enumerate(run.ranks):
-        mine = np.flatnonzero((calls.rank == at) & (number >= 0))
-        mine = mine[everywhere[number[mine]]]
-        ends[rank] = calls.end_ns[mine[np.argsort(number[mine])]]
-    return align(ends, {rank: run.rank(rank).host for rank in run.ranks})
+def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, turn: np.ndarray) -> Iterator[np.ndarray]:
+    """Places in `mine` of the calls of each identity under which calls of one turn differ in size."""
+    identity = calls.identity[mine]
+    meeting, found = numbered(pairs(identity, turn))
+    differ = ~_of_one_size(meeting, calls.bytes[mine], len(found))
+    for one in np.unique(identity[differ[meeting]]).tolist():
+        yield np.flatnonzero(identity == one)
 
 
-def meet(calls: Calls, number: np.ndarray, shift_ns: np.ndarray) -> tuple[list[Met], np.ndarray, int]:
-    """What each rank must know of its calls, when the last member came to each collective, on the job's clock, and how many
-    calls ended before that.
+def _aligned(rank: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The turn of each call, by the longest stretches of sizes that each rank shares with the one that has fewest calls.
 
-    `shift_ns` is what to add to the clock of each rank.
+    A call that finds no place there gets a turn of its own. Where all ranks have the same sizes, none is missing: threads
+    that share the calls out only started them in another order, and those of one size keep theirs.
     """
-    matched = number >= 0
-    arrival = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
-    start, end = (times + shift_ns[calls.rank] for times in (calls.start_ns, calls.end_ns))
-    np.maximum.at(arrival, number[matched], start[matched])
-    transfer = np.zeros(len(number), np.int64)
-    transfer[matched] = end[matched] - arrival[number[matched]]
-    early = int((transfer < 0).sum())
-    borders = np.searchsorted(calls.rank, np.arange(1, len(shift_ns)))
-    columns = (np.split(column, borders) for column in (number, np.maximum(transfer, 0), calls.members != 1))
-    return [Met(*mine) for mine in zip(*columns, strict=True)], arrival, early
+    rows = {one: np.flatnonzero(rank == one) for one in np.unique(rank).tolist()}
+    by_size = [own[np.argsort(size[own], kind="stable")] for own in rows.values()]
+    if all(np.array_equal(size[own], size[by_size[0]]) for own in by_size):
+        turn = np.empty(len(rank), np.int64)
+        turn[np.stack(by_size)] = np.arange(len(by_size[0]))
+        return turn
+    turn = len(rank) + np.arange(len(rank))
+    reference = min(rows.values(), key=len)
+    for own in rows.values():
+        matcher = SequenceMatcher(None, size[reference].tolist(), size[own].tolist(), autojunk=False)
+        for there, here, length in matcher.get_matching_blocks():
+            turn[own[here : here + length]] = np.arange(there, there + length)
+    return turn

@@ -55,8 +55,8 @@ class Chains:
         return mask
 
     def before(self, nodes: np.ndarray) -> np.ndarray:
-        """The node before each on its thread; -1 for the first."""
-        at = nodes - self.base
+        """The node before each on its thread; -1 for the first, and for -1."""
+        at = np.maximum(nodes - self.base, 0)
         return np.where((at > 0) & (self.thread[at] == self.thread[at - 1]), nodes - 1, -1)
 
 
@@ -66,7 +66,7 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
     `rows` tells what each row of the event table is; `works` are the collectives that each thread issued to gloo's threads.
     """
     roles = events.threads.roles
-    is_backward = events.fulfil(events.name[events.threads.row], _is_backward)
+    is_backward = events.of_texts(events.threads.row, _is_backward)
     borders = np.unique([events.step_start, events.step_end])
     node_of, node_at = np.full(len(events.start), -1), np.full(len(borders), -1)
     parts: list[np.ndarray] = []

@@ -13,15 +13,12 @@ from esprof.replay.overlay import Overlay
 from esprof.types import Ns
 
 
-def scale(dfg: Dfg, nodes: np.ndarray, factor: float, share: np.ndarray | None = None) -> Dfg:
-    """Make `nodes` `factor` times as fast: 2.0 halves their durations, or that `share` of each (one value a node of the
-    graph). A factor of 1.0 is the graph itself."""
-    if factor == 1.0:
+def scale(dfg: Dfg, nodes: np.ndarray, factor: float | np.ndarray) -> Dfg:
+    """Make `nodes` `factor` times as fast, one for all or one value a node of the graph: 2.0 halves their durations. A
+    factor of 1.0 is the graph itself."""
+    if np.all(np.equal(factor, 1.0)):
         return dfg
     chosen = _mask(dfg, nodes)
-    if share is not None:
-        dur = np.rint(dfg.dur_ns * (share / factor + (1 - share))).astype(np.int64)
-        return with_columns(dfg, dur_ns=np.where(chosen, dur, dfg.dur_ns))
     # A kernel that could not start for lack of room waits for the others' work: it scales with that.
     return with_columns(
         dfg,
@@ -48,10 +45,12 @@ def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
 
 
 def remove(dfg: Dfg, nodes: np.ndarray) -> Dfg:
-    """Take `nodes` out: what waited for one of them waits for what that waited for."""
-    overlay = Overlay(dfg)
-    overlay.dropped[nodes] = True
-    for source, target, lag, kind in _bridges(dfg, overlay.dropped):
+    """Take `nodes` out: what waited for one of them waits for what that waited for. A node at which a step begins or ends
+    stays, and takes no time."""
+    chosen, borders = _mask(dfg, nodes), _mask(dfg, np.union1d(dfg.marks.first, dfg.marks.last))
+    overlay = Overlay(shorten(dfg, chosen & borders, 0))
+    overlay.dropped |= chosen & ~borders
+    for source, target, lag, kind in _bridges(dfg, overlay.dropped, np.ones(dfg.edges, bool)):
         overlay.link(source, target, kind, lag)
     return overlay.compile()
 
@@ -63,13 +62,11 @@ def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence
     target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
     behind = (dfg.pred_kind == Edge.LANE) & np.isin(dfg.pred_idx, after)
     overlay.cut |= behind
-    follower = {int(dfg.pred_idx[edge]): edge for edge in np.flatnonzero(behind)}
     for node, dur in zip(after, dur_ns, strict=True):
         recorded = int(dfg.recorded_ns[node] + dfg.dur_ns[node])
         new = overlay.add(int(dfg.lane[node]), name, cls, dur, recorded, step=int(dfg.step[node]))
         overlay.link(node, new, Edge.LANE)
-        if node in follower:
-            edge = follower[node]
+        for edge in np.flatnonzero(behind & (dfg.pred_idx == node)):
             overlay.link(new, int(target[edge]), Edge.LANE, int(dfg.pred_lag[edge]))
     return overlay.compile()
 
@@ -83,6 +80,9 @@ def relane(dfg: Dfg, nodes: np.ndarray, lane: int) -> Dfg:
     on_lane = dfg.pred_kind == Edge.LANE
     # On the lane that they come to, the recorded order would leave them no place between two neighbours.
     overlay.cut |= on_lane & (moved[target] | moved[dfg.pred_idx] | (dfg.lane[target] == lane))
+    for source, node, lag, kind in _bridges(dfg, moved, on_lane):
+        if dfg.lane[node] != lane:
+            overlay.link(source, node, kind, lag)
     overlay.lane[moved] = lane
     return overlay.compile()
 
@@ -93,17 +93,18 @@ def _mask(dfg: Dfg, nodes: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def _divided(values: np.ndarray, factor: float) -> np.ndarray:
+def _divided(values: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
     return np.rint(values / factor).astype(np.int64)
 
 
-def _bridges(dfg: Dfg, dropped: np.ndarray) -> list[tuple[int, int, Ns, Edge]]:
-    """Edges that take the place of the paths through `dropped` nodes: (source, target, lag, kind)."""
+def _bridges(dfg: Dfg, dropped: np.ndarray, among: np.ndarray) -> list[tuple[int, int, Ns, Edge]]:
+    """Edges that take the place of the paths through `dropped` nodes along `among` (a mask of edges): (source, target, lag,
+    kind)."""
     bridges: list[tuple[int, int, Ns, Edge]] = []
     reached: dict[int, dict[int, Ns]] = {}
     target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
     # Nodes stand in topological order: what a dropped node waits for is known before what waits for it.
-    for edge in np.flatnonzero(dropped[target] | dropped[dfg.pred_idx]).tolist():
+    for edge in np.flatnonzero(among & (dropped[target] | dropped[dfg.pred_idx])).tolist():
         source, node, lag = int(dfg.pred_idx[edge]), int(target[edge]), int(dfg.pred_lag[edge])
         sources = {past: lag + more for past, more in reached.get(source, {}).items()}
         if not dropped[source]:

@@ -7,14 +7,15 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.chain import Works
-from esprof.replay.collectives import Met
 from esprof.replay.cpu import Chains
 from esprof.replay.dfg import Edge, Lane
 from esprof.replay.lookup import numbered
+from esprof.replay.meetings import Met
 from esprof.replay.rank_events import RankEvents
 from esprof.replay.records import Place, edges_of
-from esprof.replay.transfers import placed_at
+from esprof.replay.transfers import Placed, placed_at
 from esprof.trace.collectives import collective_word
+from esprof.types import Rank
 
 
 @dataclass(frozen=True)
@@ -34,26 +35,33 @@ class GlooWork:
     """Node of its arrival."""
     last: np.ndarray
     """Node of its transfer."""
+    queue: np.ndarray
+    """Edges: a thread comes to its next collective when it is done with the one before."""
     blocks: np.ndarray
     """bool: the call returns right when the transfer is done: it waited for it, or their threads share a core."""
 
 
 def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
-    """The collectives that ran on CPU threads, each thread a lane, and the calls that issued them.
+    """The collectives that ran on CPU threads, and the calls that issued them.
 
-    Lanes and nodes are numbered from `place` on.
+    Each thread is a lane, on which it comes to its collectives; their transfers are on one more, the rank's link. Lanes and
+    nodes are numbered from `place` on.
     """
     rows = events.collectives.row
-    rows = rows[events.ints("stream", rows) < 0]
+    calls = np.flatnonzero(events.ints("stream", rows) < 0)
+    rows = rows[calls]
     lane, threads = numbered(events.ints("tid", rows))
     by_lane = np.argsort(lane, kind="stable")
-    placed = placed_at(events, met, rows[by_lane], lane[by_lane], place)
+    in_threads = placed_at(events, met, rows[by_lane], lane[by_lane], place)
+    link = place.lane + len(threads)
+    placed = _on_one_link(in_threads, met.turn[calls[by_lane]], place, link)
+    follows = np.flatnonzero(lane[by_lane][1:] == lane[by_lane][:-1])
     call, transfer = _issuing_calls(events, rows[by_lane])
     row = rows[by_lane][transfer]
     returned = np.minimum(events.end[call], events.finish)
     is_long, after = returned - events.start[call] > rules.LONG_CALL, returned - events.end[row]
     return GlooWork(
-        lanes=tuple(Lane(events.rank, "comm", "comm") for _ in threads),
+        lanes=(*(Lane(events.rank, "comm", "comm") for _ in threads), *_link(events.rank, len(rows))),
         nodes=placed.nodes,
         call=call,
         thread=events.thread[call],
@@ -62,8 +70,34 @@ def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
         end=events.end[row],
         first=placed.first[transfer],
         last=placed.last[transfer],
+        queue=edges_of(placed.last[follows], placed.first[follows + 1], Edge.LANE),
         blocks=is_long & (after >= 0) & (after <= rules.SYNC_LATE),
     )
+
+
+def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
+    return (Lane(rank, "comm", "link"),) if collectives else ()
+
+
+def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> Placed:
+    """The same work with its transfers on the lane `link`, one after the other by their `turn`, in which they ended.
+
+    Two transfers that share a link take as long together as one after the other. So each counts from the end of the one
+    before, and what they take together stays what it was whichever threads share them out. The turn is the same on all
+    ranks: two that ended nearly at once would else wait for each other.
+    """
+    nodes, matched = placed.nodes.copy(), placed.first != placed.last
+    end = nodes["start_ns"] + nodes["dur_ns"]
+    transfers = placed.last[matched] - place.node
+    transfers = transfers[np.argsort(turn[matched], kind="stable")]
+    reached = np.maximum.accumulate(np.append(nodes["start_ns"].min(initial=0), end[transfers]))[:-1]
+    nodes["start_ns"][transfers] = np.clip(reached, nodes["start_ns"][transfers], end[transfers])
+    nodes["dur_ns"][transfers] = (end - nodes["start_ns"])[transfers]
+    nodes["lane"][transfers] = link
+    order = np.append(np.setdiff1d(np.arange(len(nodes)), transfers), transfers)
+    number = np.empty(len(nodes), np.int64)
+    number[order] = place.node + np.arange(len(nodes))
+    return Placed(nodes[order], number[placed.first - place.node], number[placed.last - place.node])
 
 
 def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -72,7 +106,7 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
     A process group queues its work first in, first out, so per kind of collective the order of issue is the order of
     start. Paired from the end, because the window may open between a call and its transfer.
     """
-    calls = np.sort(events.threads.row[events.named(events.threads.row, lambda name: name.startswith("c10d::"))])
+    calls = np.sort(events.threads.row[events.told(events.threads.row, lambda name: name.startswith("c10d::"))])
     call_kind, row_kind = _kinds(events, calls, rows)
     pairs = [np.zeros((2, 0), np.int64)]
     for kind in np.unique(row_kind).tolist():
@@ -118,7 +152,7 @@ def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
     delay = np.maximum(gloo.start - gloo.issued, 0)
     order = np.argsort(gloo.issued, kind="stable")
     ended = np.searchsorted(np.sort(gloo.end), gloo.issued[order], side="right")
-    found_idle = delay[order][np.arange(len(order)) - ended < len(gloo.lanes)]
+    found_idle = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
     latency = int(np.median(found_idle)) if len(found_idle) else 0
     return edges_of(chains.ending_by(gloo.thread, gloo.issued), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
 

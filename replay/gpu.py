@@ -6,10 +6,10 @@ from functools import cached_property
 import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.collectives import Met
 from esprof.replay.cpu import Chains
 from esprof.replay.dfg import Edge, Lane
 from esprof.replay.lookup import Sequences, entries, numbered
+from esprof.replay.meetings import Met
 from esprof.replay.rank_events import RankEvents
 from esprof.replay.records import Place, edges_of, joined
 from esprof.replay.transfers import placed_at
@@ -82,8 +82,22 @@ class GpuWork:
         return np.argsort(self.launched, kind="stable")
 
     @cached_property
+    def in_graph(self) -> np.ndarray:
+        """bool: launched together with others, by one call (CUDA graphs)."""
+        known = self.launch >= 0
+        mates = np.bincount(self.launch[known], minlength=1)
+        of_launch: np.ndarray = mates[np.where(known, self.launch, 0)]
+        return known & (of_launch > 1)
+
+    @cached_property
+    def is_first(self) -> np.ndarray:
+        """bool: the first that its call launched, or of an unknown one."""
+        of_call = entries(self.launched_by, self.launch, -1)
+        return np.where(self.launch >= 0, of_call == np.arange(len(self)), True)
+
+    @cached_property
     def launched_by(self) -> np.ndarray:
-        """The first work that each row of the table launched; one call may launch many (CUDA graphs)."""
+        """The first work that each row of the table launched."""
         found = np.full(len(self.events.start), -1, np.int32)
         latest_first = self.in_order[::-1][self.launch[self.in_order[::-1]] >= 0]
         found[self.launch[latest_first]] = latest_first
@@ -108,11 +122,11 @@ class GpuWork:
 
         Launch n returns only after kernel n - Q has started, where Q is the depth of the queue: the most launches seen
         outstanding, if that is near the known depth of about 1,000; else the queue was never full (docs/replay.md §1.6). A
-        kernel starts when the one before it on its stream ends.
+        kernel starts when the one before it on its stream ends. What one call launches takes one place.
         """
         room = np.full(len(self.events.start), -1, np.int32)
-        order = self.in_order
-        started = np.searchsorted(np.sort(self.start), self.launched[order], side="right")
+        order = self.in_order[self.is_first[self.in_order]]
+        started = np.searchsorted(np.sort(self.start[order]), self.launched[order], side="right")
         depth = int((np.arange(len(order)) - started).max(initial=0))
         if depth >= rules.QUEUE_DEPTH:
             first_out, launch = self.before[order[:-depth]], self.launch[order[depth:]]
@@ -149,7 +163,7 @@ def stream_order(gpu: GpuWork) -> np.ndarray:
 
 
 def launches(gpu: GpuWork, chains: Chains) -> np.ndarray:
-    """Edges from each launch to its kernel.
+    """Edges from each launch to its kernels, all of them if it launched a CUDA graph.
 
     The latency counts from the start of the call, since a kernel may run before the call returns: the edge comes from the
     node before the call. It is the median of this rank's idle streams, and never more than this kernel's own.
@@ -157,7 +171,7 @@ def launches(gpu: GpuWork, chains: Chains) -> np.ndarray:
     mine = np.flatnonzero(gpu.launch >= 0)
     own = gpu.start[mine] - gpu.launched[mine]
     before = gpu.before[mine]
-    idle = (before < 0) | (gpu.end[before] < gpu.launched[mine])
+    idle = ((before < 0) | (gpu.end[before] < gpu.launched[mine])) & gpu.is_first[mine]
     source = chains.ending_by(gpu.events.thread[gpu.launch[mine]], gpu.launched[mine])
     return edges_of(source, gpu.first[mine], Edge.LAUNCH, np.minimum(own, _median(own[idle])))
 
@@ -171,7 +185,7 @@ def coverage(gpu: GpuWork) -> dict[str, int]:
     known = np.flatnonzero(gpu.launch >= 0)
     np.minimum.at(first_launched, gpu.lane[known], known)
     lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
-    launching = gpu.events.named(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
+    launching = gpu.events.told(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
     return {
         "kernels": len(gpu),
         "kernels_without_launch": int(lost.sum()),

@@ -20,10 +20,11 @@ def counterparts(nodes: np.ndarray, lanes: Sequence[Lane]) -> np.ndarray:
     before = np.maximum.accumulate(np.where(is_neighbour, at, -1))
     before = np.append(-1, before[:-1])
     before = np.where((before >= 0) & (nodes["lane"][before] == nodes["lane"]), name[before], -1)
-    what, _ = numbered(pairs(name * (len(roles) + 1) + role, before + 1))
+    what, distinct = numbered(pairs(name * (len(roles) + 1) + role, before + 1))
     step = nodes["step"] - nodes["step"].min()
     visit = (nodes["lane"].astype(np.int64) - JOIN_LANE) * (step.max() + 1) + step
-    in_step, visits = numbered(pairs(what, visit))
-    turn = occurrences(in_step, len(visits))
-    key, _ = numbered(pairs(what, turn))
+    by_visit = np.argsort(visit, kind="stable")
+    turn = np.empty(len(nodes), np.int32)
+    turn[by_visit], turns = occurrences(what[by_visit], visit[by_visit], len(distinct))
+    key = (np.cumsum(turns) - turns)[what] + turn
     return np.where(nodes["lane"] == JOIN_LANE, -1, key).astype(np.int32)

@@ -1,6 +1,7 @@
 """What the link takes of a transfer between CPUs (gloo), and what the CPUs take: from the recorded transfers alone."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -37,6 +38,14 @@ class Stretches:
         large = self.moved >= np.median(self.moved) / 2
         return float(np.quantile(self.ns_per_byte[large], quantile))
 
+    def transfer_ns(self, size: Bytes) -> Ns:
+        """What a transfer of `size` bytes a rank takes on a link that carries one after the other."""
+        return round(size * self._typical)
+
+    @cached_property
+    def _typical(self) -> float:
+        return self.link_ns_per_byte(TYPICAL)
+
 
 def stretches(dfg: Dfg) -> Stretches | None:
     """The stretches of `dfg` as recorded; None where no matched transfer of known size ran on CPU threads."""
@@ -61,21 +70,20 @@ def stretches(dfg: Dfg) -> Stretches | None:
     )
 
 
-def link_share(dfg: Dfg) -> np.ndarray:
-    """Per node, the part of its time that the link takes, float64[N]: 1 but for transfers between CPUs, where it is what
-    the bytes need at the speed of the fastest. The CPUs take the rest: they copy, add up, and compute beside."""
-    share = np.ones(dfg.nodes)
-    found = stretches(dfg)
+def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
+    """Per node of `dfg`, the part of its time that the link takes, float64[N]: 1 but for transfers between CPUs, where it is
+    what the bytes need at the speed of the fastest. The CPUs take the rest: they copy, add up, and compute beside.
+
+    `recorded` is the graph that `dfg` was made of by edits: what was changed tells nothing of the link.
+    """
+    share, found = np.ones(dfg.nodes), stretches(recorded)
     if found is None:
         return share
-    of_stretch = np.minimum(1.0, found.link_ns_per_byte() / found.ns_per_byte)
-    nodes = np.flatnonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION) & np.isin(dfg.collective, found.collective))
-    share[nodes] = of_stretch[found.stretch[np.searchsorted(found.collective, dfg.collective[nodes])]]
+    known = int(recorded.collective.max()) + 1
+    of_number = np.ones(max(known, int(dfg.collective.max()) + 1))
+    of_number[found.collective] = np.minimum(1.0, found.link_ns_per_byte() / found.ns_per_byte)[found.stretch]
+    # What an edit put in takes what is typical (`transfer_ns`).
+    of_number[known:] = found.link_ns_per_byte() / found.link_ns_per_byte(TYPICAL)
+    nodes = np.flatnonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
+    share[nodes] = of_number[dfg.collective[nodes]]
     return share
-
-
-def transfer_ns(dfg: Dfg, size: Bytes) -> Ns:
-    """What a transfer of `size` bytes a rank takes on a link that carries one after the other."""
-    found = stretches(dfg)
-    assert found is not None, "asked of a graph without transfers"
-    return round(size * found.link_ns_per_byte(TYPICAL))

@@ -52,7 +52,10 @@ def position(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 def entries(values: np.ndarray, at: np.ndarray, absent: int | bool) -> np.ndarray:
     """The entries of `values` at these places; `absent` where the place is -1."""
-    found: np.ndarray = np.append(values, np.array(absent, values.dtype))[at]
+    if not len(values):
+        return np.full(np.shape(at), absent, values.dtype)
+    found: np.ndarray = values[at]
+    found[at < 0] = absent
     return found
 
 
@@ -69,11 +72,18 @@ def pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def occurrences(numbers: np.ndarray, distinct: int) -> np.ndarray:
-    """How often each of `numbers` (from 0 to below `distinct`) came before, int32."""
-    seen = np.zeros(distinct, np.int32)
-    found = np.empty(len(numbers), np.int32)
+def occurrences(numbers: np.ndarray, visit: np.ndarray, distinct: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each of `numbers` (from 0 to below `distinct`) came before in its visit, and how often each does at most.
+
+    Both int32. The entries of a visit stand together.
+    """
+    found, seen = np.empty(len(numbers), np.int32), np.zeros(distinct, np.int32)
+    most, latest = np.zeros(distinct, np.int32), np.full(distinct, -1, np.int64)
     for i in range(len(numbers)):
-        found[i] = seen[numbers[i]]
-        seen[numbers[i]] += 1
-    return found
+        number = numbers[i]
+        if latest[number] != visit[i]:
+            latest[number], seen[number] = visit[i], 0
+        found[i] = seen[number]
+        seen[number] += 1
+        most[number] = max(most[number], seen[number])
+    return found, most

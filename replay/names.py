@@ -18,7 +18,7 @@ class Form(IntEnum):
     ARRIVE = 3
 
 
-_SPELLING = {
+_SPELLING: dict[int, str] = {
     Form.PLAIN: "{0}",
     Form.LAUNCH: "{0} {1}",
     Form.GAP: "{0} → {1}",
@@ -69,6 +69,6 @@ def spelled(names: np.ndarray, texts: tuple[str, ...]) -> tuple[np.ndarray, list
     codes, distinct = numbered(names)
     mask = (1 << CODE_BITS) - 1
     return codes, [
-        _SPELLING[Form(name >> 2 * CODE_BITS)].format(texts[name >> CODE_BITS & mask], texts[name & mask])
+        _SPELLING[name >> 2 * CODE_BITS].format(texts[name >> CODE_BITS & mask], texts[name & mask])
         for name in distinct.tolist()
     ]

@@ -1,6 +1,7 @@
 """Changes to a graph, collected and then compiled into the next graph."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Overlay:
         place[kept] = np.arange(len(kept))
         place[dfg.nodes :] = len(kept) + np.arange(len(self._nodes))
         names = {"lane": 0, "name": 1, "cls": 2, "dur_ns": 3, "recorded_ns": 4, "step": 5, "collective": 6, "bytes": 7}
-        columns = {name: _joined(getattr(dfg, name)[kept], added[row]) for name, row in names.items()}
+        columns: dict[str, Any] = {name: _joined(getattr(dfg, name)[kept], added[row]) for name, row in names.items()}
         columns["lane"] = _joined(self.lane[kept], added[0])
         for name, absent in (("residual_ns", 0), ("contended", 0), ("event", -1), ("key", -1)):
             columns[name] = _joined(getattr(dfg, name)[kept], np.full(len(self._nodes), absent))
@@ -77,9 +78,9 @@ class Overlay:
         loose = replace(dfg, **columns, **self._predecessors(place), names=tuple(self._names), marks=marks)
         return freeze(loose, schedule(loose).order)
 
-    def _predecessors(self, place: np.ndarray) -> dict[str, np.ndarray]:
+    def _predecessors(self, place: np.ndarray) -> dict[str, Any]:
         """Edges in CSR form, of two between the same nodes the stricter."""
-        dfg, nodes = self.dfg, int(place.max(initial=-1)) + 1
+        dfg, nodes, longest = self.dfg, int(place.max(initial=-1)) + 1, np.iinfo(self.dfg.pred_lag.dtype).max
         added = np.array(self._edges, np.int64).reshape(-1, 4).T
         target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
         old = ~self.cut & (place[target] >= 0) & (place[dfg.pred_idx] >= 0)
@@ -94,12 +95,10 @@ class Overlay:
         return {
             "pred_ptr": np.searchsorted(target[order], np.arange(nodes + 1)).astype(dfg.pred_ptr.dtype),
             "pred_idx": source[order].astype(dfg.pred_idx.dtype),
-            "pred_lag": lag[order].astype(dfg.pred_lag.dtype),
+            "pred_lag": np.clip(lag[order], -longest, longest).astype(dfg.pred_lag.dtype),
             "pred_kind": kind[order].astype(dfg.pred_kind.dtype),
         }
 
 
 def _joined(column: np.ndarray, more: np.ndarray) -> np.ndarray:
     return np.concatenate([column, more.astype(column.dtype)])
-
-

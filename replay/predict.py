@@ -10,6 +10,9 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.timeline import replay
 from esprof.types import us
 
+FEWEST_TO_CALIBRATE = 3
+"""Fitted steps from which on their differences tell more than chance."""
+
 FEWEST = 2
 """Held-out steps from which on their mean tells of the model more than of how steps scatter."""
 
@@ -19,9 +22,10 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
 
     `kept` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
 
-    Each node of a held-out step gets the mean duration (and residual) of its counterparts, the nodes of the same rank,
-    lane role, name and occurrence, in the fit steps; one without counterparts, the mean of its name on that rank. Means,
-    because a step is a sum: of operations that are stopped now and then (a CPU quota, another process), medians see none.
+    Each node gets the mean duration (and residual) of its counterparts, the nodes of the same rank, lane role, name and
+    occurrence, in the fit steps; one without counterparts, the mean of its name on that rank. Means, because a step is a
+    sum: of operations that are stopped now and then (a CPU quota, another process), medians see none. What is replayed with
+    these is then set right by the fitted steps as they were measured (`_calibrated`).
     """
     steps = np.array(dfg.marks.steps)[kept]
     half = len(steps) // 2
@@ -42,8 +46,7 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
             values[np.flatnonzero(todo)[known]] = means[known]
         found[np.flatnonzero(todo)[known]] = True
     predicted = replay(replace(dfg, dur_ns=dur, residual_ns=residual)).step_ns()[kept]
-    # Ranks that wait for the slowest of them gain by means: the fitted steps tell by how much.
-    predicted = predicted * (measured_ns[:half].sum() / predicted[:half].sum())
+    predicted = _calibrated(predicted, measured_ns[:half])
     return Prediction(
         fit_steps=tuple(int(step) for step in fit),
         held_out=tuple(
@@ -71,6 +74,21 @@ def _collective_identity(dfg: Dfg) -> np.ndarray:
     which[order] = np.arange(count) - np.searchsorted(step[order], step[order])
     rank = dfg.rank.astype(np.int64) + 1
     return (rank * len(dfg.names) + dfg.name) * max(count, 1) + which[np.maximum(dfg.collective, 0)] if count else rank
+
+
+def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:
+    """The replayed steps, of which the first were `measured_ns`, set right by those.
+
+    Ranks that wait for the slowest of them gain by means, and a hiccup in one fitted step is in all means: the medians tell
+    by how much. And of how replayed steps differ, only the part counts that the fitted steps showed to be real.
+    """
+    fitted = replayed_ns[: len(measured_ns)]
+    apart, real = fitted - fitted.mean(), measured_ns - measured_ns.mean()
+    slope = 1.0
+    if len(fitted) >= FEWEST_TO_CALIBRATE and apart.any():
+        slope = float(np.clip((apart * real).sum() / (apart * apart).sum(), 0, 1))
+    calibrated: np.ndarray = np.median(measured_ns) + slope * (replayed_ns - np.median(fitted))
+    return calibrated
 
 
 def mean_error(prediction: Prediction) -> float | None:

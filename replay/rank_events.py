@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from esprof.errors import InputError
-from esprof.replay.lookup import entries, numbered, position
+from esprof.replay.lookup import Sequences, entries, numbered, position
 from esprof.replay.names import TEXTS
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
@@ -15,6 +16,9 @@ from esprof.types import Ns, Rank
 
 _NO_GPU_WORK = ("runtime", "sync", "annotation", "step", "python")
 """Kinds that are no work of a GPU, although a stream may stand in their row."""
+
+_NESTED = 3
+"""How deep calls that describe collectives stand in one another, at most."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,14 @@ class Collectives:
     """int32, index into `groups`."""
     groups: tuple[str | None, ...]
     """Names; the last is None, for what the trace names no group of."""
+    word: np.ndarray
+    """int32, what it is, such as `all_reduce`: index into `words`."""
+    words: tuple[str | None, ...]
+    launch: np.ndarray
+    """Row of the runtime call; -1 where none is known."""
     sequence: np.ndarray
-    is_p2p: np.ndarray
+    peer: np.ndarray
+    """The other rank of a point-to-point transfer, the root of a collective that has one; -1 where that is not known."""
     bytes: np.ndarray
     """What was sent or received, whichever is more; -1 where unknown."""
 
@@ -110,6 +120,36 @@ class RankEvents:
         records[call[call >= 0]] = self.sync[call >= 0]
         return records
 
+    @cached_property
+    def comms(self) -> np.ndarray:
+        """Rows of the CPU calls that describe collectives, thread by thread."""
+        rows: np.ndarray = self.threads.row[self.told(self.threads.row, "record_param_comms".__eq__)]
+        return rows
+
+    def inside_comms(self, rows: np.ndarray) -> np.ndarray:
+        """Of `comms` the outermost that each of `rows` begins in; -1 for none."""
+        calls, thread, moment = self.comms, self.thread[rows], self.start[rows]
+        last = Sequences(self.thread[calls], self.start[calls], self.begin).last(thread, moment)
+        around = np.full(len(rows), -1)
+        for back in range(_NESTED):
+            call = entries(calls, np.maximum(last - back, -1), -1)
+            is_open = (call >= 0) & (self.thread[call] == thread) & (self.end[call] >= moment)
+            around = np.where(is_open, call, around)
+        return around
+
+    @cached_property
+    def several_at_once(self) -> np.ndarray:
+        """Mask of the collectives that are several point-to-point transfers in one kernel (`batch_isend_irecv`).
+
+        The kernel is launched behind the calls that describe its parts, so that nothing tells between whom they were
+        (pytorch #194693).
+        """
+        rows = self.collectives
+        word = np.array([word == "send_recv" for word in rows.words])[rows.word]
+        undescribed = self.inside_comms(np.maximum(rows.launch, 0)) < 0
+        found: np.ndarray = word & (rows.launch >= 0) & undescribed & (len(self.comms) > 0)
+        return found
+
     def issued_in(self, rows: np.ndarray) -> np.ndarray:
         """The chosen steps that issued `rows`, by the table; -1 for other steps."""
         step = self.ints("step", rows)
@@ -124,18 +164,17 @@ class RankEvents:
         at = position(self.ints("correlation", self.runtime), correlation)
         return entries(self.runtime, at, -1)
 
-    def fulfil(self, codes: np.ndarray, condition: Callable[[str], bool]) -> np.ndarray:
-        """For each of `texts` whether it fulfils `condition`, which is asked once for each that is among `codes`."""
-        fulfils = np.zeros(len(self.texts), bool)
-        for code in np.flatnonzero(np.bincount(codes)).tolist():
-            fulfils[code] = condition(self.texts[code])
-        return fulfils
+    def of_texts(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
+        """What `tell` says of each of `texts`; it is asked once for each that is the name of some of `rows`."""
+        told = np.zeros(len(self.texts), dtype)
+        for code in np.flatnonzero(np.bincount(self.name[rows])).tolist():
+            told[code] = tell(self.texts[code])
+        return told
 
-    def named(self, rows: np.ndarray, condition: Callable[[str], bool]) -> np.ndarray:
-        """Mask of those of `rows` whose name fulfils `condition`."""
-        codes = self.name[rows]
-        mask: np.ndarray = self.fulfil(codes, condition)[codes]
-        return mask
+    def told(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
+        """What `tell` says of the name of each of `rows`."""
+        found: np.ndarray = self.of_texts(rows, tell, dtype)[self.name[rows]]
+        return found
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
@@ -192,7 +231,7 @@ def read_rank(run: Run, rank: Rank, borders: dict[int, tuple[Ns, Ns]], steps: li
         gpu=gpu[ours],
         launch=launch[ours],
         sync=rows.of(inside, "sync"),
-        collectives=_collectives(table, rows.collectives(gpu[ours], inside)),
+        collectives=_collectives(table, rows.collectives(gpu[ours], inside), gpu, launch),
     )
 
 
@@ -257,13 +296,17 @@ def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) ->
     return thread, Threads(mine, ptr, roles, main, autograd)
 
 
-def _collectives(table: Table, rows: np.ndarray) -> Collectives:
-    codes, groups = table.codes("group")
+def _collectives(table: Table, rows: np.ndarray, gpu: np.ndarray, launch: np.ndarray) -> Collectives:
+    group, groups = table.codes("group")
+    word, words = table.codes("collective")
     return Collectives(
         row=rows,
-        group=codes[rows],
+        group=group[rows],
         groups=(*groups, None),
+        word=word[rows],
+        words=(*words, None),
+        launch=entries(launch, position(gpu, rows), -1),
         sequence=table.ints("coll_seq")[rows],
-        is_p2p=table.ints("is_p2p")[rows] > 0,
+        peer=table.ints("peer")[rows],
         bytes=np.maximum(table.ints("in_bytes")[rows], table.ints("out_bytes")[rows]),
     )

@@ -20,11 +20,13 @@ NODE = np.dtype(
         ("collective", np.int32),
         ("cls", np.int8),
         ("contended", np.bool_),
+        ("meets", np.bool_),
     ],
     align=True,
 )
-"""A node as in the Dfg, at its absolute recorded time; its name is packed (`names.packed`). The nodes of a lane stand
-together, in the order in which it ran them."""
+"""A node as in the Dfg, at its absolute recorded time; its name is packed (`names.packed`). `meets` tells of an arrival that
+others wait for it, of a transfer that it waits for others. The nodes of a lane stand together, in the order in which it ran
+them."""
 
 EDGE = np.dtype([("lag", np.int64), ("source", np.int32), ("target", np.int32), ("kind", np.int8)], align=True)
 """`target` starts no earlier than `lag` after `source` ends; numbers of nodes within their part."""

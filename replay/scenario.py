@@ -1,5 +1,6 @@
 """Scenarios: what each what-if term does to a graph, and when it cannot be answered."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,11 @@ from esprof.types import Ns, Rank
 MATCHED = 0.9
 """Least share of the time for which `straggler=fix` must find counterparts."""
 
+MORE, MANY = 2, 8
+"""Times as many transfers as were recorded above which what each costs beside its bytes counts, and may turn a gain into a
+loss: 35 buckets for 4 were carried out, and took 13 % longer where their bytes alone would have saved 11 %."""
+
+_SPEEDS = ("gpu", "cpu", "network", "kernel", "collective")
 _HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH)
 _NOT_YET = {
     "loader.workers": "needs the loader's reads apart from its decoding (stages), which no run holds yet",
@@ -39,54 +45,85 @@ class Scenario:
     dfg: Dfg
     note: str | None = None
     least_ns: np.ndarray | None = None
-    """What no step can be shorter than, ns, one per step of `dfg.marks`; None where only the graph bounds them."""
+    """What no step can be shorter than, ns, one per step of `dfg.marks`; None where only the graph and its busiest stream
+    bound them."""
 
 
 def apply(run: Run, dfg: Dfg, terms: tuple[Term, ...], steps: tuple[int, ...]) -> Scenario:
-    """The graph under all `terms` at once; `steps` are those that tell who is slow. Raises Declined."""
-    scenario = Scenario(dfg)
-    # Buckets are found by recorded times, before others change them; overlap hides what the others leave to hide.
-    for term in sorted(terms, key=lambda term: {"bucket_mb": 0, "overlap": 2}.get(term.target, 1)):
-        scenario = _apply_term(run, scenario, term, steps)
-    return scenario
+    """The graph under all `terms` at once, in whatever order they come; `steps` are those that tell who is slow. Raises
+    Declined."""
+    for term in terms:
+        if term.target in _NOT_YET:
+            raise Declined(_NOT_YET[term.target])
+    targets = {term.target for term in terms}
+    now = Scenario(dfg)
+    # Buckets and slow ranks are found by recorded times, before others change them.
+    if "bucket_mb" in targets:
+        now = rebucketed(run, now, {term.factor for term in terms if term.target == "bucket_mb"})
+    if "straggler" in targets:
+        mended = fix_stragglers(now.dfg, slow_ranks(dfg, steps))
+        now = replace(mended, note=_noted(now.note, mended.note))
+    if speeds := [term for term in terms if term.target in _SPEEDS]:
+        now = sped_up(run, now, speeds, dfg)
+    if "data" in targets:
+        now = replace(now, dfg=without_input_stall(now.dfg))
+    # Overlap hides what the others leave to hide.
+    return overlapped(now) if "overlap" in targets else now
 
 
-def _apply_term(run: Run, now: Scenario, term: Term, steps: tuple[int, ...]) -> Scenario:
-    if term.target in _NOT_YET:
-        raise Declined(_NOT_YET[term.target])
-    if term.target == "data":
-        return replace(now, dfg=without_input_stall(now.dfg))
-    if term.target == "straggler":
-        mended = fix_stragglers(now.dfg, slow_ranks(now.dfg, steps))
-        return replace(mended, note=_noted(now.note, mended.note))
-    if term.target == "overlap":
-        return overlapped(now)
-    if term.target == "bucket_mb":
-        return rebucketed(run, now, term.factor)
-    note = now.note
-    if term.target in ("network", "collective") and now.dfg.of(Cls.RESIDUAL).any():
-        note = _noted(note, "collectives that have no match on all their ranks stay as they were")
-    nodes = _scaled_nodes(run, now.dfg, term)
-    if term.target in ("network", "collective"):
-        return replace(now, dfg=edits.scale(now.dfg, nodes, term.factor, link_share(now.dfg)), note=note)
-    scaled = edits.scale(now.dfg, nodes, term.factor)
-    if term.target == "cpu":
-        scaled = edits.scale(scaled, _carried(now.dfg, _ranks(run, term), term.factor), term.factor, 1 - link_share(now.dfg))
-    return replace(now, dfg=scaled, note=note)
+def sped_up(run: Run, now: Scenario, terms: Sequence[Term], recorded: Dfg) -> Scenario:
+    """Work, links and CPUs as many times as fast as all these terms say together; `recorded` is the graph before any edit.
+
+    Of a transfer between CPUs, `network=` speeds up what the link takes, and `cpu=` the rest.
+    """
+    dfg, note = now.dfg, now.note
+    work, link, cpu = (np.ones(dfg.nodes) for _ in range(3))
+    for term in sorted(terms, key=lambda term: term.text):  # Products of floats depend on their order.
+        nodes = _scaled_nodes(run, dfg, term)
+        (link if term.target == "network" else work)[nodes] *= term.factor
+        if term.target == "cpu":
+            cpu[np.isin(dfg.rank, _ranks(run, term))] *= term.factor
+        if term.target in ("network", "collective") and dfg.of(Cls.RESIDUAL).any():
+            note = _noted(note, "collectives that have no match on all their ranks stay as they were")
+    share = link_share(dfg, recorded)
+    speed = work / (share / link + (1 - share) / _slowest(dfg, cpu))
+    return replace(now, dfg=edits.scale(dfg, speed != 1.0, speed), note=note)
+
+
+def _slowest(dfg: Dfg, cpu: np.ndarray) -> np.ndarray:
+    """How many times as fast the CPUs behind each node are: of a transfer between CPUs, the slowest of its ranks."""
+    transfers = np.flatnonzero(dfg.on("comm") & (dfg.collective >= 0))
+    of_number = np.full(int(dfg.collective.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(of_number, dfg.collective[transfers], cpu[transfers])
+    slowest = cpu.copy()
+    slowest[transfers] = of_number[dfg.collective[transfers]]
+    return slowest
 
 
 def _noted(*notes: str | None) -> str | None:
     return "; ".join(dict.fromkeys(filter(None, notes))) or None
 
 
-def rebucketed(run: Run, now: Scenario, bucket_mb: float) -> Scenario:
-    """DDP with other gradient buckets."""
+def rebucketed(run: Run, now: Scenario, sizes: set[float]) -> Scenario:
+    """DDP with other gradient buckets, of one size in MiB."""
+    if len(sizes) > 1:
+        raise Declined("buckets cannot have two sizes at once")
     if now.dfg.has_gpu():
         raise Declined("gradient buckets are told apart on CPUs (gloo) only so far")
+    (size,) = sizes
     try:
-        return replace(now, dfg=rebucket(run, now.dfg, bucket_mb))
+        changed = rebucket(run, now.dfg, size)
     except NotBuckets as reason:
         raise Declined(f"these are no gradient buckets that can be told apart: {reason}") from reason
+    more = _transfers(changed) / _transfers(now.dfg)
+    if more > MANY:
+        raise Declined(f"{more:.0f} times as many transfers: what each costs beside its bytes is not known")
+    note = "what a transfer costs beside its bytes is not counted" if more > MORE else None
+    return replace(now, dfg=changed, note=_noted(now.note, note))
+
+
+def _transfers(dfg: Dfg) -> int:
+    return int(np.count_nonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION)))
 
 
 def overlapped(now: Scenario) -> Scenario:
@@ -95,10 +132,13 @@ def overlapped(now: Scenario) -> Scenario:
     transfers = now.dfg.of(Cls.COMMUNICATION)
     if not transfers.any():
         raise Declined("no communication was recorded in these steps")
+    before = replay(now.dfg)
+    # Transfers may reach into the next step: even so none gets longer than it was.
+    most = np.maximum(before.step_ns(), before.busiest_stream_ns())
     return replace(
         now,
         dfg=edits.shorten(now.dfg, transfers, 0),
-        least_ns=replay(now.dfg).transfer_ns(),
+        least_ns=np.minimum(before.transfer_ns(), most),
         note=_noted(now.note, "a bound: no transfer is waited for"),
     )
 
@@ -135,14 +175,6 @@ def _gpu_work(dfg: Dfg) -> np.ndarray:
 
 def _cpu_work(dfg: Dfg) -> np.ndarray:
     mask: np.ndarray = dfg.on("cpu") & dfg.of(*_HOST_WORK)
-    return mask
-
-
-def _carried(dfg: Dfg, ranks: list[Rank], factor: float) -> np.ndarray:
-    """Mask of the transfers between CPUs that a speed-up of these ranks changes: one is as slow as its slowest rank."""
-    transfers = dfg.on("comm") & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
-    changed, others = (dfg.collective[transfers & np.isin(dfg.rank, ranks, invert=i)] for i in (False, True))
-    mask: np.ndarray = transfers & np.isin(dfg.collective, np.setdiff1d(changed, others) if factor > 1 else changed)
     return mask
 
 
@@ -239,8 +271,9 @@ def _no_slower(dfg: Dfg, after_ns: np.ndarray, ranks: list[Rank]) -> np.ndarray:
     mask = np.zeros(dfg.nodes, bool)
     for rank in ranks:
         nodes = np.flatnonzero((dfg.rank == rank) & (dfg.step >= 0))
-        change = np.bincount(dfg.step[nodes], weights=(after_ns - dfg.dur_ns)[nodes])
-        mask[nodes] = change[dfg.step[nodes]] > 0
+        _, step = np.unique(dfg.step[nodes], return_inverse=True)
+        change = np.bincount(step, weights=(after_ns - dfg.dur_ns)[nodes])
+        mask[nodes] = change[step] > 0
     return mask
 
 

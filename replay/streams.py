@@ -8,7 +8,7 @@ from esprof.compiled import compiled
 from esprof.replay import rules
 from esprof.replay.dfg import Edge
 from esprof.replay.gpu import GpuWork
-from esprof.replay.lookup import Sequences, entries, position
+from esprof.replay.lookup import entries, position
 from esprof.replay.records import edges_of
 
 _LOOK_BACK = 4
@@ -22,7 +22,7 @@ def stream_waits(gpu: GpuWork, counts: Counter[str]) -> np.ndarray:
     NCCL sets up behind its own launch are its own business.
     """
     events = gpu.events
-    rows = events.runtime[events.named(events.runtime, lambda name: name.endswith("StreamWaitEvent"))]
+    rows = events.runtime[events.told(events.runtime, lambda name: name.endswith("StreamWaitEvent"))]
     is_recorded = events.record_of[rows] >= 0
     recorded, unrecorded = rows[is_recorded], rows[~is_recorded]
     likely = unrecorded[~_behind_own_launch(gpu, unrecorded)]
@@ -62,16 +62,7 @@ def _likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarra
 def _behind_own_launch(gpu: GpuWork, rows: np.ndarray) -> np.ndarray:
     """Mask of the calls that stand inside a collective's CPU call, behind the launch of that collective."""
     events = gpu.events
-    calls = events.threads.row[events.named(events.threads.row, lambda name: name == "record_param_comms")]
-    by_thread = Sequences(events.thread[calls], events.start[calls], events.begin)
-    last = by_thread.last(events.thread[rows], events.start[rows])
-    around = np.full(len(rows), -1)
-    for back in range(3):  # calls may nest
-        call = calls[np.maximum(last - back, 0)] if len(calls) else np.zeros(len(rows), np.int64)
-        is_open = (
-            (last >= back) & (events.thread[call] == events.thread[rows]) & (events.end[call] >= events.start[rows])
-        )
-        around = np.where(is_open, call, around)
+    around = events.inside_comms(rows)
     launched = gpu.by_thread.last(events.thread[rows], events.start[rows])
     behind: np.ndarray = (around >= 0) & (launched >= 0) & (gpu.launched[launched] >= events.start[around])
     return behind
@@ -80,10 +71,11 @@ def _behind_own_launch(gpu: GpuWork, rows: np.ndarray) -> np.ndarray:
 def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Find a reason for kernels that start late: another stream's kernel that just ended, or a GPU that others filled.
 
+    All kernels of a CUDA graph are launched at once: one that does not run as soon as its stream is free has a reason.
     Returns edges to the former; marks the latter as contended in `nodes`. `edges` are those that are known so far.
     """
     since = _ready(nodes, edges)[gpu.first]
-    late = np.flatnonzero(gpu.start - since > rules.LATE_KERNEL)
+    late = np.flatnonzero(gpu.start - since > np.where(gpu.in_graph, rules.STREAM_GAP, rules.LATE_KERNEL))
     cause = _just_ended(gpu, late)
     follows = (cause >= 0) & (gpu.start[late] - gpu.end[cause] <= rules.FOLLOWS)
     others = late[~follows]

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.replay.collectives import Met
 from esprof.replay.dfg import Cls
 from esprof.replay.lookup import entries
+from esprof.replay.meetings import Met
 from esprof.replay.names import Form, packed
 from esprof.replay.rank_events import RankEvents
 from esprof.replay.records import Place, nodes_of
@@ -28,8 +28,9 @@ def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, 
     lies between arrival and join is waiting (docs/replay.md §2; Lumos, MLSys 2025). An unmatched one stays whole: how much
     of it was waiting for a peer nobody knows, so with peers it counts as unexplained.
     """
-    call = np.searchsorted(events.collectives.row, rows)
-    call = np.where(entries(events.collectives.row, call, -1) == rows, call, -1)
+    calls = events.collectives.row
+    call = np.minimum(np.searchsorted(calls, rows), len(calls) - 1)
+    call = np.where(entries(calls, call, -1) == rows, call, -1)
     number = entries(met.number, call, -1)
     matched = number >= 0
     unexplained = entries(met.shared, call, False) & ~matched
@@ -50,6 +51,7 @@ def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, 
         step=events.issued_in(rows)[of],
         event=np.where(is_arrival, -1, rows[of]),
         collective=number[of],
+        meets=np.where(is_arrival, entries(met.awaited, call, False)[of], entries(met.waits, call, False)[of]),
         cls=np.where(is_arrival, Cls.WAIT, cls[of]),
     )
     return Placed(nodes, place.node + last - matched, place.node + last)

@@ -1,6 +1,5 @@
 """What calls of the GPU's runtime waited for: by the profiler's records, by the launch queue, and by time."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +27,9 @@ class Causes:
         return Causes(*(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
+_NO_CAUSES = Causes(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int8))
+
+
 def _causes(row: np.ndarray, work: np.ndarray, kind: Edge) -> Causes:
     known = work >= 0
     return Causes(row[known], work[known], np.full(int(known.sum()), kind, np.int8))
@@ -42,14 +44,8 @@ class RuntimeCalls:
     end: np.ndarray
     launched: np.ndarray
     """The first GPU work that it launched; -1 for none."""
-    allocates: np.ndarray
-    synchronizes: np.ndarray
-    copies: np.ndarray
-    frees: np.ndarray
-    of_device: np.ndarray
-    """bool: concerns all streams."""
-    hides_wait: np.ndarray
-    """bool: of a kind before which the profiler leaves waits out."""
+    of: np.ndarray
+    """Of which kind it is (`rules.CALL_TRAITS`)."""
 
     @property
     def is_long(self) -> np.ndarray:
@@ -59,7 +55,7 @@ class RuntimeCalls:
     def waits(self, causes: Causes) -> np.ndarray:
         """Mask of the calls that waited: for one of `causes`, or long, and nothing tells for what."""
         known = np.isin(self.row, causes.row)
-        waits: np.ndarray = known | (self.synchronizes & self.is_long & ~self.allocates)
+        waits: np.ndarray = known | (self.of["synchronizes"] & self.is_long & ~self.of["allocates"])
         return waits
 
 
@@ -67,33 +63,24 @@ def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
     """The runtime calls of a rank."""
     events = gpu.events
     rows = events.threads.row[events.of_kind(events.threads.row, "runtime")]
-
-    def named(condition: Callable[[str], object]) -> np.ndarray:
-        return events.named(rows, lambda name: bool(condition(rules.call_name(name))))
-
     return RuntimeCalls(
         row=rows,
         start=events.start[rows],
         end=np.minimum(events.end[rows], events.finish),
         launched=gpu.launched_by[rows],
-        allocates=named(rules.ALLOCATOR.match),
-        synchronizes=named(rules.SYNCHRONIZE.search),
-        copies=named(lambda call: call.startswith("memcpy")),
-        frees=named(lambda call: call == "free"),
-        of_device=named(lambda call: "device" in call),
-        hides_wait=named(rules.HIDES_WAIT.match),
+        of=events.told(rows, rules.call_traits, rules.CALL_TRAITS),
     )
 
 
 def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     """The GPU work that calls waited for. None for a call that did not block, and where nothing tells."""
-    recorded = calls.synchronizes & (gpu.events.record_of[calls.row] >= 0)
+    recorded = calls.of["synchronizes"] & (gpu.events.record_of[calls.row] >= 0)
     blocked = calls.is_long & ~recorded
     room = gpu.makes_room[calls.row]
     for_room = blocked & (room >= 0) & _just_before(gpu.end_of(room), calls.end)
-    copy = blocked & ~for_room & calls.copies & (calls.launched >= 0)
+    copy = blocked & ~for_room & calls.of["copies"] & (calls.launched >= 0)
     for_copy = copy & _just_before(gpu.end_of(calls.launched), calls.end)
-    unknown = blocked & ~for_room & ~copy & (calls.synchronizes | calls.frees)
+    unknown = blocked & ~for_room & ~copy & (calls.of["synchronizes"] | calls.of["frees"])
     return (
         _recorded(gpu, calls.row[recorded])
         + _causes(calls.row[for_room], room[for_room], Edge.WAIT)
@@ -104,6 +91,8 @@ def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
 
 def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
     """What recorded synchronisations wait for: an event's kernel, a stream's last, or the last of every stream."""
+    if not len(row):
+        return _NO_CAUSES
     events, record = gpu.events, gpu.events.record_of[row]
     start = events.start[row]
     source = events.runtime_of(events.ints("sync_correlation", record))
@@ -121,19 +110,21 @@ def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     """What calls without record waited for: of the work launched before that ended inside the call, the one that ended as
     it returned. Else the last, if the call waits for all streams or only one is left to wait for; of `cudaFree`, which
     takes long by itself, nothing is known then."""
+    if not len(at):
+        return _NO_CAUSES
     start, end = calls.start[at], calls.end[at]
     last = gpu.last_per_stream(start)
     ends = gpu.end_of(last)
     ended = (ends > start[:, None]) & (ends <= end[:, None] + rules.SYNC_EARLY)
     near = _least(last, np.where(ended, _distance(ends, end), _FAR))
-    by_definition = ~calls.frees[at] & (calls.of_device[at] | (ended.sum(axis=1) == 1))
+    by_definition = ~calls.of["frees"][at] & (calls.of["whole_device"][at] | (ended.sum(axis=1) == 1))
     latest = _least(last, np.where(ended & by_definition[:, None], -ends, _FAR))
     return _causes(calls.row[at], np.where(near >= 0, near, latest), Edge.INFERRED)
 
 
 def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     """The GPU work whose end may have ended a silence before calls that hide a wait (docs/replay.md §1.5)."""
-    at = np.flatnonzero(calls.hides_wait)
+    at = np.flatnonzero(calls.of["hides_wait"])
     last = gpu.last_per_stream(calls.start[at])
     near = _least(last, _distance(gpu.end_of(last), calls.start[at]))
     return _causes(calls.row[at], near, Edge.INFERRED)

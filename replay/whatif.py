@@ -71,7 +71,7 @@ class Oracle:
         gained more than they did, so it counts as no change; and the other way round.
         """
         steps: np.ndarray = self.measured_ns * (self._cost(scenario) / self._base)
-        if scenario.least_ns is None and scenario.dfg.nodes == self.dfg.nodes:
+        if scenario.least_ns is None and scenario.dfg.pred_idx is self.dfg.pred_idx:
             change = scenario.dfg.dur_ns - self.dfg.dur_ns
             against = (change <= 0).all() if steps.mean() > self.step_ns else (change >= 0).all()
             return self.measured_ns.astype(np.float64) if against else steps
@@ -97,9 +97,6 @@ class Oracle:
             return WhatIf(spec=spec, answered=False, reason=str(reason))
         steps = self.price(scenario)
         predicted, margin = float(steps.mean()), self._margin(steps)
-        note = scenario.note
-        if len(steps) == 1:
-            note = "; ".join(filter(None, [note, "one step: its spread is unknown"]))
         return WhatIf(
             spec=spec,
             answered=True,
@@ -107,15 +104,24 @@ class Oracle:
             speedup=round(self.step_ns / predicted, 4) if predicted else None,
             low_us=us(max(0.0, predicted - margin)),
             high_us=us(predicted + margin),
-            note=note,
+            note="; ".join(filter(None, [scenario.note, self._untold])) or None,
         )
+
+    @cached_property
+    def _untold(self) -> str | None:
+        """What the interval should hold and cannot, for want of steps."""
+        if len(self.kept) == 1:
+            return "one step: its spread is unknown"
+        too_few = mean_error(self.prediction) is None
+        return "too few steps: the error of unseen ones is unknown" if too_few else None
 
     def _cost(self, scenario: Scenario) -> np.ndarray:
         """Replayed duration (ns) of each steady step, no shorter than its busiest stream needs, and no shorter on average
         than the GPUs take to get on, beyond the backlog that they build up as it is."""
         timeline = replay(scenario.dfg)
-        least = timeline.busiest_stream_ns() if scenario.least_ns is None else scenario.least_ns
-        steps = np.maximum(timeline.step_ns(), least)[self.kept]
+        steps = np.maximum(timeline.step_ns(), timeline.busiest_stream_ns())[self.kept]
+        if scenario.least_ns is not None:
+            steps = np.maximum(steps, scenario.least_ns[self.kept])
         behind = self._backlog_ns(timeline) - max(0.0, self._usual_backlog_ns)
         missing = behind - float((steps - timeline.step_ns()[self.kept]).sum())
         lengths: np.ndarray = np.maximum(steps + max(0.0, missing) / len(steps), 1)

@@ -31,6 +31,7 @@ class Args(msgspec.Struct, omit_defaults=True):
     dtype: str | None = None
     group_ranks: list[int] | str | None = msgspec.field(name="Process Group Ranks", default=None)
     sequence_in_group: int | None = msgspec.field(name="Seq", default=None)
+    source_rank: int | None = msgspec.field(name="Src Rank", default=None)
     target_rank: int | None = msgspec.field(name="Dst Rank", default=None)
     wait_stream: int | None = msgspec.field(name="wait_on_stream", default=None)
     wait_correlation: int | None = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
@@ -122,11 +123,13 @@ def run_of(
     stages: dict[int, Sequence[dict[str, Any]]] | None = None,
     stacks: dict[int, Sequence[dict[str, Any]]] | None = None,
     hosts: dict[int, str] | None = None,
+    subgroups: Sequence[tuple[int, ...]] = (),
 ) -> Run:
-    """A Run of these rows, by rank. All ranks are on one host unless `hosts` says otherwise."""
+    """A Run of these rows, by rank. All ranks are on one host unless `hosts` says otherwise, and in one process group; some
+    in `subgroups` too."""
     world = world or len(ranks)
-    whole = Group(name=group_name(range(world)), ranks=tuple(range(world)))
-    groups = {"0": whole} if world > 1 else {}
+    everybody = [tuple(range(world)), *subgroups] if world > 1 else []
+    groups = {str(number): Group(name=group_name(some), ranks=some) for number, some in enumerate(everybody)}
     tables: dict[tuple[str, int], Table] = {}
     for rank, rows in ranks.items():
         tables["events", rank] = events_of(rows, groups)

@@ -246,7 +246,7 @@ def test_clocks_of_two_hosts_are_brought_together():
         for n in range(1, 4):
             rows += gloo(30_000 + late + n, 44_000 + late + n * 100, 44_050 + late + n * 100, tid=20 + n)
     built = build_counted(run_of(more, hosts={0: "a", 1: "b"}))
-    shifts = {rank: offset.shift_ns for rank, offset in built.offsets.items()}
+    shifts = {rank: built.clocks.shift_ns(rank) for rank in (0, 1)}
     assert shifts[0] - shifts[1] == 20 * MS
     assert replay(built.dfg).step_ns().tolist() == [50 * MS]
 
@@ -260,3 +260,26 @@ def test_ranks_without_a_common_step_are_an_error():
 def test_the_longest_unbroken_stretch_of_common_steps_counts():
     rows = [row for n in (1, 2, 5, 6, 7) for row in (step(n, n * 10, n * 10 + 10), op("a", n * 10, 10))]
     assert common_steps(run_of({0: rows})) == [5, 6, 7]
+
+
+def test_what_nothing_ever_waits_for_costs_nothing_and_is_swept_up_by_the_next_wait():
+    """A hundred all-reduces that end while the thread works; then a backward pass, behind which DDP waits for all."""
+    rows = [step(1, 0, 40_000), op("a", 0, 1_000)]
+    for n in range(100):
+        at = 1_000 + 100.0 * n
+        rows += [*gloo(at, at + 10, at + 60), op("b", at + 5, 95)]
+    rows += [op("autograd::engine::evaluate_function: B", 11_000, 9_000), op("optimizer", 30_000, 10_000)]
+    dfg = build(run_of({0: rows, 1: rows}))
+    waiting = node(dfg, 0, "wait for collectives")
+    sources = dfg.pred_idx[dfg.pred_ptr[waiting] : dfg.pred_ptr[waiting + 1]]
+    assert sum(dfg.label(int(source)) == "gloo:all_reduce" for source in sources) == 100
+
+
+def test_a_batch_of_before_the_window_makes_room_for_the_next_all_the_same():
+    case = loading(worker_rows=True)
+    early = stage("fetch", 0, -50_000, -20_000, prefetch=1)
+    stages = [early if row["what"] == "fetch" and row["batch"] == 0 else row for row in case["stages"][0]]
+    dfg = build(run_of(case["ranks"], stages={0: stages}))
+    (made,) = [n for n in range(dfg.nodes) if dfg.label(n) == "make batch"]
+    sources = dfg.pred_idx[dfg.pred_ptr[made] : dfg.pred_ptr[made + 1]]
+    assert [dfg.cls[source] for source in sources] == [Cls.DATA]

@@ -1,5 +1,7 @@
 """Graphs of GPU jobs: launches, streams, synchronisation, NCCL; each rule on a few events, expected times by hand."""
 
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,8 @@ from esprof.analyzers import diagnose_run
 from esprof.replay import replay_run
 from esprof.replay.build import build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.edits import scale
+from esprof.replay.rules import Rules
 from esprof.replay.timeline import replay, strict
 from esprof.replay.whatif import what_if
 from tests.graphcase import BACKWARD, Args, Row, call, kernel, launched, nccl_ranks, op, run_of, step
@@ -365,7 +369,7 @@ def test_point_to_point_transfers_are_counted_apart():
     ]
     replayed = replay_run(run_of({0: rows, 1: rows}))
     assert replayed.built.counts["collectives"] == 0
-    assert "p2p-unmatched" in [warning.code for warning in replayed.warnings]
+    assert "collectives-unmatched" in [warning.code for warning in replayed.warnings]
 
 
 def test_a_faster_host_is_bound_by_the_gpus_own_pace():
@@ -404,3 +408,120 @@ def test_allocator_calls_are_a_class_of_their_own():
     rows = [step(1, 0, 500), op("aten::empty", 0, 300), call("cudaMalloc", 10, 200, 5), op("aten::add", 300, 200)]
     dfg = build(run_of({0: [*rows, *launched("k", 310, 330, 20, 8)]}))
     assert dfg.cls[node(dfg, "cudaMalloc")] == Cls.ALLOCATOR
+
+
+def graph_launch(kernels: list[tuple[str, float, float, int]], until: float = 1000) -> list[Row]:
+    """One launch of a CUDA graph at 10 µs; its kernels are (name, start, duration, stream)."""
+    rows = [step(1, 0, until), op("aten::mm", 0, 50), call("cudaGraphLaunch", 10, 20, 1)]
+    return [*rows, *(kernel(name, start, dur, 1, stream) for name, start, dur, stream in kernels)]
+
+
+def test_the_launch_of_a_cuda_graph_fans_out_to_its_kernels_in_stream_order():
+    rows = graph_launch([("a", 30, 100, 7), ("b", 31, 200, 20), ("c", 131, 50, 7), ("d", 232, 10, 20)])
+    dfg = build(run_of({0: rows}))
+    assert all(Edge.LAUNCH in reasons(dfg, node(dfg, name)).values() for name in "abcd")
+    assert reasons(dfg, node(dfg, "c"))["a"] == Edge.LANE
+    assert reasons(dfg, node(dfg, "d"))["b"] == Edge.LANE
+    built = build_counted(run_of({0: rows}))
+    assert (built.counts["kernels"], built.counts["launches_without_kernel"]) == (4, 0)
+
+
+def test_nodes_of_a_cuda_graph_depend_on_one_another_across_streams():
+    """Ten kernels of 10 µs that take turns on two streams: each waits for the one before, if only for 10 µs."""
+    turns = [(f"k{n}", 30 + 11.0 * n, 10, (7, 20)[n % 2]) for n in range(10)]
+    dfg = build(run_of({0: graph_launch(turns)}))
+    for n in range(1, 10):
+        assert reasons(dfg, node(dfg, f"k{n}"))[f"k{n - 1}"] == Edge.INFERRED
+    assert replay(strict(dfg)).end_ns[node(dfg, "k9")] == (30 + 11 * 9 + 10) * US
+    faster = replay(strict(scale(dfg, dfg.on("stream"), 2.0)))
+    assert faster.end_ns[node(dfg, "k9")] == (30 + 10 * 5 + 9) * US
+
+
+def test_a_cuda_graph_takes_one_place_in_the_launch_queue():
+    kernels = [("k", 30 + 2.0 * n, 2, 7) for n in range(1200)]
+    rows = [*graph_launch(kernels, until=5000), *launched("after", 100, 2430, 10, 2)]
+    dfg = build(run_of({0: rows}))
+    assert Edge.WAIT not in reasons(dfg, node(dfg, "cudaLaunchKernel after")).values()
+
+
+def sync_record(name: str, at: float, correlation: int, stream: int, **args: int) -> Row:
+    arguments = Args(correlation=correlation, stream=stream, device=0, **args)
+    return Row(ph="X", cat="cuda_sync", name=name, pid=0, tid=stream, ts=at, dur=0, args=arguments)
+
+
+def two_streams(sync: str, correlation: int, until: float) -> list[Row]:
+    """Kernels on two streams, and a synchronisation from 60 µs on."""
+    return [
+        step(1, 0, 1000),
+        op("aten::mm", 0, 60),
+        *launched("short", 10, 20, 200, 1, stream=7),
+        *launched("long", 30, 40, 500, 2, stream=20),
+        call(sync, 60, until - 60, correlation),
+        op("aten::add", until, 1000 - until),
+    ]
+
+
+def test_a_recorded_stream_synchronisation_waits_for_that_stream_however_late_it_returns():
+    rows = [*two_streams("cudaStreamSynchronize", 9, 700), sync_record("Stream Sync", 60, 9, 7)]
+    why = reasons(dfg := build(run_of({0: rows})), node(dfg, "cudaStreamSynchronize"))
+    assert why.get("short") == Edge.SYNC
+    assert "long" not in why
+
+
+def test_a_recorded_context_synchronisation_names_no_stream_and_waits_for_all():
+    rows = [*two_streams("cudaDeviceSynchronize", 9, 550), sync_record("Context Sync", 60, 9, -1)]
+    built = build_counted(run_of({0: rows}))
+    why = reasons(built.dfg, node(built.dfg, "cudaDeviceSynchronize"))
+    assert (why["short"], why["long"]) == (Edge.SYNC, Edge.SYNC)
+    assert (built.counts["waits_recorded"], built.counts["waits_inferred"]) == (1, 0)
+    assert {lane.role for lane in built.dfg.lanes} == {"main", "stream 7", "stream 20"}
+
+
+def test_silence_before_a_cuda_free_that_ends_with_a_kernel_was_a_wait():
+    rows = [
+        step(1, 0, 3000),
+        *launched("gemm", 10, 20, 2000, 1),
+        op("aten::add", 20, 10),
+        call("cudaFree", 2040, 300, 3),
+        op("aten::add", 2400, 600),
+    ]
+    dfg = build(run_of({0: rows}))
+    assert reasons(dfg, node(dfg, "wait before the next call"))["gemm"] == Edge.INFERRED
+    assert dfg.dur_ns[node(dfg, "cudaFree")] == 300 * US
+
+
+def test_a_launch_without_a_kernel_is_counted():
+    rows = [*synced(), call("cudaLaunchKernel", 1020, 5, 77)]
+    assert build_counted(run_of({0: rows})).counts["launches_without_kernel"] == 1
+
+
+def test_without_a_rule_its_edges_are_not_there():
+    rows = [
+        step(1, 0, 1000),
+        *launched("first", 10, 20, 300, 1, stream=7),
+        call("cudaStreamWaitEvent", 30, 2, 40),
+        *launched("other", 40, 325, 50, 3, stream=20),
+        call("cudaStreamSynchronize", 100, 285, 4),
+        op("aten::add", 385, 615),
+    ]
+    run = run_of({0: rows})
+    plain, unsynced, unwaited = (
+        build(run, rules=r) for r in (Rules(), Rules(inferred_syncs=False), Rules(stream_waits=False))
+    )
+    assert reasons(plain, node(plain, "cudaStreamSynchronize"))["other"] == Edge.INFERRED
+    assert "other" not in reasons(unsynced, node(unsynced, "cudaStreamSynchronize"))
+    assert reasons(plain, node(plain, "other"))["first"] == Edge.WAIT
+    assert "first" not in reasons(unwaited, node(unwaited, "other"))
+    alone = build(run_of(nccl_ranks()), rules=Rules(rendezvous=False))
+    assert alone.dur_ns[node(alone, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")] == 350 * US
+
+
+@pytest.mark.parametrize("executor", [ThreadPoolExecutor, ProcessPoolExecutor])
+def test_ranks_may_be_built_side_by_side(executor):
+    run = run_of(nccl_ranks())
+    alone = build(run)
+    with executor(2) as several:
+        together = build(run, executor=several)
+    assert together.names == alone.names
+    for column in ("recorded_ns", "dur_ns", "residual_ns", "key", "pred_idx", "pred_lag"):
+        assert np.array_equal(getattr(together, column), getattr(alone, column))

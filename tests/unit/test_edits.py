@@ -7,7 +7,7 @@ from esprof.replay import edits
 from esprof.replay.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.timeline import replay
-from tests.graphcase import ddp_rank, launched, op, run_of, step
+from tests.graphcase import ddp_rank, gloo, launched, op, run_of, step
 
 MS = 1_000_000
 
@@ -92,6 +92,38 @@ def test_insert_on_the_cpu_delays_a_launch_behind_it():
     timeline = replay(slower)
     assert timeline.start_ns[node(slower, "k2")] >= MS
     assert timeline.start_ns[node(slower, "k1")] < MS
+
+
+def test_insert_on_a_link_delays_both_that_follow():
+    """What comes next on the link, and the thread that came with the transfer: to its next collective."""
+    rows = [step(1, 0, 60_000), op("forward", 0, 10_000), op("optimizer", 40_000, 20_000)]
+    rows += [*gloo(9_000, 9_100, 20_000), *gloo(9_500, 20_100, 30_000)]
+    dfg = build(run_of({0: rows, 1: rows}))
+    mine = np.flatnonzero((dfg.rank == 0) & (dfg.collective >= 0))
+    first, arrival = mine[1], mine[2]
+    assert (dfg.cls[first], dfg.cls[arrival]) == (Cls.COMMUNICATION, Cls.WAIT)
+    longer = edits.insert(dfg, [first], "unpack", Cls.CPU, [5 * MS])
+    begin = replay(longer).start_ns[
+        longer.of(Cls.WAIT, Cls.COMMUNICATION) & (longer.rank == 0) & (longer.collective >= 0)
+    ]
+    assert (begin / MS).tolist() == [9.1, 9.1, 25.1, 25.1]  # it takes 0.1 ms to come
+
+
+def test_remove_leaves_the_borders_of_steps():
+    """A border inside an operation is marked by the node before it."""
+    rows = [step(1, 0, 30_000), op("a", 0, 10_000), op("b", 10_000, 20_000)]
+    dfg = build(run_of({0: rows}))
+    without = edits.remove(dfg, np.arange(dfg.nodes))
+    assert without.nodes == 2
+    assert replay(without).step_ns().tolist() == [0]
+
+
+def test_relane_lets_the_neighbours_close_up():
+    rows = [step(1, 0, 60_000), op("a", 0, 10_000), op("b", 10_000, 20_000), op("c", 30_000, 30_000)]
+    dfg = build(run_of({0: [*rows, op("other", 0, 5, tid=77)]}))
+    apart = edits.relane(dfg, [node(dfg, "b")], int(dfg.lane[node(dfg, "other")]))
+    assert end_ms(apart, "c") == 40
+    assert end_ms(apart, "b") == 30  # nothing else says when it can begin
 
 
 def test_relane_lets_two_kernels_run_at_once():
