@@ -1,6 +1,6 @@
 """A job made up for measuring the engine: its size is free, its shape that of data-parallel training on GPUs."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -65,10 +65,8 @@ def _dfg(
         "dur_ns": dur,
         "residual_ns": zeros,
         "recorded_ns": zeros,
-        "release_ns": zeros,
         "contended": np.zeros(nodes, bool),
         "lane": lane,
-        "rank": lane // 4,
         "step": np.zeros(nodes, np.int32),
         "cls": cls,
         "name": np.zeros(nodes, np.int32),
@@ -81,13 +79,12 @@ def _dfg(
         "pred_lag": np.where(kind == Edge.LAUNCH, _LAUNCH_NS, 0).astype(np.int32),
         "pred_kind": kind,
     }
-    known = {field.name for field in fields(Dfg)}
     kinds = ("cpu", "stream", "comm", "comm")
     dfg = Dfg(
         t0_ns=0,
         names=("node",),
         lanes=tuple(Lane(worker, kind, str(number)) for worker in range(workers) for number, kind in enumerate(kinds)),
         marks=StepMarks((0,), (0,), np.array([[0]]), np.array([[nodes - 1]])),
-        **{name: column for name, column in columns.items() if name in known},
+        **columns,
     )
     return replace(dfg, recorded_ns=engine.run(dfg, dfg.dur_ns, dfg.residual_ns)[0])

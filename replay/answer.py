@@ -137,9 +137,9 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     strict_error_pct: float
     """Error of the whole span when residuals are dropped."""
     explained_pct: float
-    known_error_pct: float
+    known_error_pct: float | None
     """Error known for this very run: of the steps that a fit has not seen (mean), or of the replay without residuals,
-    whichever is worse. Every what-if's interval holds it."""
+    whichever is worse. Every what-if's interval holds it. None where too few steps were recorded to hold any back."""
     prediction: Prediction
     critical_path: CriticalPath
     what_if: tuple[WhatIf, ...]

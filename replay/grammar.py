@@ -13,7 +13,7 @@ KNOWN = (
     "cache=0.5", "bucket_mb=50", "compress=powersgd:4", "assign=plan.json",
 )  # fmt: skip
 _LEAST, _MOST = 1e-3, 1e6
-_SCOPED = re.compile(r"^(?:rank(?P<rank>\d+)|device\[(?P<device>.+)\])\.(?P<what>gpu|cpu)$")
+_SCOPED = re.compile(r"^(?:rank(?P<rank>\d{1,9})|device\[(?P<device>.+)\])\.(?P<what>gpu|cpu)$")
 _PATTERN = re.compile(r"^(?P<what>kernel|collective)\[(?P<pattern>.+)\]$")
 
 
@@ -101,7 +101,7 @@ def _positive(text: str, value: str) -> float:
 def _regex(text: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"{text!r}: {pattern!r} is not a regular expression ({error})") from error
 
 

@@ -19,6 +19,11 @@ MAX_ERROR_PCT = 10.0
 """A graph whose own error on the run is above this answers no what-if, unless the caller allows more."""
 
 
+CARRIED_OUT = 0.05
+"""Relative error that what-ifs had when they were carried out, at the 90th percentile (docs/accuracy.md): how unseen steps
+come out says nothing of how well a change is modelled, so no interval of a change is narrower."""
+
+
 @dataclass(frozen=True)
 class Oracle:
     """Prices scenarios on one graph. `kept` are the positions of the steady steps in `dfg.marks.steps`; `measured_ns` is
@@ -53,6 +58,11 @@ class Oracle:
         """Relative error known for this very run, never negative: of the mean of the steps that a fit has not seen, or of
         the replay without residuals, whichever is worse."""
         return max(abs(self.strict_error), abs(mean_error(self.prediction) or 0.0))
+
+    @property
+    def known_error(self) -> float | None:
+        """`error`, or None where too few steps were recorded to hold any back: nothing but self-replay is known then."""
+        return None if mean_error(self.prediction) is None else self.error
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -137,9 +147,12 @@ class Oracle:
         return float(progress[self.kept].sum() - timeline.step_ns()[self.kept].sum()) if progress.any() else 0.0
 
     def _margin(self, steps: np.ndarray) -> float:
-        """Two standard errors of the mean over steps, and the error known for this run, added as independent."""
+        """Two standard errors of the mean over steps, and the error known for this run or for changes as such, whichever
+        is more, added as independent."""
         spread = float(steps.std(ddof=1) / np.sqrt(len(steps))) if len(steps) > 1 else 0.0
-        return 2 * float(np.hypot(spread, self.error * steps.mean() / 2))
+        changed = not np.array_equal(steps, self.measured_ns)
+        error = max(self.error, CARRIED_OUT if changed else 0.0)
+        return 2 * float(np.hypot(spread, error * steps.mean() / 2))
 
 
 def what_if(run: Run, dfg: Dfg, scenarios: Sequence[str]) -> list[WhatIf]:

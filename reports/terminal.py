@@ -209,7 +209,8 @@ def _breakdown(answer: Diagnosis) -> Table:
 
 def _what_ifs(answer: ReplayAnswer) -> Table:
     table = _table("scenario", ">predicted", ">interval", ">speed-up", ">known error", "note")
-    error = f"± {units.pct(answer.known_error_pct)}"
+    known = answer.known_error_pct
+    error = units.UNKNOWN if known is None else f"± {units.pct(known)}"
     for scenario in answer.what_if:
         if scenario.answered:
             interval = f"{units.ms(scenario.low_us)} … {units.ms(scenario.high_us)}"

@@ -152,6 +152,8 @@ class Bed:
 
         There is no agent beside the worker, which would take from the host's CPU quota.
         """
+        if not self.hosts:
+            raise UsageError("the bed has no host to run on", remedy="Add one (Bed.add).")
         port = str(next(self._ports))
         first = next(iter(self.hosts.values()))
         shared = {"WORLD_SIZE": str(len(self.hosts)), "MASTER_ADDR": first.address, "MASTER_PORT": port}
