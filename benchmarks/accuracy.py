@@ -38,9 +38,8 @@ two hosts of the test bed (`docs/testbed.md`) on a machine of 2 cores.
 The figure that counts. A job was recorded, replay said what a change would give, and then the change was made and
 recorded, in turns. *noise* is how far the repeats of one setting lie apart, before and after the change: no
 prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.edits`) without a
-term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's: 0.8, and no limit). What
-`--max-error` would have refused is counted too. Printed by `python -m
-benchmarks.executed`.
+term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's:
+0.8, and no limit). What `--max-error` would have refused is counted too. Printed by `python -m benchmarks.executed`.
 
 {executed}
 
@@ -59,8 +58,8 @@ bounds (**bold**) shows what that rule is for. A self-replay shows none of this:
 ## Unseen steps
 
 Mean durations of the first half of the steady steps predict the other half, set right by the medians of the first. *naive*
-is the median of those; *spread* is from the 10th to the 90th percentile of the predicted steps about their median, which bounds any
-predictor that does not know what is special about a step. An unseen step of a job that keeps a backlog on its GPUs
+is the median of those; *spread* is from the 10th to the 90th percentile of the predicted steps about their median, which
+bounds any predictor that does not know what is special about a step. An unseen step of a job that keeps a backlog on its GPUs
 depends on the step before it.
 
 {unseen}

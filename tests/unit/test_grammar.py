@@ -40,7 +40,8 @@ def test_commas_and_equal_signs_inside_brackets_belong_to_the_pattern():
 @pytest.mark.parametrize(
     "text",
     ["", ",", "gpu", "gpu=", "gpu=fast", "gpu=0x", "gpu=-1x", "gpu=infx", "gpu=nan", "warp=2x", "straggler=2x", "data=1",
-     "overlap=none", "kernel[(]=2x", "kernel[a{99999999999}]=2x", "rank" + 5000 * "1" + ".gpu=2x", "compress=", "rankx.gpu=2x", "rank1.network=2x"],
+     "overlap=none", "kernel[(]=2x", "kernel[a{99999999999}]=2x",
+     "rank" + 5000 * "1" + ".gpu=2x", "compress=", "rankx.gpu=2x", "rank1.network=2x"],
 )  # fmt: skip
 def test_what_is_no_term_is_a_usage_error_with_a_remedy(text):
     with pytest.raises(UsageError):
