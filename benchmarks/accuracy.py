@@ -59,8 +59,8 @@ bounds (**bold**) shows what that rule is for. A self-replay shows none of this:
 
 Mean durations of the first half of the steady steps predict the other half, set right by the medians of the first. *naive*
 is the median of those; *spread* is from the 10th to the 90th percentile of the predicted steps about their median, which
-bounds any predictor that does not know what is special about a step. An unseen step of a job that keeps a backlog on its GPUs
-depends on the step before it.
+bounds any predictor that does not know what is special about a step. An unseen step of a job that keeps a backlog on its
+GPUs depends on the step before it.
 
 {unseen}
 
