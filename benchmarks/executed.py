@@ -71,6 +71,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         chosen = [case for case in cases(Path(folder)) if options.only.search(f"{case.job} {case.name}")]
+        if not chosen:
+            parser.error(f"no case matches {options.only.pattern!r}")
         runs = options.keep or Path(folder)
         measured = [(case, carry_out(case, runs, repeat)) for repeat in range(options.repeats) for case in chosen]
     errors = []
@@ -143,7 +145,8 @@ def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
     before = replay_run(record(case.before, folder / f"{slug}-a{repeat}"))
     if isinstance(case.what_if, str):
         answer = before.oracle.answer(case.what_if, max_error_pct=100)
-        assert answer.predicted_us is not None, answer.reason
+        if answer.predicted_us is None:
+            raise SystemExit(f"{case.job} {case.name}: {case.what_if} was not answered: {answer.reason}")
         predicted = answer.predicted_us / 1e3
     else:
         predicted = float(before.oracle.price(Scenario(case.what_if(before))).mean()) / 1e6

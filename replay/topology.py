@@ -195,5 +195,6 @@ def _without_cycles(edges: np.ndarray, nodes: int, counts: Counter[str]) -> np.n
         dropped = in_cycle & np.isin(edges["kind"], kinds)
         if dropped.any():
             counts["edges_dropped"] += int(dropped.sum())
+            counts["guesses_dropped"] += int((dropped & np.isin(edges["kind"], _DOUBTFUL[0])).sum())
             return np.compress(~dropped, edges)
     raise InputError("the recorded dependencies form a cycle", remedy="Are these traces of one run?")
