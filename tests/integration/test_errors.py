@@ -192,8 +192,8 @@ def many_members(path):
 
 
 def small_objects(path):
-    """Within the limit as text, thirty times as large once decoded."""
-    path.write_bytes(gzip.compress(b"[" + b"{}," * (10 * MIB) + b"{}]", 1))
+    """Within the limit as text, many times as large as a table."""
+    path.write_bytes(gzip.compress(b"[" + b'{"ph":"X"},' * (4 * MIB) + b"{}]", 1))
 
 
 @pytest.mark.parametrize("bomb", [one_stream, many_members, small_objects])

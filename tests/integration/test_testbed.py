@@ -164,7 +164,13 @@ def owner(tmp_path):
     script = tmp_path / "spin.py"
     script.write_text("import os, pathlib\npathlib.Path(os.environ['RANK']).touch()\nwhile True: pass")
     command = command_line("torchrun", "--cpu", 0.2, 0.2, "--rate", "1gbit", "none", "--", script)
-    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+    # Under nohup SIGHUP would be ignored, as it should be.
+    process = subprocess.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not ((tmp_path / "0").exists() and (tmp_path / "1").exists()):
         assert process.poll() is None
