@@ -21,7 +21,7 @@ MATCHED = 0.9
 
 MORE, MANY = 2, 8
 """Times as many transfers as were recorded above which what each costs beside its bytes counts, and may turn a gain into a
-loss: 35 buckets for 4 were carried out, and took 13 % longer where their bytes alone would have saved 11 %."""
+loss."""
 
 _SPEEDS = ("gpu", "cpu", "network", "kernel", "collective")
 _HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH)
