@@ -71,6 +71,15 @@ class Works(NamedTuple):
     """shape (1,): how many of those need not be looked at again."""
 
 
+class Backward(NamedTuple):
+    """What each text has to do with backward passes."""
+
+    belongs: np.ndarray
+    """bool: names what a backward pass does."""
+    goes_on: np.ndarray
+    """bool: names a node of the autograd graph, with which a backward pass goes on."""
+
+
 class Outline(NamedTuple):
     """The items of a thread that stand by themselves, in order: top-level operations, calls, and borders of steps."""
 
@@ -155,7 +164,7 @@ def lay_out(
     thread: Thread,
     rows: Rows,
     works: Works,
-    is_backward: np.ndarray,
+    backward: Backward,
     base: int,
     nodes: np.ndarray,
     node_of: np.ndarray,
@@ -163,7 +172,7 @@ def lay_out(
 ) -> int:
     """Fill `nodes`, numbered from `base`, with the chain of `thread`, and return how many there are.
 
-    Fills `node_of` for the rows of calls, and `node_at` for borders. `is_backward` tells it for each text.
+    Fills `node_of` for the rows of calls, and `node_at` for borders.
     """
     count = unnamed = 0
     operation, operation_end = -1, 0
@@ -177,7 +186,8 @@ def lay_out(
         if not items.inside[n]:
             operation = -1
             if now < start:
-                count = _gap(thread, works, is_backward[before], base, nodes, count, now, start, before)
+                is_over = backward.belongs[before] and not (row >= 0 and backward.goes_on[rows.text[row]])
+                count = _gap(thread, works, is_over, base, nodes, count, now, start, before)
                 now = start
             if row >= 0:
                 unnamed = _name_gaps(nodes, unnamed, count, rows.text[row])
@@ -197,7 +207,7 @@ def lay_out(
         count = _add(nodes, count, now, operation_end, rows.name[operation], rows.cls[operation], operation)
         now, before = operation_end, rows.text[operation]
     if thread.is_main and now < thread.finish:
-        count = _gap(thread, works, is_backward[before], base, nodes, count, now, thread.finish, before)
+        count = _gap(thread, works, backward.belongs[before], base, nodes, count, now, thread.finish, before)
     _name_gaps(nodes, unnamed, count, _END)
     return count
 

@@ -33,6 +33,7 @@ class CollectiveCalls:
     receives: np.ndarray
     """bool: it needs the data of others."""
     bytes: np.ndarray
+    """The same for calls that are one; -1 where that is unknown or, as of an all-to-all, need not be so."""
     start_ns: np.ndarray
     end_ns: np.ndarray
 
@@ -68,7 +69,7 @@ def _identified(run: Run, at: int, events: RankEvents, known: dict[str, int]) ->
         np.select([has_peer, is_p2p], [2, 0], members),
         is_p2p,
         *_roles(rows, events.rank),
-        rows.bytes,
+        np.where(_is_word(rows, "all_to_all"), -1, rows.bytes),
         events.start[rows.row],
         events.end[rows.row],
     )

@@ -8,12 +8,15 @@ from itertools import pairwise
 import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.chain import MOST_NODES, Outline, Rows, Thread, Works, lay_out, outline
+from esprof.replay.chain import MOST_NODES, Backward, Outline, Rows, Thread, Works, lay_out, outline
 from esprof.replay.dfg import Edge, Lane
 from esprof.replay.lookup import Sequences
 from esprof.replay.names import Text, plain
 from esprof.replay.rank_events import RankEvents
 from esprof.replay.records import NODE, Place, edges_of, joined
+
+_ENGINE = "autograd::engine"
+"""What the names of the nodes that a backward pass runs through begin with."""
 
 _BACKWARD = ("Backward", "AccumulateGrad", "c10d::", "copy_bucket_to_grad")
 """Parts of the names of what a backward pass does."""
@@ -66,7 +69,10 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
     `rows` tells what each row of the event table is; `works` are the collectives that each thread issued to gloo's threads.
     """
     roles = events.threads.roles
-    is_backward = events.of_texts(events.threads.row, _is_backward)
+    backward = Backward(
+        belongs=events.of_texts(events.threads.row, _is_backward),
+        goes_on=events.of_texts(events.threads.row, lambda name: name.startswith(_ENGINE)),
+    )
     borders = np.unique([events.step_start, events.step_end])
     node_of, node_at = np.full(len(events.start), -1), np.full(len(borders), -1)
     parts: list[np.ndarray] = []
@@ -74,7 +80,7 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
         items = _outline(thread, rows)
         nodes = np.zeros(MOST_NODES * (len(items.row) + 1), NODE)
         base = place.node + sum(map(len, parts))
-        count = lay_out(items, thread, rows, works[number], is_backward, base, nodes, node_of, node_at)
+        count = lay_out(items, thread, rows, works[number], backward, base, nodes, node_of, node_at)
         parts.append(nodes[:count])
     nodes, thread_of = joined(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     nodes["lane"], nodes["collective"], nodes["bytes"] = place.lane + thread_of, -1, -1
@@ -84,7 +90,7 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
 
 
 def _is_backward(name: str) -> bool:
-    return name.startswith("autograd::engine") or any(part in name for part in _BACKWARD)
+    return name.startswith(_ENGINE) or any(part in name for part in _BACKWARD)
 
 
 def _threads(events: RankEvents, borders: np.ndarray) -> list[Thread]:

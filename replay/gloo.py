@@ -35,6 +35,8 @@ class GlooWork:
     """Node of its arrival."""
     last: np.ndarray
     """Node of its transfer."""
+    noted: np.ndarray
+    """How long after the end of its transfer its own thread noted that, ns."""
     queue: np.ndarray
     """Edges: a thread comes to its next collective when it is done with the one before."""
     blocks: np.ndarray
@@ -55,6 +57,8 @@ def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
     in_threads = placed_at(events, met, rows[by_lane], lane[by_lane], place)
     link = place.lane + len(threads)
     placed = _on_one_link(in_threads, met.turn[calls[by_lane]], place, link)
+    done = placed.nodes["start_ns"] + placed.nodes["dur_ns"]
+    noted = events.end[rows[by_lane]] - done[placed.last - place.node]
     follows = np.flatnonzero(lane[by_lane][1:] == lane[by_lane][:-1])
     call, transfer = _issuing_calls(events, rows[by_lane])
     row = rows[by_lane][transfer]
@@ -70,7 +74,8 @@ def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
         end=events.end[row],
         first=placed.first[transfer],
         last=placed.last[transfer],
-        queue=edges_of(placed.last[follows], placed.first[follows + 1], Edge.LANE),
+        noted=noted[transfer],
+        queue=edges_of(placed.last[follows], placed.first[follows + 1], Edge.LANE, noted[follows]),
         blocks=is_long & (after >= 0) & (after <= rules.SYNC_LATE),
     )
 
@@ -84,15 +89,18 @@ def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> P
 
     Two transfers that share a link take as long together as one after the other. So each counts from the end of the one
     before, and what they take together stays what it was whichever threads share them out. The turn is the same on all
-    ranks: two that ended nearly at once would else wait for each other.
+    ranks: two that ended nearly at once would else wait for each other. One that seems to end after a later one had
+    ended before it: only its thread was stopped (by others that needed its core) until it could note that.
     """
     nodes, matched = placed.nodes.copy(), placed.first != placed.last
-    end = nodes["start_ns"] + nodes["dur_ns"]
     transfers = placed.last[matched] - place.node
     transfers = transfers[np.argsort(turn[matched], kind="stable")]
-    reached = np.maximum.accumulate(np.append(nodes["start_ns"].min(initial=0), end[transfers]))[:-1]
-    nodes["start_ns"][transfers] = np.clip(reached, nodes["start_ns"][transfers], end[transfers])
-    nodes["dur_ns"][transfers] = (end - nodes["start_ns"])[transfers]
+    start = nodes["start_ns"][transfers]
+    end = start + nodes["dur_ns"][transfers]
+    end = np.maximum(np.minimum.accumulate(end[::-1])[::-1], start)
+    reached = np.maximum.accumulate(np.append(start.min(initial=0), end))[:-1]
+    start = np.clip(reached, start, end)
+    nodes["start_ns"][transfers], nodes["dur_ns"][transfers] = start, end - start
     nodes["lane"][transfers] = link
     order = np.append(np.setdiff1d(np.arange(len(nodes)), transfers), transfers)
     number = np.empty(len(nodes), np.int64)
@@ -160,14 +168,14 @@ def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
 def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarray:
     """Edges from collectives to where the threads that issued them wait for them."""
     work, waiter = (np.concatenate([getattr(one, column) for one in works]) for column in ("number", "waiter"))
-    lag = np.minimum(chains.start_of(waiter) - gloo.end[work], 0)
+    lag = np.minimum(chains.start_of(waiter) - gloo.end[work], 0) + gloo.noted[work]
     return edges_of(gloo.last[work], waiter, Edge.INFERRED, lag)
 
 
 def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
     """Edges from transfers to the calls that issued and waited for them."""
     node = chains.node_of[gloo.call[gloo.blocks]]
-    lag = chains.start_of(node) - gloo.end[gloo.blocks]
+    lag = chains.start_of(node) - gloo.end[gloo.blocks] + gloo.noted[gloo.blocks]
     return edges_of(gloo.last[gloo.blocks], node, Edge.INFERRED, lag)
 
 

@@ -18,7 +18,7 @@ class Met:
     transfer_ns: np.ndarray
     """What the call took once it need not wait any longer; 0 where it was not matched."""
     turn: np.ndarray
-    """Place of the collective among all of the run, by when the last rank ended it; 0 where it was not matched."""
+    """Place of the collective among all of the run, by when the first rank ended it; 0 where it was not matched."""
     waits: np.ndarray
     """bool: it waits for others. A sender may leave before they come."""
     awaited: np.ndarray
@@ -53,8 +53,10 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Meetings:
     arrival_ns = _latest(meeting[awaited], aligned.start_ns[awaited])
     begin = np.where(waits, np.maximum(arrival_ns[meeting], aligned.start_ns), aligned.start_ns)
     transfer_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
-    transfer_ns[both_ways] = found.ns
-    turn = np.argsort(np.argsort(_latest(meeting, aligned.end_ns), kind="stable"))[meeting]
+    if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
+        transfer_ns[both_ways] = found.ns
+    # Once one rank has ended it, all have its data; the others may be stopped before they note that.
+    turn = np.argsort(np.argsort(-_latest(meeting, -aligned.end_ns), kind="stable"))[meeting]
     columns = [_spread(at, number, column) for column in (transfer_ns, turn, waits, awaited)]
     borders = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
     of_ranks = zip(*(np.split(column, borders) for column in (number, *columns, calls.members != 1)), strict=True)

@@ -178,12 +178,20 @@ class RankEvents:
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
-    """Step number -> (start, end) of the steps that the profiler recorded on `rank`."""
+    """Step number -> (start, end) of the steps that the profiler recorded on `rank`.
+
+    Of a window that was given up (to the job's own profiler, say) the steps were meant to be timed, and are not.
+    """
     table = run.steps(rank)
-    timed = [phase == "timed" for phase in table.texts("phase")]
+    kept = [range(window.first, window.last + 1) for window in run.rank(rank).windows if not window.stacks]
+    numbers, phases = table.ints("step").tolist(), table.texts("phase")
+    timed = [
+        phase == "timed" and (not kept or any(step in window for window in kept))
+        for step, phase in zip(numbers, phases, strict=True)
+    ]
     starts, durations = table.ints("start_ns").tolist(), table.ints("dur_ns").tolist()
     found: dict[int, tuple[Ns, Ns]] = {}
-    for step, start, dur, is_timed in zip(table.ints("step").tolist(), starts, durations, timed, strict=True):
+    for step, start, dur, is_timed in zip(numbers, starts, durations, timed, strict=True):
         if is_timed:
             found[step] = (start, start + dur)
     return found

@@ -31,7 +31,7 @@ _WORDS = (
     ("send", "send"),
     ("recv", "recv"),
 )
-_ITEM_BYTES = {
+ITEM_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "c10::half": 2,
     "c10::bfloat16": 2, "int": 4, "int32": 4, "long": 8, "long int": 8, "int64": 8, "short": 2, "char": 1,
     "byte": 1, "signed char": 1, "unsigned char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -172,7 +172,7 @@ def _name_of_ranks(listed: Iterable[int] | str) -> str | None:
 
 
 def _bytes(elements: np.ndarray, dtypes: list[str | None]) -> np.ndarray:
-    sizes = np.array([_ITEM_BYTES.get((dtype or "").lower(), 0) for dtype in dtypes], np.int64)
+    sizes = np.array([ITEM_BYTES.get((dtype or "").lower(), 0) for dtype in dtypes], np.int64)
     fits = np.abs(elements) <= np.iinfo(np.int64).max // np.maximum(sizes, 1)
     return np.where((elements != MISSING) & (sizes > 0) & fits, elements * sizes, MISSING)
 
@@ -181,7 +181,7 @@ def _first_type(types: bytes) -> str | None:
     """The first item of `Input type`, where it is an element type and not `TensorList`, `Scalar` or nothing."""
     match = _FIRST_ITEM.match(types)
     name = match.group(1).decode(errors="replace") if match else ""
-    return name if name.lower() in _ITEM_BYTES else None
+    return name if name.lower() in ITEM_BYTES else None
 
 
 def _reduced_type(kernel: str) -> str | None:

@@ -57,6 +57,8 @@ class Trace:
     devices: tuple[str, ...]
     versions: dict[str, str] = field(default_factory=dict)
     warnings: tuple[Warning, ...] = ()
+    local_groups: dict[str, Group] = field(default_factory=dict)
+    """The same groups, by what this process called them."""
 
 
 class _Device(msgspec.Struct):
@@ -139,6 +141,7 @@ def _trace_of(path: Path, scanned: Scan) -> Trace:
         devices=tuple(device.name for device in document.device_properties if device.id in used),
         versions=_versions(document, info),
         warnings=warnings + _left_out(misfits) + lost,
+        local_groups=groups,
     )
 
 

@@ -53,6 +53,44 @@ def test_the_waiter_may_run_before_the_transfer_has_noted_its_end():
     assert not [n for n in range(dfg.nodes) if dfg.rank[n] == 0 and dfg.cls[n] == Cls.HOST_GAP]
 
 
+def test_a_transfer_whose_thread_was_stopped_had_ended_before_the_next_one():
+    """Rank 0's first all-reduce is noted 6 ms late: both its ranks went on long before that, and so they do in replay."""
+
+    def rows(noted: float) -> list:
+        return [
+            step(1, 0, 40_000),
+            op("autograd::engine::evaluate_function: A", 0, 12_000),
+            *gloo(10_000, 10_010, noted, tid=20),
+            *gloo(11_000, 11_010, 24_000, tid=21),
+            op("torch.distributed.ddp.reducer::copy_bucket_to_grad", 24_050, 950),
+            op("Optimizer.step", 25_000, 15_000),
+        ]
+
+    dfg = build(run_of({0: rows(30_000), 1: rows(22_000)}))
+    timeline = replay(dfg)
+    assert (timeline.start_ns == dfg.recorded_ns).all()
+    link = [n for n in range(dfg.nodes) if dfg.rank[n] == 0 and dfg.cls[n] == Cls.COMMUNICATION]
+    assert [int(dfg.recorded_ns[n] + dfg.dur_ns[n]) for n in link] == [24 * MS, 24 * MS]
+
+
+def test_a_pause_inside_the_backward_pass_is_no_wait_for_what_ends_soon_after():
+    rows = ddp_rank()
+    rows[-1:-1] = [op("autograd::engine::evaluate_function: ReluBackward0", 42_000, 100)]
+    dfg = build(run_of({0: rows, 1: ddp_rank(slow=10)}))
+    waiting = node(dfg, 0, "wait for collectives")
+    assert dfg.recorded_ns[waiting] == 44 * MS
+
+
+def test_ranks_of_one_host_need_no_doubt_about_their_clocks():
+    """Each notes the end when its thread comes to it; however far apart that is, the transfer began when both had come."""
+    near, far = ddp_rank(), ddp_rank(slow=10)
+    near[-2].dur, far[-2].dur = 10_400, 800
+    dfg = build(run_of({0: near, 1: far}, hosts={0: "a", 1: "a"}))
+    for rank, length in ((0, 400_000), (1, 800_000)):
+        transfer = node(dfg, rank, "gloo:all_reduce")
+        assert (dfg.recorded_ns[transfer], dfg.dur_ns[transfer]) == (40 * MS, length)
+
+
 def test_waiting_in_the_queue_of_busy_threads_is_no_latency():
     """One communication thread, held by the first all-reduce until rank 1 comes; the second queues behind it. With a
     rank 1 that is not late, nothing keeps the second from following at once."""

@@ -648,3 +648,46 @@ def test_the_memory_limit_holds_for_objects_too(read, monkeypatch):
     assert len(read(*[row("aten::mm", 0)] * 100).events) == 100
     with pytest.raises(InputError, match="memory limit"):
         read(b"[" + b'{"ph":"X"},' * 8_000 + b"{}]")
+
+
+# Logical workers
+
+
+def turn(est, ts, dur):
+    return row(f"EasyScaleThread#{est}", ts, dur, cat="user_annotation")
+
+
+def test_what_an_est_issued_in_its_turn_is_marked_with_its_number(read):
+    trace = read(
+        step(0, 0, 900),
+        row("aten::mm", 5),
+        turn(2, 20, 100),
+        row("aten::mm", 30),
+        row("MmBackward0", 60, tid=BACKWARD),
+        launch(70, 1),
+        kernel(300, 1),  # in nobody's turn when it runs
+        row("gloo:all_reduce", 80, tid=GLOO, cat="user_annotation"),
+        turn(3, 200, 50),
+        row("aten::add", 210),
+        row("aten::add_", 260),
+    )
+    found = {(event["name"], event["start_ns"] - EPOCH_NS): event["est"] for event in table(trace)}
+    assert found == {
+        ("ProfilerStep#0", 0): None,
+        ("aten::mm", 5_000): None,
+        ("EasyScaleThread#2", 20_000): 2,
+        ("aten::mm", 30_000): 2,
+        ("MmBackward0", 60_000): 2,
+        ("cudaLaunchKernel", 70_000): 2,
+        ("gemm", 300_000): 2,
+        ("gloo:all_reduce", 80_000): None,
+        ("EasyScaleThread#3", 200_000): 3,
+        ("aten::add", 210_000): 3,
+        ("aten::add_", 260_000): None,
+    }
+
+
+@pytest.mark.parametrize("name", ["EasyScaleThread#", "EasyScaleThread#x", "EasyScaleThread#1234567890"])
+def test_an_annotation_without_an_ests_number_is_nobodys_turn(read, name):
+    trace = read(row(name, 0, 100, cat="user_annotation"), row("aten::mm", 10))
+    assert [event["est"] for event in table(trace)] == [None, None]
