@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from esprof.trace.load import load
     from esprof.trace.run import Run
+    from esprof.tracer.api import record, stage, step
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "load"]
+__all__ = ["Run", "__version__", "load", "record", "stage", "step"]
 
-_HOME = {"load": "esprof.trace.load", "Run": "esprof.trace.run"}
+_HOME = {
+    "Run": "esprof.trace.run",
+    "load": "esprof.trace.load",
+    "record": "esprof.tracer.api",
+    "stage": "esprof.tracer.api",
+    "step": "esprof.tracer.api",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+        globals()[name] = found = getattr(import_module(_HOME[name]), name)  # `step` is called at every step.
+        return found
     raise AttributeError(f"module 'esprof' has no attribute {name!r}")

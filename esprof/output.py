@@ -9,18 +9,17 @@ from typing import BinaryIO
 
 from esprof.errors import OutputError
 
-# mkstemp makes files for the owner alone; a result is for whom the user's umask lets read. Read once: asking sets it.
-_UMASK = os.umask(0o077)
-os.umask(_UMASK)
-_DEFAULT_MODE = 0o666 & ~_UMASK
+_PRIVATE_FILE = 0o600
+_PRIVATE_FOLDER = 0o700
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """Open `path` for writing under a temporary name beside it; sync and rename when the block ends well.
 
     On any failure (disk full, exception in the block) the temporary file is removed and `path` is as it was before.
-    A device or pipe is written to as it is. Raises OutputError where the file system refuses.
+    A device or pipe is written to as it is. A result is for whom the user's umask lets read it; a `private` file is for
+    its owner alone, and so is its folder if it has to be made. Raises OutputError where the file system refuses.
     """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
@@ -28,9 +27,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             with path.open("wb") as file:
                 yield file
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Not `tempfile`: its files are private to the user, and so would the result be.
-        with temporary.open("xb") as file:
+        path.parent.mkdir(_PRIVATE_FOLDER if private else 0o777, parents=True, exist_ok=True)
+        with open(temporary, "xb", opener=_open_private if private else None) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -57,6 +55,10 @@ def claim(path: Path, *, force: bool) -> None:
 def _is_special(path: Path) -> bool:
     """Whether `path` is a device, pipe or socket, such as /dev/null: a rename would put a plain file in its place."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, _PRIVATE_FILE)
 
 
 def _remove(temporary: Path) -> None:

@@ -1,10 +1,12 @@
 """Training jobs for the recorder's tests, run with and without it."""
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from esprof import Run, load
 
@@ -38,8 +40,9 @@ def torchrun(name: str, *arguments: object) -> list[str]:
 
 
 def recording(out: Path, command: list[str], **options: object) -> list[str]:
-    """The command line that records `command` into `out`; `options` such as `stack_steps=0`."""
-    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    """The command line that records `command` into `out`; `options` such as `stack_steps=0`, or `shapes=True`."""
+    named = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    flags = [word for flag, value in named.items() for word in ([flag] if value is True else [flag, str(value)])]
     return [*ESPROF, "record", "-q", "-o", str(out), *flags, "--", *command]
 
 
@@ -52,6 +55,38 @@ def run(command: list[str], out: Path = Path(), **variables: str) -> Ended:
 def record(out: Path, command: list[str], variables: dict[str, str] | None = None, **options: object) -> Ended:
     """Record `command` into `out`."""
     return run(recording(out, command, **options), out, **(variables or {}))
+
+
+def pid_of(out: Path, rank: int) -> int:
+    """The process that is this rank of the job which is being recorded into `out`."""
+    with (out / "raw" / f"rank-{rank:05d}.jsonl").open() as file:
+        return next(row["pid"] for row in map(json.loads, file) if row["kind"] == "rank")
+
+
+class Running:
+    """A command that runs, its output read as far as a test has asked for."""
+
+    def __init__(self, command: list[str], out: Path = Path(), **variables: str) -> None:
+        self.out = out
+        self._talk = TemporaryFile("w+")  # noqa: SIM115  it goes with this object
+        self._read = ""
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self._talk, text=True, env=environment(**variables)
+        )
+
+    def read(self, lines: int) -> None:
+        """Wait until it has printed so many more lines."""
+        assert self.process.stdout is not None
+        self._read += "".join(self.process.stdout.readline() for _ in range(lines))
+
+    def end(self) -> Ended:
+        """Wait for its end, and that of all that write to its output."""
+        assert self.process.stdout is not None
+        # Not `communicate`: it overlooks what `readline` has read ahead.
+        self._read += self.process.stdout.read()
+        code = self.process.wait()
+        self._talk.seek(0)
+        return Ended(code, self._read, self._talk.read(), self.out)
 
 
 def environment(**variables: str) -> dict[str, str]:

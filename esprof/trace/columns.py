@@ -10,7 +10,7 @@ from esprof.trace.collectives import Launches, moved_by, names_a_collective
 from esprof.trace.rows import Rows, Texts
 from esprof.trace.run import Group, Warning
 from esprof.trace.scan import MISSING
-from esprof.trace.schema import EVENTS, KINDS, Table, table
+from esprof.trace.schema import EST_TURN, EVENTS, KINDS, Table, table
 
 _KIND_OF_CATEGORY = {
     "cpu_op": "op",
@@ -27,7 +27,9 @@ _KIND_OF_CATEGORY = {
     "cuda_sync": "sync",
     "python_function": "python",
 }
-_STEP = re.compile(r"ProfilerStep#\s*(\d{1,9})$")
+_STEP = re.compile(r"(?:ProfilerStep|esprof\.step)#\s*(\d{1,9})$")
+_RECORDERS_STEP = "esprof.step#"
+_EST = re.compile(rf"{EST_TURN}(\d{{1,9}})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
 _NCCL_KERNEL = re.compile(r"nccl(Dev)?Kernel|^nccl|^rccl", re.IGNORECASE)
 
@@ -63,7 +65,16 @@ def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         at = np.flatnonzero(_are(kinds, *of))
         by_name = rows.pick(at).texts("name").map(kind_of_name, np.int64, _NONE)
         kinds[at] = np.where(by_name == _NONE, kinds[at], by_name)
+    _prefer_the_recorders_steps(rows, kinds)
     return kinds, on_gpu
+
+
+def _prefer_the_recorders_steps(rows: Rows, kinds: np.ndarray) -> None:
+    """Where the recorder has marked the steps, those of a profiler that the job itself runs are annotations like others."""
+    at = np.flatnonzero(_are(kinds, "step"))
+    ours = rows.pick(at).texts("name").map(lambda name: name.startswith(_RECORDERS_STEP), bool, False)
+    if ours.any():
+        kinds[at[~ours]] = _CODE["annotation"]
 
 
 def _kind_of_category(category: str) -> int:
@@ -72,7 +83,7 @@ def _kind_of_category(category: str) -> int:
 
 
 def _kind_of_host_name(name: str) -> int:
-    if name.startswith("ProfilerStep"):
+    if name.startswith(("ProfilerStep", _RECORDERS_STEP)):
         return _CODE["step"]
     if name.startswith("enumerate(DataLoader)#"):
         return _CODE["loader"]
@@ -104,6 +115,7 @@ def _sorted_table(
     )
     launches = Launches(starts, starts + durations, tid, _launched_by(kinds, rows.numbers("correlation")))
     steps, warnings = _steps(names, kinds, stream, launches)
+    roles = _thread_roles(names, kinds, tid)
     external = rows.numbers("External id")
     columns = {
         "name": _text_column(names),
@@ -112,7 +124,7 @@ def _sorted_table(
         "dur_ns": durations,
         "pid": _int_column(rows.numbers("pid")),
         "tid": _int_column(tid),
-        "thread_role": _text_column(_thread_roles(names, kinds, tid)),
+        "thread_role": _text_column(roles),
         "device": _int_column(device, np.int32),
         "stream": _int_column(stream),
         "correlation": _int_column(rows.numbers("correlation")),
@@ -123,6 +135,7 @@ def _sorted_table(
         "sync_stream": _int_column(rows.numbers("wait_on_stream")),
         "sync_correlation": _int_column(rows.numbers("wait_on_cuda_event_record_corr_id")),
         "shapes": _text_column(rows.texts("Input Dims").each(lambda dims: dims.decode(errors="replace"))),
+        "est": _int_column(_ests(names, kinds, roles, stream, launches), np.int32),
     }
     return table(columns | _moved(rows, names, kinds, launches, groups), EVENTS), warnings
 
@@ -177,14 +190,38 @@ def _steps(
     if not len(rows):
         warning = Warning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step")
         return np.zeros(len(kinds), np.int64), (warning,)
-    starts = launches.start_ns
-    # A kernel whose launch is not in the window was launched before it: it belongs to no step here.
-    launched = np.where(launches.row >= 0, starts[launches.row], 0)
-    issued = np.where(stream >= 0, launched, starts)
+    starts, issued = launches.start_ns, _issued(stream, launches)
     numbers = Texts(names.codes[rows], names.values).map(_step_number, np.int64, MISSING)
     slot = np.searchsorted(starts[rows], issued, side="right") - 1
     inside = (slot >= 0) & (issued < launches.end_ns[rows[-1]])
     return np.where(inside, numbers[slot], MISSING), ()
+
+
+def _issued(stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """When each row was issued, ns: on a stream, when it was launched.
+
+    A kernel whose launch is not in the window was launched before it: 0, it belongs to no step or turn here.
+    """
+    launched = np.where(launches.row >= 0, launches.start_ns[launches.row], 0)
+    return np.where(stream >= 0, launched, launches.start_ns)
+
+
+def _ests(names: Texts, kinds: np.ndarray, roles: Texts, stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """The logical worker (EST) in whose turn each row was issued by the threads that train; MISSING for other rows."""
+    number = names.map(_est_number, np.int64, MISSING)
+    turns = np.flatnonzero(_are(kinds, "annotation") & (number != MISSING))
+    if not len(turns):
+        return np.full(len(kinds), MISSING)
+    issued = _issued(stream, launches)
+    turn = turns[np.maximum(np.searchsorted(launches.start_ns[turns], issued, side="right") - 1, 0)]
+    inside = (launches.start_ns[turn] <= issued) & (issued < launches.end_ns[turn])
+    trains = (stream >= 0) | roles.map(lambda role: role in ("main", "autograd"), bool)
+    return np.where(inside & trains, number[turn], MISSING)
+
+
+def _est_number(name: str) -> int:
+    match = _EST.match(name)
+    return int(match.group(1)) if match else MISSING
 
 
 def _step_number(name: str) -> int:

@@ -27,13 +27,14 @@ _NAME_ONE = "Name a Run directory, a trace file, a folder of traces or a pattern
 def load(source: str | Path | Sequence[str | Path], executor: Executor | None = None) -> Run:
     """Open a Run directory, or one Kineto trace, a folder of them, a glob pattern or a list, one file a rank.
 
+    A Run whose job still runs is read as it stands; one whose launcher was killed is finished first.
     `executor` reads the files, one a task: by default a few threads, since most of the work holds no lock of Python's.
     A rank that is missing or unreadable is left out and named in `Run.warnings`. Raises InputError where nothing is
     readable, or where the files are not of one run.
     """
     sources = [source] if isinstance(source, str | Path) else list(source)
     if len(sources) == 1 and _is_run(Path(sources[0])):
-        return read_run(Path(sources[0]))
+        return _read_run(Path(sources[0]), executor)
     files = [file for one in sources for file in _files(one)]
     if not files:
         raise InputError("no trace was named", remedy=_NAME_ONE)
@@ -43,7 +44,15 @@ def load(source: str | Path | Sequence[str | Path], executor: Executor | None = 
 
 
 def _is_run(path: Path) -> bool:
-    return os.path.exists(path / "run.json")
+    return os.path.exists(path / "run.json") or os.path.exists(path / "raw" / "settings.json")
+
+
+def _read_run(path: Path, executor: Executor | None) -> Run:
+    if os.path.exists(path / "run.json"):
+        return read_run(path)
+    from esprof.tracer.finalise import open_unfinished  # Nothing else that is opened here is the recorder's.
+
+    return open_unfinished(path, executor)
 
 
 def _files(source: str | Path) -> list[Path]:

@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from esprof.trace.schema import STACKS, STAGES, STEPS, Table, table
+from esprof.trace.flight import FlightLog
+from esprof.trace.schema import MEMORY, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Bytes, Ns, Rank
 
 SCHEMA = "esprof.run/1"
@@ -49,11 +50,19 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[Window, ...] = ()
     events: int = 0
     dropped_events: int = 0
+    dropped_steps: int = 0
+    """Steps whose rows were dropped to keep within the bounds of the recording."""
+    windows_lost: int = 0
+    """Windows that were begun or ordered and could not be kept."""
+    ended: bool = True
+    """Whether its process ended in good order, as far as is known: not so where it was killed or still runs."""
     overhead_pct: float | None = None
     """Median recorded step against median plain step of the same rank, in per cent above it."""
     peak_memory: Bytes | None = None
     peak_memory_of: str | None = None
     """`cuda` (allocator peak) or `rss` (resident set of the process)."""
+    memory_limit: Bytes | None = None
+    """Most that it could have had of that: of its device, or of its machine or control group, which others share."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,18 +99,25 @@ class Run:
         read: Callable[[str, Rank], Table | None],
         path: Path | None = None,
         warnings: tuple[Warning, ...] = (),
+        flight: Callable[[Rank], FlightLog | None] = lambda rank: None,
     ) -> None:
-        """`read(table_name, rank)` returns a table (`events`, `steps`, `stages`, `stacks`) or None where there is none."""
+        """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
+        left; None where there is none."""
         self.meta = meta
         self.path = path
         self.warnings = meta.warnings + warnings
         self._read = read
+        self._flight = flight
         self._tables: dict[tuple[str, Rank], Table | None] = {}
 
     @property
     def ranks(self) -> list[Rank]:
-        """The ranks whose events are here, ascending. May be fewer than `world_size`."""
-        return [rank.rank for rank in self.meta.ranks]
+        """The ranks whose events are here, ascending; may be fewer than `world_size`.
+
+        Where no rank has events, as in a flight recording without a window, those that left anything.
+        """
+        with_events = [rank.rank for rank in self.meta.ranks if rank.events or any(not w.stacks for w in rank.windows)]
+        return with_events or [rank.rank for rank in self.meta.ranks]
 
     @property
     def world_size(self) -> int:
@@ -128,6 +144,14 @@ class Run:
     def stages(self, rank: Rank) -> Table:
         """The DataLoader's work for `rank`; empty where it was not probed. See `schema.STAGES`."""
         return self._table("stages", rank) or table({}, STAGES)
+
+    def memory(self, rank: Rank) -> Table:
+        """Samples of the memory of `rank`; empty where none were taken. See `schema.MEMORY`."""
+        return self._table("memory", rank) or table({}, MEMORY)
+
+    def flight(self, rank: Rank) -> FlightLog:
+        """What the flight recorder of `rank` left; of a rank without one it is taken that it ended well."""
+        return self._flight(rank) or FlightLog(ended=True)
 
     def stacks(self, rank: Rank) -> Table:
         """Python frames behind host gaps; empty where no window with stacks was recorded. See `schema.STACKS`."""

@@ -1,22 +1,32 @@
-"""The Run directory: `run.json`, and one Parquet file a rank for each table. Every file is whole or absent."""
+"""The Run directory: `run.json`, and a file a rank for each table and for its flight recorder.
+
+Every file is whole or absent, and for its owner alone: names of files, hosts and functions of a job are nobody else's
+business.
+"""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from esprof.errors import InputError, unreadable
-from esprof.output import atomic_file, write_bytes
+from esprof.output import atomic_file
+from esprof.trace.flight import FlightLog
 from esprof.trace.memory import memory_limit
 from esprof.trace.run import SCHEMA, Run, RunMeta, Warning
-from esprof.trace.schema import EVENTS, STACKS, STAGES, STEPS, Table
+from esprof.trace.schema import EVENTS, MEMORY, STACKS, STAGES, STEPS, Table
 from esprof.types import Rank
 
-SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "stacks": STACKS}
+SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY, "stacks": STACKS}
 
 _BYTES_A_VALUE = 8
+_WITHOUT_IT = "Delete this file to go on without it, or record the run again."
 
 
 def table_path(path: Path, name: str, rank: Rank) -> Path:
@@ -25,19 +35,33 @@ def table_path(path: Path, name: str, rank: Rank) -> Path:
 
 def write_table(path: Path, name: str, rank: Rank, rows: Table) -> None:
     """Write one table of one rank into the Run directory `path`."""
-    with atomic_file(table_path(path, name, rank)) as file:
+    with _private_file(path, table_path(path, name, rank)) as file:
         pq.write_table(rows.arrow, file, compression="zstd")
+
+
+def write_flight(path: Path, rank: Rank, log: FlightLog) -> None:
+    """Write what the flight recorder of one rank left into the Run directory `path`."""
+    with _private_file(path, _flight_path(path, rank)) as file:
+        file.write(msgspec.json.encode(log))
 
 
 def write_meta(path: Path, meta: RunMeta) -> None:
     """Write `run.json`, the last file of a Run: a directory without it is not a Run yet."""
-    write_bytes(path / "run.json", msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
+    with _private_file(path, path / "run.json") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
 
 
-def write_run(path: Path, meta: RunMeta, tables: Mapping[tuple[str, Rank], Table]) -> None:
+def write_run(
+    path: Path,
+    meta: RunMeta,
+    tables: Mapping[tuple[str, Rank], Table],
+    flights: Mapping[Rank, FlightLog] = MappingProxyType({}),
+) -> None:
     """Write a whole Run; `tables` is keyed by (table name, rank)."""
     for (name, rank), rows in tables.items():
         write_table(path, name, rank, rows)
+    for rank, log in flights.items():
+        write_flight(path, rank, log)
     write_meta(path, meta)
 
 
@@ -65,7 +89,31 @@ def read_run(path: Path) -> Run:
     def read(name: str, rank: Rank) -> Table | None:
         return None if (name, rank) in broken else _read_table(table_path(path, name, rank), SCHEMAS[name])
 
-    return Run(msgspec.structs.replace(meta, ranks=tuple(whole)), read, path, tuple(warnings))
+    return Run(
+        msgspec.structs.replace(meta, ranks=tuple(whole)), read, path, tuple(warnings), partial(_read_flight, path)
+    )
+
+
+def _flight_path(path: Path, rank: Rank) -> Path:
+    return path / "flight" / f"rank-{rank:05d}.json"
+
+
+def _private_file(run: Path, path: Path) -> AbstractContextManager[BinaryIO]:
+    with suppress(OSError):  # `atomic_file` runs into the same, and says so.
+        run.mkdir(0o700, parents=True, exist_ok=True)
+    return atomic_file(path, private=True)
+
+
+def _read_flight(run: Path, rank: Rank) -> FlightLog | None:
+    path = _flight_path(run, rank)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FlightLog)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no flight log: {error}", path=path, remedy=_WITHOUT_IT) from error
 
 
 def _read_meta(path: Path) -> RunMeta:
@@ -111,8 +159,7 @@ def _read_table(path: Path, schema: pa.Schema) -> Table | None:
         with pq.ParquetFile(path) as file:
             return Table(file.read(columns=schema.names).select(schema.names).cast(schema))
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
-        remedy = "Delete this file to go on without it, or record the run again."
-        raise InputError(f"cannot be read: {_first_line(error)}", path=path, remedy=remedy) from error
+        raise InputError(f"cannot be read: {_first_line(error)}", path=path, remedy=_WITHOUT_IT) from error
 
 
 def _first_line(error: Exception) -> str:

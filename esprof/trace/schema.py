@@ -57,6 +57,9 @@ EVENTS = pa.schema(
 )
 """The event table. Times are ns since the Unix epoch on the rank's own clock; a column the source lacks is null."""
 
+EST_TURN = "EasyScaleThread#"
+"""What the name of the annotation around an EST's turn begins with; the EST's number follows."""
+
 STEPS = pa.schema(
     [
         ("step", pa.int32()),
@@ -87,6 +90,22 @@ STAGES = pa.schema(
 )
 """`stages/`: `next` rows are calls of a DataLoader iterator in the rank, `fetch` rows the making of a batch in a loader
 worker. Both name the iterator (`loader`, counted from 0 in the rank) and the batch number within it."""
+
+MEMORY = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("phase", _TEXT),
+        ("at_ns", pa.int64()),
+        ("allocated", pa.int64()),
+        ("reserved", pa.int64()),
+        ("peak_allocated", pa.int64()),
+        ("rss", pa.int64()),
+    ]
+)
+"""`memory/`: samples in bytes, by time. `phase` is what ended in `step` at that moment: `forward`, `backward`,
+`optimizer`, or null where it was a step of which only that was sampled. The peak is that of the CUDA allocator since the
+job began or last reset it: where it differs from the row before, it was reached in between. `rss` is the process's
+resident set; what the source lacks is null."""
 
 STACKS = pa.schema([("before", _TEXT), ("after", _TEXT), ("frame", _TEXT), ("call", _TEXT), ("dur_ns", pa.int64())])
 """`stacks/`: what Python ran in a gap between two recorded operations, from the window with stacks: the innermost

@@ -3,26 +3,39 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 from esprof.errors import UsageError
 
-_FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1}
 _SENT_BY_KERNEL = 0x80
 """`si_code` of a signal that the terminal sent: to every process in its foreground, the child among them."""
 
+_GLANCE_S = 1.0
+_AT_ONCE_S = 1.0
 
-def run_child(command: Sequence[str], environ: Mapping[str, str], *, stdout: int = 1) -> int:
+
+def run_child(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    stdout: int = 1,
+    glance: Callable[[], None] = lambda: None,
+    on_usr2: Callable[[], None] = lambda: None,
+) -> int:
     """Run `command` to its end and return its exit code, 128 + N where signal N ended it.
 
-    Meanwhile SIGINT, SIGTERM and SIGHUP do not end this process: they are the child's to answer, and are passed on once
-    where only this process got them. Raises UsageError where the command cannot be started.
+    Meanwhile signals that people and schedulers send to a job do not end this process: they are the child's to answer, and
+    are passed on where only this process got them. `glance` is called about once a second, `on_usr2` at each
+    SIGUSR2; neither may raise. Raises UsageError where the command cannot be started.
     """
-    heard = _FORWARDED | {signal.SIGCHLD}
+    heard = _FORWARDED | {signal.SIGCHLD, signal.SIGUSR2}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     try:
         pid = _start(command, environ, stdout, before)
-        return _wait(pid, heard)
+        return _wait(pid, heard, glance, on_usr2)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -44,15 +57,22 @@ def _start(command: Sequence[str], environ: Mapping[str, str], stdout: int, mask
         raise UsageError(f"cannot run {command[0]!r}: {reason}") from error
 
 
-def _wait(pid: int, heard: set[signal.Signals]) -> int:
-    """Wait for the child to end. A signal is forwarded once: a second one may have reached it by its process group."""
-    unheard = set(_FORWARDED)
+def _wait(pid: int, heard: set[signal.Signals], glance: Callable[[], None], on_usr2: Callable[[], None]) -> int:
+    """Wait for the child to end. Of a signal that comes twice at once the second is not passed on: the first may have gone
+    to the whole process group."""
+    heard_at: dict[int, float] = {}
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        news = signal.sigwaitinfo(heard)
-        if news.si_signo in unheard and news.si_code != _SENT_BY_KERNEL:
-            unheard.discard(signal.Signals(news.si_signo))
-            os.kill(pid, news.si_signo)
+        news = signal.sigtimedwait(heard, _GLANCE_S)
+        if news is None:
+            glance()
+        elif news.si_signo == signal.SIGUSR2:
+            on_usr2()
+        elif news.si_signo in _FORWARDED and news.si_code != _SENT_BY_KERNEL:
+            now = time.monotonic()
+            if now - heard_at.get(news.si_signo, -inf) > _AT_ONCE_S:
+                os.kill(pid, news.si_signo)
+            heard_at[news.si_signo] = now

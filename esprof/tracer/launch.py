@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +11,25 @@ from pathlib import Path
 from esprof.errors import EsprofError, MissingDependencyError, OutputError, UsageError
 from esprof.output import claim
 from esprof.trace.run import Run
+from esprof.tracer.attach import order_window
 from esprof.tracer.child import run_child
+from esprof.tracer.common_raw import make_raw
 from esprof.tracer.injected.environment import with_hook
 from esprof.tracer.injected.settings import Settings
+from esprof.tracer.injected.talk import say
+from esprof.tracer.watch import Watch
 
 HOOK = Path(__file__).resolve().parent / "hook"
+
+_ONE_OF_MANY = (
+    ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"),
+    ("RANK", "RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_RANK", "PMI_SIZE"),
+)
+"""Of each launcher: the variable that only its tasks have, and those of the task's number and of how many there are.
+
+A batch script of Slurm has a task's number too, but no step."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +41,14 @@ class Recording:
     trouble: EsprofError | None = None
 
 
+def place(out: Path, environ: Mapping[str, str]) -> Path:
+    """Where this launcher's Run goes: `out`, or a part of it where `srun` or `mpirun` started one launcher a task."""
+    for mark, number, count in _ONE_OF_MANY:
+        if mark in environ and environ.get(number, "").isdigit() and environ.get(count, "").isdigit():
+            return out / f"part-{int(environ[number]):05d}" if int(environ[count]) > 1 else out
+    return out
+
+
 def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool = False, stdout: int = 1) -> int:
     """Run `command` with the recorder around it, its standard output being the file descriptor `stdout`.
 
@@ -36,12 +58,37 @@ def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool
     require_torch(command[0])
     raw = _make_room(out, force) / "raw"
     try:
-        raw.mkdir()
-        settings.write(str(raw))
-        return run_child(command, os.environ | with_hook(os.environ, str(raw), str(HOOK)), stdout=stdout)
+        make_raw(raw, command, settings, launcher_pid=os.getpid())
+        watch = Watch(raw)
+        return run_child(
+            command,
+            os.environ | with_hook(os.environ, str(raw), str(HOOK)),
+            stdout=stdout,
+            glance=_Harmless(watch.look),
+            on_usr2=_Harmless(lambda: order_window(raw)),
+        )
     except EsprofError:
         shutil.rmtree(out)
         raise
+    except OSError as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise OutputError(f"cannot be written: {error.strerror or error}", path=out) from error
+
+
+class _Harmless:
+    """Work of ours beside a job that is not: at its first fault it ends, and the job's end is still waited for."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work: Callable[[], object] | None = work
+
+    def __call__(self) -> None:
+        if self._work is None:
+            return
+        try:
+            self._work()
+        except Exception as fault:  # noqa: BLE001  see above
+            self._work = None
+            say(f"{type(fault).__name__}: {fault}")
 
 
 def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: int) -> Recording:
@@ -78,7 +125,8 @@ def _make_room(out: Path, force: bool) -> Path:
             if not (out / "run.json").exists() and not (out / "raw").exists() and any(out.iterdir()):
                 raise OutputError("is not a Run, and is not overwritten", path=out, remedy="Choose another name.")
             shutil.rmtree(out)
-        out.mkdir(parents=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.mkdir(mode=0o700)
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror}", path=out) from error
     return out.resolve()

@@ -8,38 +8,43 @@ import msgspec
 import numpy as np
 
 from esprof.trace.schema import STAGES, Table, table
-from esprof.tracer.raw import Fetch, Next, RankNotes, Step, Workers
+from esprof.tracer.raw import Fetch, Next, RankNotes, RankRows, Stage, Step, Workers
 from esprof.types import Ns
 
 _Pass = tuple[int, int]
 """(iterator, epoch): one pass over one DataLoader. The table numbers the passes of a rank from 0, as `loader`."""
 
 
-def stages_of(notes: RankNotes) -> Table:
+def stages_of(notes: RankNotes, rows: RankRows) -> Table:
     """The `stages` table of one rank, by start. A fetch that belongs to none of the rank's passes is left out."""
-    loaders = {key: i for i, key in enumerate(dict.fromkeys((row.iterator, row.epoch) for row in notes.nexts))}
-    rows = [
-        _row(row, what="next", loader=loaders[row.iterator, row.epoch], pid=notes.identity.pid) for row in notes.nexts
+    loaders = {key: i for i, key in enumerate(dict.fromkeys((row.iterator, row.epoch) for row in rows.nexts))}
+    pid = notes.identity.pid
+    found = [_row(row, what="next", loader=loaders[row.iterator, row.epoch], pid=pid) for row in rows.nexts]
+    found += [
+        _row(row, what="fetch", loader=loaders[key]) for key, row in _fetches_by_pass(notes, rows) if key in loaders
     ]
-    rows += [_row(row, what="fetch", loader=loaders[key]) for key, row in _fetches_by_pass(notes) if key in loaders]
-    rows.sort(key=lambda row: row["start_ns"])
-    return table({name: [row.get(name) for row in rows] for name in STAGES.names}, STAGES)
+    found += [_row(row, what=row.name, pid=pid) for row in rows.stages]
+    worker = {pid: number for start in notes.workers for number, pid in enumerate(start.pids)}
+    for pid, stages in rows.worker_stages.items():
+        found += [_row(row, what=row.name, pid=pid, worker=worker.get(pid)) for row in stages]
+    found.sort(key=lambda row: row["start_ns"])
+    return table({name: [row.get(name) for row in found] for name in STAGES.names}, STAGES)
 
 
-def _row(noted: Next | Fetch, **more: object) -> dict[str, Any]:
+def _row(noted: Next | Fetch | Stage, **more: object) -> dict[str, Any]:
     return msgspec.structs.asdict(noted) | more
 
 
-def loads_of_steps(notes: RankNotes) -> dict[str, list[int | None]]:
-    """Per step of `notes.steps`: samples and tokens of the training batches taken in it, and ns spent in `next`.
+def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | None]]:
+    """Per step of `rows.steps`: samples and tokens of the training batches taken in it, and ns spent in `next`.
 
     A batch taken with gradients off (a validation pass) adds to the wait, but not to the samples.
     """
-    exact = {(*key, row.batch): row.samples for key, row in _fetches_by_pass(notes)}
-    samples: list[int | None] = [None] * len(notes.steps)
-    tokens: list[int | None] = [None] * len(notes.steps)
-    waits: list[int | None] = [0 if notes.nexts else None] * len(notes.steps)
-    for row, i in zip(notes.nexts, _steps_at(notes.steps, [row.end_ns for row in notes.nexts]), strict=True):
+    exact = {(*key, row.batch): row.samples for key, row in _fetches_by_pass(notes, rows)}
+    samples: list[int | None] = [None] * len(rows.steps)
+    tokens: list[int | None] = [None] * len(rows.steps)
+    waits: list[int | None] = [0 if rows.nexts else None] * len(rows.steps)
+    for row, i in zip(rows.nexts, _steps_at(rows.steps, [row.end_ns for row in rows.nexts]), strict=True):
         if i is None:
             continue
         waits[i] = _sum(waits[i], row.end_ns - row.start_ns)
@@ -50,14 +55,14 @@ def loads_of_steps(notes: RankNotes) -> dict[str, list[int | None]]:
     return {"samples": samples, "tokens": tokens, "loader_wait_ns": waits}
 
 
-def _fetches_by_pass(notes: RankNotes) -> list[tuple[_Pass, Fetch]]:
+def _fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[_Pass, Fetch]]:
     """Each fetch with the pass it was made for. Process ids come back: the latest iterator that had it is meant."""
     owners: dict[int, list[Workers]] = defaultdict(list)
     for row in notes.workers:
         for pid in row.pids:
             owners[pid].append(row)
     found = []
-    for fetch in notes.fetches:
+    for fetch in rows.fetches:
         iterators = [row.iterator for row in owners[fetch.pid] if row.start_ns <= fetch.start_ns]
         if iterators:
             found.append(((iterators[-1], fetch.epoch), fetch))

@@ -1,25 +1,57 @@
 """`esprof record`."""
 
+import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from esprof.analyzers.finding import Diagnosis
+from esprof.errors import UsageError
 from esprof.output import claim
 from esprof.reports.commands.common import json_option, json_text, status
 from esprof.text import printable
 from esprof.trace.groups import group_name
 from esprof.trace.run import Run
+from esprof.tracer.attach import attach as attach_to
 from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import Recording, collect, launch, require_torch
+from esprof.tracer.launch import Recording, collect, launch, place, require_torch
 
 _DEFAULT = Settings()
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class StepsOrTime(click.ParamType):  # type: ignore[type-arg]  # Not generic in click 8.1.
+    """`200`: steps. `30s`, `10min`, `2h`: wall time. Becomes (steps, seconds), of which one is 0."""
+
+    name = "STEPS|TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
+        match = re.fullmatch(r"(\d+)(s|min|h)?", str(value))
+        if match is None or not int(match[1]):
+            self.fail(f"{value!r} is neither a number of steps nor a time such as 30s, 10min or 2h", param, ctx)
+        number = int(match[1])
+        return (0, number * _SECONDS[match[2]]) if match[2] else (number, 0.0)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """`64M`: bytes, in powers of 1024."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+)([KMG])", str(value))
+        if match is None or not int(match[1]):
+            self.fail(f"{value!r} is no size such as 64M or 2G", param, ctx)
+        return int(match[1]) * _BYTES[match[2]]
 
 
 @click.command("record", context_settings={"allow_interspersed_args": False})
-@click.argument("job", metavar="-- CMD…", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "-o",
     "--output",
@@ -31,12 +63,18 @@ _DEFAULT = Settings()
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite RUN if it exists.")
 @click.option(
-    "--skip", type=click.IntRange(1), default=_DEFAULT.skip, show_default=True, help="Steps before the profiler starts."
+    "--skip",
+    type=StepsOrTime(),
+    default=str(_DEFAULT.skip),
+    show_default=True,
+    help="Steps, or time such as 30s, before the profiler starts.",
 )
 @click.option(
     "--warmup", type=click.IntRange(0), default=_DEFAULT.warmup, show_default=True, help="Steps for it to warm up."
 )
-@click.option("--steps", type=click.IntRange(1), default=_DEFAULT.steps, show_default=True, help="Timed steps.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=_DEFAULT.steps, show_default=True, help="Timed steps of a window."
+)
 @click.option(
     "--stack-steps",
     type=click.IntRange(0),
@@ -44,30 +82,64 @@ _DEFAULT = Settings()
     show_default=True,
     help="Steps recorded apart with Python stacks, for file and line; left out of all timing.",
 )
+@click.option("--every", type=StepsOrTime(), help="Take a window again after so many steps, or a time such as 10min.")
+@click.option(
+    "--flight",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Flight recorder: plan no window, and keep no notes but those of the last N steps.",
+)
+@click.option(
+    "--hang",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 86_400),
+    default=_DEFAULT.hang_s,
+    show_default=True,
+    help="Report a step that lasts longer, and much longer than others, as hung; 0 never.",
+)
+@click.option("--shapes", is_flag=True, help="Record the shapes of operands too; on a CPU this doubles the cost.")
+@click.option("--max-log", type=Size(), default="64M", show_default=True, help="Disk for a process's notes of steps.")
+@click.option("--max-trace", type=Size(), default="2G", show_default=True, help="Disk for a rank's windows.")
+@click.option("--max-memory", type=Size(), default="4G", show_default=True, help="Memory for a rank's open window.")
+@click.option(
+    "--attach",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Take a window of the job that is being recorded into RUN, now; without CMD.",
+)
+@click.option("--at", metavar="STEP", type=click.IntRange(1), help="With --attach: at this step instead of now.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
 @json_option
 def command(
     job: tuple[str, ...],
     output: Path,
     force: bool,
-    skip: int,
-    warmup: int,
-    steps: int,
-    stack_steps: int,
+    attach: Path | None,
+    at: int | None,
     quiet: bool,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Run a training command and record it on every rank.
 
-    CMD is python, torchrun or a script around them, unchanged. It keeps its output, its terminal and its exit code.
-    esprof talks on stderr; with --json the diagnosis goes to stdout after the job's own output.
+    CMD is python, torchrun, srun or a script around them, unchanged. It keeps its output, its terminal and its exit
+    code. esprof talks on stderr; with --json the diagnosis goes to stdout after the job's own output.
+
+    A window of the running job is taken by --attach from another terminal, or when esprof gets SIGUSR2. A rank that hangs
+    or dies is reported on stderr while the job runs, and by `esprof diagnose RUN`.
     """
-    settings = Settings(skip=skip, warmup=warmup, steps=steps, stack_steps=stack_steps)
+    if attach is not None:
+        return _attach(attach, at, job)
+    if at is not None:
+        raise UsageError("--at goes with --attach RUN")
+    if not job:
+        raise UsageError("no command to record", remedy="esprof record -o RUN -- torchrun … train.py")
+    settings = _settings(**options)
     require_torch(job[0])
+    output = place(output, os.environ)
     claim(output, force=force)
     if not quiet:
-        first, last = settings.first_timed, settings.after_timed - 1
-        say(f"recording steps {first} to {last} of the job into {output}")
+        say(f"{_planned(settings)} into {output}")
     recording = record(job, output, settings, force=force)
     say_recorded(recording, quiet=quiet)
     diagnosis = diagnosed(recording) if as_json or not quiet else None
@@ -76,6 +148,54 @@ def command(
     if diagnosis is not None and not quiet:
         say_verdict(diagnosis)
     return recording.exit_code
+
+
+def _settings(
+    skip: tuple[int, float],
+    every: tuple[int, float] | None,
+    flight: int | None,
+    hang: float,
+    **same: Any,
+) -> Settings:
+    skip_steps, skip_s = skip
+    every_steps, every_s = every or (0, 0.0)
+    if flight and every:
+        raise UsageError("--flight plans no windows, so --every has nothing to repeat")
+    if skip_s and every_steps:
+        raise UsageError("--every STEPS goes with --skip STEPS: give both in steps, or --every in time")
+    try:
+        return Settings(
+            windows=flight is None,
+            flight_steps=flight or 0,
+            skip=skip_steps or _DEFAULT.skip,
+            skip_s=skip_s,
+            every=every_steps,
+            every_s=every_s,
+            hang_s=hang,
+            **same,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _planned(settings: Settings) -> str:
+    if not settings.windows:
+        return f"flight recorder on, keeping the last {settings.flight_steps} steps,"
+    if settings.by_steps:
+        first = settings.first_timed
+        again = f", and again every {settings.every} steps," if settings.every else ""
+        return f"recording steps {first} to {first + settings.steps - 1} of the job{again}"
+    again = f", and again every {settings.every_s:g} s," if settings.every_s else ""
+    return f"recording {settings.steps} steps of the job after {settings.skip_s:g} s{again}"
+
+
+def _attach(run: Path, at: int | None, job: Sequence[str]) -> int:
+    if job:
+        raise UsageError("--attach takes a window of a job that runs already: give it no command")
+    with status("Waiting for the window"):
+        report = attach_to(run, at)
+    say(str(report))
+    return 0
 
 
 def record(job: Sequence[str], output: Path, settings: Settings, *, force: bool, stdout: int = 1) -> Recording:
@@ -125,7 +245,9 @@ def _recorded(run: Run) -> str:
     steps = sorted(
         {(window.first, window.last) for rank in run.meta.ranks for window in rank.windows if not window.stacks}
     )
+    if not steps:
+        return f"recorded rank {group_name(run.ranks)}, no window, into {run.path}"
     overheads = [rank.overhead_pct for rank in run.meta.ranks if rank.overhead_pct is not None]
     cost = f", at {max(0.0, max(overheads)):.0f} % overhead" if overheads else ""
-    first, last = steps[0]
-    return f"recorded rank {group_name(run.ranks)}, steps {first} to {last}{cost}, into {run.path}"
+    which = f"steps {steps[0][0]} to {steps[0][1]}" if len(steps) == 1 else f"{len(steps)} windows"
+    return f"recorded rank {group_name(run.ranks)}, {which}{cost}, into {run.path}"

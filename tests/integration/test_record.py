@@ -69,13 +69,16 @@ def test_collectives_say_what_they_moved_and_between_whom(recorded):
     assert len(calls) >= 6
     assert set(calls.texts("collective")) == {"all_reduce"}
     assert set(calls.texts("group")) == {"0-1"}
+    assert np.diff(calls.ints("coll_seq")).tolist() == [1] * (len(calls) - 1)
     gradients = 4 * (64 * 32 + 32 + 32 * 8 + 8)
     assert gradients in calls.ints("in_bytes").tolist()
     assert [group.ranks for group in recorded.run.meta.groups] == [(0, 1)]
 
 
-def test_operations_carry_their_shapes(recorded):
-    events = recorded.run.events(0)
+def test_operations_carry_their_shapes_if_told_to(recorded, tmp_path):
+    assert set(recorded.run.events(0).texts("shapes")) <= {None, "[]"}
+    ended = record(tmp_path / "run", job("train.py", "--steps", 8), shapes=True, skip=1, steps=3, stack_steps=0)
+    events = ended.run.events(0)
     linear = [
         shape for name, shape in zip(events.texts("name"), events.texts("shapes"), strict=True) if name == "aten::addmm"
     ]
@@ -150,7 +153,11 @@ def test_ranks_that_a_script_starts_itself_are_recorded(tmp_path, method):
     ended = record(tmp_path / "run", job("spawned_ranks.py", tmp_path / "store", method), stack_steps=0)
     assert ended.code == 0
     assert ended.run.ranks == [0, 1]
-    assert ended.run.warnings == ()
+    # They end by `os._exit`, of which nobody hears.
+    assert {(warning.code, warning.ranks) for warning in ended.run.warnings} == {
+        ("rank-killed", (0,)),
+        ("rank-killed", (1,)),
+    }
 
 
 def test_of_two_optimizers_the_first_tells_the_steps(tmp_path):

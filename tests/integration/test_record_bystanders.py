@@ -12,7 +12,7 @@ import termios
 import pytest
 
 from esprof import load
-from tests.recordcase import environment, job, record, recording, run, torchrun
+from tests.recordcase import environment, job, pid_of, record, recording, run, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -175,8 +175,7 @@ def test_a_rank_that_dies_after_its_window_is_kept(tmp_path):
     process, _ = started(
         recording(tmp_path / "run", torchrun("train.py", "--steps", 100_000, "--pause", 0.005)), lines=25
     )
-    noted = (tmp_path / "run" / "raw" / "rank-00001.jsonl").read_text()
-    os.kill(int(noted.partition('"pid": ')[2].partition(",")[0]), signal.SIGKILL)
+    os.kill(pid_of(tmp_path / "run", rank=1), signal.SIGKILL)
     _, talk = process.communicate(timeout=200)
     assert process.returncode != 0
     assert load(tmp_path / "run").ranks == [0, 1], talk
@@ -184,7 +183,7 @@ def test_a_rank_that_dies_after_its_window_is_kept(tmp_path):
 
 def test_a_rank_whose_trace_is_lost_is_named_and_the_other_kept(tmp_path):
     process, _ = started(recording(tmp_path / "run", torchrun("train.py", "--steps", 40, "--pause", 0.05)), lines=25)
-    (tmp_path / "run" / "raw" / "rank-00001.timed.json").write_text('{"traceEvents": [{"ph"')
+    (tmp_path / "run" / "raw" / "rank-00001.timed.7.json").write_text('{"traceEvents": [{"ph"')
     _, talk = process.communicate(timeout=200)
     assert process.returncode == 0
     assert load(tmp_path / "run").ranks == [0], talk
@@ -204,7 +203,8 @@ def test_a_recorder_that_cannot_write_ends_and_stops_its_profiler(tmp_path):
     assert ended.code == 0
     assert ended.stdout == run(job("profiler_state.py")).stdout == "profiled at the end: False\n"
     assert ended.stderr.count("the job goes on") == 1
-    assert "File too large" in ended.stderr
+    # The system takes a part of what passes the limit without a word.
+    assert "File too large" in ended.stderr or "No space left on device" in ended.stderr
 
 
 def test_a_recorder_that_loses_its_folder_ends_and_the_job_goes_on(tmp_path):

@@ -1,5 +1,7 @@
 """The Run directory: what is written comes back; what is missing, broken or foreign is named."""
 
+import stat
+
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -8,6 +10,7 @@ import pytest
 
 from esprof import load
 from esprof.errors import InputError
+from esprof.trace.flight import FlightLog, Frame, Snapshot, Thread
 from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, Window
 from esprof.trace.rundir import SCHEMAS, read_run, table_path, write_run
 from esprof.trace.schema import EVENTS, STEPS, table
@@ -20,7 +23,7 @@ META = RunMeta(
     world_size=2,
     ranks=(
         RankMeta(rank=0, host="node0", device="H100", clock_offset_ns=-5, windows=(Window(first=3, last=5),), events=2),
-        RankMeta(rank=1, host="node1", peak_memory=1 << 33, peak_memory_of="cuda"),
+        RankMeta(rank=1, host="node1", events=2, peak_memory=1 << 33, peak_memory_of="cuda"),
     ),
     groups=(Group(name="0-1", ranks=(0, 1), backend="gloo"),),
     warnings=(Warning("overhead-high", "recording cost 7 %", (1,)),),
@@ -66,6 +69,34 @@ def test_no_temporary_file_stays(run):
     assert files == sorted(
         [f"{t}/rank-0000{rank}.parquet" for t in ("events", "steps") for rank in (0, 1)] + ["run.json"]
     )
+
+
+def test_a_run_is_for_its_owner_alone(run):
+    folders = {run, run / "events", run / "steps"}
+    for path in [run, *run.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path in folders else 0o600)
+
+
+def test_a_rank_without_a_window_is_not_among_those_with_events(run):
+    ranks = tuple(msgspec.structs.replace(rank, windows=(), events=2 * rank.rank) for rank in META.ranks)
+    write_run(run, msgspec.structs.replace(META, ranks=ranks), {})
+    assert load(run).ranks == [1]
+    ranks = tuple(msgspec.structs.replace(rank, events=0) for rank in ranks)
+    write_run(run, msgspec.structs.replace(META, ranks=ranks), {})
+    assert load(run).ranks == [0, 1]
+
+
+def test_a_flight_log_comes_back_and_a_rank_without_one_ended_well(run):
+    threads = (Thread(name="MainThread", training=True, frames=(Frame("train.py", 7, "main"),)),)
+    snapshot = Snapshot(reason="hang", rank=1, at_ns=9, step=4, since_ns=2, threads=threads)
+    log = FlightLog(snapshots=(snapshot,), fatal="Fatal Python error: Aborted")
+    write_run(run, META, {}, {1: log})
+    opened = load(run)
+    assert opened.flight(1) == log
+    assert not opened.flight(0).died
+    (run / "flight" / "rank-00001.json").write_bytes(b"[")
+    with pytest.raises(InputError, match="is no flight log"):
+        load(run).flight(1)
 
 
 # Missing and broken ranks
@@ -195,4 +226,4 @@ def test_a_rank_without_events_has_no_steps(tmp_path):
 
 
 def test_every_table_has_a_schema():
-    assert set(SCHEMAS) == {"events", "steps", "stages", "stacks"}
+    assert set(SCHEMAS) == {"events", "steps", "stages", "memory", "stacks"}

@@ -1,91 +1,127 @@
-"""What processes note down, and how it is read again."""
+"""What the recorder's log writes is what the launcher reads; and how processes find the recorder."""
 
 import os
 
-import msgspec
-
 from esprof.tracer.injected.environment import RECORD, changed, with_hook
 from esprof.tracer.injected.log import Log
-from esprof.tracer.raw import claimed_again, processes, read_notes
+from esprof.tracer.raw import claimed_again, is_alive, processes, read_job, read_notes, read_rows, snapshot_paths
+from tests.rawcase import identity, note, roll, step
 
-WHO = {"world_size": 2, "host": "a", "device": "cpu", "accelerators": 0, "versions": {}}
 
-
-def rank_log(raw, rank: int) -> Log:
+def logging(raw, rank: int = 0, limit: int = 1 << 20) -> Log:
     log = Log()
-    log.open(os.path.join(raw, f"rank-{rank:05d}.jsonl"))
-    log.write("rank", rank=rank, pid=10 + rank, **WHO)
+    log.open(os.path.join(raw, f"rank-{rank:05d}"), limit)
+    log.note(**identity(rank, 2))
     return log
-
-
-def test_rows_wait_until_the_log_is_open_and_then_keep_their_order(tmp_path):
-    log = Log()
-    log.write("memory", peak=1, of="rss")
-    log.open(str(tmp_path / "log"))
-    log.write("memory", peak=2, of="rss")
-    lines = (tmp_path / "log").read_bytes().splitlines()
-    assert [msgspec.json.decode(line)["peak"] for line in lines] == [1, 2]
-
-
-def test_rows_that_wait_for_ever_do_not_fill_the_memory(tmp_path):
-    log = Log()
-    for peak in range(20_000):
-        log.write("memory", peak=peak, of="rss")
-    log.open(str(tmp_path / "log"))
-    assert len((tmp_path / "log").read_bytes().splitlines()) == 10_000
-
-
-def test_a_forked_child_does_not_write_into_its_parents_log(tmp_path):
-    log = rank_log(tmp_path, 0)
-    before = (tmp_path / "rank-00000.jsonl").read_bytes()
-    child = os.fork()
-    if child == 0:
-        log.write("fault", message="from the child")
-        os._exit(0 if not log.mine else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert (tmp_path / "rank-00000.jsonl").read_bytes() == before
 
 
 def test_notes_come_back_by_rank_and_kind(tmp_path):
     for rank in (1, 0):
-        log = rank_log(tmp_path, rank)
-        log.write("step", step=1, start_ns=5, dur_ns=7, phase="plain")
-        log.write("window", phase="timed", first=2, last=3)
-        log.write("memory", peak=10, of="rss")
-        log.write("memory", peak=20, of="rss")
-        log.write("fault", message="disk full")
-    first, second = read_notes(tmp_path)
-    assert (first.rank, second.rank, second.identity.pid) == (0, 1, 11)
-    assert [step.dur_ns for step in first.steps] == [7]
-    assert (first.windows["timed"].first, first.windows["timed"].last) == (2, 3)
-    assert first.memory.peak == 20
-    assert first.faults == ["disk full"]
+        log = logging(tmp_path, rank)
+        log.note("window", phase="timed", first=12, last=13)
+        log.note("window", phase="stack", first=5, last=6)
+        log.note("running", first=5, frames=[("main", 7, 3)])
+        log.note("memory", peak=10, of="rss")
+        log.note("memory", peak=20, of="rss")
+        log.note("memory-limit", limit=1 << 40, of="rss")
+        log.note("clock", at_ns=5, offset_ns=-7, rtt_ns=2)
+        log.note("fault", message="disk full")
+    (first, second), strangers = read_notes(tmp_path)
+    assert (first.rank, second.rank, second.identity.pid, strangers) == (0, 1, 11, [])
+    assert [(window.phase, window.first, window.last) for window in first.windows] == [
+        ("stack", 5, 6),
+        ("timed", 12, 13),
+    ]
+    assert [window.first for window in first.taken("timed")] == [12]
+    assert first.running == {5: [("main", 7, 3)]}
+    assert (first.memory.peak, first.memory_limit.limit) == (20, 1 << 40)
+    assert [(reading.at_ns, reading.offset_ns) for reading in first.clock] == [(5, -7)]
+    assert (first.faults, first.ended, first.stopped) == (["disk full"], False, False)
 
 
-def test_a_line_that_a_killed_process_broke_off_is_passed_over(tmp_path):
-    rank_log(tmp_path, 0).write("step", step=1, start_ns=5, dur_ns=7, phase="plain")
-    with (tmp_path / "rank-00000.jsonl").open("a") as file:
-        file.write('{"kind": "step", "st')
-    assert [step.step for step in read_notes(tmp_path)[0].steps] == [1]
+def test_the_rows_of_every_step_come_back_by_time(tmp_path):
+    log = logging(tmp_path)
+    log.note("workers", process="host.1.2", iterator=0, start_ns=1, pids=[50])
+    for number in (1, 2):
+        log.roll("steps", (number, number * 10, 10, "plain"))
+        log.roll("nexts", (0, 0, number, 0, 1, 2, number * 10, number * 10 + 5, 4, None, True))
+        log.roll("memories", (number, None, number * 10, None, None, None, 1 << 20))
+        log.roll("stages", ("decode", number, number + 1))
+    log.flush()
+    roll(tmp_path, "fetch.host.1.2.50.roll.0", "fetches", [50, 0, 0, 1, 20, 25, 4])
+    roll(tmp_path, "fetch.host.1.2.50.roll.1", "fetches", [50, 0, 0, 0, 10, 15, 4])
+    roll(tmp_path, "fetch.host.1.2.50.roll.1", "stages", ["decode", 11, 12])
+    roll(tmp_path, "fetch.host.9.9.60.roll.0", "fetches", [60, 0, 0, 0, 10, 15, 4])
+    (notes,), _ = read_notes(tmp_path)
+    rows = read_rows(tmp_path, notes)
+    assert [(row.step, row.start_ns, row.phase) for row in rows.steps] == [(1, 10, "plain"), (2, 20, "plain")]
+    assert [(row.batch, row.prefetch, row.training) for row in rows.nexts] == [(1, 2, True), (2, 2, True)]
+    assert [(row.step, row.phase, row.rss) for row in rows.memories] == [(1, None, 1 << 20), (2, None, 1 << 20)]
+    assert [row.name for row in rows.stages] == ["decode", "decode"]
+    assert [row.batch for row in rows.fetches] == [0, 1]
+    assert [(pid, row.start_ns) for pid, stages in rows.worker_stages.items() for row in stages] == [(50, 11)]
+    assert rows.unreadable == []
+
+
+def test_of_rows_that_rolled_the_newest_come_back_in_order(tmp_path):
+    log = logging(tmp_path, limit=2000)
+    for number in range(1, 400):
+        log.roll("steps", step(number))
+        if number % 7 == 0:
+            log.flush()
+    log.flush()
+    (notes,), _ = read_notes(tmp_path)
+    rows = read_rows(tmp_path, notes)
+    numbers = [row.step for row in rows.steps]
+    assert numbers == list(range(numbers[0], 400))
+    assert 1 < numbers[0] == rows.dropped_steps + 1
 
 
 def test_a_rank_that_died_before_it_said_who_it_was_is_none(tmp_path):
     (tmp_path / "rank-00000.jsonl").write_text('{"kind": "ra')
-    assert read_notes(tmp_path) == []
+    assert read_notes(tmp_path) == ([], [tmp_path / "rank-00000.jsonl"])
+
+
+def test_a_rank_is_alive_as_long_as_it_holds_its_file(tmp_path):
+    note(tmp_path, 1, identity(1, 2))
+    assert not is_alive(tmp_path, in_doubt=True)
+    log = logging(tmp_path)
+    assert is_alive(tmp_path, in_doubt=False)
+    assert log.mine
+
+
+def test_of_a_rank_that_has_written_nothing_yet_it_cannot_be_told(tmp_path):
+    (tmp_path / "rank-00000.jsonl").touch()
+    assert is_alive(tmp_path, in_doubt=True)
+    assert not is_alive(tmp_path, in_doubt=False)
+
+
+def test_snapshots_are_in_the_order_in_which_they_were_taken(tmp_path):
+    for number in (10, 9, 0):
+        (tmp_path / f"flight-00001.{number}.json").touch()
+    (tmp_path / "flight-00000.3.json").touch()
+    (tmp_path / "flight-00001.11.json.part").touch()
+    assert [file.name for file in snapshot_paths(tmp_path, 1)] == [f"flight-00001.{n}.json" for n in (0, 9, 10)]
 
 
 def test_processes_and_second_lives_are_counted_by_their_marks(tmp_path):
-    for name in (
+    names = (
         "python.1",
         "python.2",
         "torch.2",
-        "again-00003.host.7.8",
-        "again-00003.host.9.8",
+        "again-00003.h.7.8",
+        "again-00003.h.9.8",
         "again-00001.h.1.2",
-    ):
+        "again-x",
+    )
+    for name in names:
         (tmp_path / name).touch()
     assert processes(tmp_path) == (2, 1)
     assert claimed_again(tmp_path) == [1, 3]
+
+
+def test_a_job_of_which_nothing_is_known(tmp_path):
+    assert (read_job(tmp_path).command, read_job(tmp_path).started_ns) == ((), None)
 
 
 def test_the_hook_stands_before_the_users_own_path():

@@ -1,33 +1,8 @@
-"""Which steps are recorded."""
-
-from itertools import groupby
+"""What is recorded: the settings that the launcher hands to the job's processes."""
 
 import pytest
 
 from esprof.tracer.injected.settings import Settings
-
-
-def phases(settings: Settings, steps: int) -> list[tuple[str, int]]:
-    """The run lengths of the phases of the first `steps` steps."""
-    return [(phase, len(list(run))) for phase, run in groupby(map(settings.phase, range(steps)))]
-
-
-def test_phases_follow_one_another():
-    assert phases(Settings(skip=3, warmup=2, steps=4, stack_steps=2), 15) == [
-        ("plain", 3), ("warmup", 2), ("timed", 4), ("export", 1), ("stack", 2), ("export", 1), ("plain", 2),
-    ]  # fmt: skip
-
-
-def test_without_stacks_there_is_one_export():
-    settings = Settings(skip=1, warmup=0, steps=2, stack_steps=0)
-    assert phases(settings, 6) == [("plain", 1), ("timed", 2), ("export", 1), ("plain", 2)]
-    assert [settings.is_over(step) for step in (2, 3, 4)] == [False, True, True]
-
-
-def test_is_over_waits_for_the_stacks():
-    settings = Settings(skip=1, warmup=0, steps=2, stack_steps=2)
-    assert [settings.phase(step) for step in (5, 6)] == ["stack", "export"]
-    assert [settings.is_over(step) for step in (5, 6)] == [False, True]
 
 
 @pytest.mark.parametrize("wrong", [{"skip": 0}, {"warmup": -1}, {"steps": 0}, {"stack_steps": -1}])
@@ -36,7 +11,24 @@ def test_impossible_plans_are_refused(wrong):
         Settings(**wrong)
 
 
+def test_windows_may_touch_but_not_overlap():
+    assert Settings(warmup=2, steps=4, stack_steps=2).span == 10
+    assert Settings(warmup=2, steps=4, stack_steps=0).span == 7
+    Settings(warmup=2, steps=4, stack_steps=2, every=10)
+    with pytest.raises(ValueError, match="every must not be less"):
+        Settings(warmup=2, steps=4, stack_steps=2, every=9)
+
+
+def test_wall_time_and_demand_leave_nothing_to_be_planned_by_steps():
+    assert Settings().by_steps
+    assert not Settings(windows=False).by_steps
+    assert not Settings(skip_s=1).by_steps
+    assert not Settings(every_s=1).by_steps
+
+
 def test_every_process_reads_what_the_launcher_wrote(tmp_path):
-    settings = Settings(skip=9, warmup=8, steps=7, stack_steps=6)
+    settings = Settings(skip=9, warmup=8, steps=7, stack_steps=6, every=50, shapes=True, max_log=1 << 20)
     settings.write(str(tmp_path))
     assert Settings.read(str(tmp_path)) == settings
+    with pytest.raises(FileExistsError):  # nor follows a link that somebody put there
+        settings.write(str(tmp_path))

@@ -5,6 +5,7 @@ The recorder is found by its place on disk, so the job's interpreter need not ha
 """
 
 import os
+import stat
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
@@ -13,22 +14,28 @@ VARIABLE = "ESPROF_RECORD"
 
 
 class WhenTorchLoads:
-    """An import finder that serves one import, that of torch, and then is gone."""
+    """An import finder that serves the import of torch, and then is gone. Some only ask whether torch is there, before."""
 
     def __init__(self, raw: str) -> None:
         self.raw = raw
+        self.asks = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name != "torch":
+        if name != "torch" or self.asks:
             return None
         from importlib.util import find_spec
 
-        sys.meta_path.remove(self)
-        spec = find_spec("torch")
+        self.asks = True
+        try:
+            spec = find_spec("torch")
+        finally:
+            self.asks = False
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_record(module):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 load(module)
                 start_recorder(self.raw)
 
@@ -49,7 +56,16 @@ def start_recorder(raw: str) -> None:
         spec.loader.exec_module(package)
         package.start(raw, HOOK, leave_environment)
     except Exception as fault:  # noqa: BLE001  a guest in somebody's training job must never break it
-        print(f"esprof: process {os.getpid()} is not recorded: {fault!r}", file=sys.stderr)
+        say(f"process {os.getpid()} is not recorded: {fault!r}")
+
+
+def say(message: str) -> None:
+    """A line on stderr, if it takes one."""
+    try:
+        if sys.stderr is not None:
+            print(f"esprof: {message}", file=sys.stderr)
+    except (OSError, ValueError):
+        pass
 
 
 def leave_environment() -> None:
@@ -58,6 +74,12 @@ def leave_environment() -> None:
     path = [entry for entry in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if entry != HOOK]
     if any(path):
         os.environ["PYTHONPATH"] = os.pathsep.join(path)
+
+
+def is_ours(folder: str) -> bool:
+    """Whether `folder` is one that only this user can have put there and can write to."""
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def enter() -> None:
@@ -69,8 +91,8 @@ def enter() -> None:
     raw = os.environ.get(VARIABLE, "")
     if "LOCAL_RANK" in os.environ:
         leave_environment()
-    if os.path.isdir(raw):
-        open(os.path.join(raw, f"python.{os.getpid()}"), "a").close()
+    if raw and is_ours(raw):
+        os.close(os.open(os.path.join(raw, f"python.{os.getpid()}"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         if "torch" in sys.modules:
             start_recorder(raw)
         else:

@@ -9,12 +9,23 @@ import time
 import torch
 import torch.distributed as dist
 
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""By which variables torchrun, MPI and Slurm tell a process its rank and the world's size."""
+
 
 def rank_and_world() -> tuple[int, int]:
     """Global rank and world size: from the default process group, else from the launcher's variables, else 0 of 1."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    for rank, world in _LAUNCHERS:
+        if rank in os.environ and world in os.environ:
+            return int(os.environ[rank]), int(os.environ[world])
+    return 0, 1
 
 
 def process_name() -> str:

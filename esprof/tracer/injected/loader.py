@@ -17,6 +17,7 @@ from . import identity
 from .batch import size
 from .environment import LOADER_OF, changed, with_hook
 from .log import Log, encode
+from .rolling import RollingFile
 from .switch import Switch
 
 
@@ -27,11 +28,13 @@ class LoaderProbe:
     knows neither number: it notes its process id and counts its fetchers, of which each epoch has one.
     """
 
-    def __init__(self, raw: str, hook: str, log: Log, switch: Switch) -> None:
+    def __init__(self, raw: str, hook: str, log: Log, switch: Switch, limit: int) -> None:
+        """`limit` bounds the bytes on disk of all of the rank's workers together."""
         self._raw = raw
         self._hook = hook
         self._log = log
         self._switch = switch
+        self._limit = limit
         self._iterators = 0
         self._owner = ""
         self._owner_pid = 0
@@ -48,6 +51,14 @@ class LoaderProbe:
         """As `install`, in a worker process that was spawned, not forked, by `owner`."""
         self._owner = owner
         self._install_fetch()
+
+    def note_stage(self, row: tuple[str, int, int]) -> None:
+        """Note what the job itself marked, in a rank or in a worker: (name, start, end), in ns."""
+        self._switch.run(self._note_stage, row)
+
+    def stop(self) -> None:
+        """Note nothing more."""
+        self._switch.on = False
 
     def _install_fetch(self) -> None:
         _wrap(_BaseDatasetFetcher, "__init__", self._on_fetcher)
@@ -81,7 +92,8 @@ class LoaderProbe:
 
     def _note_workers(self, iterator: Any, start_ns: int) -> None:
         pids = [worker.pid for worker in iterator._workers]
-        self._log.write("workers", process=self._owner, iterator=iterator._esprof_number, start_ns=start_ns, pids=pids)
+        self._log.note("workers", process=self._owner, iterator=iterator._esprof_number, start_ns=start_ns, pids=pids)
+        _make_room(self._raw, f"fetch.{self._owner}.", self._limit)
 
     def _on_next(self, original: Callable[..., Any], iterator: Any) -> Any:
         tasks = self._switch.run(_tasks, iterator)
@@ -90,23 +102,24 @@ class LoaderProbe:
         self._switch.run(self._note_next, iterator, batch, tasks, start_ns, time.time_ns())
         return batch
 
-    def _note_next(self, iterator: Any, batch: Any, tasks: dict[int, int], start_ns: int, end_ns: int) -> None:
+    def _note_next(self, iterator: Any, batch: Any, tasks: "_Tasks", start_ns: int, end_ns: int) -> None:
         number = _batch_number(iterator, tasks)
         samples, tokens = size(batch)
-        self._log.write(
-            "next",
-            iterator=iterator._esprof_number,
-            epoch=iterator._esprof_epoch,
-            batch=number,
-            worker=tasks.get(number) if number is not None else None,
-            workers=iterator._num_workers,
-            prefetch=getattr(iterator, "_prefetch_factor", None),
-            start_ns=start_ns,
-            end_ns=end_ns,
-            samples=samples,
-            tokens=tokens,
-            training=torch.is_grad_enabled(),
+        task = tasks.get(number) if number is not None else None
+        row = (
+            iterator._esprof_number,
+            iterator._esprof_epoch,
+            number,
+            task[0] if task else None,
+            iterator._num_workers,
+            getattr(iterator, "_prefetch_factor", None),
+            start_ns,
+            end_ns,
+            samples,
+            tokens,
+            torch.is_grad_enabled(),
         )
+        self._log.roll("nexts", row)
 
     def _on_fetcher(self, original: Callable[..., None], fetcher: Any, *arguments: Any) -> None:
         original(fetcher, *arguments)
@@ -127,37 +140,44 @@ class LoaderProbe:
     def _note_fetch(self, fetcher: Any, samples: int | None, number: int | None, start_ns: int, end_ns: int) -> None:
         info = get_worker_info()
         assert info is not None
-        self._worker_log().write(
-            "fetch",
-            pid=os.getpid(),
-            worker=info.id,
-            epoch=fetcher._esprof_epoch,
-            batch=number,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            samples=samples,
-        )
+        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples)
+        self._worker_log().write("fetches", row)
+
+    def _note_stage(self, row: tuple[str, int, int]) -> None:
+        if get_worker_info() is None:
+            self._log.roll("stages", row)
+        else:
+            self._worker_log().write("stages", row)
 
     def _worker_log(self) -> "_WorkerLog":
         if self._worker is None or self._worker.pid != os.getpid():
-            self._worker = _WorkerLog(os.path.join(self._raw, f"fetch.{self._owner}.jsonl"))
+            info = get_worker_info()
+            assert info is not None
+            self._worker = _WorkerLog(os.path.join(self._raw, f"fetch.{self._owner}"), self._limit // info.num_workers)
         return self._worker
 
 
 class _WorkerLog:
-    """One loader worker's end of the file that all workers of its rank append to, a line at a time."""
+    """The files of one loader worker, of at most `limit` bytes. Each row is written at once: nobody else would do it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, prefix: str, limit: int) -> None:
         self.pid = os.getpid()
         self._epochs = 0
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            self._file = RollingFile(f"{prefix}.{self.pid}", limit)
+        except FileExistsError:  # An earlier worker had this process id.
+            self._file = RollingFile(f"{prefix}.{time.time_ns()}.{self.pid}", limit)
 
     def next_epoch(self) -> int:
         self._epochs += 1
         return self._epochs - 1
 
-    def write(self, kind: str, **row: object) -> None:
-        os.write(self._file, encode(kind, **row))
+    def write(self, kind: str, row: tuple[object, ...]) -> None:
+        self._file.write(encode({"kind": kind, "rows": [row]}))
+
+
+_Tasks = dict[int, tuple[Any, ...]]
+"""Batch number -> its worker, and its data where that is there."""
 
 
 def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
@@ -175,12 +195,12 @@ def _next_epoch(iterator: Any) -> None:
     iterator._esprof_epoch += 1
 
 
-def _tasks(iterator: Any) -> dict[int, int]:
-    """Batch number -> worker, of the batches that workers are at or have ready. Empty where there are no workers."""
-    return {number: task[0] for number, task in getattr(iterator, "_task_info", {}).items()}
+def _tasks(iterator: Any) -> _Tasks:
+    """The batches that workers are at or have ready. Empty where there are no workers."""
+    return dict(getattr(iterator, "_task_info", ()))
 
 
-def _batch_number(iterator: Any, tasks: dict[int, int]) -> int | None:
+def _batch_number(iterator: Any, tasks: _Tasks) -> int | None:
     """Which batch of the epoch `next` has just returned; None where the order is free and it cannot be told."""
     if not tasks:
         return int(iterator._num_yielded) - 1
@@ -193,3 +213,31 @@ def _batch_number(iterator: Any, tasks: dict[int, int]) -> int | None:
 def _asked_for(fetcher: Any, index: Any) -> int | None:
     """Samples in a batch by the indices asked for: exact, however they are collated. None for an iterable dataset."""
     return len(index) if isinstance(fetcher, _MapDatasetFetcher) and fetcher.auto_collation else None
+
+
+def _make_room(raw: str, prefix: str, limit: int) -> None:
+    """Remove the oldest files of workers that are gone, until those left take up at most `limit` bytes.
+
+    Workers that do not persist are started, and leave files, at every epoch.
+    """
+    with os.scandir(raw) as entries:
+        files = [(entry.stat(), entry) for entry in entries if entry.name.startswith(prefix)]
+    files.sort(key=lambda file: file[0].st_mtime_ns)
+    # In blocks: of a worker of few batches the file system holds more than the file does.
+    taken = sum(found.st_blocks * 512 for found, _ in files)
+    for found, entry in files:
+        if taken <= limit:
+            break
+        if not _is_alive(int(entry.name.split(".")[-4])):
+            os.unlink(entry.path)
+            taken -= found.st_blocks * 512
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # Somebody else's process has its number now: let it count.
+        return True
+    return True

@@ -1,11 +1,11 @@
-"""Follows the job from optimizer step to optimizer step, and opens and closes the profiler's windows on the way."""
+"""Follows the job from step to step, and opens and closes the profiler's windows on the way."""
 
+import atexit
+import multiprocessing.util
 import os
 import signal
-import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,15 +13,28 @@ from contextlib import contextmanager
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import identity
+from . import backward, identity
+from .files import touch
+from .flight import FlightWatch
+from .keeper import Keeper
 from .log import Log
+from .memory import MemoryProbe
+from .schedule import Schedule
 from .settings import Settings
+from .state import State
+from .steward import Steward
 from .switch import Switch
-from .window import Window, on_foreign_use
+from .windows import Windows
+
+_PATIENCE = 50
+"""Steps of other optimizers after which the one that told the steps is taken to be done: a training may follow another."""
+
+_CLOCK_SET_NS = 1_000_000_000
+"""By how much the wall clock and the steady one differ over a step in which the wall clock was set."""
 
 
 class Recorder:
-    """Makes this process a recorded rank at its first optimizer step, and notes every step from then on.
+    """Makes this process a recorded rank at the end of its first step, and notes every step from then on.
 
     All its work at a step's border falls into the step that begins there.
     """
@@ -30,15 +43,19 @@ class Recorder:
         self._raw = raw
         self._settings = settings
         self._log = log
-        self._switch = Switch("recording", log, self._drop_window)
         self._leave_environment = leave_environment
+        self.state = State()
+        self._schedule = Schedule(settings)
+        self._windows = Windows(raw, settings, self._schedule, self.state, log)
+        self._memory = MemoryProbe(self.state, log)
+        self._switch = Switch("recording", log, self._windows.drop)
+        self._keeper: Keeper | None = None
         self._pacer: weakref.ref[Optimizer] | None = None
-        self._rank = 0
-        self._step = 0
-        self._start_ns = 0
-        self._window: Window | None = None
-        self._window_from = 0
-        self._profiler_is_ours = True
+        self._without_pacer = 0
+        self._paced_by_job = False
+        self._after_backward = backward.AfterBackward()
+        self._finished = False
+        self._began_ns = 0
 
     def install(self) -> None:
         def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -47,50 +64,94 @@ class Recorder:
         # A compiled training step must not try to trace the hook: this mark makes dynamo call it as it is.
         after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
         register_optimizer_step_post_hook(after_step)
-        on_foreign_use(lambda: self._switch.run(self._yield_profiler))
+        self._windows.watch_foreign_profilers(self._switch)
+        self._memory.install()
         os.register_at_fork(after_in_child=lambda: self._switch.run(self._let_go_in_child))
 
+    def step(self) -> None:
+        """A step ends here, says the job itself; from its first call on the optimizers no longer count."""
+        self._paced_by_job = True
+        self._switch.run(self._end_step, time.time_ns())
+
     def finish(self) -> None:
-        """Close what is open: the job ends, by itself or by an exception."""
+        """Close what is open: the job ends, by itself or by an exception. A second call does nothing."""
         self._switch.run(self._finish)
+
+    @property
+    def in_timed_window(self) -> bool:
+        """Whether the profiler is collecting events that will be kept."""
+        return self._windows.is_timing
 
     def _on_optimizer_step(self, optimizer: Optimizer) -> None:
         now = time.time_ns()
-        if not self._paces(optimizer):
-            return
-        if self._step == 0:
-            self._become_rank()
-        if not self._log.mine:
-            return
-        if self._step > 0:
-            self._note_step(now)
-        self._step += 1
-        self._start_ns = now
-        if self._profiler_is_ours:
-            self._drive_windows()
+        if not self._paced_by_job and self._paces(optimizer):
+            self._end_step(now)
 
     def _paces(self, optimizer: Optimizer) -> bool:
-        """Of several optimizers the first that steps tells the steps of the job, as long as it lives."""
-        if self._pacer is None or self._pacer() is None:
+        """Of several optimizers the first that steps tells the steps of the job, until it is gone or steps no more."""
+        pacer = self._pacer() if self._pacer is not None else None
+        self._without_pacer = 0 if pacer is optimizer else self._without_pacer + 1
+        if pacer is None or self._without_pacer > _PATIENCE:
             self._pacer = weakref.ref(optimizer)
-        return self._pacer() is optimizer
+            return True
+        return pacer is optimizer
 
-    def _become_rank(self) -> None:
+    def _end_step(self, now: int) -> None:
+        if backward.is_running():  # An optimizer that steps as its gradients come.
+            self._after_backward.do(lambda: self._switch.run(self._end_step, time.time_ns()))
+            return
+        state = self.state
+        if self._finished or (state.step == 0 and not self._become_rank()):
+            return
+        if not self._log.mine:
+            return
+        if self._keeper is not None and self._keeper.fault is not None:
+            raise self._keeper.fault
+        if state.step > 0:
+            self._note_step(now)
+        state.thread = threading.get_ident()
+        self._began_ns = time.monotonic_ns()
+        state.start_ns, state.step = now, state.step + 1
+        self._memory.at_step()
+        self._windows.begin_step(state.step)
+
+    def _note_step(self, now: int) -> None:
+        state = self.state
+        phase = self._schedule.phase(state.step)
+        took, steady = now - state.start_ns, time.monotonic_ns() - self._began_ns
+        if abs(took - steady) > _CLOCK_SET_NS:
+            took = steady
+        if phase == "plain":
+            state.recent.append(took)
+        self._log.roll("steps", (state.step, state.start_ns, took, phase))
+
+    def _become_rank(self) -> bool:
+        """Claim this process's rank in the recording. False, and the recorder off, where another process has it."""
         self._leave_environment()
-        self._rank, world_size = identity.rank_and_world()
+        state, settings = self.state, self._settings
+        state.rank, state.world_size = identity.rank_and_world()
         name = identity.process_name()
+        prefix = os.path.join(self._raw, f"rank-{state.rank:05d}")
         try:
-            self._log.open(os.path.join(self._raw, f"rank-{self._rank:05d}.jsonl"))
+            self._log.open(prefix, settings.max_log, settings.flight_steps)
         except FileExistsError:
             # Another process of the job is this rank already: an earlier life of it, or a second training.
-            open(os.path.join(self._raw, f"again-{self._rank:05d}.{name}"), "x").close()
+            touch(os.path.join(self._raw, f"again-{state.rank:05d}.{name}"))
             self._switch.on = False
-            return
+            return False
+        self._note_identity(name)
+        self._start_keeper()
+        # A process that multiprocessing forked runs no exit handlers but those of multiprocessing.
+        multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
+        atexit.register(self.finish)
+        return True
+
+    def _note_identity(self, name: str) -> None:
         device, accelerators = identity.device()
-        self._log.write(
+        self._log.note(
             "rank",
-            rank=self._rank,
-            world_size=world_size,
+            rank=self.state.rank,
+            world_size=self.state.world_size,
             host=name.rsplit(".", 2)[0],
             pid=os.getpid(),
             device=device,
@@ -98,78 +159,33 @@ class Recorder:
             versions=identity.versions(),
         )
 
-    def _note_step(self, now: int) -> None:
-        phase = self._settings.phase(self._step)
-        self._log.write("step", step=self._step, start_ns=self._start_ns, dur_ns=now - self._start_ns, phase=phase)
-
-    def _drive_windows(self) -> None:
-        """Open, start or close a window where the step that begins here calls for it."""
-        step, plan = self._step, self._settings
-        if step in (plan.after_timed, plan.after_stack):
-            self._close_window()
-        if step == plan.skip:
-            self._open_window("timed", plan.first_timed)
-        if self._window and step == max(plan.skip, plan.first_timed - 1):
-            # A step early, so that no rank's first timed step holds the start of another rank's profiler.
-            self._window.start()
-        if step == plan.first_stack and plan.stack_steps:
-            self._log.write("running", frames=_running_frames())
-            self._open_window("stack", step).start()
-        if self._window and plan.phase(step) in ("timed", "stack"):
-            self._window.begin_step(step)
-
-    def _open_window(self, phase: str, first: int) -> Window:
-        path = os.path.join(self._raw, f"rank-{self._rank:05d}.{phase}.json")
-        self._window = Window(path, stacks=phase == "stack")
-        self._window_from = first
-        self._window.prepare()
-        return self._window
-
-    def _close_window(self) -> None:
-        """Close the open window, and keep it if it holds a whole step."""
-        phase, last = self._settings.phase(self._window_from), self._step - 1
-        if self._window is None or last < self._window_from:
-            self._drop_window()
-            return
-        window, self._window = self._window, None
-        window.close(keep=True)
-        self._log.write("window", phase=phase, first=self._window_from, last=last)
-        self._note_memory()
-
-    def _drop_window(self) -> None:
-        """Stop a profiler that would otherwise collect events to the end of the job."""
-        window, self._window = self._window, None
-        if window is not None:
-            window.close(keep=False)
+    def _start_keeper(self) -> None:
+        raw, state, log, settings = self._raw, self.state, self._log, self._settings
+        steward_switch, flight_switch = Switch("exchange with other ranks", log), Switch("watch for hangs", log)
+        steward = steward_switch.run(lambda: Steward(raw, state, log, self._schedule, settings))
+        flight = flight_switch.run(lambda: FlightWatch(raw, state, log, settings))
+        parts = [(part, switch) for part, switch in ((steward, steward_switch), (flight, flight_switch)) if part]
+        self._keeper = Keeper(log.flush, parts)
+        self._keeper.start()
 
     def _let_go_in_child(self) -> None:
-        window, self._window = self._window, None
-        if window is not None:
-            window.let_go_in_child()
-
-    def _note_memory(self) -> None:
-        peak, of = identity.peak_memory()
-        self._log.write("memory", peak=peak, of=of)
-
-    def _yield_profiler(self) -> None:
-        if self._profiler_is_ours:
-            self._profiler_is_ours = False
-            if not self._settings.is_over(self._step):
-                self._log.write("profiler-taken", step=self._step)
-            self._close_window()
+        self._windows.let_go_in_child()
+        self._log.let_go_in_child()
 
     def _finish(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
         if not self._log.mine:
             return
         with _undisturbed():
-            self._close_window()
-            self._note_memory()
-
-
-def _running_frames() -> list[tuple[str, int, int]]:
-    """(function, current line, first line) of what this thread is in the middle of, innermost first."""
-    walked = traceback.walk_stack(sys._getframe(1))
-    return [(frame.f_code.co_name, line, frame.f_code.co_firstlineno) for frame, line in walked]
+            self._windows.close()
+            peak, of = identity.peak_memory()
+            self._log.note("memory", peak=peak, of=of)
+            if self._keeper is not None:
+                self._keeper.stop()
+            self._log.note("end", step=self.state.step)
+            self._log.close()
 
 
 @contextmanager

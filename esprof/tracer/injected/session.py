@@ -1,10 +1,10 @@
 """The recorder of one process: its parts, put together."""
 
-import atexit
 import os
 from collections.abc import Callable
 
 from .environment import LOADER_OF
+from .files import touch
 from .loader import LoaderProbe
 from .log import Log
 from .recorder import Recorder
@@ -12,17 +12,38 @@ from .settings import Settings
 from .switch import Switch
 
 
-def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> None:
+class Session:
+    """What records in this process. A DataLoader's worker has no `recorder`."""
+
+    def __init__(self, log: Log, probe: LoaderProbe, recorder: Recorder | None) -> None:
+        self.log = log
+        self.probe = probe
+        self.recorder = recorder
+
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """The session of this process, if it is recorded."""
+    return _current
+
+
+def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session:
     """Watch the DataLoaders of this process, and its optimizers unless it is a DataLoader's worker itself."""
+    global _current
     log = Log()
-    probe = LoaderProbe(raw, hook, log, Switch("recording of DataLoaders", log))
+    settings = Settings.read(raw)
+    probe = LoaderProbe(raw, hook, log, Switch("recording of DataLoaders", log), settings.max_log)
     owner = os.environ.pop(LOADER_OF, None)
     if owner is not None:
         leave_environment()
         probe.install_in_worker(owner)
-        return
-    open(os.path.join(raw, f"torch.{os.getpid()}"), "a").close()
-    recorder = Recorder(raw, Settings.read(raw), log, leave_environment)
+        _current = Session(log, probe, None)
+        return _current
+    touch(os.path.join(raw, f"torch.{os.getpid()}"))
+    recorder = Recorder(raw, settings, log, leave_environment)
     recorder.install()
     probe.install()
-    atexit.register(recorder.finish)
+    _current = Session(log, probe, recorder)
+    return _current

@@ -1,69 +1,74 @@
-"""Which steps are recorded, and how: written by the launcher, read by every process of the job."""
+"""What is recorded, and within which bounds: written by the launcher, read by every process of the job."""
 
 import json
 import os
 from dataclasses import asdict, dataclass
+
+from .files import write_new
 
 _FILE = "settings.json"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The plan of one recording, in steps of the job, which are counted from 0.
+    """The plan of one recording. Steps of the job are counted from 0.
 
     A step ends when the job's optimizer has stepped, so step 0 has no beginning to be seen: `skip` is at least 1.
     """
 
+    windows: bool = True
+    """Whether windows are planned at all; if not, they are taken on demand only."""
     skip: int = 5
-    """Steps before anything is switched on."""
+    """Steps before the first window is prepared."""
     warmup: int = 2
     """Steps in which the profiler warms up; what it sees then is thrown away."""
     steps: int = 8
-    """Timed steps."""
+    """Timed steps of a window."""
     stack_steps: int = 2
     """Steps recorded once more, with Python stacks; left out of all timing."""
+    every: int = 0
+    """Steps from window to window; 0 takes one window only."""
+    skip_s: float = 0
+    """Seconds before the first window, instead of `skip`."""
+    every_s: float = 0
+    """Seconds from window to window, instead of `every`."""
+    shapes: bool = False
+    """Whether the shapes of operands are recorded: on a CPU they make half of the profiler's cost."""
+    flight_steps: int = 0
+    """Steps whose notes are kept; 0 keeps as many as fit into `max_log`."""
+    hang_s: float = 5
+    """Seconds after which a step may count as hung; 0 never."""
+    max_log: int = 64 << 20
+    """Bytes of notes that a process keeps on disk: the newest."""
+    max_trace: int = 2 << 30
+    """Bytes of unread traces that a rank keeps on disk: the newest windows."""
+    max_memory: int = 4 << 30
+    """Bytes by which a window may make a process grow before it is closed early."""
 
     def __post_init__(self) -> None:
         if self.skip < 1 or self.warmup < 0 or self.steps < 1 or self.stack_steps < 0:
             raise ValueError(f"skip and steps must be at least 1, warmup and stack_steps at least 0: {self}")
+        if self.every and self.every < self.span:
+            raise ValueError(f"a window takes {self.span} steps with its warm-up: every must not be less")
 
     @property
     def first_timed(self) -> int:
+        """The first timed step of the first window, if it is planned by steps."""
         return self.skip + self.warmup
 
     @property
-    def after_timed(self) -> int:
-        """The step in which the timed window is written to disk."""
-        return self.first_timed + self.steps
+    def span(self) -> int:
+        """Steps from the warm-up of a window to the one in which the last of its traces is written."""
+        stacks = self.stack_steps + 1 if self.stack_steps else 0
+        return self.warmup + self.steps + 1 + stacks
 
     @property
-    def first_stack(self) -> int:
-        return self.after_timed + 1
-
-    @property
-    def after_stack(self) -> int:
-        """The step in which the window with stacks is written to disk, if there is one."""
-        return self.first_stack + self.stack_steps
-
-    def is_over(self, step: int) -> bool:
-        """Whether every window is written by `step`."""
-        return step >= (self.after_stack if self.stack_steps else self.after_timed)
-
-    def phase(self, step: int) -> str:
-        """What the recorder does during `step`: `plain`, `warmup`, `timed`, `export` or `stack`."""
-        if self.skip <= step < self.first_timed:
-            return "warmup"
-        if self.first_timed <= step < self.after_timed:
-            return "timed"
-        if self.first_stack <= step < self.after_stack:
-            return "stack"
-        if step == self.after_timed or (step == self.after_stack and self.stack_steps):
-            return "export"
-        return "plain"
+    def by_steps(self) -> bool:
+        """Whether windows are planned by the number of the step alone."""
+        return self.windows and not (self.skip_s or self.every_s)
 
     def write(self, raw: str) -> None:
-        with open(os.path.join(raw, _FILE), "w") as file:
-            json.dump(asdict(self), file)
+        write_new(os.path.join(raw, _FILE), json.dumps(asdict(self)).encode())
 
     @classmethod
     def read(cls, raw: str) -> "Settings":

@@ -1,12 +1,14 @@
 """The recorder's fuse: one fault and it is off, and the job goes on."""
 
 import os
-import sys
+import signal
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
 from .log import Log
+from .talk import say
 
 T = TypeVar("T")
 
@@ -29,14 +31,25 @@ class Switch:
             return None
         try:
             return work(*arguments)
-        except Exception as fault:  # noqa: BLE001  the job is not ours: no fault of the recorder may reach it
+        except Exception as fault:
+            # The job is not ours: no fault of the recorder may reach it.
             self._off(f"{type(fault).__name__}: {fault}")
+            if _is_the_jobs(fault):
+                raise
             return None
 
     def _off(self, fault: str) -> None:
         self.on = False
-        print(f"esprof: {self._what} ends in process {os.getpid()}, the job goes on: {fault}", file=sys.stderr)
         with suppress(Exception):  # Whatever failed before may fail again here.
             self._release()
         with suppress(OSError):  # The log itself may be what failed.
-            self._log.write("fault", message=f"{self._what} ended: {fault}")
+            self._log.note("fault", message=f"{self._what} ended: {fault}")
+        say(f"{self._what} ends in process {os.getpid()}, the job goes on: {fault}")
+
+
+def _is_the_jobs(fault: Exception) -> bool:
+    """Whether a signal's handler raised it, which only happened to run in the midst of our work: a DataLoader's worker
+    died, say, or a step took too long."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__))

@@ -22,6 +22,18 @@ class Points(Dataset):
         return x.sin(), x.cos()[:8]
 
 
+def fork(model: nn.Module) -> None:
+    """Have a forked child work a little, and step an optimizer of its own."""
+    child = os.fork()
+    if child == 0:
+        own = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(20):
+            own.step()
+        print("child", sum(p.sum().item() for p in model.parameters()).hex(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20)
@@ -32,6 +44,8 @@ def main() -> None:
     parser.add_argument("--persistent", action="store_true")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep in each step")
     parser.add_argument("--exit", type=int, default=0, help="exit code")
+    parser.add_argument("--hard-exit", action="store_true", help="end by os._exit")
+    parser.add_argument("--fork", action="store_true", help="fork a child every ten steps")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -61,6 +75,10 @@ def main() -> None:
             optimizer.step()
             if rank == 0:
                 print(f"step {step} loss {loss.item().hex()}", flush=True)
+            if options.fork and step % 10 == 5:
+                fork(model)
+    if options.hard_exit:
+        os._exit(options.exit)
     if distributed:
         dist.destroy_process_group()
         time.sleep(0.1)  # gloo's threads need Python's lock once more, or PyTorch 2.13 may abort the process

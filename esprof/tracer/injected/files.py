@@ -1,0 +1,66 @@
+"""The recorder's files: for the user alone, never in place of what is there, and written whole or with an error."""
+
+import errno
+import os
+
+_NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_MODE = 0o600
+
+
+class NewFile:
+    """A file to append to. Raises FileExistsError where anything is there, if only a dead link.
+
+    A job may close descriptors that are not its own, and open files which then bear their numbers: nothing is ever done to
+    those, but an OSError raised.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, _NEW, _MODE)
+        self._identity = _identity(self.number)
+
+    @property
+    def is_ours(self) -> bool:
+        try:
+            return _identity(self.number) == self._identity
+        except OSError:
+            return False
+
+    def append(self, data: bytes) -> None:
+        """Write all of `data`, or raise OSError: a full disk takes a part of it without a word."""
+        self._check()
+        if os.write(self.number, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def empty(self) -> None:
+        self._check()
+        os.ftruncate(self.number, 0)
+
+    def close(self) -> None:
+        if self.is_ours:
+            os.close(self.number)
+
+    def _check(self) -> None:
+        if not self.is_ours:
+            raise OSError(errno.EBADF, "the job has closed the recorder's files")
+
+
+def write_new(path: str, data: bytes) -> None:
+    """A new file that holds `data`; none where that fails."""
+    file = NewFile(path)
+    try:
+        file.append(data)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        file.close()
+
+
+def touch(path: str) -> None:
+    """An empty file, whether or not it is there."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, _MODE))
+
+
+def _identity(number: int) -> tuple[int, int]:
+    found = os.fstat(number)
+    return found.st_dev, found.st_ino

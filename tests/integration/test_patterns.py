@@ -1,0 +1,309 @@
+"""`esprof record` around the training loops that people write: each is recorded whole, replays, and does not notice."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from esprof import Run, load
+from esprof.analyzers.breakdown import breakdown
+from esprof.analyzers.finding import PARTS
+from esprof.replay.answering import Replayed, replay_run
+from esprof.trace.run import Window
+from esprof.trace.schema import Table
+from tests.recordcase import Ended, job, record, run, torchrun
+
+pytestmark = pytest.mark.integration
+
+ON_TWO_RANKS = (
+    "accumulation",
+    "adversarial",
+    "amp",
+    "closure",
+    "compiled",
+    "ddp",
+    "fsdp",
+    "inference",
+    "lightning",
+    "stream",
+    "trainer",
+    "validation",
+    "zipped",
+)
+IN_ONE_PROCESS = ("ddp", "in_backward")
+WITH_A_PROFILER_OF_THEIR_OWN = ("profiled_after", "profiled_before", "profiled_within")
+
+STEPS, MORE_STEPS = 12, 28
+ONE_WINDOW = {"skip": 2, "warmup": 1, "steps": 6, "stack_steps": 0}
+TIMED = Window(first=3, last=8)
+TWO_WINDOWS = ONE_WINDOW | {"every": 14}
+SECOND = Window(first=17, last=22)
+
+GRADIENTS = 4 * (128 * 256 + 256 + 256 * 256 + 256 + 256 * 16 + 16)
+"""Bytes."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One way to train, recorded."""
+
+    name: str
+    ranks: list[int]
+    ended: Ended
+    run: Run
+    replayed: Replayed
+    plain: list[str]
+    """What it prints when it is not recorded."""
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory) -> dict[str, str]:
+    """What is compiled is kept, so that it is compiled once."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path_factory.mktemp("inductor"))}
+
+
+@pytest.fixture(scope="module")
+def plain(variables) -> dict[tuple[str, int], list[str]]:
+    """The lines that each pattern prints where nothing records, by its name and the number of ranks."""
+    jobs = (
+        (2, torchrun("pattern_job.py", STEPS, *ON_TWO_RANKS)),
+        (2, torchrun("pattern_job.py", MORE_STEPS, *WITH_A_PROFILER_OF_THEIR_OWN)),
+        (1, job("pattern_job.py", STEPS, *IN_ONE_PROCESS)),
+    )
+    found: dict[tuple[str, int], list[str]] = {}
+    for ranks, command in jobs:
+        ended = run(command, **variables)
+        assert ended.code == 0, ended.stderr
+        for line in sorted(ended.stdout.splitlines()):
+            found.setdefault((line.split()[0], ranks), []).append(line)
+    return found
+
+
+def recorded(name: str, ranks: int, count: int, plain, variables, folder, **options: int) -> Pattern:
+    """`count` steps of it."""
+    command = (torchrun if ranks == 2 else job)("pattern_job.py", count, name)
+    ended = record(folder / "run", command, variables, **options)
+    assert ended.code == 0, ended.stderr
+    found = ended.run
+    return Pattern(name, list(range(ranks)), ended, found, replay_run(found), plain[name, ranks])
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((name, 2) for name in ON_TWO_RANKS), *((name, 1) for name in IN_ONE_PROCESS)],
+    ids=lambda value: f"{value[0]}-{value[1]}",
+)
+def pattern(request, plain, variables, tmp_path_factory) -> Pattern:
+    name, ranks = request.param
+    return recorded(name, ranks, STEPS, plain, variables, tmp_path_factory.mktemp(name), **ONE_WINDOW)
+
+
+def test_the_losses_stay_the_same_to_the_bit(pattern):
+    assert sorted(pattern.ended.stdout.splitlines()) == pattern.plain
+    assert len(pattern.plain) >= STEPS * len(pattern.ranks)
+
+
+def test_every_rank_has_its_window_and_nothing_is_missing(pattern):
+    assert pattern.run.ranks == pattern.ranks
+    assert pattern.run.warnings == ()
+    for rank in pattern.ranks:
+        assert pattern.run.rank(rank).windows == (TIMED,)
+        events = pattern.run.events(rank)
+        assert events.where(events.is_kind("step")).ints("step").tolist() == list(range(3, 9))
+
+
+def test_replay_gives_every_steady_step_as_it_was(pattern):
+    assert pattern.replayed.steady.kept == (4, 5, 6, 7, 8)
+    assert np.abs(pattern.replayed.error_pct).max() <= 2
+    assert pattern.replayed.explained_pct >= 50
+    assert pattern.replayed.built.unmatched == dict.fromkeys(pattern.ranks, 0)
+
+
+def test_the_breakdown_sums_to_the_step(pattern):
+    mean_us = pattern.replayed.oracle.step_ns / 1000
+    for rank in breakdown(pattern.replayed):
+        assert sum(getattr(rank, part) for part in PARTS) == pytest.approx(rank.step_us, abs=0.01)
+        # A rank may leave the first and the last step before the others.
+        assert rank.step_us == pytest.approx(mean_us, rel=0.5)
+
+
+def test_the_run_shows_what_is_special_about_the_pattern(pattern):
+    SIGNS[pattern.name](pattern)
+
+
+def in_timed_steps(pattern: Pattern) -> Table:
+    """The events of rank 0 that began in the six timed steps."""
+    events = pattern.run.events(0)
+    return events.where(events.ints("step") >= TIMED.first)
+
+
+def collectives(pattern: Pattern) -> Counter[str]:
+    """What rank 0 took part in."""
+    events = in_timed_steps(pattern)
+    return Counter(events.where(events.is_kind("collective")).texts("collective"))
+
+
+def occurrences(pattern: Pattern, *names: str) -> list[int]:
+    """How often each of `names` stands among the events."""
+    counts = Counter(in_timed_steps(pattern).texts("name"))
+    return [counts[name] for name in names]
+
+
+def stages(pattern: Pattern, what: str):
+    found = pattern.run.stages(0).to_pandas()
+    return found[found.what == what]
+
+
+def reduces_once_a_step(pattern: Pattern) -> None:
+    """However many passes a step has, its gradients are reduced in two buckets; of one process they are not at all."""
+    assert collectives(pattern) == ({"all_reduce": 2 * 6} if len(pattern.ranks) > 1 else {})
+    sizes = set(in_timed_steps(pattern).ints("in_bytes").tolist()) - {-1}
+    assert sum(sizes) == (GRADIENTS if len(pattern.ranks) > 1 else 0)
+
+
+def accumulates(pattern: Pattern) -> None:
+    reduces_once_a_step(pattern)
+    assert occurrences(pattern, "DistributedDataParallel.forward", "Optimizer.step#AdamW.step") == [3 * 6, 6]
+
+
+def trains_and_evaluates(pattern: Pattern) -> None:
+    """Two micro-batches a step; of the timed steps two begin with an evaluation on three batches, and all are clipped."""
+    reduces_once_a_step(pattern)
+    assert occurrences(pattern, "DistributedDataParallel.forward", "aten::_foreach_norm") == [2 * 6 + 2 * 3, 6]
+
+
+def steps_by_the_first_optimizer(pattern: Pattern) -> None:
+    assert pattern.run.steps(0).ints("step").tolist() == list(range(1, STEPS))
+    assert occurrences(pattern, "Optimizer.step#AdamW.step") == [2 * 6]
+
+
+def casts(pattern: Pattern) -> None:
+    """Two layers' weights and inputs are cast to half precision: more copies than the optimizer makes alone."""
+    reduces_once_a_step(pattern)
+    assert occurrences(pattern, "aten::_to_copy")[0] > occurrences(pattern, "aten::addmm")[0]
+
+
+def evaluates_again_and_again(pattern: Pattern) -> None:
+    assert collectives(pattern)["all_reduce"] > 2 * 6
+    assert occurrences(pattern, "Optimizer.step#LBFGS.step") == [6]
+
+
+def runs_compiled(pattern: Pattern) -> None:
+    assert collectives(pattern) == {"all_reduce": 6}
+    assert occurrences(pattern, "aten::linear") == [0]
+
+
+def gathers_and_scatters(pattern: Pattern) -> None:
+    """Three layers are gathered once for each pass, and reduced, for which gloo has but an all-reduce."""
+    assert collectives(pattern) == {"all_gather": 6 * 6, "all_reduce": 3 * 6}
+
+
+def steps_inside_backward(pattern: Pattern) -> None:
+    """Six parameters, six optimizers, one step."""
+    assert occurrences(pattern, "Optimizer.step#SGD.step") == [6 * 6]
+
+
+def names_its_stages(pattern: Pattern) -> None:
+    """In the rank, in its worker, and among the profiler's events."""
+    pid = pattern.run.rank(0).pid
+    assert set(stages(pattern, "classify").pid) == {pid}
+    decoded = stages(pattern, "decode")
+    assert len(decoded) == STEPS * 64
+    assert set(decoded.pid) == set(stages(pattern, "fetch").pid) != {pid}
+    assert occurrences(pattern, "classify") == [6]
+
+
+def takes_no_samples_to_validate(pattern: Pattern) -> None:
+    assert set(pattern.run.steps(0).ints("samples").tolist()) <= {64, -1}
+    assert len(set(stages(pattern, "next").loader)) == 1 + STEPS // 3
+
+
+def takes_from_two_loaders(pattern: Pattern) -> None:
+    assert set(stages(pattern, "next").loader) == {0, 1}
+    assert len(set(stages(pattern, "fetch").loader)) == 1
+
+
+def takes_from_a_stream(pattern: Pattern) -> None:
+    taken = stages(pattern, "next")
+    assert taken.batch.tolist() == list(range(STEPS))
+    assert set(taken.samples) == {64}
+
+
+SIGNS = {
+    "accumulation": accumulates,
+    "adversarial": steps_by_the_first_optimizer,
+    "amp": casts,
+    "closure": evaluates_again_and_again,
+    "compiled": runs_compiled,
+    "ddp": reduces_once_a_step,
+    "fsdp": gathers_and_scatters,
+    "in_backward": steps_inside_backward,
+    "inference": names_its_stages,
+    "lightning": reduces_once_a_step,
+    "stream": takes_from_a_stream,
+    "trainer": trains_and_evaluates,
+    "validation": takes_no_samples_to_validate,
+    "zipped": takes_from_two_loaders,
+}
+
+
+# A job that profiles itself
+
+
+@pytest.mark.parametrize(
+    ("name", "windows", "codes"),
+    [
+        ("profiled_before", (SECOND,), {"windows-lost"}),
+        ("profiled_within", (Window(first=3, last=4), SECOND), {"profiler-taken", "window-short"}),
+        ("profiled_after", (TIMED, SECOND), set()),
+    ],
+)
+def test_the_profiler_is_the_jobs_while_it_wants_it(name, windows, codes, plain, variables, tmp_path):
+    """The recorder yields, says where, and takes the windows planned for later, whatever the job's profiler counts."""
+    pattern = recorded(name, 2, MORE_STEPS, plain, variables, tmp_path, **TWO_WINDOWS)
+    assert sorted(pattern.ended.stdout.splitlines()) == pattern.plain
+    assert {warning.code for warning in pattern.run.warnings} == codes
+    for rank in (0, 1):
+        assert pattern.run.rank(rank).windows == windows
+        events = pattern.run.events(rank)
+        marked = events.where(events.is_kind("step")).ints("step").tolist()
+        assert marked == [step for window in windows for step in range(window.first, window.last + 1)]
+    longest = max(windows, key=lambda window: (window.last - window.first, window.first))
+    assert pattern.replayed.steady.kept == tuple(range(longest.first + 1, longest.last + 1))
+    assert np.abs(pattern.replayed.error_pct).max() <= 2
+
+
+# Recording from the job's own code
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_job_may_record_itself(ranks, plain, tmp_path):
+    command = (torchrun if ranks == 2 else job)("pattern_recorded.py", tmp_path / "run")
+    ended = run(command)
+    assert ended.code == 0, ended.stderr
+    assert sorted(ended.stdout.splitlines()) == plain["ddp", ranks]
+    found = load(tmp_path / "run")
+    assert found.ranks == list(range(ranks))
+    assert found.warnings == ()
+    assert all(found.rank(rank).windows == (TIMED,) for rank in found.ranks)
+    assert np.abs(replay_run(found).error_pct).max() <= 2
+
+
+def test_a_run_that_is_there_is_an_error_before_the_job_begins(tmp_path):
+    assert run(job("pattern_recorded.py", tmp_path / "run")).code == 0
+    before = sorted(path.name for path in (tmp_path / "run").rglob("*"))
+    again = run(job("pattern_recorded.py", tmp_path / "run"))
+    assert again.code == 1
+    assert again.stdout == ""
+    assert "OutputError" in again.stderr
+    assert "is not overwritten" in again.stderr
+    assert sorted(path.name for path in (tmp_path / "run").rglob("*")) == before
+
+
+def test_a_job_that_records_itself_under_esprof_record_is_recorded_once(plain, tmp_path):
+    ended = record(tmp_path / "run", torchrun("pattern_recorded.py", tmp_path / "inner"), **ONE_WINDOW)
+    assert sorted(ended.stdout.splitlines()) == plain["ddp", 2]
+    assert ended.stderr.count("recorded by `esprof record` already") == 1
+    assert ended.run.rank(1).windows == (TIMED,)
+    assert not (tmp_path / "inner").exists()
