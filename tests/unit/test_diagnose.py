@@ -203,7 +203,25 @@ def test_unexplained_waiting_lowers_trust():
 
 
 def test_every_finding_of_the_rules_has_a_page():
-    ids = ("ESP101", "ESP201", "ESP202", "ESP203", "ESP204", "ESP301", "ESP401", "ESP501", "ESP901", "ESP902", "ESP903")
+    ids = (
+        "ESP101",
+        "ESP201",
+        "ESP202",
+        "ESP203",
+        "ESP204",
+        "ESP301",
+        "ESP401",
+        "ESP501",
+        "ESP502",
+        "ESP801",
+        "ESP802",
+        "ESP803",
+        "ESP804",
+        "ESP805",
+        "ESP901",
+        "ESP902",
+        "ESP903",
+    )
     assert set(ids) == set(PAGES)
     assert all(page.family for page in PAGES.values())
 

@@ -1,0 +1,138 @@
+"""Jobs in which a rank leaves the others waiting, or dies: what is said while they run, and what their Run tells."""
+
+import re
+import signal
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+
+from esprof import load
+from esprof.analyzers import diagnose_run
+from tests.recordcase import JOBS, environment, job, record, recording, torchrun
+
+pytestmark = pytest.mark.integration
+
+HANG = JOBS / "hang.py"
+LONGEST_S = 10
+"""Within which a hang is to be reported."""
+
+
+@contextmanager
+def recorded(out, command, **options):
+    """The process that records `command`, its stderr to be read by line; ended as a user would, and gone at the end."""
+    process = subprocess.Popen(
+        recording(out, command, flight=100, **options),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def next_word(process):
+    """The next line that esprof says."""
+    return next(line for line in process.stderr if line.startswith("esprof: ")).removeprefix("esprof: ").strip()
+
+
+def line_of(text):
+    """The line of the job that holds `text`."""
+    return next(n for n, line in enumerate(HANG.read_text().splitlines(), 1) if text in line)
+
+
+def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterwards(tmp_path):
+    """With the settings that everybody has."""
+    out = tmp_path / "run"
+    with recorded(out, torchrun("hang.py", "asleep")) as process:
+        said = next_word(process)
+        match = re.match(r"step 9 has stood still for (\d+) s: rank 1 did not enter all_reduce (\d+), which", said)
+        assert match, said
+        assert int(match[1]) < LONGEST_S
+        place = f"{HANG}({line_of('time.sleep(600)')}): wander"
+        assert next_word(process) == f"rank 1 is at {place}"
+        running = diagnose_run(load(out))
+    assert running.findings[0].title.startswith("Step 9 stands still: rank 1 did not enter all_reduce")
+    assert {"still-running"} <= {warning.code for warning in running.warnings}
+
+    found = diagnose_run(load(out)).findings[0]
+    assert (found.id, found.ranks, found.title.partition(":")[0]) == ("ESP801", (1,), "The job hung in step 9")
+    assert found.evidence["stacks"]["1"] == place
+    assert found.evidence["stacks"]["0"].endswith(": asleep")
+    assert (found.evidence["number"], found.evidence["bytes"]) == (int(match[2]), 2048)
+    fatal = load(out).flight(0).fatal
+    assert f'"{HANG}"' in fatal, "where the rank was when the launcher ended it"
+
+
+@pytest.mark.parametrize(
+    ("way", "id", "ranks", "said"),
+    [
+        ("other_collective", "ESP802", (1,), "rank 1 entered broadcast of 28 B as number"),
+        ("crosses", "ESP802", (0, 1), "for rank 1 and rank 1 waits in all_reduce 1 of group 0-1"),
+        ("late_in_validation", "ESP801", (1,), "rank 1 did not enter all_reduce"),
+    ],
+)
+def test_each_way_to_hang_is_told_from_the_others(tmp_path, way, id, ranks, said):
+    with recorded(tmp_path / "run", torchrun("hang.py", way), hang=1) as process:
+        assert said in next_word(process)
+    found = diagnose_run(load(tmp_path / "run")).findings[0]
+    assert (found.id, found.ranks) == (id, ranks)
+
+
+def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path):
+    out = tmp_path / "run"
+    with recorded(out, torchrun("hang.py", "checkpoint", 3), hang=1) as process:
+        assert "rank 0 did not enter barrier" in next_word(process)
+        assert next_word(process).endswith(": save_checkpoint")
+        assert next_word(process) == "the ranks that waited go on"
+        assert process.wait(60) == 0
+    (found,) = diagnose_run(load(out)).findings
+    assert (found.id, found.ranks) == ("ESP804", (0,))
+    assert found.evidence["took_ms_in_steps"]["9"] > 3_000
+    assert found.evidence["stacks"]["0"].endswith(": save_checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("way", "id", "title"),
+    [("leaves", "ESP801", "Rank 1 ended after step 8, while rank 0"), ("is_killed", "ESP803", "Rank 1 died in step")],
+)
+def test_a_rank_that_goes_is_named_and_not_the_one_that_misses_it(tmp_path, way, id, title):
+    ended = record(tmp_path / "run", torchrun("hang.py", way), flight=100)
+    assert ended.code == 1
+    found = diagnose_run(ended.run).findings[0]
+    assert (found.id, found.ranks) == (id, (1,))
+    assert found.title.startswith(title)
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "noted"),
+    [
+        ("fault", 128 + signal.SIGSEGV, "Segmentation fault"),
+        ("terminated", 128 + signal.SIGTERM, "SIGTERM"),
+        ("answers_terminated", 7, None),
+        ("child_terminated", 0, None),
+        ("own_faulthandler", 128 + signal.SIGSEGV, None),
+    ],
+)
+def test_a_job_dies_as_it_would_without_us_and_the_stacks_are_kept(tmp_path, way, code, noted):
+    ended = record(tmp_path / "run", job("deadly.py", way), flight=100)
+    assert ended.code == code
+    log = ended.run.flight(0)
+    assert log.signal == noted
+    if noted:
+        assert log.place.function == way
+    else:
+        assert not log.fatal
+    assert ("Segmentation fault" in ended.stderr) == (way == "own_faulthandler")
+
+
+def test_the_exception_that_ends_a_job_is_found_with_its_line(tmp_path):
+    ended = record(tmp_path / "run", job("deadly.py", "raises"), flight=100)
+    assert ended.code == 1
+    (found,) = diagnose_run(ended.run).findings
+    assert found.title == "Rank 0 died in step 5: ValueError: bad sample"
+    assert found.evidence["stacks"]["0"].endswith(": raises")
