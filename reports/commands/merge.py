@@ -1,0 +1,61 @@
+"""`esprof merge`."""
+
+from pathlib import Path
+
+import click
+
+from esprof.reports.commands.common import status
+from esprof.reports.commands.record import say
+from esprof.text import printable
+from esprof.trace.groups import group_name
+from esprof.trace.merge import merge
+from esprof.trace.run import RankMeta, Run
+from esprof.types import us
+
+
+@click.command("merge")
+@click.argument("sources", metavar="RUN…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    metavar="WHOLE",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The Run directory to write.",
+)
+@click.option("-f", "--force", is_flag=True, help="Overwrite WHOLE if it is a Run.")
+def command(sources: tuple[Path, ...], output: Path, force: bool) -> None:
+    """Join the runs of one job, recorded host by host, into one.
+
+    RUN is what `esprof record` wrote on one host, or around one rank under srun or mpirun; or a folder of such parts.
+    Times are put on the clock of rank 0, with which every host compared its own while the job ran.
+
+    \b
+    esprof merge RUN -o WHOLE
+    esprof merge host0/RUN host1/RUN -o WHOLE
+    """
+    with status("Joining the runs"):
+        run = merge(sources, output, force=force)
+    for warning in run.warnings:
+        say(f"warning: {warning.message}")
+    for host, ranks in _by_host(run).items():
+        say(_clock(host, ranks))
+    say(f"joined rank {group_name(run.ranks)} of {run.world_size} into {output}; next: esprof diagnose {output}")
+
+
+def _by_host(run: Run) -> dict[str, list[RankMeta]]:
+    hosts: dict[str, list[RankMeta]] = {}
+    for rank in run.meta.ranks:
+        hosts.setdefault(rank.host or f"rank {rank.rank}", []).append(rank)
+    return hosts
+
+
+def _clock(host: str, ranks: list[RankMeta]) -> str:
+    where = f"rank {group_name(rank.rank for rank in ranks)} on {printable(host)}"
+    known = [rank for rank in ranks if rank.clock_offset_ns is not None and rank.clock_residual_ns is not None]
+    if not known:
+        return f"{where}: clock unknown"
+    offset, error = known[0].clock_offset_ns or 0, known[0].clock_residual_ns or 0
+    drift = known[0].clock_drift_ppm
+    gains = f", gaining {drift:.1f} ppm" if drift else ""
+    return f"{where}: clock {us(offset) / 1000:+.3f} ms against rank 0's, within {us(error):.0f} µs{gains}"
