@@ -1,9 +1,11 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline."""
 
-from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed
 from esprof.analyzers.finding import Diagnosis
+from esprof.analyzers.hangs import hangs
 from esprof.analyzers.report import Report
 from esprof.analyzers.summary import summarize
+from esprof.errors import InputError
 from esprof.replay.answering import replay_run
 from esprof.trace.run import Run
 
@@ -11,8 +13,15 @@ __all__ = ["diagnose", "diagnose_run", "report_run", "summarize"]
 
 
 def diagnose_run(run: Run) -> Diagnosis:
-    """Build, replay and diagnose `run`."""
-    return diagnose(replay_run(run))
+    """Build, replay and diagnose `run`; without replay where it has no window, or where it hung before all had one."""
+    if not any(len(run.events(rank)) for rank in run.ranks):
+        return diagnose_unreplayed(run)
+    try:
+        return diagnose(replay_run(run))
+    except InputError:
+        if not hangs(run):
+            raise
+        return diagnose_unreplayed(run)
 
 
 def report_run(run: Run) -> Report:

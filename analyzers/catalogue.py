@@ -44,6 +44,8 @@ _STRAGGLER_EVIDENCE = (
     "stacks was recorded; `saving_ms_by_cause` prices each kind of work alone."
 )
 
+_NO_PRICE = "None: a job that stands still has no step time to gain."
+
 PAGES: dict[str, Page] = {
     page.id: page
     for page in (
@@ -116,6 +118,73 @@ PAGES: dict[str, Page] = {
             "with what replay says they would take without.",
             "Replay drops these calls; the saving is that of a steady step, which the outliers are not.",
             "A lower peak, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, shapes that do not change.",
+        ),
+        Page(
+            "ESP502",
+            "Memory near its limit",
+            "The most memory that a rank held comes close to what it may have: its share of a GPU, or, for jobs on CPUs, "
+            "the machine or control group that its ranks share. A little more and the job ends: CUDA out of memory, or a "
+            "process killed by the kernel.",
+            "`peak_bytes` by rank against `limit_bytes`, from 92 % on. `reached_in` is the phase and step of the peak. "
+            "CUDA: bytes that PyTorch's allocator has handed out, whose peak is exact; the CUDA context and "
+            "libraries hold more beside them. CPU: the resident set as sampled, up to four times a second, without loader "
+            "workers.",
+            "None: it costs no time until it costs the job.",
+            "Checkpointed activations, smaller batches with accumulated gradients, sharded optimizer state, a shorter "
+            "prefetch and fewer loader workers; a limit that leaves room.",
+        ),
+        Page(
+            "ESP801",
+            "A rank did not enter a collective",
+            "Ranks wait in a collective that another rank of the group has not entered, and no step has ended since. That "
+            "rank is somewhere else, has ended, or gives no sign. A rank that waits in a collective of another group is not "
+            "to blame: the one at the end of the chain is.",
+            "`collective`, its `number` in the process group `group`, and `bytes`; who entered it, who is missing, how long "
+            "the first one had waited when the ranks were looked at, and in `stacks` the line of the job's own code that "
+            "each rank was at.",
+            _NO_PRICE,
+            "Look at the line of the missing rank. Usual causes: code under `if rank == 0`, loops of different length, an "
+            "exception that one rank swallows, a read or a lock that does not return. A long save or validation looks the "
+            "same while it lasts.",
+        ),
+        Page(
+            "ESP802",
+            "Ranks entered different collectives",
+            "Under one number of a process group, ranks entered different collectives, or one collective with different "
+            "sizes; or ranks entered the collectives of two groups in different orders and wait for each other.",
+            "`first_mismatch` is the first number at which ranks differ, with what the odd ones and the others entered; "
+            "`left_out` says that the odd ranks go on as the others do one call later.",
+            _NO_PRICE,
+            "Enter the same collectives in the same order on all ranks: no branch around them may depend on the rank or on "
+            "its data.",
+        ),
+        Page(
+            "ESP803",
+            "A rank died",
+            "The process of a rank ended by a signal, by an exception, or without a word, and the others could not go on. "
+            "Ranks that the launcher ended after it are not named.",
+            "`causes` by rank; `stacks` where the rank was, if a signal or an exception told; `last_whole_step` of every "
+            "rank, as far as it was written.",
+            _NO_PRICE,
+            "Without a word it is most often the kernel's out-of-memory killer, or a limit of the scheduler.",
+        ),
+        Page(
+            "ESP804",
+            "Slow steps caught in the act",
+            "Steps took more than twice the 99th percentile of those before, or stood still for seconds, and then went on. "
+            "The stacks were taken while they lasted, at most every 30 seconds.",
+            "`took_ms_in_steps` against `usual_ms`; `stacks` are where the ranks were then. Where all others waited for one "
+            "rank, it is named with the collective that it came late to.",
+            "None: it is not the time of a usual step. `lost_ms_in_all` is what these steps took too long.",
+            "Save and validate less often, on all ranks at once, or beside the training; else look at the line named.",
+        ),
+        Page(
+            "ESP805",
+            "A collective that all ranks entered does not end",
+            "Every rank of the group has entered it, all agree on what it is, and it is not over.",
+            "As of ESP801.",
+            _NO_PRICE,
+            "Look at what is between the ranks: network interfaces and firewalls, a device whose queue does not move.",
         ),
         Page(
             "ESP901",

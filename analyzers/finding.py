@@ -8,6 +8,7 @@ from esprof.trace.run import Warning
 from esprof.types import Rank
 
 Severity = Literal["critical", "warning", "info"]
+Confidence = Literal["high", "medium", "low"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     saving_pct: float
     saving_device_hours_per_day: float
     """Device-hours a day that the saving is worth when the job runs all day on these workers."""
-    confidence: Literal["high", "medium", "low"]
+    confidence: Confidence
     evidence: dict[str, Any]
     advice: str
     command: str | None = None
@@ -62,17 +63,24 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """`esprof diagnose --json`: findings, most time first."""
+    """`esprof diagnose --json`: a hang or death first, then the findings that cost most time.
+
+    What comes of a replay is None or empty where no window was recorded that could be replayed.
+    """
 
     schema: str = "esprof.diagnose/1"
     verdict: str
     findings: tuple[Finding, ...]
-    step_us: float
+    step_us: float | None
+    """Mean of `steps`, or, where none was recorded, the median of all that ended; None where none did."""
+    unprofiled_step_us: float | None
+    """As in the answer of `esprof replay`, and so is `overhead_pct`: what a step takes without the profiler."""
+    overhead_pct: float | None
     steps: tuple[int, ...]
     world_size: int
     breakdown: tuple[RankBreakdown, ...]
-    throughput: Throughput
-    explained_pct: float
-    replay_error_pct: float
+    throughput: Throughput | None
+    explained_pct: float | None
+    replay_error_pct: float | None
     """Worst error of a steady step replayed with residuals kept."""
     warnings: tuple[Warning, ...]

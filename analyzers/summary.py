@@ -5,6 +5,7 @@ import numpy as np
 from esprof import __version__
 from esprof.analyzers.breakdown import stalls, waits
 from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.memory import memory_use
 from esprof.analyzers.report import Bar, Excerpt, Report
 from esprof.replay.answering import Replayed, answer
 from esprof.replay.dfg import Cls
@@ -33,6 +34,7 @@ def summarize(replayed: Replayed) -> Report:
         diagnosis=diagnose(replayed),
         replay=answer(replayed, USUAL),
         timeline=excerpt(replayed),
+        memory=memory_use(run),
     )
 
 

@@ -4,11 +4,10 @@ import numpy as np
 
 from esprof.analyzers.finding import Throughput
 from esprof.replay.answering import Replayed
+from esprof.replay.unprofiled import plain_steps
+from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from esprof.types import NS_PER_S
-
-FEWEST = 3
-"""Plain steps from which on they, and not the profiled ones, tell the job's speed."""
 
 
 def throughput(replayed: Replayed) -> Throughput:
@@ -17,23 +16,28 @@ def throughput(replayed: Replayed) -> Throughput:
     Samples and tokens are summed over ranks, and None where a rank does not tell.
     """
     run = replayed.run
-    tables = [_plain(run.steps(rank)) for rank in run.ranks]
-    if min(len(steps) for steps in tables) >= FEWEST:
-        step_s = float(np.mean([np.median(steps.ints("dur_ns")) for steps in tables])) / NS_PER_S
-    else:
-        step_s = replayed.oracle.step_ns / NS_PER_S
-        tables = [run.steps(rank) for rank in run.ranks]
+    tables = [run.steps(rank) for rank in run.ranks]
+    if replayed.unprofiled_ns is not None:
+        tables = [plain_steps(steps) for steps in tables]
+    step_s = (replayed.unprofiled_ns or replayed.oracle.step_ns) / NS_PER_S
+    return _rates(tables, step_s)
+
+
+def throughput_of_steps(run: Run) -> tuple[float | None, Throughput | None]:
+    """Median duration of a step in ns, and the rates, from the steps' own times; None where no step ended."""
+    tables = [steps for rank in run.ranks if len(steps := run.steps(rank))]
+    if not tables:
+        return None, None
+    step_ns = max(float(np.median(steps.ints("dur_ns"))) for steps in tables)
+    return step_ns, _rates(tables, step_ns / NS_PER_S)
+
+
+def _rates(tables: list[Table], step_s: float) -> Throughput:
     return Throughput(
         steps_per_s=round(1 / step_s, 4),
         samples_per_s=_rate(tables, "samples", step_s),
         tokens_per_s=_rate(tables, "tokens", step_s),
     )
-
-
-def _plain(steps: Table) -> Table:
-    """The steps without profiler, but the job's first."""
-    phases = np.array([phase or "" for phase in steps.texts("phase")])
-    return steps.where(np.flatnonzero((phases == "plain") & (np.arange(len(steps)) > 0)))
 
 
 def _rate(tables: list[Table], column: str, step_s: float) -> float | None:

@@ -133,7 +133,11 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepTime, ...]
     left_out: tuple[LeftOut, ...]
     step_us: float
-    """Mean measured time of the steps above: what the what-ifs are compared with."""
+    """Mean measured time of the steps above, under the profiler: what the what-ifs are compared with."""
+    unprofiled_step_us: float | None
+    """Median of the steps without profiler next to the window. None where fewer than three were seen."""
+    overhead_pct: float | None
+    """By how much the median of the steps above is longer than that."""
     strict_error_pct: float
     """Error of the whole span when residuals are dropped."""
     explained_pct: float

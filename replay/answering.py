@@ -23,7 +23,9 @@ from esprof.replay.rank_events import step_borders
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steady import SteadySteps, measured_ns, steady_steps
 from esprof.replay.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
+from esprof.replay.unprofiled import unprofiled_ns
 from esprof.replay.whatif import MAX_ERROR_PCT, Oracle
+from esprof.replay.windows import windows_of
 from esprof.trace.run import Run, Warning
 from esprof.types import NS_PER_US, us
 
@@ -37,6 +39,8 @@ class Replayed:
     steady: SteadySteps
     measured_ns: np.ndarray
     """Of all steps of the graph."""
+    unprofiled_ns: float | None
+    """Median of the steps without profiler next to them."""
     oracle: Oracle
     path: tuple[Piece, ...]
     """Critical path over the steady steps."""
@@ -46,6 +50,13 @@ class Replayed:
     @property
     def timeline(self) -> Timeline:
         return self.oracle.baseline
+
+    @property
+    def overhead_pct(self) -> float | None:
+        """By how much the median steady step is longer than the median step without profiler, in per cent."""
+        if not self.unprofiled_ns:
+            return None
+        return 100 * (float(np.median(self.oracle.measured_ns)) / self.unprofiled_ns - 1)
 
     @property
     def explained_pct(self) -> float:
@@ -79,6 +90,7 @@ def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Repla
         built=built,
         steady=steady,
         measured_ns=measured,
+        unprofiled_ns=unprofiled_ns(run, steady.all, shift),
         oracle=oracle,
         path=tuple(path),
         timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
@@ -117,6 +129,8 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
             for step, reason in sorted(steady.left_out.items())
         ),
         step_us=us(oracle.step_ns),
+        unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
+        overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
         strict_error_pct=round(100 * oracle.strict_error, 4),
         explained_pct=round(replayed.explained_pct, 3),
         known_error_pct=None if oracle.known_error is None else round(100 * oracle.known_error, 3),
@@ -175,14 +189,19 @@ def _coverage(replayed: Replayed) -> Coverage:
 
 
 def _step_warnings(run: Run, steady: SteadySteps) -> tuple[Warning, ...]:
-    """Steps that were recorded, but not on all ranks or not in one stretch with the others."""
+    """Steps that were recorded, and are not in the graph."""
+    found = []
+    windows = windows_of(run)
+    if len(windows) > 1:
+        text = f"one of {len(windows)} windows, steps {steady.all[0]} to {steady.all[-1]}; --window STEP takes another"
+        found.append(Warning("one-window", text))
     recorded = {step for rank in run.ranks for step in step_borders(run, rank)}
-    lost = sorted(recorded - set(steady.all))
-    if not lost:
-        return ()
-    listed = ", ".join(map(str, lost[:10])) + (", …" if len(lost) > 10 else "")
-    text = f"left out: {len(lost)} steps outside the longest stretch that all ranks recorded ({listed})"
-    return (Warning("steps-left-out", text),)
+    lost = sorted(recorded.difference(*windows))
+    if lost:
+        listed = ", ".join(map(str, lost[:10])) + (", …" if len(lost) > 10 else "")
+        text = f"left out: {len(lost)} steps that not all ranks recorded ({listed})"
+        found.append(Warning("steps-left-out", text))
+    return tuple(found)
 
 
 def _clocks(replayed: Replayed) -> tuple[HostClock, ...]:

@@ -16,6 +16,7 @@ from esprof.replay.meetings import meet
 from esprof.replay.part import rank_part
 from esprof.replay.rank_events import read_rank, step_borders
 from esprof.replay.rules import ALL_RULES, Rules
+from esprof.replay.windows import unbroken
 from esprof.trace.clocks import Clocks, Transfers
 from esprof.trace.run import Run
 from esprof.types import Ns, Rank
@@ -58,7 +59,8 @@ def build_counted(
     counts = Counter(
         collectives=int((~calls.is_p2p).sum()),
         p2p=int(calls.is_p2p.sum()),
-        collectives_matched=int((~calls.is_p2p & (number >= 0)).sum()),
+        # A rank alone has nobody to be matched with.
+        collectives_matched=int((~calls.is_p2p & ((number >= 0) | (calls.members == 1))).sum()),
         p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
         negative_transfers=meetings.early,
     )
@@ -70,22 +72,17 @@ def build_counted(
 
 
 def common_steps(run: Run) -> list[int]:
-    """The steps that every rank recorded, ascending; at most one unbroken stretch, the longest."""
+    """The steps that every rank recorded, ascending; at most one unbroken stretch, the longest, and of equals the latest."""
     return _common({rank: step_borders(run, rank) for rank in run.ranks}, run)
 
 
 def _common(borders: dict[Rank, dict[int, tuple[Ns, Ns]]], run: Run) -> list[int]:
-    shared = sorted(set.intersection(*map(set, borders.values())))
-    stretches: list[list[int]] = []
-    for step in shared:
-        if stretches and step == stretches[-1][-1] + 1:
-            stretches[-1].append(step)
-        else:
-            stretches.append([step])
+    stretches = unbroken(borders)
     if not stretches:
         raise InputError(
             "its ranks have no recorded step in common",
             path=run.path,
             remedy="Record the same steps on all ranks, or name the trace of one rank.",
         )
-    return max(stretches, key=len)
+    longest = max(map(len, stretches))
+    return list([stretch for stretch in stretches if len(stretch) == longest][-1])

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from esprof.analyzers.finding import PARTS, Diagnosis
-from esprof.analyzers.report import Bar, Excerpt
+from esprof.analyzers.report import Bar, Excerpt, MemoryCurve, MemoryUse, Report
 from esprof.replay.answer import ReplayAnswer, WhatIf
-from esprof.reports.classes import TimeClass, time_class
-from esprof.reports.units import ms, pct, times
+from esprof.reports.classes import CLASSES, TimeClass, time_class
+from esprof.reports.units import ms, pct, size, times
 from esprof.text import printable
 
 _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -102,6 +102,58 @@ def timeline(excerpt: Excerpt) -> Figure:
     )
     data = [_stretches(look, bars, place) for look, bars in by_class.items()]
     return Figure("timeline-chart", "Timeline of every rank", tuple(by_class), data, layout)
+
+
+def memory(use: MemoryUse) -> Figure:
+    """A line for each rank shown: what it held over time; dotted, what CUDA's allocator had reserved for it."""
+    colours = [look.colour for look in dict.fromkeys(CLASSES.values())]
+    data = []
+    for curve, colour in zip(use.curves, colours, strict=False):
+        data.append(_held(curve, f"rank {curve.rank}", curve.used, {"color": colour, "width": 1.5}))
+        if curve.reserved:
+            name = f"rank {curve.rank}, reserved"
+            data.append(_held(curve, name, curve.reserved, {"color": colour, "width": 1, "dash": "dot"}))
+    most = max(max(trace["y"]) for trace in data)
+    limits = {_gib(rank.limit) for rank in use.ranks if rank.limit is not None and _gib(rank.limit) < 2 * most}
+    layout = _layout(
+        height=300,
+        margin=_MARGIN | {"t": 12, "b": 36},
+        xaxis={"ticksuffix": " s", "showticksuffix": "last", "zeroline": False, "fixedrange": False},
+        yaxis={
+            "ticksuffix": " GiB",
+            "range": [0, 1.05 * max([most, *limits])],
+            "automargin": True,
+            "fixedrange": True,
+            "zeroline": False,
+        },
+        shapes=[_across(limit) for limit in limits],
+        dragmode="zoom",
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.12},
+    )
+    return Figure("memory-chart", "Memory of each rank over time", (), data, layout)
+
+
+def _held(curve: MemoryCurve, name: str, held: tuple[int, ...], line: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(curve.at_s),
+        "y": [_gib(amount) for amount in held],
+        "line": line,
+        "showlegend": "dash" not in line,
+        "customdata": [size(amount) for amount in held],
+        "hovertemplate": f"{name}: %{{customdata}} at %{{x:.1f}} s<extra></extra>",
+    }
+
+
+def _across(y: float) -> dict[str, Any]:
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": {"dash": "dash", "width": 1}}
+
+
+def _gib(amount: int) -> float:
+    return round(amount / (1 << 30), 4)
 
 
 def _stack(look: TimeClass, names: list[str], parts_us: list[float]) -> dict[str, Any]:
@@ -245,12 +297,14 @@ def _label(name: str, limit: int) -> str:
     return escape(printable(name, limit))
 
 
-def all_figures(diagnosis: Diagnosis, answer: ReplayAnswer, excerpt: Excerpt) -> Iterable[Figure]:
+def all_figures(report: Report) -> Iterable[Figure]:
     """Every chart that has something to show, in the order of the page."""
-    yield breakdown(diagnosis)
-    if any(scenario.answered for scenario in answer.what_if):
-        yield what_if(answer)
-    if answer.critical_path.span_us > 0:
-        yield critical_path(answer)
-    if excerpt.bars:
-        yield timeline(excerpt)
+    yield breakdown(report.diagnosis)
+    if any(scenario.answered for scenario in report.replay.what_if):
+        yield what_if(report.replay)
+    if report.replay.critical_path.span_us > 0:
+        yield critical_path(report.replay)
+    if report.timeline.bars:
+        yield timeline(report.timeline)
+    if report.memory is not None:
+        yield memory(report.memory)

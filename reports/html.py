@@ -27,7 +27,7 @@ ROWS = 64
 
 def render_html(report: Report) -> str:
     """The page of `report`, as one string."""
-    charts = {chart.id: chart for chart in figures.all_figures(report.diagnosis, report.replay, report.timeline)}
+    charts = {chart.id: chart for chart in figures.all_figures(report)}
     scripts = [get_plotlyjs(), _template_text("report.js")]
     return (
         _environment()

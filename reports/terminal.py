@@ -75,14 +75,14 @@ def diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
     for number, finding in enumerate(answer.findings, 1):
         blocks += _finding_lines(number, finding, answer.world_size, screen)
         blocks += [*_finding_details(finding), ""]
-    blocks += [
-        _heading("Where a step goes, in ms"),
-        _breakdown(answer),
-        *_cut(len(answer.breakdown), "esprof diagnose --json"),
-        "",
-        *_footing(answer, screen),
-        *_warnings(answer.warnings),
-    ]
+    if answer.breakdown:
+        blocks += [
+            _heading("Where a step goes, in ms"),
+            _breakdown(answer),
+            *_cut(len(answer.breakdown), "esprof diagnose --json"),
+            "",
+        ]
+    blocks += [*_footing(answer, screen), *_warnings(answer.warnings)]
     return _drawn(screen, *blocks)
 
 
@@ -91,11 +91,12 @@ def replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
     steps = units.plural(len(answer.steps), "steady step")
     ranks = units.plural(answer.world_size, "rank")
     blocks: list[RenderableType] = [
-        _headline(f"A step takes {units.ms(answer.step_us)} on {ranks} (mean of {steps}).", screen),
+        _headline(f"A step takes {_step_time(answer)} on {ranks} (mean of {steps}).", screen),
         "",
     ]
     if answer.what_if:
-        blocks += [_heading("What if"), _what_ifs(answer), *_unanswered(answer), ""]
+        of = ", of the step under the profiler" if answer.unprofiled_step_us is not None else ""
+        blocks += [_heading(f"What if{of}"), _what_ifs(answer), *_unanswered(answer), ""]
     blocks += [
         _heading("Steps replayed"),
         _steps(answer),
@@ -169,12 +170,23 @@ def _wrapped(text: str, width: int, at_most: int = 3) -> list[str]:
 
 def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
     """What the figures are of, and how far replay can be trusted with them."""
-    steps = units.plural(len(answer.steps), "steady step")
-    rates = ", ".join(units.rates(answer.throughput))
+    rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
     ranks = units.plural(answer.world_size, "rank")
-    yield _fact("Step", f"{units.ms(answer.step_us)} on {ranks} (mean of {steps}); {rates}", screen)
+    if answer.replay_error_pct is None:
+        yield _fact("Step", f"{units.ms(answer.step_us)} on {ranks} (median of all); {rates}", screen)
+        yield _fact("Replay", "none: there is no window that could be replayed", screen)
+        return
+    steps = units.plural(len(answer.steps), "steady step")
+    yield _fact("Step", f"{_step_time(answer)} on {ranks} (mean of {steps}); {rates}", screen)
     error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
     yield _fact("Replay", f"reproduces these steps within {error}; {explained} of the time is explained", screen)
+
+
+def _step_time(answer: Diagnosis | ReplayAnswer) -> str:
+    """Under the profiler, and, where steps without it were seen, what the job's step takes when nobody looks."""
+    if answer.unprofiled_step_us is None:
+        return units.ms(answer.step_us)
+    return f"{units.ms(answer.step_us)} under the profiler, {units.ms(answer.unprofiled_step_us)} without,"
 
 
 def _finding_lines(number: int, finding: Finding, world_size: int, screen: Screen) -> Iterable[Text]:

@@ -3,7 +3,7 @@
 import msgspec
 
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown, Throughput
-from esprof.analyzers.report import Bar, Excerpt, Report
+from esprof.analyzers.report import Bar, Excerpt, MemoryCurve, MemoryUse, RankMemory, Report
 from esprof.replay.answer import (
     Coverage,
     CriticalPath,
@@ -26,6 +26,7 @@ HOSTILE = (
 """A name that tries every renderer at once: HTML, ANSI, rich markup, template, plotly, CI annotation, direction."""
 
 STEP_US = 120_300.0
+UNPROFILED_US = 115_500.0
 WARNINGS = (
     Warning("clock-unaligned", "clocks were not aligned; times across hosts are good to about 1 ms"),
     Warning("rank-unreadable", "rank 3: its events cannot be read (Couldn't deserialize thrift)", (3,)),
@@ -103,6 +104,8 @@ def diagnosis(ranks=4, found=None, warnings=WARNINGS):
         verdict="Rank 1 waits 41.2 ms of each 120.3 ms step for its data loader, and the other ranks wait for rank 1.",
         findings=findings(ranks) if found is None else found,
         step_us=STEP_US,
+        unprofiled_step_us=UNPROFILED_US,
+        overhead_pct=4.2,
         steps=(11, 12, 13, 14),
         world_size=ranks,
         breakdown=breakdown(ranks),
@@ -159,6 +162,8 @@ def replay(ranks=4, scenarios=None, warnings=WARNINGS):
         ),
         left_out=(LeftOut(step=10, measured_us=388_200.0, reason="the window's first step"),),
         step_us=STEP_US,
+        unprofiled_step_us=UNPROFILED_US,
+        overhead_pct=4.2,
         strict_error_pct=-1.9,
         known_error_pct=1.9,
         explained_pct=97.1,
@@ -238,6 +243,36 @@ def _bars(ranks, steps):
                 yield Bar(rank=rank, lane="stream 20 (nccl)", start_us=begin, dur_us=dur * 1e3, name=name, cls=cls)
 
 
+def memory(ranks=4, curves=8, points=200):
+    """Each step climbs to its peak in the backward pass, on rank 1 higher than elsewhere."""
+    peaks = [(31 << 30) + (rank == 1) * (2 << 30) for rank in range(ranks)]
+    return MemoryUse(
+        ranks=tuple(
+            RankMemory(
+                rank=rank,
+                of="cuda",
+                peak=peak,
+                limit=80 << 30,
+                reached="backward of step 12",
+                forward=peak - (4 << 30),
+                backward=peak,
+                optimizer=12 << 30,
+            )
+            for rank, peak in enumerate(peaks)
+        ),
+        curves=tuple(
+            MemoryCurve(
+                rank=rank,
+                at_s=tuple(0.12 * point for point in range(points)),
+                used=tuple(peak - (point % 3) * (6 << 30) for point in range(points)),
+                reserved=(peak + (3 << 30),) * points,
+            )
+            for rank, peak in enumerate(peaks[:curves])
+        ),
+        samples=40_000,
+    )
+
+
 def rank_metas(ranks=4):
     return tuple(
         RankMeta(
@@ -269,6 +304,7 @@ def report(ranks=4, **replaced):
         diagnosis=diagnosis(ranks),
         replay=replay(ranks),
         timeline=excerpt(ranks),
+        memory=memory(ranks),
     )
     return msgspec.structs.replace(whole, **replaced)
 
@@ -280,7 +316,7 @@ def hostile_report():
 
 def _with_texts(value, text):
     """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
-    closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of"}
+    closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of"}
     if isinstance(value, msgspec.Struct):
         fields = {
             name: getattr(value, name) if name in closed else _with_texts(getattr(value, name), text)

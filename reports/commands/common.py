@@ -14,6 +14,7 @@ from rich.console import Console
 from esprof import Run, load
 from esprof.errors import UsageError
 from esprof.output import claim, write_bytes
+from esprof.replay.windows import at_window
 from esprof.reports.terminal import Screen
 
 STDOUT = Path("-")
@@ -28,6 +29,16 @@ def run_argument(command: _Command) -> _Command:
 
 def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")(command)
+
+
+def window_option(command: _Command) -> _Command:
+    """--window STEP: which of a run's windows the answer is of."""
+    return click.option(
+        "--window",
+        metavar="STEP",
+        type=click.IntRange(min=0),
+        help="Answer of the window that holds this step; without it, of the longest one, the latest of equals.",
+    )(command)
 
 
 def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
@@ -49,11 +60,13 @@ def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
     return with_options
 
 
-def open_run(sources: Sequence[str]) -> tuple[Run, float]:
-    """The run, and the seconds that reading it took."""
+def open_run(sources: Sequence[str], window: int | None = None) -> tuple[Run, float]:
+    """The run, with no window but that around step `window` if one is asked for, and the seconds that reading it took."""
     started = time.perf_counter()
     with status("Reading the run"):
         run = load(sources)
+    if window is not None:
+        run = at_window(run, window)
     return run, time.perf_counter() - started
 
 

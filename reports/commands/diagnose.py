@@ -6,19 +6,28 @@ import click
 
 from esprof.analyzers import diagnose_run
 from esprof.reports import terminal
-from esprof.reports.commands.common import answer, json_option, open_run, output_options, run_argument, status
+from esprof.reports.commands.common import (
+    answer,
+    json_option,
+    open_run,
+    output_options,
+    run_argument,
+    status,
+    window_option,
+)
 
 
 @click.command("diagnose")
 @run_argument
+@window_option
 @json_option
 @output_options("-", "answer")
-def command(sources: tuple[str, ...], as_json: bool, output: Path, force: bool) -> None:
+def command(sources: tuple[str, ...], window: int | None, as_json: bool, output: Path, force: bool) -> None:
     """Name what the step time is lost to, and what it would gain.
 
     Findings come most time first; `esprof explain ID` says more about one.
     """
-    run, _ = open_run(sources)
+    run, _ = open_run(sources, window)
     with status("Diagnosing"):
         found = diagnose_run(run)
     answer(found, terminal.diagnosis, as_json=as_json, output=output, force=force)

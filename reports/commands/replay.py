@@ -8,7 +8,15 @@ from esprof.replay import answer_run
 from esprof.replay.grammar import parse
 from esprof.replay.whatif import MAX_ERROR_PCT
 from esprof.reports import terminal
-from esprof.reports.commands.common import answer, json_option, open_run, output_options, run_argument, status
+from esprof.reports.commands.common import (
+    answer,
+    json_option,
+    open_run,
+    output_options,
+    run_argument,
+    status,
+    window_option,
+)
 
 
 @click.command("replay")
@@ -29,12 +37,22 @@ from esprof.reports.commands.common import answer, json_option, open_run, output
     show_default=True,
     help="Answer no what-if where replay's own error on this run is larger.",
 )
+@window_option
 @json_option
 @output_options("-", "answer")
 def command(
-    sources: tuple[str, ...], scenarios: tuple[str, ...], max_error: float, as_json: bool, output: Path, force: bool
+    sources: tuple[str, ...],
+    scenarios: tuple[str, ...],
+    max_error: float,
+    window: int | None,
+    as_json: bool,
+    output: Path,
+    force: bool,
 ) -> None:
     """Replay a run's step time, and ask what would change it.
+
+    All times but one are those of steps under the profiler, and so are the predictions; what a step takes without it is
+    said beside them.
 
     \b
     esprof replay RUN
@@ -42,7 +60,7 @@ def command(
     """
     for spec in scenarios:
         parse(spec)  # A slip of the pen is told before minutes go into reading the run.
-    run, read_s = open_run(sources)
+    run, read_s = open_run(sources, window)
     with status("Replaying"):
         replayed = answer_run(run, scenarios, read_s, max_error)
     answer(replayed, terminal.replay, as_json=as_json, output=output, force=force)

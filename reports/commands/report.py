@@ -13,6 +13,7 @@ from esprof.reports.commands.common import (
     refuse_on_terminal,
     run_argument,
     status,
+    window_option,
     wrote,
 )
 from esprof.reports.html import render_html, write_report
@@ -20,8 +21,9 @@ from esprof.reports.html import render_html, write_report
 
 @click.command("report")
 @run_argument
+@window_option
 @output_options("report.html", "page")
-def command(sources: tuple[str, ...], output: Path, force: bool) -> None:
+def command(sources: tuple[str, ...], window: int | None, output: Path, force: bool) -> None:
     """Write one self-contained HTML page about a run.
 
     The page needs no network and holds no more than it shows: it can be kept, attached and sent.
@@ -30,7 +32,7 @@ def command(sources: tuple[str, ...], output: Path, force: bool) -> None:
         refuse_on_terminal("page")
     else:
         claim(output, force=force)
-    run, _ = open_run(sources)
+    run, _ = open_run(sources, window)
     with status("Drawing the page"):
         report = report_run(run)
         if output == STDOUT:

@@ -12,7 +12,7 @@ from tests import reportcase
 
 
 def charts(report):
-    return {chart.id: chart for chart in figures.all_figures(report.diagnosis, report.replay, report.timeline)}
+    return {chart.id: chart for chart in figures.all_figures(report)}
 
 
 @pytest.mark.parametrize("report", [reportcase.report(), reportcase.report(ranks=1), reportcase.hostile_report()])
