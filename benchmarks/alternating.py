@@ -1,0 +1,133 @@
+"""Trains with the recorder on and off by turns, and notes what each step takes.
+
+    python -m torch.distributed.run … -m benchmarks.alternating OUT BLOCK MODULE [ARGUMENTS…]
+
+Runs MODULE as a program, in a process with the recorder in it as `esprof record` puts it there, windows aside. Every BLOCK
+steps, what the recorder has hung into PyTorch is taken out, or put back: the hook behind the optimizer's step, the loader's
+`next`, `backward`. Steps that follow each other so closely meet the same machine, which two processes never do.
+
+Each rank writes OUT/rank-N.json, a `Blocks`.
+"""
+
+import os
+import runpy
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.optim import Optimizer, optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from esprof.tracer.injected import session
+from esprof.tracer.injected.settings import Settings
+from esprof.tracer.launch import HOOK
+
+
+@dataclass
+class Blocks:
+    """One entry a step, in ns."""
+
+    on: list[bool] = field(default_factory=list)
+    step_ns: list[int] = field(default_factory=list)
+    cpu_ns: list[int] = field(default_factory=list)
+    """Of the training thread: other work on the machine does not count."""
+    border_ns: list[int] = field(default_factory=list)
+    """Of the hook behind the step before."""
+    next_ns: list[int] = field(default_factory=list)
+    """Of `next` outside the loader's own code."""
+    keeper_cpu_s: float = 0.0
+    """CPU time of the recorder's thread."""
+    seconds: float = 0.0
+
+
+class Alternation:
+    """The recorder, and the switch that hangs it in and out."""
+
+    def __init__(self, raw: Path, block: int) -> None:
+        self.blocks = Blocks()
+        self._block = block
+        self._on = True
+        self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        self._next_ns = 0
+        self._border_ns = 0
+        self._time_next(sign=-1)
+        without = _BaseDataLoaderIter.__next__, torch.autograd.backward
+        raw.mkdir(mode=0o700, parents=True)
+        Settings(windows=False, hang_s=0).write(str(raw))
+        recorder = session.begin(str(raw), str(HOOK), lambda: None).recorder
+        assert recorder is not None
+        self._state = recorder.state
+        (self._number, self._hook), *_ = optimizer._global_optimizer_post_hooks.items()
+        self._with = _BaseDataLoaderIter.__next__, torch.autograd.backward
+        self._without = without
+        self._hang(self._with)
+        # Ours calls the recorder's: a table of hooks may not change while PyTorch walks through it.
+        optimizer._global_optimizer_post_hooks[self._number] = self._after_step
+
+    def close(self) -> None:
+        keeper = next(thread for thread in threading.enumerate() if thread.name == "esprof")
+        assert keeper.ident is not None
+        self.blocks.keeper_cpu_s = time.clock_gettime(time.pthread_getcpuclockid(keeper.ident))
+
+    def _after_step(self, stepped: Optimizer, args: Any, kwargs: Any) -> None:
+        ended_ns, ended_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        if self._on:
+            self._hook(stepped, args, kwargs)
+        else:
+            self._state.start_ns = (
+                time.time_ns()
+            )  # Or the watch for hangs would take the whole block for one slow step.
+        returned_ns = time.perf_counter_ns()
+        self._note(ended_ns, ended_cpu_ns)
+        self._border_ns, self._next_ns = returned_ns - ended_ns, 0
+        self._began_ns, self._began_cpu_ns = ended_ns, ended_cpu_ns
+        if len(self.blocks.on) % self._block == 0:
+            self._on = not self._on
+            self._hang(self._with if self._on else self._without)
+
+    def _note(self, ended_ns: int, ended_cpu_ns: int) -> None:
+        blocks = self.blocks
+        blocks.on.append(self._on)
+        blocks.step_ns.append(ended_ns - self._began_ns)
+        blocks.cpu_ns.append(ended_cpu_ns - self._began_cpu_ns)
+        blocks.border_ns.append(self._border_ns)
+        blocks.next_ns.append(self._next_ns)
+        blocks.seconds += blocks.step_ns[-1] / 1e9
+
+    def _hang(self, functions: tuple[Any, Any]) -> None:
+        _BaseDataLoaderIter.__next__, torch.autograd.backward = functions  # type: ignore[method-assign]
+        self._time_next(sign=1)
+
+    def _time_next(self, sign: int) -> None:
+        """Count what `next` takes as it is now: with `sign` -1 the loader's own share, with 1 the whole."""
+        inner = _BaseDataLoaderIter.__next__
+
+        def timed(iterator: Any) -> Any:
+            began = time.perf_counter_ns()
+            try:
+                return inner(iterator)
+            finally:
+                self._next_ns += sign * (time.perf_counter_ns() - began)
+
+        setattr(_BaseDataLoaderIter, "__next__", timed)  # noqa: B010  a method, to mypy
+
+
+def main() -> None:
+    out, block, module, *arguments = sys.argv[1:]
+    rank = int(os.environ.get("RANK", 0))
+    alternation = Alternation(Path(out) / f"raw-{rank}", int(block))
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__")
+    finally:
+        alternation.close()
+        (Path(out) / f"rank-{rank}.json").write_bytes(msgspec.json.encode(alternation.blocks))
+
+
+if __name__ == "__main__":
+    main()

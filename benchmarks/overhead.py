@@ -1,0 +1,240 @@
+"""What recording costs the job. One JSON line a figure.
+
+    python -m benchmarks.overhead [--rounds 3] [--only REGEX]
+
+Trains each of `JOBS` on this machine's CPU, as real processes under torchrun, and compares its steps with the recorder and
+without, as close to each other in time as can be:
+
+- outside of windows, blocks of steps in one process with the recorder hung in and out by turns (`benchmarks.alternating`);
+  what the recorder's own hooks take, read off two clocks around each; and, for the whole of it, `esprof record --flight`
+  against the bare job, a process each, in turns;
+- inside windows, the timed steps of each of many windows against the plain steps on both sides of it; what opening and
+  closing a window adds to the steps around it.
+
+A figure is a median over such pairs, `low` and `high` its 95 % bootstrap interval, `iqr` the spread of the pairs.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import esprof
+from benchmarks.alternating import Blocks
+from benchmarks.speed import Bench
+from esprof import Run
+from esprof.analyzers.stats import bootstrap_medians
+from esprof.replay.windows import windows_of
+from esprof.types import NS_PER_MS, NS_PER_US
+
+BLOCK = 8
+SETTLED = 6
+"""Blocks after which a job is taken to have warmed up."""
+EVERY = 40
+"""Steps from window to window: 10 of them are not plain."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of `benchmarks.jobs`, long enough that a round holds some dozen pairs."""
+
+    name: str
+    module: str
+    size: str
+    steps: int
+    ranks: int = 1
+
+    def argv(self, folder: Path, steps: int) -> list[str]:
+        files = ["--files", str(folder / f"files-{self.module}"), "--steps", str(steps)]
+        return [f"benchmarks.jobs.{self.module}", *files, *self.size.split()]
+
+
+JOBS = (
+    Job("tiny operations", "gpt", "--hidden 64 --batch 4", steps=800),
+    Job("small operations", "gpt", "", steps=400),
+    Job("large operations", "mlp", "--hidden 1024 --batch 128", steps=320),
+    Job("two ranks, loader workers", "gpt", "--workers 1", steps=400, ranks=2),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", type=re.compile, default=re.compile(""), help="jobs whose name this matches")
+    options = parser.parse_args()
+    bench = Bench(options.rounds)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for job in JOBS:
+            if options.only.search(job.name):
+                outside(bench, job, folder)
+                whole(bench, job, folder)
+                inside(bench, job, folder)
+        if options.only.search(JOBS[0].name):
+            inside(bench, JOBS[0], folder, "--shapes")
+
+
+def outside(bench: Bench, job: Job, folder: Path) -> None:
+    """`recorder_outside_pct`, and the same in CPU time of the training thread; and, by clocks of its own, what is in it."""
+    rounds = [_alternate(job, folder) for _ in range(bench.repeats)]
+    for name, column in (("recorder_outside_pct", "step_ns"), ("recorder_outside_cpu_pct", "cpu_ns")):
+        bare_ns = float(np.median(np.concatenate([_bare(blocks, column) for blocks in rounds])))
+        pairs = np.concatenate([_differences(blocks, column) for blocks in rounds])
+        context = {"job": job.name, "step_ms": round(bare_ns / NS_PER_MS, 3), "pairs": len(pairs)}
+        report(bench, name, 100 * pairs / bare_ns, "%", context)
+    for name, column in (("recorder_border_us", "border_ns"), ("recorder_next_us", "next_ns")):
+        bench.print(name, median(_extra(blocks, column) for blocks in rounds) / NS_PER_US, "us", context)
+    keeper = median(100 * blocks.keeper_cpu_s / blocks.seconds for blocks in rounds)
+    bench.print("keeper_cpu_pct", keeper, "% of a core", context)
+
+
+def whole(bench: Bench, job: Job, folder: Path) -> None:
+    """`recorder_flight_pct`: the whole job under `esprof record --flight` against the whole job without."""
+    command = [*_torchrun(job), *job.argv(folder, job.steps // 2)]
+    recording = [*_record(folder / "flight"), "--flight", "2000", "--"]
+    times = []
+    for number in range(bench.repeats):
+        turns = ([], recording) if number % 2 else (recording, [])  # Who goes first changes from round to round.
+        times.append(sorted((bool(around), _step_ms([*around, *command])) for around in turns))
+    bare, recorded = (np.array([pair[kind][1] for pair in times]) for kind in (False, True))
+    context = {"job": job.name, "step_ms": round(float(np.median(bare)), 3), "pairs": len(bare)}
+    report(bench, "recorder_flight_pct", 100 * (recorded / bare - 1), "%", context)
+
+
+def inside(bench: Bench, job: Job, folder: Path, *flags: str) -> None:
+    """`recorder_inside_pct` of a timed step; what a window adds to the steps in which it is opened and closed."""
+    runs = [_record_windows(job, folder, flags) for _ in range(bench.repeats)]
+    windows = [window for run in runs for window in _windows(run)]
+    plain_ms, events = median(window.plain_ms for window in windows), median(window.events for window in windows)
+    context = {"job": job.name, "flags": " ".join(flags), "step_ms": round(plain_ms, 3), "pairs": len(windows)}
+    context |= {"events_a_step": round(events)}
+    report(bench, "recorder_inside_pct", np.array([100 * (w.timed_ms / w.plain_ms - 1) for w in windows]), "%", context)
+    per_event = np.array([1e3 * (window.timed_ms - window.plain_ms) / window.events for window in windows])
+    report(bench, "recorder_event_us", per_event, "us", context)
+    context |= {"events_a_window": round(events * windows[0].steps)}
+    for name in ("open_ms", "close_ms"):
+        report(bench, f"recorder_{name}", np.array([getattr(window, name) for window in windows]), "ms", context)
+
+
+def report(bench: Bench, name: str, pairs: np.ndarray, unit: str, context: dict[str, Any]) -> None:
+    """Print the median of `pairs`, how sure it is, and how far they lie apart."""
+    replicates = bootstrap_medians(pairs, 1, np.random.default_rng(0))
+    spread = {
+        "low": float(np.quantile(replicates, 0.025)),
+        "high": float(np.quantile(replicates, 0.975)),
+        "iqr": float(np.quantile(pairs, 0.75) - np.quantile(pairs, 0.25)),
+    }
+    bench.print(name, float(np.median(pairs)), unit, context | {key: round(n, 3) for key, n in spread.items()})
+
+
+def _alternate(job: Job, folder: Path) -> Blocks:
+    """Rank 0's steps with the recorder on and off by turns."""
+    with tempfile.TemporaryDirectory(dir=folder) as out:
+        _output([*_torchrun(job), "benchmarks.alternating", out, str(BLOCK), *job.argv(folder, job.steps)])
+        return msgspec.json.decode(Path(out, "rank-0.json").read_bytes(), type=Blocks)
+
+
+def _by_block(blocks: Blocks, column: str) -> np.ndarray:
+    """A column, a row a block: without those in which the job warms up, and without the step of the change itself."""
+    values = np.array(getattr(blocks, column))
+    rows: np.ndarray = values[: len(values) // BLOCK * BLOCK].reshape(-1, BLOCK)[SETTLED:, 1:]
+    return rows
+
+
+def _differences(blocks: Blocks, column: str) -> np.ndarray:
+    """ns: for each block with the recorder, its median step less those of the blocks beside it."""
+    on, step = _by_block(blocks, "on")[:, 0], np.median(_by_block(blocks, column), axis=1)
+    extra: np.ndarray = (step[1:-1] - (step[:-2] + step[2:]) / 2)[on[1:-1]]
+    return extra
+
+
+def _bare(blocks: Blocks, column: str) -> np.ndarray:
+    """ns of the steps without the recorder."""
+    steps: np.ndarray = _by_block(blocks, column)[~_by_block(blocks, "on")]
+    return steps
+
+
+def _extra(blocks: Blocks, column: str) -> float:
+    """ns that a clock around the recorder's part shows more where the part is there, by the medians."""
+    values, on = _by_block(blocks, column), _by_block(blocks, "on")
+    return float(np.median(values[on]) - np.median(values[~on]))
+
+
+def _step_ms(command: Sequence[str]) -> float:
+    """The median step of a job by its own clock, its first quarter aside."""
+    line = next(line for line in _output(command).splitlines() if line.startswith('{"job"'))
+    steps = json.loads(line)["step_ms"]
+    return float(np.median(steps[len(steps) // 4 :]))
+
+
+def _record_windows(job: Job, folder: Path, flags: Sequence[str]) -> Run:
+    out = folder / "run"
+    plan = ["--skip", str(EVERY), "--warmup", "2", "--steps", "7", "--stack-steps", "0", "--every", str(EVERY)]
+    _output([*_record(out), *plan, *flags, "--", *_torchrun(job), *job.argv(folder, job.steps)])
+    return esprof.load(out)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window against the plain steps beside it."""
+
+    steps: int
+    events: float
+    """A step."""
+    plain_ms: float
+    timed_ms: float
+    """Median of its steps but the first."""
+    open_ms: float
+    """What the steps of its warm-up take more."""
+    close_ms: float
+    """What the step in which it is written takes more."""
+
+
+def _windows(run: Run) -> Iterator[Window]:
+    table = run.steps(0)
+    number, ms = table.ints("step"), table.ints("dur_ns") / NS_PER_MS
+    phase = np.array(table.texts("phase"))
+    events = np.bincount(np.maximum(run.events(0).ints("step"), 0), minlength=int(number.max()) + 1)
+    for window in windows_of(run)[:-1]:  # The last one may have no steps behind it.
+        near = (number >= window[0] - EVERY // 2) & (number <= window[-1] + EVERY // 2)
+        plain = float(np.median(ms[near & (phase == "plain")]))
+        yield Window(
+            steps=len(window),
+            events=float(np.median(events[list(window[1:])])),
+            plain_ms=plain,
+            timed_ms=float(np.median(ms[np.isin(number, window[1:])])),
+            open_ms=float((ms[near & (phase == "warmup")] - plain).sum()),
+            close_ms=float((ms[near & (phase == "export")] - plain).sum()),
+        )
+
+
+def _record(out: Path) -> list[str]:
+    return [sys.executable, "-m", "esprof", "record", "-q", "-f", "-o", str(out)]
+
+
+def _torchrun(job: Job) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job.ranks}", "-m"]
+
+
+def _output(command: Sequence[str]) -> str:
+    """Standard output of a command, which is shown with its errors where it fails."""
+    home = Path(__file__).resolve().parents[1]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=home, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
