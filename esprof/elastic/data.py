@@ -1,0 +1,168 @@
+"""Which sample which EST sees when: a pure function of the seed, the epoch and the place in it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from esprof.elastic.assignment import Est
+from esprof.elastic.rng import derived_seed, kept, seed_cpu, seeded
+from esprof.errors import UsageError
+
+_Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """How an epoch is dealt out: EST e takes every n-th sample of a shuffled list, from the e-th on, as rank e of a
+    `DistributedSampler` with this seed does.
+
+    A step takes `accumulate` batches of `batch_size` for each EST. Without `drop_last` an epoch's last step takes what is
+    left, which may be less, or nothing, for some ESTs. Raises UsageError where an epoch would have no step.
+    """
+
+    samples: int
+    n_est: int
+    batch_size: int
+    accumulate: int = 1
+    seed: int = 0
+    drop_last: bool = True
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.steps_per_epoch:
+            raise UsageError(
+                f"{self.samples} samples make no step of {self.per_step}",
+                remedy="Take fewer ESTs, a smaller batch_size, or drop_last=False.",
+            )
+
+    @property
+    def per_step(self) -> int:
+        """Samples of a whole step, over all ESTs."""
+        return self.n_est * self.batch_size * self.accumulate
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.samples // self.per_step if self.drop_last else -(-self.samples // self.per_step)
+
+    def epoch(self, step: int) -> int:
+        return step // self.steps_per_epoch
+
+    def batch(self, step: int, est: Est, micro: int) -> list[int]:
+        """The samples of one micro-batch, in order."""
+        order = _permutation(self.samples, self.seed + self.epoch(step), self.shuffle)
+        first = ((step % self.steps_per_epoch) * self.accumulate + micro) * self.batch_size
+        mine: list[int] = order[first * self.n_est + est : (first + self.batch_size) * self.n_est : self.n_est].tolist()
+        return mine
+
+    def count(self, step: int) -> int:
+        """Samples of the whole step."""
+        return min(self.per_step, self.samples - (step % self.steps_per_epoch) * self.per_step)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work on one thread, as it does in a DataLoader's workers: more threads may add in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Batches:
+    """The batches of this process's ESTs, in the order in which they run, from `step` on without end.
+
+    One DataLoader makes them; its workers are shared by the ESTs, and nothing of it need be saved. A micro-batch without
+    samples is passed over.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        order: SampleOrder,
+        ests: Sequence[Est],
+        step: int,
+        *,
+        workers: int = 0,
+        collate: _Collate | None = None,
+    ) -> None:
+        loader = DataLoader(
+            _MadeBatches(dataset, order.seed, collate or default_collate),
+            batch_size=None,  # An item is a whole batch.
+            sampler=_Keys(order, ests, step),
+            num_workers=workers,
+            collate_fn=_as_it_is,
+        )
+        with seeded(order.seed):  # The loader draws a seed for its workers, which would be missing in an EST's stream.
+            self._iterator = iter(loader)
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """One micro-batch: whose it is, and of which samples."""
+
+    step: int
+    epoch: int
+    est: Est
+    micro: int
+    indices: list[int]
+
+
+class _Keys:
+    """What to fetch, batch by batch."""
+
+    def __init__(self, order: SampleOrder, ests: Sequence[Est], step: int) -> None:
+        self._order = order
+        self._ests = ests
+        self._step = step
+
+    def __iter__(self) -> Iterator[_Key]:
+        step = self._step
+        while self._ests:
+            epoch = self._order.epoch(step)
+            for est in self._ests:
+                for micro in range(self._order.accumulate):
+                    indices = self._order.batch(step, est, micro)
+                    if indices:
+                        yield _Key(step, epoch, est, micro, indices)
+            step += 1
+
+
+class _MadeBatches(Dataset[Any]):
+    """The batches of the user's dataset. Each sample is made with generators of its own, and so is the batch of them."""
+
+    def __init__(self, dataset: Dataset[Any], seed: int, collate: _Collate) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._collate = collate
+
+    def __getitem__(self, key: _Key) -> Any:
+        with one_thread(), kept():
+            samples = []
+            for index in key.indices:
+                seed_cpu(derived_seed(self._seed, key.epoch, index))
+                samples.append(self._dataset[index])
+            seed_cpu(derived_seed(self._seed, "batch", key.step, key.est, key.micro))
+            return self._collate(samples)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@lru_cache(maxsize=2)
+def _permutation(samples: int, seed: int, shuffle: bool) -> NDArray[np.int64]:
+    if not shuffle:
+        return np.arange(samples)
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed)).numpy()

@@ -1,0 +1,74 @@
+"""Files in the layout of `torch.distributed.checkpoint`, of tensors alone, read without trusting them."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.state_dict_saver import save
+
+_CLASSES = {
+    "torch": ("Size",),
+    "torch.serialization": ("_get_layout",),
+    "torch.distributed.checkpoint.metadata": (
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    "pathlib": ("Path", "PosixPath"),
+}
+"""All that metadata of tensors consists of. `BytesStorageMetadata` is left out: what it describes would be unpickled."""
+
+
+class SafeReader(FileSystemReader):
+    """A reader whose metadata, a pickle, cannot run code. Raises pickle.UnpicklingError where it would."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with Path(self.path, ".metadata").open("rb") as file:
+            metadata = _Unpickler(file).load()
+        if not isinstance(metadata, Metadata):
+            raise pickle.UnpicklingError(f"metadata is a {type(metadata).__name__}")
+        return metadata
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if is_dtype or name in _CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"metadata of tensors has no {module}.{name}")
+
+
+def write(path: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
+    """Write the tensors of all ranks of a group into the folder `path`; those of one name once. Synced when it returns."""
+    writer = FileSystemWriter(path, sync_files=True)
+    if group is not None:
+        save(tensors, storage_writer=writer, process_group=group)
+        return
+    # What `save` does, too, for a process alone; but it warns then, in whichever thread.
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(tensors, writer.storage_meta(), is_coordinator=True)
+    writer.set_up_storage_writer(True)
+    plans, metadata = planner.create_global_plan([writer.prepare_local_plan(planner.create_local_plan())])
+    (plan,) = writer.prepare_global_plan(plans)
+    writer.finish(metadata, [writer.write_data(planner.finish_plan(plan), planner).wait()])
+
+
+def read(reader: SafeReader, metadata: Metadata, tensors: dict[str, Tensor]) -> None:
+    """Fill `tensors`, for this rank alone. torch loads each with `weights_only`."""
+    planner = DefaultLoadPlanner()
+    planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
+    reader.set_up_storage_reader(metadata, True)
+    plan = reader.prepare_local_plan(planner.create_local_plan())
+    (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
+    reader.read_data(planner.finish_plan(plan), planner).wait()

@@ -1,0 +1,67 @@
+"""What the parts of a step take, EST by EST."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.profiler import record_function
+
+from esprof.elastic.assignment import Est
+from esprof.trace.schema import EST_TURN
+from esprof.types import Ns
+
+_NOTHING = contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stretch of a step on this rank; times are ns since the Unix epoch."""
+
+    what: str
+    """`data`, `forward`, `backward`, `switch`, `stage`, `reduce` or `optimizer`."""
+    est: Est | None
+    start_ns: Ns
+    end_ns: Ns
+
+
+class Spans:
+    """Notes the spans of the running step, if they are to be kept, and tells a profiler whose turn it is in any case.
+
+    On a GPU a kept span ends when the current stream has done its work. That costs the overlap of one span's launches with
+    another's kernels; without telemetry nothing waits.
+    """
+
+    def __init__(self, device: torch.device, *, keep: bool = False) -> None:
+        self.est: Est | None = None
+        """Whose turn it is."""
+        self._device = device
+        self._keep = keep
+        self._spans: list[Span] = []
+
+    @contextlib.contextmanager
+    def turn(self, est: Est) -> Iterator[None]:
+        """An EST's turn: the spans within are its own."""
+        self.est = est
+        try:
+            with record_function(f"{EST_TURN}{est}"):
+                yield
+        finally:
+            self.est = None
+
+    def __call__(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return self._noted(what) if self._keep else _NOTHING
+
+    @contextlib.contextmanager
+    def _noted(self, what: str) -> Iterator[None]:
+        start_ns = time.time_ns()
+        yield
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        self._spans.append(Span(what, self.est, start_ns, time.time_ns()))
+
+    def take(self) -> list[Span]:
+        """The spans noted since the last call."""
+        taken, self._spans = self._spans, []
+        return taken

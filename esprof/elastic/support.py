@@ -1,0 +1,55 @@
+"""What the elastic runtime can train, and what it says of the rest."""
+
+from collections.abc import Mapping, MutableMapping
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from esprof.errors import UsageError
+
+
+def check(model: nn.Module, optimizer: Optimizer) -> None:
+    """Raise UsageError for a model or optimizer whose training could not be independent of the assignment."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            raise UsageError(
+                f"{name} is a SyncBatchNorm: its statistics are of all workers at once, and ESTs run in turn",
+                remedy="Use BatchNorm or GroupNorm.",
+            )
+        if getattr(module, "sparse", False) and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            raise UsageError(f"{name} has sparse gradients, which are not supported", remedy="Pass sparse=False.")
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise UsageError("the model is wrapped in DistributedDataParallel already", remedy="Pass the model itself.")
+    for name, buffer in model.named_buffers():
+        if any(stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)):
+            raise UsageError(
+                f"buffer {name} is expanded: entries share their memory, so that it cannot be written to",
+                remedy=f"Register {name}.contiguous().",
+            )
+    trained = {id(parameter) for parameter in model.parameters()}
+    foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in trained]
+    if foreign:
+        raise UsageError(f"the optimizer holds {len(foreign)} parameters that are not the model's")
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """A batch with all its tensors on `device`: those of lists, tuples and mappings; what has a method `to` moves itself,
+    what else it holds stays."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if callable(getattr(type(batch), "to", None)):
+        return batch.to(device)
+    if isinstance(batch, MutableMapping):
+        moved = copy(batch)  # Of its own type, with whatever else it has.
+        moved.update({key: to_device(value, device) for key, value in batch.items()})
+        return moved
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch

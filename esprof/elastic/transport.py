@@ -1,0 +1,128 @@
+"""How tensors travel between the processes of a job."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Work(Protocol):
+    """A transfer under way."""
+
+    def wait(self) -> object: ...
+
+
+class Transport(Protocol):
+    """What the elastic runtime needs of a process group. All ranks make the same calls in the same order."""
+
+    rank: int
+    world: int
+
+    def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
+        """Start: `sizes[r]` elements of `send` (1-D) to each rank r, `out_sizes[r]` from it, in the ranks' order."""
+
+    def gather(self, out: Tensor, mine: Tensor) -> Work:
+        """Start: `mine` (1-D, equally long on all ranks) of all ranks into `out`, in the ranks' order."""
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work: ...
+
+    def add(self, tensor: Tensor) -> Work:
+        """Start: the sum over all ranks, in place, in whatever order the transport adds."""
+
+
+class GroupTransport:
+    """A `torch.distributed` group. What its backend does not move from where it is, such as gloo a GPU's tensors or NCCL
+    the host's, makes a detour: over the host, or over the GPU `gpu`."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None, gpu: str = "cuda") -> None:
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.world = dist.get_world_size(group)
+        self._detours = _detours(str(dist.get_backend_config(group)), gpu)
+
+    def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
+        return self._start(
+            lambda there, here: dist.all_to_all_single(there, here, out_sizes, sizes, self._group, async_op=True),
+            out,
+            send,
+        )
+
+    def gather(self, out: Tensor, mine: Tensor) -> Work:
+        return self._start(
+            lambda there, here: dist.all_gather_single(there, here, self._group, async_op=True), out, mine
+        )
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work:
+        start = self._global(source)
+        return self._start(
+            lambda there, _: dist.broadcast(there, start, self._group, async_op=True), tensor, tensor, filled=True
+        )
+
+    def add(self, tensor: Tensor) -> Work:
+        return self._start(
+            lambda there, _: dist.all_reduce(there, group=self._group, async_op=True), tensor, tensor, filled=True
+        )
+
+    def _global(self, rank: int) -> int:
+        return dist.get_global_rank(self._group, rank) if self._group is not None else rank
+
+    def _start(self, call: Callable[[Tensor, Tensor], Any], out: Tensor, send: Tensor, *, filled: bool = False) -> Work:
+        """Start `call(out, send)`; `filled` says that `out` is what is sent, too."""
+        detour = self._detours.get(out.device.type)
+        if detour is None:
+            work: Work = call(out, send)
+            return work
+        there = out.to(detour) if filled else torch.empty_like(out, device=detour)
+        return _Staged(call(there, there if filled else send.to(detour)), there, out)
+
+
+def _detours(config: str, gpu: str) -> dict[str, str]:
+    """Device type -> the one by which its tensors travel instead, of a group's backends such as `cpu:gloo,cuda:nccl`."""
+    backends = dict(part.split(":") for part in config.split(","))
+    if backends.get("cuda") == "gloo":
+        return {"cuda": "cpu"}
+    return {} if "cpu" in backends else {"cpu": gpu}
+
+
+class _Staged:
+    """A transfer whose result goes where it belongs when it is waited for."""
+
+    def __init__(self, work: Work, there: Tensor, out: Tensor) -> None:
+        self._work = work
+        self._there = there
+        self._out = out
+
+    def wait(self) -> object:
+        self._work.wait()
+        return self._out.copy_(self._there)
+
+
+class Alone:
+    """The transport of a job of one process."""
+
+    rank = 0
+    world = 1
+
+    def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
+        out.copy_(send)
+        return _DONE
+
+    def gather(self, out: Tensor, mine: Tensor) -> Work:
+        out.copy_(mine)
+        return _DONE
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work:
+        return _DONE
+
+    def add(self, tensor: Tensor) -> Work:
+        return _DONE
+
+
+class _Done:
+    def wait(self) -> object:
+        return None
+
+
+_DONE = _Done()
