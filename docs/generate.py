@@ -15,16 +15,23 @@ NOTE = "<!-- Written by `make docs` from the code. -->\n"
 def commands() -> str:
     """Each verb's own help, as the terminal shows it."""
     context = click.Context(root, info_name="esprof", terminal_width=100)
-    verbs = {f"esprof {name}": _help(root.get_command(context, name), context, name) for name in VERBS}
-    sections = {"esprof": root.get_help(context)} | verbs
+    sections = {"esprof": root.get_help(context)}
+    for name in VERBS:
+        sections |= _helps(root.get_command(context, name), context, name)
     return "\n".join(
         [NOTE, "# Commands", *(f"\n## {name}\n\n```text\n{text}\n```" for name, text in sections.items()), ""]
     )
 
 
-def _help(command: click.Command | None, parent: click.Context, name: str) -> str:
+def _helps(command: click.Command | None, parent: click.Context, name: str) -> dict[str, str]:
+    """The help of a verb, and of those within it where it is a group of them."""
     assert command is not None, name
-    return command.get_help(click.Context(command, info_name=name, parent=parent, terminal_width=100))
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
+    found = {context.command_path: command.get_help(context)}
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            found |= _helps(command.get_command(context, inner), context, inner)
+    return found
 
 
 def findings() -> str:
