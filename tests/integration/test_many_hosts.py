@@ -99,7 +99,8 @@ def test_launchers_of_one_rank_each_take_the_same_window_and_their_parts_are_joi
         launcher.wait(60)
     run = merge([out], tmp_path / "whole")
     assert run.ranks == [0, 1]
-    assert {warning.code for warning in run.warnings} <= {"rank-killed"}
+    # The second launcher may be at work already, since its rank misses the first one's, and be ended in the midst of it.
+    assert {warning.code for warning in run.warnings} <= {"rank-killed", "launcher-gone"}
     first, second = timed_windows(run)
     assert len(first) == 2
     assert first == second
