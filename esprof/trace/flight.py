@@ -206,21 +206,26 @@ def read_snapshot(file: Path) -> Snapshot | None:
 
 
 def is_alive(notes: Path) -> bool:
-    """Whether the process that writes `notes` is there: it locks the file for life.
+    """Whether the process that writes `notes` is there. True also where that cannot be told."""
+    return is_locked(notes) is not False
 
-    True also where that cannot be told, as on a file system without locks.
-    """
+
+def is_locked(notes: Path) -> bool | None:
+    """Whether a process holds the lock of `notes`, as their writer does for life; None where that cannot be told, as on a
+    file system without locks."""
     try:
         with notes.open("rb") as file:
             # An empty file may not be locked yet, and to try would keep its owner from doing so.
-            if os.fstat(file.fileno()).st_size:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return False
+            if not os.fstat(file.fileno()).st_size:
+                return None
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except FileNotFoundError:
         return False
     except OSError:
-        pass
-    return True
+        return None
+    return False
 
 
 def _text(file: Path) -> str:

@@ -4,9 +4,7 @@ Any of them may have been killed in the middle of a line, and the disk may have 
 rest is kept.
 """
 
-import fcntl
 import glob
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from esprof.output import write_bytes
+from esprof.trace.flight import is_locked
 from esprof.trace.run import MOST_RANKS
 from esprof.types import Ns, Rank
 
@@ -79,10 +78,6 @@ class ProfilerTaken(_Row, frozen=True, tag="profiler-taken"):
     step: _Number
 
 
-class ProfilerBack(_Row, frozen=True, tag="profiler-back"):
-    step: _Number
-
-
 class ClockReading(_Row, frozen=True, tag="clock"):
     """This process's clock against that of rank 0, read by an exchange that took `rtt_ns`."""
 
@@ -120,7 +115,6 @@ _RankRow = (
     | Memory
     | MemoryLimit
     | ProfilerTaken
-    | ProfilerBack
     | ClockReading
     | Missed
     | Lost
@@ -324,7 +318,7 @@ def is_alive(raw: Path, *, in_doubt: bool) -> bool:
 
     `in_doubt` is the answer where that cannot be told, as on a file system that knows no locks.
     """
-    held = [_is_locked(file) for file in raw.glob("rank-*.jsonl") if ".roll." not in file.name]
+    held = [is_locked(file) for file in raw.glob("rank-*.jsonl") if ".roll." not in file.name]
     return any(in_doubt if one is None else one for one in held)
 
 
@@ -336,23 +330,6 @@ def processes(raw: Path) -> tuple[int, int]:
 def claimed_again(raw: Path) -> list[Rank]:
     """Ranks that a second process claimed to be, ascending."""
     return sorted({int(file.name[6:11]) for file in raw.glob("again-" + "[0-9]" * 5 + ".*")})
-
-
-def _is_locked(file: Path) -> bool | None:
-    """Whether a process holds the lock of `file`; None where that cannot be told."""
-    try:
-        with file.open("rb") as opened:
-            # An empty file may not be locked yet, and to try would keep its owner from doing so.
-            if not os.fstat(opened.fileno()).st_size:
-                return None
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return None
-    return False
 
 
 def _rank_notes(file: Path) -> RankNotes | None:

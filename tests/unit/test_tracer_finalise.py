@@ -133,7 +133,7 @@ def test_what_the_rank_could_not_keep_is_counted(tmp_path):
     note(raw, 0, {"kind": "lost", "first": 3, "phase": "timed", "reason": reason})
     (raw / "rank-00000.timed.3.json").unlink()
     note(raw, 0, {"kind": "missed", "at": 17, "step": 19}, {"kind": "profiler-taken", "step": 18})
-    note(raw, 0, {"kind": "profiler-back", "step": 19}, {"kind": "fault", "message": "watch for hangs ended: no"})
+    note(raw, 0, {"kind": "fault", "message": "watch for hangs ended: no"})
     run = finished(raw)
     assert run.rank(0).windows == (Window(first=13, last=15),)
     assert [code for code, _ in codes(run)] == ["recorder-fault", "profiler-taken", "order-missed", "windows-lost"]
