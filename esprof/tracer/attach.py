@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,13 +60,21 @@ def order_window(raw: Path, at: int | None = None) -> Path:
 
     Raises OutputError where it cannot be written.
     """
+    return leave_order(raw, {"at": at})
+
+
+def leave_order(raw: Path, content: Mapping[str, object]) -> Path:
+    """Leave an order, whole or not at all, where the ranks that write to `raw` look. Returns its file.
+
+    Raises OutputError where it cannot be written.
+    """
     order = raw / "orders" / f"{time.time_ns()}.json"
     temporary = order.with_suffix(f".{secrets.token_hex(4)}.part")
     try:
         order.parent.mkdir(mode=0o700, exist_ok=True)
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(file, "w") as opened:
-            json.dump({"at": at}, opened)
+            json.dump(content, opened)
         temporary.rename(order)
     except OSError as error:
         with suppress(OSError):  # It may not even be there.

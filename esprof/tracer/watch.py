@@ -1,9 +1,7 @@
 """Watches over a recorded job from its launcher: says at once where it stands still, and which rank has died."""
 
-import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,8 +9,9 @@ from pathlib import Path
 from esprof.text import printable
 from esprof.trace.flight import Snapshot, is_alive, read_flight, read_snapshot
 from esprof.trace.standstill import Standstill, standstill
-from esprof.tracer.injected.files import write_new
+from esprof.tracer.attach import leave_order
 from esprof.tracer.injected.settings import Settings
+from esprof.tracer.injected.talk import say
 from esprof.types import NS_PER_S, Rank
 
 _PATIENCE_S = 2.0
@@ -26,7 +25,7 @@ _TAIL = 4096
 
 
 def say_on_stderr(line: str) -> None:
-    print(f"esprof: {printable(line, 1_000)}", file=sys.stderr, flush=True)
+    say(printable(line, 1_000))
 
 
 class Watch:
@@ -164,11 +163,7 @@ class _Deaths:
 
 def _ask_for_snapshots(raw: Path) -> None:
     """Have every rank that lives take a snapshot."""
-    folder = raw / "orders"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    order = folder / f"{time.time_ns()}.json"
-    write_new(f"{order}.part", json.dumps({"snapshot": True}).encode())
-    os.rename(f"{order}.part", order)
+    leave_order(raw, {"snapshot": True})
 
 
 def _bytes_of_steps(raw: Path, rank: Rank) -> list[int]:

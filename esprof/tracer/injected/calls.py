@@ -1,17 +1,20 @@
-"""What PyTorch's own Flight Recorder knows of this process's collectives."""
+"""What PyTorch's own Flight Recorders know of this process's collectives."""
 
-import torch
 import torch.distributed as dist
 
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+"""One for all backends, and NCCL's, which builds without CUDA lack."""
 
-def dump() -> bytes | None:
-    """Its latest entries as JSON, or None where there is no process group, or no Flight Recorder in this PyTorch.
 
-    An entry names the process group, the number in it, the operation, its sizes, and when it was enqueued. NCCL's say when
-    it started and ended, too. About 8 µs an entry, of which there are at most TORCH_FR_BUFFER_SIZE (2000).
+def dumps(*, include_calls: bool) -> list[bytes]:
+    """What each of them tells, as JSON, that for all backends first; nothing where there is no process group.
+
+    A call names the process group, the number in it, the operation, its sizes, and when it was enqueued. NCCL's say when
+    they started and ended, too. There are at most TORCH_FR_BUFFER_SIZE (2000). Without them it is told how far each group
+    has come.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        return None
-    read = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
-    entries: bytes | None = read(True, False) if read is not None else None
-    return entries
+        return []
+    from torch._C import _distributed_c10d as c10d
+
+    return [getattr(c10d, name)(include_calls, False) for name in _DUMPS if hasattr(c10d, name)]

@@ -18,8 +18,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from .calls import dumps
 from .files import NewFile, write_new
 from .log import Log
+from .orders import OrderBox
 from .settings import Settings
 from .state import State
 
@@ -34,8 +36,6 @@ _HANG_FACTOR = 3
 _MOST_THREADS, _MOST_FRAMES = 64, 100
 _CALLS_OF_SLOW_STEP = 100
 """Collectives that a snapshot of a slow step keeps, of the thousands that PyTorch remembers."""
-_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""PyTorch's own flight recorders: one for all backends, and NCCL's, which builds without CUDA lack."""
 _WINDOW_CODE = tuple(
     os.path.join(os.path.dirname(os.path.abspath(__file__)), name) for name in ("window.py", "windows.py")
 )
@@ -79,7 +79,7 @@ class FlightWatch:
         self._state = state
         self._log = log
         self._hang_s = settings.hang_s
-        self._orders = _Orders(os.path.join(raw, "orders"))
+        self._orders = OrderBox(raw)
         self._usual = Usual()
         self._reckoned_ns = 0
         self._next_slow_ns = 0
@@ -92,7 +92,8 @@ class FlightWatch:
         _note_deadly_signals(os.path.join(raw, f"fatal-{state.rank:05d}.txt"))
 
     def tick(self, now_ns: int) -> None:
-        if self._orders.ask_for_snapshot():
+        # It is the launcher that asks where this rank is.
+        if any(order.content.get("snapshot") is True for order in self._orders.new()):
             self._take("asked", self._threads())
         # In this order: the training thread sets the start first, and a new step with an old start would look slow.
         step = self._state.step
@@ -202,33 +203,6 @@ class _Standstill:
         return True
 
 
-class _Orders:
-    """The launcher's wish to see where this rank is: a file in the folder of orders."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._changed_ns = 0
-        self._seen: set[str] = set()
-
-    def ask_for_snapshot(self) -> bool:
-        """Whether a new order asks for a snapshot."""
-        try:
-            changed_ns = os.stat(self._folder).st_mtime_ns
-        except FileNotFoundError:
-            return False
-        if changed_ns == self._changed_ns:
-            return False
-        self._changed_ns = changed_ns
-        new = {name for name in os.listdir(self._folder) if name.endswith(".json")} - self._seen
-        self._seen |= new
-        return any(self._asks(name) for name in new)
-
-    def _asks(self, name: str) -> bool:
-        with open(os.path.join(self._folder, name)) as file:
-            order = json.load(file)
-        return isinstance(order, dict) and order.get("snapshot") is True
-
-
 def _note_deadly_signals(path: str) -> None:
     """Have Python's faulthandler write all stacks to `path` when a signal ends the process, which it ends as before.
 
@@ -275,21 +249,13 @@ def _groups() -> list[dict[str, object]]:
 
 def _calls(newest: int | None) -> list[dict[str, Any]]:
     """What PyTorch remembers of the collectives, by recorder; only the `newest` calls of each, or all."""
-    dumps = [json.loads(dump) for dump in _dumps(include_calls=True)]
-    for dump in dumps:
-        entries: Sequence[object] = dump.get("entries", [])
-        dump["entries"] = entries if newest is None else entries[-newest:]
-    return [dump for dump in dumps if dump["entries"]]
+    recorders = [json.loads(dump) for dump in dumps(include_calls=True)]
+    for recorder in recorders:
+        entries: Sequence[object] = recorder.get("entries", [])
+        recorder["entries"] = entries if newest is None else entries[-newest:]
+    return [recorder for recorder in recorders if recorder["entries"]]
 
 
 def _status() -> bytes:
     """How far each group has come."""
-    return b"".join(_dumps(include_calls=False))
-
-
-def _dumps(*, include_calls: bool) -> list[bytes]:
-    if not (dist.is_available() and dist.is_initialized()):
-        return []
-    from torch._C import _distributed_c10d as c10d
-
-    return [getattr(c10d, name)(include_calls, False) for name in _DUMPS if hasattr(c10d, name)]
+    return b"".join(dumps(include_calls=False))

@@ -1,10 +1,11 @@
-"""Requests for windows: files in the recording's folder `orders`, and what comes of them."""
+"""What people and the launcher ask of a running job: files in the recording's folder `orders`."""
 
 import json
 import math
 import os
 from contextlib import suppress
 from statistics import median
+from typing import NamedTuple
 
 from .channel import Wish
 from .state import State
@@ -16,30 +17,47 @@ _RECENT_STEPS = 20
 _LARGEST_FILE = 1_000
 
 
+class Order(NamedTuple):
+    """What somebody asks of the ranks: `at` for a window, `snapshot` for a look at where they are."""
+
+    asked_ns: int
+    content: dict[str, object]
+
+    @property
+    def wish(self) -> Wish | None:
+        """The window that is asked for, if one is."""
+        if "at" not in self.content:
+            return None
+        at = self.content["at"]
+        return Wish(self.asked_ns, at if isinstance(at, int) else 0)
+
+
 class OrderBox:
-    """The folder where people and the launcher leave requests for windows, as `<time in ns>.json`."""
+    """The folder where people and the launcher leave orders, as `<time in ns>.json`."""
 
     def __init__(self, raw: str) -> None:
         self._folder = os.path.join(raw, "orders")
         self._read: set[str] = set()
 
-    def new(self) -> list[Wish]:
-        """The requests that were not there before."""
-        wishes = []
+    def new(self) -> list[Order]:
+        """The orders that were not there when this was last asked."""
+        orders = []
         with suppress(FileNotFoundError):
             for name in sorted(set(os.listdir(self._folder)) - self._read):
                 stem, suffix = os.path.splitext(name)
                 if suffix == ".json" and stem.isdigit():
                     self._read.add(name)
-                    wishes += self._wishes(name, int(stem))
-        return wishes
+                    orders += self._order(name, int(stem))
+        return orders
 
-    def _wishes(self, name: str, asked_ns: int) -> list[Wish]:
-        """What a file asks for: a window or, which is others' work, something else."""
+    def new_wishes(self) -> list[Wish]:
+        """The new ones that are for windows."""
+        return [wish for order in self.new() if (wish := order.wish) is not None]
+
+    def _order(self, name: str, asked_ns: int) -> list[Order]:
         with suppress(OSError, ValueError), open(os.path.join(self._folder, name)) as file:
-            order = json.loads(file.read(_LARGEST_FILE))
-            if isinstance(order, dict) and "at" in order:
-                return [Wish(asked_ns, order["at"] if isinstance(order["at"], int) else 0)]
+            content = json.loads(file.read(_LARGEST_FILE))
+            return [Order(asked_ns, content)] if isinstance(content, dict) else []
         return []
 
 

@@ -77,7 +77,7 @@ class Leader:
     def tick(self, now_ns: int) -> None:
         if self._server is not None:
             self._take(self._server.answer(self._orders))
-        self._take(self._box.new())
+        self._take(self._box.new_wishes())
         if self._next_ns is not None and now_ns >= self._next_ns:
             self._waiting.append(Wish(now_ns, 0))
             self._next_ns = now_ns + self._every_ns if self._every_ns else None
@@ -166,7 +166,7 @@ class Follower:
 
     def _ask(self, client: Client, now_ns: int) -> None:
         if self._box is not None:
-            self._wish = next(reversed(self._box.new()), self._wish)
+            self._wish = next(reversed(self._box.new_wishes()), self._wish)
         client.ask(self._wish)
         self._next_ns = now_ns if self._clock.is_new else now_ns + self._interval_ns
         if not client.was_answered:

@@ -176,11 +176,11 @@ class Windows:
 
     def _write_calls(self, first: int) -> list[str]:
         """Beside the window, what PyTorch itself noted of the latest collectives: it knows their sizes at no cost."""
-        noted = calls.dump()
-        if noted is None:
+        noted = calls.dumps(include_calls=True)
+        if not noted:
             return []
         path = self._path("calls", first)
-        write_new(path, noted)
+        write_new(path, noted[0])  # What NCCL's would add stands in the trace.
         return [path]
 
     def _keep_newest(self, opened: _Open, files: list[str]) -> None:
