@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import stepruns
+from tests.commandline import esprof
 from tests.stepruns import step_table
 
 pytestmark = pytest.mark.integration
@@ -18,9 +19,7 @@ ESPROF = Path(sys.executable).parent / "esprof"
 
 
 def check(*arguments, cwd) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [ESPROF, "check", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=200, check=False
-    )
+    return esprof("check", *arguments, cwd=cwd)
 
 
 def write_run(path: Path, *, scale=1.0, seed=0, n=80, phase="plain", **fields) -> Path:
@@ -58,6 +57,11 @@ def test_slower_code_fails_with_exit_3(folder):
     assert (answer["outcome"], answer["phase"]) == ("regressed", "plain")
     (metric,) = answer["metrics"]
     assert metric["low"] < 10 < metric["high"]
+
+
+def test_the_installed_command_does_the_same(folder):
+    command = [ESPROF, "check", "slow", "--baseline", "base.json"]
+    assert subprocess.run(command, cwd=folder, timeout=200, check=False).returncode == 3
 
 
 def test_another_run_may_be_the_baseline(folder):
