@@ -2,9 +2,9 @@
 
 from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed
 from esprof.analyzers.finding import Diagnosis
-from esprof.analyzers.hangs import hangs
-from esprof.analyzers.report import Report
-from esprof.analyzers.summary import summarize
+from esprof.analyzers.findings.hangs import hangs
+from esprof.analyzers.summary.report import Report
+from esprof.analyzers.summary.summary import summarize
 from esprof.errors import InputError
 from esprof.replay.answering import replay_run
 from esprof.trace.run import Run

@@ -1,17 +1,17 @@
 """Diagnosis: run every rule on a replayed run, order what they find by price, and say the verdict in one sentence."""
 
-from esprof.analyzers.breakdown import breakdown
-from esprof.analyzers.communication import exposed_communication
-from esprof.analyzers.data import input_stalls
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown
-from esprof.analyzers.hangs import HANGS, hang_verdict, hangs
-from esprof.analyzers.host import allocator, host_bound
-from esprof.analyzers.memory import near_limit
+from esprof.analyzers.findings.communication import exposed_communication
+from esprof.analyzers.findings.hangs import HANGS, hang_verdict, hangs
+from esprof.analyzers.findings.host import allocator, host_bound
+from esprof.analyzers.findings.input_data import input_stalls
+from esprof.analyzers.findings.memory import near_limit
+from esprof.analyzers.findings.quality import evidence_quality
+from esprof.analyzers.findings.slow_steps import stalls
+from esprof.analyzers.findings.stragglers import stragglers
 from esprof.analyzers.pricing import listed
-from esprof.analyzers.quality import evidence_quality
-from esprof.analyzers.stalls import stalls
-from esprof.analyzers.stragglers import stragglers
-from esprof.analyzers.throughput import throughput, throughput_of_steps
+from esprof.analyzers.summary.breakdown import breakdown
+from esprof.analyzers.summary.throughput import throughput, throughput_of_steps
 from esprof.replay.answering import Replayed
 from esprof.trace.run import Run
 from esprof.types import us

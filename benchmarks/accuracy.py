@@ -18,12 +18,12 @@ from statistics import mean, median
 import numpy as np
 
 import esprof
-from esprof.replay import edits
 from esprof.replay.answering import Replayed, replay_run
 from esprof.replay.dfg import Cls
+from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
 from esprof.replay.rules import ALL_RULES, Rules
-from esprof.replay.scenario import Declined, Scenario, fix_stragglers
-from esprof.replay.timeline import class_totals, critical_path, replay, strict
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.scenario import Declined, Scenario, fix_stragglers
 
 PAGE = """# Accuracy
 
@@ -37,7 +37,7 @@ two hosts of the test bed (`docs/testbed.md`) on a machine of 2 cores.
 
 The figure that counts. A job was recorded, replay said what a change would give, and then the change was made and
 recorded, in turns. *noise* is how far the repeats of one setting lie apart, before and after the change: no
-prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.edits`) without a
+prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.whatif.edits`) without a
 term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's:
 0.8, and no limit). What `--max-error` would have refused is counted too. Printed by `python -m benchmarks.executed`.
 The rules for links and means were found on earlier recordings of these same jobs and settings: other jobs may do worse.

@@ -23,9 +23,9 @@ import torch
 from torch.optim import Optimizer, optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from esprof.tracer.injected import session
-from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import HOOK
+from esprof.recorder.injected import session
+from esprof.recorder.launcher.launch import HOOK
+from esprof.recorder.shared.settings import Settings
 
 
 @dataclass

@@ -27,12 +27,12 @@ import numpy as np
 import torch
 
 import esprof
-from esprof.replay import edits
+from esprof.recorder import demo_job
 from esprof.replay.answering import Replayed, replay_run
-from esprof.replay.buckets import backward_passes
 from esprof.replay.dfg import Dfg
-from esprof.replay.scenario import Scenario
-from esprof.tracer import demo_job
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.buckets import backward_passes
+from esprof.replay.whatif.scenario import Scenario
 
 STEPS = 24
 WARM_UP = 6

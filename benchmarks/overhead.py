@@ -34,7 +34,7 @@ import esprof
 from benchmarks.alternating import Blocks
 from benchmarks.speed import Bench
 from esprof import Run
-from esprof.analyzers.stats import bootstrap_medians
+from esprof.analyzers.gate.stats import bootstrap_medians
 from esprof.replay.windows import windows_of
 from esprof.types import NS_PER_MS, NS_PER_US
 

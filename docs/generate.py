@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from esprof.analyzers.catalogue import FAMILIES, PAGES, Page
+from esprof.analyzers.findings.catalogue import FAMILIES, PAGES, Page
 from esprof.cli import VERBS, root
 
 DOCS = Path(__file__).parent

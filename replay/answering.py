@@ -17,14 +17,14 @@ from esprof.replay.answer import (
     StepTime,
     Timing,
 )
-from esprof.replay.build import Built, build_counted
+from esprof.replay.building.build import Built, build_counted
+from esprof.replay.building.rank_events import step_borders
 from esprof.replay.dfg import Cls
-from esprof.replay.rank_events import step_borders
+from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steady import SteadySteps, measured_ns, steady_steps
-from esprof.replay.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.unprofiled import unprofiled_ns
-from esprof.replay.whatif import MAX_ERROR_PCT, Oracle
+from esprof.replay.whatif.asking import MAX_ERROR_PCT, Oracle
 from esprof.replay.windows import windows_of
 from esprof.trace.run import Run, Warning
 from esprof.types import NS_PER_US, us

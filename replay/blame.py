@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import binom
 
 from esprof.replay.dfg import Cls, Dfg
-from esprof.replay.timeline import union_ns
+from esprof.replay.engine.timeline import union_ns
 from esprof.types import Rank
 
 CLEARLY = 1.4

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.build import common_steps
-from esprof.replay.rank_events import step_borders
+from esprof.replay.building.build import common_steps
+from esprof.replay.building.rank_events import step_borders
 from esprof.replay.rules import call_name
 from esprof.trace.run import Run
 from esprof.types import Ns, Rank

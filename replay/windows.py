@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from esprof.errors import UsageError
-from esprof.replay.rank_events import step_borders
+from esprof.replay.building.rank_events import step_borders
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from esprof.types import Rank

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esprof.elastic.assignment import Assignment
-    from esprof.elastic.codecs import Codec, register_codec
+    from esprof.elastic.reduce.codecs import Codec, register_codec
     from esprof.elastic.trainer import ElasticTrainer, StepResult
 
 __all__ = ["Assignment", "Codec", "ElasticTrainer", "StepResult", "register_codec"]
 
 _HOME = {
     "Assignment": "esprof.elastic.assignment",
-    "Codec": "esprof.elastic.codecs",
-    "register_codec": "esprof.elastic.codecs",
+    "Codec": "esprof.elastic.reduce.codecs",
+    "register_codec": "esprof.elastic.reduce.codecs",
     "ElasticTrainer": "esprof.elastic.trainer",
     "StepResult": "esprof.elastic.trainer",
 }

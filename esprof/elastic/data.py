@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from esprof.elastic.assignment import Est
-from esprof.elastic.rng import derived_seed, kept, seed_cpu, seeded
+from esprof.elastic.state.rng import derived_seed, kept, seed_cpu, seeded
 from esprof.errors import UsageError
 
 _Collate = Callable[[list[Any]], Any]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from esprof.elastic.assignment import Est
 from esprof.elastic.data import one_thread
-from esprof.elastic.rng import derived_seed, seeded
+from esprof.elastic.state.rng import derived_seed, seeded
 from esprof.errors import InputError, UsageError
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from esprof.elastic.reduction import Reduction
+from esprof.elastic.reduce.choice import Reduction
 from esprof.errors import UsageError
 
 _Rule = tuple[Callable[[Any], bool], str]

@@ -17,11 +17,10 @@ from torch.utils.data import Dataset
 from esprof.elastic import support
 from esprof.elastic.agree import digest, together
 from esprof.elastic.assignment import Assignment, Est
-from esprof.elastic.buffers import Buffers
-from esprof.elastic.codecs import Codec, codec
-from esprof.elastic.context import EstContext, hand_over
 from esprof.elastic.data import Batches, SampleOrder
-from esprof.elastic.fingerprint import (
+from esprof.elastic.loaders import MakeLoader, batches_per_epoch
+from esprof.elastic.options import check_options, check_steps
+from esprof.elastic.proof.fingerprint import (
     Level,
     agree,
     check_level,
@@ -35,17 +34,18 @@ from esprof.elastic.fingerprint import (
     plain,
     require_alike,
 )
-from esprof.elastic.hashlog import HashLog
-from esprof.elastic.layout import Layout, Slot
-from esprof.elastic.loaders import MakeLoader, batches_per_epoch
-from esprof.elastic.options import check_options, check_steps
-from esprof.elastic.reduction import Reduction, bucket_bytes, reducer
-from esprof.elastic.rng import RngState, derived_seed, seed_all
-from esprof.elastic.saving import Checkpoints
-from esprof.elastic.snapshot import capture, restore, training_tensors
-from esprof.elastic.spans import Spans
-from esprof.elastic.steplog import Value
-from esprof.elastic.telemetry import Telemetry
+from esprof.elastic.proof.hashlog import HashLog
+from esprof.elastic.proof.steplog import Value
+from esprof.elastic.reduce.choice import Reduction, bucket_bytes, reducer
+from esprof.elastic.reduce.codecs import Codec, codec
+from esprof.elastic.reduce.layout import Layout, Slot
+from esprof.elastic.state.buffers import Buffers
+from esprof.elastic.state.context import EstContext, hand_over
+from esprof.elastic.state.rng import RngState, derived_seed, seed_all
+from esprof.elastic.state.saving import Checkpoints
+from esprof.elastic.state.snapshot import capture, restore, training_tensors
+from esprof.elastic.telemetry.recorder import Telemetry
+from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.transport import Alone, GroupTransport, Transport
 from esprof.errors import UsageError
 

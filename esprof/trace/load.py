@@ -11,7 +11,7 @@ from pathlib import Path
 from esprof.errors import InputError, unreadable
 from esprof.text import printable
 from esprof.trace.groups import group_name
-from esprof.trace.kineto import Trace, read_trace
+from esprof.trace.kineto.reader import Trace, read_trace
 from esprof.trace.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning
 from esprof.trace.rundir import read_run
 from esprof.trace.schema import Table
@@ -50,7 +50,7 @@ def _is_run(path: Path) -> bool:
 def _read_run(path: Path, executor: Executor | None) -> Run:
     if os.path.exists(path / "run.json"):
         return read_run(path)
-    from esprof.tracer.finalise import open_unfinished  # Nothing else that is opened here is the recorder's.
+    from esprof.recorder.collect.finalise import open_unfinished  # Nothing else that is opened here is the recorder's.
 
     return open_unfinished(path, executor)
 

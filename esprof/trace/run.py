@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from esprof.trace.flight import FlightLog
+from esprof.trace.flight.log import FlightLog
 from esprof.trace.schema import MEMORY, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Bytes, Ns, Rank
 

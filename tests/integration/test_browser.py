@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from esprof.reports.html import write_report
-from tests import reportcase
+from esprof.reports.html.page import write_report
+from tests.cases import report as reportcase
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 pytestmark = pytest.mark.integration

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests import stepruns
-from tests.stepruns import step_table
+from tests.cases import step_runs as stepruns
+from tests.cases.step_runs import step_table
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.recordcase import ESPROF, Ended, run
+from tests.cases.record import ESPROF, Ended, run
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from tests.elasticcase import Job, curve, on_processes, spoiled_curve, state_hash, static_curve, stock_curve, trainer
+from tests.cases.elastic import Job, curve, on_processes, spoiled_curve, state_hash, static_curve, stock_curve, trainer
 
 pytestmark = [
     pytest.mark.integration,

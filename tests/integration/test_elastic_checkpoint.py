@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from esprof.elastic.diff import diff
-from esprof.elastic.steplog import StepLog
-from tests.recordcase import JOBS, environment, run
+from esprof.elastic.proof.diff import diff
+from esprof.elastic.proof.steplog import StepLog
+from tests.cases.record import JOBS, environment, run
 
 pytestmark = pytest.mark.integration
 

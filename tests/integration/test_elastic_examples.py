@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import esprof
-from esprof.replay.build import build_counted
-from tests import recordcase
+from esprof.replay.building.build import build_counted
+from tests.cases import record as recordcase
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

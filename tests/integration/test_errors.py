@@ -15,8 +15,8 @@ import pytest
 from esprof import load
 from esprof.errors import OutputError
 from esprof.trace.rundir import table_path, write_run
-from tests import kineto_case as case
-from tests.kineto_case import EPOCH_US, document, row
+from tests.cases import kineto as case
+from tests.cases.kineto import EPOCH_US, document, row
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ import pytest
 
 from esprof import load
 from esprof.analyzers import diagnose_run
-from tests.recordcase import JOBS, environment, job, record, recording, torchrun
+from tests.cases.record import JOBS, environment, job, record, recording, torchrun
 
 pytestmark = pytest.mark.integration
 

@@ -14,12 +14,12 @@ import pytest
 
 from benchmarks.testbed import BedUnavailable, hosts
 from esprof import load
+from esprof.recorder.launcher.attach import attach
 from esprof.replay.answering import answer, replay_run
 from esprof.trace.merge import merge
-from esprof.tracer.attach import attach
 from esprof.types import NS_PER_MS, NS_PER_US
+from tests.cases.record import ESPROF, JOBS, environment, recording, torchrun
 from tests.integration.test_clock_recovery import calls_of, clocks_of
-from tests.recordcase import ESPROF, JOBS, environment, recording, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -115,8 +115,8 @@ def free_port():
 LAUNCH = """
 import sys
 from pathlib import Path
-from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import launch
+from esprof.recorder.shared.settings import Settings
+from esprof.recorder.launcher.launch import launch
 settings = Settings(skip=80, warmup=1, steps=20, stack_steps=0)
 sys.exit(launch(sys.argv[2:], Path(sys.argv[1]), settings))
 """

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from esprof import Run, load
-from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import PARTS
+from esprof.analyzers.summary.breakdown import breakdown
 from esprof.replay.answering import Replayed, replay_run
 from esprof.trace.run import Window
 from esprof.trace.schema import Table
-from tests.recordcase import Ended, job, record, run, torchrun
+from tests.cases.record import Ended, job, record, run, torchrun
 
 pytestmark = pytest.mark.integration
 

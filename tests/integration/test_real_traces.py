@@ -18,14 +18,14 @@ import pytest
 from esprof import load
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.finding import PARTS
-from esprof.replay import edits
 from esprof.replay.answering import answer, replay_run
-from esprof.replay.build import build
+from esprof.replay.building.build import build
+from esprof.replay.building.rank_events import step_borders
 from esprof.replay.dfg import Cls
-from esprof.replay.rank_events import step_borders
+from esprof.replay.engine.timeline import replay
 from esprof.replay.rules import ALL_RULES
-from esprof.replay.scenario import Declined, Scenario, fix_stragglers
-from esprof.replay.timeline import replay
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.scenario import Declined, Scenario, fix_stragglers
 from esprof.types import NS_PER_MS, NS_PER_S
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"

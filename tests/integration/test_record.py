@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esprof.trace.run import Window
-from tests.recordcase import JOBS, job, record, run, torchrun
+from tests.cases.record import JOBS, job, record, run, torchrun
 
 pytestmark = pytest.mark.integration
 

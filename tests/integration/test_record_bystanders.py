@@ -12,7 +12,7 @@ import termios
 import pytest
 
 from esprof import load
-from tests.recordcase import environment, job, pid_of, record, recording, run, torchrun
+from tests.cases.record import environment, job, pid_of, record, recording, run, torchrun
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from esprof import Run, load
-from esprof.tracer.attach import attach
-from tests.recordcase import Ended, Running, job, pid_of, recording, run, torchrun
+from esprof.recorder.launcher.attach import attach
+from tests.cases.record import Ended, Running, job, pid_of, recording, run, torchrun
 
 pytestmark = pytest.mark.integration
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.recordcase import job, record, run
+from tests.cases.record import job, record, run
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from benchmarks.testbed.bed import clean
 from benchmarks.testbed.cgroup import find_controller
 from benchmarks.testbed.owner import bed_of, start_time
 from esprof.errors import UsageError
-from tests.recordcase import recording, run
+from tests.cases.record import recording, run
 
 pytestmark = pytest.mark.integration
 

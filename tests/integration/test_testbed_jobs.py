@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recordcase import environment
+from tests.cases.record import environment
 
 pytestmark = pytest.mark.integration
 

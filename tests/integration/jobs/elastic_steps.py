@@ -18,8 +18,8 @@ import torch.distributed as dist
 
 from esprof.elastic import Assignment
 from esprof.errors import EsprofError
-from tests.elasticcase import loss_fn
-from tests.elasticjob import small_trainer
+from tests.cases.elastic import loss_fn
+from tests.cases.elastic_job import small_trainer
 
 
 def main():
