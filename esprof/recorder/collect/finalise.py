@@ -17,16 +17,8 @@ import msgspec
 
 import esprof
 from esprof.errors import OutputError
-from esprof.recorder.collect.raw import (
-    RankNotes,
-    RankRows,
-    is_alive,
-    read_job,
-    read_notes,
-    read_rows,
-    snapshot_paths,
-    write_job,
-)
+from esprof.recorder.collect.notes import RankNotes, RankRows
+from esprof.recorder.collect.raw import is_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
 from esprof.recorder.collect.shortfall import is_empty, lost_windows, nothing_recorded, of_job, of_rank
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
 from esprof.recorder.collect.windows import RankWindows, read_windows

@@ -6,260 +6,17 @@ rest is kept.
 
 import glob
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from esprof.output import write_bytes
+from esprof.recorder.collect.notes import Identity, Job, RankNotes, RankRow, RankRows, RecordedWindow, RolledRows, Stage
 from esprof.trace.flight.log import is_locked
-from esprof.trace.run import MOST_RANKS
-from esprof.types import Ns, Rank
+from esprof.types import Rank
 
 RowT = TypeVar("RowT")
-
-# Garbage may look like a row: what no table could hold is no row.
-_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-_Large = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-_Time = Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
-_Span = Annotated[Ns, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
-
-Phase = Literal["plain", "warmup", "timed", "export", "stack"]
-
-
-class _Row(msgspec.Struct, frozen=True, tag_field="kind"):
-    """A row that is kept for good."""
-
-
-class Identity(_Row, frozen=True, tag="rank"):
-    rank: Annotated[Rank, msgspec.Meta(ge=0, lt=MOST_RANKS)]
-    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
-    host: str
-    pid: _Large
-    device: str
-    accelerators: _Number
-    versions: dict[str, str]
-
-
-class Workers(_Row, frozen=True, tag="workers"):
-    """The worker processes that a DataLoader iterator started, in the order of their numbers."""
-
-    process: str
-    iterator: int
-    start_ns: _Time
-    pids: list[_Large]
-
-
-class RecordedWindow(_Row, frozen=True, tag="window"):
-    phase: Literal["timed", "stack"]
-    first: _Number
-    last: _Number
-
-
-class Running(_Row, frozen=True, tag="running"):
-    """(function, current line, first line) of the frames on the stack when the stack window `first` began."""
-
-    first: _Number
-    frames: list[tuple[str, int, int]]
-
-
-class Memory(_Row, frozen=True, tag="memory"):
-    peak: _Large
-    of: str
-
-
-class MemoryLimit(_Row, frozen=True, tag="memory-limit"):
-    limit: _Large
-    of: str
-
-
-class ProfilerTaken(_Row, frozen=True, tag="profiler-taken"):
-    step: _Number
-
-
-class ClockReading(_Row, frozen=True, tag="clock"):
-    """This process's clock against that of rank 0, read by an exchange that took `rtt_ns`."""
-
-    at_ns: _Time
-    offset_ns: _Span
-    rtt_ns: _Time
-
-
-class Missed(_Row, frozen=True, tag="missed"):
-    """A window that was ordered for step `at`, of which the rank heard in `step`."""
-
-    at: _Number
-    step: _Number
-
-
-class Lost(_Row, frozen=True, tag="lost"):
-    first: _Number
-    phase: str
-    reason: str
-
-
-class Fault(_Row, frozen=True, tag="fault"):
-    message: str
-
-
-class End(_Row, frozen=True, tag="end"):
-    step: _Number
-
-
-_RankRow = (
-    Identity
-    | Workers
-    | RecordedWindow
-    | Running
-    | Memory
-    | MemoryLimit
-    | ProfilerTaken
-    | ClockReading
-    | Missed
-    | Lost
-    | Fault
-    | End
-)
-
-
-class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    step: _Number
-    start_ns: _Time
-    dur_ns: _Time
-    phase: Phase
-
-
-class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    iterator: _Number
-    epoch: _Number
-    batch: _Large | None
-    worker: _Number | None
-    workers: _Number
-    prefetch: _Number | None
-    start_ns: _Time
-    end_ns: _Time
-    samples: _Large | None
-    tokens: _Large | None
-    training: bool
-
-
-class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    pid: _Large
-    worker: _Number
-    epoch: _Number
-    batch: _Large | None
-    start_ns: _Time
-    end_ns: _Time
-    samples: _Large | None
-
-
-class MemorySample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    step: _Number
-    phase: str | None
-    at_ns: _Time
-    allocated: _Large | None
-    reserved: _Large | None
-    peak_allocated: _Large | None
-    rss: _Large | None
-
-
-class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the job itself marked as a stage of its work."""
-
-    name: str
-    start_ns: _Time
-    end_ns: _Time
-
-
-class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):
-    """A line of rows of one kind, of which the oldest are dropped."""
-
-
-class _Steps(_Rolled, frozen=True, tag="steps"):
-    rows: list[Step]
-
-
-class _Nexts(_Rolled, frozen=True, tag="nexts"):
-    rows: list[Next]
-
-
-class _Fetches(_Rolled, frozen=True, tag="fetches"):
-    rows: list[Fetch]
-
-
-class _Memories(_Rolled, frozen=True, tag="memories"):
-    rows: list[MemorySample]
-
-
-class _Stages(_Rolled, frozen=True, tag="stages"):
-    rows: list[Stage]
-
-
-_RolledRows = _Steps | _Nexts | _Fetches | _Memories | _Stages
-
-
-@dataclass
-class RankNotes:
-    """The rows that one rank noted for good: few."""
-
-    identity: Identity
-    workers: list[Workers] = field(default_factory=list)
-    windows: list[RecordedWindow] = field(default_factory=list)
-    """Those whose traces were kept, by first step."""
-    running: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
-    memory: Memory | None = None
-    memory_limit: MemoryLimit | None = None
-    profiler_taken: list[ProfilerTaken] = field(default_factory=list)
-    clock: list[ClockReading] = field(default_factory=list)
-    missed: list[Missed] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    ended: bool = False
-    """Whether the process came to its end in good order."""
-    unreadable: list[str] = field(default_factory=list)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the recorder ended before the process did: how that ended is not known."""
-        return any(fault.startswith("recording ended") for fault in self.faults)
-
-    @property
-    def rank(self) -> Rank:
-        return self.identity.rank
-
-    def taken(self, phase: str) -> list[RecordedWindow]:
-        return [window for window in self.windows if window.phase == phase]
-
-
-@dataclass
-class RankRows:
-    """The rows that one rank and its loader workers noted at every step, by time. Of a long job only the newest are left."""
-
-    steps: list[Step] = field(default_factory=list)
-    nexts: list[Next] = field(default_factory=list)
-    fetches: list[Fetch] = field(default_factory=list)
-    memories: list[MemorySample] = field(default_factory=list)
-    stages: list[Stage] = field(default_factory=list)
-    worker_stages: dict[int, list[Stage]] = field(default_factory=dict)
-    """By the process id of the worker."""
-    unreadable: list[str] = field(default_factory=list)
-
-    @property
-    def dropped_steps(self) -> int:
-        """Steps from 1 to the last one that have no row any more."""
-        return self.steps[-1].step - len(self.steps) if self.steps else 0
-
-
-class Job(msgspec.Struct, frozen=True):
-    """`job.json`: what the launcher started, and when."""
-
-    command: tuple[str, ...] = ()
-    launcher_pid: int | None = None
-    """None for a job that records itself."""
-    started_ns: _Time | None = None
-    exit_code: int | None = None
-    """How the command ended, where processes of the job outlived it."""
 
 
 def write_job(raw: Path, job: Job) -> None:
@@ -335,58 +92,22 @@ def claimed_again(raw: Path) -> list[Rank]:
 def _rank_notes(file: Path) -> RankNotes | None:
     """The notes in `file`; None where it does not say whose they are."""
     unreadable: list[str] = []
-    rows: list[_RankRow] = list(_lines(file, msgspec.json.Decoder(_RankRow), unreadable))
+    rows: list[RankRow] = list(_lines(file, msgspec.json.Decoder(RankRow), unreadable))
     identity = next((row for row in rows if isinstance(row, Identity)), None)
     if identity is None or file.name != f"rank-{identity.rank:05d}.jsonl":
         return None
     notes = RankNotes(identity, unreadable=unreadable)
     for row in rows:
-        _add_note(notes, row)
+        notes.add(row)
     gone = {(row.phase, row.first) for row in notes.lost}
     kept = [window for window in notes.windows if (window.phase, window.first) not in gone]
     notes.windows = sorted(kept, key=lambda window: window.first)
     return notes
 
 
-def _add_note(notes: RankNotes, row: _RankRow) -> None:
-    match row:
-        case Workers():
-            notes.workers.append(row)
-        case RecordedWindow():
-            notes.windows.append(row)
-        case Running():
-            notes.running[row.first] = row.frames
-        case Memory():
-            notes.memory = row
-        case MemoryLimit():
-            notes.memory_limit = row
-        case ProfilerTaken():
-            notes.profiler_taken.append(row)
-        case ClockReading():
-            notes.clock.append(row)
-        case Missed():
-            notes.missed.append(row)
-        case Lost():
-            notes.lost.append(row)
-        case Fault():
-            notes.faults.append(row.message)
-        case End():
-            notes.ended = True
-
-
 def _add_rolled(rows: RankRows, file: Path, stages: list[Stage]) -> None:
-    for line in _lines(file, msgspec.json.Decoder(_RolledRows), rows.unreadable):
-        match line:
-            case _Steps():
-                rows.steps += line.rows
-            case _Nexts():
-                rows.nexts += line.rows
-            case _Fetches():
-                rows.fetches += line.rows
-            case _Memories():
-                rows.memories += line.rows
-            case _Stages():
-                stages += line.rows
+    for line in _lines(file, msgspec.json.Decoder(RolledRows), rows.unreadable):
+        rows.add(line, stages)
 
 
 def _lines(file: Path, decoder: msgspec.json.Decoder[RowT], unreadable: list[str]) -> Iterator[RowT]:

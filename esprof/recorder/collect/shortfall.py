@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from esprof.errors import InputError
-from esprof.recorder.collect.raw import Lost, RankNotes, RankRows, claimed_again, processes, read_rows
+from esprof.recorder.collect.notes import Lost, RankNotes, RankRows
+from esprof.recorder.collect.raw import claimed_again, processes, read_rows
 from esprof.recorder.shared.settings import Settings
 from esprof.text import printable
 from esprof.trace.run import Warning

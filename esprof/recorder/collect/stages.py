@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from esprof.recorder.collect.raw import Fetch, Next, RankNotes, RankRows, Stage, Step, Workers
+from esprof.recorder.collect.notes import Fetch, Next, RankNotes, RankRows, Stage, Step, Workers
 from esprof.trace.schema import STAGES, Table, table
 from esprof.types import Ns
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from esprof.errors import InputError
 from esprof.recorder.collect.calls import read_calls, with_calls
-from esprof.recorder.collect.raw import RankNotes, RecordedWindow, calls_path, trace_path
+from esprof.recorder.collect.notes import RankNotes, RecordedWindow
+from esprof.recorder.collect.raw import calls_path, trace_path
 from esprof.recorder.collect.stacks import stacks_of
 from esprof.trace.kineto.reader import Trace, read_trace
 from esprof.trace.run import Group, Warning, Window

@@ -2,7 +2,16 @@
 
 import pytest
 
-from esprof.recorder.collect.raw import Identity, Lost, Missed, ProfilerTaken, RankNotes, RankRows, RecordedWindow, Step
+from esprof.recorder.collect.notes import (
+    Identity,
+    Lost,
+    Missed,
+    ProfilerTaken,
+    RankNotes,
+    RankRows,
+    RecordedWindow,
+    Step,
+)
 from esprof.recorder.collect.shortfall import lost_windows, nothing_recorded, of_job, of_rank
 from esprof.recorder.shared.settings import Settings
 from tests.cases.raw import roll, step

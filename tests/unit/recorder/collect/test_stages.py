@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from esprof.recorder.collect.raw import Fetch, Identity, Next, RankNotes, RankRows, Stage, Step, Workers
+from esprof.recorder.collect.notes import Fetch, Identity, Next, RankNotes, RankRows, Stage, Step, Workers
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
 
 
