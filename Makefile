@@ -15,8 +15,8 @@ help: ## List the targets.
 demo: $(READY) ## Train two workers with a planted fault, record them, find the fault, write the report.
 	$(BIN)/esprof demo --force $(ARGS)
 
-test: $(READY) ## Run the tests; those in a browser need Chromium.
-	$(BIN)/pytest -m "not soak" $(ARGS)
+test: $(READY) ## Run the tests, two at a time; those in a browser need Chromium.
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not soak" $(ARGS)
 
 lint: $(READY) ## Check style and format.
 	$(BIN)/ruff check .

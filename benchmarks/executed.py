@@ -33,6 +33,7 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.buckets import backward_passes
 from esprof.replay.whatif.scenario import Scenario
+from esprof.reports.commands.demo import SHARE
 
 STEPS = 24
 WARM_UP = 6
@@ -99,13 +100,13 @@ def cases(folder: Path) -> Iterator[Case]:
         yield Case(job, "bucket 25 to 1 MB", large, base, "bucket_mb=1")
         yield Case(job, "fp16 gradients", base, replace(base, argv=(*base.argv, "--fp16")), with_fp16)
     even = demo(folder, "even")
-    yield Case("demo", "slow loader mended", demo(folder, "loader", read_latency=[0, 0.03]), even, "data=0")
-    yield Case("demo", "slow rank mended", demo(folder, "rank", rest=[0, 0.025]), even, "straggler=fix")
+    yield Case("demo", "slow loader mended", demo(folder, "loader", slow_storage=[0, SHARE]), even, "data=0")
+    yield Case("demo", "slow rank mended", demo(folder, "rank", rest=[0, SHARE]), even, "straggler=fix")
 
 
 def demo(folder: Path, name: str, **faults: list[float]) -> Setting:
     config = folder / f"{name}.json"
-    config.write_text(json.dumps({"read_latency": [0, 0], "rest": [0, 0], "steps": STEPS + WARM_UP} | faults))
+    config.write_text(json.dumps({"slow_storage": [0, 0], "rest": [0, 0], "steps": STEPS + WARM_UP} | faults))
     return Setting((demo_job.__file__, "--config", str(config)), cpu=(0.8, 0.8), rate=("none", "none"))
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom
 
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import union_ns
@@ -78,8 +77,10 @@ def slow_ranks(dfg: Dfg, steps: tuple[int, ...]) -> list[Rank]:
     late = seen.late_ns(steps)
     count, blamed = len(seen.ranks), late.sum(axis=0)
     slow = blamed > CLEARLY * blamed.sum() / count
-    if len(steps) >= FEW_STEPS:
+    if len(steps) >= FEW_STEPS and slow.any():
+        from scipy.special import bdtrc  # It takes half a second to import, and most runs have no slow rank.
+
         guilty = (late > CLEARLY * late.sum(axis=1, keepdims=True) / count).sum(axis=0)
         # With more ranks than two, chance has more of them to pick from.
-        slow &= binom.sf(guilty - 1, len(steps), 1 / count) <= CHANCE * 2 / count
+        slow &= bdtrc(guilty - 1, len(steps), 1 / count) <= CHANCE * 2 / count
     return [rank for rank, is_slow in zip(seen.ranks, slow, strict=True) if is_slow]

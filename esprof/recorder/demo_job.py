@@ -2,13 +2,17 @@
 
 An ordinary data-parallel training script, which `esprof demo` runs under torchrun; it knows nothing of esprof. Its
 config, a JSON file, says how large the model is and what hardware to stand in for: how long each rank's storage takes
-to answer a read, and how long its accelerator rests between blocks to stay cool.
+to answer, and how long its accelerator rests between blocks to stay cool. Both are shares of the time that a step takes
+on this machine, which is measured first; so they weigh the same on a fast machine and on a slow one.
 """
 
 import argparse
 import json
+import statistics
 import sysconfig
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +29,13 @@ BYTES = 256
 
 @dataclass(frozen=True)
 class Config:
-    """What to train, and on what. The two lists have an entry a rank, in seconds."""
+    """What to train, and on what. The two lists have an entry a rank: shares of a step's time without them."""
 
-    read_latency: list[float]
+    slow_storage: list[float]
+    """What its storage takes to answer, a batch."""
     rest: list[float]
-    steps: int = 32
+    """What its device rests, a step."""
+    steps: int = 40
     layers: int = 4
     heads: int = 4
     width: int = 128
@@ -40,9 +46,9 @@ class Config:
 class Corpus(Dataset[Tensor]):
     """Windows of `context` + 1 bytes, back to back, over the files of a folder; each is read when asked for."""
 
-    def __init__(self, folder: Path, context: int, read_latency: float) -> None:
+    def __init__(self, folder: Path, context: int) -> None:
         self.span = context + 1
-        self.read_latency = read_latency
+        self.latency_s = 0.0
         self.places = [
             (file, start)
             for file in sorted(folder.glob("*.py"))
@@ -56,7 +62,8 @@ class Corpus(Dataset[Tensor]):
         return torch.frombuffer(bytearray(self.read(*self.places[index])), dtype=torch.uint8).long()
 
     def read(self, path: Path, start: int) -> bytes:
-        time.sleep(self.read_latency)
+        if self.latency_s:
+            time.sleep(self.latency_s)
         with path.open("rb") as file:
             file.seek(start)
             return file.read(self.span)
@@ -65,10 +72,10 @@ class Corpus(Dataset[Tensor]):
 class Block(nn.Module):
     """Causal self-attention and a perceptron, each on a residual stream of (batch, context, width)."""
 
-    def __init__(self, config: Config, rest: float) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         self.heads = config.heads
-        self.rest = rest
+        self.rest_s = 0.0
         self.norm_1 = nn.LayerNorm(config.width)
         self.attend = nn.Linear(config.width, 3 * config.width)
         self.project = nn.Linear(config.width, config.width)
@@ -77,8 +84,8 @@ class Block(nn.Module):
         self.narrow = nn.Linear(4 * config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.rest:
-            time.sleep(self.rest)
+        if self.rest_s:
+            time.sleep(self.rest_s)
         x = x + self.attention(self.norm_1(x))
         out: Tensor = x + self.narrow(F.gelu(self.widen(self.norm_2(x))))
         return out
@@ -97,11 +104,11 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Next-byte logits (batch, context, 256) from bytes (batch, context)."""
 
-    def __init__(self, config: Config, rest: float) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
         self.embed = nn.Embedding(BYTES, config.width)
         self.place = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList(Block(config, rest) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, BYTES)
 
@@ -113,32 +120,88 @@ class GPT(nn.Module):
         return logits
 
 
-def train(config: Config) -> None:
-    """Train on this process's share of the corpus; rank 0 prints the loss of each step."""
+def train(config: Config) -> dict[str, object]:
+    """Train on this process's share of the corpus; rank 0 prints the loss of each step.
+
+    Returns the seconds that a step takes without slow hardware, and the share of its time that each rank's process stood
+    ready to run while others had the processors.
+    """
     rank = dist.get_rank()
     torch.manual_seed(1337)
-    model = DistributedDataParallel(GPT(config, config.rest[rank]), bucket_cap_mb=1)
+    gpt = GPT(config)
+    model = DistributedDataParallel(gpt, bucket_cap_mb=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    corpus = Corpus(Path(sysconfig.get_path("stdlib")), config.context, config.read_latency[rank])
-    loader = DataLoader(corpus, batch_size=config.batch, sampler=DistributedSampler(corpus, seed=7), num_workers=1)
-    for step, window in zip(range(config.steps), loader, strict=False):
-        logits = model(window[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+    corpus = Corpus(Path(sysconfig.get_path("stdlib")), config.context)
+    loader = DataLoader(corpus, batch_size=config.batch, sampler=DistributedSampler(corpus, seed=7))
+
+    def learn(texts: Tensor) -> Tensor:
+        """The loss on (batch, context + 1) bytes, whose gradients are left in the model."""
+        loss = F.cross_entropy(model(texts[:, :-1]).flatten(0, 1), texts[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        return loss
+
+    step_s = usual_s(lambda: learn(torch.zeros(config.batch, config.context + 1, dtype=torch.long)))
+    corpus.latency_s = config.slow_storage[rank] * step_s / config.batch
+    for block in gpt.blocks:
+        block.rest_s = config.rest[rank] * step_s / config.layers
+    waited = Waiting()
+    for step, texts in zip(range(config.steps), loader, strict=False):
+        loss = learn(texts)
         optimizer.step()
         if rank == 0:
             print(f"step {step:3d}  loss {loss.item():.3f}", flush=True)
+    return {"step_s": step_s, "waited": from_all_ranks(waited.share())}
+
+
+def usual_s(work: Callable[[], object]) -> float:
+    """Seconds that `work` takes: the median of some calls, after some to warm up, and of that the ranks' mean."""
+    took = []
+    for _ in range(WARM_UP + MEASURED):
+        begun = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - begun)
+    return statistics.mean(from_all_ranks(statistics.median(took[WARM_UP:])))
+
+
+WARM_UP, MEASURED = 3, 7
+
+
+def from_all_ranks(value: float) -> list[float]:
+    every = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, torch.tensor([value], dtype=torch.float64))
+    return [one.item() for one in every]
+
+
+class Waiting:
+    """How long this thread has stood ready to run and had no processor, by the kernel's account of it."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic_ns()
+        self._waited = self._waited_ns()
+
+    def share(self) -> float:
+        """Of the time since this was made; 0 where the kernel keeps no such account."""
+        return (self._waited_ns() - self._waited) / (time.monotonic_ns() - self._begun)
+
+    @staticmethod
+    def _waited_ns() -> int:
+        with suppress(OSError):
+            return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+        return 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
-    config = Config(**json.loads(parser.parse_args().config.read_text()))
+    path = parser.parse_args().config
+    config = Config(**json.loads(path.read_text()))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    train(config)
+    measured = train(config)
+    if dist.get_rank() == 0:
+        path.with_name("measured.json").write_text(json.dumps(measured))
     dist.destroy_process_group()
     # Gloo's threads outlive the group, and drop the last collective under Python's lock: where the interpreter is already
     # on its way out, PyTorch 2.13 aborts the process. So they get the lock first.

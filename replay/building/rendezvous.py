@@ -47,7 +47,12 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Meetings:
     at = np.flatnonzero(number >= 0)
     meeting, both_ways = number[at], (calls.sends & calls.receives)[at]
     shown = Calls(np.array(run.ranks)[calls.rank[at]], meeting, calls.start_ns[at], calls.end_ns[at])
-    clocks = align_hosts(_where(both_ways, shown), {rank: run.rank(rank).host for rank in run.ranks})
+    ranks = {rank: run.rank(rank) for rank in run.ranks}
+    clocks = align_hosts(
+        _where(both_ways, shown),
+        {rank: meta.host for rank, meta in ranks.items()},
+        {rank: meta.clock_residual_ns for rank, meta in ranks.items()},
+    )
     aligned = shown.on(clocks)
     waits, awaited = _roles(calls.sends[at], calls.receives[at], aligned)
     arrival_ns = _latest(meeting[awaited], aligned.start_ns[awaited])

@@ -4,8 +4,6 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from esprof.compiled import compiled_in_place
 from esprof.errors import InputError
@@ -187,6 +185,10 @@ def _fill(
 
 def _without_cycles(edges: np.ndarray, nodes: int, counts: Counter[str]) -> np.ndarray:
     """Drop the most doubtful edges of each cycle: guesses first, then collectives that can only be matched wrongly."""
+    # Few graphs have a cycle: the others do not pay for importing scipy.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     ones = np.ones(len(edges), np.int8)
     graph = coo_array((ones, (edges["source"], edges["target"])), shape=(nodes, nodes))
     component = connected_components(graph, directed=True, connection="strong")[1]

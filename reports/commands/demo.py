@@ -3,12 +3,14 @@
 import json
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from esprof import recorder
+from esprof.analyzers.finding import Diagnosis
 from esprof.errors import EsprofError
 from esprof.output import claim
 from esprof.recorder.launcher.launch import Recording, require_torch
@@ -20,11 +22,31 @@ from esprof.trace.run import Run
 
 JOB = Path(recorder.__file__).parent / "demo_job.py"
 WORKERS = 2
-READ_LATENCY = 0.03
-"""Seconds that a slow storage takes to answer a read; a batch has 8, far more than a step of the job lasts."""
-REST = 0.025
-"""Seconds that a throttled device rests before each of the model's 4 blocks: together about as long as a step."""
-FAULTS = {"none": (0.0, 0.0), "slow-loader": (READ_LATENCY, 0.0), "slow-rank": (0.0, REST)}
+SHARE = 0.4
+"""What the fault takes, as a share of a step without it: more than any other cost of the job, less than the work itself."""
+FAULTS = {"none": (0.0, 0.0), "slow-loader": (SHARE, 0.0), "slow-rank": (0.0, SHARE)}
+"""What the rank's storage takes, and what its device rests."""
+FAMILY = {"slow-loader": "ESP1", "slow-rank": "ESP2"}
+WINDOW = Settings(steps=16)
+"""A little longer than usual, so that a moment in which others had the processors weighs less."""
+QUIET_PCT = 5
+"""Without a fault nothing costs more than this, in per cent of a step."""
+BUSY = 0.1
+"""The share of their time that workers wait for a processor where others use it, too; on an idle machine it is 0.02."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the job found out about this machine."""
+
+    step_s: float
+    """A step without the fault."""
+    waited: list[float]
+    """Of each rank: the share of its time that it stood ready to run while others had the processors."""
+
+    @property
+    def busy(self) -> float:
+        return max(self.waited)
 
 
 @click.command("demo")
@@ -46,46 +68,72 @@ FAULTS = {"none": (0.0, 0.0), "slow-loader": (READ_LATENCY, 0.0), "slow-rank": (
 def command(fault: str, rank: int, output: Path, force: bool, as_json: bool) -> int:
     """Train two workers with a planted fault; record, diagnose, report.
 
-    The job is a small GPT on two processes of this machine; no GPU is needed. Neither the recorder nor the diagnosis is
-    told the fault. With --json the diagnosis goes to stdout, and the job's own output to stderr.
+    The job is a small GPT on two processes of this machine; no GPU is needed. It measures a few steps first, and the fault
+    takes 40 % of one. Neither the recorder nor the diagnosis is told the fault. With --json the diagnosis goes to stdout,
+    and the job's own output to stderr.
     """
     require_torch("python")
     claim(output, force=force)
     say(f"training a small GPT on {WORKERS} workers, with {_planted(fault, rank)}")
-    recording = _record(config(fault, rank), output, force=force, stdout=2 if as_json else 1)
+    recording, measured = _record(config(fault, rank), output, force=force, stdout=2 if as_json else 1)
     if recording.exit_code:
         return recording.exit_code
-    if recording.run is None:
+    if recording.run is None or measured is None:
         raise recording.trouble or EsprofError("the demo left no run")
     say_recorded(recording)
+    say(_scale(fault, measured))
     diagnosis = diagnosed(recording)
     if diagnosis is None:
         return EsprofError.exit_code
     report = output / "report.html"
     _write_report(recording.run, report)
+    trouble = unclear(diagnosis, fault, rank, measured)
     if as_json:
         click.echo(json_text(diagnosis))
-    else:
+    if trouble is not None:
+        say(trouble)
+    elif not as_json:
         say_verdict(diagnosis)
     wrote("report", report)
     return 0
 
 
 def config(fault: str, rank: int) -> dict[str, Any]:
-    """The job's config: per rank, how long its storage takes for a read and how long its device rests."""
-    latency, rest = FAULTS[fault]
+    """The job's config: per rank, what its storage takes and what its device rests, as shares of a step."""
+    storage, rest = FAULTS[fault]
     return {
-        "read_latency": [latency if worker == rank else 0.0 for worker in range(WORKERS)],
+        "slow_storage": [storage if worker == rank else 0.0 for worker in range(WORKERS)],
         "rest": [rest if worker == rank else 0.0 for worker in range(WORKERS)],
     }
 
 
-def _record(job_config: dict[str, Any], output: Path, *, force: bool, stdout: int) -> Recording:
+def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: Measured) -> str | None:
+    """Why this run does not show what was planted, and nothing else before it; None where it does."""
+    findings = diagnosis.findings
+    if fault == "none":
+        if all(finding.saving_pct <= QUIET_PCT for finding in findings):
+            return None
+        shown = f"nothing was planted, and yet the run shows {findings[0].id} first"
+    else:
+        if findings and findings[0].id.startswith(FAMILY[fault]) and findings[0].ranks == (rank,):
+            return None
+        shown = f"the {fault} planted on rank {rank} is not the first finding of this run"
+    if measured.busy < BUSY:
+        return f"{shown}, though this machine is not busy: that is worth a report."
+    return (
+        f"this machine is busy: the workers stood waiting for a processor {100 * measured.busy:.0f} % of the time, and "
+        f"{shown}. Run the demo again when less runs beside it."
+    )
+
+
+def _record(job_config: dict[str, Any], output: Path, *, force: bool, stdout: int) -> tuple[Recording, Measured | None]:
     with tempfile.TemporaryDirectory(prefix="gpt-") as folder, changed({"OMP_NUM_THREADS": "1"}):
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(job_config))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
-        return record([*command, str(JOB), f"--config={file}"], output, Settings(), force=force, stdout=stdout)
+        recording = record([*command, str(JOB), f"--config={file}"], output, WINDOW, force=force, stdout=stdout)
+        measured = file.with_name("measured.json")
+        return recording, Measured(**json.loads(measured.read_text())) if measured.exists() else None
 
 
 def _write_report(run: Run, path: Path) -> None:
@@ -94,6 +142,13 @@ def _write_report(run: Run, path: Path) -> None:
 
     with status("Drawing the page"):
         write_report(report_run(run), path)
+
+
+def _scale(fault: str, measured: Measured) -> str:
+    step_ms = 1000 * measured.step_s
+    if fault == "none":
+        return f"unrecorded, a step of this job takes {step_ms:.0f} ms here"
+    return f"unrecorded, a step of this job takes {step_ms:.0f} ms here; the fault adds {SHARE * step_ms:.0f} ms"
 
 
 def _planted(fault: str, rank: int) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch._dynamo  # Each process would import it at its first optimizer step; so those that are forked have it.
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,9 +1,15 @@
 """A small elastic job with every option of ElasticTrainer open, for tests of how it stops and goes on."""
 
+import os
+import signal
+import time
+
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from esprof.elastic import Assignment, ElasticTrainer
+from esprof.errors import EsprofError
 from tests.cases.elastic import Samples, loss_fn, on_threads, state_hash
 
 N_EST = 4
@@ -52,3 +58,31 @@ def bits_of_ranks(parts, steps=3, **options):
         return bits(small_trainer(transport=transport, assignment=Assignment.of(parts), **options), steps)
 
     return on_threads(len(parts), body)
+
+
+def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=None):
+    """Train on this rank to a step, from the last checkpoint if there is one; returns what befell it.
+
+    `ests` are those of each rank, `threads` says how many a rank has if not one. Rank 1 kills itself in the midst of the
+    step `die_at`.
+    """
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    torch.manual_seed(time.time_ns())  # Nothing may depend on what the process starts from.
+    options = (options or {}) | ({"assignment": Assignment.of(ests)} if ests else {})
+
+    def loss(model, batch):
+        if rank == 1 and die_at == trainer.next_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss_fn(model, batch)
+
+    try:
+        trainer = small_trainer(loss=loss, threads=(threads or {}).get(rank, 1), **options)
+        first = trainer.next_step
+        while trainer.next_step < until:
+            trainer.step()
+        if save:
+            trainer.save()
+        trainer.flush()
+    except EsprofError as error:
+        return {"rank": rank, "error": str(error)}
+    return {"rank": rank, "first": first}

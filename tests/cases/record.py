@@ -39,6 +39,11 @@ def torchrun(name: str, *arguments: object) -> list[str]:
     return [sys.executable, *launcher, str(JOBS / name), *map(str, arguments)]
 
 
+def ranks(count: int, script: Path, *arguments: object) -> list[str]:
+    """A script on so many workers, for tests to which it does not matter what starts them."""
+    return [sys.executable, str(JOBS / "launch.py"), str(count), str(script), *map(str, arguments)]
+
+
 def recording(out: Path, command: list[str], **options: object) -> list[str]:
     """The command line that records `command` into `out`; `options` such as `stack_steps=0`, or `shapes=True`."""
     named = {f"--{name.replace('_', '-')}": value for name, value in options.items()}

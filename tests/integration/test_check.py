@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests.cases import step_runs as stepruns
+from tests.cases import step_runs
+from tests.cases.command_line import esprof
 from tests.cases.step_runs import step_table
 
 pytestmark = pytest.mark.integration
@@ -18,15 +19,13 @@ ESPROF = Path(sys.executable).parent / "esprof"
 
 
 def check(*arguments, cwd) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [ESPROF, "check", *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=200, check=False
-    )
+    return esprof("check", *arguments, cwd=cwd)
 
 
 def write_run(path: Path, *, scale=1.0, seed=0, n=80, phase="plain", **fields) -> Path:
     """Two ranks in lockstep, 100 ms a step with 2 % of noise."""
     steps_ms = 100 * scale * np.exp(0.02 * np.random.default_rng(seed).standard_normal(n))
-    return stepruns.write(path, step_table(steps_ms, phase=phase), step_table(steps_ms, phase=phase), **fields)
+    return step_runs.write(path, step_table(steps_ms, phase=phase), step_table(steps_ms, phase=phase), **fields)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +57,11 @@ def test_slower_code_fails_with_exit_3(folder):
     assert (answer["outcome"], answer["phase"]) == ("regressed", "plain")
     (metric,) = answer["metrics"]
     assert metric["low"] < 10 < metric["high"]
+
+
+def test_the_installed_command_does_the_same(folder):
+    command = [ESPROF, "check", "slow", "--baseline", "base.json"]
+    assert subprocess.run(command, cwd=folder, timeout=200, check=False).returncode == 3
 
 
 def test_another_run_may_be_the_baseline(folder):

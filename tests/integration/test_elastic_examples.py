@@ -3,23 +3,21 @@
 import difflib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import esprof
 from esprof.replay.building.build import build_counted
-from tests.cases import record as recordcase
+from tests.cases import command_line, record
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.integration
 
 
-def torchrun(script, processes, *arguments):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return [*launcher, str(EXAMPLES / script), *map(str, arguments)]
+def started(script, processes, *arguments):
+    return record.ranks(processes, EXAMPLES / script, *arguments)
 
 
 def output(command):
@@ -33,7 +31,7 @@ def output(command):
 def job(tmp_path_factory):
     """(output, Run) of four logical workers, one of which has a process of its own."""
     path = tmp_path_factory.mktemp("job") / "run"
-    told = output(torchrun("elastic.py", 3, "--workers", 4, "--epochs", 1, "--telemetry", path))
+    told = output(started("elastic.py", 3, "--workers", 4, "--epochs", 1, "--telemetry", path))
     return told, esprof.load(path)
 
 
@@ -44,15 +42,15 @@ def test_a_script_is_made_elastic_by_few_lines():
 
 
 def test_elastic_workers_learn_what_those_of_ddp_do():
-    stock = output(torchrun("ddp.py", 2)).splitlines()
-    elastic = output(torchrun("elastic.py", 1, "--workers", 2)).splitlines()
+    stock = output(started("ddp.py", 2)).splitlines()
+    elastic = output(started("elastic.py", 1, "--workers", 2)).splitlines()
     losses = [[float(line.split()[-1]) for line in lines] for lines in (stock, elastic)]
     assert losses[1] == pytest.approx(losses[0], abs=2e-3)
     assert len(losses[0]) == 3
 
 
 def test_the_output_does_not_depend_on_the_processes(job):
-    assert output(torchrun("elastic.py", 1, "--workers", 4, "--epochs", 1)) == job[0]
+    assert output(started("elastic.py", 1, "--workers", 4, "--epochs", 1)) == job[0]
 
 
 def test_telemetry_names_the_ests_of_each_rank(job):
@@ -70,13 +68,14 @@ def test_every_collective_of_the_telemetry_is_found_on_all_ranks(job):
 
 @pytest.mark.parametrize("verb", ["replay", "diagnose"])
 def test_verbs_read_telemetry_like_any_run(job, verb):
-    told = output([*recordcase.ESPROF, verb, str(job[1].path)])
-    assert "steady steps" in told
+    told = command_line.esprof(verb, job[1].path)
+    assert told.returncode == 0, told.stderr
+    assert "steady steps" in told.stdout
 
 
 def test_a_recorded_window_tells_the_ests_too(tmp_path):
-    command = torchrun("elastic.py", 2, "--workers", 4)
-    ended = recordcase.record(tmp_path / "run", command, skip=2, warmup=1, steps=3, stack_steps=0)
+    command = started("elastic.py", 2, "--workers", 4)
+    ended = record.record(tmp_path / "run", command, skip=2, warmup=1, steps=3, stack_steps=0)
     assert ended.code == 0, ended.stderr
     for rank, ests in ((0, {0, 1}), (1, {2, 3})):
         operations = ended.run.events(rank).arrow.to_pylist()

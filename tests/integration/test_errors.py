@@ -15,6 +15,7 @@ import pytest
 from esprof import load
 from esprof.errors import OutputError
 from esprof.trace.rundir import table_path, write_run
+from tests.cases import command_line
 from tests.cases import kineto as case
 from tests.cases.kineto import EPOCH_US, document, row
 
@@ -25,8 +26,10 @@ HOSTILE = "<script>alert(1)</script>\x1b[31mred\x1b[0m\n::error file=x::forged\u
 MIB = 1 << 20
 
 
-def esprof(*arguments, through=(), **options):
-    """Run the command, `through` another one that changes what it may do."""
+def esprof(*arguments, through=(), cwd=None, **options):
+    """Run the command, in a process of its own where another one, `through`, or `options` change what it may do."""
+    if not through and not options:
+        return command_line.esprof(*arguments, cwd=cwd)
     command = [*through, ESPROF, *map(str, arguments)]
     return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 200, "check": False} | options)
 

@@ -57,10 +57,12 @@ def test_step_rows_and_profiler_agree_on_when_a_step_was(recorded):
     events, rows = recorded.run.events(1), recorded.run.steps(1)
     seen = events.where(events.is_kind("step"))
     noted = rows.where(np.isin(rows.ints("step"), seen.ints("step")))
-    inside = (seen.ints("start_ns") >= noted.ints("start_ns") - 1_000_000) & (seen.ints("dur_ns") > 0)
-    ends = noted.ints("start_ns") + noted.ints("dur_ns")
-    assert inside.all()
+    starts, ends = noted.ints("start_ns"), noted.ints("start_ns") + noted.ints("dur_ns")
+    assert len(seen) == len(noted) == 6
     assert (seen.ints("start_ns") < ends).all()
+    assert (seen.ints("start_ns") + seen.ints("dur_ns") > starts).all()
+    # Both note the same borders, each a moment after the other.
+    assert (np.abs(seen.ints("start_ns") - starts) < noted.ints("dur_ns")).all()
 
 
 def test_collectives_say_what_they_moved_and_between_whom(recorded):

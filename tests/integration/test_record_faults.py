@@ -28,7 +28,11 @@ CLOSED = {"windows by step": 1, "repeated windows": 3, "on demand": 1, "flight r
 STEPS = {"windows by step": 100, "repeated windows": 100, "on demand": 320, "flight recorder": 100}
 """A window on demand lies three seconds ahead, so that every rank hears of it in time."""
 
-modes = pytest.mark.parametrize("mode", MODES)
+
+def modes(*usual: str):
+    """A test in each mode; `make test` runs the `usual` ones, in which what it does to the job is most likely to hurt."""
+    every = [mode if mode in usual else pytest.param(mode, marks=pytest.mark.soak) for mode in MODES]
+    return pytest.mark.parametrize("mode", every)
 
 
 def begun(out: Path, command: list[str], mode: str) -> Running:
@@ -76,7 +80,7 @@ def unharmed(ended: Ended, command: list[str]) -> None:
     assert (ended.stdout, ended.code) == (expected.stdout, expected.code), ended.stderr
 
 
-@modes
+@modes("repeated windows", "on demand")
 def test_losses_are_the_same_to_the_bit(tmp_path, mode):
     command = torchrun(*train(mode, "--workers", 1))
     ended = begun(tmp_path / "run", command, mode).end()
@@ -86,7 +90,7 @@ def test_losses_are_the_same_to_the_bit(tmp_path, mode):
     assert ended.run.warnings == ()
 
 
-@modes
+@modes("repeated windows")
 def test_a_worker_is_killed(tmp_path, mode):
     running = begun(tmp_path / "run", torchrun(*FOR_EVER), mode)
     os.kill(pid_of(running.out, rank=1), signal.SIGKILL)
@@ -98,7 +102,7 @@ def test_a_worker_is_killed(tmp_path, mode):
     assert ended.run.flight(1).died
 
 
-@modes
+@modes("windows by step")
 def test_the_launcher_is_killed(tmp_path, mode):
     command = job(*train(mode))
     running = begun(tmp_path / "run", command, mode)
@@ -117,7 +121,7 @@ def test_the_launcher_is_killed(tmp_path, mode):
     assert not (running.out / "raw").exists()
 
 
-@modes
+@modes("flight recorder")
 @pytest.mark.parametrize("whom", ["worker", "launcher"])
 def test_it_is_terminated(tmp_path, mode, whom):
     running = begun(tmp_path / "run", job(*FOR_EVER), mode)
@@ -148,7 +152,7 @@ def fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
-@modes
+@modes("repeated windows")
 def test_the_disk_fills_up(tmp_path, mode):
     command = job(*train(mode))
     with small_disk(tmp_path / "disk") as disk:
@@ -180,7 +184,7 @@ def read_only(folder: Path):
     subprocess.run(["umount", folder], check=True)
 
 
-@modes
+@modes("repeated windows", "flight recorder")
 def test_the_folder_becomes_read_only(tmp_path, mode):
     command = job(*train(mode))
     running = begun(tmp_path / "run", command, mode)
@@ -192,7 +196,7 @@ def test_the_folder_becomes_read_only(tmp_path, mode):
     assert codes(ended.run) == ({("recorder-fault", (0,))} if mode == "repeated windows" else set())
 
 
-@modes
+@modes("on demand")
 def test_the_folder_is_removed(tmp_path, mode):
     command = job(*train(mode))
     running = begun(tmp_path / "run", command, mode)
@@ -203,7 +207,7 @@ def test_the_folder_is_removed(tmp_path, mode):
     assert not running.out.exists()
 
 
-@modes
+@modes("repeated windows")
 def test_the_job_forks(tmp_path, mode):
     command = job(*train(mode, "--fork"))
     ended = begun(tmp_path / "run", command, mode).end()
@@ -213,7 +217,7 @@ def test_the_job_forks(tmp_path, mode):
     assert ended.run.warnings == ()
 
 
-@modes
+@modes("windows by step")
 def test_the_job_ends_without_a_word(tmp_path, mode):
     command = job(*train(mode, "--hard-exit", "--exit", 7))
     ended = begun(tmp_path / "run", command, mode).end()

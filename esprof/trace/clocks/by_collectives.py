@@ -6,11 +6,14 @@ from functools import cached_property
 
 import numpy as np
 
-from esprof.trace.clocks.fit import Bools, Fit, Ints, Readings, fit
+from esprof.trace.clocks.fit import Bools, Fit, Floats, Ints, Readings, fit
 from esprof.types import NS_PER_US, Ns, Rank
 
 SKEW_NS: Ns = 50 * NS_PER_US
 """GPU clocks of one host seem up to 35 µs apart in real traces: a host's clock that is less wrong is left as it is."""
+
+Errors = Mapping[Rank, Ns | None]
+"""By how much the times of each rank may be wrong as an exchange of clocks told; None where there was none."""
 
 TRANSFER_PER_ERROR = 5
 """A transfer is taken from the clocks of several ranks where it is at least this many times as long as their error."""
@@ -156,10 +159,12 @@ class Transfers:
         return 2 * self.clock_free <= self.collectives
 
 
-def align_hosts(calls: Calls, hosts: Mapping[Rank, str | None]) -> Clocks:
+def align_hosts(calls: Calls, hosts: Mapping[Rank, str | None], errors_ns: Errors | None = None) -> Clocks:
     """The clocks of a run by its collective calls; `hosts` names the host of every rank.
 
-    Ranks of one host share a clock; a rank whose host is unknown (None) is taken as a host of its own.
+    Ranks of one host share a clock; a rank whose host is unknown (None) is taken as a host of its own. Where `errors_ns`
+    says that the clocks were set right already, within so much, they are moved only by what collectives tell for certain:
+    ranks may leave one in a fixed order, as far apart as its transfer is long.
     """
     ranks_of: dict[str, list[Rank]] = {}
     for rank in sorted(hosts):
@@ -168,7 +173,18 @@ def align_hosts(calls: Calls, hosts: Mapping[Rank, str | None]) -> Clocks:
         return Clocks(0, tuple(HostClock(host, tuple(ranks)) for host, ranks in ranks_of.items()))
     origin_ns = int(calls.end_ns.min()) if len(calls.end_ns) else 0
     found = fit(_readings(calls, list(ranks_of.values()), origin_ns))
-    return Clocks(origin_ns + round(found.middle_ns), _host_clocks(ranks_of, found))
+    doubt_ns = _doubt(calls, ranks_of, found, errors_ns or {})
+    return Clocks(origin_ns + round(found.middle_ns), _host_clocks(ranks_of, found, doubt_ns))
+
+
+def _doubt(calls: Calls, ranks_of: Mapping[str, list[Rank]], found: Fit, errors_ns: Errors) -> Floats:
+    """By how much the fit may be wrong of each host's clock against its reference: less than that moves no clock."""
+    shared = calls.shortest_ns[calls.shared]
+    apart_ns = float(np.median(shared)) if len(shared) else 0.0
+    known = [[errors_ns.get(rank) for rank in ranks] for ranks in ranks_of.values()]
+    # NaN: nothing is known of the host's clock but what its collectives tell.
+    error = np.array([np.nan if None in errors else max(errors) for errors in known], np.float64)
+    return np.fmax(SKEW_NS, error + error[found.reference] + apart_ns)
 
 
 def transfers(calls: Calls) -> Transfers:
@@ -197,9 +213,9 @@ def _readings(calls: Calls, ranks_of_host: list[list[Rank]], origin_ns: Ns) -> R
     return Readings(host, calls.number, (calls.end_ns - origin_ns).astype(np.float64), len(ranks_of_host))
 
 
-def _host_clocks(ranks_of: dict[str, list[Rank]], found: Fit) -> tuple[HostClock, ...]:
+def _host_clocks(ranks_of: dict[str, list[Rank]], found: Fit, doubt_ns: Floats) -> tuple[HostClock, ...]:
     largest = np.bincount(found.component, weights=[len(ranks) for ranks in ranks_of.values()]).argmax()
-    moved = np.abs(found.offset_ns) + np.abs(found.drift) * found.half_ns >= SKEW_NS
+    moved = np.abs(found.offset_ns) + np.abs(found.drift) * found.half_ns >= doubt_ns
     return tuple(
         HostClock(
             host=host,

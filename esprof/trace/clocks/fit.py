@@ -58,6 +58,8 @@ class Fit:
     drift: Floats
     component: Ints
     """Hosts of one component are tied by collectives, if only through third ones; across components nothing is known."""
+    reference: Ints
+    """Number of the host whose clock is the reference of each host's component."""
     middle_ns: float = 0.0
     """Of the window on the reference clocks, counted as the readings were."""
     half_ns: float = 0.0
@@ -72,7 +74,7 @@ def fit(readings: Readings) -> Fit:
     """
     component, steady, used = _ties(readings)
     if not used.any():
-        return Fit(np.zeros(readings.hosts), np.zeros(readings.hosts), component)
+        return Fit(np.zeros(readings.hosts), np.zeros(readings.hosts), component, np.arange(readings.hosts))
     readings = readings.where(used)
     ahead = readings.ahead_ns
     offset, drift = _solve(readings, ahead, np.zeros(len(ahead)))
@@ -86,7 +88,7 @@ def fit(readings: Readings) -> Fit:
         change, gain = _solve(readings, ahead - offset[readings.host], moment)
         offset += change - change[reference]
         drift = gain / half
-    return Fit(offset, drift, component, float(middle), float(half))
+    return Fit(offset, drift, component, reference, float(middle), float(half))
 
 
 def _ties(readings: Readings) -> tuple[Ints, Ints, Bools]:

@@ -103,6 +103,16 @@ def test_a_clock_that_is_nearly_right_is_left_alone():
     assert shifts([0, 0, SKEW_NS], "abc", noise_ns=0) == [0, 0, -SKEW_NS]
 
 
+@pytest.mark.parametrize("wrong_us", [-320, 320])
+def test_a_clock_that_was_set_right_is_not_moved_by_ranks_that_leave_in_a_fixed_order(wrong_us):
+    """A collective of 300 µs tells no more than that, and the clocks were known to 30 µs."""
+    calls = wrong(calls_of([[0, 1]], noise_ns=0), [0, wrong_us * NS_PER_US])
+    for errors_us, moved in (((0, None), True), ((0, 30), False), ((10, 20), False), ((0, 10), True)):
+        errors = {rank: us and us * NS_PER_US for rank, us in enumerate(errors_us)}
+        clocks = align_hosts(calls, apart("ab"), errors)
+        assert any(clock.moved for clock in clocks.hosts) == moved
+
+
 # What bends an offset
 
 

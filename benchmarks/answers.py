@@ -1,0 +1,101 @@
+"""Every answer of `replay`, `diagnose` and `check` on a set of runs, written down; and two such files compared.
+
+A change that is not meant to change answers proves it:
+
+    python -m benchmarks.answers write before.json ../shared/traces my-run …     # on the code before
+    python -m benchmarks.answers write after.json ../shared/traces my-run …      # and after
+    python -m benchmarks.answers compare before.json after.json                  # exit 3 where they differ
+
+It goes by the command line alone, so that it outlives any change inside. Of a folder that is no run itself, each entry
+that is one is taken. What depends on the hour or the machine, `timing_s`, is left out.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SCENARIOS = (
+    "gpu=2x", "gpu=0.5x", "cpu=2x", "cpu=0.5x", "network=2x", "network=0.5x", "rank0.gpu=1.5x", "rank1.cpu=2x",
+    "kernel[gemm|addmm]=2x", "collective[.*]=2x", "straggler=fix", "overlap=perfect", "data=0", "bucket_mb=4",
+    "gpu=2x,cpu=2x,network=2x", "data=0,straggler=fix", "storage=2x", "loader.workers=4", "compress=powersgd:4",
+)  # fmt: skip
+ESPROF = [str(Path(sys.executable).parent / "esprof")]
+LEFT_OUT = {"timing_s"}
+
+
+def inputs(places: list[Path]) -> Iterator[tuple[str, Path]]:
+    """(name, path) of each run: what lies under a folder of traces by its path within it."""
+    for place in places:
+        if place.is_file() or (place / "run.json").exists():
+            yield place.name, place
+            continue
+        for folder in sorted({path.parent for path in place.rglob("*.json*")}):
+            files = sorted(folder.glob("*.json*"))
+            several = all("rank" in file.name for file in files) and len(files) > 1
+            for run in [folder] if several else files:
+                yield str(run.relative_to(place)), run
+
+
+def answers(path: Path) -> dict[str, Any]:
+    what_ifs = [word for spec in SCENARIOS for word in ("--what-if", spec)]
+    baseline = ["check", str(path), "--save-baseline", "-"]
+    return {
+        "replay": _answer(["replay", str(path), "--json", *what_ifs, "--max-error", "100"]),
+        "diagnose": _answer(["diagnose", str(path), "--json"]),
+        "check": _answer(["check", str(path), "--baseline", str(path), "--json"]),
+        "baseline": _answer(baseline),
+    }
+
+
+def _answer(arguments: list[str]) -> dict[str, Any]:
+    done = subprocess.run([*ESPROF, *arguments], capture_output=True, text=True, check=False)
+    try:
+        told = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        told = done.stdout
+    if isinstance(told, dict):
+        told = {key: value for key, value in told.items() if key not in LEFT_OUT}
+    return {"exit": done.returncode, "answer": told, "talk": done.stderr}
+
+
+def differences(before: Any, after: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(place, before, after) of each value that is not the same."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from differences(before.get(key), after.get(key), f"{where}/{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for place, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from differences(one, other, f"{where}/{place}")
+    elif before != after:
+        yield where, before, after
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    write = verbs.add_parser("write")
+    write.add_argument("out", type=Path)
+    write.add_argument("runs", type=Path, nargs="+")
+    compare = verbs.add_parser("compare")
+    compare.add_argument("before", type=Path)
+    compare.add_argument("after", type=Path)
+    asked = parser.parse_args()
+    if asked.verb == "write":
+        found = {name: answers(path) for name, path in inputs(asked.runs)}
+        asked.out.write_text(json.dumps(found, indent=1))
+        return 0
+    before, after = (json.loads(path.read_text()) for path in (asked.before, asked.after))
+    changed = 0
+    for place, one, other in differences(before, after):
+        changed += 1
+        print(f"{place}: {json.dumps(one)} -> {json.dumps(other)}")
+    print(json.dumps({"name": "answers_changed", "value": changed, "unit": "values", "context": {"runs": len(before)}}))
+    return 3 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
