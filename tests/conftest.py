@@ -5,6 +5,7 @@ import pytest
 BEDS = ("test_many_hosts.py", "test_testbed.py", "test_testbed_jobs.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # Before xdist looks for the groups.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file on one worker, for they share what it made, and so do those of all beds, which see each
     other. Give those with real processes a second try: others may need the machine just then. What fails twice is wrong."""

@@ -84,9 +84,9 @@ def started(count: int, script: str, *arguments: object) -> list[str]:
     return ranks(count, JOBS / script, *arguments) if count > 1 else job(script, *arguments)
 
 
-def recorded(name: str, count: int, steps: int, plain, variables, folder, **options: int) -> Pattern:
+def recorded(name: str, count: int, length: int, plain, variables, folder, **options: int) -> Pattern:
     """So many steps of it on `count` ranks."""
-    ended = record(folder / "run", started(count, "pattern_job.py", steps, name), variables, **options)
+    ended = record(folder / "run", started(count, "pattern_job.py", length, name), variables, **options)
     assert ended.code == 0, ended.stderr
     found = ended.run
     return Pattern(name, list(range(count)), ended, found, replay_run(found), plain[name, count])
