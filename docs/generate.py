@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from esprof.analyzers.findings.catalogue import FAMILIES, PAGES, Page
+from esprof.analyzers.findings import PAGES
+from esprof.analyzers.rule import FAMILIES, Page
 from esprof.cli import VERBS, root
 
 DOCS = Path(__file__).parent

@@ -3,6 +3,6 @@
 from esprof.replay.answering import answer_run, replay_run
 from esprof.replay.building.build import build
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.asking import what_if
+from esprof.replay.whatif.pricing import what_if
 
 __all__ = ["answer_run", "build", "replay", "replay_run", "what_if"]

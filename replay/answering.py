@@ -24,7 +24,7 @@ from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critica
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steady import SteadySteps, measured_ns, steady_steps
 from esprof.replay.unprofiled import unprofiled_ns
-from esprof.replay.whatif.asking import MAX_ERROR_PCT, Oracle
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
 from esprof.replay.windows import windows_of
 from esprof.trace.run import Run, Warning
 from esprof.types import NS_PER_US, us
@@ -41,7 +41,7 @@ class Replayed:
     """Of all steps of the graph."""
     unprofiled_ns: float | None
     """Median of the steps without profiler next to them."""
-    oracle: Oracle
+    pricer: Pricer
     path: tuple[Piece, ...]
     """Critical path over the steady steps."""
     timing: Timing
@@ -49,14 +49,14 @@ class Replayed:
 
     @property
     def timeline(self) -> Timeline:
-        return self.oracle.baseline
+        return self.pricer.baseline
 
     @property
     def overhead_pct(self) -> float | None:
         """By how much the median steady step is longer than the median step without profiler, in per cent."""
         if not self.unprofiled_ns:
             return None
-        return 100 * (float(np.median(self.oracle.measured_ns)) / self.unprofiled_ns - 1)
+        return 100 * (float(np.median(self.pricer.measured_ns)) / self.unprofiled_ns - 1)
 
     @property
     def explained_pct(self) -> float:
@@ -68,7 +68,7 @@ class Replayed:
     @property
     def error_pct(self) -> np.ndarray:
         """Error of each steady step, replayed with residuals kept, in per cent."""
-        kept = self.oracle.kept
+        kept = self.pricer.kept
         errors: np.ndarray = 100 * (self.timeline.step_ns()[kept] / self.measured_ns[kept] - 1)
         return errors
 
@@ -82,8 +82,8 @@ def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Repla
     shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
     measured = measured_ns(run, steady.all, shift)
     kept = np.array([steady.all.index(step) for step in steady.kept])
-    oracle = Oracle(run, built.dfg, kept, measured[kept])
-    path = [piece for first, last in _stretches(kept) for piece in critical_path(oracle.baseline, first, last)]
+    pricer = Pricer(run, built.dfg, kept, measured[kept])
+    path = [piece for first, last in _stretches(kept) for piece in critical_path(pricer.baseline, first, last)]
     replay_s = time.perf_counter() - built_at
     return Replayed(
         run=run,
@@ -91,7 +91,7 @@ def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Repla
         steady=steady,
         measured_ns=measured,
         unprofiled_ns=unprofiled_ns(run, steady.all, shift),
-        oracle=oracle,
+        pricer=pricer,
         path=tuple(path),
         timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
         warnings=run.warnings + _step_warnings(run, steady) + _clock_warnings(run, built) + _count_warnings(built),
@@ -110,31 +110,31 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
 
     Raises UsageError for a spec that is no scenario.
     """
-    steady, oracle, dfg = replayed.steady, replayed.oracle, replayed.built.dfg
-    scenarios = tuple(oracle.answer(spec, max_error_pct) for spec in what_if)
-    replayed_ns = replayed.timeline.step_ns()[oracle.kept]
+    steady, pricer, dfg = replayed.steady, replayed.pricer, replayed.built.dfg
+    scenarios = tuple(pricer.answers(what_if, max_error_pct))
+    replayed_ns = replayed.timeline.step_ns()[pricer.kept]
     return ReplayAnswer(
         world_size=replayed.run.world_size,
         steps=tuple(
             StepTime(
                 step=step,
-                measured_us=us(float(oracle.measured_ns[i])),
+                measured_us=us(float(pricer.measured_ns[i])),
                 replayed_us=us(float(replayed_ns[i])),
                 error_pct=round(float(replayed.error_pct[i]), 4),
             )
             for i, step in enumerate(steady.kept)
         ),
         left_out=tuple(
-            LeftOut(step=step, measured_us=us(float(replayed.measured_ns[steady.all.index(step)])), reason=reason)
+            LeftOut(step=step, measured_us=us(float(replayed.measured_ns[steady.all.index(step)])), reason=str(reason))
             for step, reason in sorted(steady.left_out.items())
         ),
-        step_us=us(oracle.step_ns),
+        step_us=us(pricer.step_ns),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
         overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
-        strict_error_pct=round(100 * oracle.strict_error, 4),
+        strict_error_pct=round(100 * pricer.strict_error, 4),
         explained_pct=round(replayed.explained_pct, 3),
-        known_error_pct=None if oracle.known_error is None else round(100 * oracle.known_error, 3),
-        prediction=oracle.prediction,
+        known_error_pct=None if pricer.known_error is None else round(100 * pricer.known_error, 3),
+        prediction=pricer.prediction,
         critical_path=_critical_path(replayed),
         what_if=scenarios,
         coverage=_coverage(replayed),

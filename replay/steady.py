@@ -1,6 +1,7 @@
 """Which steps of a run count: steady ones, and why the others do not."""
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -18,26 +19,52 @@ FEWEST = 4
 """From this many steps on, the window's first is left out: the profiler itself starts in it."""
 
 
+class LeftOutFor(Enum):
+    """Why a step is not steady."""
+
+    FIRST = "first"
+    ALLOCATOR = "allocator"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why one step is not steady."""
+
+    cause: LeftOutFor
+    rank: Rank | None = None
+    """The last of the ranks that it was found on; None where it concerns all alike."""
+    share: float | None = None
+    """Of the step, what allocator calls take on that rank."""
+
+    def __str__(self) -> str:
+        if self.cause is LeftOutFor.FIRST:
+            return "the window's first step"
+        return f"{100 * (self.share or 0):.0f} % of it are allocator calls on rank {self.rank}"
+
+
 @dataclass(frozen=True)
 class SteadySteps:
-    """`kept` steps, and for each of the others the reason. `all` is what the graph covers."""
+    """The steps of a window, sorted into those that count and the others."""
 
     all: tuple[int, ...]
+    """Those that the graph covers."""
     kept: tuple[int, ...]
-    left_out: dict[int, str]
+    """Those that count."""
+    left_out: dict[int, Reason]
+    """The others, each with the reason."""
 
 
 def steady_steps(run: Run) -> SteadySteps:
     """Sort the steps that all ranks recorded into steady ones and others. Keeps all where none would be left."""
     steps = common_steps(run)
-    reasons: dict[int, str] = {}
+    reasons: dict[int, Reason] = {}
     if len(steps) >= FEWEST:
-        reasons[steps[0]] = "the window's first step"
+        reasons[steps[0]] = Reason(LeftOutFor.FIRST)
     for rank in run.ranks:
         shares = allocator_shares(run, rank, steps)
         for step, share in shares.items():
             if share > ALLOCATOR_SHARE:
-                reasons[step] = f"{100 * share:.0f} % of it are allocator calls on rank {rank}"
+                reasons[step] = Reason(LeftOutFor.ALLOCATOR, rank, share)
     kept = tuple(step for step in steps if step not in reasons)
     return SteadySteps(tuple(steps), kept or tuple(steps), reasons if kept else {})
 

@@ -44,7 +44,7 @@ def at_window(run: Run, step: int) -> Run:
         table: Table = getattr(run, name)(rank)  # Each table has its name for a method.
         return table
 
-    return Run(run.meta, read, run.path, run.warnings[len(run.meta.warnings) :], run.flight)
+    return Run(run.meta, read, run.path, run.warnings[len(run.meta.warnings) :], run.flight, step)
 
 
 def _without_other_windows(steps: Table, window: range) -> Table:

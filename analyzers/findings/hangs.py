@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from esprof.analyzers.finding import Finding
-from esprof.analyzers.findings.slow_steps import last_step, places, unpriced, waiting_evidence
+from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
+from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.trace.flight.log import FlightLog, Frame, Snapshot
 from esprof.trace.flight.standstill import Standstill, ranks_text, standstill
 from esprof.trace.run import Run
 from esprof.types import Rank
 
-HANGS = ("ESP801", "ESP802", "ESP803", "ESP805")
-"""What is wrong with the job itself, and not with its speed."""
 _IDS = {
     "absent": "ESP801",
     "gone": "ESP801",
@@ -55,7 +53,7 @@ class _Death:
     place: Frame | None
 
 
-def hangs(run: Run) -> list[Finding]:
+def hangs(run: Run) -> list[Cause]:
     """ESP801, 802, 803 or 805: what brought the job to a standstill or to its end, if anything did."""
     logs = {meta.rank: run.flight(meta.rank) for meta in run.meta.ranks}
     last = {rank: last_step(run, rank) for rank in logs}
@@ -66,21 +64,15 @@ def hangs(run: Run) -> list[Finding]:
         still = None  # An exception may leave any collective unfinished.
     crashed, vanished, raised = _deaths({rank: log for rank, log in logs.items() if rank not in alive_then})
     if crashed and not (still and still.kind == "mismatch"):
-        return [_death_finding(crashed, still, logs, last)]
+        return [_death_cause(crashed, still, logs, last)]
     if still:
-        return [_standstill_finding(still, open_ones, logs)]
+        return [_standstill_cause(still, open_ones, logs)]
     if 0 < len(vanished) < len(logs):
-        return [_death_finding(vanished, None, logs, last)]
+        return [_death_cause(vanished, None, logs, last)]
     left = tuple(rank for rank, log in logs.items() if log.ended and not _raised(log))
     if raised and left and _LOST_PEER.search(raised[0].cause or ""):
-        return [_left_finding(left, raised[0], last)]
-    return [_death_finding(raised, None, logs, last)] if raised else []
-
-
-def hang_verdict(finding: Finding) -> str:
-    """The finding, and where the first rank at fault is."""
-    place = finding.evidence["stacks"].get(str(finding.ranks[0])) if finding.ranks else None
-    return f"{finding.title}. Rank {finding.ranks[0]} is at {place}." if place else f"{finding.title}."
+        return [_left_cause(left, raised[0], last)]
+    return [_death_cause(raised, None, logs, last)] if raised else []
 
 
 def _open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) -> dict[Rank, Snapshot]:
@@ -123,52 +115,59 @@ def _raised(log: FlightLog) -> bool:
     return error is not None and not error.startswith("KeyboardInterrupt")
 
 
-def _death_finding(
+def _death_cause(
     deaths: list[_Death], still: Standstill | None, logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]
-) -> Finding:
+) -> Cause:
     ranks = tuple(death.rank for death in deaths)
     first = deaths[0]
     step = max(last.values()) + 1  # What a killed rank had not yet written of its last steps, the others have.
-    return unpriced(
-        "ESP803",
-        f"{ranks_text(ranks).capitalize()} died in step {step}: {_first_line(first.cause)}",
-        ranks,
-        {
+    return Cause(
+        id="ESP803",
+        title=f"{ranks_text(ranks).capitalize()} died in step {step}: {_first_line(first.cause)}",
+        ranks=ranks,
+        confidence="high",
+        severity="critical",
+        evidence={
             "causes": {str(death.rank): death.cause for death in deaths},
             "stacks": {str(death.rank): str(death.place) for death in deaths if death.place},
             "last_whole_step": last,
         }
         | (waiting_evidence(still) if still and still.waiting else {}),
-        _AFTER_DEATH[first.kind],
+        advice=_AFTER_DEATH[first.kind],
     )
 
 
-def _left_finding(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) -> Finding:
+def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) -> Cause:
     """Some ranks ended in peace, and another one lost its connection to them."""
-    return unpriced(
-        "ESP801",
-        f"{ranks_text(left).capitalize()} ended after step {max(last[rank] for rank in left)}, "
+    return Cause(
+        id="ESP801",
+        title=f"{ranks_text(left).capitalize()} ended after step {max(last[rank] for rank in left)}, "
         f"while rank {lost.rank} went on to a collective with {'it' if len(left) == 1 else 'them'}",
-        left,
-        {"causes": {str(lost.rank): lost.cause}, "stacks": {str(lost.rank): str(lost.place)} if lost.place else {}},
-        _ADVICE["gone"],
+        ranks=left,
+        confidence="high",
+        severity="critical",
+        evidence={
+            "causes": {str(lost.rank): lost.cause},
+            "stacks": {str(lost.rank): str(lost.place)} if lost.place else {},
+        },
+        advice=_ADVICE["gone"],
     )
 
 
-def _standstill_finding(
-    still: Standstill, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]
-) -> Finding:
+def _standstill_cause(still: Standstill, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
     step = max(open_ones[rank].step for rank in open_ones)
     lives = any(logs[rank].alive for rank in open_ones)
     evidence: dict[str, Any] = {"step": step} | waiting_evidence(still)
     if still.mismatch is not None:
         evidence |= {"first_mismatch": _mismatch_evidence(still)}
-    return unpriced(
-        _IDS[still.kind],
-        f"{'Step' if lives else 'The job hung in step'} {step}{' stands still' if lives else ''}: {still}",
-        still.at_fault,
-        evidence | {"stacks": places(still.at_fault, open_ones)},
-        _ADVICE[still.kind],
+    return Cause(
+        id=_IDS[still.kind],
+        title=f"{'Step' if lives else 'The job hung in step'} {step}{' stands still' if lives else ''}: {still}",
+        ranks=still.at_fault,
+        confidence="high",
+        severity="critical",
+        evidence=evidence | {"stacks": places(still.at_fault, open_ones)},
+        advice=_ADVICE[still.kind],
     )
 
 
@@ -183,3 +182,54 @@ def _mismatch_evidence(still: Standstill) -> dict[str, Any]:
         "others": str(mismatch.others),
         "left_out": mismatch.skipped,
     }
+
+
+_NO_PRICE = "None: a job that stands still has no step time to gain."
+
+_PAGES = (
+    Page(
+        "ESP801",
+        "A rank did not enter a collective",
+        "Ranks wait in a collective that another rank of the group has not entered, and no step has ended since. That "
+        "rank is somewhere else, has ended, or gives no sign. A rank that waits in a collective of another group is not "
+        "to blame: the one at the end of the chain is.",
+        "`collective`, its `number` in the process group `group`, and `bytes`; who entered it, who is missing, how long "
+        "the first one had waited when the ranks were looked at, and in `stacks` the line of the job's own code that "
+        "each rank was at.",
+        _NO_PRICE,
+        "Look at the line of the missing rank. Usual causes: code under `if rank == 0`, loops of different length, an "
+        "exception that one rank swallows, a read or a lock that does not return. A long save or validation looks the "
+        "same while it lasts.",
+    ),
+    Page(
+        "ESP802",
+        "Ranks entered different collectives",
+        "Under one number of a process group, ranks entered different collectives, or one collective with different "
+        "sizes; or ranks entered the collectives of two groups in different orders and wait for each other.",
+        "`first_mismatch` is the first number at which ranks differ, with what the odd ones and the others entered; "
+        "`left_out` says that the odd ranks go on as the others do one call later.",
+        _NO_PRICE,
+        "Enter the same collectives in the same order on all ranks: no branch around them may depend on the rank or on "
+        "its data.",
+    ),
+    Page(
+        "ESP803",
+        "A rank died",
+        "The process of a rank ended by a signal, by an exception, or without a word, and the others could not go on. "
+        "Ranks that the launcher ended after it are not named.",
+        "`causes` by rank; `stacks` where the rank was, if a signal or an exception told; `last_whole_step` of every "
+        "rank, as far as it was written.",
+        _NO_PRICE,
+        "Without a word it is most often the kernel's out-of-memory killer, or a limit of the scheduler.",
+    ),
+    Page(
+        "ESP805",
+        "A collective that all ranks entered does not end",
+        "Every rank of the group has entered it, all agree on what it is, and it is not over.",
+        "As of ESP801.",
+        _NO_PRICE,
+        "Look at what is between the ranks: network interfaces and firewalls, a device whose queue does not move.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_run=hangs, stops_the_job=True)

@@ -1,15 +1,15 @@
-"""ESP1xx: ranks that wait for input data."""
+"""ESP101: ranks that wait for input data."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from esprof.analyzers.finding import Finding, RankBreakdown
-from esprof.analyzers.pricing import finding, listed, ms, worth_naming
-from esprof.analyzers.summary.breakdown import stalls
+from esprof.analyzers.breakdown import stalls
+from esprof.analyzers.finding import RankBreakdown
+from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
 from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls
-from esprof.replay.whatif.scenario import Declined, without_input_stall
 from esprof.types import Rank
 
 MOST_OF_IT = 0.8
@@ -18,50 +18,47 @@ MOST_OF_IT = 0.8
 A_STALL = 0.1
 """Least stall, as a share of the worst rank's, for which a rank is named beside it."""
 
-
-def input_stalls(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> list[Finding]:
-    """ESP101: the DataLoader keeps ranks waiting."""
-    try:
-        ranks, saving = _stalling(replayed, parts)
-    except Declined:
-        return []
-    if not worth_naming(replayed, saving):
-        return []
-    stall = next(part.input_stall for part in parts if part.rank == ranks[0]) / 1e3
-    return [
-        finding(
-            replayed,
-            "ESP101",
-            f"{listed(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} {stall:.1f} ms a step for input data",
-            ranks=ranks,
-            saving_ns=saving,
-            confidence="high" if len(replayed.run.stages(ranks[0])) else "medium",
-            evidence=_evidence(replayed, ranks, parts),
-            advice=_advice(replayed, ranks[0], saving),
-            command="esprof replay RUN --what-if data=0",
-        )
-    ]
+_ALL = "data=0"
 
 
-def _stalling(replayed: Replayed, parts: tuple[RankBreakdown, ...]) -> tuple[tuple[Rank, ...], float]:
-    """The fewest ranks, by stall, that bring most of the gain (ns a step) when their loaders are mended.
+def input_stalls(case: Case) -> Iterator[Cause]:
+    """The DataLoader keeps ranks waiting."""
+    ranks = _stalling(case)
+    scenario = ",".join(f"rank{rank}.data=0" for rank in ranks)
+    saving = case.pricer.saving_ns(scenario) if ranks else None
+    if saving is None or not case.worth_naming(saving):
+        return
+    stall = next(part.input_stall for part in case.parts if part.rank == ranks[0]) / 1e3
+    yield Cause(
+        id="ESP101",
+        title=f"{listed(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} {stall:.1f} ms a step for input data",
+        ranks=ranks,
+        scenario=scenario,
+        confidence="high" if len(case.run.stages(ranks[0])) else "medium",
+        evidence=_evidence(case.replayed, ranks, case.parts),
+        advice=_advice(case.replayed, ranks[0], saving),
+    )
 
-    Two loaders that are equally slow hide one another: mending one alone gains nothing. Raises Declined without loader.
+
+def _stalling(case: Case) -> tuple[Rank, ...]:
+    """The fewest ranks, by stall, that bring most of the gain when their loaders are mended; none without a loader.
+
+    Two loaders that are equally slow hide one another: mending one alone gains nothing.
     """
-    dfg, oracle = replayed.built.dfg, replayed.oracle
-    all_mended = oracle.saving_ns(without_input_stall(dfg))
+    dfg = case.replayed.built.dfg
+    all_mended = case.pricer.saving_ns(_ALL)
+    if all_mended is None:
+        return ()
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
-    worst = max(part.input_stall for part in parts)
-    stalling = [part for part in parts if part.rank in loading and part.input_stall >= A_STALL * worst]
-    worst_first = sorted(stalling, key=lambda part: -part.input_stall)
+    worst = max(part.input_stall for part in case.parts)
+    stalling = [part for part in case.parts if part.rank in loading and part.input_stall >= A_STALL * worst]
     ranks: list[Rank] = []
-    saving = 0.0
-    for part in worst_first:
+    for part in sorted(stalling, key=lambda part: -part.input_stall):
         ranks.append(part.rank)
-        saving = oracle.saving_ns(without_input_stall(dfg, ranks))
-        if saving >= MOST_OF_IT * all_mended:
+        saving = case.pricer.saving_ns(",".join(f"rank{rank}.data=0" for rank in sorted(ranks)))
+        if saving is not None and saving >= MOST_OF_IT * all_mended:
             break
-    return tuple(sorted(ranks)), saving
+    return tuple(sorted(ranks))
 
 
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...], parts: tuple[RankBreakdown, ...]) -> dict[str, object]:
@@ -89,7 +86,7 @@ def _batches(replayed: Replayed, rank: Rank) -> tuple[float | None, int]:
 
 def _advice(replayed: Replayed, rank: Rank, saving: float) -> str:
     fetch, workers = _batches(replayed, rank)
-    without = replayed.oracle.step_ns - saving
+    without = replayed.pricer.step_ns - saving
     if fetch is None:
         return "Look at what the dataset does a sample, and give the DataLoader more workers."
     if workers == 0:
@@ -105,3 +102,20 @@ def _advice(replayed: Replayed, rank: Rank, saving: float) -> str:
             "storage the bandwidth. Where other ranks load faster, look at this rank's host first."
         )
     return "The loader is fast enough on average but bursty: raise prefetch_factor, or look at the slow batches."
+
+
+_PAGES = (
+    Page(
+        "ESP101",
+        "Ranks wait for input data",
+        "The training loop asked its DataLoader for a batch and had to wait. In a job on several ranks one slow "
+        "loader stops all: the others show it as waiting at the next collective, never as input stall.",
+        "`input_stall_ms` is the time per step inside the loader's next(), waiting or making the batch; `batch_ms` "
+        "what making one batch takes in a worker (recorded by `esprof record`; Kineto traces do not show workers).",
+        "Replay makes these ranks' batches take no time and runs the whole job again.",
+        "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "
+        "the stalling rank's host and storage with the others' when only some ranks stall.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=input_stalls, scenarios=(_ALL,))

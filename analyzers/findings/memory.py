@@ -1,22 +1,15 @@
-"""ESP502, and what the report shows of memory: each rank's peaks, and its use over time."""
+"""ESP502: memory near its limit."""
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
 
-import numpy as np
-
-from esprof.analyzers.finding import Finding
-from esprof.analyzers.pricing import listed
-from esprof.analyzers.summary.report import MemoryCurve, MemoryUse, RankMemory
-from esprof.trace.run import RankMeta, Run
-from esprof.types import NS_PER_S, Bytes, Rank
+from esprof.analyzers.memory_use import RankMemory, rank_memory
+from esprof.analyzers.rule import Cause, Page, Rule, listed
+from esprof.trace.run import Run
+from esprof.types import Rank
 
 NEAR_LIMIT = 92.0
 """Per cent of the limit from which on a peak is named."""
-
-MOST_CURVES = 8
-MOST_POINTS = 200
 
 _ADVICE = {
     "cuda": "A longer sequence or a fragmented allocator may end the job: recompute activations (checkpointing), take "
@@ -27,45 +20,27 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True)
-class _Samples:
-    """The samples of one rank by time. `used` is the most that is known to have been held from the sample before to it."""
-
-    of: Literal["cuda", "rss"]
-    at_ns: np.ndarray
-    used: np.ndarray
-    reserved: np.ndarray
-    """-1 where unknown."""
-    step: np.ndarray
-    phase: list[str | None]
-
-
-def near_limit(run: Run) -> list[Finding]:
-    """ESP502: ranks whose peak nearly fills what they may have: a device each, or together the machine that they share."""
+def near_limit(run: Run) -> Iterator[Cause]:
+    """Ranks whose peak nearly fills what they may have: a device each, or together the machine that they share."""
     used = {rank.rank: peak for rank in run.meta.ranks if (peak := rank_memory(run, rank)) is not None}
     sharing: dict[tuple[str, str | Rank | None], list[RankMemory]] = defaultdict(list)
     for rank, peak in used.items():
         sharing[peak.of, rank if peak.of == "cuda" else run.rank(rank).host].append(peak)
-    found = []
     for peaks in sharing.values():
         limit = min((peak.limit for peak in peaks if peak.limit), default=None)
         share = 100 * sum(peak.peak for peak in peaks) / limit if limit else 0.0
         if share >= NEAR_LIMIT:
-            found.append(_finding(peaks, share))
-    return found
+            yield _cause(peaks, share)
 
 
-def _finding(peaks: list[RankMemory], share: float) -> Finding:
+def _cause(peaks: list[RankMemory], share: float) -> Cause:
     ranks, of = tuple(peak.rank for peak in peaks), peaks[0].of
     whose = "its GPU's memory" if of == "cuda" else "the memory that this machine has for the job"
-    return Finding(
+    return Cause(
         id="ESP502",
         title=f"{listed(ranks).capitalize()} {'comes' if len(ranks) == 1 else 'come'} to {share:.0f} % of {whose}",
         severity="warning",
         ranks=ranks,
-        saving_us=0.0,
-        saving_pct=0.0,
-        saving_device_hours_per_day=0.0,
         # Of a machine, other processes take a share that is not seen here, and pages that ranks share count for each.
         confidence="high" if of == "cuda" else "medium",
         evidence={
@@ -77,74 +52,21 @@ def _finding(peaks: list[RankMemory], share: float) -> Finding:
     )
 
 
-def memory_use(run: Run) -> MemoryUse | None:
-    """What the report shows of memory; None where nothing was sampled."""
-    samples = {rank: of_rank for rank in run.ranks if (of_rank := _samples(run, rank)) is not None}
-    if not samples:
-        return None
-    ranks = [peaks for rank in samples if (peaks := rank_memory(run, run.rank(rank))) is not None]
-    fullest = sorted(ranks, key=lambda rank: (-rank.peak, rank.rank))[:MOST_CURVES]
-    begin = min(int(of_rank.at_ns[0]) for of_rank in samples.values())
-    curves = tuple(_curve(rank.rank, samples[rank.rank], begin) for rank in sorted(fullest, key=lambda one: one.rank))
-    return MemoryUse(ranks=tuple(ranks), curves=curves, samples=sum(len(one.at_ns) for one in samples.values()))
+_PAGES = (
+    Page(
+        "ESP502",
+        "Memory near its limit",
+        "The most memory that a rank held comes close to what it may have: its share of a GPU, or, for jobs on CPUs, "
+        "the machine or control group that its ranks share. A little more and the job ends: CUDA out of memory, or a "
+        "process killed by the kernel.",
+        "`peak_bytes` by rank against `limit_bytes`, from 92 % on. `reached_in` is the phase and step of the peak. "
+        "CUDA: bytes that PyTorch's allocator has handed out, whose peak is exact; the CUDA context and "
+        "libraries hold more beside them. CPU: the resident set as sampled, up to four times a second, without loader "
+        "workers.",
+        "None: it costs no time until it costs the job.",
+        "Checkpointed activations, smaller batches with accumulated gradients, sharded optimizer state, a shorter "
+        "prefetch and fewer loader workers; a limit that leaves room.",
+    ),
+)
 
-
-def rank_memory(run: Run, meta: RankMeta) -> RankMemory | None:
-    """The peaks of one rank: by its samples, and by what it noted at its end. None where it has neither."""
-    samples = _samples(run, meta.rank)
-    if samples is None:
-        if meta.peak_memory is None or meta.peak_memory_of is None:
-            return None
-        of: Literal["cuda", "rss"] = "cuda" if meta.peak_memory_of == "cuda" else "rss"
-        return RankMemory(rank=meta.rank, of=of, peak=meta.peak_memory, limit=meta.memory_limit)
-    top = int(samples.used.argmax())
-    noted = meta.peak_memory if meta.peak_memory_of == samples.of else None
-    return RankMemory(
-        rank=meta.rank,
-        of=samples.of,
-        peak=max(int(samples.used[top]), noted or 0),
-        limit=meta.memory_limit,
-        reached=_moment(samples, top) if top else None,
-        **{phase: _peak_in(samples, phase) for phase in ("forward", "backward", "optimizer")},
-    )
-
-
-def _samples(run: Run, rank: Rank) -> _Samples | None:
-    table = run.memory(rank)
-    if not len(table):
-        return None
-    allocated, reserved, peak = (table.ints(column) for column in ("allocated", "reserved", "peak_allocated"))
-    is_cuda = bool((allocated >= 0).any())
-    # The allocator's peak is that of the whole job: where it has moved, the stretch up to this sample has reached it.
-    moved = np.diff(peak, prepend=-1) != 0
-    return _Samples(
-        of="cuda" if is_cuda else "rss",
-        at_ns=table.ints("at_ns"),
-        used=np.where(moved, np.maximum(peak, allocated), allocated) if is_cuda else table.ints("rss"),
-        reserved=reserved,
-        step=table.ints("step"),
-        phase=table.texts("phase"),
-    )
-
-
-def _moment(samples: _Samples, sample: int) -> str:
-    phase = samples.phase[sample]
-    return f"{phase} of step {samples.step[sample]}" if phase else f"step {samples.step[sample]}"
-
-
-def _peak_in(samples: _Samples, phase: str) -> Bytes | None:
-    inside = np.array([of == phase for of in samples.phase], bool)
-    return int(samples.used[inside].max()) if inside.any() else None
-
-
-def _curve(rank: Rank, samples: _Samples, begin: int) -> MemoryCurve:
-    """At most `MOST_POINTS` points, each the most of its stretch of time."""
-    span = int(samples.at_ns[-1] - samples.at_ns[0]) + 1
-    stretch = (samples.at_ns - samples.at_ns[0]) * MOST_POINTS // span
-    first = np.flatnonzero(np.diff(stretch, prepend=-1))
-    return MemoryCurve(
-        rank=rank,
-        at_s=tuple(((samples.at_ns[first] - begin) / NS_PER_S).round(3).tolist()),
-        used=tuple(np.maximum.reduceat(samples.used, first).tolist()),
-        reserved=tuple(np.maximum.reduceat(samples.reserved, first).tolist()) if samples.of == "cuda" else (),
-    )
+RULE = Rule(pages=_PAGES, of_run=near_limit)

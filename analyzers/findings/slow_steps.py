@@ -1,29 +1,26 @@
 """ESP804: slow steps that the flight recorder caught in the act, with where the ranks were."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from esprof.analyzers.finding import Confidence, Finding, Severity
-from esprof.analyzers.pricing import WORTH_NAMING, ms
+from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
+from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule, ms
 from esprof.trace.flight.log import Snapshot
 from esprof.trace.flight.standstill import Standstill, ranks_text, standstill
 from esprof.trace.run import Run
 from esprof.types import NS_PER_MS, NS_PER_S, Ns, Rank
 
-_MOST_STACKS = 8
-"""Ranks whose place is named: those at fault first."""
 _MOST_OF = 0.5
 """Share of a step's excess that the others must have waited for a rank, if that is to be the cause."""
-_MOST_STALLS = 3
+_MOST_NAMED = 3
 """Places of slow steps that are named: those that cost most."""
 
 
 @dataclass(frozen=True)
-class _Stall:
+class _SlowStep:
     """A step that took too long, and what its ranks were seen at."""
 
     step: int
@@ -39,19 +36,19 @@ class _Stall:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What stalls of one cause have in common."""
+        """What slow steps of one cause have in common."""
         return tuple(f"{rank} {self.snapshots[rank].place}" for rank in self.ranks)
 
 
-def stalls(run: Run) -> list[Finding]:
+def slow_steps(run: Run) -> Iterator[Cause]:
     """ESP804, for each place that slow steps were caught at, costliest first. Without a price: they are not usual steps."""
-    by_cause: dict[tuple[str, ...], list[_Stall]] = defaultdict(list)
+    by_cause: dict[tuple[str, ...], list[_SlowStep]] = defaultdict(list)
     for step, snapshots in sorted(_finished_steps(run).items()):
-        stall = _stall(run, step, snapshots)
-        by_cause[stall.key].append(stall)
+        slow = _slow_step(run, step, snapshots)
+        by_cause[slow.key].append(slow)
     worth_ns = WORTH_NAMING / 100 * max((int(run.steps(rank).ints("dur_ns").sum()) for rank in run.ranks), default=0)
     costly = sorted((group for group in by_cause.values() if _lost_ns(group) >= worth_ns), key=_lost_ns, reverse=True)
-    return [_finding(group) for group in costly[:_MOST_STALLS]]
+    yield from map(_cause, costly[:_MOST_NAMED])
 
 
 def _finished_steps(run: Run) -> dict[int, dict[Rank, Snapshot]]:
@@ -65,7 +62,7 @@ def _finished_steps(run: Run) -> dict[int, dict[Rank, Snapshot]]:
     return found
 
 
-def _stall(run: Run, step: int, snapshots: dict[Rank, Snapshot]) -> _Stall:
+def _slow_step(run: Run, step: int, snapshots: dict[Rank, Snapshot]) -> _SlowStep:
     durations = [one.age_ns for one in snapshots.values()]
     for rank in snapshots:
         steps = run.steps(rank)
@@ -76,35 +73,35 @@ def _stall(run: Run, step: int, snapshots: dict[Rank, Snapshot]) -> _Stall:
     excess_ns = max(one.age_ns for one in snapshots.values()) - usual_ns
     if cause is not None and (cause.kind != "absent" or cause.waited_ns < _MOST_OF * excess_ns):
         cause = None
-    return _Stall(step, max(durations), usual_ns, cause, snapshots)
+    return _SlowStep(step, max(durations), usual_ns, cause, snapshots)
 
 
-def _lost_ns(group: list[_Stall]) -> Ns:
-    return sum(stall.dur_ns - stall.usual_ns for stall in group)
+def _lost_ns(group: list[_SlowStep]) -> Ns:
+    return sum(one.dur_ns - one.usual_ns for one in group)
 
 
-def _finding(group: list[_Stall]) -> Finding:
-    worst = max(group, key=lambda stall: stall.dur_ns)
+def _cause(group: list[_SlowStep]) -> Cause:
+    worst = max(group, key=lambda one: one.dur_ns)
     seen = places(worst.ranks, worst.snapshots)
-    return unpriced(
-        "ESP804",
-        _title(group, worst, seen.get(str(worst.ranks[0]))),
-        worst.ranks,
-        {
-            "took_ms_in_steps": {str(stall.step): ms(stall.dur_ns) for stall in group},
+    return Cause(
+        id="ESP804",
+        title=_title(group, worst, seen.get(str(worst.ranks[0]))),
+        ranks=worst.ranks,
+        evidence={
+            "took_ms_in_steps": {str(one.step): ms(one.dur_ns) for one in group},
             "usual_ms": ms(worst.usual_ns),
             "lost_ms_in_all": ms(_lost_ns(group)),
             "stacks": seen,
         }
         | (waiting_evidence(worst.cause) if worst.cause else {}),
-        "If it is a save or a validation that has to be: do it less often, on all ranks at once, or beside the training "
-        "(torch.distributed.checkpoint.async_save). Else look at what is at that line.",
+        advice="If it is a save or a validation that has to be: do it less often, on all ranks at once, or beside the "
+        "training (torch.distributed.checkpoint.async_save). Else look at what is at that line.",
         severity="warning",
         confidence="high" if worst.cause else "medium",
     )
 
 
-def _title(group: list[_Stall], worst: _Stall, place: str | None) -> str:
+def _title(group: list[_SlowStep], worst: _SlowStep, place: str | None) -> str:
     took = f"{_time(worst.dur_ns)} instead of {_time(worst.usual_ns)}"
     what = f"Step {worst.step} took {took}" if len(group) == 1 else f"{len(group)} steps took up to {took}"
     did = "kept the others waiting" if worst.cause else "was seen" if len(worst.ranks) == 1 else "were seen"
@@ -115,55 +112,17 @@ def _time(ns: Ns) -> str:
     return f"{ns / NS_PER_S:.2f} s" if ns >= NS_PER_S else f"{ns / NS_PER_MS:.3g} ms"
 
 
-def last_step(run: Run, rank: Rank) -> int:
-    """The last step of `rank` that ended; 0 where none is known."""
-    steps = run.steps(rank).ints("step")
-    return int(steps.max()) if len(steps) else 0
+_PAGES = (
+    Page(
+        "ESP804",
+        "Slow steps caught in the act",
+        "Steps took more than twice the 99th percentile of those before, or stood still for seconds, and then went on. "
+        "The stacks were taken while they lasted, at most every 30 seconds.",
+        "`took_ms_in_steps` against `usual_ms`; `stacks` are where the ranks were then. Where all others waited for one "
+        "rank, it is named with the collective that it came late to.",
+        "None: it is not the time of a usual step. `lost_ms_in_all` is what these steps took too long.",
+        "Save and validate less often, on all ranks at once, or beside the training; else look at the line named.",
+    ),
+)
 
-
-def waiting_evidence(still: Standstill) -> dict[str, Any]:
-    """What is waited in and by whom; empty where ranks that disagreed do not wait."""
-    if not still.waiting:
-        return {}
-    first = still.waiting[0]
-    return {
-        "group": list(first.group),
-        "number": first.number,
-        "collective": first.what.collective,
-        "bytes": first.what.bytes,
-        "entered_by": list(first.entered),
-        "missing": list(first.missing or first.unknown),
-        "waited_s": round(first.waited_ns / NS_PER_S, 3),
-    }
-
-
-def places(first: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[str, str]:
-    """Rank -> `file(line): function`: where the ranks of `first` are, then some of the others."""
-    ranks = [*first, *sorted(snapshots.keys() - set(first))]
-    found = {str(rank): snapshots[rank].place for rank in ranks if rank in snapshots}
-    return {rank: str(place) for rank, place in list(found.items())[:_MOST_STACKS] if place}
-
-
-def unpriced(
-    id: str,
-    title: str,
-    ranks: tuple[Rank, ...],
-    evidence: dict[str, Any],
-    advice: str,
-    *,
-    severity: Severity = "critical",
-    confidence: Confidence = "high",
-) -> Finding:
-    """A Finding without saving."""
-    return Finding(
-        id=id,
-        title=title,
-        severity=severity,
-        ranks=ranks,
-        saving_us=0.0,
-        saving_pct=0.0,
-        saving_device_hours_per_day=0.0,
-        confidence=confidence,
-        evidence=evidence,
-        advice=advice,
-    )
+RULE = Rule(pages=_PAGES, of_run=slow_steps)

@@ -1,103 +1,92 @@
-"""ESP2xx: ranks that come last to collectives while the others wait, and why they do."""
+"""ESP201–204: ranks that come last to collectives while the others wait, and why they do."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.finding import Finding
-from esprof.analyzers.findings.quality import ENOUGH_EXPLAINED
-from esprof.analyzers.pricing import finding, listed, ms, worth_naming
+from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
 from esprof.replay.answering import Replayed
 from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
-from esprof.replay.dfg import Cls
-from esprof.replay.whatif.scenario import Declined, fix_stragglers
+from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
 from esprof.types import NS_PER_MS, Rank
 
 
 @dataclass(frozen=True)
-class Cause:
+class Lateness:
     """A kind of work that can make a rank late."""
 
     id: str
     phrase: str
-    classes: tuple[Cls, ...]
+    work: str
+    """What stands in the brackets of `straggler[…]=fix`."""
     advice: str
 
+    @property
+    def scenario(self) -> str:
+        return f"straggler[{self.work}]=fix"
 
-CAUSES = (
-    Cause(
+
+KINDS = (
+    Lateness(
         "ESP201",
         "time in code that no operation was recorded for",
-        (Cls.HOST_GAP,),
+        "host_gap",
         "What runs there may be Python code, a sleep, logging, file or network access, garbage collection, or a "
         "host whose CPU is taken by others.",
     ),
-    Cause(
+    Lateness(
         "ESP202",
         "slower compute",
-        (Cls.COMPUTE, Cls.CONTENTION),
+        "compute",
         "The same operations take longer on this rank: compare clocks, temperature, other tenants and thread counts of "
         "its device with the others', and whether it gets more work (longer sequences, larger batches).",
     ),
-    Cause(
+    Lateness(
         "ESP203",
         "slower CPU work and launches",
-        (Cls.CPU, Cls.LAUNCH),
+        "cpu",
         "Its CPU issues the same calls more slowly: look for other processes on its host, CPU limits, or a process bound "
         "to the wrong NUMA node.",
     ),
-    Cause(
+    Lateness(
         "ESP204",
         "memory allocation",
-        (Cls.ALLOCATOR,),
+        "allocator",
         "Its allocator runs short and asks the driver (cudaMalloc, cudaFree): lower its memory use, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
     ),
 )
-_ALL = tuple(cls for cause in CAUSES for cls in cause.classes)
+_ALL = "straggler[work]=fix"
+"""Of slow ranks, all but what they lose to their data loaders: that is priced apart (ESP101)."""
 
 
-def stragglers(replayed: Replayed) -> list[Finding]:
-    """ESP201–204: the slow ranks, if they are worth mending, named by their main cause.
+def stragglers(case: Case) -> Iterator[Cause]:
+    """The slow ranks, if they are worth mending, named by their main cause.
 
-    They are priced together: of two that are late by turns, mending one alone gains nothing
-    (docs/replay.md §4). What they lose to their data loaders is priced apart (ESP101).
+    They are priced together: of two that are late by turns, mending one alone gains nothing (docs/replay.md §4).
     """
+    replayed = case.replayed
     ranks = tuple(slow_ranks(replayed.built.dfg, replayed.steady.kept))
-    saving = _saving(replayed, ranks, _ALL) if ranks else None
-    if saving is None or not worth_naming(replayed, saving):
-        return []
-    shares = {cause: _saving(replayed, ranks, cause.classes) or 0.0 for cause in CAUSES}
-    cause = max(shares, key=lambda cause: shares[cause])
-    margin = abs(replayed.oracle.strict_error) * replayed.oracle.step_ns
-    sure = replayed.explained_pct >= ENOUGH_EXPLAINED and len(replayed.steady.kept) >= FEW_STEPS
-    evidence = _evidence(replayed, ranks)
-    evidence["saving_ms_by_cause"] = {cause.phrase: ms(share) for cause, share in shares.items() if share > 0}
-    places = {rank: place for rank in ranks if (place := _place(replayed, rank, cause))}
-    evidence["place"] = {str(rank): place for rank, place in places.items()}
-    return [
-        finding(
-            replayed,
-            cause.id,
-            f"{listed(ranks).capitalize()} {'keeps' if len(ranks) == 1 else 'keep'} the others waiting: {cause.phrase}",
-            ranks=ranks,
-            saving_ns=saving,
-            confidence="high" if sure and saving > 2 * margin else "medium",
-            evidence=evidence,
-            advice=" ".join([*(_pointer(rank, place) for rank, place in places.items()), cause.advice]),
-            command="esprof replay RUN --what-if straggler=fix",
-        )
-    ]
-
-
-def _saving(replayed: Replayed, ranks: tuple[Rank, ...], classes: tuple[Cls, ...]) -> float | None:
-    """What a step gains (ns) when these ranks' work of these classes takes as long as their peers'."""
-    dfg = replayed.built.dfg
-    try:
-        fixed = fix_stragglers(dfg, list(ranks), classes)
-    except Declined:
-        return None
-    return replayed.oracle.saving_ns(fixed.dfg)
+    saving = case.pricer.saving_ns(_ALL) if ranks else None
+    if saving is None or not case.worth_naming(saving):
+        return
+    shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
+    kind = max(shares, key=lambda kind: shares[kind])
+    margin = abs(case.pricer.strict_error) * case.pricer.step_ns
+    is_sure = case.is_explained and len(replayed.steady.kept) >= FEW_STEPS
+    places = {rank: place for rank in ranks if (place := _place(replayed, rank, kind))}
+    yield Cause(
+        id=kind.id,
+        title=f"{listed(ranks).capitalize()} {'keeps' if len(ranks) == 1 else 'keep'} the others waiting: {kind.phrase}",
+        ranks=ranks,
+        scenario=_ALL,
+        confidence="high" if is_sure and saving > 2 * margin else "medium",
+        evidence=_evidence(replayed, ranks)
+        | {"saving_ms_by_cause": {kind.phrase: ms(share) for kind, share in shares.items() if share > 0}}
+        | {"place": {str(rank): place for rank, place in places.items()}},
+        advice=" ".join([*(_pointer(rank, place) for rank, place in places.items()), kind.advice]),
+    )
 
 
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, object]:
@@ -113,10 +102,10 @@ def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, object]:
     }
 
 
-def _place(replayed: Replayed, rank: Rank, cause: Cause) -> dict[str, object]:
+def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> dict[str, object]:
     """Where on its lanes this rank loses most against its peers: the operation or gap, and the Python line if known."""
     dfg = replayed.built.dfg
-    fixed = fix_stragglers(dfg, [rank], cause.classes)
+    fixed = fix_stragglers(dfg, [rank], CLASSES[kind.work])
     lost = dfg.dur_ns - fixed.dfg.dur_ns
     mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steady.kept) & (lost > 0))
     if not len(mine):
@@ -144,3 +133,54 @@ def _python_line(replayed: Replayed, rank: Rank, name: str) -> dict[str, object]
         return {}
     _, frame, call = max(hits)
     return {"python": frame} | ({"call": call} if call else {})
+
+
+_STRAGGLER_PRICE = (
+    "Replay gives this rank's work the median duration that the same work takes on the other ranks (gaps included, "
+    "input data not) and runs the whole job again. Waiting that others show is not the price: if a backlog hides it, "
+    "fixing the rank gains less than the others wait."
+)
+_STRAGGLER_EVIDENCE = (
+    "`late_ms_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "
+    "to its own; a delay that holds up several collectives counts once. "
+    "`place` names the operation or gap where it loses most against its peers, with the Python line where a window with "
+    "stacks was recorded; `saving_ms_by_cause` prices each kind of work alone."
+)
+
+_PAGES = (
+    Page(
+        "ESP201",
+        "A rank is late because of unrecorded host time",
+        "One rank comes last to collectives, and what makes it late is time in which none of its threads ran a "
+        "recorded operation: Python code, a sleep, I/O, garbage collection, or a CPU that others took.",
+        _STRAGGLER_EVIDENCE,
+        _STRAGGLER_PRICE,
+        "Go to the place named; if it moves from step to step, look at the host (other processes, CPU limits).",
+    ),
+    Page(
+        "ESP202",
+        "A rank is late because its compute is slower",
+        "One rank comes last to collectives because the same operations take longer there.",
+        _STRAGGLER_EVIDENCE,
+        _STRAGGLER_PRICE,
+        "Clocks, temperature, other tenants, thread counts; or more work than the others have (longer sequences).",
+    ),
+    Page(
+        "ESP203",
+        "A rank is late because its CPU issues work more slowly",
+        "One rank comes last to collectives because its CPU takes longer for the same calls and launches.",
+        _STRAGGLER_EVIDENCE,
+        _STRAGGLER_PRICE,
+        "Other processes on its host, CPU limits, NUMA binding, a power-saving governor.",
+    ),
+    Page(
+        "ESP204",
+        "A rank is late because of its memory allocator",
+        "One rank comes last to collectives because its allocator asks the driver for memory.",
+        _STRAGGLER_EVIDENCE,
+        _STRAGGLER_PRICE,
+        "Lower its peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=stragglers)

@@ -3,9 +3,9 @@
 import numpy as np
 
 from esprof import __version__
+from esprof.analyzers.breakdown import stalls, waits
 from esprof.analyzers.diagnose import diagnose
-from esprof.analyzers.findings.memory import memory_use
-from esprof.analyzers.summary.breakdown import stalls, waits
+from esprof.analyzers.memory_use import memory_use
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answering import Replayed, answer
 from esprof.replay.dfg import Cls
@@ -41,8 +41,8 @@ def summarize(replayed: Replayed) -> Report:
 def excerpt(replayed: Replayed) -> Excerpt:
     """The last steady steps as bars, one row a lane; bounded, with what was left out counted."""
     timeline, dfg = replayed.timeline, replayed.built.dfg
-    last = int(replayed.oracle.kept[-1])
-    first = last - 1 if last - 1 in replayed.oracle.kept and MOST_STEPS > 1 else last
+    last = int(replayed.pricer.kept[-1])
+    first = last - 1 if last - 1 in replayed.pricer.kept and MOST_STEPS > 1 else last
     begin, finish = int(timeline.end_ns[dfg.marks.first[first]].min()), int(timeline.end_ns[dfg.marks.last[last]].max())
     inside = (timeline.end_ns > begin) & (timeline.start_ns < finish) & (dfg.dur_ns > 0) & (dfg.rank >= 0)
     bars: list[Bar] = []

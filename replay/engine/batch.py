@@ -20,13 +20,9 @@ _TILE = 64
 _UNUSED = 2**32 - 1
 
 
-class _Graph(NamedTuple):
-    """N nodes, E edges; times in ns."""
+class _Order(NamedTuple):
+    """Who waits for whom: N nodes, E edges; times in ns."""
 
-    dur: np.ndarray
-    residual: np.ndarray
-    dur_class: np.ndarray
-    residual_class: np.ndarray
     ptr: np.ndarray
     row: np.ndarray
     """Row of each node, uint32[N]."""
@@ -34,6 +30,15 @@ class _Graph(NamedTuple):
     """Row of each predecessor, uint32[E]."""
     slack: np.ndarray
     """How much later than the node became ready its predecessor let it, int64[E], never above 0."""
+
+
+class _Times(NamedTuple):
+    """What each node takes, and the class by which that is scaled; N nodes, times in ns."""
+
+    dur: np.ndarray
+    residual: np.ndarray
+    dur_class: np.ndarray
+    residual_class: np.ndarray
 
 
 class _Tile(NamedTuple):
@@ -80,15 +85,12 @@ class Batch:
             raise ValueError(f"a class beyond the {len(factor)} of the table of factors")
         seen, back = np.unique(np.asarray(observe, np.int64), return_inverse=True)
         rows = self._rows
-        graph = _Graph(
+        graph = _Order(unsigned(self.dfg.pred_ptr), rows.row, rows.pred_row, rows.slack)
+        times = _Times(
             self.dfg.dur_ns,
             self.dfg.residual_ns,
             np.asarray(dur_class, np.int32),
             np.asarray(residual_class, np.int32),
-            unsigned(self.dfg.pred_ptr),
-            rows.row,
-            rows.pred_row,
-            rows.slack,
         )
         scenarios = factor.shape[1]
         end = np.empty((len(seen), scenarios), np.int64)
@@ -96,8 +98,24 @@ class Batch:
             some = np.ascontiguousarray(factor[:, first : first + _TILE], np.float64)
             width = some.shape[1]
             tile = _Tile(some, np.empty((rows.count, width)), seen, np.empty((len(seen), width)))
-            _run(graph, tile)
+            _run(graph, times, tile)
             end[:, first : first + width] = rows.end[seen][:, None] + tile.observed.astype(np.int64)
+        return end[back]
+
+    def ends_after(self, observe: np.ndarray, longer: np.ndarray) -> np.ndarray:
+        """When the nodes `observe` end in each of K scenarios, int64[len(observe), K], ns since the graph's `t0_ns`.
+
+        `longer`, float64[N, K], says by how many whole nanoseconds each node takes longer in each scenario than it did.
+        """
+        seen, back = np.unique(np.asarray(observe, np.int64), return_inverse=True)
+        rows = self._rows
+        graph = _Order(unsigned(self.dfg.pred_ptr), rows.row, rows.pred_row, rows.slack)
+        end = np.empty((len(seen), longer.shape[1]), np.int64)
+        for first in range(0, longer.shape[1], _TILE):
+            some = np.ascontiguousarray(longer[:, first : first + _TILE], np.float64)
+            observed = np.empty((len(seen), some.shape[1]))
+            _run_longer(graph, some, np.empty((rows.count, some.shape[1])), seen, observed)
+            end[:, first : first + some.shape[1]] = rows.end[seen][:, None] + observed.astype(np.int64)
         return end[back]
 
     @cached_property
@@ -159,14 +177,14 @@ def _measure(
 
 
 @compiled_in_place
-def _run(graph: _Graph, tile: _Tile) -> None:
+def _run(graph: _Order, times: _Times, tile: _Tile) -> None:
     """Replay all scenarios of a tile."""
     seen = 0
     for node in range(len(graph.row)):
         row = graph.row[node]
         _wait(node, row, graph, tile.late)
-        _scale(row, graph.dur[node], graph.dur_class[node], tile)
-        _scale(row, graph.residual[node], graph.residual_class[node], tile)
+        _scale(row, times.dur[node], times.dur_class[node], tile)
+        _scale(row, times.residual[node], times.residual_class[node], tile)
         if seen < len(tile.seen) and tile.seen[seen] == node:
             for k in range(tile.late.shape[1]):
                 tile.observed[seen, k] = tile.late[row, k]
@@ -174,7 +192,22 @@ def _run(graph: _Graph, tile: _Tile) -> None:
 
 
 @compiled_in_place
-def _wait(node: int, row: int, graph: _Graph, late: np.ndarray) -> None:
+def _run_longer(graph: _Order, longer: np.ndarray, late: np.ndarray, seen: np.ndarray, observed: np.ndarray) -> None:
+    """Replay scenarios in which each node takes so much longer."""
+    place = 0
+    for node in range(len(graph.row)):
+        row = graph.row[node]
+        _wait(node, row, graph, late)
+        for k in range(late.shape[1]):
+            late[row, k] += longer[node, k]
+        if place < len(seen) and seen[place] == node:
+            for k in range(late.shape[1]):
+                observed[place, k] = late[row, k]
+            place += 1
+
+
+@compiled_in_place
+def _wait(node: int, row: int, graph: _Order, late: np.ndarray) -> None:
     """How much later the predecessors of a node let it start."""
     first, stop = graph.ptr[node], graph.ptr[node + 1]
     if first == stop:

@@ -1,32 +1,14 @@
-"""The what-if grammar: one scenario is comma-separated terms `TARGET=VALUE`, all of which hold at once."""
+"""The what-if grammar: one scenario is comma-separated terms `[SCOPE.]NAME[ARGUMENT]=VALUE`, all of which hold at once."""
 
 import re
-from dataclasses import dataclass
 
 from esprof.errors import UsageError
+from esprof.replay.whatif.term import Term
+from esprof.replay.whatif.terms import TERMS
 
-_SPEEDS = ("gpu", "cpu", "network", "storage")
-_WORDS = {"straggler": "fix", "overlap": "perfect"}
-KNOWN = (
-    "gpu=2x", "cpu=2x", "network=2x", "rank3.gpu=1.5x", "rank3.cpu=0.5x", "device[NAME].gpu=2x", "kernel[REGEX]=2x",
-    "collective[REGEX]=2x", "straggler=fix", "overlap=perfect", "data=0", "loader.workers=4", "storage=2x",
-    "cache=0.5", "bucket_mb=50", "compress=powersgd:4", "assign=plan.json",
-)  # fmt: skip
-_LEAST, _MOST = 1e-3, 1e6
-_SCOPED = re.compile(r"^(?:rank(?P<rank>\d{1,9})|device\[(?P<device>.+)\])\.(?P<what>gpu|cpu)$")
-_PATTERN = re.compile(r"^(?P<what>kernel|collective)\[(?P<pattern>.+)\]$")
-
-
-@dataclass(frozen=True)
-class Term:
-    """One term. `target` is its kind (`gpu`, `kernel`, `straggler`, …); a speed-up is in `factor` (2x is 2.0)."""
-
-    text: str
-    target: str
-    factor: float = 1.0
-    rank: int | None = None
-    device: str | None = None
-    pattern: re.Pattern[str] | None = None
+_TARGET = re.compile(
+    r"(?:(?:rank(?P<rank>\d{1,9})|device\[(?P<device>.+)\])\.)?(?P<name>[a-z_.]+)(?:\[(?P<argument>.+)\])?"
+)
 
 
 def parse(spec: str) -> tuple[Term, ...]:
@@ -35,6 +17,11 @@ def parse(spec: str) -> tuple[Term, ...]:
     if not terms:
         raise _unknown(spec)
     return terms
+
+
+def known() -> tuple[str, ...]:
+    """An example of each way to write a term."""
+    return tuple(example for kind in TERMS.values() for example in kind.examples)
 
 
 def _split(spec: str) -> list[str]:
@@ -51,59 +38,28 @@ def _split(spec: str) -> list[str]:
 def _term(text: str) -> Term:
     # The last "=" outside the brackets: a pattern may hold one.
     at = text.rfind("=", text.rfind("]") + 1)
-    if at < 0:
+    target = _TARGET.fullmatch(text[:at].strip()) if at >= 0 else None
+    kind = TERMS.get(target["name"]) if target else None
+    if target is None or kind is None:
         raise _unknown(text)
-    target, value = text[:at].strip(), text[at + 1 :].strip()
-    if scoped := _SCOPED.match(target):
-        rank = int(scoped["rank"]) if scoped["rank"] else None
-        return Term(text, scoped["what"], _factor(text, value), rank=rank, device=scoped["device"])
-    if by_name := _PATTERN.match(target):
-        return Term(text, by_name["what"], _factor(text, value), pattern=_regex(text, by_name["pattern"]))
-    if target in _SPEEDS:
-        return Term(text, target, _factor(text, value))
-    if target in _WORDS:
-        if value != _WORDS[target]:
-            raise UsageError(
-                f"{text!r}: {target} can only be {_WORDS[target]!r}", remedy=f"Write {target}={_WORDS[target]}."
-            )
-        return Term(text, target)
-    if target == "data":
-        if value not in ("0", "0.0"):
-            raise UsageError(
-                f"{text!r}: data can only be 0, a loader that never makes a rank wait", remedy="Write data=0."
-            )
-        return Term(text, target)
-    if target in ("loader.workers", "cache", "bucket_mb"):
-        return Term(text, target, _positive(text, value))
-    if target in ("compress", "assign") and value:
-        return Term(text, target)
-    raise _unknown(text)
-
-
-def _factor(text: str, value: str) -> float:
-    """`2x` or `2`: how many times as fast."""
-    return _positive(text, value[:-1] if value.lower().endswith("x") else value)
-
-
-def _positive(text: str, value: str) -> float:
+    is_scoped = target["rank"] is not None or target["device"] is not None
+    has_argument = target["argument"] is not None
+    if (is_scoped and not kind.scoped) or (has_argument and kind.argument is None):
+        raise _unknown(text)
+    if kind.argument is not None and not has_argument and not kind.argument_is_optional:
+        raise _unknown(text)
     try:
-        number = float(value)
-    except ValueError:
-        number = 0.0
-    if not _LEAST <= number <= _MOST:
-        raise UsageError(
-            f"{text!r}: {value!r} is not a number from {_LEAST:g} to {_MOST:g}",
-            remedy="A speed-up is written 2x, or 0.5x for half as fast.",
+        return Term(
+            text=text,
+            kind=kind,
+            value=kind.value(text[at + 1 :].strip()),
+            argument=kind.argument(target["argument"]) if kind.argument and has_argument else None,
+            rank=int(target["rank"]) if target["rank"] else None,
+            device=target["device"],
         )
-    return number
-
-
-def _regex(text: str, pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{text!r}: {pattern!r} is not a regular expression ({error})") from error
+    except UsageError as error:
+        raise UsageError(f"{text!r}: {error.reason}", remedy=error.remedy) from error
 
 
 def _unknown(text: str) -> UsageError:
-    return UsageError(f"{text!r} is not a what-if term", remedy=f"Known terms: {', '.join(KNOWN)}.")
+    return UsageError(f"{text!r} is not a what-if term", remedy=f"Known terms: {', '.join(known())}.")

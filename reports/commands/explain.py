@@ -3,7 +3,8 @@
 import click
 import msgspec
 
-from esprof.analyzers.findings.catalogue import PAGES, Page
+from esprof.analyzers.findings import PAGES
+from esprof.analyzers.rule import Page
 from esprof.errors import UsageError
 from esprof.reports.commands.common import answer, json_option
 from esprof.reports.terminal import text

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from esprof.replay import answer_run
-from esprof.replay.whatif.asking import MAX_ERROR_PCT
 from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.commands.common import (
     answer,
     json_option,

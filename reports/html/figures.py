@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from esprof.analyzers.finding import PARTS, Diagnosis
-from esprof.analyzers.summary.report import Bar, Excerpt, MemoryCurve, MemoryUse, Report
+from esprof.analyzers.memory_use import MemoryCurve, MemoryUse
+from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import ReplayAnswer, WhatIf
 from esprof.reports.classes import CLASSES, TimeClass, time_class
 from esprof.reports.units import ms, pct, size, times

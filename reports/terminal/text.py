@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from esprof.analyzers.finding import PARTS, Diagnosis, Finding
-from esprof.analyzers.findings.catalogue import Page
+from esprof.analyzers.rule import Page
 from esprof.replay.answer import Coverage, ReplayAnswer
 from esprof.reports import units
 from esprof.reports.classes import time_class

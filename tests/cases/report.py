@@ -3,7 +3,8 @@
 import msgspec
 
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown, Throughput
-from esprof.analyzers.summary.report import Bar, Excerpt, MemoryCurve, MemoryUse, RankMemory, Report
+from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
+from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import (
     Coverage,
     CriticalPath,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from esprof import Run, load
+from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import PARTS
-from esprof.analyzers.summary.breakdown import breakdown
 from esprof.replay.answering import Replayed, replay_run
 from esprof.trace.run import Window
 from esprof.trace.schema import Table

@@ -25,7 +25,8 @@ from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.rules import ALL_RULES
 from esprof.replay.whatif import edits
-from esprof.replay.whatif.scenario import Declined, Scenario, fix_stragglers
+from esprof.replay.whatif.scenario import Declined
+from esprof.replay.whatif.terms.straggler import fix_stragglers
 from esprof.types import NS_PER_MS, NS_PER_S
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -260,8 +261,8 @@ def test_without_allocator_calls_the_outlier_is_a_step_like_the_others(name):
     at = mine.steady.all.index(outlier)
     dfg = mine.built.dfg
     mended = replay(edits.shorten(dfg, dfg.of(Cls.ALLOCATOR), 0)).step_ns()
-    assert mine.measured_ns[at] > 2 * mine.oracle.step_ns
-    assert mended[at] == pytest.approx(mine.oracle.step_ns, rel=0.12)
+    assert mine.measured_ns[at] > 2 * mine.pricer.step_ns
+    assert mended[at] == pytest.approx(mine.pricer.step_ns, rel=0.12)
 
 
 @pytest.mark.parametrize("name", TORCHREC[2:])
@@ -292,7 +293,7 @@ def test_a_loader_without_workers_is_named_and_priced():
 def test_a_full_launch_queue_does_not_hide_a_busy_gpu():
     """Its GPU works 93.7 ms of each 95.7 ms: at half the speed a step cannot take less than twice that."""
     steps = replayed(NANOSECONDS)
-    slower = steps.oracle.price(Scenario(edits.scale(steps.built.dfg, steps.built.dfg.on("stream"), 0.5)))
+    slower = steps.pricer.price_edited(edits.scale(steps.built.dfg, steps.built.dfg.on("stream"), 0.5)).step_ns
     assert steps.steady.kept == (102, 103, 104, 105)
     assert min(slower[1:]) >= 187 * NS_PER_MS
     assert findings(NANOSECONDS, "ESP4") == []

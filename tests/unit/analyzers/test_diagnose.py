@@ -5,7 +5,7 @@ import pytest
 
 from esprof.analyzers import diagnose_run, report_run
 from esprof.analyzers.finding import Finding
-from esprof.analyzers.findings.catalogue import PAGES
+from esprof.analyzers.findings import PAGES
 from esprof.analyzers.summary.summary import MOST_BARS
 from esprof.replay import answer_run
 from tests.cases.graph import call, ddp_rank, gloo, launched, load_call, nccl_ranks, op, run_of, stage, step

@@ -5,7 +5,7 @@ import pytest
 
 from esprof.analyzers import diagnose_run
 from esprof.analyzers.finding import Diagnosis
-from esprof.analyzers.findings.catalogue import PAGES
+from esprof.analyzers.findings import PAGES
 from esprof.reports.terminal import text as terminal
 from esprof.trace.flight.log import FlightLog
 from tests.cases.flight import SEEN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, killed, run_of_flight, snapshot

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from esprof.analyzers.findings.memory import MOST_CURVES, MOST_POINTS, memory_use, near_limit
+from esprof.analyzers.findings.memory import near_limit
+from esprof.analyzers.memory_use import MOST_CURVES, MOST_POINTS, memory_use
 from esprof.reports.html import figures
 from esprof.trace.run import RankMeta, Run, RunMeta
 from esprof.trace.schema import MEMORY, table
@@ -90,7 +91,7 @@ def test_a_rank_near_its_devices_limit_is_named_and_the_others_are_not():
     full = cuda((1, None, 1, 1), (2, "forward", 3, 3), (2, "backward", 2, 9.5))
     run = run_of(cuda((1, None, 1, 9)), full)
     (found,) = near_limit(run)
-    assert (found.id, found.ranks, found.saving_us) == ("ESP502", (1,), 0.0)
+    assert (found.id, found.ranks, found.scenario) == ("ESP502", (1,), None)
     assert "95 %" in found.title
     assert found.evidence["reached_in"] == {"1": "backward of step 2"}
     assert found.evidence["limit_bytes"] == 10 * GIB
@@ -106,8 +107,8 @@ def test_nothing_is_said_without_a_limit():
     full = run_of(rss(9.9))
     (rank,) = full.meta.ranks
     unknown = msgspec.structs.replace(full.meta, ranks=(msgspec.structs.replace(rank, memory_limit=None),))
-    assert near_limit(full)
-    assert not near_limit(Run(unknown, lambda name, rank: full.memory(rank)))
+    assert list(near_limit(full))
+    assert not list(near_limit(Run(unknown, lambda name, rank: full.memory(rank))))
 
 
 def test_the_chart_shows_a_limit_only_where_it_is_in_reach():

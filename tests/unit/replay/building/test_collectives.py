@@ -9,7 +9,7 @@ import pytest
 from esprof.replay.building.build import Built, build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge
 from esprof.replay.engine.timeline import replay, strict
-from esprof.replay.whatif.asking import what_if
+from esprof.replay.whatif.pricing import what_if
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from tests.cases.graph import Row, call, kernel, nccl, op, run_of, step

@@ -10,7 +10,7 @@ from esprof.replay import replay_run
 from esprof.replay.building.build import build, build_counted, common_steps
 from esprof.replay.dfg import Cls, Edge
 from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
-from esprof.replay.whatif.asking import what_if
+from esprof.replay.whatif.pricing import what_if
 from tests.cases.graph import ddp_rank, gloo, load_call, op, run_of, stage, step
 
 MS = 1_000_000
@@ -166,9 +166,9 @@ def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most()
         rows += [step(n, now, got + work), load_call(now, got), op("train", got, work)]
         stages += [stage("fetch", n, ready - 40_000, ready, prefetch=9), stage("next", n, now, got, prefetch=9)]
         now = got + work
-    oracle = replay_run(run_of({0: rows}, stages={0: stages})).oracle
+    pricer = replay_run(run_of({0: rows}, stages={0: stages})).pricer
     specs = ("cpu=2x", "cpu=1.2x", "cpu=1x", "cpu=0.9x", "cpu=0.5x")
-    predicted = [oracle.answer(spec).predicted_us for spec in specs]
+    predicted = [answer.predicted_us for answer in pricer.answers(specs)]
     assert predicted == sorted(predicted)
     assert predicted[0] == predicted[2] == pytest.approx(24_000, rel=0.01)
 

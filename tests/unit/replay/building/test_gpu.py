@@ -11,8 +11,8 @@ from esprof.replay.building.build import build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.rules import Rules
-from esprof.replay.whatif.asking import what_if
 from esprof.replay.whatif.edits import scale
+from esprof.replay.whatif.pricing import what_if
 from tests.cases.graph import BACKWARD, Args, Row, call, kernel, launched, nccl_ranks, op, run_of, step
 
 US = 1_000
@@ -385,7 +385,7 @@ def test_a_faster_host_is_bound_by_the_gpus_own_pace():
         ]
         rows += [call("cudaStreamWaitEvent", at + 30, 1, 6000 + n)]
     replayed = replay_run(run_of({0: rows}))
-    faster = replayed.oracle.answer("cpu=4x")
+    (faster,) = replayed.pricer.answers(["cpu=4x"])
     assert faster.predicted_us == pytest.approx(90, rel=0.06)
 
 

@@ -9,11 +9,11 @@ import pytest
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.asking import what_if
 from esprof.replay.whatif.buckets import MIB, NotBuckets, _first_shape, fill, rebucket
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.links import TYPICAL, link_share, stretches
-from esprof.replay.whatif.scenario import apply
+from esprof.replay.whatif.pricing import apply, what_if
+from esprof.replay.whatif.scenario import Scenario
 from tests.cases.graph import GLOO, MAIN, Args, Row, op, run_of, step
 
 MS = 1000.0
@@ -100,7 +100,7 @@ def two_transfers():
 
 def durations_ms(run, *terms):
     """What the two transfers of rank 0 take."""
-    dfg = apply(run, build(run), parse(",".join(terms)), (1,)).dfg
+    dfg = apply(Scenario(run, recorded := build(run), (1,), recorded), parse(",".join(terms))).dfg
     return (dfg.dur_ns[dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)] / 1e6).tolist()
 
 

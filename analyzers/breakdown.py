@@ -14,7 +14,7 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
     timeline, dfg = replayed.timeline, replayed.built.dfg
     found = []
     for column, rank in enumerate(dfg.marks.ranks):
-        kept = replayed.oracle.kept
+        kept = replayed.pricer.kept
         spans = np.stack(
             [timeline.end_ns[dfg.marks.first[kept, column]], timeline.end_ns[dfg.marks.last[kept, column]]], axis=1
         )

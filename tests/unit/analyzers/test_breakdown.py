@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esprof.analyzers.breakdown import breakdown, partition
 from esprof.analyzers.finding import PARTS
-from esprof.analyzers.summary.breakdown import breakdown, partition
 from esprof.replay import replay_run
 from tests.cases.graph import ddp_rank, load_call, nccl_ranks, op, run_of, step
 

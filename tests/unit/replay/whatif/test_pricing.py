@@ -5,8 +5,8 @@ import pytest
 from esprof.replay import answer_run
 from esprof.replay.answering import replay_run
 from esprof.replay.building.build import build
-from esprof.replay.whatif.asking import what_if
-from esprof.replay.whatif.scenario import fix_stragglers
+from esprof.replay.whatif.pricing import what_if
+from esprof.replay.whatif.terms.straggler import fix_stragglers
 from tests.cases.graph import call, ddp_rank, launched, nccl, op, run_of, step
 
 MS = 1000.0
@@ -61,8 +61,9 @@ def ahead_of_its_gpu(transfer: float) -> list:
 
 @pytest.mark.parametrize("transfer", [2, 6])
 def test_perfect_overlap_is_neither_faster_than_the_gpu_nor_slower_than_none(transfer):
-    oracle = replay_run(run_of({rank: ahead_of_its_gpu(transfer) for rank in (0, 1)})).oracle
-    assert oracle.answer("overlap=perfect", max_error_pct=1000).predicted_us == 2 * MS
+    pricer = replay_run(run_of({rank: ahead_of_its_gpu(transfer) for rank in (0, 1)})).pricer
+    (found,) = pricer.answers(["overlap=perfect"], max_error_pct=1000)
+    assert found.predicted_us == 2 * MS
 
 
 def test_perfect_overlap_needs_communication():

@@ -19,7 +19,7 @@ def throughput(replayed: Replayed) -> Throughput:
     tables = [run.steps(rank) for rank in run.ranks]
     if replayed.unprofiled_ns is not None:
         tables = [plain_steps(steps) for steps in tables]
-    step_s = (replayed.unprofiled_ns or replayed.oracle.step_ns) / NS_PER_S
+    step_s = (replayed.unprofiled_ns or replayed.pricer.step_ns) / NS_PER_S
     return _rates(tables, step_s)
 
 
