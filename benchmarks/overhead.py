@@ -95,8 +95,8 @@ def outside(bench: Bench, job: Job, folder: Path) -> None:
         report(bench, name, 100 * pairs / bare_ns, "%", context)
     for name, column in (("recorder_border_us", "border_ns"), ("recorder_next_us", "next_ns")):
         bench.print(name, median(_extra(blocks, column) for blocks in rounds) / NS_PER_US, "us", context)
-    keeper = median(100 * blocks.keeper_cpu_s / blocks.seconds for blocks in rounds)
-    bench.print("keeper_cpu_pct", keeper, "% of a core", context)
+    writer = median(100 * blocks.background_writer_cpu_s / blocks.seconds for blocks in rounds)
+    bench.print("background_writer_cpu_pct", writer, "% of a core", context)
 
 
 def whole(bench: Bench, job: Job, folder: Path) -> None:

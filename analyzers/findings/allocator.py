@@ -51,7 +51,7 @@ _PAGES = (
         "start, when shapes change, and near the memory limit.",
         "`allocator_ms_per_step` by rank; `outlier_steps` are those that spend more than a quarter of their time so, "
         "with what replay says they would take without.",
-        "Replay drops these calls; the saving is that of a steady step, which the outliers are not.",
+        "`allocator=0`: replay drops these calls; the saving is that of a steady step, which the outliers are not.",
         "A lower peak, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, shapes that do not change.",
     ),
 )

@@ -50,7 +50,8 @@ _PAGES = (
         "Communication that nothing hides",
         "Transfers run while no rank computes, so the step waits for them.",
         "`exposed_ms` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it.",
-        "Replay makes all transfers take no time: the bound of what any faster link or compression can give.",
+        "`communication=0`: replay makes all transfers take no time, the bound of what any faster link or compression "
+        "can give.",
         "Compression, lower precision, gradient accumulation, smaller buckets that start earlier, a faster link.",
     ),
 )

@@ -41,7 +41,7 @@ _PAGES = (
         "The host limits the step",
         "The GPU finishes its work and waits for the CPU to launch more.",
         "`host_share` is the share of the step in which the CPU works and its GPU has nothing to do.",
-        "Replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or I/O.",
+        "`host=2x`: replay makes CPU work, launches and gaps of up to 1 ms twice as fast; longer gaps are sleeps or I/O.",
         "torch.compile, CUDA graphs, fused optimizers, larger batches, no synchronisation within the step.",
     ),
 )

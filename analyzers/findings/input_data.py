@@ -112,7 +112,7 @@ _PAGES = (
         "loader stops all: the others show it as waiting at the next collective, never as input stall.",
         "`input_stall_ms` is the time per step inside the loader's next(), waiting or making the batch; `batch_ms` "
         "what making one batch takes in a worker (recorded by `esprof record`; Kineto traces do not show workers).",
-        "Replay makes these ranks' batches take no time and runs the whole job again.",
+        "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again.",
         "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "
         "the stalling rank's host and storage with the others' when only some ranks stall.",
     ),

@@ -136,9 +136,9 @@ def _python_line(replayed: Replayed, rank: Rank, name: str) -> dict[str, object]
 
 
 _STRAGGLER_PRICE = (
-    "Replay gives this rank's work the median duration that the same work takes on the other ranks (gaps included, "
-    "input data not) and runs the whole job again. Waiting that others show is not the price: if a backlog hides it, "
-    "fixing the rank gains less than the others wait."
+    "`straggler[work]=fix`: replay gives this rank's work the median duration that the same work takes on the other ranks "
+    "(gaps included, input data not) and runs the whole job again. Waiting that others show is not the price: if a backlog "
+    "hides it, fixing the rank gains less than the others wait."
 )
 _STRAGGLER_EVIDENCE = (
     "`late_ms_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "

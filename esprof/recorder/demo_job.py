@@ -145,6 +145,7 @@ def train(config: Config) -> dict[str, object]:
     step_s = usual_s(lambda: learn(torch.zeros(config.batch, config.context + 1, dtype=torch.long)))
     corpus.latency_s = config.slow_storage[rank] * step_s / config.batch
     for block in gpt.blocks:
+        assert isinstance(block, Block)
         block.rest_s = config.rest[rank] * step_s / config.layers
     waited = Waiting()
     for step, texts in zip(range(config.steps), loader, strict=False):

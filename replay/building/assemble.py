@@ -11,17 +11,17 @@ from esprof.replay.building.lookup import numbered
 from esprof.replay.building.names import spelled
 from esprof.replay.building.part import Part
 from esprof.replay.building.records import edges_of, joined, nodes_of
-from esprof.replay.building.rendezvous import Meetings
+from esprof.replay.building.rendezvous import Rendezvous
 from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import topology
 from esprof.replay.engine.longest_path import residuals
 from esprof.trace.clocks.by_collectives import Clocks
 
 
-def assemble(parts: Sequence[Part], meetings: Meetings, steps: tuple[int, ...], counts: Counter[str]) -> Dfg:
-    """Tie the parts together at their meetings, on the clock of the job. Adds to `counts` what coverage reports."""
-    nodes, edges, lanes, names = _pooled(parts, meetings.clocks)
-    joins, ties = _joins(nodes, meetings.arrival_ns, names)
+def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ...], counts: Counter[str]) -> Dfg:
+    """Tie the parts together at their rendezvous, on the clock of the job. Adds to `counts` what coverage reports."""
+    nodes, edges, lanes, names = _pooled(parts, rendezvous.clocks)
+    joins, ties = _joins(nodes, rendezvous.arrival_ns, names)
     marks = StepMarks(
         steps=steps,
         ranks=tuple(part.rank for part in parts),

@@ -55,20 +55,20 @@ def build_counted(
     number = match(calls)
     if not rules.rendezvous:
         number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
-    meetings = meet(run, calls, number)
+    rendezvous = meet(run, calls, number)
     counts = Counter(
         collectives=int((~calls.is_p2p).sum()),
         p2p=int(calls.is_p2p.sum()),
         # A rank alone has nobody to be matched with.
         collectives_matched=int((~calls.is_p2p & ((number >= 0) | (calls.members == 1))).sum()),
         p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
-        negative_transfers=meetings.early,
+        negative_transfers=rendezvous.early,
     )
-    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, meetings.met))
-    dfg = assemble(parts, meetings, tuple(chosen), counts)
+    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, rendezvous.met))
+    dfg = assemble(parts, rendezvous, tuple(chosen), counts)
     alone = calls.rank[(number < 0) & (calls.members != 1)]
     unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))
-    return Built(dfg, counts, unmatched, meetings.clocks, meetings.transfers)
+    return Built(dfg, counts, unmatched, rendezvous.clocks, rendezvous.transfers)
 
 
 def common_steps(run: Run) -> list[int]:

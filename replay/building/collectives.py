@@ -123,21 +123,21 @@ def match(calls: CollectiveCalls) -> np.ndarray:
     turn, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
     for together in _out_of_step(calls, mine, turn):
         turn[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
-    meeting, found = numbered(pairs(calls.identity[mine], turn))
+    rendezvous, found = numbered(pairs(calls.identity[mine], turn))
     members = np.zeros(len(found), np.int64)
-    members[meeting] = calls.members[mine]
-    whole = np.bincount(meeting, minlength=len(found)) == members
-    matched = whole & _of_one_size(meeting, calls.bytes[mine], len(found))
+    members[rendezvous] = calls.members[mine]
+    whole = np.bincount(rendezvous, minlength=len(found)) == members
+    matched = whole & _of_one_size(rendezvous, calls.bytes[mine], len(found))
     number = np.full(len(calls.rank), -1)
-    number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[meeting]
+    number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[rendezvous]
     return number
 
 
-def _of_one_size(meeting: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
-    """Whether all calls of each of `count` meetings whose size is known move as many bytes."""
+def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
+    """Whether all calls of each of `count` rendezvous whose size is known move as many bytes."""
     least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
-    np.minimum.at(least, meeting[size >= 0], size[size >= 0])
-    np.maximum.at(most, meeting, size)
+    np.minimum.at(least, rendezvous[size >= 0], size[size >= 0])
+    np.maximum.at(most, rendezvous, size)
     agree: np.ndarray = (least == most) | (most < 0)
     return agree
 
@@ -145,9 +145,9 @@ def _of_one_size(meeting: np.ndarray, size: np.ndarray, count: int) -> np.ndarra
 def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, turn: np.ndarray) -> Iterator[np.ndarray]:
     """Places in `mine` of the calls of each identity under which calls of one turn differ in size."""
     identity = calls.identity[mine]
-    meeting, found = numbered(pairs(identity, turn))
-    differ = ~_of_one_size(meeting, calls.bytes[mine], len(found))
-    for one in np.unique(identity[differ[meeting]]).tolist():
+    rendezvous, found = numbered(pairs(identity, turn))
+    differ = ~_of_one_size(rendezvous, calls.bytes[mine], len(found))
+    for one in np.unique(identity[differ[rendezvous]]).tolist():
         yield np.flatnonzero(identity == one)
 
 

@@ -28,7 +28,7 @@ class Met:
 
 
 @dataclass(frozen=True)
-class Meetings:
+class Rendezvous:
     """The matched collectives of a run."""
 
     clocks: Clocks
@@ -42,11 +42,11 @@ class Meetings:
     """Calls that ended before those that they waited for came: a sign of clocks out of step."""
 
 
-def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Meetings:
+def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     """Align the clocks by the collectives at which ranks met, and tell waiting from transfer."""
     at = np.flatnonzero(number >= 0)
-    meeting, both_ways = number[at], (calls.sends & calls.receives)[at]
-    shown = Calls(np.array(run.ranks)[calls.rank[at]], meeting, calls.start_ns[at], calls.end_ns[at])
+    rendezvous, both_ways = number[at], (calls.sends & calls.receives)[at]
+    shown = Calls(np.array(run.ranks)[calls.rank[at]], rendezvous, calls.start_ns[at], calls.end_ns[at])
     ranks = {rank: run.rank(rank) for rank in run.ranks}
     clocks = align_hosts(
         _where(both_ways, shown),
@@ -55,18 +55,18 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Meetings:
     )
     aligned = shown.on(clocks)
     waits, awaited = _roles(calls.sends[at], calls.receives[at], aligned)
-    arrival_ns = _latest(meeting[awaited], aligned.start_ns[awaited])
-    begin = np.where(waits, np.maximum(arrival_ns[meeting], aligned.start_ns), aligned.start_ns)
+    arrival_ns = _latest(rendezvous[awaited], aligned.start_ns[awaited])
+    begin = np.where(waits, np.maximum(arrival_ns[rendezvous], aligned.start_ns), aligned.start_ns)
     transfer_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
     if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
         transfer_ns[both_ways] = found.ns
     # Once one rank has ended it, all have its data; the others may be stopped before they note that.
-    turn = np.argsort(np.argsort(-_latest(meeting, -aligned.end_ns), kind="stable"))[meeting]
+    turn = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
     columns = [_spread(at, number, column) for column in (transfer_ns, turn, waits, awaited)]
     borders = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
     of_ranks = zip(*(np.split(column, borders) for column in (number, *columns, calls.members != 1)), strict=True)
     early = int((aligned.end_ns < begin).sum())
-    return Meetings(clocks, found, [Met(*mine) for mine in of_ranks], arrival_ns, early)
+    return Rendezvous(clocks, found, [Met(*mine) for mine in of_ranks], arrival_ns, early)
 
 
 def _where(mask: np.ndarray, calls: Calls) -> Calls:

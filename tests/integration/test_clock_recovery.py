@@ -121,7 +121,7 @@ def test_the_replayed_step_stays_the_same(name):
 def long_recording(tmp_path_factory):
     """Two workers on this machine, recorded for more than ten seconds."""
     out = tmp_path_factory.mktemp("long") / "run"
-    ended = record(out, torchrun("meetings.py", 110, 0.01), skip=2, warmup=1, steps=104, stack_steps=0)
+    ended = record(out, torchrun("rendezvous.py", 110, 0.01), skip=2, warmup=1, steps=104, stack_steps=0)
     assert ended.code == 0, ended.stderr
     return ended.run
 

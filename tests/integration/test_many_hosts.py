@@ -130,7 +130,7 @@ OTHER_MACHINE = 'hostname "$1" && mount --bind "$2" /proc/sys/kernel/random/boot
 def left(tmp_path_factory):
     """What two launchers, each on its host with a disk of its own, left of one job: the `raw` of each."""
     folder = tmp_path_factory.mktemp("hosts")
-    job = [sys.executable, str(JOBS / "meetings.py"), "130", "0.01"]
+    job = [sys.executable, str(JOBS / "rendezvous.py"), "130", "0.01"]
     try:
         with hosts(cpu=[0.7, 0.7], rate=["1gbit", "1gbit"]) as bed:
             shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}

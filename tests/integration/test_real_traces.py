@@ -6,6 +6,7 @@ The sets and their truths are described in the README beside them; here they are
 import functools
 import gzip
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,6 +29,7 @@ from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
 from esprof.types import NS_PER_MS, NS_PER_S
+from tests.cases.command_line import esprof
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -151,6 +153,19 @@ def test_the_command_answers_as_the_library_does(verb, keys):
     known = as_json(replay_of(name) if verb == "replay" else diagnosis_of(name))
     assert {key: value[key] for key in value if key != "timing_s"} == {k: known[k] for k in known if k != "timing_s"}
     assert result.stderr == ""
+
+
+@every_set
+def test_the_command_of_a_finding_gives_its_price(name):
+    for finding in diagnosis_of(name).findings:
+        assert (finding.command is None) == (finding.id[3] in "89"), "what costs no usual step any time has no price"
+        if finding.command is None:
+            continue
+        done = esprof(*shlex.split(finding.command)[1:], "--json", "--max-error", 1000)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        (scenario,) = told["what_if"]
+        assert told["step_us"] - scenario["predicted_us"] == pytest.approx(finding.saving_us, abs=0.01)
 
 
 # What must hold of any run

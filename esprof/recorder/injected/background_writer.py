@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .fuse import Switch
+from .fuse import Fuse
 
 TICK_S = 0.25
 _PATIENCE_S = 5.0
@@ -20,13 +20,13 @@ class Part(Protocol):
         """The process ends in good order."""
 
 
-class Keeper:
+class BackgroundWriter:
     """Runs `flush` and the parts every tick, in a thread of its own.
 
     A fault of `flush` is kept in `fault` for the training thread, which alone may stop a profiler that it has started.
     """
 
-    def __init__(self, flush: Callable[[], None], parts: Sequence[tuple[Part, Switch]]) -> None:
+    def __init__(self, flush: Callable[[], None], parts: Sequence[tuple[Part, Fuse]]) -> None:
         self.fault: Exception | None = None
         self._flush = flush
         self._parts = parts
@@ -40,8 +40,8 @@ class Keeper:
         """End the thread, close the parts and write the last notes. Raises what writing raises."""
         self._ending.set()
         self._thread.join(_PATIENCE_S)
-        for part, switch in self._parts:
-            switch.run(part.close)
+        for part, fuse in self._parts:
+            fuse.run(part.close)
         if self.fault is not None:
             raise self.fault
         if not self._thread.is_alive():
@@ -49,8 +49,8 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._ending.wait(TICK_S):
-            for part, switch in self._parts:
-                switch.run(part.tick, time.time_ns())
+            for part, fuse in self._parts:
+                fuse.run(part.tick, time.time_ns())
             try:
                 self._flush()
             except Exception as fault:  # noqa: BLE001  of whatever kind, it is the training thread's to answer

@@ -1,6 +1,6 @@
 """Packets between rank 0 and the others: what the time is there, and at which steps windows begin.
 
-A packet is believed if it bears the seal of the job's token, which rank 0 leaves in the job's own store. An answer is
+A packet is believed if it is signed with the job's token, which rank 0 leaves in the job's own store. An answer is
 never larger than its question. Nobody waits: the kernel notes when a packet comes in, so it may be read much later.
 """
 
@@ -21,9 +21,9 @@ from .addresses import loopback, own_addresses
 
 MOST_ORDERS = 4
 
-_SEAL_BYTES = 16
+_SIGNATURE_BYTES = 16
 _FIELDS = 4 + MOST_ORDERS
-"""What it is; the number of the question; when that came in and was answered; and the orders, or the wish."""
+"""What it is; the number of the question; when that came in and was answered; and the orders, or the request."""
 _BODY = struct.Struct(f"!B{_FIELDS - 1}q")
 _ASK, _ANSWER = 1, 2
 
@@ -36,7 +36,7 @@ _MOST_AT_ONCE = 2_000
 _MOST_UNANSWERED = 64
 
 
-class Wish(NamedTuple):
+class Request(NamedTuple):
     """A request for a window: when it was made, by which it is known on all ranks, and for which step, 0 for soon."""
 
     asked_ns: int
@@ -61,29 +61,29 @@ class Server:
         self._addresses = [loopback()] if one_machine else own_addresses()
 
     @property
-    def card(self) -> str:
+    def address(self) -> str:
         """What the others need to know, for the job's store."""
         port = self._socket.getsockname()[1]
-        card = {"token": self._token.hex(), "port": port, "addresses": self._addresses, "machine": machine()}
-        return json.dumps(card)
+        told = {"token": self._token.hex(), "port": port, "addresses": self._addresses, "machine": machine()}
+        return json.dumps(told)
 
-    def answer(self, orders: Sequence[int]) -> list[Wish]:
-        """Answer all who have asked, and return what they wish."""
-        wishes = []
+    def answer(self, orders: Sequence[int]) -> list[Request]:
+        """Answer all who have asked, and return what they request."""
+        requests = []
         for _ in range(_MOST_AT_ONCE):
             packet = _received(self._socket)
             if packet is None:
                 break
-            body = _unsealed(self._token, packet.data)
+            body = _verified(self._token, packet.data)
             if body is None or body[0] != _ASK:
                 continue
-            _, number, _, _, wished_ns, at, *_ = body
-            if wished_ns:
-                wishes.append(Wish(wished_ns, at))
-            reply = _sealed(self._token, _ANSWER, number, packet.came_ns, time.time_ns(), *orders[-MOST_ORDERS:])
+            _, number, _, _, requested_ns, at, *_ = body
+            if requested_ns:
+                requests.append(Request(requested_ns, at))
+            reply = _signed(self._token, _ANSWER, number, packet.came_ns, time.time_ns(), *orders[-MOST_ORDERS:])
             with suppress(OSError):  # It is gone, or cannot be reached: it will ask again.
                 self._socket.sendto(reply, packet.sender)
-        return wishes
+        return requests
 
     def close(self) -> None:
         self._socket.close()
@@ -92,24 +92,24 @@ class Server:
 class Client:
     """The end of another rank."""
 
-    def __init__(self, card: str) -> None:
-        """`card` is rank 0's. Raises ValueError where it makes no sense."""
-        told = json.loads(card)
+    def __init__(self, address: str) -> None:
+        """`address` is rank 0's. Raises ValueError where it makes no sense."""
+        told = json.loads(address)
         self.is_same_machine: bool = told["machine"] == machine()
         self._token = bytes.fromhex(told["token"])
         self._socket = _socket("")
         local = [loopback()] if self.is_same_machine else []
-        self._ways = [(address, int(told["port"])) for address in dict.fromkeys([*local, *told["addresses"]])]
+        self._ways = [(host, int(told["port"])) for host in dict.fromkeys([*local, *told["addresses"]])]
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Question] = {}
         self.was_answered = False
 
-    def ask(self, wish: Wish | None) -> None:
+    def ask(self, request: Request | None) -> None:
         """Ask in every way that may lead to rank 0, or, once one has, in that way."""
         self._socket.check()
         for way in self._ways:
             number = next(self._numbers)
-            packet = _sealed(self._token, _ASK, number, 0, 0, *(wish or ()))
+            packet = _signed(self._token, _ASK, number, 0, 0, *(request or ()))
             self._asked[number] = _Question(way, time.time_ns())
             with suppress(OSError):  # No way leads there from here.
                 self._socket.sendto(packet, _as_seen_by(self._socket, way))
@@ -120,7 +120,7 @@ class Client:
         """What the answers since tell: readings of the clock, and the steps at which windows begin."""
         readings, orders = [], []
         while (packet := _received(self._socket)) is not None:
-            body = _unsealed(self._token, packet.data)
+            body = _verified(self._token, packet.data)
             if body is None or body[0] != _ANSWER or body[1] not in self._asked:
                 continue
             _, number, came_ns, answered_ns, *orders = body
@@ -196,7 +196,7 @@ def _as_seen_by(end: socket.socket, way: tuple[str, int]) -> tuple[str, int]:
 def _received(end: _Socket) -> _Packet | None:
     end.check()
     try:
-        data, notes, _, sender = end.recvmsg(_SEAL_BYTES + _BODY.size + 1, socket.CMSG_SPACE(_TIMESPEC.size))
+        data, notes, _, sender = end.recvmsg(_SIGNATURE_BYTES + _BODY.size + 1, socket.CMSG_SPACE(_TIMESPEC.size))
     except OSError:  # Nothing is there; or, of an earlier packet, that nobody took it.
         return None
     for level, kind, value in notes:
@@ -206,19 +206,19 @@ def _received(end: _Socket) -> _Packet | None:
     return _Packet(data, sender, time.time_ns())
 
 
-def _sealed(token: bytes, *body: int) -> bytes:
+def _signed(token: bytes, *body: int) -> bytes:
     """`body`, filled up with zeros: all packets are of one size."""
     packed = _BODY.pack(*body, *[0] * (_FIELDS - len(body)))
-    return _seal(token, packed) + packed
+    return _signature(token, packed) + packed
 
 
-def _unsealed(token: bytes, data: bytes) -> tuple[int, ...] | None:
+def _verified(token: bytes, data: bytes) -> tuple[int, ...] | None:
     """The body of a packet; None where it is no packet of this job."""
-    seal, packed = data[:_SEAL_BYTES], data[_SEAL_BYTES:]
-    if len(packed) != _BODY.size or not hmac.compare_digest(seal, _seal(token, packed)):
+    signature, packed = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
+    if len(packed) != _BODY.size or not hmac.compare_digest(signature, _signature(token, packed)):
         return None
     return _BODY.unpack(packed)
 
 
-def _seal(token: bytes, packed: bytes) -> bytes:
-    return hmac.digest(token, packed, "sha256")[:_SEAL_BYTES]
+def _signature(token: bytes, packed: bytes) -> bytes:
+    return hmac.digest(token, packed, "sha256")[:_SIGNATURE_BYTES]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ..shared.settings import Settings
 from .addresses import is_one_machine
 from .background_writer import Part
-from .channel import MOST_ORDERS, Client, Reading, Server, Wish
+from .channel import MOST_ORDERS, Client, Reading, Request, Server
 from .log import Log
 from .orders import OrderBox, step_ahead
 from .readings import ClockNotes, note_clock
@@ -26,8 +26,8 @@ _ASKS_A_SECOND = 200
 _PATIENCE_NS = 30 * _NS
 
 
-class Steward:
-    """The keeper's part that talks to the other ranks: as their leader, as a follower, or, without them, alone."""
+class Coordinator:
+    """The background writer's part that talks to the other ranks: as their leader, as a follower, or alone without them."""
 
     def __init__(self, raw: str, state: State, log: Log, schedule: Schedule, settings: Settings) -> None:
         self._raw = raw
@@ -70,16 +70,16 @@ class Leader:
         self._every_ns = round(settings.every_s * _NS)
         by_time = settings.windows and not settings.by_steps
         self._next_ns = now_ns + round(settings.skip_s * _NS) if by_time else None
-        self._waiting: list[Wish] = []
+        self._waiting: list[Request] = []
         self._known: set[int] = set()
         self._orders: list[int] = []
 
     def tick(self, now_ns: int) -> None:
         if self._server is not None:
             self._take(self._server.answer(self._orders))
-        self._take(self._box.new_wishes())
+        self._take(self._box.new_requests())
         if self._next_ns is not None and now_ns >= self._next_ns:
-            self._waiting.append(Wish(now_ns, 0))
+            self._waiting.append(Request(now_ns, 0))
             self._next_ns = now_ns + self._every_ns if self._every_ns else None
         self._order()
 
@@ -87,22 +87,22 @@ class Leader:
         if self._server is not None:
             self._server.close()
 
-    def _take(self, wishes: list[Wish]) -> None:
-        """Take up what is new: the same wish comes again and again, and from several ranks."""
-        for wish in wishes:
-            if wish.asked_ns not in self._known:
-                self._known.add(wish.asked_ns)
-                self._waiting.append(wish)
+    def _take(self, requests: list[Request]) -> None:
+        """Take up what is new: the same request comes again and again, and from several ranks."""
+        for request in requests:
+            if request.asked_ns not in self._known:
+                self._known.add(request.asked_ns)
+                self._waiting.append(request)
 
     def _order(self) -> None:
-        """Order what is wished for. A window that is planned already, so that another would overlap it, serves as well."""
+        """Order what is asked for. A window that is planned already, so that another would overlap it, serves as well."""
         if not self._waiting:
             return
         soonest = step_ahead(self._state, 1 + 2 * interval_s(self._state.world_size))
         if soonest is None:
             return
-        for wish in self._waiting:
-            at = max(soonest, wish.at)
+        for request in self._waiting:
+            at = max(soonest, request.at)
             if self._schedule.order(at):
                 self._orders = [*self._orders[1 - MOST_ORDERS :], at]
         self._waiting.clear()
@@ -119,7 +119,7 @@ class Follower:
         self._client: Client | None = None
         self._clock = ClockNotes(log)
         self._box: OrderBox | None = None
-        self._wish: Wish | None = None
+        self._request: Request | None = None
         self._heard: set[int] = set()
         self._in_window = False
         self._given_up = False
@@ -145,15 +145,15 @@ class Follower:
             self._client.close()
 
     def _search(self, now_ns: int) -> None:
-        """Look whether rank 0 has left its card in the job's store."""
+        """Look whether rank 0 has left its address in the job's store."""
         try:
-            card = _card_in_store()
+            address = _address_in_store()
         except (RuntimeError, ValueError):
             # A store that is gone has gone with rank 0's process; a group that is gone, with the training.
             self._given_up = True
             return
-        if card is not None:
-            self._client = Client(card)
+        if address is not None:
+            self._client = Client(address)
             self._since_ns = now_ns
             if self._client.is_same_machine:
                 self._clock.is_rank_0s(now_ns)
@@ -166,8 +166,8 @@ class Follower:
 
     def _ask(self, client: Client, now_ns: int) -> None:
         if self._box is not None:
-            self._wish = next(reversed(self._box.new_wishes()), self._wish)
-        client.ask(self._wish)
+            self._request = next(reversed(self._box.new_requests()), self._request)
+        client.ask(self._request)
         self._next_ns = now_ns if self._clock.is_new else now_ns + self._interval_ns
         if not client.was_answered:
             self._lose_patience(now_ns, "does not answer: UDP may be blocked between the hosts")
@@ -202,20 +202,20 @@ def interval_s(world_size: int) -> float:
 
 
 def _open_server(log: Log) -> Server | None:
-    """A server whose card is in the job's store; None where there is no store, or no network."""
+    """A server whose address is in the job's store; None where there is no store, or no network."""
     try:
         store = dist.distributed_c10d._get_default_store()
         if store is None:
             return None
         server = Server(one_machine=is_one_machine())
-        store.set(_KEY, server.card)
+        store.set(_KEY, server.address)
         return server
     except (OSError, RuntimeError, ValueError) as fault:
         log.note("fault", message=f"windows on demand, and clocks, on rank 0 only: {fault}")
         return None
 
 
-def _card_in_store() -> str | None:
-    """Rank 0's card, if it is there: nobody waits for it. The store is not kept: it must go when the job lets go of it."""
+def _address_in_store() -> str | None:
+    """Rank 0's address, if it is there; nobody waits. The store is not kept: it must go when the job lets go of it."""
     store = dist.distributed_c10d._get_default_store()
     return str(store.get(_KEY), "ascii") if store is not None and store.check([_KEY]) else None

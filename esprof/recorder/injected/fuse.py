@@ -13,7 +13,7 @@ from .log import Log
 T = TypeVar("T")
 
 
-class Switch:
+class Fuse:
     """On until the first fault in work that it was asked to run.
 
     `what` names that work to people; `release` lets go of what the work may hold when it ends so.
@@ -26,7 +26,7 @@ class Switch:
         self._release = release
 
     def run(self, work: Callable[..., T], *arguments: object) -> T | None:
-        """`work(*arguments)`, or None once the switch is off."""
+        """`work(*arguments)`, or None once the fuse has blown."""
         if not self.on:
             return None
         try:

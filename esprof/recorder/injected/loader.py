@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from ..shared import identity
 from ..shared.environment import LOADER_OF, changed, with_hook
 from .batch import size
-from .fuse import Switch
+from .fuse import Fuse
 from .log import Log, encode
 from .rolling import RollingFile
 
@@ -28,12 +28,12 @@ class LoaderProbe:
     knows neither number: it notes its process id and counts its fetchers, of which each epoch has one.
     """
 
-    def __init__(self, raw: str, hook: str, log: Log, switch: Switch, limit: int) -> None:
+    def __init__(self, raw: str, hook: str, log: Log, fuse: Fuse, limit: int) -> None:
         """`limit` bounds the bytes on disk of all of the rank's workers together."""
         self._raw = raw
         self._hook = hook
         self._log = log
-        self._switch = switch
+        self._fuse = fuse
         self._limit = limit
         self._iterators = 0
         self._owner = ""
@@ -54,11 +54,11 @@ class LoaderProbe:
 
     def note_stage(self, row: tuple[str, int, int]) -> None:
         """Note what the job itself marked, in a rank or in a worker: (name, start, end), in ns."""
-        self._switch.run(self._note_stage, row)
+        self._fuse.run(self._note_stage, row)
 
     def stop(self) -> None:
         """Note nothing more."""
-        self._switch.on = False
+        self._fuse.on = False
 
     def _install_fetch(self) -> None:
         _wrap(_BaseDatasetFetcher, "__init__", self._on_fetcher)
@@ -73,13 +73,13 @@ class LoaderProbe:
     def _on_reset(self, original: Callable[..., None], iterator: Any, loader: Any, first_iter: bool = False) -> None:
         original(iterator, loader, first_iter)
         if not first_iter:
-            self._switch.run(_next_epoch, iterator)
+            self._fuse.run(_next_epoch, iterator)
 
     def _on_workers(self, original: Callable[..., None], iterator: Any, loader: Any, *arguments: Any) -> None:
         start_ns = time.time_ns()
-        with self._switch.run(self._reach_workers, loader) or nullcontext():
+        with self._fuse.run(self._reach_workers, loader) or nullcontext():
             original(iterator, loader, *arguments)
-        self._switch.run(self._note_workers, iterator, start_ns)
+        self._fuse.run(self._note_workers, iterator, start_ns)
 
     def _reach_workers(self, loader: Any) -> AbstractContextManager[None]:
         """See to it that the workers find the recorder: forked ones have it, others find it by the environment."""
@@ -96,10 +96,10 @@ class LoaderProbe:
         _make_room(self._raw, f"fetch.{self._owner}.", self._limit)
 
     def _on_next(self, original: Callable[..., Any], iterator: Any) -> Any:
-        tasks = self._switch.run(_tasks, iterator)
+        tasks = self._fuse.run(_tasks, iterator)
         start_ns = time.time_ns()
         batch = original(iterator)
-        self._switch.run(self._note_next, iterator, batch, tasks, start_ns, time.time_ns())
+        self._fuse.run(self._note_next, iterator, batch, tasks, start_ns, time.time_ns())
         return batch
 
     def _note_next(self, iterator: Any, batch: Any, tasks: "_Tasks", start_ns: int, end_ns: int) -> None:
@@ -124,17 +124,17 @@ class LoaderProbe:
     def _on_fetcher(self, original: Callable[..., None], fetcher: Any, *arguments: Any) -> None:
         original(fetcher, *arguments)
         if get_worker_info() is not None:
-            fetcher._esprof_epoch = self._switch.run(lambda: self._worker_log().next_epoch())
+            fetcher._esprof_epoch = self._fuse.run(lambda: self._worker_log().next_epoch())
 
     def _on_fetch(self, original: Callable[..., Any], fetcher: Any, index: Any) -> Any:
         if get_worker_info() is None:
             return original(fetcher, index)
         start_ns = time.time_ns()
         batch = original(fetcher, index)
-        samples = self._switch.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
+        samples = self._fuse.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
         # The batch's number is known to the caller of `fetch` alone: the worker's loop, two frames up from here.
         number = sys._getframe(2).f_locals.get("idx")
-        self._switch.run(self._note_fetch, fetcher, samples, number, start_ns, time.time_ns())
+        self._fuse.run(self._note_fetch, fetcher, samples, number, start_ns, time.time_ns())
         return batch
 
     def _note_fetch(self, fetcher: Any, samples: int | None, number: int | None, start_ns: int, end_ns: int) -> None:

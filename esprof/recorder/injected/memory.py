@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .fuse import Switch
+from .fuse import Fuse
 from .log import Log
 from .state import State
 
@@ -40,7 +40,7 @@ class MemoryProbe:
         self._state = state
         self._log = log
         self._statistics = statistics
-        self._switch = Switch("sampling of memory", log)
+        self._fuse = Fuse("sampling of memory", log)
         self._due_ns = 0
         self._in_sampled_step = False
         self._has_backward = False
@@ -55,11 +55,11 @@ class MemoryProbe:
             if not self._in_sampled_step or threading.get_ident() != self._state.thread:
                 original(*arguments, **options)
                 return
-            self._switch.run(self._begin_backward)
+            self._fuse.run(self._begin_backward)
             try:
                 original(*arguments, **options)
             finally:
-                self._switch.run(self._end_backward)
+                self._fuse.run(self._end_backward)
 
         hide_from_dynamo(backward)
         torch.autograd.backward = backward
@@ -68,7 +68,7 @@ class MemoryProbe:
         """A step has ended. For the training thread alone."""
         now_ns = time.monotonic_ns()
         if self._in_sampled_step or now_ns >= self._due_ns:
-            self._switch.run(self._end_step, now_ns)
+            self._fuse.run(self._end_step, now_ns)
 
     def _end_step(self, now_ns: int) -> None:
         if self._resident is None:

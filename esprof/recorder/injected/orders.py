@@ -7,7 +7,7 @@ from contextlib import suppress
 from statistics import median
 from typing import NamedTuple
 
-from .channel import Wish
+from .channel import Request
 from .state import State
 
 FEWEST_STEPS = 3
@@ -24,12 +24,12 @@ class Order(NamedTuple):
     content: dict[str, object]
 
     @property
-    def wish(self) -> Wish | None:
+    def request(self) -> Request | None:
         """The window that is asked for, if one is."""
         if "at" not in self.content:
             return None
         at = self.content["at"]
-        return Wish(self.asked_ns, at if isinstance(at, int) else 0)
+        return Request(self.asked_ns, at if isinstance(at, int) else 0)
 
 
 class OrderBox:
@@ -50,9 +50,9 @@ class OrderBox:
                     orders += self._order(name, int(stem))
         return orders
 
-    def new_wishes(self) -> list[Wish]:
+    def new_requests(self) -> list[Request]:
         """The new ones that are for windows."""
-        return [wish for order in self.new() if (wish := order.wish) is not None]
+        return [request for order in self.new() if (request := order.request) is not None]
 
     def _order(self, name: str, asked_ns: int) -> list[Order]:
         with suppress(OSError, ValueError), open(os.path.join(self._folder, name)) as file:

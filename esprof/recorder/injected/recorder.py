@@ -17,10 +17,10 @@ from ..shared import identity
 from ..shared.files import touch
 from ..shared.settings import Settings
 from . import backward
-from .background_writer import Keeper
-from .coordinator import Steward
+from .background_writer import BackgroundWriter
+from .coordinator import Coordinator
 from .flight import FlightWatch
-from .fuse import Switch
+from .fuse import Fuse
 from .log import Log
 from .memory import MemoryProbe
 from .schedule import Schedule
@@ -49,8 +49,8 @@ class Recorder:
         self._schedule = Schedule(settings)
         self._windows = Windows(raw, settings, self._schedule, self.state, log)
         self._memory = MemoryProbe(self.state, log)
-        self._switch = Switch("recording", log, self._windows.drop)
-        self._keeper: Keeper | None = None
+        self._fuse = Fuse("recording", log, self._windows.drop)
+        self._background_writer: BackgroundWriter | None = None
         self._pacer: weakref.ref[Optimizer] | None = None
         self._without_pacer = 0
         self._paced_by_job = False
@@ -60,23 +60,23 @@ class Recorder:
 
     def install(self) -> None:
         def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
-            self._switch.run(self._on_optimizer_step, optimizer)
+            self._fuse.run(self._on_optimizer_step, optimizer)
 
         # A compiled training step must not try to trace the hook: this mark makes dynamo call it as it is.
         after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
         register_optimizer_step_post_hook(after_step)
-        self._windows.watch_foreign_profilers(self._switch)
+        self._windows.watch_foreign_profilers(self._fuse)
         self._memory.install()
-        os.register_at_fork(after_in_child=lambda: self._switch.run(self._let_go_in_child))
+        os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
 
     def step(self) -> None:
         """A step ends here, says the job itself; from its first call on the optimizers no longer count."""
         self._paced_by_job = True
-        self._switch.run(self._end_step, time.time_ns())
+        self._fuse.run(self._end_step, time.time_ns())
 
     def finish(self) -> None:
         """Close what is open: the job ends, by itself or by an exception. A second call does nothing."""
-        self._switch.run(self._finish)
+        self._fuse.run(self._finish)
 
     @property
     def in_timed_window(self) -> bool:
@@ -99,15 +99,15 @@ class Recorder:
 
     def _end_step(self, now: int) -> None:
         if backward.is_running():  # An optimizer that steps as its gradients come.
-            self._after_backward.do(lambda: self._switch.run(self._end_step, time.time_ns()))
+            self._after_backward.do(lambda: self._fuse.run(self._end_step, time.time_ns()))
             return
         state = self.state
         if self._finished or (state.step == 0 and not self._become_rank()):
             return
         if not self._log.mine:
             return
-        if self._keeper is not None and self._keeper.fault is not None:
-            raise self._keeper.fault
+        if self._background_writer is not None and self._background_writer.fault is not None:
+            raise self._background_writer.fault
         if state.step > 0:
             self._note_step(now)
         state.thread = threading.get_ident()
@@ -138,10 +138,10 @@ class Recorder:
         except FileExistsError:
             # Another process of the job is this rank already: an earlier life of it, or a second training.
             touch(os.path.join(self._raw, f"again-{state.rank:05d}.{name}"))
-            self._switch.on = False
+            self._fuse.on = False
             return False
         self._note_identity(name)
-        self._start_keeper()
+        self._start_background_writer()
         # A process that multiprocessing forked runs no exit handlers but those of multiprocessing.
         multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
         atexit.register(self.finish)
@@ -160,14 +160,14 @@ class Recorder:
             versions=identity.versions(),
         )
 
-    def _start_keeper(self) -> None:
+    def _start_background_writer(self) -> None:
         raw, state, log, settings = self._raw, self.state, self._log, self._settings
-        steward_switch, flight_switch = Switch("exchange with other ranks", log), Switch("watch for hangs", log)
-        steward = steward_switch.run(lambda: Steward(raw, state, log, self._schedule, settings))
-        flight = flight_switch.run(lambda: FlightWatch(raw, state, log, settings))
-        parts = [(part, switch) for part, switch in ((steward, steward_switch), (flight, flight_switch)) if part]
-        self._keeper = Keeper(log.flush, parts)
-        self._keeper.start()
+        coordinator_fuse, flight_fuse = Fuse("exchange with other ranks", log), Fuse("watch for hangs", log)
+        coordinator = coordinator_fuse.run(lambda: Coordinator(raw, state, log, self._schedule, settings))
+        flight = flight_fuse.run(lambda: FlightWatch(raw, state, log, settings))
+        parts = [(part, fuse) for part, fuse in ((coordinator, coordinator_fuse), (flight, flight_fuse)) if part]
+        self._background_writer = BackgroundWriter(log.flush, parts)
+        self._background_writer.start()
 
     def _let_go_in_child(self) -> None:
         self._windows.let_go_in_child()
@@ -183,8 +183,8 @@ class Recorder:
             self._windows.close()
             peak, of = identity.peak_memory()
             self._log.note("memory", peak=peak, of=of)
-            if self._keeper is not None:
-                self._keeper.stop()
+            if self._background_writer is not None:
+                self._background_writer.stop()
             self._log.note("end", step=self.state.step)
             self._log.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ..shared.environment import LOADER_OF
 from ..shared.files import touch
 from ..shared.settings import Settings
-from .fuse import Switch
+from .fuse import Fuse
 from .loader import LoaderProbe
 from .log import Log
 from .recorder import Recorder
@@ -34,7 +34,7 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     global _current
     log = Log()
     settings = Settings.read(raw)
-    probe = LoaderProbe(raw, hook, log, Switch("recording of DataLoaders", log), settings.max_log)
+    probe = LoaderProbe(raw, hook, log, Fuse("recording of DataLoaders", log), settings.max_log)
     owner = os.environ.pop(LOADER_OF, None)
     if owner is not None:
         leave_environment()

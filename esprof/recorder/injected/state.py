@@ -1,4 +1,4 @@
-"""Where the training thread is: written by it, read by the keeper."""
+"""Where the training thread is: written by it, read by the background writer."""
 
 from collections import deque
 

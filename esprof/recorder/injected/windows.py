@@ -13,7 +13,7 @@ from ..shared.files import write_new
 from ..shared.settings import Settings
 from . import calls
 from .forked import leave_without_kineto
-from .fuse import Switch
+from .fuse import Fuse
 from .log import Log
 from .schedule import Schedule
 from .state import State
@@ -64,9 +64,9 @@ class Windows:
     def is_timing(self) -> bool:
         return self._open is not None and self._open.phase == "timed"
 
-    def watch_foreign_profilers(self, switch: Switch) -> None:
+    def watch_foreign_profilers(self, fuse: Fuse) -> None:
         """From now on notice when the job itself begins to profile, and when it ends."""
-        watch_profilers(lambda: switch.run(self._yield_to_job), lambda: switch.run(self._take_back))
+        watch_profilers(lambda: fuse.run(self._yield_to_job), lambda: fuse.run(self._take_back))
 
     def begin_step(self, step: int) -> None:
         """Do what the border before `step` calls for."""

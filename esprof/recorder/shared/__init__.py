@@ -1,1 +1,1 @@
-"""What the job's processes and the launcher share: it imports the standard library and torch alone, by relative imports."""
+"""What the job's processes and the launcher both need: like `injected`, of the standard library and torch alone."""

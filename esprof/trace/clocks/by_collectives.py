@@ -181,10 +181,11 @@ def _doubt(calls: Calls, ranks_of: Mapping[str, list[Rank]], found: Fit, errors_
     """By how much the fit may be wrong of each host's clock against its reference: less than that moves no clock."""
     shared = calls.shortest_ns[calls.shared]
     apart_ns = float(np.median(shared)) if len(shared) else 0.0
-    known = [[errors_ns.get(rank) for rank in ranks] for ranks in ranks_of.values()]
-    # NaN: nothing is known of the host's clock but what its collectives tell.
-    error = np.array([np.nan if None in errors else max(errors) for errors in known], np.float64)
-    return np.fmax(SKEW_NS, error + error[found.reference] + apart_ns)
+    # None becomes NaN: nothing is known of that host's clock but what its collectives tell.
+    known = [np.array([errors_ns.get(rank) for rank in ranks], np.float64) for ranks in ranks_of.values()]
+    error = np.array([errors.max() for errors in known])
+    doubt: Floats = np.fmax(SKEW_NS, error + error[found.reference] + apart_ns)
+    return doubt
 
 
 def transfers(calls: Calls) -> Transfers:

@@ -17,7 +17,7 @@ import msgspec
 from esprof.types import Bytes, Ns, Rank
 
 Reason = Literal["hang", "slow", "asked", "error"]
-"""Why a snapshot was taken: a step may hang, a step is slow, the launcher wished it, an exception ends the process."""
+"""Why a snapshot was taken: a step may hang, a step is slow, the launcher asked for it, an exception ends the process."""
 
 _LIBRARY = re.compile(
     r"^<frozen |(^|/)(site-packages|dist-packages|lib/python\d[.\d]*|esprof/recorder/(injected|shared|hook))/"

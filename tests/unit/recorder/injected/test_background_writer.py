@@ -4,15 +4,15 @@ import threading
 
 import pytest
 
-from esprof.recorder.injected import background_writer as keeper_module
-from esprof.recorder.injected.background_writer import Keeper
-from esprof.recorder.injected.fuse import Switch
+from esprof.recorder.injected import background_writer
+from esprof.recorder.injected.background_writer import BackgroundWriter
+from esprof.recorder.injected.fuse import Fuse
 from esprof.recorder.injected.log import Log
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(keeper_module, "TICK_S", 0.001)
+    monkeypatch.setattr(background_writer, "TICK_S", 0.001)
 
 
 class Part:
@@ -36,10 +36,10 @@ class Part:
 
 def test_parts_come_round_until_the_end_and_notes_are_written_last(tmp_path):
     part, order = Part(), []
-    keeper = Keeper(lambda: order.append(part.closed), [(part, Switch("x", Log()))])
-    keeper.start()
+    writer = BackgroundWriter(lambda: order.append(part.closed), [(part, Fuse("x", Log()))])
+    writer.start()
     assert part.enough.wait(10)
-    keeper.stop()
+    writer.stop()
     ticks = part.ticks
     assert order[-1] == part.closed == 1
     assert order[0] == 0
@@ -48,13 +48,13 @@ def test_parts_come_round_until_the_end_and_notes_are_written_last(tmp_path):
 
 def test_a_fault_ends_its_part_alone_and_is_said_once(capsys):
     broken, sound = Part(fails_at=2), Part()
-    keeper = Keeper(lambda: None, [(broken, Switch("the broken part", Log())), (sound, Switch("x", Log()))])
-    keeper.start()
+    writer = BackgroundWriter(lambda: None, [(broken, Fuse("the broken part", Log())), (sound, Fuse("x", Log()))])
+    writer.start()
     assert sound.enough.wait(10)
-    keeper.stop()
+    writer.stop()
     assert broken.ticks == 2
     assert (broken.closed, sound.closed) == (0, 1)
-    assert keeper.fault is None
+    assert writer.fault is None
     talk = capsys.readouterr().err
     assert talk.count("the broken part ends") == 1
     assert "planted" in talk
@@ -64,9 +64,9 @@ def test_a_fault_of_writing_waits_for_the_training_thread():
     def flush():
         raise OSError("disk full")
 
-    keeper = Keeper(flush, [])
-    keeper.start()
-    keeper._thread.join(10)
-    assert str(keeper.fault) == "disk full"
+    writer = BackgroundWriter(flush, [])
+    writer.start()
+    writer._thread.join(10)
+    assert str(writer.fault) == "disk full"
     with pytest.raises(OSError, match="disk full"):
-        keeper.stop()
+        writer.stop()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from esprof.recorder.injected import coordinator
-from esprof.recorder.injected.channel import Client, Reading, Server, Wish
+from esprof.recorder.injected.channel import Client, Reading, Request, Server
 from esprof.recorder.injected.coordinator import Follower, Leader, interval_s
 from esprof.recorder.injected.log import Log
 from esprof.recorder.injected.readings import ClockNotes
@@ -31,7 +31,7 @@ def server():
 
 @pytest.fixture
 def client(server):
-    with closing(Client(server.card)) as made:
+    with closing(Client(server.address)) as made:
         yield made
 
 
@@ -80,15 +80,15 @@ def exchange(leader, follower, seconds, now_ns=NOW):
 
 @pytest.fixture
 def published(monkeypatch, server):
-    """Rank 0's card is in the job's store."""
-    monkeypatch.setattr(coordinator, "_card_in_store", lambda: server.card)
+    """Rank 0's address is in the job's store."""
+    monkeypatch.setattr(coordinator, "_address_in_store", lambda: server.address)
 
 
 @pytest.fixture
 def elsewhere(monkeypatch, server):
     """The same, and rank 0 is on another machine."""
-    card = json.dumps(json.loads(server.card) | {"machine": "another"})
-    monkeypatch.setattr(coordinator, "_card_in_store", lambda: card)
+    address = json.dumps(json.loads(server.address) | {"machine": "another"})
+    monkeypatch.setattr(coordinator, "_address_in_store", lambda: address)
 
 
 def test_a_reading_is_as_right_as_it_says_however_late_both_look(server, client):
@@ -103,18 +103,18 @@ def test_a_reading_is_as_right_as_it_says_however_late_both_look(server, client)
     assert client.hear() == ([], [])
 
 
-def test_orders_and_wishes_go_along(server, client):
-    client.ask(Wish(NOW, 0))
-    client.ask(Wish(NOW + 1, 70))
-    assert server.answer([10, 20, 30, 40, 50]) == [Wish(NOW, 0), Wish(NOW + 1, 70)]
+def test_orders_and_requests_go_along(server, client):
+    client.ask(Request(NOW, 0))
+    client.ask(Request(NOW + 1, 70))
+    assert server.answer([10, 20, 30, 40, 50]) == [Request(NOW, 0), Request(NOW + 1, 70)]
     assert client.hear()[1] == [20, 30, 40, 50]
 
 
 def test_other_hosts_find_rank_0_by_the_address_that_leads_to_it():
     with closing(Server(one_machine=False)) as server:
-        card = json.loads(server.card)
-        assert card["addresses"]
-        elsewhere = card | {"machine": "another", "addresses": ["127.0.0.9", *card["addresses"]]}
+        address = json.loads(server.address)
+        assert address["addresses"]
+        elsewhere = address | {"machine": "another", "addresses": ["127.0.0.9", *address["addresses"]]}
         with closing(Client(json.dumps(elsewhere))) as client:
             client.ask(None)
             server.answer([])
@@ -126,30 +126,30 @@ def test_other_hosts_find_rank_0_by_the_address_that_leads_to_it():
 
 
 def test_strangers_get_no_answer(server):
-    card = json.loads(server.card)
-    with closing(Client(json.dumps(card | {"token": "00" * 16}))) as stranger:
-        stranger.ask(Wish(NOW, 1))
+    address = json.loads(server.address)
+    with closing(Client(json.dumps(address | {"token": "00" * 16}))) as stranger:
+        stranger.ask(Request(NOW, 1))
         assert server.answer([7]) == []
         assert stranger.hear() == ([], [])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
         plain.bind(("127.0.0.1", 0))
         plain.setblocking(False)
         for size in (0, 1, 80, 200, 1400):
-            plain.sendto(b"\0" * size, ("127.0.0.1", card["port"]))
+            plain.sendto(b"\0" * size, ("127.0.0.1", address["port"]))
         assert server.answer([7]) == []
         with pytest.raises(BlockingIOError):
             plain.recv(2000)
 
 
 def test_an_answer_is_as_large_as_its_question_and_counts_once(server):
-    card = json.loads(server.card)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire, closing(Client(server.card)) as client:
+    address = json.loads(server.address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire, closing(Client(server.address)) as client:
         wire.bind(("127.0.0.1", 0))
         wire.settimeout(10)
         client._ways = [wire.getsockname()]
         client.ask(None)
         question, asker = wire.recvfrom(2000)
-        wire.sendto(question, ("127.0.0.1", card["port"]))
+        wire.sendto(question, ("127.0.0.1", address["port"]))
         server.answer([7])
         answer = wire.recv(2000)
         assert len(answer) == len(question)
@@ -301,15 +301,15 @@ def test_a_rank_whom_nobody_answers_gives_up_and_says_so(tmp_path, monkeypatch, 
     [fault] = deaf.noted("fault")
     assert "UDP" in fault["message"]
     asked = []
-    monkeypatch.setattr(Client, "ask", lambda self, wish: asked.append(wish))
+    monkeypatch.setattr(Client, "ask", lambda self, request: asked.append(request))
     follower.tick(NOW + 200 * NS_PER_S)
     follower.close()
     assert asked == []
 
 
-def test_a_rank_that_finds_no_card_stops_looking(tmp_path, monkeypatch):
+def test_a_rank_that_finds_no_address_stops_looking(tmp_path, monkeypatch):
     looked = []
-    monkeypatch.setattr(coordinator, "_card_in_store", lambda: looked.append(1))
+    monkeypatch.setattr(coordinator, "_address_in_store", lambda: looked.append(1))
     alone = Rank(tmp_path / "raw", 1)
     follower = alone.follower()
     for tick in range(400):
@@ -325,7 +325,7 @@ def test_a_store_that_has_gone_is_left_alone(tmp_path, monkeypatch):
         looked.append(1)
         raise RuntimeError("Broken pipe")
 
-    monkeypatch.setattr(coordinator, "_card_in_store", gone)
+    monkeypatch.setattr(coordinator, "_address_in_store", gone)
     alone = Rank(tmp_path / "raw", 1)
     follower = alone.follower()
     for second in range(40):

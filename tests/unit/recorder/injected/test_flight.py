@@ -159,9 +159,9 @@ def test_a_snapshot_holds_the_stack_of_each_thread_and_says_which_one_trains(raw
     other.start()
     try:
         rank = Rank(raw, steps=0)
-        keeper = threading.Thread(target=rank.look, args=(6,))
-        keeper.start()
-        keeper.join()
+        writer = threading.Thread(target=rank.look, args=(6,))
+        writer.start()
+        writer.join()
     finally:
         release.set()
         other.join()
@@ -170,7 +170,7 @@ def test_a_snapshot_holds_the_stack_of_each_thread_and_says_which_one_trains(raw
     assert taken.place.function == test_a_snapshot_holds_the_stack_of_each_thread_and_says_which_one_trains.__name__
     reader = next(thread for thread in taken.threads if thread.name == "reader")
     assert [frame.function for frame in reader.frames][:2] == ["wait", "wait"]
-    assert keeper.name not in {thread.name for thread in taken.threads}
+    assert writer.name not in {thread.name for thread in taken.threads}
 
 
 def test_the_launcher_may_ask_for_a_snapshot_and_other_orders_are_not_ours(raw):

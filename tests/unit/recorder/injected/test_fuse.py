@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from esprof.recorder.injected.fuse import Switch
+from esprof.recorder.injected.fuse import Fuse
 from esprof.recorder.injected.log import Log
 
 
@@ -23,13 +23,13 @@ def alarm():
 
 
 def test_what_the_jobs_signal_handler_raises_in_our_midst_reaches_the_job(alarm):
-    switch = Switch("recording", Log())
+    fuse = Fuse("recording", Log())
     with pytest.raises(TooLong):
-        switch.run(signal.raise_signal, signal.SIGALRM)
-    assert not switch.on
+        fuse.run(signal.raise_signal, signal.SIGALRM)
+    assert not fuse.on
 
 
 def test_a_fault_of_ours_does_not(alarm):
-    switch = Switch("recording", Log())
-    assert switch.run(int, "no number") is None
-    assert not switch.on
+    fuse = Fuse("recording", Log())
+    assert fuse.run(int, "no number") is None
+    assert not fuse.on

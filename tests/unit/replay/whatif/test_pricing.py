@@ -1,13 +1,19 @@
 """What-if answers as a whole: bounds, the error known for the run, and when nothing is answered."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 
+from esprof.errors import UsageError
 from esprof.replay import answer_run
 from esprof.replay.answering import replay_run
 from esprof.replay.building.build import build
+from esprof.replay.whatif import pricing
 from esprof.replay.whatif.pricing import what_if
+from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
-from tests.cases.graph import call, ddp_rank, launched, nccl, op, run_of, step
+from tests.cases.graph import call, ddp_rank, launched, nccl, nccl_ranks, op, run_of, step
 
 MS = 1000.0
 
@@ -170,3 +176,58 @@ def test_an_allocator_call_outside_the_waiting_stays():
     dfg = build(run_of(allocating_ranks(early=100)))
     held = next(n for n in range(dfg.nodes) if dfg.label(n) == "cudaMalloc" and dfg.rank[n] == 0)
     assert fix_stragglers(dfg, [1]).dfg.dur_ns[held] == 1_500_000
+
+
+# One way to every price
+
+SPECS = [
+    "gpu=2x", "cpu=2x", "network=2x", "communication=0", "straggler=fix", "straggler[work]=fix", "data=0",
+    "cpu=2x,network=2x", "allocator=0", "host=2x", "overlap=perfect", "storage=2x",
+]  # fmt: skip
+
+
+def pricers():
+    """A pricer for a job on CPUs, and one for a job on GPUs, whose rank 1 is slow."""
+    for run in (run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), run_of(nccl_ranks())):
+        yield replay_run(run).pricer
+
+
+def outcome(price):
+    return str(price) if isinstance(price, Declined) else (price.step_ns.tolist(), price.saving_ns, price.notes)
+
+
+@pytest.mark.parametrize("pricer", list(pricers()), ids=["gloo", "nccl"])
+def test_several_scenarios_at_once_have_the_prices_that_each_has_alone(pricer):
+    together = [outcome(price) for price in replace(pricer, _known={}).prices(SPECS)]
+    alone = [outcome(replace(pricer, _known={}).prices([spec])[0]) for spec in SPECS]
+    assert together == alone
+    assert len({str(one) for one in together}) > 4
+
+
+def test_an_executor_makes_no_difference():
+    pricer = next(pricers())
+    with ThreadPoolExecutor(2) as executor:
+        shared_out = replace(pricer, executor=executor, _known={}).prices(SPECS)
+    assert [outcome(price) for price in shared_out] == [outcome(price) for price in pricer.prices(SPECS)]
+
+
+def test_no_scenario_is_replayed_twice_however_it_is_written(monkeypatch):
+    pricer = replace(next(pricers()), _known={})
+    pricer.prices(["cpu=2x", "network=2x,cpu=2x"])
+    monkeypatch.setattr(pricing, "apply", lambda *_: pytest.fail("made once more"))
+    spellings = ["cpu=2", "cpu=2.0X", " cpu = 2x", "cpu=2x,network=2x", "network=2.0x, cpu=2"]
+    assert len({outcome(price)[1] for price in pricer.prices(spellings)}) == 2
+    answers = pricer.answers(["cpu=2x"], max_error_pct=1000)
+    assert answers[0].answered
+
+
+def test_what_is_taken_away_of_one_rank_is_not_taken_from_another():
+    rows = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
+    pricer = replay_run(run_of(rows)).pricer
+    assert isinstance(pricer.prices(["rank7.data=0"])[0], Declined)
+    assert pricer.saving_ns("rank0.cpu=2x") < pricer.saving_ns("rank1.cpu=2x")
+
+
+def test_a_kind_of_straggler_that_nobody_knows_is_a_usage_error_that_names_the_known():
+    with pytest.raises(UsageError, match="host_gap, compute, cpu, allocator, work"):
+        next(pricers()).price("straggler[laziness]=fix")
