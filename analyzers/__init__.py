@@ -5,7 +5,7 @@ from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.summary.report import Report
 from esprof.analyzers.summary.summary import summarize
 from esprof.errors import InputError
-from esprof.replay.answering import replay_run
+from esprof.replay.replayed import replay_run
 from esprof.trace.run import Run
 
 __all__ = ["diagnose", "diagnose_run", "report_run", "summarize"]

@@ -3,9 +3,9 @@
 import numpy as np
 
 from esprof.analyzers.finding import PARTS, RankBreakdown
-from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import Timeline
+from esprof.replay.replayed import Replayed
 from esprof.types import Rank, us
 
 

@@ -7,7 +7,7 @@ from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.rule import Case, listed, priced, unpriced
 from esprof.analyzers.throughput import throughput, throughput_of_steps
-from esprof.replay.answering import Replayed
+from esprof.replay.replayed import Replayed
 from esprof.trace.run import Run
 from esprof.types import us
 
@@ -26,7 +26,7 @@ def diagnose(replayed: Replayed) -> Diagnosis:
         step_us=us(replayed.pricer.step_ns),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
         overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
-        steps=replayed.steady.kept,
+        steps=replayed.steps.kept,
         world_size=replayed.run.world_size,
         breakdown=case.parts,
         throughput=throughput(replayed),

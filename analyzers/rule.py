@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severity
-from esprof.replay.answering import Replayed
+from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
 from esprof.trace.run import Run
 from esprof.types import Ns, Rank, us

@@ -3,8 +3,8 @@
 import numpy as np
 
 from esprof.analyzers.finding import Throughput
-from esprof.replay.answering import Replayed
-from esprof.replay.unprofiled import plain_steps
+from esprof.replay.replayed import Replayed
+from esprof.replay.steps import plain_steps
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from esprof.types import NS_PER_S

@@ -18,9 +18,9 @@ from statistics import mean, median
 import numpy as np
 
 import esprof
-from esprof.replay.answering import Replayed, replay_run
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
+from esprof.replay.replayed import Replayed, replay_run
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined
@@ -124,9 +124,9 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
             explained = explained_pct(one, int(at))
             for column, value in zip(columns, (abs(kept[at]), abs(dropped[at]), explained), strict=True):
                 column.append(float(value))
-            show("self_replay_strict", float(dropped[at]), "%", run=name, step=one.steady.all[at], explained=explained)
+            show("self_replay_strict", float(dropped[at]), "%", run=name, step=one.steps.all[at], explained=explained)
             measured = f"{one.measured_ns[at] / 1e6:.1f}"
-            step = str(one.steady.all[at])
+            step = str(one.steps.all[at])
             yield name, step, measured, f"{kept[at]:+.3f}", f"{dropped[at]:+.3f}", f"{explained:.1f}"
     for label, of in (("mean", mean), ("median", median), ("p90", p90), ("worst", max)):
         # Of what is explained the least is the worst.
@@ -152,7 +152,7 @@ def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
         held = one.pricer.prediction.held_out
         if not held:
             continue
-        measured = {step: ns / 1e3 for step, ns in zip(one.steady.kept, one.pricer.measured_ns, strict=True)}
+        measured = {step: ns / 1e3 for step, ns in zip(one.steps.kept, one.pricer.measured_ns, strict=True)}
         naive = median(measured[step] for step in one.pricer.prediction.fit_steps)
         actual = np.array([step.measured_us for step in held])
         errors = [abs(step.error_pct) for step in held]
@@ -180,7 +180,7 @@ def outlier_error(one: Replayed) -> list[float]:
     """Per cent by which the outlier, without allocator calls, differs from the mean of the other steps."""
     dfg = one.built.dfg
     mended = replay(edits.shorten(dfg, dfg.of(Cls.ALLOCATOR), 0)).step_ns()
-    return [100 * (mended[one.steady.all.index(step)] / one.pricer.step_ns - 1) for step in one.steady.left_out]
+    return [100 * (mended[one.steps.all.index(step)] / one.pricer.step_ns - 1) for step in one.steps.left_out]
 
 
 def slowed_steps(one: Replayed) -> list[float]:

@@ -28,8 +28,8 @@ import torch
 
 import esprof
 from esprof.recorder import demo_job
-from esprof.replay.answering import Replayed, replay_run
 from esprof.replay.dfg import Dfg
+from esprof.replay.replayed import Replayed, replay_run
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.buckets import backward_passes
 from esprof.reports.commands.demo import SHARE

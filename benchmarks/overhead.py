@@ -35,7 +35,7 @@ from benchmarks.alternating import Blocks
 from benchmarks.speed import Bench
 from esprof import Run
 from esprof.analyzers.gate.stats import bootstrap_medians
-from esprof.replay.windows import windows_of
+from esprof.replay.steps import steps_of
 from esprof.types import NS_PER_MS, NS_PER_US
 
 BLOCK = 8
@@ -206,7 +206,7 @@ def _windows(run: Run) -> Iterator[Window]:
     number, ms = table.ints("step"), table.ints("dur_ns") / NS_PER_MS
     phase = np.array(table.texts("phase"))
     events = np.bincount(np.maximum(run.events(0).ints("step"), 0), minlength=int(number.max()) + 1)
-    for window in windows_of(run)[:-1]:  # The last one may have no steps behind it.
+    for window in steps_of(run).windows[:-1]:  # The last one may have no steps behind it.
         near = (number >= window[0] - EVERY // 2) & (number <= window[-1] + EVERY // 2)
         plain = float(np.median(ms[near & (phase == "plain")]))
         yield Window(

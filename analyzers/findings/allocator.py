@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from esprof.analyzers.rule import Case, Cause, Page, Rule, ms
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
-from esprof.replay.steady import LeftOutFor
+from esprof.replay.steps import LeftOutFor
 from esprof.replay.whatif import edits
 
 _NONE = "allocator=0"
@@ -14,7 +14,7 @@ _NONE = "allocator=0"
 def allocator(case: Case) -> Iterator[Cause]:
     """Allocator calls in steady steps, and the outlier steps that they make."""
     replayed, dfg = case.replayed, case.replayed.built.dfg
-    outliers = [step for step, why in replayed.steady.left_out.items() if why.cause is LeftOutFor.ALLOCATOR]
+    outliers = [step for step, why in replayed.steps.left_out.items() if why.cause is LeftOutFor.ALLOCATOR]
     if not outliers and not case.worth_naming(case.pricer.saving_ns(_NONE)):
         return
     calls = dfg.of(Cls.ALLOCATOR)

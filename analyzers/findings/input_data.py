@@ -8,8 +8,8 @@ import numpy as np
 from esprof.analyzers.breakdown import stalls
 from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
-from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls
+from esprof.replay.replayed import Replayed
 from esprof.types import Rank
 
 MOST_OF_IT = 0.8

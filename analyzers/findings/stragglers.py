@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
-from esprof.replay.answering import Replayed
 from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
+from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
 from esprof.types import NS_PER_MS, Rank
 
@@ -67,14 +67,14 @@ def stragglers(case: Case) -> Iterator[Cause]:
     They are priced together: of two that are late by turns, mending one alone gains nothing (docs/replay.md §4).
     """
     replayed = case.replayed
-    ranks = tuple(slow_ranks(replayed.built.dfg, replayed.steady.kept))
+    ranks = tuple(slow_ranks(replayed.built.dfg, replayed.steps.kept))
     saving = case.pricer.saving_ns(_ALL) if ranks else None
     if saving is None or not case.worth_naming(saving):
         return
     shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
     kind = max(shares, key=lambda kind: shares[kind])
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
-    is_sure = case.is_explained and len(replayed.steady.kept) >= FEW_STEPS
+    is_sure = case.is_explained and len(replayed.steps.kept) >= FEW_STEPS
     places = {rank: place for rank in ranks if (place := _place(replayed, rank, kind))}
     yield Cause(
         id=kind.id,
@@ -90,7 +90,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
 
 
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, object]:
-    steps = replayed.steady.kept
+    steps = replayed.steps.kept
     seen = arrivals(replayed.built.dfg, steps)
     late = dict(zip(seen.ranks, seen.late_ns(steps).sum(axis=0) / len(steps), strict=True))
     last = np.bincount(seen.last(), minlength=len(seen.ranks))
@@ -107,12 +107,12 @@ def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> dict[str, object]:
     dfg = replayed.built.dfg
     fixed = fix_stragglers(dfg, [rank], CLASSES[kind.work])
     lost = dfg.dur_ns - fixed.dfg.dur_ns
-    mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steady.kept) & (lost > 0))
+    mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.kept) & (lost > 0))
     if not len(mine):
         return {}
     by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
     name = dfg.names[int(by_name.argmax())]
-    place: dict[str, object] = {"where": name, "lost_ms_per_step": ms(by_name.max() / len(replayed.steady.kept))}
+    place: dict[str, object] = {"where": name, "lost_ms_per_step": ms(by_name.max() / len(replayed.steps.kept))}
     return place | _python_line(replayed, rank, name)
 
 

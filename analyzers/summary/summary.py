@@ -7,8 +7,8 @@ from esprof.analyzers.breakdown import stalls, waits
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.memory_use import memory_use
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
-from esprof.replay.answering import Replayed, answer
 from esprof.replay.dfg import Cls
+from esprof.replay.replayed import Replayed, answer
 from esprof.types import Ns, us
 
 USUAL = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")

@@ -1,6 +1,6 @@
 """One rank's events as the graph builder reads them: the columns of its table, and which rows matter."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -177,32 +177,12 @@ class RankEvents:
         return found
 
 
-def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
-    """Step number -> (start, end) of the steps that the profiler recorded on `rank`.
-
-    Of a window that was given up (to the job's own profiler, say) the steps were meant to be timed, and are not.
-    """
-    table = run.steps(rank)
-    kept = [range(window.first, window.last + 1) for window in run.rank(rank).windows if not window.stacks]
-    numbers, phases = table.ints("step").tolist(), table.texts("phase")
-    timed = [
-        phase == "timed" and (not kept or any(step in window for window in kept))
-        for step, phase in zip(numbers, phases, strict=True)
-    ]
-    starts, durations = table.ints("start_ns").tolist(), table.ints("dur_ns").tolist()
-    found: dict[int, tuple[Ns, Ns]] = {}
-    for step, start, dur, is_timed in zip(numbers, starts, durations, timed, strict=True):
-        if is_timed:
-            found[step] = (start, start + dur)
-    return found
-
-
 def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
     """Ranks of the group of this name, those that the run lacks among them; all ranks where it is not known."""
     return next((known.ranks for known in run.meta.groups if known.name == group), tuple(range(run.world_size)))
 
 
-def read_rank(run: Run, rank: Rank, borders: dict[int, tuple[Ns, Ns]], steps: list[int]) -> RankEvents:
+def read_rank(run: Run, rank: Rank, borders: Mapping[int, tuple[Ns, Ns]], steps: Sequence[int]) -> RankEvents:
     """Read what the builder needs of `rank` for these consecutive steps, whose borders on the rank are `borders`."""
     table, spans = run.events(rank), np.array([borders[step] for step in steps], np.int64)
     begin, finish = int(spans[0, 0]), int(spans[-1, 1])

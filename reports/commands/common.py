@@ -14,7 +14,7 @@ from rich.console import Console
 from esprof import Run, load
 from esprof.errors import UsageError
 from esprof.output import claim, write_bytes
-from esprof.replay.windows import at_window
+from esprof.replay.steps import at_window
 from esprof.reports.terminal.text import Screen
 
 STDOUT = Path("-")

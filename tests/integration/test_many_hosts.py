@@ -16,7 +16,7 @@ import pytest
 from benchmarks.testbed import BedUnavailable, hosts
 from esprof import load
 from esprof.recorder.launcher.attach import attach
-from esprof.replay.answering import answer, replay_run
+from esprof.replay.replayed import answer, replay_run
 from esprof.trace.merge import merge
 from esprof.types import NS_PER_MS
 from tests.cases.record import ESPROF, JOBS, environment, recording, torchrun

@@ -9,7 +9,7 @@ import pytest
 from esprof import Run, load
 from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import PARTS
-from esprof.replay.answering import Replayed, replay_run
+from esprof.replay.replayed import Replayed, replay_run
 from esprof.trace.run import Window
 from esprof.trace.schema import Table
 from tests.cases.record import JOBS, Ended, job, ranks, record, run
@@ -117,7 +117,7 @@ def test_every_rank_has_its_window_and_nothing_is_missing(pattern):
 
 
 def test_replay_gives_every_steady_step_as_it_was(pattern):
-    assert pattern.replayed.steady.kept == (4, 5, 6, 7, 8)
+    assert pattern.replayed.steps.kept == (4, 5, 6, 7, 8)
     assert np.abs(pattern.replayed.error_pct).max() <= 2
     assert pattern.replayed.built.unmatched == dict.fromkeys(pattern.ranks, 0)
 
@@ -269,7 +269,7 @@ def test_the_profiler_is_the_jobs_while_it_wants_it(name, windows, codes, plain,
         marked = events.where(events.is_kind("step")).ints("step").tolist()
         assert marked == [step for window in windows for step in range(window.first, window.last + 1)]
     longest = max(windows, key=lambda window: (window.last - window.first, window.first))
-    assert pattern.replayed.steady.kept == tuple(range(longest.first + 1, longest.last + 1))
+    assert pattern.replayed.steps.kept == tuple(range(longest.first + 1, longest.last + 1))
     assert np.abs(pattern.replayed.error_pct).max() <= 2
 
 

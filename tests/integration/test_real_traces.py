@@ -19,12 +19,12 @@ import pytest
 from esprof import load
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.finding import PARTS
-from esprof.replay.answering import answer, replay_run
 from esprof.replay.building.build import build
-from esprof.replay.building.rank_events import step_borders
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
+from esprof.replay.replayed import answer, replay_run
 from esprof.replay.rules import ALL_RULES
+from esprof.replay.steps import step_borders
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
@@ -188,7 +188,7 @@ def wall_ns(name):
         {step: (begin + shift[rank], end + shift[rank]) for step, (begin, end) in step_borders(mine.run, rank).items()}
         for rank in mine.run.ranks
     ]
-    kept = mine.steady.kept
+    kept = mine.steps.kept
     breaks = [0, *(i + 1 for i, (one, other) in enumerate(pairwise(kept)) if other != one + 1), len(kept)]
     return sum(
         max(of[kept[last - 1]][1] for of in borders) - min(of[kept[first]][0] for of in borders)
@@ -272,8 +272,8 @@ def test_without_one_kind_of_rule_the_sleep_cannot_be_mended(off):
 @pytest.mark.parametrize("name", TORCHREC[2:])
 def test_without_allocator_calls_the_outlier_is_a_step_like_the_others(name):
     mine = replayed(name)
-    (outlier,) = mine.steady.left_out
-    at = mine.steady.all.index(outlier)
+    (outlier,) = mine.steps.left_out
+    at = mine.steps.all.index(outlier)
     dfg = mine.built.dfg
     mended = replay(edits.shorten(dfg, dfg.of(Cls.ALLOCATOR), 0)).step_ns()
     assert mine.measured_ns[at] > 2 * mine.pricer.step_ns
@@ -309,7 +309,7 @@ def test_a_full_launch_queue_does_not_hide_a_busy_gpu():
     """Its GPU works 93.7 ms of each 95.7 ms: at half the speed a step cannot take less than twice that."""
     steps = replayed(NANOSECONDS)
     slower = steps.pricer.price_edited(edits.scale(steps.built.dfg, steps.built.dfg.on("stream"), 0.5)).step_ns
-    assert steps.steady.kept == (102, 103, 104, 105)
+    assert steps.steps.kept == (102, 103, 104, 105)
     assert min(slower[1:]) >= 187 * NS_PER_MS
     assert findings(NANOSECONDS, "ESP4") == []
 

@@ -7,9 +7,10 @@ import pytest
 
 from esprof.errors import InputError
 from esprof.replay import replay_run
-from esprof.replay.building.build import build, build_counted, common_steps
+from esprof.replay.building.build import build, build_counted
 from esprof.replay.dfg import Cls, Edge
 from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
+from esprof.replay.steps import steps_of
 from esprof.replay.whatif.pricing import what_if
 from tests.cases.graph import ddp_rank, gloo, load_call, op, run_of, stage, step
 
@@ -297,7 +298,7 @@ def test_ranks_without_a_common_step_are_an_error():
 
 def test_the_longest_unbroken_stretch_of_common_steps_counts():
     rows = [row for n in (1, 2, 5, 6, 7) for row in (step(n, n * 10, n * 10 + 10), op("a", n * 10, 10))]
-    assert common_steps(run_of({0: rows})) == [5, 6, 7]
+    assert steps_of(run_of({0: rows})).all == (5, 6, 7)
 
 
 def test_what_nothing_ever_waits_for_costs_nothing_and_is_swept_up_by_the_next_wait():

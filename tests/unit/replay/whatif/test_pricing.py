@@ -7,8 +7,8 @@ import pytest
 
 from esprof.errors import UsageError
 from esprof.replay import answer_run
-from esprof.replay.answering import replay_run
 from esprof.replay.building.build import build
+from esprof.replay.replayed import replay_run
 from esprof.replay.whatif import pricing
 from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Declined

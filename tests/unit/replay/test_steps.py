@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from esprof.errors import UsageError
 from esprof.replay import answer_run
-from esprof.replay.unprofiled import unprofiled_ns
-from esprof.replay.windows import at_window, windows_of
+from esprof.replay.steps import at_window, steps_of, unprofiled_ns
 from esprof.reports.commands import diagnose, replay
 from esprof.trace.run import Run
 from esprof.trace.rundir import write_run
@@ -41,7 +40,7 @@ def run():
 
 
 def test_windows_are_the_stretches_that_all_ranks_recorded(run):
-    assert windows_of(run) == list(WINDOWS)
+    assert steps_of(run).windows == tuple(WINDOWS)
 
 
 @pytest.mark.parametrize(("asked", "window"), [(11, 0), (30, 1), (34, 1), (54, 2)])

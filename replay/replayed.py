@@ -18,14 +18,11 @@ from esprof.replay.answer import (
     Timing,
 )
 from esprof.replay.building.build import Built, build_counted
-from esprof.replay.building.rank_events import step_borders
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.rules import ALL_RULES, Rules
-from esprof.replay.steady import SteadySteps, measured_ns, steady_steps
-from esprof.replay.unprofiled import unprofiled_ns
+from esprof.replay.steps import Steps, steps_of
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
-from esprof.replay.windows import windows_of
 from esprof.trace.run import Run, Warning
 from esprof.types import NS_PER_US, us
 
@@ -36,7 +33,7 @@ class Replayed:
 
     run: Run
     built: Built
-    steady: SteadySteps
+    steps: Steps
     measured_ns: np.ndarray
     """Of all steps of the graph."""
     unprofiled_ns: float | None
@@ -76,25 +73,25 @@ class Replayed:
 def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Replayed:
     """Build and replay `run`. `read_s` is what opening it took; `rules` leaves some out, to see what they are for."""
     started = time.perf_counter()
-    steady = steady_steps(run)
-    built = build_counted(run, steady.all, rules=rules)
+    steps = steps_of(run)
+    built = build_counted(run, steps, rules=rules)
     built_at = time.perf_counter()
     shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
-    measured = measured_ns(run, steady.all, shift)
-    kept = np.array([steady.all.index(step) for step in steady.kept])
+    measured = steps.measured_ns(shift)
+    kept = np.array([steps.all.index(step) for step in steps.kept])
     pricer = Pricer(run, built.dfg, kept, measured[kept])
     path = [piece for first, last in _stretches(kept) for piece in critical_path(pricer.baseline, first, last)]
     replay_s = time.perf_counter() - built_at
     return Replayed(
         run=run,
         built=built,
-        steady=steady,
+        steps=steps,
         measured_ns=measured,
-        unprofiled_ns=unprofiled_ns(run, steady.all, shift),
+        unprofiled_ns=steps.unprofiled_ns(shift),
         pricer=pricer,
         path=tuple(path),
         timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
-        warnings=run.warnings + _step_warnings(run, steady) + _clock_warnings(run, built) + _count_warnings(built),
+        warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + _count_warnings(built),
     )
 
 
@@ -110,7 +107,7 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
 
     Raises UsageError for a spec that is no scenario.
     """
-    steady, pricer, dfg = replayed.steady, replayed.pricer, replayed.built.dfg
+    steps, pricer, dfg = replayed.steps, replayed.pricer, replayed.built.dfg
     scenarios = tuple(pricer.answers(what_if, max_error_pct))
     replayed_ns = replayed.timeline.step_ns()[pricer.kept]
     return ReplayAnswer(
@@ -122,11 +119,11 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
                 replayed_us=us(float(replayed_ns[i])),
                 error_pct=round(float(replayed.error_pct[i]), 4),
             )
-            for i, step in enumerate(steady.kept)
+            for i, step in enumerate(steps.kept)
         ),
         left_out=tuple(
-            LeftOut(step=step, measured_us=us(float(replayed.measured_ns[steady.all.index(step)])), reason=str(reason))
-            for step, reason in sorted(steady.left_out.items())
+            LeftOut(step=step, measured_us=us(float(replayed.measured_ns[steps.all.index(step)])), reason=str(reason))
+            for step, reason in sorted(steps.left_out.items())
         ),
         step_us=us(pricer.step_ns),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
@@ -188,15 +185,15 @@ def _coverage(replayed: Replayed) -> Coverage:
     )
 
 
-def _step_warnings(run: Run, steady: SteadySteps) -> tuple[Warning, ...]:
+def _step_warnings(steps: Steps) -> tuple[Warning, ...]:
     """Steps that were recorded, and are not in the graph."""
     found = []
-    windows = windows_of(run)
-    if len(windows) > 1:
-        text = f"one of {len(windows)} windows, steps {steady.all[0]} to {steady.all[-1]}; --window STEP takes another"
+    if len(steps.windows) > 1:
+        text = (
+            f"one of {len(steps.windows)} windows, steps {steps.all[0]} to {steps.all[-1]}; --window STEP takes another"
+        )
         found.append(Warning("one-window", text))
-    recorded = {step for rank in run.ranks for step in step_borders(run, rank)}
-    lost = sorted(recorded.difference(*windows))
+    lost = steps.lost
     if lost:
         listed = ", ".join(map(str, lost[:10])) + (", …" if len(lost) > 10 else "")
         text = f"left out: {len(lost)} steps that not all ranks recorded ({listed})"
