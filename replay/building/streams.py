@@ -26,8 +26,14 @@ def stream_waits(gpu: GpuWork, counts: Counter[str]) -> np.ndarray:
     is_recorded = events.record_of[rows] >= 0
     recorded, unrecorded = rows[is_recorded], rows[~is_recorded]
     likely = unrecorded[~_behind_own_launch(gpu, unrecorded)]
-    pairs = (_recorded_waits(gpu, recorded), _likely_waits(gpu, likely))
-    source, target = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
+    pairs = ((_recorded_waits(gpu, recorded), Edge.WAIT), (_likely_waits(gpu, likely), Edge.LIKELY_WAIT))
+    return np.concatenate([_across_streams(gpu, source, target, kind, counts) for (source, target), kind in pairs])
+
+
+def _across_streams(
+    gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: Edge, counts: Counter[str]
+) -> np.ndarray:
+    """Edges between work that is known at both ends (-1: it is not), on two streams, and in this order in time."""
     known = (source >= 0) & (target >= 0)
     source, target = source[known], target[known]
     across = gpu.lane[source] != gpu.lane[target]
@@ -36,7 +42,7 @@ def stream_waits(gpu: GpuWork, counts: Counter[str]) -> np.ndarray:
     counts["waits_rejected"] += int(wrong.sum())
     source, target = source[~wrong], target[~wrong]
     lag = np.minimum(gpu.start[target] - gpu.end[source], 0)
-    return edges_of(gpu.last[source], gpu.first[target], Edge.WAIT, lag)
+    return edges_of(gpu.last[source], gpu.first[target], kind, lag)
 
 
 def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ _CLASS_OF_LAG = {
     Edge.LANE: Cls.COMPUTE,
     Edge.LAUNCH: Cls.LAUNCH,
     Edge.WAIT: Cls.COMPUTE,
+    Edge.LIKELY_WAIT: Cls.COMPUTE,
     Edge.SYNC: Cls.CPU,
     Edge.THREAD: Cls.CPU,
     Edge.RENDEZVOUS: Cls.COMMUNICATION,

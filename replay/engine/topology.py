@@ -9,7 +9,7 @@ from esprof.compiled import compiled_in_place
 from esprof.errors import InputError
 from esprof.replay.dfg import Edge
 
-_DOUBTFUL = ((Edge.INFERRED, Edge.WAIT), (Edge.THREAD,), (Edge.RENDEZVOUS,))
+_DOUBTFUL = ((Edge.INFERRED, Edge.LIKELY_WAIT), (Edge.THREAD,), (Edge.RENDEZVOUS,), (Edge.WAIT,))
 """Kinds of edges by which a cycle is broken, the least certain first."""
 
 _LONGEST = np.iinfo(np.int32).max

@@ -169,7 +169,7 @@ def test_without_records_a_stream_wait_ties_the_threads_next_launch_to_the_other
         op("aten::add", 100, 900),
     ]
     dfg = build(run_of({0: rows}))
-    assert reasons(dfg, node(dfg, "other"))["first"] == Edge.WAIT
+    assert reasons(dfg, node(dfg, "other"))["first"] == Edge.LIKELY_WAIT
 
 
 def test_a_stream_wait_paired_wrongly_is_rejected_and_counted():
@@ -510,7 +510,7 @@ def test_without_a_rule_its_edges_are_not_there():
     )
     assert reasons(plain, node(plain, "cudaStreamSynchronize"))["other"] == Edge.INFERRED
     assert "other" not in reasons(unsynced, node(unsynced, "cudaStreamSynchronize"))
-    assert reasons(plain, node(plain, "other"))["first"] == Edge.WAIT
+    assert reasons(plain, node(plain, "other"))["first"] == Edge.LIKELY_WAIT
     assert "first" not in reasons(unwaited, node(unwaited, "other"))
     alone = build(run_of(nccl_ranks()), rules=Rules(rendezvous=False))
     assert alone.dur_ns[node(alone, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")] == 350 * US

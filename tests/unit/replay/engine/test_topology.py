@@ -57,6 +57,13 @@ def test_collectives_that_can_only_be_matched_wrongly_come_apart():
     assert before.kind.tolist() == [Edge.LAUNCH]
 
 
+def test_a_guessed_stream_wait_goes_before_a_recorded_one_and_that_before_none():
+    _, before, counts = sort([0, 5], edge(0, 1, Edge.WAIT), edge(1, 0, Edge.LIKELY_WAIT))
+    assert (before.kind.tolist(), counts["guesses_dropped"]) == ([Edge.WAIT], 1)
+    _, before, counts = sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.WAIT))
+    assert (before.kind.tolist(), counts["edges_dropped"], counts["guesses_dropped"]) == ([Edge.LAUNCH], 1, 0)
+
+
 def test_a_cycle_of_recorded_edges_is_an_error():
     with pytest.raises(InputError, match="cycle"):
         sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.SYNC))
