@@ -126,6 +126,7 @@ def long_recording(tmp_path_factory):
     return ended.run
 
 
+@pytest.mark.soak
 def test_a_drift_is_found_in_a_recording_of_ten_seconds(long_recording):
     calls = calls_of(long_recording)
     assert np.ptp(calls.end_ns) >= 10 * NS_PER_S

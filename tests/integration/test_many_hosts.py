@@ -72,7 +72,7 @@ def test_a_window_on_demand_is_at_the_same_step_on_all_ranks(flight):
 
 def test_windows_by_time_are_at_the_same_steps_on_all_ranks(tmp_path):
     out = tmp_path / "run"
-    command = recording(out, torchrun("train.py", "--steps", 400, "--pause", 0.03), skip="1s", every="4s", **WINDOW)
+    command = recording(out, torchrun("train.py", "--steps", 250, "--pause", 0.03), skip="1s", every="2s", **WINDOW)
     subprocess.run(command, env=environment(), stdout=subprocess.DEVNULL, timeout=300, check=True)
     first, second = timed_windows(load(out))
     assert len(first) >= 2

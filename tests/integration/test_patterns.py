@@ -12,6 +12,7 @@ from esprof.analyzers.finding import PARTS
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.trace.run import Window
 from esprof.trace.schema import Table
+from tests.cases.marks import soak
 from tests.cases.record import JOBS, Ended, job, ranks, record, run
 
 pytestmark = pytest.mark.integration
@@ -33,6 +34,9 @@ ON_TWO_RANKS = (
 )
 IN_ONE_PROCESS = ("ddp", "in_backward")
 WITH_A_PROFILER_OF_THEIR_OWN = ("profiled_after", "profiled_before", "profiled_within")
+
+LIKE_OTHERS = (*((name, 2) for name in ("adversarial", "amp", "closure", "ddp", "trainer", "validation")), ("ddp", 1))
+"""Patterns that the recorder sees much as it sees another one."""
 
 STEPS, MORE_STEPS = 12, 28
 ONE_WINDOW = {"skip": 2, "warmup": 1, "steps": 6, "stack_steps": 0}
@@ -92,10 +96,14 @@ def recorded(name: str, count: int, length: int, plain, variables, folder, **opt
     return Pattern(name, list(range(count)), ended, found, replay_run(found), plain[name, count])
 
 
+def case(pattern: tuple[str, int]):
+    name = f"{pattern[0]}-{pattern[1]}"
+    return soak(pattern, id=name) if pattern in LIKE_OTHERS else pytest.param(pattern, id=name)
+
+
 @pytest.fixture(
     scope="module",
-    params=[*((name, 2) for name in ON_TWO_RANKS), *((name, 1) for name in IN_ONE_PROCESS)],
-    ids=lambda value: f"{value[0]}-{value[1]}",
+    params=[case((name, 2)) for name in ON_TWO_RANKS] + [case((name, 1)) for name in IN_ONE_PROCESS],
 )
 def pattern(request, plain, variables, tmp_path_factory) -> Pattern:
     name, count = request.param
@@ -253,9 +261,9 @@ SIGNS = {
 @pytest.mark.parametrize(
     ("name", "windows", "codes"),
     [
-        ("profiled_before", (SECOND,), {"windows-lost"}),
+        soak("profiled_before", (SECOND,), {"windows-lost"}),
         ("profiled_within", (Window(first=3, last=4), SECOND), {"profiler-taken", "window-short"}),
-        ("profiled_after", (TIMED, SECOND), set()),
+        soak("profiled_after", (TIMED, SECOND), set()),
     ],
 )
 def test_the_profiler_is_the_jobs_while_it_wants_it(name, windows, codes, plain, variables, tmp_path):
@@ -276,7 +284,7 @@ def test_the_profiler_is_the_jobs_while_it_wants_it(name, windows, codes, plain,
 # Recording from the job's own code
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [soak(1), 2])
 def test_a_job_may_record_itself(count, plain, tmp_path):
     ended = run(started(count, "pattern_recorded.py", tmp_path / "run"))
     assert ended.code == 0, ended.stderr
