@@ -16,7 +16,7 @@ demo: $(READY) ## Train two workers with a planted fault, record them, find the 
 	$(BIN)/esprof demo --force $(ARGS)
 
 test: $(READY) ## Run the tests, two at a time; those in a browser need Chromium.
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not soak" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
 lint: $(READY) ## Check style and format.
 	$(BIN)/ruff check .

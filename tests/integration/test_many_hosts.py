@@ -22,7 +22,7 @@ from esprof.types import NS_PER_MS
 from tests.cases.record import ESPROF, JOBS, environment, recording, torchrun
 from tests.integration.test_clock_recovery import calls_of, clocks_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_other_beds")]
 
 WINDOW = {"warmup": 1, "steps": 6, "stack_steps": 0}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cases.marks import soak
 from tests.cases.record import environment
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_other_beds")]
 
 ROOT = Path(__file__).parents[2]
 
