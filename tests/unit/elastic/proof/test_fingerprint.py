@@ -15,10 +15,12 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def settings_only_here():
-    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    matmul = torch.backends.mkldnn.matmul
+    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads(), matmul.fp32_precision
     yield
     torch.use_deterministic_algorithms(before[0])
     torch.set_num_threads(before[1])
+    matmul.fp32_precision = before[2]
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
@@ -50,10 +52,9 @@ def test_what_chooses_kernels_is_written_down(monkeypatch):
     torch.set_num_threads(1)
     before = machine_fields(CPU)
     torch.set_num_threads(2)
-    torch.set_float32_matmul_precision("medium")
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     after = machine_fields(CPU)
-    torch.set_float32_matmul_precision("highest")
     changed = {name for name in before if before[name] != after[name]}
     assert {"threads", "mkldnn_matmul_precision", "MKL_CBWR"} <= changed
 
