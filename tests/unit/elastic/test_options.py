@@ -1,7 +1,10 @@
 """What makes no sense is told by name: by a group of options when it is made, by the trainer where it has more to know."""
 
+import inspect
+import re
 from dataclasses import FrozenInstanceError
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ from esprof.elastic import Checkpoint, Data, ElasticTrainer, Gradients, Proof, r
 from esprof.elastic.reduce.codecs import Cast, codec
 from esprof.errors import UsageError
 from tests.cases.elastic import loss_fn
-from tests.cases.elastic_job import small_trainer
+from tests.cases.elastic_job import GROUPS, small_trainer
 
 
 @pytest.mark.parametrize(
@@ -96,3 +99,20 @@ def test_a_dataset_without_a_length_is_refused():
     with pytest.raises(UsageError, match="the dataset has no length") as raised:
         ElasticTrainer(model, torch.optim.SGD(model.parameters()), loss_fn, Endless(), 1, batch_size=1)
     assert raised.value.remedy.startswith("Pass Loaders in its place")
+
+
+def test_the_documentation_has_every_option_with_its_default():
+    page = (Path(__file__).parents[3] / "docs" / "elastic.md").read_text()
+    documented = re.findall(r"^\|[^|]*\| `(\w+)` \| ?(.*?) ?\|", page, re.MULTILINE)
+    asked = [parameter for made in (ElasticTrainer, *GROUPS.values()) for parameter in options(made)]
+    assert documented == [(name, default) for name, default in asked if name not in GROUPS]
+
+
+def options(made):
+    """Name and default, as the documentation has it, of what is optional; a checkpoint's folder has none."""
+    for name, parameter in inspect.signature(made).parameters.items():
+        default = parameter.default
+        if default is not parameter.empty:
+            yield name, f'"{default}"' if isinstance(default, str) else str(default)
+        elif made is Checkpoint:
+            yield name, ""
