@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import Dataset, default_collate
 
-from esprof.elastic import Assignment, ElasticTrainer
+from esprof.elastic import Assignment, Data, ElasticTrainer, Gradients, Proof
 from esprof.elastic.state.rng import RngState, derived_seed, seed_all, seeded
 from esprof.elastic.transport import Transport, Work
 
@@ -139,16 +139,17 @@ def trainer(
         dataset or Samples(job.samples, tokens=job.model == "gpt"),
         job.n_est,
         batch_size=2,
-        accumulate=job.accumulate,
-        drop_last=job.drop_last,
         scheduler=StepLR(optimizer, 2, 0.9),
-        clip_norm=job.clip_norm,
-        amp=job.amp,
-        codec=job.codecs[0][1],
+        data=Data(accumulate=job.accumulate, drop_last=job.drop_last),
+        gradients=Gradients(
+            amp=job.amp,
+            codec=job.codecs[0][1],
+            reduction=job.reduction,
+            bucket_mb=job.bucket_mb,
+            clip_norm=job.clip_norm,
+        ),
+        proof=Proof(determinism="D0" if job.reduction == "all-reduce" else "D1"),
         assignment=Assignment.of(parts),
-        reduction=job.reduction,
-        bucket_mb=job.bucket_mb,
-        determinism="D0" if job.reduction == "all-reduce" else "D1",
         transport=transport,
         **more,
     )
@@ -171,7 +172,7 @@ def curve(
         if step and step in history:
             made.assign(Assignment.of(history[step]))
         losses = made.step().losses
-        bits.append(state_hash(made.model, made.optimizer) + "".join(loss.hex() for loss in losses))
+        bits.append(state_hash(made.state.model, made.state.optimizer) + "".join(loss.hex() for loss in losses))
     return bits
 
 
@@ -205,7 +206,7 @@ def spoiled_curve(job: Job, history: History, what: str) -> list[str]:
 def _share_residuals(elastic: ElasticTrainer) -> None:
     """All ESTs of a process go on with what the one before has left."""
     shared: dict[str, Any] = {}
-    for context in elastic.contexts.values():
+    for context in elastic.state.contexts.values():
         context.codec = shared
 
 

@@ -3,12 +3,13 @@
 import os
 import signal
 import time
+from dataclasses import fields
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from esprof.elastic import Assignment, ElasticTrainer
+from esprof.elastic import Assignment, Checkpoint, Data, ElasticTrainer, Gradients, Proof
 from esprof.errors import EsprofError
 from tests.cases.elastic import Samples, loss_fn, on_threads, state_hash
 
@@ -33,22 +34,36 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=1e-2)
 
 
+GROUPS = {"data": Data, "gradients": Gradients, "checkpoint": Checkpoint, "proof": Proof}
+
+
+def grouped(options):
+    """ElasticTrainer's options, of flat ones: a test, and the JSON for another process, names those that it is about."""
+    rest = dict(options)
+    for name, group in GROUPS.items():
+        asked = {field.name: rest.pop(field.name) for field in fields(group) if field.name in rest}
+        if asked:
+            rest[name] = group(**asked)
+    return rest
+
+
 def small_trainer(
     n_est=N_EST, *, loss=loss_fn, model=None, optimizer=adamw, scheduler=None, classes=5, threads=1, **options
 ):
-    """`model` and `scheduler` make one, of nothing and of the optimizer; `options` are ElasticTrainer's."""
+    """`model` and `scheduler` make one, of nothing and of the optimizer; `options` are ElasticTrainer's, flat."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = model() if model else Net(classes)
     made = optimizer(model.parameters())
     options = {"batch_size": 2, "clip_norm": 1.0, "bucket_mb": 0.001} | options
     samples = Samples(61, tokens=False)
-    return ElasticTrainer(model, made, loss, samples, n_est, scheduler=scheduler and scheduler(made), **options)
+    scheduler = scheduler and scheduler(made)
+    return ElasticTrainer(model, made, loss, samples, n_est, scheduler=scheduler, **grouped(options))
 
 
 def bits(trainer, steps):
     """The losses of each of the next `steps`, and what the job is after it."""
-    return [(trainer.step().losses, state_hash(trainer.model, trainer.optimizer)) for _ in range(steps)]
+    return [(trainer.step().losses, state_hash(trainer.state.model, trainer.state.optimizer)) for _ in range(steps)]
 
 
 def bits_of_ranks(parts, steps=3, **options):

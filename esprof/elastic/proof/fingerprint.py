@@ -14,7 +14,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -23,27 +23,17 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from esprof.elastic.agree import tell_all
 from esprof.elastic.proof.steplog import Difference, Fingerprint, Scalar, Value, different
-from esprof.elastic.reduce.choice import Reduction
 from esprof.elastic.transport import Transport
 from esprof.errors import MismatchError, UsageError
 
 Level = Literal["D0", "D1", "hetero-relaxed"]
 
-_RELAXED = "or pass determinism='hetero-relaxed', which promises the same batches and order of sums but no equal bits."
+_RELAXED = (
+    "or pass Proof(determinism='hetero-relaxed'), which promises the same batches and order of sums but no equal bits."
+)
 _KERNEL_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
 _SAME_SCRIPT = "Let every rank build the same model, optimizer, dataset and ElasticTrainer."
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
-
-
-def check_level(level: str, reduction: Reduction) -> None:
-    """Raise UsageError for a level that there is none of, or that the reduction could not keep."""
-    if level not in get_args(Level):
-        raise UsageError(f"no determinism level {level!r}; known are {', '.join(get_args(Level))}")
-    if reduction == "all-reduce" and level != "D0":
-        raise UsageError(
-            f"a plain all-reduce adds in an order that depends on the assignment, which {level} excludes",
-            remedy="Pass reduction='tree', or determinism='D0'.",
-        )
 
 
 def pin(optimizer: Optimizer, device: torch.device) -> None:

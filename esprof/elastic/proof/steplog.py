@@ -124,7 +124,7 @@ def different(where: str, a: Mapping[str, object], b: Mapping[str, object]) -> D
     return None
 
 
-_OTHER = "Name a file that hash_log= of ElasticTrainer wrote, with the esprof that wrote it."
+_OTHER = "Name a hash_log= that an ElasticTrainer wrote, with the esprof that wrote it."
 _Line = TypeVar("_Line")
 
 

@@ -113,6 +113,13 @@ def codec(spec: str) -> Codec | None:
     return _FACTORIES[name](argument)
 
 
+def check_codec(spec: str, *, scaled: bool) -> None:
+    """Raise UsageError for an unknown codec, or one that gradients of a `scaled` loss would not suit."""
+    made = codec(spec)
+    if scaled and made is not None and made.has_state:
+        raise UsageError(f"codec {spec} keeps what it did not send, which fp16's loss scale would falsify: use bf16")
+
+
 def typed(wire: Tensor, dtype: torch.dtype) -> Tensor:
     """The bytes as numbers, wherever they begin."""
     aligned = wire.storage_offset() % dtype.itemsize == 0

@@ -57,7 +57,7 @@ class Layout:
             listed = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds)) or "there are none"
             raise UsageError(
                 f"trainable parameters must all be float32 (or all float64) and on one device: {listed}",
-                remedy="For less precision keep them float32 and pass amp=.",
+                remedy="For less precision keep them float32 and pass Gradients(amp='bf16').",
             )
         self.dtype, self.device = next(iter(kinds))
         self.buckets = _buckets(named[::-1], world, max(1, bucket_bytes // self.dtype.itemsize))

@@ -187,7 +187,7 @@ def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
         raise OutputError(
             f"rank 0 does not see {unseen[0]}, which another rank wrote",
             path=temporary,
-            remedy="Let checkpoint= be a folder that all hosts share.",
+            remedy="Let Checkpoint have a folder that all hosts share.",
         )
     write_bytes(temporary / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
     _sync(temporary)

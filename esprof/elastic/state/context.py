@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from esprof.elastic.assignment import Assignment, Est
 from esprof.elastic.loaders import EstLoader
 from esprof.elastic.reduce.codecs import State
-from esprof.elastic.state.rng import RngState
+from esprof.elastic.state.rng import RngState, seed_all
 from esprof.elastic.transport import Transport
 
 _RNG, _CODEC, _LOADER = "rng/", "codec/", "loader"
@@ -32,6 +33,15 @@ class EstContext:
         return found if loader is None else found | {_LOADER: loader}
 
     @classmethod
+    def new(cls, seed: int, device: torch.device) -> "EstContext":
+        """That of an EST before its first turn: with the generators of a process that has seeded all of them."""
+        before = RngState.capture(device)
+        seed_all(seed)
+        context = cls(RngState.capture(device))
+        before.restore(device)
+        return context
+
+    @classmethod
     def of_tensors(cls, tensors: dict[str, Tensor], device: torch.device) -> "EstContext":
         """Tensors of the generators stay in host memory, those of the codec go to `device`."""
         rng = {name.removeprefix(_RNG): tensor for name, tensor in tensors.items() if name.startswith(_RNG)}
@@ -41,6 +51,18 @@ class EstContext:
                 parameter, _, key = name.removeprefix(_CODEC).rpartition("/")
                 context.codec.setdefault(parameter, {})[key] = tensor.to(device)
         return context
+
+
+def move(
+    contexts: dict[Est, EstContext], before: Assignment, after: Assignment, transport: Transport, device: torch.device
+) -> None:
+    """Make `contexts`, which has the ESTs that this rank ran, have those that it runs from now on. All ranks call this."""
+    for est in range(before.n_est):
+        source, target = before.owner(est), after.owner(est)
+        if source != target:
+            context = hand_over(contexts.pop(est, None), source, transport, device)
+            if target == transport.rank:
+                contexts[est] = context
 
 
 def hand_over(context: EstContext | None, source: int, transport: Transport, device: torch.device) -> EstContext:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from esprof.elastic.agree import tell_all, together
 from esprof.elastic.assignment import Est
+from esprof.elastic.options import Checkpoint
 from esprof.elastic.proof.fingerprint import check_same_job
 from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.state import checkpoint
@@ -32,23 +33,21 @@ class Saved:
 
 
 class Checkpoints:
-    """The checkpoints in `folder`, of which the last `keep` stay; every `every` steps one is written in the background.
+    """Writes and reads a job's checkpoints.
 
     At most one is under way. Its collectives have a gloo group of their own, so that they never come between those of the
-    training. After a kill a job has lost at most the steps since the last one that was whole: less than 2 x `every`.
+    training. After a kill a job has lost at most the steps since the last one that was whole: less than 2 x `asked.every`.
 
     All ranks make the same calls. Raises UsageError where the job's processes are not those of torch.distributed.
     """
 
-    def __init__(self, folder: Path, transport: Transport, fingerprint: Fingerprint, *, every: int, keep: int) -> None:
-        if every < 0 or keep < 1:
-            raise UsageError(f"a checkpoint every {every} steps, of which {keep} are kept, makes no sense")
-        self.folder = folder
-        self.every = every
+    def __init__(self, asked: Checkpoint, transport: Transport, fingerprint: Fingerprint) -> None:
+        self.folder = Path(asked.folder)
+        self.every = asked.every
         self.last: Saved | None = None
         """Of the last that was written."""
         self._fingerprint = fingerprint
-        self._keep = keep
+        self._keep = asked.keep
         self._group = _own_group(transport)
         self._transport = GroupTransport(self._group) if self._group is not None else transport
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="esprof-checkpoint")

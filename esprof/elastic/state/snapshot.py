@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,7 @@ from torch.optim import Optimizer
 from esprof.elastic.assignment import Est
 from esprof.elastic.state.context import EstContext
 from esprof.elastic.state.pack import pack, unpack
-
-if TYPE_CHECKING:
-    from esprof.elastic.trainer import ElasticTrainer
+from esprof.elastic.state.training import TrainingState
 
 NamedTensors = dict[str, Tensor]
 
@@ -23,12 +21,12 @@ _STATE, _PLAN = "shared/state", "shared/plan"
 """What is no tensor, as the bytes of its JSON: of optimizer, scheduler and scaler; and what the job is about to do."""
 
 
-def capture(trainer: "ElasticTrainer") -> NamedTensors:
+def capture(job: TrainingState) -> NamedTensors:
     """This rank's part of the job, copied to host memory, so that training may go on."""
-    found = _training(trainer)
-    found[_PLAN] = _as_bytes({"next_step": trainer.next_step, "codecs": pack(trainer.codecs, "codecs", {})})
-    found |= {f"{_REDUCER}{name}": tensor for name, tensor in trainer.reducer.state().items()}
-    for est, context in trainer.contexts.items():
+    found = _training(job)
+    found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {})})
+    found |= {f"{_REDUCER}{name}": tensor for name, tensor in job.reducer.state().items()}
+    for est, context in job.contexts.items():
         found |= {f"{est_prefix(est)}{name}": tensor for name, tensor in context.tensors().items()}
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
 
@@ -39,29 +37,29 @@ def wanted(name: str, ests: Collection[Est]) -> bool:
 
 
 @torch.no_grad()
-def restore(trainer: "ElasticTrainer", tensors: NamedTensors) -> None:
+def restore(job: TrainingState, tensors: NamedTensors) -> None:
     """Make the job what it was. `tensors` has all that is `wanted`; the model is that which was captured."""
     state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
-    for name, tensor in model_tensors(trainer.model).items():
+    for name, tensor in model_tensors(job.model).items():
         tensor.copy_(tensors[f"{MODEL}{name}"])
-    _unpack_optimizer(trainer.model, trainer.optimizer, state["optimizer"], tensors)
-    for name, part in {"scheduler": trainer.scheduler, "scaler": trainer.scaler}.items():
+    _unpack_optimizer(job.model, job.optimizer, state["optimizer"], tensors)
+    for name, part in {"scheduler": job.scheduler, "scaler": job.scaler}.items():
         if name in state["schedule"] and part is not None:
             part.load_state_dict(unpack(state["schedule"][name], tensors))
-    trainer.next_step = plan["next_step"]
-    trainer.codecs = unpack(plan["codecs"], {})
-    trainer.reducer.load(_within(_REDUCER, tensors))
-    for est, fresh in trainer.contexts.items():
-        context = EstContext.of_tensors(_within(est_prefix(est), tensors), trainer.device)
+    job.next_step = plan["next_step"]
+    job.codecs = unpack(plan["codecs"], {})
+    job.reducer.load(_within(_REDUCER, tensors))
+    for est, fresh in job.contexts.items():
+        context = EstContext.of_tensors(_within(est_prefix(est), tensors), job.device)
         if context.rng.cuda is None or fresh.rng.cuda is None:  # It was saved on another type of device.
             context.rng.cuda = fresh.rng.cuda
-        trainer.contexts[est] = context
+        job.contexts[est] = context
 
 
-def training_tensors(trainer: "ElasticTrainer") -> NamedTensors:
+def training_tensors(job: TrainingState) -> NamedTensors:
     """What a step changes on all ranks, where it is: parameters, buffers, the optimizer's state, and as `state` its settings
     and those of scheduler and scaler. What ESTs have of their own is not among it: it shows in the next step."""
-    return {name.removeprefix("shared/"): tensor for name, tensor in _training(trainer).items()}
+    return {name.removeprefix("shared/"): tensor for name, tensor in _training(job).items()}
 
 
 def model_tensors(model: nn.Module) -> NamedTensors:
@@ -73,11 +71,11 @@ def est_prefix(est: Est) -> str:
     return f"est/{est}/"
 
 
-def _training(trainer: "ElasticTrainer") -> NamedTensors:
-    found = {f"{MODEL}{name}": tensor for name, tensor in model_tensors(trainer.model).items()}
-    schedule = {"scheduler": trainer.scheduler, "scaler": trainer.scaler if trainer.scaler.is_enabled() else None}
+def _training(job: TrainingState) -> NamedTensors:
+    found = {f"{MODEL}{name}": tensor for name, tensor in model_tensors(job.model).items()}
+    schedule = {"scheduler": job.scheduler, "scaler": job.scaler if job.scaler.is_enabled() else None}
     state = {
-        "optimizer": _pack_optimizer(trainer.model, trainer.optimizer, found),
+        "optimizer": _pack_optimizer(job.model, job.optimizer, found),
         "schedule": {
             name: pack(part.state_dict(), f"{_SCHEDULE}{name}", found) for name, part in schedule.items() if part
         },

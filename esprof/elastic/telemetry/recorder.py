@@ -187,6 +187,27 @@ class Telemetry:
         )
 
 
+class NoTelemetry:
+    """Notes nothing."""
+
+    def __init__(self, transport: Transport, device: torch.device) -> None:
+        self.spans = Spans(device)
+        self.transport = transport
+
+    def begin_step(self) -> None: ...
+
+    def end_step(self, number: int, samples: int) -> None: ...
+
+    def write(self) -> None: ...
+
+
+def open_telemetry(
+    path: str | Path | None, transport: Transport, device: torch.device, workers: int
+) -> Telemetry | NoTelemetry:
+    """Of a job that asked for it, if it has named a Run to write, and loads data with so many processes."""
+    return Telemetry(Path(path), transport, device, workers=workers) if path else NoTelemetry(transport, device)
+
+
 class _Lanes:
     """The threads or streams of a backend, which take up transfers in the order in which they are started."""
 

@@ -129,7 +129,7 @@ def frozen_bias(parameters):
         ({"bucket_mb": 1.0}, "terms.bucket_mb is 0.001"),
         ({"hash_log": "log.jsonl"}, "terms.hash_log is False"),
         ({"telemetry": "run"}, "terms.telemetry is False"),
-        ({"checkpoint": "folder"}, "terms.checkpoint is False"),
+        ({"folder": "folder"}, "terms.checkpoint is False"),
     ],
 )
 def test_ranks_that_are_told_unlike_things_are_refused(unlike, field, tmp_path, monkeypatch):
@@ -143,7 +143,7 @@ def test_ranks_that_are_told_unlike_things_are_refused(unlike, field, tmp_path, 
 
 def rate(trainer, rank, step):
     if (rank, step) == (1, 1):
-        trainer.optimizer.param_groups[0]["lr"] = 0.5
+        trainer.state.optimizer.param_groups[0]["lr"] = 0.5
 
 
 def later_codec(trainer, rank, step):
@@ -180,7 +180,7 @@ def test_a_log_tells_which_rank_and_tensor_went_its_own_way(tmp_path):
         trainer.step()
         if transport.rank == 1:
             with torch.no_grad():
-                trainer.model.head.bias[0] += 1
+                trainer.state.model.head.bias[0] += 1
         with pytest.raises(MismatchError) as raised:
             trainer.step()
         return raised.value.reason

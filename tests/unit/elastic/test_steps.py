@@ -54,7 +54,7 @@ def test_clearing_gradients_in_a_turn_is_refused():
 def test_clearing_gradients_between_steps_changes_nothing():
     trainer, found = small_trainer(), []
     for _ in range(3):
-        trainer.optimizer.zero_grad()
+        trainer.state.optimizer.zero_grad()
         found += bits(trainer, 1)
     assert found == bits(small_trainer(), 3)
 
@@ -68,10 +68,10 @@ def test_other_parameters_to_train_than_at_the_start_are_refused(trained):
 
     trainer = small_trainer(model=model)
     trainer.step()
-    trainer.model[1].bias.requires_grad_(trained)
+    trainer.state.model[1].bias.requires_grad_(trained)
     with pytest.raises(UsageError, match=rf"1.bias was {'un' * trained}frozen after ElasticTrainer was made"):
         trainer.step()
-    trainer.model[1].bias.requires_grad_(not trained)
+    trainer.state.model[1].bias.requires_grad_(not trained)
     trainer.step()
 
 
@@ -113,7 +113,7 @@ def test_after_a_step_that_failed_there_is_no_other(tmp_path):
             raise RuntimeError("out of memory")
         return loss_fn(model, batch)
 
-    trainer = small_trainer(loss=loss, checkpoint=tmp_path)
+    trainer = small_trainer(loss=loss, folder=tmp_path)
     with pytest.raises(RuntimeError, match="out of memory"):
         trainer.step()
     for call in (trainer.step, trainer.save, lambda: trainer.assign(trainer.assignment)):
@@ -125,9 +125,11 @@ def test_after_a_step_that_failed_there_is_no_other(tmp_path):
 def test_a_second_trainer_of_a_model_is_not_disturbed_by_the_first():
     alone = bits(small_trainer(), 3)
     first = small_trainer()
-    second = small_trainer(model=lambda: first.model)
+    second = small_trainer(model=lambda: first.state.model)
     with torch.no_grad():
-        for parameter, value in zip(first.model.parameters(), small_trainer().model.parameters(), strict=True):
+        for parameter, value in zip(
+            first.state.model.parameters(), small_trainer().state.model.parameters(), strict=True
+        ):
             parameter.copy_(value)
     assert bits(second, 3) == alone
 
@@ -136,18 +138,18 @@ def test_a_backward_pass_of_the_script_s_own_changes_nothing():
     trainer, found = small_trainer(), []
     for _ in range(3):
         found += bits(trainer, 1)
-        trainer.model.eval()
-        loss_fn(trainer.model, (torch.ones(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))).backward()
-        trainer.model.train()
+        trainer.state.model.eval()
+        loss_fn(trainer.state.model, (torch.ones(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))).backward()
+        trainer.state.model.train()
     assert found == bits(small_trainer(), 3)
 
 
 def test_a_closed_trainer_lets_go_of_its_model_and_files(tmp_path):
-    trainer = small_trainer(checkpoint=tmp_path / "saved", hash_log=tmp_path / "log.jsonl", checkpoint_every=1)
+    trainer = small_trainer(folder=tmp_path / "saved", hash_log=tmp_path / "log.jsonl", every=1)
     trainer.step()
     trainer.close()
     trainer.close()
     assert [path.name for path in (tmp_path / "saved").iterdir()] == ["step-00000001"]
-    assert not any(parameter._post_accumulate_grad_hooks for parameter in trainer.model.parameters())
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in trainer.state.model.parameters())
     with pytest.raises(UsageError, match="it was closed"):
         trainer.step()

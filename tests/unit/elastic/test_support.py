@@ -10,6 +10,7 @@ from esprof.elastic import Assignment, ElasticTrainer
 from esprof.elastic.support import check, to_device
 from esprof.errors import UsageError
 from tests.cases.elastic import Job, Samples, trainer
+from tests.cases.elastic_job import small_trainer
 
 Pair = namedtuple("Pair", "left right")
 
@@ -104,12 +105,9 @@ def test_error_feedback_under_a_loss_scale_is_refused():
 
 
 def test_a_plain_all_reduce_is_of_level_d0_alone():
-    model = nn.Linear(2, 2)
     with pytest.raises(UsageError) as raised:
-        ElasticTrainer(
-            model, torch.optim.SGD(model.parameters(), 0.1), None, None, 1, batch_size=1, reduction="all-reduce"
-        )
-    assert raised.value.remedy == "Pass reduction='tree', or determinism='D0'."
+        small_trainer(reduction="all-reduce")
+    assert raised.value.remedy == "Pass Gradients(reduction='tree'), or Proof(determinism='D0')."
 
 
 def test_a_batch_keeps_its_shape_on_its_way_to_a_device():

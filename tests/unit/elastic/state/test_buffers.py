@@ -30,9 +30,9 @@ def test_a_buffer_assigned_anew_follows_est_0(parts):
 
 def test_the_model_keeps_its_tensor():
     trainer = small_trainer(model=Averaged)
-    mean = trainer.model.mean
+    mean = trainer.state.model.mean
     trainer.step()
-    assert trainer.model.mean is mean
+    assert trainer.state.model.mean is mean
     assert mean.any()
 
 

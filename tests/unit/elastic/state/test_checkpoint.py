@@ -57,10 +57,10 @@ JOBS = {
 @pytest.mark.parametrize("options", JOBS.values(), ids=JOBS.keys())
 def test_a_job_goes_on_as_if_it_had_not_stopped(tmp_path, options):
     expected = bits(small_trainer(**options), 9)
-    first = small_trainer(checkpoint=tmp_path, **options)
+    first = small_trainer(folder=tmp_path, **options)
     seen = bits(first, 4)
     first.save()
-    second = small_trainer(checkpoint=tmp_path, **options)
+    second = small_trainer(folder=tmp_path, **options)
     assert second.next_step == 4
     assert str(seen + bits(second, 5)) == str(expected)  # As text, in which NaN equals itself.
 
@@ -74,18 +74,18 @@ def test_a_planned_change_of_codec_is_kept(tmp_path):
         return trainer
 
     expected = bits(planned(), 7)
-    first = planned(checkpoint=tmp_path)
+    first = planned(folder=tmp_path)
     seen = bits(first, 3)
     first.save()
-    assert seen + bits(planned(checkpoint=tmp_path), 4) == expected
+    assert seen + bits(planned(folder=tmp_path), 4) == expected
 
 
 def test_saving_changes_nothing(tmp_path):
-    assert bits(small_trainer(checkpoint=tmp_path, checkpoint_every=1), 6) == bits(small_trainer(), 6)
+    assert bits(small_trainer(folder=tmp_path, every=1), 6) == bits(small_trainer(), 6)
 
 
 def test_the_layout_is_that_of_torch_distributed_checkpoint(tmp_path):
-    trainer = small_trainer(checkpoint=tmp_path, codec="topk:0.2")
+    trainer = small_trainer(folder=tmp_path, codec="topk:0.2")
     trainer.step()
     trainer.save()
     reader = torch.distributed.checkpoint.FileSystemReader(tmp_path / "step-00000001")
@@ -97,7 +97,7 @@ def test_the_layout_is_that_of_torch_distributed_checkpoint(tmp_path):
 
 
 def test_the_last_ones_are_kept(tmp_path):
-    trainer = small_trainer(checkpoint=tmp_path, checkpoint_every=2, keep_checkpoints=2)
+    trainer = small_trainer(folder=tmp_path, every=2, keep=2)
     bits(trainer, 7)
     trainer.save()
     trainer.save()
@@ -111,7 +111,7 @@ def test_half_written_ones_are_not_seen_and_go_away(tmp_path):
     leftover = tmp_path / ".step-00000009.tmp"
     leftover.mkdir()
     (leftover / "__0_0.distcp").write_bytes(b"half")
-    trainer = small_trainer(checkpoint=tmp_path)
+    trainer = small_trainer(folder=tmp_path)
     assert trainer.next_step == 0
     trainer.step()
     trainer.save()
@@ -121,7 +121,7 @@ def test_half_written_ones_are_not_seen_and_go_away(tmp_path):
 @pytest.fixture
 def saved(tmp_path):
     """A folder with the checkpoints of steps 1 and 2."""
-    trainer = small_trainer(checkpoint=tmp_path)
+    trainer = small_trainer(folder=tmp_path)
     for _ in range(2):
         trainer.step()
         trainer.save()
@@ -130,7 +130,7 @@ def saved(tmp_path):
 
 def refusal(folder, **options):
     with pytest.raises(EsprofError) as raised:
-        small_trainer(checkpoint=folder, **options)
+        small_trainer(folder=folder, **options)
     return raised.value
 
 
@@ -159,7 +159,7 @@ def test_without_the_spoiled_one_the_one_before_is_taken(saved):
     for file in (saved / "step-00000002").iterdir():
         file.unlink()
     (saved / "step-00000002").rmdir()
-    assert small_trainer(checkpoint=saved).next_step == 1
+    assert small_trainer(folder=saved).next_step == 1
 
 
 class _Evil:
@@ -210,19 +210,19 @@ def test_another_machine_is_refused_unless_the_promise_is_relaxed(saved):
     there["fingerprint"]["machine"]["cpu_capability"] = "VSX"
     manifest.write_text(json.dumps(there), encoding="utf-8")
     assert "machine.cpu_capability is VSX there" in refusal(saved).reason
-    assert small_trainer(checkpoint=saved, determinism="hetero-relaxed").next_step == 2
+    assert small_trainer(folder=saved, determinism="hetero-relaxed").next_step == 2
 
 
 def test_a_folder_that_is_none_is_told(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    trainer = small_trainer(checkpoint=tmp_path / "file")
+    trainer = small_trainer(folder=tmp_path / "file")
     with pytest.raises(OutputError) as raised:
         trainer.save()
     assert "cannot be written" in raised.value.reason
 
 
 def test_without_room_the_last_whole_one_stays(saved):
-    trainer = small_trainer(checkpoint=saved)
+    trainer = small_trainer(folder=saved)
     trainer.step()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
@@ -231,15 +231,15 @@ def test_without_room_the_last_whole_one_stays(saved):
             trainer.save()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert small_trainer(checkpoint=saved).next_step == 2
+    assert small_trainer(folder=saved).next_step == 2
     trainer.save()
-    assert small_trainer(checkpoint=saved).next_step == 3
+    assert small_trainer(folder=saved).next_step == 3
     assert not list(saved.glob(".*"))
 
 
 def test_training_goes_on_without_a_checkpoint_that_nobody_asked_for(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    trainer = small_trainer(checkpoint=tmp_path / "file", checkpoint_every=1)
+    trainer = small_trainer(folder=tmp_path / "file", every=1)
     trainer.step()
     with pytest.warns(UserWarning, match="no checkpoint was written"):
         trainer.step()
@@ -252,10 +252,10 @@ def test_a_job_without_a_folder_cannot_save():
         small_trainer().save()
 
 
-@pytest.mark.parametrize("options", [{"checkpoint_every": -1}, {"keep_checkpoints": 0}])
+@pytest.mark.parametrize("options", [{"every": -1}, {"keep": 0}])
 def test_senseless_numbers_are_refused(tmp_path, options):
     with pytest.raises(UsageError, match="makes no sense"):
-        small_trainer(checkpoint=tmp_path, **options)
+        small_trainer(folder=tmp_path, **options)
 
 
 def test_a_state_that_cannot_be_held_is_told_before_anything_is_written(tmp_path):
@@ -269,7 +269,7 @@ def test_a_state_that_cannot_be_held_is_told_before_anything_is_written(tmp_path
 
         return torch.optim.lr_scheduler.LambdaLR(optimizer, Halving())
 
-    trainer = small_trainer(scheduler=by_object, checkpoint=tmp_path)
+    trainer = small_trainer(scheduler=by_object, folder=tmp_path)
     with pytest.raises(UsageError, match=r"lr_lambdas/0/seen is a set"):
         trainer.save()
     assert list(tmp_path.iterdir()) == []
@@ -278,10 +278,10 @@ def test_a_state_that_cannot_be_held_is_told_before_anything_is_written(tmp_path
 def test_no_warning_of_torch_reaches_the_user(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trainer = small_trainer(checkpoint=tmp_path)
+        trainer = small_trainer(folder=tmp_path)
         trainer.step()
         trainer.save()
-        small_trainer(checkpoint=tmp_path)
+        small_trainer(folder=tmp_path)
 
 
 def test_a_change_of_codec_that_the_script_repeats_is_no_news(tmp_path):
@@ -290,29 +290,29 @@ def test_a_change_of_codec_that_the_script_repeats_is_no_news(tmp_path):
         trainer.set_codec("bf16", 1)
         return trainer
 
-    first = planned(checkpoint=tmp_path)
+    first = planned(folder=tmp_path)
     bits(first, 3)
     first.save()
-    second = planned(checkpoint=tmp_path)
+    second = planned(folder=tmp_path)
     assert second.next_step == 3
     with pytest.raises(UsageError, match="step 1 is past"):
         second.set_codec("topk:0.1", 1)
 
 
 def test_what_was_changed_since_is_saved_in_place_of_the_same_step(tmp_path):
-    trainer = small_trainer(checkpoint=tmp_path, checkpoint_every=1)
+    trainer = small_trainer(folder=tmp_path, every=1)
     trainer.step()
     trainer.flush()
-    trainer.optimizer.param_groups[0]["lr"] = 0.125
+    trainer.state.optimizer.param_groups[0]["lr"] = 0.125
     trainer.save()
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    assert small_trainer(checkpoint=tmp_path).optimizer.param_groups[0]["lr"] == 0.125
+    assert small_trainer(folder=tmp_path).state.optimizer.param_groups[0]["lr"] == 0.125
 
 
 def test_what_another_job_is_writing_is_left_alone(saved):
     half = saved / ".step-00000003.tmp"
     half.mkdir()
-    trainer = small_trainer(checkpoint=saved)
+    trainer = small_trainer(folder=saved)
     trainer.step()
     other = os.open(saved, os.O_RDONLY)
     fcntl.flock(other, fcntl.LOCK_EX)

@@ -39,10 +39,10 @@ def test_a_noisy_optimizer_does_the_same_on_all_ranks(parts):
 
 def test_a_noisy_optimizer_goes_on_from_a_checkpoint(tmp_path):
     whole = bits(small_trainer(optimizer=noisy), 5)
-    first = small_trainer(optimizer=noisy, checkpoint=tmp_path)
+    first = small_trainer(optimizer=noisy, folder=tmp_path)
     seen = bits(first, 2)
     first.save()
-    assert seen + bits(small_trainer(optimizer=noisy, checkpoint=tmp_path), 3) == whole
+    assert seen + bits(small_trainer(optimizer=noisy, folder=tmp_path), 3) == whole
 
 
 def drawn(trainer, steps):
@@ -65,10 +65,10 @@ def test_what_a_script_draws_between_steps_does_not_depend_on_the_assignment(par
 
 def test_what_a_script_draws_between_steps_goes_on_from_a_checkpoint(tmp_path):
     whole = drawn(small_trainer(), 4)
-    first = small_trainer(checkpoint=tmp_path)
+    first = small_trainer(folder=tmp_path)
     found = drawn(first, 2)
     first.save()
-    assert found[:-1] + drawn(small_trainer(checkpoint=tmp_path), 2) == whole
+    assert found[:-1] + drawn(small_trainer(folder=tmp_path), 2) == whole
 
 
 def test_what_a_script_draws_changes_no_bits():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import esprof
-from esprof.elastic import ElasticTrainer
+from esprof.elastic import Data, ElasticTrainer
 from esprof.elastic.telemetry import recorder
 from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
@@ -54,7 +54,7 @@ def rows(run, *kinds):
 
 
 def test_the_run_tells_of_each_part_of_each_step_for_each_est(tmp_path):
-    job = trainer(tmp_path / "run", accumulate=2)
+    job = trainer(tmp_path / "run", data=Data(accumulate=2))
     for _ in range(3):
         job.step()
     job.flush()
