@@ -16,7 +16,7 @@ demo: $(READY) ## Train two workers with a planted fault, record them, find the 
 	$(BIN)/esprof demo --force $(ARGS)
 
 test: $(READY) ## Run the tests, two at a time; those in a browser need Chromium.
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not soak" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
 lint: $(READY) ## Check style and format.
 	$(BIN)/ruff check .
@@ -29,7 +29,7 @@ types: $(READY) ## Check types and the direction of imports, on the built wheel.
 	cd $(TREE) && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p esprof
 	cd $(TREE) && $(abspath $(BIN))/lint-imports --config $(abspath pyproject.toml)
 
-docs: $(READY) ## Write docs/commands.md and docs/findings.md from the code.
+docs: $(READY) ## Write commands.md, findings.md and what-ifs.md in docs/ from the code.
 	$(BIN)/python docs/generate.py
 
 docs-check: $(READY) ## Fail where the generated docs differ from the code.

@@ -1,12 +1,11 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline."""
 
-from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed
+from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed, stopped_by
 from esprof.analyzers.finding import Diagnosis
-from esprof.analyzers.hangs import hangs
-from esprof.analyzers.report import Report
-from esprof.analyzers.summary import summarize
+from esprof.analyzers.summary.report import Report
+from esprof.analyzers.summary.summary import summarize
 from esprof.errors import InputError
-from esprof.replay.answering import replay_run
+from esprof.replay.replayed import replay_run
 from esprof.trace.run import Run
 
 __all__ = ["diagnose", "diagnose_run", "report_run", "summarize"]
@@ -19,7 +18,7 @@ def diagnose_run(run: Run) -> Diagnosis:
     try:
         return diagnose(replay_run(run))
     except InputError:
-        if not hangs(run):
+        if not stopped_by(run):
             raise
         return diagnose_unreplayed(run)
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from esprof.analyzers.finding import PARTS, RankBreakdown
-from esprof.replay.answering import Replayed
 from esprof.replay.dfg import Cls, Dfg
-from esprof.replay.timeline import Timeline
+from esprof.replay.engine.timeline import Timeline
+from esprof.replay.replayed import Replayed
 from esprof.types import Rank, us
 
 
@@ -14,7 +14,7 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
     timeline, dfg = replayed.timeline, replayed.built.dfg
     found = []
     for column, rank in enumerate(dfg.marks.ranks):
-        kept = replayed.oracle.kept
+        kept = replayed.pricer.kept
         spans = np.stack(
             [timeline.end_ns[dfg.marks.first[kept, column]], timeline.end_ns[dfg.marks.last[kept, column]]], axis=1
         )

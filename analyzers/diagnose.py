@@ -1,46 +1,34 @@
-"""Diagnosis: run every rule on a replayed run, order what they find by price, and say the verdict in one sentence."""
+"""Diagnosis: run every rule on a run, order what they find by price, and say the verdict in one sentence."""
+
+from collections.abc import Sequence
 
 from esprof.analyzers.breakdown import breakdown
-from esprof.analyzers.communication import exposed_communication
-from esprof.analyzers.data import input_stalls
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown
-from esprof.analyzers.hangs import HANGS, hang_verdict, hangs
-from esprof.analyzers.host import allocator, host_bound
-from esprof.analyzers.memory import near_limit
-from esprof.analyzers.pricing import listed
-from esprof.analyzers.quality import evidence_quality
-from esprof.analyzers.stalls import stalls
-from esprof.analyzers.stragglers import stragglers
+from esprof.analyzers.findings import RULES
+from esprof.analyzers.rule import Case, listed, priced, unpriced
 from esprof.analyzers.throughput import throughput, throughput_of_steps
-from esprof.replay.answering import Replayed
+from esprof.replay.replayed import Replayed
 from esprof.trace.run import Run
 from esprof.types import us
 
 
 def diagnose(replayed: Replayed) -> Diagnosis:
     """Findings of a replayed run, most time first; before them, what brought the job to a standstill or an end."""
-    parts = breakdown(replayed)
-    findings = [
-        *input_stalls(replayed, parts),
-        *stragglers(replayed),
-        *exposed_communication(replayed, parts),
-        *host_bound(replayed, parts),
-        *allocator(replayed),
-        *stalls(replayed.run),
-        *near_limit(replayed.run),
-        *evidence_quality(replayed),
-    ]
-    findings.sort(key=lambda found: -found.saving_us)
-    findings = [*hangs(replayed.run), *findings]
+    case = Case(replayed, breakdown(replayed))
+    case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
+    found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
+    found += _beside(replayed.run)
+    stopped = stopped_by(replayed.run)
+    findings = [*stopped, *sorted(found, key=lambda finding: -finding.saving_us)]
     return Diagnosis(
-        verdict=_verdict(replayed, findings, parts),
+        verdict=_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.parts),
         findings=tuple(findings),
-        step_us=us(replayed.oracle.step_ns),
+        step_us=us(replayed.pricer.step_ns),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
         overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
-        steps=replayed.steady.kept,
+        steps=replayed.steps.kept,
         world_size=replayed.run.world_size,
-        breakdown=parts,
+        breakdown=case.parts,
         throughput=throughput(replayed),
         explained_pct=round(replayed.explained_pct, 3),
         replay_error_pct=round(float(abs(replayed.error_pct).max()), 4),
@@ -50,17 +38,19 @@ def diagnose(replayed: Replayed) -> Diagnosis:
 
 def diagnose_unreplayed(run: Run) -> Diagnosis:
     """Findings of a run without a window that could be replayed: from its steps' times and its flight recorder alone."""
-    findings = (*hangs(run), *stalls(run), *near_limit(run))
+    stopped, beside = stopped_by(run), _beside(run)
     step_ns, speed = throughput_of_steps(run)
-    if findings:
-        verdict = hang_verdict(findings[0]) if findings[0].id in HANGS else f"{findings[0].title}."
+    if stopped:
+        verdict = _stopped_verdict(stopped[0])
+    elif beside:
+        verdict = f"{beside[0].title}."
     elif step_ns is None:
         verdict = "No step ended, and no window was recorded."
     else:
         verdict = f"A step takes {step_ns / 1e6:.1f} ms; no window was recorded that would tell what it is made of."
     return Diagnosis(
         verdict=verdict,
-        findings=findings,
+        findings=(*stopped, *beside),
         step_us=None if step_ns is None else us(step_ns),
         unprofiled_step_us=None if step_ns is None else us(step_ns),
         overhead_pct=None,
@@ -74,10 +64,26 @@ def diagnose_unreplayed(run: Run) -> Diagnosis:
     )
 
 
-def _verdict(replayed: Replayed, findings: list[Finding], parts: tuple[RankBreakdown, ...]) -> str:
-    step_ms = replayed.oracle.step_ns / 1e6
-    if findings and findings[0].id in HANGS:
-        return hang_verdict(findings[0])
+def stopped_by(run: Run) -> list[Finding]:
+    """What brought the job to a standstill or to its end, if anything did."""
+    rules = [rule for rule in RULES if rule.of_run and rule.stops_the_job]
+    return [unpriced(cause) for rule in rules if rule.of_run for cause in rule.of_run(run)]
+
+
+def _beside(run: Run) -> list[Finding]:
+    """What was recorded beside the windows tells of the job's speed and of its memory."""
+    rules = [rule for rule in RULES if rule.of_run and not rule.stops_the_job]
+    return [unpriced(cause) for rule in rules if rule.of_run for cause in rule.of_run(run)]
+
+
+def _stopped_verdict(finding: Finding) -> str:
+    """The finding, and where the first rank at fault is."""
+    place = finding.evidence["stacks"].get(str(finding.ranks[0])) if finding.ranks else None
+    return f"{finding.title}. Rank {finding.ranks[0]} is at {place}." if place else f"{finding.title}."
+
+
+def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankBreakdown, ...]) -> str:
+    step_ms = replayed.pricer.step_ns / 1e6
     missing = tuple(sorted(set(range(replayed.run.world_size)) - set(replayed.run.ranks)))
     caveat = f" What {listed(missing)} did is not in this run, and may be the cause." if missing else ""
     if not findings or findings[0].saving_us <= 0:

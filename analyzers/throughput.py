@@ -3,8 +3,8 @@
 import numpy as np
 
 from esprof.analyzers.finding import Throughput
-from esprof.replay.answering import Replayed
-from esprof.replay.unprofiled import plain_steps
+from esprof.replay.replayed import Replayed
+from esprof.replay.steps import plain_steps
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from esprof.types import NS_PER_S
@@ -19,7 +19,7 @@ def throughput(replayed: Replayed) -> Throughput:
     tables = [run.steps(rank) for rank in run.ranks]
     if replayed.unprofiled_ns is not None:
         tables = [plain_steps(steps) for steps in tables]
-    step_s = (replayed.unprofiled_ns or replayed.oracle.step_ns) / NS_PER_S
+    step_s = (replayed.unprofiled_ns or replayed.pricer.step_ns) / NS_PER_S
     return _rates(tables, step_s)
 
 

@@ -18,12 +18,13 @@ from statistics import mean, median
 import numpy as np
 
 import esprof
-from esprof.replay import edits
-from esprof.replay.answering import Replayed, replay_run
 from esprof.replay.dfg import Cls
+from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
+from esprof.replay.replayed import Replayed, replay_run
 from esprof.replay.rules import ALL_RULES, Rules
-from esprof.replay.scenario import Declined, Scenario, fix_stragglers
-from esprof.replay.timeline import class_totals, critical_path, replay, strict
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.scenario import Declined
+from esprof.replay.whatif.terms.straggler import fix_stragglers
 
 PAGE = """# Accuracy
 
@@ -37,7 +38,7 @@ two hosts of the test bed (`docs/testbed.md`) on a machine of 2 cores.
 
 The figure that counts. A job was recorded, replay said what a change would give, and then the change was made and
 recorded, in turns. *noise* is how far the repeats of one setting lie apart, before and after the change: no
-prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.edits`) without a
+prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.whatif.edits`) without a
 term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's:
 0.8, and no limit). What `--max-error` would have refused is counted too. Printed by `python -m benchmarks.executed`.
 The rules for links and means were found on earlier recordings of these same jobs and settings: other jobs may do worse.
@@ -119,13 +120,13 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
     columns: tuple[list[float], ...] = ([], [], [])
     for name, one in runs.items():
         kept, dropped = (100 * (steps / one.measured_ns - 1) for steps in (one.timeline.step_ns(), strict_ns(one)))
-        for at in one.oracle.kept:
+        for at in one.pricer.kept:
             explained = explained_pct(one, int(at))
             for column, value in zip(columns, (abs(kept[at]), abs(dropped[at]), explained), strict=True):
                 column.append(float(value))
-            show("self_replay_strict", float(dropped[at]), "%", run=name, step=one.steady.all[at], explained=explained)
+            show("self_replay_strict", float(dropped[at]), "%", run=name, step=one.steps.all[at], explained=explained)
             measured = f"{one.measured_ns[at] / 1e6:.1f}"
-            step = str(one.steady.all[at])
+            step = str(one.steps.all[at])
             yield name, step, measured, f"{kept[at]:+.3f}", f"{dropped[at]:+.3f}", f"{explained:.1f}"
     for label, of in (("mean", mean), ("median", median), ("p90", p90), ("worst", max)):
         # Of what is explained the least is the worst.
@@ -148,11 +149,11 @@ def explained_pct(one: Replayed, at: int) -> float:
 def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
     """A row a run with two steady steps or more."""
     for name, one in runs.items():
-        held = one.oracle.prediction.held_out
+        held = one.pricer.prediction.held_out
         if not held:
             continue
-        measured = {step: ns / 1e3 for step, ns in zip(one.steady.kept, one.oracle.measured_ns, strict=True)}
-        naive = median(measured[step] for step in one.oracle.prediction.fit_steps)
+        measured = {step: ns / 1e3 for step, ns in zip(one.steps.kept, one.pricer.measured_ns, strict=True)}
+        naive = median(measured[step] for step in one.pricer.prediction.fit_steps)
         actual = np.array([step.measured_us for step in held])
         errors = [abs(step.error_pct) for step in held]
         of_mean = 100 * (mean(step.predicted_us for step in held) / actual.mean() - 1)
@@ -179,13 +180,13 @@ def outlier_error(one: Replayed) -> list[float]:
     """Per cent by which the outlier, without allocator calls, differs from the mean of the other steps."""
     dfg = one.built.dfg
     mended = replay(edits.shorten(dfg, dfg.of(Cls.ALLOCATOR), 0)).step_ns()
-    return [100 * (mended[one.steady.all.index(step)] / one.oracle.step_ns - 1) for step in one.steady.left_out]
+    return [100 * (mended[one.steps.all.index(step)] / one.pricer.step_ns - 1) for step in one.steps.left_out]
 
 
 def slowed_steps(one: Replayed) -> list[float]:
     """Steps in ms, but for the first that is steady, with a GPU of half the speed."""
     dfg = one.built.dfg
-    return (one.oracle.price(Scenario(edits.scale(dfg, dfg.on("stream"), 0.5)))[1:] / 1e6).tolist()
+    return (one.pricer.price_edited(edits.scale(dfg, dfg.on("stream"), 0.5)).step_ns[1:] / 1e6).tolist()
 
 
 def counterfactual_rows(folder: Path) -> Iterator[tuple[str, ...]]:

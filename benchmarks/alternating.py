@@ -23,9 +23,9 @@ import torch
 from torch.optim import Optimizer, optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from esprof.tracer.injected import session
-from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import HOOK
+from esprof.recorder.injected import session
+from esprof.recorder.launcher.launch import HOOK
+from esprof.recorder.shared.settings import Settings
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Blocks:
     """Of the hook behind the step before."""
     next_ns: list[int] = field(default_factory=list)
     """Of `next` outside the loader's own code."""
-    keeper_cpu_s: float = 0.0
+    background_writer_cpu_s: float = 0.0
     """CPU time of the recorder's thread."""
     seconds: float = 0.0
 
@@ -70,9 +70,9 @@ class Alternation:
         optimizer._global_optimizer_post_hooks[self._number] = self._after_step
 
     def close(self) -> None:
-        keeper = next(thread for thread in threading.enumerate() if thread.name == "esprof")
-        assert keeper.ident is not None
-        self.blocks.keeper_cpu_s = time.clock_gettime(time.pthread_getcpuclockid(keeper.ident))
+        writer = next(thread for thread in threading.enumerate() if thread.name == "esprof")
+        assert writer.ident is not None
+        self.blocks.background_writer_cpu_s = time.clock_gettime(time.pthread_getcpuclockid(writer.ident))
 
     def _after_step(self, stepped: Optimizer, args: Any, kwargs: Any) -> None:
         ended_ns, ended_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()

@@ -33,8 +33,8 @@ from torch.utils.data import Dataset
 import esprof
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
 from esprof.elastic import Assignment, ElasticTrainer
-from esprof.elastic.layout import Layout
-from esprof.elastic.reduce import TreeReducer
+from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.transport import GroupTransport
 
 MB = 1 << 20

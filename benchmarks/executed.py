@@ -27,13 +27,12 @@ import numpy as np
 import torch
 
 import esprof
-from esprof.replay import edits
-from esprof.replay.answering import Replayed, replay_run
-from esprof.replay.buckets import backward_passes
+from esprof.recorder import demo_job
 from esprof.replay.dfg import Dfg
-from esprof.replay.scenario import Scenario
+from esprof.replay.replayed import Replayed, replay_run
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.buckets import backward_passes
 from esprof.reports.commands.demo import SHARE
-from esprof.tracer import demo_job
 
 STEPS = 24
 WARM_UP = 6
@@ -145,14 +144,14 @@ def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
     slug = re.sub(r"\W+", "-", f"{case.job} {case.name}")
     before = replay_run(record(case.before, folder / f"{slug}-a{repeat}"))
     if isinstance(case.what_if, str):
-        answer = before.oracle.answer(case.what_if, max_error_pct=100)
+        (answer,) = before.pricer.answers([case.what_if], max_error_pct=100)
         if answer.predicted_us is None:
             raise SystemExit(f"{case.job} {case.name}: {case.what_if} was not answered: {answer.reason}")
         predicted = answer.predicted_us / 1e3
     else:
-        predicted = float(before.oracle.price(Scenario(case.what_if(before))).mean()) / 1e6
+        predicted = float(before.pricer.price_edited(case.what_if(before)).step_ns.mean()) / 1e6
     after = replay_run(record(case.after, folder / f"{slug}-b{repeat}"))
-    figure = {"before": before.oracle.step_ns / 1e6, "predicted": predicted, "after": after.oracle.step_ns / 1e6}
+    figure = {"before": before.pricer.step_ns / 1e6, "predicted": predicted, "after": after.pricer.step_ns / 1e6}
     print(f"{case.job} {case.name}: {json.dumps({k: round(v, 1) for k, v in figure.items()})}", file=sys.stderr)
     return figure
 

@@ -34,8 +34,8 @@ import esprof
 from benchmarks.alternating import Blocks
 from benchmarks.speed import Bench
 from esprof import Run
-from esprof.analyzers.stats import bootstrap_medians
-from esprof.replay.windows import windows_of
+from esprof.analyzers.gate.stats import bootstrap_medians
+from esprof.replay.steps import steps_of
 from esprof.types import NS_PER_MS, NS_PER_US
 
 BLOCK = 8
@@ -95,8 +95,8 @@ def outside(bench: Bench, job: Job, folder: Path) -> None:
         report(bench, name, 100 * pairs / bare_ns, "%", context)
     for name, column in (("recorder_border_us", "border_ns"), ("recorder_next_us", "next_ns")):
         bench.print(name, median(_extra(blocks, column) for blocks in rounds) / NS_PER_US, "us", context)
-    keeper = median(100 * blocks.keeper_cpu_s / blocks.seconds for blocks in rounds)
-    bench.print("keeper_cpu_pct", keeper, "% of a core", context)
+    writer = median(100 * blocks.background_writer_cpu_s / blocks.seconds for blocks in rounds)
+    bench.print("background_writer_cpu_pct", writer, "% of a core", context)
 
 
 def whole(bench: Bench, job: Job, folder: Path) -> None:
@@ -206,7 +206,7 @@ def _windows(run: Run) -> Iterator[Window]:
     number, ms = table.ints("step"), table.ints("dur_ns") / NS_PER_MS
     phase = np.array(table.texts("phase"))
     events = np.bincount(np.maximum(run.events(0).ints("step"), 0), minlength=int(number.max()) + 1)
-    for window in windows_of(run)[:-1]:  # The last one may have no steps behind it.
+    for window in steps_of(run).windows[:-1]:  # The last one may have no steps behind it.
         near = (number >= window[0] - EVERY // 2) & (number <= window[-1] + EVERY // 2)
         plain = float(np.median(ms[near & (phase == "plain")]))
         yield Window(

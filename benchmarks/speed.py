@@ -32,11 +32,11 @@ import esprof
 from benchmarks.peers import Hta
 from benchmarks.synthetic import job
 from esprof.compiled import compiled
-from esprof.replay import engine
-from esprof.replay.batch import Batch
-from esprof.replay.build import build_counted
+from esprof.replay.building.build import build_counted
 from esprof.replay.dfg import Cls, Dfg
-from esprof.replay.schedule import freeze, schedule
+from esprof.replay.engine import longest_path
+from esprof.replay.engine.batch import Batch
+from esprof.replay.engine.schedule import freeze, schedule
 
 MB = 1e6
 WORKERS = 256
@@ -158,7 +158,9 @@ def replaying(bench: Bench, nodes: int) -> None:
     """`replay_nodes_s` and `batch_node_scenarios_s`: the synthetic job with its order."""
     dfg = job(nodes, WORKERS)
     context = {"nodes": dfg.nodes, "workers": WORKERS, "edges": dfg.edges}
-    bench.rate("replay_nodes_s", dfg.nodes, "nodes", lambda: engine.ends(dfg, dfg.dur_ns, dfg.residual_ns), context)
+    bench.rate(
+        "replay_nodes_s", dfg.nodes, "nodes", lambda: longest_path.ends(dfg, dfg.dur_ns, dfg.residual_ns), context
+    )
     batch, factor = Batch(dfg), np.ones((len(Cls), SCENARIOS))
     factor[Cls.COMPUTE], factor[Cls.COMMUNICATION] = np.linspace(0.5, 4, SCENARIOS), np.linspace(4, 0.5, SCENARIOS)
     last, classes, none = dfg.marks.last.ravel(), dfg.cls.astype(np.int32), np.full(dfg.nodes, -1, np.int32)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay import engine
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, StepMarks
+from esprof.replay.engine import longest_path
 
 KERNELS = 8
 """Between two collectives."""
@@ -87,4 +87,4 @@ def _dfg(
         marks=StepMarks((0,), (0,), np.array([[0]]), np.array([[nodes - 1]])),
         **columns,
     )
-    return replace(dfg, recorded_ns=engine.run(dfg, dfg.dur_ns, dfg.residual_ns)[0])
+    return replace(dfg, recorded_ns=longest_path.run(dfg, dfg.dur_ns, dfg.residual_ns)[0])

@@ -1,12 +1,14 @@
-"""Write docs/commands.md and docs/findings.md from the code; with --check, fail where they differ from it."""
+"""Write the pages of docs/ that are made from the code; with --check, fail where they differ from it."""
 
 import sys
 from pathlib import Path
 
 import click
 
-from esprof.analyzers.catalogue import FAMILIES, PAGES, Page
+from esprof.analyzers.findings import PAGES
+from esprof.analyzers.rule import FAMILIES, Page
 from esprof.cli import VERBS, root
+from esprof.replay.whatif.terms import TERMS
 
 DOCS = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code. -->\n"
@@ -50,9 +52,24 @@ def _page(page: Page) -> str:
     return f"\n### {page.id}: {page.title}\n\n{page.meaning}\n\n{listed}"
 
 
+def what_ifs() -> str:
+    """Every kind of what-if term, in the order in which the terms of a scenario are applied."""
+    intro = (
+        "A scenario is one term or several, joined by commas: all hold at once. Commas within brackets belong to the term. "
+        "Before a term that may be limited to some ranks stands `rank3.` or `device[NAME].`, where NAME is a part of the "
+        "device's name."
+    )
+    parts = [NOTE, "# What-ifs\n", intro]
+    for kind in TERMS.values():
+        written = ", ".join(f"`{example}`" for example in kind.examples)
+        points = [f"- **Written.** {written}", f"- **Needs.** {kind.needs}"]
+        parts += [f"\n## {kind.name}\n\n{kind.meaning}\n", *points]
+    return "\n".join([*parts, ""])
+
+
 def main() -> None:
     stale = []
-    for name, text in {"commands.md": commands(), "findings.md": findings()}.items():
+    for name, text in {"commands.md": commands(), "findings.md": findings(), "what-ifs.md": what_ifs()}.items():
         file = DOCS / name
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue

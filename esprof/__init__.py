@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from esprof.recorder.api import record, stage, step
     from esprof.trace.load import load
     from esprof.trace.run import Run
-    from esprof.tracer.api import record, stage, step
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "load", "record", "stage", "step"]
@@ -21,9 +21,9 @@ __all__ = ["Run", "__version__", "load", "record", "stage", "step"]
 _HOME = {
     "Run": "esprof.trace.run",
     "load": "esprof.trace.load",
-    "record": "esprof.tracer.api",
-    "stage": "esprof.tracer.api",
-    "step": "esprof.tracer.api",
+    "record": "esprof.recorder.api",
+    "stage": "esprof.recorder.api",
+    "step": "esprof.recorder.api",
 }
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg
-from esprof.replay.timeline import union_ns
+from esprof.replay.engine.timeline import union_ns
 from esprof.types import Rank
 
 CLEARLY = 1.4

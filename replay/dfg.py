@@ -19,6 +19,7 @@ class Cls(IntEnum):
     COMPUTE = 0
     COMMUNICATION = 1
     WAIT = 2
+    """A stream waits for another one, or a launch for room in the queue: recorded, and for what."""
     CPU = 3
     HOST_GAP = 4
     DATA = 5
@@ -43,6 +44,8 @@ class Edge(IntEnum):
     RENDEZVOUS = 5
     INFERRED = 6
     """Found by time alone: no event of the trace says so."""
+    LIKELY_WAIT = 7
+    """A stream waits: that was recorded, and for what is guessed by the order of launches."""
 
 
 JOIN_LANE = -1

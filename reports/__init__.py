@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from esprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from esprof.analyzers.report import Report
+    from esprof.analyzers.summary.report import Report
 
 __all__ = ["FORMATS", "render"]
 
@@ -16,11 +16,11 @@ def render(report: "Report", format: str = "text") -> str:
     """`report` as text for a terminal, as the self-contained page, or as JSON. Raises UsageError for another format."""
     # Each renderer loads when it is asked for: every verb of the command line imports this package.
     if format == "text":
-        from esprof.reports import terminal
+        from esprof.reports.terminal import text
 
-        return f"{terminal.diagnosis(report.diagnosis)}\n\n{terminal.replay(report.replay)}"
+        return f"{text.diagnosis(report.diagnosis)}\n\n{text.replay(report.replay)}"
     if format == "html":
-        from esprof.reports.html import render_html
+        from esprof.reports.html.page import render_html
 
         return render_html(report)
     if format == "json":

@@ -2,8 +2,8 @@
 
 from xml.etree import ElementTree
 
-from esprof.analyzers.check import Check, MetricCheck
-from esprof.reports.check_text import render_text, sentence
+from esprof.analyzers.gate.check import Check, MetricCheck
+from esprof.reports.terminal.check import render_text, sentence
 
 
 def render_junit(check: Check) -> str:

@@ -1,18 +1,25 @@
 """What holds for all tests."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+from filelock import FileLock
 
-BEDS = ("test_many_hosts.py", "test_testbed.py", "test_testbed_jobs.py")
 
-
-@pytest.hookimpl(tryfirst=True)  # Before xdist looks for the groups.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file on one worker, for they share what it made, and so do those of all beds, which see each
-    other. Give those with real processes a second try: others may need the machine just then. What fails twice is wrong."""
+    """Give tests with real processes a second try: others may need the machine just then. What fails twice is wrong."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("bed" if item.path.name in BEDS else str(item.path)))
         if item.get_closest_marker("integration") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=3))
+
+
+@pytest.fixture(scope="module")
+def no_other_beds() -> Iterator[None]:
+    """Hosts of the test bed are seen by all of the machine: of the modules that make some, one is at work at a time."""
+    with FileLock(Path(tempfile.gettempdir()) / "esprof-beds.lock"):
+        yield
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,17 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esprof.elastic.assignment import Assignment
-    from esprof.elastic.codecs import Codec, register_codec
+    from esprof.elastic.loaders import Loaders
+    from esprof.elastic.options import Checkpoint, Data, Gradients, Proof
+    from esprof.elastic.reduce.codecs import Codec, register_codec
     from esprof.elastic.trainer import ElasticTrainer, StepResult
 
-__all__ = ["Assignment", "Codec", "ElasticTrainer", "StepResult", "register_codec"]
+__all__ = [
+    "Assignment",
+    "Checkpoint",
+    "Codec",
+    "Data",
+    "ElasticTrainer",
+    "Gradients",
+    "Loaders",
+    "Proof",
+    "StepResult",
+    "register_codec",
+]
 
 _HOME = {
     "Assignment": "esprof.elastic.assignment",
-    "Codec": "esprof.elastic.codecs",
-    "register_codec": "esprof.elastic.codecs",
+    "Checkpoint": "esprof.elastic.options",
+    "Codec": "esprof.elastic.reduce.codecs",
+    "Data": "esprof.elastic.options",
     "ElasticTrainer": "esprof.elastic.trainer",
+    "Gradients": "esprof.elastic.options",
+    "Loaders": "esprof.elastic.loaders",
+    "Proof": "esprof.elastic.options",
     "StepResult": "esprof.elastic.trainer",
+    "register_codec": "esprof.elastic.reduce.codecs",
 }
 
 

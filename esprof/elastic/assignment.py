@@ -48,5 +48,12 @@ class Assignment:
     def world(self) -> int:
         return len(self.ests)
 
+    def check_fits(self, n_est: int, world: int) -> None:
+        """Raise UsageError where it is not of so many ESTs to so many processes."""
+        if (self.n_est, self.world) != (n_est, world):
+            raise UsageError(
+                f"the assignment is of {self.n_est} ESTs to {self.world} processes; here are {n_est} and {world}"
+            )
+
     def owner(self, est: Est) -> Rank:
         return next(rank for rank, ests in enumerate(self.ests) if est in ests)

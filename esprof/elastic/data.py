@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from esprof.elastic.assignment import Est
-from esprof.elastic.rng import derived_seed, kept, seed_cpu, seeded
+from esprof.elastic.state.rng import derived_seed, kept, seed_cpu, seeded
 from esprof.errors import UsageError
 
 _Collate = Callable[[list[Any]], Any]
@@ -39,7 +39,7 @@ class SampleOrder:
         if not self.steps_per_epoch:
             raise UsageError(
                 f"{self.samples} samples make no step of {self.per_step}",
-                remedy="Take fewer ESTs, a smaller batch_size, or drop_last=False.",
+                remedy="Take fewer ESTs, a smaller batch_size, or Data(drop_last=False).",
             )
 
     @property
@@ -61,6 +61,10 @@ class SampleOrder:
         mine: list[int] = order[first * self.n_est + est : (first + self.batch_size) * self.n_est : self.n_est].tolist()
         return mine
 
+    def share(self, step: int, est: Est) -> int:
+        """Samples of an EST in a step."""
+        return sum(len(self.batch(step, est, micro)) for micro in range(self.accumulate))
+
     def count(self, step: int) -> int:
         """Samples of the whole step."""
         return min(self.per_step, self.samples - (step % self.steps_per_epoch) * self.per_step)
@@ -80,8 +84,8 @@ def one_thread() -> Iterator[None]:
 class Batches:
     """The batches of this process's ESTs, in the order in which they run, from `step` on without end.
 
-    One DataLoader makes them; its workers are shared by the ESTs, and nothing of it need be saved. A micro-batch without
-    samples is passed over.
+    One DataLoader makes them; its workers start with the first, and are shared by the ESTs. Nothing of it need be saved. A
+    micro-batch without samples is passed over.
     """
 
     def __init__(
@@ -94,17 +98,20 @@ class Batches:
         workers: int = 0,
         collate: _Collate | None = None,
     ) -> None:
-        loader = DataLoader(
+        self._seed = order.seed
+        self._loader: DataLoader[Any] = DataLoader(
             _MadeBatches(dataset, order.seed, collate or default_collate),
             batch_size=None,  # An item is a whole batch.
             sampler=_Keys(order, ests, step),
             num_workers=workers,
             collate_fn=_as_it_is,
         )
-        with seeded(order.seed):  # The loader draws a seed for its workers, which would be missing in an EST's stream.
-            self._iterator = iter(loader)
+        self._iterator: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
+        if self._iterator is None:
+            with seeded(self._seed):  # The loader draws a seed for its workers, which the EST's stream would lack.
+                self._iterator = iter(self._loader)
         return next(self._iterator)
 
 

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from esprof.elastic.assignment import Est
 from esprof.elastic.data import one_thread
-from esprof.elastic.rng import derived_seed, seeded
+from esprof.elastic.state.rng import derived_seed, seeded
 from esprof.errors import InputError, UsageError
 
 
@@ -26,7 +27,18 @@ class StatefulLoader(Protocol):
 
 
 MakeLoader = Callable[[Est, int], StatefulLoader]
-"""(EST, number of ESTs) -> its loader. All must have as many batches to an epoch."""
+"""(EST, number of ESTs) -> its loader."""
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """Takes the place of a dataset for one that has a state of its own: each EST has a loader, whose state moves with it and
+    is in its checkpoint."""
+
+    make: MakeLoader
+    """Makes the loader of an EST, given its number and how many there are: a StatefulDataLoader. All have batches of the
+    trainer's `batch_size`, and as many of them to an epoch."""
+
 
 _END = object()
 
@@ -36,7 +48,7 @@ def batches_per_epoch(make: MakeLoader, n_est: int, seed: int, accumulate: int) 
     with seeded(derived_seed(seed, 0, 0)):
         loader = make(0, n_est)
     if not hasattr(loader, "state_dict"):
-        raise UsageError("the loader has no state_dict()", remedy="Return torchdata's StatefulDataLoader from loaders.")
+        raise UsageError("the loader has no state_dict()", remedy="Let Loaders make torchdata's StatefulDataLoader.")
     try:
         count = len(loader)
     except TypeError as error:

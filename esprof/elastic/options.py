@@ -1,26 +1,118 @@
-"""Whether what an ElasticTrainer is told makes sense, before anything is made of it."""
+"""What an ElasticTrainer may be told, in groups by what it is for. Each group checks itself when it is made."""
 
 import inspect
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from esprof.elastic.reduction import Reduction
+from esprof.elastic.proof.fingerprint import Level
+from esprof.elastic.reduce.choice import Reduction
+from esprof.elastic.reduce.codecs import check_codec
 from esprof.errors import UsageError
 
-_Rule = tuple[Callable[[Any], bool], str]
-"""What holds of an option, and how that is said."""
+Amp = Literal["bf16", "fp16"] | None
+"""The type in which `torch.autocast` lets a model compute; None for the parameters' own."""
+
+ScheduleBy = Literal["step", "epoch"]
+"""After what a scheduler steps."""
 
 
-def check_options(**options: object) -> None:
-    """Raise UsageError for the first option of ElasticTrainer, by its name, that makes no sense."""
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """How samples become batches. Of `Loaders`, which make batches themselves, `accumulate` alone is asked."""
+
+    accumulate: int = 1
+    """Batches that each EST takes in one step; the gradient is that of all of them."""
+    shuffle: bool = True
+    """Whether each epoch has the samples in another order, which depends on the trainer's seed."""
+    drop_last: bool = True
+    """Whether the samples that make no whole step at an epoch's end are left out. If not, the last step takes what there
+    is, which may be less, or nothing, for some ESTs."""
+    num_workers: int = 0
+    """Processes that make batches, for all ESTs of a rank together. Their number changes no bits; 0 is for none."""
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    """Makes a batch of a list of samples; None stands for torch's `default_collate`."""
+
+    def __post_init__(self) -> None:
+        check(accumulate=self.accumulate, num_workers=self.num_workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """How gradients are computed and added."""
+
+    amp: Amp = None
+    """Type of the forward and backward passes under `torch.autocast`: "bf16", "fp16" (with one loss scaler for all ESTs), or
+    None for the parameters' own."""
+    codec: str = "none"
+    """What each EST's gradient is encoded with before it is added: "none", "fp16", "bf16", "topk:0.1" for the largest tenth
+    of its entries, or one that `register_codec` has made known. Changes the training, as a learning rate does."""
+    reduction: Reduction = "tree"
+    """How gradients are added: "tree", whose bits depend on the number of ESTs alone; "ring", which gives the bits of
+    `DistributedDataParallel` with as many processes on gloo; "all-reduce", whose bits depend on which EST runs where."""
+    bucket_mb: float | None = None
+    """Size of the buckets in which gradients travel, MiB, as DDP's `bucket_cap_mb`; None stands for DDP's default."""
+    clip_norm: float | None = None
+    """Largest norm of a step's whole gradient, to which a longer one is shortened; None for no limit."""
+
+    def __post_init__(self) -> None:
+        check(amp=self.amp, reduction=self.reduction, bucket_mb=self.bucket_mb, clip_norm=self.clip_norm)
+        check_codec(self.codec, scaled=self.amp == "fp16")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a job's checkpoints are, and how many. A job goes on from the last one there."""
+
+    folder: str | Path
+    """Folder of this one job, the same for all ranks."""
+    _: KW_ONLY
+    every: int = 0
+    """Steps from one checkpoint that is written in the background to the next; 0 leaves it to `ElasticTrainer.save`."""
+    keep: int = 2
+    """How many checkpoints stay in the folder, the newest ones."""
+
+    def __post_init__(self) -> None:
+        check(folder=self.folder, every=self.every, keep=self.keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What is promised of a job's bits, and the log that shows it."""
+
+    determinism: Level = "D1"
+    """When bits are the same: "D0", if the same processes run the same ESTs again; "D1", on any processes that have one type
+    of device; "hetero-relaxed" promises no bits, and so allows several types of devices."""
+    hash_log: str | Path | None = None
+    """File to which rank 0 writes after each step what every bit was, as hashes, for `esprof elastic diff`."""
+    hash_log_values: bool = False
+    """Whether the values are kept beside the hash log, to tell how far two trainings are apart. They take as much room, for
+    each step, as a checkpoint."""
+
+    def __post_init__(self) -> None:
+        check(determinism=self.determinism)
+
+
+def check(**options: object) -> None:
+    """Raise UsageError for the first of these options, by its name, that makes no sense."""
     for name, value in options.items():
         holds, expected = _RULES[name]
         if not holds(value):
             raise UsageError(f"{name}={value!r} makes no sense: it is {expected}")
+
+
+def check_reduction(reduction: Reduction, determinism: Level) -> None:
+    """Raise UsageError for a reduction that could not keep what is promised."""
+    if reduction == "all-reduce" and determinism != "D0":
+        raise UsageError(
+            f"a plain all-reduce adds in an order that depends on the assignment, which {determinism} excludes",
+            remedy="Pass Gradients(reduction='tree'), or Proof(determinism='D0').",
+        )
 
 
 def check_steps(optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
@@ -35,6 +127,10 @@ def check_steps(optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
                 f"step() of {type(part).__name__} wants more than a trainer has: {error}",
                 remedy="Choose an optimizer that needs no closure and a scheduler that needs no metric.",
             ) from error
+
+
+_Rule = tuple[Callable[[Any], bool], str]
+"""What holds of an option, and how that is said."""
 
 
 def _at_least(least: int) -> _Rule:
@@ -53,11 +149,15 @@ _POSITIVE: _Rule = (
 _RULES: dict[str, _Rule] = {
     "n_est": _at_least(1),
     "batch_size": _at_least(1),
+    "scheduler_by": _one_of(*get_args(ScheduleBy)),
     "accumulate": _at_least(1),
     "num_workers": _at_least(0),
-    "clip_norm": _POSITIVE,
-    "bucket_mb": _POSITIVE,
     "amp": _one_of(None, "bf16", "fp16"),
     "reduction": _one_of(*get_args(Reduction)),
-    "scheduler_by": _one_of("step", "epoch"),
+    "bucket_mb": _POSITIVE,
+    "clip_norm": _POSITIVE,
+    "folder": (lambda value: isinstance(value, str | Path) and str(value) != "", "a path"),
+    "every": _at_least(0),
+    "keep": _at_least(1),
+    "determinism": _one_of(*get_args(Level)),
 }

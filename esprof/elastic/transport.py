@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Work(Protocol):
@@ -118,6 +118,14 @@ class Alone:
 
     def add(self, tensor: Tensor) -> Work:
         return _DONE
+
+
+def transport_for(model: nn.Module) -> Transport:
+    """By which the processes of this job reach each other: torch.distributed's group of all, if there is one."""
+    if not dist.is_available() or not dist.is_initialized():
+        return Alone()
+    gpus = [str(parameter.device) for parameter in model.parameters() if parameter.is_cuda]
+    return GroupTransport(gpu=gpus[0]) if gpus else GroupTransport()
 
 
 class _Done:

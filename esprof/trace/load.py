@@ -1,31 +1,20 @@
-"""`esprof.load`: open whatever a person has, a Run directory or the Kineto traces of one run, as a Run."""
+"""`esprof.load`: open whatever a person has, a Run directory or the traces of one run, as a Run."""
 
 import glob
-import os
-import re
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from itertools import count
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from esprof.errors import InputError, unreadable
-from esprof.text import printable
-from esprof.trace.groups import group_name
-from esprof.trace.kineto import Trace, read_trace
-from esprof.trace.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning
-from esprof.trace.rundir import read_run
-from esprof.trace.schema import Table
-from esprof.types import Rank
+from esprof.trace.reader import Reader
+from esprof.trace.readers import DEFAULT, READERS
+from esprof.trace.run import Run
 
-_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
-_SUFFIXES = (".json", ".json.gz")
-_AT_ONCE = min(os.cpu_count() or 1, 8)
-"""Files that are read at the same time by default: each may take what the memory ceiling allows."""
 _NAME_ONE = "Name a Run directory, a trace file, a folder of traces or a pattern."
 
 
 def load(source: str | Path | Sequence[str | Path], executor: Executor | None = None) -> Run:
-    """Open a Run directory, or one Kineto trace, a folder of them, a glob pattern or a list, one file a rank.
+    """Open a Run directory, or one trace, a folder of them, a glob pattern or a list, one file a rank.
 
     A Run whose job still runs is read as it stands; one whose launcher was killed is finished first.
     `executor` reads the files, one a task: by default a few threads, since most of the work holds no lock of Python's.
@@ -33,32 +22,30 @@ def load(source: str | Path | Sequence[str | Path], executor: Executor | None = 
     readable, or where the files are not of one run.
     """
     sources = [source] if isinstance(source, str | Path) else list(source)
-    if len(sources) == 1 and _is_run(Path(sources[0])):
-        return _read_run(Path(sources[0]), executor)
+    if len(sources) == 1 and (whole := _folder_reader(Path(sources[0]))) is not None:
+        return whole.read([Path(sources[0])], Path(sources[0]), executor)
     files = [file for one in sources for file in _files(one)]
     if not files:
         raise InputError("no trace was named", remedy=_NAME_ONE)
     named = str(sources[0]) if len(sources) == 1 else f"{len(files)} files"
-    traces, warnings = _read_all(files, executor)
-    return _run_of(traces, Path(named), warnings)
+    return _reader_of(files).read(files, Path(named), executor)
 
 
-def _is_run(path: Path) -> bool:
-    return os.path.exists(path / "run.json") or os.path.exists(path / "raw" / "settings.json")
+def _folder_reader(path: Path) -> Reader | None:
+    """The reader to which this folder is one run."""
+    return next((reader for reader in READERS if reader.is_folder and reader.recognises(path)), None)
 
 
-def _read_run(path: Path, executor: Executor | None) -> Run:
-    if os.path.exists(path / "run.json"):
-        return read_run(path)
-    from esprof.tracer.finalise import open_unfinished  # Nothing else that is opened here is the recorder's.
-
-    return open_unfinished(path, executor)
+def _reader_of(files: list[Path]) -> Reader:
+    """The first reader that recognises all of the files."""
+    of_files = [reader for reader in READERS if not reader.is_folder]
+    return next((reader for reader in of_files if all(map(reader.recognises, files))), DEFAULT)
 
 
 def _files(source: str | Path) -> list[Path]:
     path = Path(source)
     try:
-        if _is_run(path):
+        if _folder_reader(path) is not None:
             raise InputError("is a Run directory", path=path, remedy="Name it alone: a Run holds all ranks of its job.")
         if path.is_dir():
             return _traces_in(path)
@@ -73,7 +60,9 @@ def _files(source: str | Path) -> list[Path]:
 
 
 def _traces_in(folder: Path) -> list[Path]:
-    files = sorted(file for file in folder.iterdir() if file.name.endswith(_SUFFIXES) and not file.name.startswith("."))
+    of_files = [reader for reader in READERS if not reader.is_folder]
+    named = [file for file in sorted(folder.iterdir()) if not file.name.startswith(".")]
+    files = [file for file in named if any(reader.recognises(file) for reader in of_files)]
     if not files:
         raise InputError(
             "holds neither a run.json nor a Kineto trace (*.json, *.json.gz)",
@@ -81,109 +70,3 @@ def _traces_in(folder: Path) -> list[Path]:
             remedy="Name the Run directory that `esprof record -o` wrote, or a folder of traces.",
         )
     return files
-
-
-def _read_all(files: list[Path], executor: Executor | None) -> tuple[list[tuple[Path, Trace]], list[Warning]]:
-    """Read every file; one that fails is a warning as long as another one reads."""
-    if executor is not None:
-        results = list(executor.map(_attempt, files))
-    elif len(files) == 1:
-        results = [_attempt(files[0])]
-    else:
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            results = list(threads.map(_attempt, files))
-    traces = [(file, found) for file, found in zip(files, results, strict=True) if isinstance(found, Trace)]
-    faults = [found for found in results if isinstance(found, InputError)]
-    if not traces:
-        raise faults[0]
-    return traces, [Warning("trace-unreadable", str(fault)) for fault in faults]
-
-
-def _attempt(file: Path) -> Trace | InputError:
-    try:
-        return read_trace(file)
-    except InputError as error:
-        return error
-
-
-def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> Run:
-    by_rank = _by_rank(traces, path, warnings)
-    _refuse_other_times(by_rank, path)
-    world = max([trace.world_size or 0 for trace in by_rank.values()] + [max(by_rank) + 1])
-    missing = tuple(sorted(set(range(world)) - set(by_rank)))
-    if missing:
-        message = f"no trace of rank {group_name(missing)}; the job had {world} ranks"
-        warnings.append(Warning("rank-missing", message, missing))
-    for rank, trace in by_rank.items():
-        warnings.extend(Warning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
-    meta = RunMeta(
-        source="kineto",
-        versions=next(iter(by_rank.values())).versions,
-        world_size=world,
-        ranks=tuple(_rank_meta(rank, trace) for rank, trace in sorted(by_rank.items())),
-        groups=_groups(by_rank.values()),
-    )
-
-    def read(name: str, rank: Rank) -> Table | None:
-        return by_rank[rank].events if name == "events" else None
-
-    return Run(meta, read, path, tuple(warnings))
-
-
-def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> dict[Rank, Trace]:
-    worlds = {trace.world_size for _, trace in traces if trace.world_size is not None}
-    if len(worlds) > 1:
-        raise _mixed(path, f"they tell of world sizes {', '.join(map(str, sorted(worlds)))}")
-    found: dict[Rank, tuple[Path, Trace]] = {}
-    unknown = []
-    for file, trace in traces:
-        rank = _told_rank(file, trace)
-        if rank is None:
-            unknown.append((file, trace))
-        elif rank in found:
-            raise _mixed(path, f"both {found[rank][0].name} and {file.name} are of rank {rank}")
-        else:
-            found[rank] = (file, trace)
-    free = (rank for rank in count() if rank not in found)
-    for (file, trace), rank in zip(unknown, free, strict=False):
-        found[rank] = (file, trace)
-        if len(traces) > 1:
-            message = f"{printable(file.name)} does not tell its rank; taken as rank {rank}"
-            warnings.append(Warning("rank-guessed", message, (rank,)))
-    return {rank: trace for rank, (_, trace) in sorted(found.items())}
-
-
-def _told_rank(file: Path, trace: Trace) -> Rank | None:
-    """The rank that the trace, or else the name of its file, tells."""
-    if trace.rank is not None:
-        return trace.rank
-    match = _RANK_IN_NAME.search(file.name)
-    return int(match.group(1)) if match and int(match.group(1)) < MOST_RANKS else None
-
-
-def _refuse_other_times(by_rank: dict[Rank, Trace], path: Path) -> None:
-    """Traces of one run overlap in time; an hour apart they cannot be of the same window, whatever the clocks say."""
-    hour_ns = 3_600_000_000_000
-    starts = {rank: int(trace.events.ints("start_ns").min()) for rank, trace in by_rank.items()}
-    first, last = min(starts, key=starts.__getitem__), max(starts, key=starts.__getitem__)
-    if starts[last] - starts[first] > hour_ns:
-        raise _mixed(path, f"ranks {first} and {last} were recorded more than an hour apart")
-
-
-def _mixed(path: Path, how: str) -> InputError:
-    return InputError(
-        f"these traces are not of one run: {how}",
-        path=path,
-        remedy="Name the files of one run only, one a rank and window.",
-    )
-
-
-def _rank_meta(rank: Rank, trace: Trace) -> RankMeta:
-    device = trace.devices[0] if trace.devices else None
-    return RankMeta(
-        rank=rank, host=trace.host, device=device, accelerators=len(trace.devices) or None, events=len(trace.events)
-    )
-
-
-def _groups(traces: Iterable[Trace]) -> tuple[Group, ...]:
-    return tuple({group.name: group for trace in traces for group in trace.groups}.values())

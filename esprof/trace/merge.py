@@ -1,7 +1,7 @@
 """Makes one Run of those that several launchers recorded of one job, each on its host or around its rank.
 
-The times of every part are on the clock of rank 0 already (`esprof.trace.clockexchange`), so the tables are copied as
-they are. What the exchange leaves, collectives tell when the graph is built (`esprof.trace.clocks`).
+The times of every part are on the clock of rank 0 already (`esprof.trace.clocks.by_exchange`), so the tables are copied as
+they are. What the exchange leaves, collectives tell when the graph is built (`esprof.trace.clocks.by_collectives`).
 """
 
 import secrets

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from esprof.trace.flight import FlightLog
+from esprof.trace.flight.log import FlightLog
 from esprof.trace.schema import MEMORY, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Bytes, Ns, Rank
 
@@ -100,12 +100,14 @@ class Run:
         path: Path | None = None,
         warnings: tuple[Warning, ...] = (),
         flight: Callable[[Rank], FlightLog | None] = lambda rank: None,
+        window: int | None = None,
     ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
-        left; None where there is none."""
+        left; None where there is none. `window` is a step of the window that this is a part of, None for a whole run."""
         self.meta = meta
         self.path = path
         self.warnings = meta.warnings + warnings
+        self.window = window
         self._read = read
         self._flight = flight
         self._tables: dict[tuple[str, Rank], Table | None] = {}

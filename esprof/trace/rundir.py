@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from esprof.errors import InputError, unreadable
 from esprof.output import atomic_file
-from esprof.trace.flight import FlightLog
-from esprof.trace.memory import memory_limit
+from esprof.trace.flight.log import FlightLog
+from esprof.trace.memory_limit import memory_limit
 from esprof.trace.run import SCHEMA, Run, RunMeta, Warning
 from esprof.trace.schema import EVENTS, MEMORY, STACKS, STAGES, STEPS, Table
 from esprof.types import Rank

@@ -5,13 +5,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from esprof.analyzers.baseline import SHOWN_PHASE, Baseline, choose_phase, decode, measure
-from esprof.analyzers.check import METRICS, Options, check, parse_rule
+from esprof.analyzers.gate.baseline import SHOWN_PHASE, Baseline, choose_phase, decode, measure
+from esprof.analyzers.gate.check import METRICS, Options, check, parse_rule
 from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.output import claim, write_bytes
-from esprof.reports.check_text import render_markdown, render_text
 from esprof.reports.commands.common import answer, json_option, open_run, output_options, run_argument
 from esprof.reports.junit import render_junit
+from esprof.reports.terminal.check import render_markdown, render_text
 from esprof.trace.run import Run
 
 _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_junit}

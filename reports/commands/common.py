@@ -14,8 +14,8 @@ from rich.console import Console
 from esprof import Run, load
 from esprof.errors import UsageError
 from esprof.output import claim, write_bytes
-from esprof.replay.windows import at_window
-from esprof.reports.terminal import Screen
+from esprof.replay.steps import at_window
+from esprof.reports.terminal.text import Screen
 
 STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from esprof import tracer
+from esprof import recorder
 from esprof.analyzers.finding import Diagnosis
 from esprof.errors import EsprofError
 from esprof.output import claim
+from esprof.recorder.launcher.launch import Recording, require_torch
+from esprof.recorder.shared.environment import changed
+from esprof.recorder.shared.settings import Settings
 from esprof.reports.commands.common import json_option, json_text, status, wrote
 from esprof.reports.commands.record import diagnosed, record, say, say_recorded, say_verdict
 from esprof.trace.run import Run
-from esprof.tracer.injected.environment import changed
-from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import Recording, require_torch
 
-JOB = Path(tracer.__file__).parent / "demo_job.py"
+JOB = Path(recorder.__file__).parent / "demo_job.py"
 WORKERS = 2
 SHARE = 0.4
 """What the fault takes, as a share of a step without it: more than any other cost of the job, less than the work itself."""
@@ -138,7 +138,7 @@ def _record(job_config: dict[str, Any], output: Path, *, force: bool, stdout: in
 
 def _write_report(run: Run, path: Path) -> None:
     from esprof.analyzers import report_run
-    from esprof.reports.html import write_report
+    from esprof.reports.html.page import write_report
 
     with status("Drawing the page"):
         write_report(report_run(run), path)

@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from esprof.analyzers import diagnose_run
-from esprof.reports import terminal
 from esprof.reports.commands.common import (
     answer,
     json_option,
@@ -15,6 +14,7 @@ from esprof.reports.commands.common import (
     status,
     window_option,
 )
+from esprof.reports.terminal import text
 
 
 @click.command("diagnose")
@@ -30,4 +30,4 @@ def command(sources: tuple[str, ...], window: int | None, as_json: bool, output:
     run, _ = open_run(sources, window)
     with status("Diagnosing"):
         found = diagnose_run(run)
-    answer(found, terminal.diagnosis, as_json=as_json, output=output, force=force)
+    answer(found, text.diagnosis, as_json=as_json, output=output, force=force)

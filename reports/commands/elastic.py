@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from esprof.elastic.diff import diff
+from esprof.elastic.proof.diff import diff
 from esprof.errors import EXIT_ERROR, EXIT_OK, EXIT_REGRESSION
 from esprof.reports.commands.common import answer, json_option, output_options
-from esprof.reports.elastic_text import render_diff
+from esprof.reports.terminal.elastic import render_diff
 
 _EXIT_CODES = {"equal": EXIT_OK, "differ": EXIT_REGRESSION, "not-comparable": EXIT_ERROR}
 

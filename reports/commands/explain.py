@@ -3,10 +3,11 @@
 import click
 import msgspec
 
-from esprof.analyzers.catalogue import PAGES, Page
+from esprof.analyzers.findings import PAGES
+from esprof.analyzers.rule import Page
 from esprof.errors import UsageError
-from esprof.reports import terminal
 from esprof.reports.commands.common import answer, json_option
+from esprof.reports.terminal import text
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +26,7 @@ def command(finding_id: str | None, as_json: bool) -> None:
     Without an ID, such as ESP101, it lists all that esprof can find.
     """
     explained = Explanation(pages=_pages(finding_id))
-    answer(explained, lambda found, screen: terminal.pages(found.pages, screen), as_json=as_json)
+    answer(explained, lambda found, screen: text.pages(found.pages, screen), as_json=as_json)
 
 
 def _pages(finding_id: str | None) -> tuple[Page, ...]:

@@ -12,13 +12,13 @@ import click
 from esprof.analyzers.finding import Diagnosis
 from esprof.errors import UsageError
 from esprof.output import claim
+from esprof.recorder.launcher.attach import attach as attach_to
+from esprof.recorder.launcher.launch import Recording, collect, launch, place, require_torch
+from esprof.recorder.shared.settings import Settings
 from esprof.reports.commands.common import json_option, json_text, status
 from esprof.text import printable
 from esprof.trace.groups import group_name
 from esprof.trace.run import Run
-from esprof.tracer.attach import attach as attach_to
-from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import Recording, collect, launch, place, require_torch
 
 _DEFAULT = Settings()
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -231,7 +231,7 @@ def diagnosed(recording: Recording) -> Diagnosis | None:
 
 
 def say_verdict(diagnosis: Diagnosis) -> None:
-    from esprof.reports.terminal import Screen, verdict
+    from esprof.reports.terminal.text import Screen, verdict
 
     screen = Screen.of(sys.stderr)
     click.echo(f"\n{verdict(diagnosis, screen)}", err=True, color=screen.colour)

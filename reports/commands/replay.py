@@ -5,9 +5,8 @@ from pathlib import Path
 import click
 
 from esprof.replay import answer_run
-from esprof.replay.grammar import parse
-from esprof.replay.whatif import MAX_ERROR_PCT
-from esprof.reports import terminal
+from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.commands.common import (
     answer,
     json_option,
@@ -17,6 +16,7 @@ from esprof.reports.commands.common import (
     status,
     window_option,
 )
+from esprof.reports.terminal import text
 
 
 @click.command("replay")
@@ -63,4 +63,4 @@ def command(
     run, read_s = open_run(sources, window)
     with status("Replaying"):
         replayed = answer_run(run, scenarios, read_s, max_error)
-    answer(replayed, terminal.replay, as_json=as_json, output=output, force=force)
+    answer(replayed, text.replay, as_json=as_json, output=output, force=force)

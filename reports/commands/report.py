@@ -16,7 +16,7 @@ from esprof.reports.commands.common import (
     window_option,
     wrote,
 )
-from esprof.reports.html import render_html, write_report
+from esprof.reports.html.page import render_html, write_report
 
 
 @click.command("report")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from esprof.reports.html import write_report
-from tests import reportcase
+from esprof.reports.html.page import write_report
+from tests.cases import report as reportcase
+from tests.cases.marks import soak
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 pytestmark = pytest.mark.integration
@@ -157,7 +158,7 @@ def test_texts_read_on_both_grounds(browser, tmp_path):
     assert seen["light"] != seen["dark"]
 
 
-@pytest.mark.parametrize("trace", ["dataloader-w0", "torchrec-4xv100/long_a2a_3"])
+@pytest.mark.parametrize("trace", [soak("dataloader-w0"), "torchrec-4xv100/long_a2a_3"])
 def test_the_page_of_a_real_trace(browser, tmp_path, trace):
     if not (REAL_TRACES / trace).exists():
         pytest.skip(f"the real traces are not here ({REAL_TRACES})")

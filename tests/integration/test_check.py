@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests import stepruns
-from tests.commandline import esprof
-from tests.stepruns import step_table
+from tests.cases import step_runs
+from tests.cases.command_line import esprof
+from tests.cases.step_runs import step_table
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +25,7 @@ def check(*arguments, cwd) -> subprocess.CompletedProcess[str]:
 def write_run(path: Path, *, scale=1.0, seed=0, n=80, phase="plain", **fields) -> Path:
     """Two ranks in lockstep, 100 ms a step with 2 % of noise."""
     steps_ms = 100 * scale * np.exp(0.02 * np.random.default_rng(seed).standard_normal(n))
-    return stepruns.write(path, step_table(steps_ms, phase=phase), step_table(steps_ms, phase=phase), **fields)
+    return step_runs.write(path, step_table(steps_ms, phase=phase), step_table(steps_ms, phase=phase), **fields)
 
 
 @pytest.fixture(scope="module")

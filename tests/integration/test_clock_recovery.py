@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from esprof import Run, load
-from esprof.replay.answering import answer, replay_run
-from esprof.trace.clocks import Calls, align_hosts
+from esprof.replay.replayed import answer, replay_run
+from esprof.trace.clocks.by_collectives import Calls, align_hosts
 from esprof.trace.schema import Table
 from esprof.types import NS_PER_MS, NS_PER_S, NS_PER_US
-from tests.recordcase import record, torchrun
+from tests.cases.record import record, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -121,11 +121,12 @@ def test_the_replayed_step_stays_the_same(name):
 def long_recording(tmp_path_factory):
     """Two workers on this machine, recorded for more than ten seconds."""
     out = tmp_path_factory.mktemp("long") / "run"
-    ended = record(out, torchrun("meetings.py", 110, 0.01), skip=2, warmup=1, steps=104, stack_steps=0)
+    ended = record(out, torchrun("rendezvous.py", 110, 0.01), skip=2, warmup=1, steps=104, stack_steps=0)
     assert ended.code == 0, ended.stderr
     return ended.run
 
 
+@pytest.mark.soak
 def test_a_drift_is_found_in_a_recording_of_ten_seconds(long_recording):
     calls = calls_of(long_recording)
     assert np.ptp(calls.end_ns) >= 10 * NS_PER_S

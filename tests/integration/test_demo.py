@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from esprof.reports.commands.demo import FAMILY, QUIET_PCT
-from tests.recordcase import ESPROF, Ended, run
+from tests.cases.record import ESPROF, Ended, run
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,8 @@ from itertools import cycle, islice
 import pytest
 import torch
 
-from tests.elasticcase import Job, curve, on_processes, spoiled_curve, state_hash, static_curve, stock_curve, trainer
+from esprof.elastic import Checkpoint
+from tests.cases.elastic import Job, curve, on_processes, spoiled_curve, state_hash, static_curve, stock_curve, trainer
 
 pytestmark = [
     pytest.mark.integration,
@@ -91,10 +92,10 @@ def test_ests_that_move_while_the_job_runs_leave_no_trace(job):
 def test_the_loss_scaler_skips_the_same_steps_and_then_trains():
     job = Job("gpt", "adam", amp="fp16", steps=24)
     elastic = trainer(job, ALL)
-    start = state_hash(elastic.model, elastic.optimizer)
+    start = state_hash(elastic.state.model, elastic.state.optimizer)
     skipped = [elastic.step().skipped for _ in range(job.steps)]
     assert not all(skipped)
-    assert state_hash(elastic.model, elastic.optimizer) != start
+    assert state_hash(elastic.state.model, elastic.state.optimizer) != start
 
 
 DDP = Job("wide", "adamw", steps=60, samples=48, clip_norm=None, bucket_mb=None)
@@ -135,16 +136,17 @@ def test_the_ring_needs_ddp_s_order_of_buckets_and_the_tree_has_an_order_of_its_
 
 def test_the_order_of_ddp_s_buckets_survives_a_restart(tmp_path):
     job = replace(DDP, reduction="ring", steps=6)
-    first = trainer(job, ALL, checkpoint=tmp_path)
+    options = {"checkpoint": Checkpoint(tmp_path)}
+    first = trainer(job, ALL, **options)
     for _ in range(3):
         first.step()
     first.save()
-    resumed, forgetful = trainer(job, ALL, checkpoint=tmp_path), trainer(job, ALL, checkpoint=tmp_path)
-    forgetful.reducer.load({"arrival": torch.empty(0, dtype=torch.int64)})
+    resumed, forgetful = trainer(job, ALL, **options), trainer(job, ALL, **options)
+    forgetful.state.reducer.load({"arrival": torch.empty(0, dtype=torch.int64)})
     for _ in range(3):
         resumed.step()
         forgetful.step()
-    hashes = [state_hash(elastic.model, elastic.optimizer) for elastic in (resumed, forgetful)]
+    hashes = [state_hash(elastic.state.model, elastic.state.optimizer) for elastic in (resumed, forgetful)]
     assert hashes[0] == parameters_of(static_curve(job))[-1] != hashes[1]
 
 

@@ -10,11 +10,11 @@ from functools import partial
 
 import pytest
 
-from esprof.elastic.diff import diff
-from esprof.elastic.steplog import StepLog
-from tests.elasticcase import on_processes
-from tests.elasticjob import trained
-from tests.recordcase import JOBS, environment, run
+from esprof.elastic.proof.diff import diff
+from esprof.elastic.proof.steplog import StepLog
+from tests.cases.elastic import on_processes
+from tests.cases.elastic_job import trained
+from tests.cases.record import JOBS, environment, run
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +46,7 @@ def assert_equal(log, static):
 
 def test_saved_by_four_processes_it_goes_on_on_two_and_then_on_three(tmp_path):
     log, codec = tmp_path / "elastic.jsonl", {"codec": "topk:0.2"}
-    options = {"checkpoint": str(tmp_path / "checkpoints"), "hash_log": str(log), **codec}
+    options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(log), **codec}
     stages = [(4, 4, [[3], [0], [2], [1]]), (2, 7, [[0, 1, 3], [2]]), (3, STEPS, [[1], [], [0, 2, 3]])]
     first = 0
     for world, until, ests in stages:
@@ -58,7 +58,7 @@ def test_saved_by_four_processes_it_goes_on_on_two_and_then_on_three(tmp_path):
 
 
 def test_torchrun_restarts_a_job_one_of_whose_ranks_was_killed(tmp_path):
-    options = {"checkpoint": str(tmp_path / "checkpoints"), "checkpoint_every": 2}
+    options = {"folder": str(tmp_path / "checkpoints"), "every": 2}
     die_at = random.randrange(3, STEPS)
     log = tmp_path / "killed.jsonl"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
@@ -75,7 +75,7 @@ def test_torchrun_restarts_a_job_one_of_whose_ranks_was_killed(tmp_path):
 
 def test_killed_from_outside_at_any_time_it_goes_on_as_if_nothing_had_happened(tmp_path):
     log = tmp_path / "killed.jsonl"
-    options = {"checkpoint": str(tmp_path / "checkpoints"), "checkpoint_every": 1, "hash_log": str(log)}
+    options = {"folder": str(tmp_path / "checkpoints"), "every": 1, "hash_log": str(log)}
     for _ in range(2):
         job = subprocess.Popen(alone(100_000, options), env=environment(), stderr=subprocess.DEVNULL)
         before = _written(log)
@@ -106,7 +106,7 @@ def test_ranks_with_unlike_threads_are_refused_on_all_of_them(tmp_path):
 
 
 def test_a_spoiled_checkpoint_is_told_on_all_ranks(tmp_path):
-    options = {"checkpoint": str(tmp_path)}
+    options = {"folder": str(tmp_path)}
     trained(1, options=options, save=True)
     file = tmp_path / "step-00000001" / "__0_0.distcp"
     file.write_bytes(file.read_bytes()[:-1])

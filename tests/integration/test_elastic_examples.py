@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import esprof
-from esprof.replay.build import build_counted
-from tests import commandline, recordcase
+from esprof.replay.building.build import build_counted
+from tests.cases import command_line, record
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 def started(script, processes, *arguments):
-    return recordcase.ranks(processes, EXAMPLES / script, *arguments)
+    return record.ranks(processes, EXAMPLES / script, *arguments)
 
 
 def output(command):
@@ -68,14 +68,14 @@ def test_every_collective_of_the_telemetry_is_found_on_all_ranks(job):
 
 @pytest.mark.parametrize("verb", ["replay", "diagnose"])
 def test_verbs_read_telemetry_like_any_run(job, verb):
-    told = commandline.esprof(verb, job[1].path)
+    told = command_line.esprof(verb, job[1].path)
     assert told.returncode == 0, told.stderr
     assert "steady steps" in told.stdout
 
 
 def test_a_recorded_window_tells_the_ests_too(tmp_path):
     command = started("elastic.py", 2, "--workers", 4)
-    ended = recordcase.record(tmp_path / "run", command, skip=2, warmup=1, steps=3, stack_steps=0)
+    ended = record.record(tmp_path / "run", command, skip=2, warmup=1, steps=3, stack_steps=0)
     assert ended.code == 0, ended.stderr
     for rank, ests in ((0, {0, 1}), (1, {2, 3})):
         operations = ended.run.events(rank).arrow.to_pylist()

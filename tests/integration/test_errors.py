@@ -15,9 +15,9 @@ import pytest
 from esprof import load
 from esprof.errors import OutputError
 from esprof.trace.rundir import table_path, write_run
-from tests import commandline
-from tests import kineto_case as case
-from tests.kineto_case import EPOCH_US, document, row
+from tests.cases import command_line
+from tests.cases import kineto as case
+from tests.cases.kineto import EPOCH_US, document, row
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ MIB = 1 << 20
 def esprof(*arguments, through=(), cwd=None, **options):
     """Run the command, in a process of its own where another one, `through`, or `options` change what it may do."""
     if not through and not options:
-        return commandline.esprof(*arguments, cwd=cwd)
+        return command_line.esprof(*arguments, cwd=cwd)
     command = [*through, ESPROF, *map(str, arguments)]
     return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 200, "check": False} | options)
 

@@ -9,8 +9,9 @@ import pytest
 
 from esprof import load
 from esprof.analyzers import diagnose_run
-from esprof.tracer.injected.settings import Settings
-from tests.recordcase import JOBS, environment, job, record, recording, torchrun
+from esprof.recorder.shared.settings import Settings
+from tests.cases.marks import soak
+from tests.cases.record import JOBS, environment, job, record, recording, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -70,9 +71,9 @@ def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterward
 @pytest.mark.parametrize(
     ("way", "id", "ranks", "said"),
     [
-        ("other_collective", "ESP802", (1,), "rank 1 entered broadcast of 28 B as number"),
+        soak("other_collective", "ESP802", (1,), "rank 1 entered broadcast of 28 B as number"),
         ("crosses", "ESP802", (0, 1), "for rank 1 and rank 1 waits in all_reduce 1 of group 0-1"),
-        ("late_in_validation", "ESP801", (1,), "rank 1 did not enter all_reduce"),
+        soak("late_in_validation", "ESP801", (1,), "rank 1 did not enter all_reduce"),
     ],
 )
 def test_each_way_to_hang_is_told_from_the_others(tmp_path, way, id, ranks, said):
@@ -97,7 +98,10 @@ def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path
 
 @pytest.mark.parametrize(
     ("way", "id", "title"),
-    [("leaves", "ESP801", "Rank 1 ended after step 8, while rank 0"), ("is_killed", "ESP803", "Rank 1 died in step")],
+    [
+        soak("leaves", "ESP801", "Rank 1 ended after step 8, while rank 0"),
+        ("is_killed", "ESP803", "Rank 1 died in step"),
+    ],
 )
 def test_a_rank_that_goes_is_named_and_not_the_one_that_misses_it(tmp_path, way, id, title):
     ended = record(tmp_path / "run", torchrun("hang.py", way), flight=100)
@@ -113,8 +117,8 @@ def test_a_rank_that_goes_is_named_and_not_the_one_that_misses_it(tmp_path, way,
         ("fault", 128 + signal.SIGSEGV, "Segmentation fault"),
         ("terminated", 128 + signal.SIGTERM, "SIGTERM"),
         ("answers_terminated", 7, None),
-        ("child_terminated", 0, None),
-        ("own_faulthandler", 128 + signal.SIGSEGV, None),
+        soak("child_terminated", 0, None),
+        soak("own_faulthandler", 128 + signal.SIGSEGV, None),
     ],
 )
 def test_a_job_dies_as_it_would_without_us_and_the_stacks_are_kept(tmp_path, way, code, noted):

@@ -15,14 +15,14 @@ import pytest
 
 from benchmarks.testbed import BedUnavailable, hosts
 from esprof import load
-from esprof.replay.answering import answer, replay_run
+from esprof.recorder.launcher.attach import attach
+from esprof.replay.replayed import answer, replay_run
 from esprof.trace.merge import merge
-from esprof.tracer.attach import attach
 from esprof.types import NS_PER_MS
+from tests.cases.record import ESPROF, JOBS, environment, recording, torchrun
 from tests.integration.test_clock_recovery import calls_of, clocks_of
-from tests.recordcase import ESPROF, JOBS, environment, recording, torchrun
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_other_beds")]
 
 WINDOW = {"warmup": 1, "steps": 6, "stack_steps": 0}
 
@@ -72,7 +72,7 @@ def test_a_window_on_demand_is_at_the_same_step_on_all_ranks(flight):
 
 def test_windows_by_time_are_at_the_same_steps_on_all_ranks(tmp_path):
     out = tmp_path / "run"
-    command = recording(out, torchrun("train.py", "--steps", 400, "--pause", 0.03), skip="1s", every="4s", **WINDOW)
+    command = recording(out, torchrun("train.py", "--steps", 250, "--pause", 0.03), skip="1s", every="2s", **WINDOW)
     subprocess.run(command, env=environment(), stdout=subprocess.DEVNULL, timeout=300, check=True)
     first, second = timed_windows(load(out))
     assert len(first) >= 2
@@ -116,8 +116,8 @@ def free_port():
 LAUNCH = """
 import sys
 from pathlib import Path
-from esprof.tracer.injected.settings import Settings
-from esprof.tracer.launch import launch
+from esprof.recorder.shared.settings import Settings
+from esprof.recorder.launcher.launch import launch
 settings = Settings(skip=80, warmup=1, steps=20, stack_steps=0)
 sys.exit(launch(sys.argv[2:], Path(sys.argv[1]), settings))
 """
@@ -130,7 +130,7 @@ OTHER_MACHINE = 'hostname "$1" && mount --bind "$2" /proc/sys/kernel/random/boot
 def left(tmp_path_factory):
     """What two launchers, each on its host with a disk of its own, left of one job: the `raw` of each."""
     folder = tmp_path_factory.mktemp("hosts")
-    job = [sys.executable, str(JOBS / "meetings.py"), "130", "0.01"]
+    job = [sys.executable, str(JOBS / "rendezvous.py"), "130", "0.01"]
     try:
         with hosts(cpu=[0.7, 0.7], rate=["1gbit", "1gbit"]) as bed:
             shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}

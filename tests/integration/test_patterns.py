@@ -9,10 +9,11 @@ import pytest
 from esprof import Run, load
 from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import PARTS
-from esprof.replay.answering import Replayed, replay_run
+from esprof.replay.replayed import Replayed, replay_run
 from esprof.trace.run import Window
 from esprof.trace.schema import Table
-from tests.recordcase import JOBS, Ended, job, ranks, record, run
+from tests.cases.marks import soak
+from tests.cases.record import JOBS, Ended, job, ranks, record, run
 
 pytestmark = pytest.mark.integration
 
@@ -33,6 +34,9 @@ ON_TWO_RANKS = (
 )
 IN_ONE_PROCESS = ("ddp", "in_backward")
 WITH_A_PROFILER_OF_THEIR_OWN = ("profiled_after", "profiled_before", "profiled_within")
+
+LIKE_OTHERS = (*((name, 2) for name in ("adversarial", "amp", "closure", "ddp", "trainer", "validation")), ("ddp", 1))
+"""Patterns that the recorder sees much as it sees another one."""
 
 STEPS, MORE_STEPS = 12, 28
 ONE_WINDOW = {"skip": 2, "warmup": 1, "steps": 6, "stack_steps": 0}
@@ -92,10 +96,14 @@ def recorded(name: str, count: int, length: int, plain, variables, folder, **opt
     return Pattern(name, list(range(count)), ended, found, replay_run(found), plain[name, count])
 
 
+def case(pattern: tuple[str, int]):
+    name = f"{pattern[0]}-{pattern[1]}"
+    return soak(pattern, id=name) if pattern in LIKE_OTHERS else pytest.param(pattern, id=name)
+
+
 @pytest.fixture(
     scope="module",
-    params=[*((name, 2) for name in ON_TWO_RANKS), *((name, 1) for name in IN_ONE_PROCESS)],
-    ids=lambda value: f"{value[0]}-{value[1]}",
+    params=[case((name, 2)) for name in ON_TWO_RANKS] + [case((name, 1)) for name in IN_ONE_PROCESS],
 )
 def pattern(request, plain, variables, tmp_path_factory) -> Pattern:
     name, count = request.param
@@ -117,7 +125,7 @@ def test_every_rank_has_its_window_and_nothing_is_missing(pattern):
 
 
 def test_replay_gives_every_steady_step_as_it_was(pattern):
-    assert pattern.replayed.steady.kept == (4, 5, 6, 7, 8)
+    assert pattern.replayed.steps.kept == (4, 5, 6, 7, 8)
     assert np.abs(pattern.replayed.error_pct).max() <= 2
     assert pattern.replayed.built.unmatched == dict.fromkeys(pattern.ranks, 0)
 
@@ -253,9 +261,9 @@ SIGNS = {
 @pytest.mark.parametrize(
     ("name", "windows", "codes"),
     [
-        ("profiled_before", (SECOND,), {"windows-lost"}),
+        soak("profiled_before", (SECOND,), {"windows-lost"}),
         ("profiled_within", (Window(first=3, last=4), SECOND), {"profiler-taken", "window-short"}),
-        ("profiled_after", (TIMED, SECOND), set()),
+        soak("profiled_after", (TIMED, SECOND), set()),
     ],
 )
 def test_the_profiler_is_the_jobs_while_it_wants_it(name, windows, codes, plain, variables, tmp_path):
@@ -269,14 +277,14 @@ def test_the_profiler_is_the_jobs_while_it_wants_it(name, windows, codes, plain,
         marked = events.where(events.is_kind("step")).ints("step").tolist()
         assert marked == [step for window in windows for step in range(window.first, window.last + 1)]
     longest = max(windows, key=lambda window: (window.last - window.first, window.first))
-    assert pattern.replayed.steady.kept == tuple(range(longest.first + 1, longest.last + 1))
+    assert pattern.replayed.steps.kept == tuple(range(longest.first + 1, longest.last + 1))
     assert np.abs(pattern.replayed.error_pct).max() <= 2
 
 
 # Recording from the job's own code
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [soak(1), 2])
 def test_a_job_may_record_itself(count, plain, tmp_path):
     ended = run(started(count, "pattern_recorded.py", tmp_path / "run"))
     assert ended.code == 0, ended.stderr

@@ -6,6 +6,7 @@ The sets and their truths are described in the README beside them; here they are
 import functools
 import gzip
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,15 +19,17 @@ import pytest
 from esprof import load
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.finding import PARTS
-from esprof.replay import edits
-from esprof.replay.answering import answer, replay_run
-from esprof.replay.build import build
+from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
-from esprof.replay.rank_events import step_borders
+from esprof.replay.engine.timeline import replay
+from esprof.replay.replayed import answer, replay_run
 from esprof.replay.rules import ALL_RULES
-from esprof.replay.scenario import Declined, Scenario, fix_stragglers
-from esprof.replay.timeline import replay
+from esprof.replay.steps import step_borders
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.scenario import Declined
+from esprof.replay.whatif.terms.straggler import fix_stragglers
 from esprof.types import NS_PER_MS, NS_PER_S
+from tests.cases.command_line import esprof
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -152,6 +155,19 @@ def test_the_command_answers_as_the_library_does(verb, keys):
     assert result.stderr == ""
 
 
+@every_set
+def test_the_command_of_a_finding_gives_its_price(name):
+    for finding in diagnosis_of(name).findings:
+        assert (finding.command is None) == (finding.id[3] in "89"), "what costs no usual step any time has no price"
+        if finding.command is None:
+            continue
+        done = esprof(*shlex.split(finding.command)[1:], "--json", "--max-error", 1000)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        (scenario,) = told["what_if"]
+        assert told["step_us"] - scenario["predicted_us"] == pytest.approx(finding.saving_us, abs=0.01)
+
+
 # What must hold of any run
 
 
@@ -172,7 +188,7 @@ def wall_ns(name):
         {step: (begin + shift[rank], end + shift[rank]) for step, (begin, end) in step_borders(mine.run, rank).items()}
         for rank in mine.run.ranks
     ]
-    kept = mine.steady.kept
+    kept = mine.steps.kept
     breaks = [0, *(i + 1 for i, (one, other) in enumerate(pairwise(kept)) if other != one + 1), len(kept)]
     return sum(
         max(of[kept[last - 1]][1] for of in borders) - min(of[kept[first]][0] for of in borders)
@@ -256,12 +272,12 @@ def test_without_one_kind_of_rule_the_sleep_cannot_be_mended(off):
 @pytest.mark.parametrize("name", TORCHREC[2:])
 def test_without_allocator_calls_the_outlier_is_a_step_like_the_others(name):
     mine = replayed(name)
-    (outlier,) = mine.steady.left_out
-    at = mine.steady.all.index(outlier)
+    (outlier,) = mine.steps.left_out
+    at = mine.steps.all.index(outlier)
     dfg = mine.built.dfg
     mended = replay(edits.shorten(dfg, dfg.of(Cls.ALLOCATOR), 0)).step_ns()
-    assert mine.measured_ns[at] > 2 * mine.oracle.step_ns
-    assert mended[at] == pytest.approx(mine.oracle.step_ns, rel=0.12)
+    assert mine.measured_ns[at] > 2 * mine.pricer.step_ns
+    assert mended[at] == pytest.approx(mine.pricer.step_ns, rel=0.12)
 
 
 @pytest.mark.parametrize("name", TORCHREC[2:])
@@ -292,8 +308,8 @@ def test_a_loader_without_workers_is_named_and_priced():
 def test_a_full_launch_queue_does_not_hide_a_busy_gpu():
     """Its GPU works 93.7 ms of each 95.7 ms: at half the speed a step cannot take less than twice that."""
     steps = replayed(NANOSECONDS)
-    slower = steps.oracle.price(Scenario(edits.scale(steps.built.dfg, steps.built.dfg.on("stream"), 0.5)))
-    assert steps.steady.kept == (102, 103, 104, 105)
+    slower = steps.pricer.price_edited(edits.scale(steps.built.dfg, steps.built.dfg.on("stream"), 0.5)).step_ns
+    assert steps.steps.kept == (102, 103, 104, 105)
     assert min(slower[1:]) >= 187 * NS_PER_MS
     assert findings(NANOSECONDS, "ESP4") == []
 

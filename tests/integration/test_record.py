@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from esprof.trace.run import Window
-from tests.recordcase import JOBS, job, record, run, torchrun
+from tests.cases.marks import soak
+from tests.cases.record import JOBS, job, record, run, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -114,7 +115,7 @@ def test_every_batch_taken_was_made_before_by_the_worker_named(recorded):
 
 @pytest.mark.parametrize(
     ("method", "persistent"),
-    [("fork", []), ("spawn", ["--persistent"]), ("forkserver", [])],
+    [soak("fork", []), ("spawn", ["--persistent"]), soak("forkserver", [])],
     ids=lambda value: str(value),
 )
 def test_loader_workers_are_recorded_however_they_start(tmp_path, method, persistent):
@@ -150,7 +151,7 @@ def test_python_without_a_launcher_is_rank_0_of_1(tmp_path):
     assert (JOBS / "train.py").read_text().splitlines()[line - 1].startswith("def main")
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", ["spawn", soak("fork")])
 def test_ranks_that_a_script_starts_itself_are_recorded(tmp_path, method):
     ended = record(tmp_path / "run", job("spawned_ranks.py", tmp_path / "store", method), stack_steps=0)
     assert ended.code == 0

@@ -12,12 +12,13 @@ import termios
 import pytest
 
 from esprof import load
-from tests.recordcase import environment, job, pid_of, record, recording, run, torchrun
+from tests.cases.marks import soak
+from tests.cases.record import environment, job, pid_of, record, recording, run, torchrun
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("code", [soak(0), 7])
 def test_the_exit_code_passes_through(tmp_path, code):
     ended = record(tmp_path / "run", job("train.py", "--exit", code), steps=4, stack_steps=0)
     assert ended.code == code
@@ -58,7 +59,9 @@ def test_the_users_own_sitecustomize_runs_as_without_us(tmp_path):
     assert ended.run.ranks == [0]
 
 
-@pytest.mark.parametrize("python_path", [{}, {"PYTHONPATH": "/somewhere:/else"}], ids=["unset", "set"])
+@pytest.mark.parametrize(
+    "python_path", [soak({}, id="unset"), pytest.param({"PYTHONPATH": "/somewhere:/else"}, id="set")]
+)
 def test_unrelated_children_of_a_launchers_worker_find_nothing_of_us(tmp_path, python_path):
     variables = {"LOCAL_RANK": "0"} | python_path
     ended = record(tmp_path / "run", job("relatives.py"), variables, stack_steps=0)
@@ -73,7 +76,7 @@ def test_unrelated_children_of_a_script_find_nothing_of_us_once_it_trains(tmp_pa
     assert ended.stdout.count("PYTHONPATH") == 1
 
 
-@pytest.mark.parametrize(("first", "timed"), [(9, (7, 8)), (25, (7, 14))])
+@pytest.mark.parametrize(("first", "timed"), [(9, (7, 8)), soak(25, (7, 14))])
 def test_the_profiler_is_yielded_to_a_job_that_profiles_itself(tmp_path, first, timed):
     ended = record(tmp_path / "run", job("own_profiler.py", first))
     assert ended.code == 0
@@ -85,6 +88,7 @@ def test_the_profiler_is_yielded_to_a_job_that_profiles_itself(tmp_path, first, 
     assert cut_short == (first == 9)
 
 
+@pytest.mark.soak
 def test_a_job_that_profiles_itself_first_is_left_alone(tmp_path):
     ended = record(tmp_path / "run", job("own_profiler.py", 2))
     assert ended.code == 0
@@ -146,7 +150,7 @@ def started(command: list[str], lines: int) -> tuple[subprocess.Popen[str], int]
 CTRL_C = b"\x03"
 
 
-@pytest.mark.parametrize("at_keyboard", [True, False], ids=["at the keyboard", "to esprof alone"])
+@pytest.mark.parametrize("at_keyboard", [soak(True, id="at the keyboard"), pytest.param(False, id="to esprof alone")])
 def test_ctrl_c_inside_the_window_leaves_a_readable_run(tmp_path, at_keyboard):
     command = job("train.py", "--steps", 100_000, "--pause", 0.005)
     process, keyboard = started(recording(tmp_path / "run", command, steps=50_000), lines=30)
@@ -171,6 +175,7 @@ def test_ctrl_c_under_torchrun_leaves_a_run_of_both_ranks(tmp_path):
     assert load(tmp_path / "run").ranks == [0, 1], talk
 
 
+@pytest.mark.soak
 def test_a_rank_that_dies_after_its_window_is_kept(tmp_path):
     process, _ = started(
         recording(tmp_path / "run", torchrun("train.py", "--steps", 100_000, "--pause", 0.005)), lines=25
@@ -207,6 +212,7 @@ def test_a_recorder_that_cannot_write_ends_and_stops_its_profiler(tmp_path):
     assert "File too large" in ended.stderr or "No space left on device" in ended.stderr
 
 
+@pytest.mark.soak
 def test_a_recorder_that_loses_its_folder_ends_and_the_job_goes_on(tmp_path):
     command = job("train.py", "--steps", 40, "--pause", 0.02)
     process, _ = started(recording(tmp_path / "run", command), lines=3)

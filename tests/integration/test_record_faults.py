@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from esprof import Run, load
-from esprof.tracer.attach import attach
-from tests.recordcase import Ended, Running, job, pid_of, recording, run, torchrun
+from esprof.recorder.launcher.attach import attach
+from tests.cases.marks import soak
+from tests.cases.record import Ended, Running, job, pid_of, recording, run, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +32,7 @@ STEPS = {"windows by step": 100, "repeated windows": 100, "on demand": 320, "fli
 
 def modes(*usual: str):
     """A test in each mode; `make test` runs the `usual` ones, in which what it does to the job is most likely to hurt."""
-    every = [mode if mode in usual else pytest.param(mode, marks=pytest.mark.soak) for mode in MODES]
+    every = [mode if mode in usual else soak(mode) for mode in MODES]
     return pytest.mark.parametrize("mode", every)
 
 
@@ -80,7 +81,7 @@ def unharmed(ended: Ended, command: list[str]) -> None:
     assert (ended.stdout, ended.code) == (expected.stdout, expected.code), ended.stderr
 
 
-@modes("repeated windows", "on demand")
+@modes("on demand")
 def test_losses_are_the_same_to_the_bit(tmp_path, mode):
     command = torchrun(*train(mode, "--workers", 1))
     ended = begun(tmp_path / "run", command, mode).end()
@@ -122,7 +123,7 @@ def test_the_launcher_is_killed(tmp_path, mode):
 
 
 @modes("flight recorder")
-@pytest.mark.parametrize("whom", ["worker", "launcher"])
+@pytest.mark.parametrize("whom", ["worker", soak("launcher")])
 def test_it_is_terminated(tmp_path, mode, whom):
     running = begun(tmp_path / "run", job(*FOR_EVER), mode)
     os.kill(pid_of(running.out, rank=0) if whom == "worker" else running.process.pid, signal.SIGTERM)
@@ -184,7 +185,7 @@ def read_only(folder: Path):
     subprocess.run(["umount", folder], check=True)
 
 
-@modes("repeated windows", "flight recorder")
+@modes("repeated windows")
 def test_the_folder_becomes_read_only(tmp_path, mode):
     command = job(*train(mode))
     running = begun(tmp_path / "run", command, mode)
@@ -238,7 +239,7 @@ def recorded_after(tmp_path: Path, deed: str) -> Ended:
 
 
 @pytest.mark.parametrize(
-    "deed", ["chmod 777 .", "chmod 720 .", "chown 12345 .", "mv ../raw ../other && ln -s other ../raw"]
+    "deed", ["chmod 777 .", soak("chmod 720 ."), soak("chown 12345 ."), "mv ../raw ../other && ln -s other ../raw"]
 )
 def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, deed):
     if deed.startswith("chown") and os.geteuid():
@@ -249,7 +250,9 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, deed):
     assert "nothing was recorded" in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["rank-00000.jsonl", "rank-00000.roll.0.jsonl", "rank-00000.timed.4.json.part"])
+@pytest.mark.parametrize(
+    "name", ["rank-00000.jsonl", soak("rank-00000.roll.0.jsonl"), soak("rank-00000.timed.4.json.part")]
+)
 def test_a_planted_link_is_not_followed(tmp_path, name):
     victim = tmp_path / "victim"
     victim.write_text("years of work")

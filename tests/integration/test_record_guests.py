@@ -2,13 +2,15 @@
 
 import pytest
 
-from tests.recordcase import job, record, run
+from tests.cases.marks import soak
+from tests.cases.record import job, record, run
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize(
-    "what", ["fork_and_exit", "threads", "close_files", "asks_first", "two_trainings", "signalled", "deaf"]
+    "what",
+    ["fork_and_exit", "threads", "close_files", soak("asks_first"), soak("two_trainings"), "signalled", soak("deaf")],
 )
 def test_the_job_is_what_it_is_without_us(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

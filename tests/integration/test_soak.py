@@ -13,7 +13,7 @@ import pytest
 
 from esprof import Run, load
 from esprof.errors import InputError
-from tests.recordcase import Ended, Running, job, recording, run
+from tests.cases.record import Ended, Running, job, recording, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 

@@ -15,15 +15,15 @@ from benchmarks.testbed.bed import clean
 from benchmarks.testbed.cgroup import find_controller
 from benchmarks.testbed.owner import bed_of, start_time
 from esprof.errors import UsageError
-from tests.recordcase import recording, run
+from tests.cases.record import recording, run
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_other_beds")]
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _room():
+def _room(no_other_beds):
     """Skip where this machine cannot hold a bed."""
     try:
         with hosts(cpu=[0.1], rate=["1mbit"]):

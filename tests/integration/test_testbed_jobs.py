@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.recordcase import environment
+from tests.cases.marks import soak
+from tests.cases.record import environment
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_other_beds")]
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,9 +27,9 @@ def train(name, *arguments):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("gpt", ["--hidden", 64, "--layers", 2]),
+        soak("gpt", ["--hidden", 64, "--layers", 2]),
         ("mlp", ["--hidden", 64, "--bucket-mb", 0.01]),
-        ("cnn", ["--hidden", 16, "--workers", 1]),
+        soak("cnn", ["--hidden", 16, "--workers", 1]),
     ],
 )
 def test_a_job_learns(tmp_path, name, arguments):
@@ -40,6 +41,7 @@ def test_a_job_learns(tmp_path, name, arguments):
     assert len(list((tmp_path / "files").iterdir())) == 64
 
 
+@pytest.mark.soak
 def test_half_precision_gradients_change_the_losses_but_little(tmp_path):
     plain, half = (train("mlp", "--files", tmp_path / "files", *more)["loss"] for more in ([], ["--fp16"]))
     assert half[0] == plain[0]

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 from esprof import load
 from esprof.trace.rundir import write_run
-from tests import stepruns
+from tests.cases import step_runs as stepruns
 
 pytestmark = pytest.mark.integration
 
@@ -95,7 +95,11 @@ def test_wheel_holds_what_is_needed_and_no_foreign_name(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"esprof"}
-    assert {"esprof/py.typed", "esprof/tracer/hook/sitecustomize.py", "esprof/reports/templates/report.html"} <= names
+    assert {
+        "esprof/py.typed",
+        "esprof/recorder/hook/sitecustomize.py",
+        "esprof/reports/html/templates/report.html",
+    } <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     for package in ("esprof", "replay", "analyzers", "reports"):
         prefix = "" if package == "esprof" else "esprof/"

@@ -14,14 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch.distributed as dist
 
-from tests.elasticjob import trained
+from tests.cases.elastic_job import trained
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--until", type=int, required=True)
     parser.add_argument("--ests", type=json.loads, help="A list of ESTs for each rank.")
-    parser.add_argument("--options", type=json.loads, default={}, help="Of ElasticTrainer.")
+    parser.add_argument("--options", type=json.loads, default={}, help="Of ElasticTrainer, flat.")
     parser.add_argument("--die-at", type=int)
     asked = parser.parse_args()
     if "RANK" in os.environ:

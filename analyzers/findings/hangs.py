@@ -1,0 +1,235 @@
+"""ESP801–803 and ESP805: ranks that wait without end, and ranks that died. What the flight recorder saw is all it takes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
+from esprof.analyzers.rule import Cause, Page, Rule
+from esprof.trace.flight.log import FlightLog, Frame, Snapshot
+from esprof.trace.flight.standstill import Standstill, ranks_text, standstill
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+_IDS = {
+    "absent": "ESP801",
+    "gone": "ESP801",
+    "unseen": "ESP801",
+    "mismatch": "ESP802",
+    "circle": "ESP802",
+    "stuck": "ESP805",
+}
+_LOST_PEER = re.compile(r"connection (closed|reset) by (peer|remote)|broken pipe|remote process exited", re.IGNORECASE)
+"""What backends raise where the process at the other end has gone."""
+_ADVICE = {
+    "absent": "Every rank of a group has to enter each of its collectives. Look where these ranks are: at code that only "
+    "some ranks run (`if rank == 0`), a loop that they leave early or enter late, a read or lock that does not "
+    "return. If it is a long save or validation, nothing hangs: `esprof record --hang` says how long is long.",
+    "gone": "These ranks had less to do than the others, most often fewer batches: use drop_last=True, or the same number "
+    "of batches on all ranks, or torch.distributed.algorithms.Join.",
+    "unseen": "Look at these processes: they may be stopped, or native code may hold Python's lock (`py-spy dump`).",
+    "mismatch": "All ranks of a group have to enter the same collectives in the same order, with equal sizes. Look for a "
+    "branch that depends on the rank or its data before this one.",
+    "circle": "Enter the collectives of several groups in the same order on all ranks.",
+    "stuck": "All ranks did their part, so look at the way between them: network, NCCL_DEBUG=INFO, a full device queue.",
+}
+_AFTER_DEATH = {
+    None: "Nothing of esprof's ends a process so: look for the kernel's out-of-memory killer (`dmesg`), for limits of the "
+    "scheduler or container, or for os._exit() in the job.",
+    "error": "The exception was raised in the job; the other ranks end because of this one.",
+    "signal": "Look at the native code that ran there; `python -X faulthandler` and a core dump tell more.",
+}
+
+
+@dataclass(frozen=True)
+class _Death:
+    """The end of one rank that was not the launcher's doing."""
+
+    rank: Rank
+    cause: str | None
+    kind: str | None
+    """`signal`, `error`, or None where it left no word."""
+    place: Frame | None
+
+
+def hangs(run: Run) -> list[Cause]:
+    """ESP801, 802, 803 or 805: what brought the job to a standstill or to its end, if anything did."""
+    logs = {meta.rank: run.flight(meta.rank) for meta in run.meta.ranks}
+    last = {rank: last_step(run, rank) for rank in logs}
+    open_ones = _open_snapshots(logs, last)
+    still = standstill(open_ones, [rank for rank, log in logs.items() if log.ended and rank not in open_ones])
+    alive_then = [rank for rank, snapshot in open_ones.items() if snapshot.reason in ("hang", "asked")]
+    if still and still.kind != "mismatch" and not alive_then:
+        still = None  # An exception may leave any collective unfinished.
+    crashed, vanished, raised = _deaths({rank: log for rank, log in logs.items() if rank not in alive_then})
+    if crashed and not (still and still.kind == "mismatch"):
+        return [_death_cause(crashed, still, logs, last)]
+    if still:
+        return [_standstill_cause(still, open_ones, logs)]
+    if 0 < len(vanished) < len(logs):
+        return [_death_cause(vanished, None, logs, last)]
+    left = tuple(rank for rank, log in logs.items() if log.ended and not _raised(log))
+    if raised and left and _LOST_PEER.search(raised[0].cause or ""):
+        return [_left_cause(left, raised[0], last)]
+    return [_death_cause(raised, None, logs, last)] if raised else []
+
+
+def _open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) -> dict[Rank, Snapshot]:
+    """Of each rank the latest snapshot of a step that never ended, though the job did not end in peace there."""
+    found = {}
+    for rank, log in logs.items():
+        of_step = [snapshot for snapshot in log.snapshots if snapshot.step > last[rank] and snapshot.reason != "slow"]
+        errors = [snapshot for snapshot in of_step if snapshot.reason == "error"]
+        if of_step and (errors or not log.ended):
+            found[rank] = next((one for one in reversed(of_step) if one.reason != "error"), of_step[-1])
+    return found
+
+
+def _deaths(logs: Mapping[Rank, FlightLog]) -> tuple[list[_Death], list[_Death], list[_Death]]:
+    """Ranks that a fault ended, ranks that are gone without a word, and the first that an exception ended.
+
+    A rank that got SIGTERM is none of these: the launcher or a person ended it.
+    """
+    crashed = [
+        _Death(rank, log.signal, "signal", log.place)
+        for rank, log in logs.items()
+        if log.signal not in (None, "SIGTERM")
+    ]
+    vanished = [
+        _Death(rank, "killed, or left by os._exit()", None, None)
+        for rank, log in logs.items()
+        if log.died and not log.fatal
+    ]
+    errors = sorted((log.snapshots[-1] for log in logs.values() if _raised(log)), key=lambda snapshot: snapshot.at_ns)
+    return crashed, vanished, [_Death(one.rank, one.error or "", "error", one.place) for one in errors[:1]]
+
+
+def _first_line(cause: str | None) -> str:
+    return (cause or "").partition("\n")[0][:200]
+
+
+def _raised(log: FlightLog) -> bool:
+    """Whether an exception of the rank's own ended it."""
+    error = log.snapshots[-1].error if log.snapshots else None
+    return error is not None and not error.startswith("KeyboardInterrupt")
+
+
+def _death_cause(
+    deaths: list[_Death], still: Standstill | None, logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]
+) -> Cause:
+    ranks = tuple(death.rank for death in deaths)
+    first = deaths[0]
+    step = max(last.values()) + 1  # What a killed rank had not yet written of its last steps, the others have.
+    return Cause(
+        id="ESP803",
+        title=f"{ranks_text(ranks).capitalize()} died in step {step}: {_first_line(first.cause)}",
+        ranks=ranks,
+        confidence="high",
+        severity="critical",
+        evidence={
+            "causes": {str(death.rank): death.cause for death in deaths},
+            "stacks": {str(death.rank): str(death.place) for death in deaths if death.place},
+            "last_whole_step": last,
+        }
+        | (waiting_evidence(still) if still and still.waiting else {}),
+        advice=_AFTER_DEATH[first.kind],
+    )
+
+
+def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) -> Cause:
+    """Some ranks ended in peace, and another one lost its connection to them."""
+    return Cause(
+        id="ESP801",
+        title=f"{ranks_text(left).capitalize()} ended after step {max(last[rank] for rank in left)}, "
+        f"while rank {lost.rank} went on to a collective with {'it' if len(left) == 1 else 'them'}",
+        ranks=left,
+        confidence="high",
+        severity="critical",
+        evidence={
+            "causes": {str(lost.rank): lost.cause},
+            "stacks": {str(lost.rank): str(lost.place)} if lost.place else {},
+        },
+        advice=_ADVICE["gone"],
+    )
+
+
+def _standstill_cause(still: Standstill, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
+    step = max(open_ones[rank].step for rank in open_ones)
+    lives = any(logs[rank].alive for rank in open_ones)
+    evidence: dict[str, Any] = {"step": step} | waiting_evidence(still)
+    if still.mismatch is not None:
+        evidence |= {"first_mismatch": _mismatch_evidence(still)}
+    return Cause(
+        id=_IDS[still.kind],
+        title=f"{'Step' if lives else 'The job hung in step'} {step}{' stands still' if lives else ''}: {still}",
+        ranks=still.at_fault,
+        confidence="high",
+        severity="critical",
+        evidence=evidence | {"stacks": places(still.at_fault, open_ones)},
+        advice=_ADVICE[still.kind],
+    )
+
+
+def _mismatch_evidence(still: Standstill) -> dict[str, Any]:
+    mismatch = still.mismatch
+    assert mismatch is not None
+    return {
+        "group": list(mismatch.group),
+        "number": mismatch.number,
+        "odd": list(mismatch.odd),
+        "theirs": str(mismatch.theirs),
+        "others": str(mismatch.others),
+        "left_out": mismatch.skipped,
+    }
+
+
+_NO_PRICE = "None: a job that stands still has no step time to gain."
+
+_PAGES = (
+    Page(
+        "ESP801",
+        "A rank did not enter a collective",
+        "Ranks wait in a collective that another rank of the group has not entered, and no step has ended since. That "
+        "rank is somewhere else, has ended, or gives no sign. A rank that waits in a collective of another group is not "
+        "to blame: the one at the end of the chain is.",
+        "`collective`, its `number` in the process group `group`, and `bytes`; who entered it, who is missing, how long "
+        "the first one had waited when the ranks were looked at, and in `stacks` the line of the job's own code that "
+        "each rank was at.",
+        _NO_PRICE,
+        "Look at the line of the missing rank. Usual causes: code under `if rank == 0`, loops of different length, an "
+        "exception that one rank swallows, a read or a lock that does not return. A long save or validation looks the "
+        "same while it lasts.",
+    ),
+    Page(
+        "ESP802",
+        "Ranks entered different collectives",
+        "Under one number of a process group, ranks entered different collectives, or one collective with different "
+        "sizes; or ranks entered the collectives of two groups in different orders and wait for each other.",
+        "`first_mismatch` is the first number at which ranks differ, with what the odd ones and the others entered; "
+        "`left_out` says that the odd ranks go on as the others do one call later.",
+        _NO_PRICE,
+        "Enter the same collectives in the same order on all ranks: no branch around them may depend on the rank or on "
+        "its data.",
+    ),
+    Page(
+        "ESP803",
+        "A rank died",
+        "The process of a rank ended by a signal, by an exception, or without a word, and the others could not go on. "
+        "Ranks that the launcher ended after it are not named.",
+        "`causes` by rank; `stacks` where the rank was, if a signal or an exception told; `last_whole_step` of every "
+        "rank, as far as it was written.",
+        _NO_PRICE,
+        "Without a word it is most often the kernel's out-of-memory killer, or a limit of the scheduler.",
+    ),
+    Page(
+        "ESP805",
+        "A collective that all ranks entered does not end",
+        "Every rank of the group has entered it, all agree on what it is, and it is not over.",
+        "As of ESP801.",
+        _NO_PRICE,
+        "Look at what is between the ranks: network interfaces and firewalls, a device whose queue does not move.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_run=hangs, stops_the_job=True)

@@ -1,0 +1,121 @@
+"""ESP101: ranks that wait for input data."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from esprof.analyzers.breakdown import stalls
+from esprof.analyzers.finding import RankBreakdown
+from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
+from esprof.replay.dfg import Cls
+from esprof.replay.replayed import Replayed
+from esprof.types import Rank
+
+MOST_OF_IT = 0.8
+"""Ranks are named, the worst stall first, until mending them gives this share of what mending all would."""
+
+A_STALL = 0.1
+"""Least stall, as a share of the worst rank's, for which a rank is named beside it."""
+
+_ALL = "data=0"
+
+
+def input_stalls(case: Case) -> Iterator[Cause]:
+    """The DataLoader keeps ranks waiting."""
+    ranks = _stalling(case)
+    scenario = ",".join(f"rank{rank}.data=0" for rank in ranks)
+    saving = case.pricer.saving_ns(scenario) if ranks else None
+    if saving is None or not case.worth_naming(saving):
+        return
+    stall = next(part.input_stall for part in case.parts if part.rank == ranks[0]) / 1e3
+    yield Cause(
+        id="ESP101",
+        title=f"{listed(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} {stall:.1f} ms a step for input data",
+        ranks=ranks,
+        scenario=scenario,
+        confidence="high" if len(case.run.stages(ranks[0])) else "medium",
+        evidence=_evidence(case.replayed, ranks, case.parts),
+        advice=_advice(case.replayed, ranks[0], saving),
+    )
+
+
+def _stalling(case: Case) -> tuple[Rank, ...]:
+    """The fewest ranks, by stall, that bring most of the gain when their loaders are mended; none without a loader.
+
+    Two loaders that are equally slow hide one another: mending one alone gains nothing.
+    """
+    dfg = case.replayed.built.dfg
+    all_mended = case.pricer.saving_ns(_ALL)
+    if all_mended is None:
+        return ()
+    loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
+    worst = max(part.input_stall for part in case.parts)
+    stalling = [part for part in case.parts if part.rank in loading and part.input_stall >= A_STALL * worst]
+    ranks: list[Rank] = []
+    for part in sorted(stalling, key=lambda part: -part.input_stall):
+        ranks.append(part.rank)
+        saving = case.pricer.saving_ns(",".join(f"rank{rank}.data=0" for rank in sorted(ranks)))
+        if saving is not None and saving >= MOST_OF_IT * all_mended:
+            break
+    return tuple(sorted(ranks))
+
+
+def _evidence(replayed: Replayed, ranks: tuple[Rank, ...], parts: tuple[RankBreakdown, ...]) -> dict[str, object]:
+    stall = {part.rank: round(part.input_stall / 1e3, 3) for part in parts}
+    evidence: dict[str, object] = {
+        "input_stall_ms": {str(rank): stall[rank] for rank in ranks},
+        "input_stall_ms_other_ranks": {str(rank): value for rank, value in stall.items() if rank not in ranks},
+        "stalls": sum(len(stalls(replayed.timeline, rank)) for rank in ranks),
+    }
+    fetch, workers = _batches(replayed, ranks[0])
+    if fetch is not None:
+        evidence |= {"batch_ms": ms(fetch), "loader_workers": workers}
+    return evidence
+
+
+def _batches(replayed: Replayed, rank: Rank) -> tuple[float | None, int]:
+    """Median time (ns) to make a batch on `rank`, and how many workers make them (0: the rank itself)."""
+    dfg = replayed.built.dfg
+    made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
+    by_worker = made & dfg.on("loader")
+    chosen = by_worker if by_worker.any() else made
+    workers = int(replayed.run.stages(rank).ints("workers").max(initial=len(np.unique(dfg.lane[by_worker]))))
+    return (float(np.median(dfg.dur_ns[chosen])) if chosen.any() else None), workers
+
+
+def _advice(replayed: Replayed, rank: Rank, saving: float) -> str:
+    fetch, workers = _batches(replayed, rank)
+    without = replayed.pricer.step_ns - saving
+    if fetch is None:
+        return "Look at what the dataset does a sample, and give the DataLoader more workers."
+    if workers == 0:
+        return (
+            f"The rank makes its batches itself, {fetch / 1e6:.1f} ms each, while its device waits: "
+            "set num_workers on the DataLoader."
+        )
+    needed = math.ceil(fetch / max(without, 1))
+    if needed > workers:
+        return (
+            f"A batch takes {fetch / 1e6:.1f} ms to make and a step without stall {without / 1e6:.1f} ms: "
+            f"with num_workers={needed} (now {workers}) the loader would keep up, if the host has the cores and the "
+            "storage the bandwidth. Where other ranks load faster, look at this rank's host first."
+        )
+    return "The loader is fast enough on average but bursty: raise prefetch_factor, or look at the slow batches."
+
+
+_PAGES = (
+    Page(
+        "ESP101",
+        "Ranks wait for input data",
+        "The training loop asked its DataLoader for a batch and had to wait. In a job on several ranks one slow "
+        "loader stops all: the others show it as waiting at the next collective, never as input stall.",
+        "`input_stall_ms` is the time per step inside the loader's next(), waiting or making the batch; `batch_ms` "
+        "what making one batch takes in a worker (recorded by `esprof record`; Kineto traces do not show workers).",
+        "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again.",
+        "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "
+        "the stalling rank's host and storage with the others' when only some ranks stall.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=input_stalls, scenarios=(_ALL,))

@@ -1,0 +1,36 @@
+"""ESP903: ranks that are not in the run."""
+
+from collections.abc import Iterator
+
+from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.types import us
+
+
+def missing_ranks(case: Case) -> Iterator[Cause]:
+    """The job had more ranks than the run holds."""
+    run = case.run
+    missing = tuple(sorted(set(range(run.world_size)) - set(run.ranks)))
+    if not missing:
+        return
+    yield Cause(
+        id="ESP903",
+        title=f"{len(missing)} of {run.world_size} ranks are missing",
+        ranks=missing,
+        confidence="high",
+        evidence={"missing": list(missing), "step_us": us(case.pricer.step_ns)},
+        advice="A straggler among them cannot be seen: record all ranks.",
+    )
+
+
+_PAGES = (
+    Page(
+        "ESP903",
+        "Ranks are missing",
+        "The job had more ranks than this run holds.",
+        "`missing` lists them.",
+        "None: what a missing rank does to the others is seen only as their waiting.",
+        "Record all ranks, or add their files.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=missing_ranks)

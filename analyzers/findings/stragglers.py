@@ -1,0 +1,186 @@
+"""ESP201–204: ranks that come last to collectives while the others wait, and why they do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
+from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
+from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
+from esprof.types import NS_PER_MS, Rank
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """A kind of work that can make a rank late."""
+
+    id: str
+    phrase: str
+    work: str
+    """What stands in the brackets of `straggler[…]=fix`."""
+    advice: str
+
+    @property
+    def scenario(self) -> str:
+        return f"straggler[{self.work}]=fix"
+
+
+KINDS = (
+    Lateness(
+        "ESP201",
+        "time in code that no operation was recorded for",
+        "host_gap",
+        "What runs there may be Python code, a sleep, logging, file or network access, garbage collection, or a "
+        "host whose CPU is taken by others.",
+    ),
+    Lateness(
+        "ESP202",
+        "slower compute",
+        "compute",
+        "The same operations take longer on this rank: compare clocks, temperature, other tenants and thread counts of "
+        "its device with the others', and whether it gets more work (longer sequences, larger batches).",
+    ),
+    Lateness(
+        "ESP203",
+        "slower CPU work and launches",
+        "cpu",
+        "Its CPU issues the same calls more slowly: look for other processes on its host, CPU limits, or a process bound "
+        "to the wrong NUMA node.",
+    ),
+    Lateness(
+        "ESP204",
+        "memory allocation",
+        "allocator",
+        "Its allocator runs short and asks the driver (cudaMalloc, cudaFree): lower its memory use, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    ),
+)
+_ALL = "straggler[work]=fix"
+"""Of slow ranks, all but what they lose to their data loaders: that is priced apart (ESP101)."""
+
+
+def stragglers(case: Case) -> Iterator[Cause]:
+    """The slow ranks, if they are worth mending, named by their main cause.
+
+    They are priced together: of two that are late by turns, mending one alone gains nothing (docs/replay.md §4).
+    """
+    replayed = case.replayed
+    ranks = tuple(slow_ranks(replayed.built.dfg, replayed.steps.kept))
+    saving = case.pricer.saving_ns(_ALL) if ranks else None
+    if saving is None or not case.worth_naming(saving):
+        return
+    shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
+    kind = max(shares, key=lambda kind: shares[kind])
+    margin = abs(case.pricer.strict_error) * case.pricer.step_ns
+    is_sure = case.is_explained and len(replayed.steps.kept) >= FEW_STEPS
+    places = {rank: place for rank in ranks if (place := _place(replayed, rank, kind))}
+    yield Cause(
+        id=kind.id,
+        title=f"{listed(ranks).capitalize()} {'keeps' if len(ranks) == 1 else 'keep'} the others waiting: {kind.phrase}",
+        ranks=ranks,
+        scenario=_ALL,
+        confidence="high" if is_sure and saving > 2 * margin else "medium",
+        evidence=_evidence(replayed, ranks)
+        | {"saving_ms_by_cause": {kind.phrase: ms(share) for kind, share in shares.items() if share > 0}}
+        | {"place": {str(rank): place for rank, place in places.items()}},
+        advice=" ".join([*(_pointer(rank, place) for rank, place in places.items()), kind.advice]),
+    )
+
+
+def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, object]:
+    steps = replayed.steps.kept
+    seen = arrivals(replayed.built.dfg, steps)
+    late = dict(zip(seen.ranks, seen.late_ns(steps).sum(axis=0) / len(steps), strict=True))
+    last = np.bincount(seen.last(), minlength=len(seen.ranks))
+    return {
+        "collectives": len(seen),
+        "last_at": {str(rank): int(last[seen.ranks.index(rank)]) for rank in ranks},
+        "late_ms_per_step": {str(rank): ms(late[rank]) for rank in ranks},
+        "late_ms_per_step_other_ranks": ms(sum(value for rank, value in late.items() if rank not in ranks)),
+    }
+
+
+def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> dict[str, object]:
+    """Where on its lanes this rank loses most against its peers: the operation or gap, and the Python line if known."""
+    dfg = replayed.built.dfg
+    fixed = fix_stragglers(dfg, [rank], CLASSES[kind.work])
+    lost = dfg.dur_ns - fixed.dfg.dur_ns
+    mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.kept) & (lost > 0))
+    if not len(mine):
+        return {}
+    by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
+    name = dfg.names[int(by_name.argmax())]
+    place: dict[str, object] = {"where": name, "lost_ms_per_step": ms(by_name.max() / len(replayed.steps.kept))}
+    return place | _python_line(replayed, rank, name)
+
+
+def _pointer(rank: Rank, place: dict[str, object]) -> str:
+    where = place.get("python") or place["where"]
+    calling = f", calling {place['call']}" if "call" in place else ""
+    return f"Rank {rank} loses {place['lost_ms_per_step']:.1f} ms a step in {where}{calling}."
+
+
+def _python_line(replayed: Replayed, rank: Rank, name: str) -> dict[str, object]:
+    """The Python frame that ran in the gap `before → after`, from the window with stacks."""
+    before, _, after = name.partition(" → ")
+    stacks = replayed.run.stacks(rank)
+    texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
+    rows = zip(*texts, stacks.ints("dur_ns").tolist(), strict=True)
+    hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if b == before and a == after and frame]
+    if not hits or max(hits)[0] < NS_PER_MS / 2:
+        return {}
+    _, frame, call = max(hits)
+    return {"python": frame} | ({"call": call} if call else {})
+
+
+_STRAGGLER_PRICE = (
+    "`straggler[work]=fix`: replay gives this rank's work the median duration that the same work takes on the other ranks "
+    "(gaps included, input data not) and runs the whole job again. Waiting that others show is not the price: if a backlog "
+    "hides it, fixing the rank gains less than the others wait."
+)
+_STRAGGLER_EVIDENCE = (
+    "`late_ms_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "
+    "to its own; a delay that holds up several collectives counts once. "
+    "`place` names the operation or gap where it loses most against its peers, with the Python line where a window with "
+    "stacks was recorded; `saving_ms_by_cause` prices each kind of work alone."
+)
+
+_PAGES = (
+    Page(
+        "ESP201",
+        "A rank is late because of unrecorded host time",
+        "One rank comes last to collectives, and what makes it late is time in which none of its threads ran a "
+        "recorded operation: Python code, a sleep, I/O, garbage collection, or a CPU that others took.",
+        _STRAGGLER_EVIDENCE,
+        _STRAGGLER_PRICE,
+        "Go to the place named; if it moves from step to step, look at the host (other processes, CPU limits).",
+    ),
+    Page(
+        "ESP202",
+        "A rank is late because its compute is slower",
+        "One rank comes last to collectives because the same operations take longer there.",
+        _STRAGGLER_EVIDENCE,
+        _STRAGGLER_PRICE,
+        "Clocks, temperature, other tenants, thread counts; or more work than the others have (longer sequences).",
+    ),
+    Page(
+        "ESP203",
+        "A rank is late because its CPU issues work more slowly",
+        "One rank comes last to collectives because its CPU takes longer for the same calls and launches.",
+        _STRAGGLER_EVIDENCE,
+        _STRAGGLER_PRICE,
+        "Other processes on its host, CPU limits, NUMA binding, a power-saving governor.",
+    ),
+    Page(
+        "ESP204",
+        "A rank is late because of its memory allocator",
+        "One rank comes last to collectives because its allocator asks the driver for memory.",
+        _STRAGGLER_EVIDENCE,
+        _STRAGGLER_PRICE,
+        "Lower its peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=stragglers)

@@ -1,0 +1,35 @@
+"""ESP901: much of the step is unexplained."""
+
+from collections.abc import Iterator
+
+from esprof.analyzers.rule import Case, Cause, Page, Rule
+
+
+def unexplained(case: Case) -> Iterator[Cause]:
+    """A large part of the critical path has no known cause."""
+    if case.is_explained:
+        return
+    explained = case.replayed.explained_pct
+    yield Cause(
+        id="ESP901",
+        title=f"Only {explained:.0f} % of the critical path is explained",
+        ranks=(),
+        confidence="high",
+        evidence={"explained_pct": round(explained, 2)},
+        advice="Record with CUDA synchronisation events (esprof record does), and a few more steps; treat the "
+        "predictions above as bounds.",
+    )
+
+
+_PAGES = (
+    Page(
+        "ESP901",
+        "Much of the step is unexplained",
+        "A large part of the critical path is waiting for which the trace shows no cause, or contention.",
+        "`explained_pct` = 100 · (1 − (residual + contention) / span) of the critical path.",
+        "None: it lowers the trust in the other findings' prices.",
+        "Record with synchronisation events and more steps.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=unexplained)

@@ -1,0 +1,1 @@
+"""The gate for CI: a run compared with a baseline."""

@@ -1,0 +1,173 @@
+"""What a rule of diagnosis is: a file in `findings/` for each, which holds the rule, its thresholds and its pages."""
+
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severity
+from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.pricing import Pricer
+from esprof.trace.run import Run
+from esprof.types import Ns, Rank, us
+
+FAMILIES = {
+    1: "input data",
+    2: "ranks and stragglers",
+    3: "communication",
+    4: "host and launch",
+    5: "memory and allocator",
+    6: "checkpoint",
+    7: "kernels and padding",
+    8: "hangs and pipelines",
+    9: "quality of the evidence",
+}
+"""First digit of an id -> what its family is about."""
+
+WORTH_NAMING = 1.0
+"""A cause that costs less than this share of a step, in per cent, is no finding."""
+
+ENOUGH_EXPLAINED = 75.0
+"""Per cent of the critical path that must be explained for a price to be sure."""
+
+HOURS_A_DAY = 24
+
+
+@dataclass(frozen=True)
+class Page:
+    """One finding explained: what `esprof explain ID` shows and `docs/findings.md` is made of. The texts are paragraphs."""
+
+    id: str
+    title: str
+    meaning: str
+    evidence: str
+    price: str
+    remedy: str
+
+    @property
+    def family(self) -> str:
+        return FAMILIES[int(self.id[3])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What a rule has found: a cause of lost time, and the scenario that would be without it."""
+
+    id: str
+    title: str
+    ranks: tuple[Rank, ...]
+    confidence: Confidence
+    evidence: dict[str, Any]
+    advice: str
+    scenario: str | None = None
+    """A what-if, whose gain is the price of the finding; None where the cause costs no usual step any time."""
+    severity: Severity | None = None
+    """Taken from the price where it is None."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a rule looks at: a run with its replay."""
+
+    replayed: Replayed
+    parts: tuple[RankBreakdown, ...]
+    """Where the step of each rank goes."""
+
+    @property
+    def run(self) -> Run:
+        return self.replayed.run
+
+    @property
+    def pricer(self) -> Pricer:
+        return self.replayed.pricer
+
+    @property
+    def is_explained(self) -> bool:
+        return self.replayed.explained_pct >= ENOUGH_EXPLAINED
+
+    def worth_naming(self, saving_ns: float | None) -> bool:
+        """Whether a step would gain enough; None gains nothing."""
+        return saving_ns is not None and 100 * saving_ns / self.pricer.step_ns >= WORTH_NAMING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How causes of one kind are found. Exactly one of `of_case` and `of_run` is given."""
+
+    pages: tuple[Page, ...]
+    of_case: Callable[[Case], Iterable[Cause]] | None = None
+    """Finds causes in a run that was replayed."""
+    of_run: Callable[[Run], Iterable[Cause]] | None = None
+    """Finds causes in what was recorded beside the windows; no replay is needed."""
+    scenarios: tuple[str, ...] = field(default=())
+    """What-ifs that it asks in any case: they are priced together, before the rules run."""
+    stops_the_job: bool = False
+    """Whether its causes are wrong with the job itself, and not with its speed: those come first."""
+
+
+def priced(cause: Cause, case: Case) -> Finding:
+    """The cause with what a step gains in its scenario, and the command that shows it."""
+    saving_ns = 0.0
+    if cause.scenario is not None:
+        saving_ns = max(0.0, case.pricer.price(cause.scenario).saving_ns)
+    pct = 100 * saving_ns / case.pricer.step_ns
+    return _finding(
+        cause,
+        saving_us=us(saving_ns),
+        saving_pct=round(pct, 3),
+        saving_device_hours_per_day=round(pct / 100 * HOURS_A_DAY * case.run.world_size, 3),
+        severity=cause.severity or severity(pct),
+        command=_command(cause.scenario, case.run) if cause.scenario is not None else None,
+    )
+
+
+def unpriced(cause: Cause) -> Finding:
+    """The cause without a price."""
+    return _finding(
+        cause,
+        saving_us=0.0,
+        saving_pct=0.0,
+        saving_device_hours_per_day=0.0,
+        severity=cause.severity or severity(0),
+        command=None,
+    )
+
+
+def severity(pct: float) -> Severity:
+    """How loud a finding is, by the share of a step that it costs, in per cent."""
+    if pct >= 20:
+        return "critical"
+    return "warning" if pct >= 5 else "info"
+
+
+def _finding(cause: Cause, **figures: Any) -> Finding:
+    return Finding(
+        id=cause.id,
+        title=cause.title,
+        ranks=cause.ranks,
+        confidence=cause.confidence,
+        evidence=cause.evidence,
+        advice=cause.advice,
+        **figures,
+    )
+
+
+def _command(scenario: str, run: Run) -> str:
+    """What prints the finding's price."""
+    window = f" --window {run.window}" if run.window is not None else ""
+    return f"esprof replay {shlex.quote(str(run.path or 'RUN'))}{window} --what-if {shlex.quote(scenario)}"
+
+
+# Words and figures that several rules need
+
+
+def listed(ranks: tuple[Rank, ...]) -> str:
+    """`rank 1`, `ranks 0 and 6`, `ranks 0, 1 and 2`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def ms(ns: Ns | float) -> float:
+    """Milliseconds for evidence, which people read."""
+    return round(float(ns) / 1e6, 3)

@@ -1,0 +1,48 @@
+"""The Report: everything a renderer shows. It is computed here; a renderer only lays it out."""
+
+import msgspec
+
+from esprof.analyzers.finding import Diagnosis
+from esprof.analyzers.memory_use import MemoryUse
+from esprof.replay.answer import ReplayAnswer
+from esprof.trace.run import RankMeta
+from esprof.types import Rank
+
+
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of one lane in the timeline; `cls` is a critical-path class (`compute`, `wait`, …)."""
+
+    rank: Rank
+    lane: str
+    start_us: float
+    dur_us: float
+    name: str
+    cls: str
+
+
+class Excerpt(msgspec.Struct, frozen=True, kw_only=True):
+    """A bounded part of the timeline: at most a few thousand bars of one or two steps, short ones merged."""
+
+    steps: tuple[int, ...]
+    span_us: float
+    bars: tuple[Bar, ...]
+    shown: int
+    total: int
+    """Nodes in these steps, of which `shown` bars were made by merging neighbours and leaving out the shortest."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str = "esprof.report/1"
+    title: str
+    source: str
+    """Where the run was read from."""
+    command: tuple[str, ...]
+    esprof_version: str
+    versions: dict[str, str]
+    created_ns: int | None
+    ranks: tuple[RankMeta, ...]
+    diagnosis: Diagnosis
+    replay: ReplayAnswer
+    timeline: Excerpt
+    memory: MemoryUse | None
+    """None where no memory was sampled."""

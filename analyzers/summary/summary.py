@@ -1,0 +1,94 @@
+"""The Report of a run: diagnosis, replay with the usual what-ifs, and an excerpt of the timeline."""
+
+import numpy as np
+
+from esprof import __version__
+from esprof.analyzers.breakdown import stalls, waits
+from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.memory_use import memory_use
+from esprof.analyzers.summary.report import Bar, Excerpt, Report
+from esprof.replay.dfg import Cls
+from esprof.replay.replayed import Replayed, answer
+from esprof.types import Ns, us
+
+USUAL = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
+"""What-ifs of every report."""
+
+MOST_BARS = 3_000
+MOST_STEPS = 2
+FINEST = 2_000
+"""A stretch shorter than 1/FINEST of the excerpt is too thin to see and joins its neighbour of the same class."""
+
+
+def summarize(replayed: Replayed) -> Report:
+    """Everything that a renderer shows about a run."""
+    run = replayed.run
+    return Report(
+        title=str(run.path.name) if run.path else "run",
+        source=str(run.path or ""),
+        command=run.meta.command,
+        esprof_version=__version__,
+        versions=run.meta.versions,
+        created_ns=run.meta.created_ns,
+        ranks=run.meta.ranks,
+        diagnosis=diagnose(replayed),
+        replay=answer(replayed, USUAL),
+        timeline=excerpt(replayed),
+        memory=memory_use(run),
+    )
+
+
+def excerpt(replayed: Replayed) -> Excerpt:
+    """The last steady steps as bars, one row a lane; bounded, with what was left out counted."""
+    timeline, dfg = replayed.timeline, replayed.built.dfg
+    last = int(replayed.pricer.kept[-1])
+    first = last - 1 if last - 1 in replayed.pricer.kept and MOST_STEPS > 1 else last
+    begin, finish = int(timeline.end_ns[dfg.marks.first[first]].min()), int(timeline.end_ns[dfg.marks.last[last]].max())
+    inside = (timeline.end_ns > begin) & (timeline.start_ns < finish) & (dfg.dur_ns > 0) & (dfg.rank >= 0)
+    bars: list[Bar] = []
+    for number, lane in enumerate(dfg.lanes):
+        nodes = np.flatnonzero(inside & (dfg.lane == number))
+        spans = [
+            (int(timeline.start_ns[n]), int(timeline.end_ns[n]), dfg.label(int(n)), Cls(dfg.cls[n]).label)
+            for n in nodes
+        ]
+        for start, end, name, cls in _merged(spans, (finish - begin) / FINEST):
+            bars.append(_bar(lane.rank, lane.role, max(start, begin), min(end, finish), begin, name, cls))
+    for rank in dfg.marks.ranks:
+        for role, name, cls, spans_of in (
+            ("waits", "wait for peers", "wait", waits),
+            ("waits", "wait for data", "data", stalls),
+        ):
+            for start, end in spans_of(timeline, rank).tolist():
+                if start < end and end > begin and start < finish:
+                    bars.append(_bar(rank, role, max(start, begin), min(end, finish), begin, name, cls))
+    longest = sorted(range(len(bars)), key=lambda n: (-bars[n].dur_us, n))[:MOST_BARS]
+    kept = [bars[n] for n in sorted(longest)]
+    return Excerpt(
+        steps=tuple(dfg.marks.steps[first : last + 1]),
+        span_us=us(finish - begin),
+        bars=tuple(sorted(kept, key=lambda bar: bar.rank)),
+        shown=len(kept),
+        total=int(inside.sum()),
+    )
+
+
+def _bar(rank: int, lane: str, start: Ns, end: Ns, begin: Ns, name: str, cls: str) -> Bar:
+    return Bar(rank=rank, lane=lane, start_us=us(start - begin), dur_us=us(end - start), name=name, cls=cls)
+
+
+def _merged(spans: list[tuple[Ns, Ns, str, str]], finest: float) -> list[tuple[Ns, Ns, str, str]]:
+    """Join neighbours of the same class when either is too thin to see; the joint bar says how many it stands for."""
+    found: list[tuple[Ns, Ns, str, str]] = []
+    joined = 1
+    for start, end, name, cls in sorted(spans):
+        if found:
+            s, e, longest, before = found[-1]
+            thin = end - start < finest or e - s < finest
+            if before == cls and start - e < finest and thin:
+                joined += 1
+                found[-1] = (s, end, f"{longest.partition(' (+')[0]} (+{joined - 1} more)", cls)
+                continue
+        joined = 1
+        found.append((start, end, name, cls))
+    return found

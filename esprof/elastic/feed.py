@@ -1,0 +1,70 @@
+"""Where the ESTs of a process get their batches: from one dataset for all, or from a loader each."""
+
+from collections.abc import Sequence, Sized
+from typing import Any, Protocol
+
+from torch.utils.data import Dataset
+
+from esprof.elastic.assignment import Est
+from esprof.elastic.data import Batches, SampleOrder
+from esprof.elastic.loaders import EstLoader, Loaders, batches_per_epoch
+from esprof.elastic.options import Data
+from esprof.errors import UsageError
+
+
+class Feed(Protocol):
+    """Gives batches to ESTs, in the order of their turns."""
+
+    order: SampleOrder
+
+    def move(self, ests: Sequence[Est], step: int) -> None:
+        """From `step` on give batches to these ESTs."""
+
+    def next(self, est: Est, loader: EstLoader) -> Any:
+        """The next batch of an EST, which has this loader of its own."""
+
+
+class DatasetFeed:
+    """Deals out a dataset; nothing of it belongs to an EST."""
+
+    def __init__(self, dataset: Dataset[Any], order: SampleOrder, data: Data) -> None:
+        self.order = order
+        self._dataset = dataset
+        self._data = data
+
+    def move(self, ests: Sequence[Est], step: int) -> None:
+        workers, collate = self._data.num_workers, self._data.collate_fn
+        self._batches = Batches(self._dataset, self.order, ests, step, workers=workers, collate=collate)
+
+    def next(self, est: Est, loader: EstLoader) -> Any:
+        return next(self._batches)
+
+
+class LoaderFeed:
+    """Asks the loader of each EST, which moves with it."""
+
+    def __init__(self, loaders: Loaders, order: SampleOrder) -> None:
+        self.order = order
+        self._make = loaders.make
+
+    def move(self, ests: Sequence[Est], step: int) -> None: ...
+
+    def next(self, est: Est, loader: EstLoader) -> Any:
+        per_epoch = self.order.steps_per_epoch * self.order.accumulate
+        return loader.next(self._make, est, self.order.n_est, self.order.seed, per_epoch)
+
+
+def feed(dataset: Dataset[Any] | Loaders, n_est: int, batch_size: int, seed: int, data: Data) -> Feed:
+    """Raises UsageError for a dataset or loaders of which nobody can tell how long an epoch is."""
+
+    def order(samples: int) -> SampleOrder:
+        return SampleOrder(samples, n_est, batch_size, data.accumulate, seed, data.drop_last, data.shuffle)
+
+    if isinstance(dataset, Loaders):
+        batches = batches_per_epoch(dataset.make, n_est, seed, data.accumulate)
+        return LoaderFeed(dataset, order(batches * batch_size * n_est))
+    if not isinstance(dataset, Sized):
+        raise UsageError(
+            "the dataset has no length", remedy="Pass Loaders in its place: a StatefulDataLoader for each EST."
+        )
+    return DatasetFeed(dataset, order(len(dataset)), data)

@@ -1,0 +1,1 @@
+"""Sums of gradients whose bits do not depend on where the ESTs run."""

@@ -1,0 +1,143 @@
+"""One flat tensor for all gradients of an EST, cut into buckets."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from esprof.errors import UsageError
+
+_NOTHING = -0.0
+"""What a gradient starts from: the one number that leaves every other as it was when added, 0.0 turns -0.0 into 0.0."""
+
+_ALIGNMENT = 64
+"""Bytes. A kernel may add in another order where its input begins within a vector, and where depends on the world's size."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A parameter's place in the flat tensor."""
+
+    name: str
+    parameter: nn.Parameter
+    start: int
+    bucket: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.parameter.numel()
+
+    def of(self, flat: Tensor) -> Tensor:
+        """This parameter's part of a flat tensor, 1-D."""
+        return flat[self.start : self.stop]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A stretch of the flat tensor that travels at once; a multiple of the world's size long."""
+
+    start: int
+    stop: int
+    slots: tuple[Slot, ...]
+
+
+class Layout:
+    """Parameters in the reverse order of their registration, about the order in which backward reaches them.
+
+    Gradients accumulate into views of a flat tensor, so that nothing is copied to fold or send them. Raises UsageError where
+    the parameters differ in type or device.
+    """
+
+    def __init__(self, model: nn.Module, world: int, bucket_bytes: int) -> None:
+        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        kinds = {(parameter.dtype, parameter.device) for _, parameter in named}
+        if len(kinds) != 1 or not next(iter(kinds))[0].is_floating_point or next(iter(kinds))[0].itemsize < 4:
+            listed = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds)) or "there are none"
+            raise UsageError(
+                f"trainable parameters must all be float32 (or all float64) and on one device: {listed}",
+                remedy="For less precision keep them float32 and pass Gradients(amp='bf16').",
+            )
+        self.dtype, self.device = next(iter(kinds))
+        self.buckets = _buckets(named[::-1], world, max(1, bucket_bytes // self.dtype.itemsize))
+        self.slots = tuple(slot for bucket in self.buckets for slot in bucket.slots)
+        self.numel = self.buckets[-1].stop
+        self._trained = [(name, parameter, parameter.requires_grad) for name, parameter in model.named_parameters()]
+        self._views: dict[str, Tensor] = {}
+        """Per slot the gradient that is attached."""
+
+    def new(self) -> Tensor:
+        """A flat tensor; its content is arbitrary."""
+        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+
+    def attach(self, flat: Tensor, *, clear: bool) -> None:
+        """Make `flat` the parameters' gradients, emptied first if so asked."""
+        if clear:
+            flat.fill_(_NOTHING)
+        for slot in self.slots:
+            slot.parameter.grad = self._views[slot.name] = slot.of(flat).view_as(slot.parameter)
+
+    def holds(self, slot: Slot) -> bool:
+        """Whether the parameter's gradient is still the one that was attached."""
+        return slot.parameter.grad is self._views.get(slot.name)
+
+    def check(self) -> None:
+        """Raise UsageError where other parameters are trained now than there were slots made for."""
+        for name, parameter, trained in self._trained:
+            if parameter.requires_grad != trained:
+                raise UsageError(
+                    f"{name} was {'frozen' if trained else 'unfrozen'} after ElasticTrainer was made",
+                    remedy="Set requires_grad before; a learning rate of 0 holds a parameter still for a while.",
+                )
+
+    def watch(self, ready: Callable[[Slot], None]) -> list[RemovableHandle]:
+        """Call `ready` each time that a parameter's gradient has been accumulated, until the handles are removed."""
+
+        def hook(slot: Slot) -> Callable[[Tensor], None]:
+            return lambda _: ready(slot)
+
+        return [slot.parameter.register_post_accumulate_grad_hook(hook(slot)) for slot in self.slots]
+
+
+class Countdown:
+    """Tells which buckets are complete while the gradients of one EST arrive."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._missing = [len(bucket.slots) for bucket in layout.buckets]
+        self._taken = 0
+
+    def arrived(self, slot: Slot) -> Iterator[Bucket]:
+        """The complete ones not taken yet, in the buckets' order: all ranks have to start the same transfers in turn."""
+        self._missing[slot.bucket] -= 1
+        while self._taken < len(self._missing) and self._missing[self._taken] <= 0:
+            yield self._take()
+
+    def rest(self) -> Iterator[Bucket]:
+        """All others."""
+        while self._taken < len(self._missing):
+            yield self._take()
+
+    def _take(self) -> Bucket:
+        self._taken += 1
+        return self._layout.buckets[self._taken - 1]
+
+
+def _buckets(named: list[tuple[str, nn.Parameter]], world: int, most: int) -> tuple[Bucket, ...]:
+    buckets: list[Bucket] = []
+    slots: list[Slot] = []
+    begin = at = 0
+    aligned = _ALIGNMENT // named[0][1].dtype.itemsize
+    for place, (name, parameter) in enumerate(named):
+        slots.append(Slot(name, parameter, at, len(buckets)))
+        at += _up_to(parameter.numel(), aligned)
+        if at - begin >= most or place == len(named) - 1:
+            stop = begin + _up_to(at - begin, aligned * world)
+            buckets.append(Bucket(begin, stop, tuple(slots)))
+            slots, begin, at = [], stop, stop
+    return tuple(buckets)
+
+
+def _up_to(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -1,0 +1,298 @@
+"""The mean of all ESTs' gradients, with bits that depend on the number of ESTs alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from esprof.elastic.assignment import Assignment, Est
+from esprof.elastic.reduce.codecs import Codec, State
+from esprof.elastic.reduce.layout import Bucket, Countdown, Layout, Slot
+from esprof.elastic.reduce.stash import Held, Stash
+from esprof.elastic.reduce.tree import Fold, Node, cover
+from esprof.elastic.transport import Transport, Work
+
+CodecStates = Mapping[Est, dict[str, State]]
+"""Per EST and parameter name."""
+
+
+class Reducer(Protocol):
+    """Takes the gradients of a rank's ESTs, one after the other, and gives back the mean over all ESTs of the job.
+
+    A rank calls for each of its ESTs: `buffer`, then, once its gradient is in there, `fold`; for its last EST `send_last`
+    before the last backward pass and `ready` as that finishes parameters; and `finish` in any case.
+    """
+
+    bytes_sent: int
+    """Handed to the transport for other ranks since `begin`."""
+
+    def begin(self, assignment: Assignment, codec: Codec | None, states: CodecStates) -> None: ...
+
+    def buffer(self) -> Tensor:
+        """A flat tensor for the gradient of the next EST."""
+
+    def fold(self, est: Est, flat: Tensor) -> None: ...
+
+    def send_last(self, est: Est, flat: Tensor) -> None: ...
+
+    def ready(self, slot: Slot) -> None: ...
+
+    def finish(self) -> Tensor:
+        """The mean, in a tensor of the layout; valid until the next `begin`."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What the bits of later steps depend on; the same on all ranks."""
+
+    def load(self, state: dict[str, Tensor]) -> None: ...
+
+
+def encoded(
+    codec: Codec, flat: Tensor, slots: Sequence[Slot], states: dict[str, State]
+) -> Iterator[tuple[Slot, Tensor]]:
+    """The bytes of each parameter's gradient in `flat`, of an EST whose codec has these states."""
+    for slot in slots:
+        yield slot, codec.encode(slot.of(flat), states.setdefault(slot.name, {}))
+
+
+def pass_through(codec: Codec, flat: Tensor, slots: Sequence[Slot], states: dict[str, State]) -> None:
+    """Make of a gradient what its bytes decode to."""
+    for slot, wire in encoded(codec, flat, slots, states):
+        codec.decode(wire, slot.of(flat))
+
+
+def add(left: Tensor, right: Tensor) -> Tensor:
+    """Their sum, in the place of the right one: of the two, the left has waited and may be elsewhere."""
+    return right.add_(left)
+
+
+@dataclass
+class _Last:
+    """The last EST of this rank, whose buckets are sent as they become ready."""
+
+    est: Est
+    flat: Tensor
+
+
+@dataclass
+class TreeReducer:
+    """Adds in the order of `tree`.
+
+    Without a codec, or where that takes fewer bytes, a rank folds what it can (`cover`) and sends these partial sums: each
+    rank gets a shard of each bucket from all, folds it to the end, and all gather the shards. Aligned assignments move as
+    many bytes as an all-reduce. Otherwise all ranks gather all ESTs' encoded gradients, and each folds them. Both give the
+    same bits: a decoded gradient is the same everywhere, and partial sums are never encoded.
+    """
+
+    layout: Layout
+    transport: Transport
+    n_est: int
+    stash: Stash | None = None
+    bytes_sent: int = 0
+    _free: list[Tensor] = field(default_factory=list)
+    _inboxes: dict[int, Tensor] = field(default_factory=dict)
+
+    def begin(self, assignment: Assignment, codec: Codec | None, states: CodecStates) -> None:
+        self.bytes_sent = 0
+        self._codec = codec
+        self._states = states
+        self._nodes = [cover(ests, self.n_est) for ests in assignment.ests]
+        self._assignment = assignment
+        self._gathers = codec is not None and self._gathering_is_cheaper(codec)
+        self._fold: Fold[Tensor | Held] = Fold(self.n_est, self._add)
+        self._wires: list[Tensor] = []
+        self._last: _Last | None = None
+        self._sent: list[_Sent] = []
+        self._countdown = Countdown(self.layout)
+
+    def buffer(self) -> Tensor:
+        if self._free:
+            return self._free.pop()
+        emptied = self.stash.emptied() if self.stash else None
+        return self.layout.new() if emptied is None else emptied
+
+    def fold(self, est: Est, flat: Tensor) -> None:
+        if self._codec is not None:
+            self._encode(est, flat, self.layout.slots)
+        if self._gathers:
+            self._free.append(flat)
+        else:
+            self._fold.push(Node(est, 1), flat)
+            self._stash_away()
+
+    def send_last(self, est: Est, flat: Tensor) -> None:
+        self._last = _Last(est, flat)
+
+    def ready(self, slot: Slot) -> None:
+        if self._last is None or self._gathers:
+            return
+        for bucket in self._countdown.arrived(slot):
+            self._send(bucket)
+
+    def finish(self) -> Tensor:
+        if self._gathers:
+            return self._gather_leaves()
+        result = self._last.flat if self._last else self.buffer()
+        for bucket in self._countdown.rest():
+            self._send(bucket)
+        if self.transport.world == 1:
+            return self._whole()
+        gathers = [
+            self._gather_shards(bucket, sent, result)
+            for bucket, sent in zip(self.layout.buckets, self._sent, strict=True)
+        ]
+        for work in gathers:
+            work.wait()
+        self._recycle(result)
+        return result
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
+    def load(self, state: dict[str, Tensor]) -> None: ...
+
+    def _add(self, left: Tensor | Held, right: Tensor | Held) -> Tensor:
+        assert isinstance(right, Tensor)  # Only what comes before the newest sum is stashed away.
+        if isinstance(left, Held):
+            held, left = left, left.fetch(slice(None), self.buffer())
+            held.release()
+        self._free.append(left)
+        return add(left, right)
+
+    def _stash_away(self) -> None:
+        """Let the sum before the newest leave the device: the newest one is the first to be added to."""
+        if self.stash and len(self._fold.partials) > 1:
+            node, partial = self._fold.partials[-2]
+            if isinstance(partial, Tensor):
+                self._fold.partials[-2] = node, self.stash.put(partial)
+
+    def _part(self, partial: Tensor | Held, bucket: Bucket) -> Tensor:
+        """A bucket of a partial sum, on the device."""
+        where = slice(bucket.start, bucket.stop)
+        if isinstance(partial, Tensor):
+            return partial[where]
+        return partial.fetch(
+            where, torch.empty(bucket.stop - bucket.start, dtype=self.layout.dtype, device=self.layout.device)
+        )
+
+    def _encode(self, est: Est, flat: Tensor, slots: tuple[Slot, ...]) -> None:
+        """Pass a gradient through the codec: keep the bytes where leaves are gathered, else what they decode to."""
+        assert self._codec is not None
+        if self._gathers:
+            self._wires += [wire for _, wire in encoded(self._codec, flat, slots, self._states[est])]
+        else:
+            pass_through(self._codec, flat, slots, self._states[est])
+
+    def _send(self, bucket: Bucket) -> None:
+        """Fold this bucket of the last EST into what is there, and start its exchange."""
+        where = slice(bucket.start, bucket.stop)
+        fold: Fold[Tensor] = Fold(self.n_est, add)
+        for node, partial in self._fold.partials:
+            fold.push(node, self._part(partial, bucket))
+        if self._last is not None:
+            if self._codec is not None:
+                self._encode(self._last.est, self._last.flat, bucket.slots)
+            fold.push(Node(self._last.est, 1), self._last.flat[where])
+        self._sent.append(self._exchange(bucket, [partial for _, partial in fold.partials]))
+
+    def _exchange(self, bucket: Bucket, partials: list[Tensor]) -> "_Sent":
+        world, length = self.transport.world, bucket.stop - bucket.start
+        if world == 1:
+            return _Sent(None, partials[0])  # It is in the tensor of the last EST.
+        shard = length // world
+        send = _by_shard(partials, world) if partials else self.layout.new()[:0]
+        sizes = [len(nodes) * shard for nodes in self._nodes]
+        out = self._inbox(bucket, sum(sizes))
+        work = self.transport.exchange(out, sizes, send, [len(partials) * shard] * world)
+        self.bytes_sent += (len(partials) * shard + shard) * (world - 1) * self.layout.dtype.itemsize
+        return _Sent(work, out)
+
+    def _inbox(self, bucket: Bucket, numel: int) -> Tensor:
+        """Where the shards of a bucket arrive: the same tensor in each step, new memory would have to be mapped first."""
+        found = self._inboxes.get(bucket.start)
+        if found is None or found.numel() != numel:
+            found = torch.empty(numel, dtype=self.layout.dtype, device=self.layout.device)
+            self._inboxes[bucket.start] = found
+        return found
+
+    def _gather_shards(self, bucket: Bucket, sent: "_Sent", result: Tensor) -> Work:
+        """Fold this rank's shard of a bucket to the end, and start to share it."""
+        assert sent.work is not None
+        sent.work.wait()
+        nodes = [node for of_rank in self._nodes for node in of_rank]
+        rows = sent.tensor.view(len(nodes), -1)
+        fold: Fold[Tensor] = Fold(self.n_est, add)
+        for node, row in sorted(zip(nodes, rows.unbind(), strict=True), key=lambda pair: pair[0]):
+            fold.push(node, row)
+        ((_, total),) = fold.partials
+        return self.transport.gather(result[bucket.start : bucket.stop], total.mul_(1 / self.n_est))
+
+    def _whole(self) -> Tensor:
+        """Of a job of one process: everything has been folded into the tensor of the last EST."""
+        assert self._last is not None
+        self._recycle(self._last.flat)
+        return self._last.flat.mul_(1 / self.n_est)
+
+    def _gather_leaves(self) -> Tensor:
+        """Share all encoded gradients, and fold them here."""
+        assert self._codec is not None
+        if self._last is not None:
+            self._encode(self._last.est, self._last.flat, self.layout.slots)
+            self._free.append(self._last.flat)
+        leaf = sum(self._codec.wire_bytes(slot.parameter.numel()) for slot in self.layout.slots)
+        most = max(map(len, self._assignment.ests))
+        mine = torch.zeros(most * leaf, dtype=torch.uint8, device=self.layout.device)
+        if self._wires:
+            torch.cat(self._wires, out=mine[: len(self._wires) // len(self.layout.slots) * leaf])
+        everyone = torch.empty(self.transport.world * most * leaf, dtype=torch.uint8, device=self.layout.device)
+        self.transport.gather(everyone, mine).wait()
+        self.bytes_sent += most * leaf * (self.transport.world - 1)
+        leaves = everyone.view(self.transport.world, most, leaf)
+        places = {est: (rank, at) for rank, ests in enumerate(self._assignment.ests) for at, est in enumerate(ests)}
+        fold: Fold[Tensor] = Fold(self.n_est, self._add)
+        for est in range(self.n_est):
+            fold.push(Node(est, 1), self._decoded(leaves[places[est]]))
+        ((_, total),) = fold.partials
+        self._free.append(total)
+        return total.mul_(1 / self.n_est)
+
+    def _decoded(self, wire: Tensor) -> Tensor:
+        assert self._codec is not None
+        flat, at = self.buffer(), 0
+        for slot in self.layout.slots:
+            size = self._codec.wire_bytes(slot.parameter.numel())
+            self._codec.decode(wire[at : at + size], slot.of(flat))
+            at += size
+        return flat
+
+    def _gathering_is_cheaper(self, codec: Codec) -> bool:
+        """Whether gathering encoded gradients moves fewer bytes than exchanging partial sums, over all ranks."""
+        world = self.transport.world
+        leaf = sum(codec.wire_bytes(slot.parameter.numel()) for slot in self.layout.slots)
+        gathered = world * max(map(len, self._assignment.ests)) * leaf
+        partial = self.layout.numel * self.layout.dtype.itemsize / world
+        return world > 1 and gathered < partial * (sum(map(len, self._nodes)) + world)
+
+    def _recycle(self, result: Tensor) -> None:
+        for _, partial in self._fold.partials:
+            if isinstance(partial, Held):
+                partial.release()
+            else:
+                self._free.append(partial)
+        self._free.append(result)
+
+
+@dataclass
+class _Sent:
+    """A bucket on its way, and where the shards that this rank has to fold arrive; without `work` it is all here."""
+
+    work: Work | None
+    tensor: Tensor
+
+
+def _by_shard(partials: list[Tensor], world: int) -> Tensor:
+    """All partials of shard 0, then all of shard 1, …; the tensor itself where there is one."""
+    if len(partials) == 1:
+        return partials[0]
+    return torch.stack([partial.view(world, -1) for partial in partials], dim=1).view(-1)

@@ -1,0 +1,255 @@
+"""A checkpoint on disk: `torch.distributed.checkpoint`'s layout in a folder for each step, whole or not there.
+
+A folder is written under a temporary name, synced, given a manifest with the sha256 of every file, and renamed. Any number
+of processes with any assignment can go on from it. What differs from its hash is not loaded, and nothing can run code.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from esprof.elastic.agree import tell_all, together
+from esprof.elastic.proof.steplog import Fingerprint
+from esprof.elastic.state import dcp
+from esprof.elastic.state.snapshot import NamedTensors
+from esprof.elastic.transport import Transport
+from esprof.errors import InputError, OutputError, unreadable
+from esprof.output import write_bytes
+from esprof.types import Bytes
+
+SCHEMA = "esprof.checkpoint/1"
+
+_MANIFEST = "manifest.json"
+_METADATA = ".metadata"
+_WHOLE = re.compile(r"step-(\d{8,})")
+_UNFINISHED = ".step-*.tmp"
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a network file system says that cannot lock a folder."""
+
+
+class FileHash(msgspec.Struct, frozen=True):
+    bytes: Bytes
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What makes a folder of files a checkpoint."""
+
+    step: int
+    """The job's next step."""
+    fingerprint: Fingerprint
+    files: dict[str, FileHash]
+    schema: str = SCHEMA
+
+
+def write(
+    folder: Path,
+    step: int,
+    tensors: NamedTensors,
+    fingerprint: Fingerprint,
+    transport: Transport,
+    group: dist.ProcessGroup | None,
+    keep: int,
+) -> None:
+    """Write the checkpoint of a step, to which each rank gives its `tensors`, and remove all but the last `keep`.
+
+    All ranks call this, with a transport of `group`, which nobody else uses meanwhile. `shared/…` is written once. What is
+    there of the same step gives way. Raises OutputError on all ranks where the file system refuses on one, or another job
+    is writing to the folder.
+    """
+    whole = folder / f"step-{step:08d}"
+    temporary = folder / f".{whole.name}.tmp"
+    with ExitStack() as held:
+        with together(transport), _refusals(temporary):
+            if transport.rank == 0:
+                folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(_locked(folder))
+                _remove_unfinished(folder)
+                temporary.mkdir()
+        with together(transport), _refusals(temporary):
+            dcp.write(temporary, tensors, group)
+            mine = {path.name: _hash(path) for path in _files_of(temporary, transport.rank)}
+        files = {name: FileHash(*found) for part in tell_all(transport, mine) for name, found in part.items()}
+        with together(transport), _refusals(temporary):
+            if transport.rank == 0:
+                _seal(temporary, whole, Manifest(step, fingerprint, files))
+                _remove_all_but(folder, keep)
+
+
+def latest(folder: Path) -> Path | None:
+    """The checkpoint with the highest step, if there is one."""
+    whole = _whole(folder)
+    return whole[-1] if whole else None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises InputError where the folder `path` is no checkpoint."""
+    file = path / _MANIFEST
+    try:
+        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no manifest of a checkpoint: {error}", path=file, remedy=_without(path)) from error
+    if manifest.schema != SCHEMA:
+        raise InputError(
+            f"schema {manifest.schema!r} is not {SCHEMA!r}", path=file, remedy="Use the esprof that wrote it."
+        )
+    return manifest
+
+
+def verify(path: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
+    """Raise InputError for a file that the manifest leaves out, or the first of a share of them that is not what it says."""
+    there = {file.name for file in path.glob("*.distcp")} | {_METADATA}
+    for name in sorted(there - manifest.files.keys()):
+        raise InputError("is not in the manifest", path=path / name, remedy=_without(path))
+    for name, expected in sorted(manifest.files.items())[share::shares]:
+        file = path / name
+        try:
+            found = FileHash(*_hash(file))
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", path=file, remedy=_without(path)) from error
+        if found.bytes != expected.bytes:
+            reason = f"has {found.bytes} bytes, not {expected.bytes} as when it was written"
+            raise InputError(reason, path=file, remedy=_without(path))
+        if found.sha256 != expected.sha256:
+            raise InputError("has other bytes than when it was written", path=file, remedy=_without(path))
+
+
+def read(path: Path, want: Callable[[str], bool]) -> NamedTensors:
+    """The tensors whose names are wanted, in host memory. Raises InputError where there is anything but tensors."""
+    reader = dcp.SafeReader(path)
+    try:
+        metadata = reader.read_metadata()
+        tensors = {
+            name: torch.empty(found.size, dtype=found.properties.dtype)
+            for name, found in metadata.state_dict_metadata.items()
+            if want(name) and isinstance(found, TensorStorageMetadata)
+        }
+        dcp.read(reader, metadata, tensors)
+    except Exception as error:  # There is no end to what a forged file makes torch trip over.
+        raise InputError(f"is no checkpoint of tensors: {error}", path=path, remedy=_without(path)) from error
+    return tensors
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other jobs from writing to the folder, where its file system can lock a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        reason = "another job is writing a checkpoint there"
+        raise OutputError(reason, path=folder, remedy="Give each job a folder of its own.") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            os.close(descriptor)
+            raise
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """What a killed job, or one without room, left behind."""
+    for leftover in folder.glob(_UNFINISHED):
+        shutil.rmtree(leftover)
+
+
+def _files_of(path: Path, rank: int) -> list[Path]:
+    """What this rank has written."""
+    return [*sorted(path.glob(f"__{rank}_*.distcp")), *([path / _METADATA] if rank == 0 else [])]
+
+
+def _hash(path: Path) -> tuple[Bytes, str]:
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
+    """Make it visible, once all of it is on disk."""
+    unseen = [name for name in manifest.files if not (temporary / name).exists()]
+    if unseen:
+        raise OutputError(
+            f"rank 0 does not see {unseen[0]}, which another rank wrote",
+            path=temporary,
+            remedy="Let Checkpoint have a folder that all hosts share.",
+        )
+    write_bytes(temporary / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    _sync(temporary)
+    before = _set_aside(whole) if whole.exists() else None
+    temporary.rename(whole)
+    _sync(whole.parent)
+    if before:
+        shutil.rmtree(before)
+
+
+def _remove_all_but(folder: Path, keep: int) -> None:
+    for old in _whole(folder)[:-keep]:
+        shutil.rmtree(_set_aside(old))
+
+
+def _set_aside(whole: Path) -> Path:
+    """Under another name: half of one must not look like a whole."""
+    return whole.rename(whole.with_name(f".{whole.name}.old.tmp"))
+
+
+def _whole(folder: Path) -> list[Path]:
+    """All checkpoints, by their step."""
+    matches = {path: _WHOLE.fullmatch(path.name) for path in (folder.iterdir() if folder.is_dir() else ())}
+    steps = {path: int(match[1]) for path, match in matches.items() if match}
+    return sorted(steps, key=steps.__getitem__)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Tell what the file system, or DCP of it, has against the block."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise OutputError(f"cannot be written: {refusal.strerror}", path=path, remedy=_ROOM) from error
+    except CheckpointException as error:
+        first = next(iter(error.failures.values()))[0]
+        raise OutputError(f"cannot be written: {first}", path=path, remedy=_ROOM) from error
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What the file system said: torch raises a RuntimeError of its own over it, while it closes the file."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def _without(path: Path) -> str:
+    before = [other for other in _whole(path.parent) if other.name < path.name]
+    if before:
+        return f"Restore it, or remove {path} to go on from {before[-1].name}."
+    return f"Restore it, or remove {path} to start anew."
+
+
+_ROOM = "Choose a folder with room and write access."

@@ -1,0 +1,115 @@
+"""When a job's checkpoints are written: on demand, and every so many steps while training goes on."""
+
+import time
+import warnings
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from esprof.elastic.agree import tell_all, together
+from esprof.elastic.assignment import Est
+from esprof.elastic.options import Checkpoint
+from esprof.elastic.proof.fingerprint import check_same_job
+from esprof.elastic.proof.steplog import Fingerprint
+from esprof.elastic.state import checkpoint
+from esprof.elastic.state.snapshot import NamedTensors, wanted
+from esprof.elastic.transport import GroupTransport, Transport
+from esprof.errors import EsprofError, UsageError
+from esprof.types import Ns
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What one checkpoint took on this rank."""
+
+    step: int
+    staging_ns: Ns
+    """Training stood still: for the copy to host memory, and before it for the end of the checkpoint before."""
+    writing_ns: Ns
+    """Training went on, unless the checkpoint was asked for with `save()`."""
+
+
+class Checkpoints:
+    """Writes and reads a job's checkpoints.
+
+    At most one is under way. Its collectives have a gloo group of their own, so that they never come between those of the
+    training. After a kill a job has lost at most the steps since the last one that was whole: less than 2 x `asked.every`.
+
+    All ranks make the same calls. Raises UsageError where the job's processes are not those of torch.distributed.
+    """
+
+    def __init__(self, asked: Checkpoint, transport: Transport, fingerprint: Fingerprint) -> None:
+        self.folder = Path(asked.folder)
+        self.every = asked.every
+        self.last: Saved | None = None
+        """Of the last that was written."""
+        self._fingerprint = fingerprint
+        self._keep = asked.keep
+        self._group = _own_group(transport)
+        self._transport = GroupTransport(self._group) if self._group is not None else transport
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="esprof-checkpoint")
+        self._flight: Future[Saved] | None = None
+
+    def read_latest(self, ests: Collection[Est]) -> NamedTensors | None:
+        """What the last checkpoint holds for a rank that runs `ests`; None where there is none yet.
+
+        Raises InputError where it is not what was written, MismatchError where it is another job's, on all ranks.
+        """
+        with together(self._transport):
+            found = checkpoint.latest(self.folder) if self._transport.rank == 0 else None
+        name = tell_all(self._transport, found and found.name)[0]
+        if name is None:
+            return None
+        path = self.folder / name
+        with together(self._transport):
+            manifest = checkpoint.read_manifest(path)
+            check_same_job(manifest.fingerprint, self._fingerprint, path)
+            checkpoint.verify(path, manifest, self._transport.rank, self._transport.world)
+        with together(self._transport):
+            return checkpoint.read(path, lambda tensor: wanted(tensor, ests))
+
+    def due(self, step: int) -> bool:
+        return self.every > 0 and step % self.every == 0
+
+    def begin(self, step: int, capture: Callable[[], NamedTensors]) -> None:
+        """Write what `capture` gives in the background, once the checkpoint before is done."""
+        started_ns = time.monotonic_ns()
+        self.finish_or_warn()
+        tensors = capture()
+        self._flight = self._thread.submit(self._write, step, tensors, time.monotonic_ns() - started_ns)
+
+    def finish(self) -> None:
+        """Wait for the one under way. Raises OutputError where it could not be written."""
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            self.last = flight.result()
+
+    def finish_or_warn(self) -> None:
+        """The same for one that nobody asked for: training goes on without it, and says so."""
+        try:
+            self.finish()
+        except EsprofError as error:
+            if self._transport.rank == 0:
+                warnings.warn(f"no checkpoint was written: {error}", stacklevel=3)
+
+    def close(self) -> None:
+        """End the thread; nothing may be under way."""
+        self._thread.shutdown()
+
+    def _write(self, step: int, tensors: NamedTensors, staging_ns: Ns) -> Saved:
+        started_ns = time.monotonic_ns()
+        checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep)
+        return Saved(step, staging_ns, time.monotonic_ns() - started_ns)
+
+
+def _own_group(transport: Transport) -> dist.ProcessGroup | None:
+    """A group of all ranks that nothing else uses; None for a job of one process."""
+    if transport.world == 1:
+        return None
+    if not dist.is_initialized() or dist.get_world_size() != transport.world:
+        raise UsageError("checkpoints need ranks that are all the processes of torch.distributed")
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group

@@ -1,0 +1,117 @@
+"""All that a job is at a step border, as named tensors: `shared/…`, the same on all ranks, and `est/<id>/…` of each EST."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from esprof.elastic.assignment import Est
+from esprof.elastic.state.context import EstContext
+from esprof.elastic.state.pack import pack, unpack
+from esprof.elastic.state.training import TrainingState
+
+NamedTensors = dict[str, Tensor]
+
+MODEL = "shared/model/"
+_OPTIMIZER, _SCHEDULE, _REDUCER = "shared/optimizer/", "shared/schedule/", "shared/reducer/"
+_STATE, _PLAN = "shared/state", "shared/plan"
+"""What is no tensor, as the bytes of its JSON: of optimizer, scheduler and scaler; and what the job is about to do."""
+
+
+def capture(job: TrainingState) -> NamedTensors:
+    """This rank's part of the job, copied to host memory, so that training may go on."""
+    found = _training(job)
+    found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {})})
+    found |= {f"{_REDUCER}{name}": tensor for name, tensor in job.reducer.state().items()}
+    for est, context in job.contexts.items():
+        found |= {f"{est_prefix(est)}{name}": tensor for name, tensor in context.tensors().items()}
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
+
+
+def wanted(name: str, ests: Collection[Est]) -> bool:
+    """Whether a rank that runs `ests` needs the tensor of this name."""
+    return name.startswith("shared/") or any(name.startswith(est_prefix(est)) for est in ests)
+
+
+@torch.no_grad()
+def restore(job: TrainingState, tensors: NamedTensors) -> None:
+    """Make the job what it was. `tensors` has all that is `wanted`; the model is that which was captured."""
+    state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
+    for name, tensor in model_tensors(job.model).items():
+        tensor.copy_(tensors[f"{MODEL}{name}"])
+    _unpack_optimizer(job.model, job.optimizer, state["optimizer"], tensors)
+    for name, part in {"scheduler": job.scheduler, "scaler": job.scaler}.items():
+        if name in state["schedule"] and part is not None:
+            part.load_state_dict(unpack(state["schedule"][name], tensors))
+    job.next_step = plan["next_step"]
+    job.codecs = unpack(plan["codecs"], {})
+    job.reducer.load(_within(_REDUCER, tensors))
+    for est, fresh in job.contexts.items():
+        context = EstContext.of_tensors(_within(est_prefix(est), tensors), job.device)
+        if context.rng.cuda is None or fresh.rng.cuda is None:  # It was saved on another type of device.
+            context.rng.cuda = fresh.rng.cuda
+        job.contexts[est] = context
+
+
+def training_tensors(job: TrainingState) -> NamedTensors:
+    """What a step changes on all ranks, where it is: parameters, buffers, the optimizer's state, and as `state` its settings
+    and those of scheduler and scaler. What ESTs have of their own is not among it: it shows in the next step."""
+    return {name.removeprefix("shared/"): tensor for name, tensor in _training(job).items()}
+
+
+def model_tensors(model: nn.Module) -> NamedTensors:
+    """Parameters and buffers; those that share a tensor once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def est_prefix(est: Est) -> str:
+    return f"est/{est}/"
+
+
+def _training(job: TrainingState) -> NamedTensors:
+    found = {f"{MODEL}{name}": tensor for name, tensor in model_tensors(job.model).items()}
+    schedule = {"scheduler": job.scheduler, "scaler": job.scaler if job.scaler.is_enabled() else None}
+    state = {
+        "optimizer": _pack_optimizer(job.model, job.optimizer, found),
+        "schedule": {
+            name: pack(part.state_dict(), f"{_SCHEDULE}{name}", found) for name, part in schedule.items() if part
+        },
+    }
+    return found | {_STATE: _as_bytes(state)}
+
+
+def _as_bytes(value: object) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _of_bytes(tensor: Tensor) -> Any:
+    return json.loads(tensor.numpy().tobytes())
+
+
+def _pack_optimizer(model: nn.Module, optimizer: Optimizer, tensors: NamedTensors) -> Any:
+    """State under the names of parameters, which say more than their places do."""
+    whole = optimizer.state_dict()
+    names = _parameter_names(model, optimizer)
+    state = {
+        names[place]: pack(part, f"{_OPTIMIZER}{names[place]}", tensors) for place, part in whole.pop("state").items()
+    }
+    return {"state": state, "rest": pack(whole, f"{_OPTIMIZER}rest", tensors)}
+
+
+def _unpack_optimizer(model: nn.Module, optimizer: Optimizer, packed: Any, tensors: NamedTensors) -> None:
+    places = {name: place for place, name in enumerate(_parameter_names(model, optimizer))}
+    state = {places[name]: unpack(part, tensors) for name, part in packed["state"].items()}
+    optimizer.load_state_dict({"state": state, **unpack(packed["rest"], tensors)})
+
+
+def _parameter_names(model: nn.Module, optimizer: Optimizer) -> list[str]:
+    """In the order in which the optimizer numbers its parameters."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _within(prefix: str, tensors: NamedTensors) -> NamedTensors:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

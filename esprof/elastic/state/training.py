@@ -1,0 +1,51 @@
+"""What a job is between two steps."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from esprof.elastic.assignment import Est
+from esprof.elastic.reduce.codecs import Codec, codec
+from esprof.elastic.reduce.tree_reducer import Reducer
+from esprof.elastic.state.context import EstContext
+from esprof.elastic.transport import Transport
+
+
+@dataclass
+class TrainingState:
+    """All that steps change, as far as this rank has it: what a checkpoint holds."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    scheduler: LRScheduler | None
+    scaler: GradScaler
+    """Of the loss; disabled but for fp16."""
+    reducer: Reducer
+    codecs: dict[int, str]
+    """Step -> what gradients are encoded with from there on."""
+    contexts: dict[Est, EstContext]
+    """Of the ESTs that this rank runs."""
+    device: torch.device
+    """Where the parameters are."""
+    next_step: int = 0
+    """Number of the step that comes next, from 0."""
+
+    def share(self, transport: Transport) -> None:
+        """Start from rank 0's parameters and buffers on all ranks, as under DistributedDataParallel."""
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            transport.broadcast(tensor.detach(), 0).wait()
+
+    def codec_spec(self, step: int) -> str:
+        """What gradients are encoded with in a step."""
+        return self.codecs[max(start for start in self.codecs if start <= step)]
+
+    def begin_codec(self) -> Codec | None:
+        """The codec of the next step. Where it has changed the ESTs begin with an empty state."""
+        if self.next_step in self.codecs:
+            for context in self.contexts.values():
+                context.codec.clear()
+        return codec(self.codec_spec(self.next_step))

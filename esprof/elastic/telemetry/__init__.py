@@ -1,0 +1,1 @@
+"""The run that an elastic job records of itself."""

@@ -1,0 +1,272 @@
+"""A job's own account of its steps, as a Run that replay, diagnosis and checks read like a recorded one."""
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from esprof.elastic.agree import tell_all
+from esprof.elastic.assignment import Est
+from esprof.elastic.telemetry.spans import Span, Spans
+from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
+from esprof.elastic.transport import Transport
+from esprof.recorder.shared.identity import device, peak_memory, versions
+from esprof.trace.groups import group_name
+from esprof.trace.run import Group, RankMeta, RunMeta, Window
+from esprof.trace.rundir import write_meta, write_table
+from esprof.trace.schema import EVENTS, STEPS, Table, table
+from esprof.types import Ns
+
+_KEPT = 256
+"""Steps of which a Run tells, the newest ones."""
+
+_CALLS = {
+    "all_to_all": "c10d::alltoall_base_",
+    "all_gather": "c10d::_allgather_base_",
+    "broadcast": "c10d::broadcast_",
+    "all_reduce": "c10d::allreduce_",
+}
+"""What PyTorch's profiler calls the call that starts a collective."""
+
+_NEXT = "enumerate(DataLoader)#_{}DataLoaderIter.__next__"
+_LANES = {"gloo": 2}
+"""Transfers that a backend makes at the same time: gloo has as many threads. NCCL has one stream for a group."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What was noted of one step; times are ns since the Unix epoch."""
+
+    number: int
+    start_ns: Ns
+    end_ns: Ns
+    phase: str
+    samples: int
+    spans: list[Span]
+    transfers: list[Transfer]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of the event table; the names are its columns'."""
+
+    name: str
+    kind: str
+    start_ns: Ns
+    dur_ns: Ns
+    step: int
+    est: Est | None = None
+    tid: int | None = None
+    """None for the thread that trains."""
+    coll_seq: int | None = None
+    collective: str | None = None
+    peer: int | None = None
+    in_bytes: int | None = None
+    out_bytes: int | None = None
+    dtype: str | None = None
+
+
+class Telemetry:
+    """Notes every step of this rank, and writes the newest as a Run: whenever as many are over, and on `write`.
+
+    A step lasts from the end of the one before to its own. Backends do not tell when they took up a transfer: that is worked
+    out from when each was started and done. All ranks must make the same calls.
+    """
+
+    def __init__(self, path: Path, transport: Transport, device: torch.device, *, workers: int = 0) -> None:
+        """`workers` is how many processes load data."""
+        self.spans = Spans(device, keep=True)
+        self.transport = WatchedTransport(transport, self.spans)
+        self._path = path
+        self._own = transport
+        self._device = device
+        self._next = _NEXT.format("MultiProcessing" if workers else "SingleProcess")
+        self._steps: deque[_Step] = deque(maxlen=_KEPT)
+        self._since_written = 0
+        self._begun_ns = time.time_ns()
+        self._phase = "timed"
+
+    def begin_step(self) -> None:
+        """The first step begins with this, each later one where that before it ended."""
+        if not self._steps:
+            self._begun_ns = time.time_ns()
+            self._forget()
+
+    def end_step(self, number: int, samples: int) -> None:
+        """A step is over, in which this rank saw so many samples."""
+        end_ns = time.time_ns()
+        spans, transfers = self.spans.take(), self.transport.take()
+        self._steps.append(_Step(number, self._begun_ns, end_ns, self._phase, samples, spans, transfers))
+        self._begun_ns, self._phase = end_ns, "timed"
+        self._since_written += 1
+        if self._since_written == _KEPT:
+            self.write()
+
+    def write(self) -> None:
+        """Write the Run as of now. Together on all ranks; rank 0 adds what is true of all."""
+        if not self._since_written:
+            return
+        rank, events = self._own.rank, self._events()
+        write_table(self._path, "events", rank, events)
+        write_table(self._path, "steps", rank, _steps_table(self._steps))
+        told = tell_all(self._own, msgspec.to_builtins(self._meta(len(events))))
+        metas = [msgspec.convert(meta, RankMeta) for meta in told]
+        if rank == 0:
+            write_meta(self._path, self._run_meta(metas))
+        self._since_written = 0
+        self._phase = "export"  # The step in which this was written is no measure of the others.
+
+    def _forget(self) -> None:
+        self.spans.take()
+        self.transport.take()
+
+    def _events(self) -> Table:
+        lanes = _Lanes(_backend(self._device))
+        found = (row for step in self._steps for row in (*self._rows(step), *lanes.rows(step)))
+        # Ties: the longer first, so that a parent always stands before its children.
+        rows = sorted(found, key=lambda row: (row.start_ns, -row.dur_ns))
+        columns = {field: [getattr(row, field) for row in rows] for field in _Row.__dataclass_fields__}
+        main = threading.main_thread().native_id
+        columns["thread_role"] = ["main" if tid is None else "comm" for tid in columns["tid"]]
+        columns["tid"] = [main if tid is None else tid for tid in columns["tid"]]
+        columns["pid"] = [os.getpid()] * len(rows)
+        columns["group"] = [group_name(range(self._own.world)) if name else None for name in columns["collective"]]
+        columns["is_p2p"] = [False if name else None for name in columns["collective"]]
+        return table(columns, EVENTS)
+
+    def _rows(self, step: _Step) -> Iterator[_Row]:
+        """The rows of the thread that trains. Where it waited for a transfer, no operation covers it."""
+        yield _Row(f"ProfilerStep#{step.number}", "step", step.start_ns, step.end_ns - step.start_ns, step.number)
+        waits = sorted(wait for transfer in step.transfers for wait in transfer.waits)
+        for span in step.spans:
+            if span.what == "data":
+                yield _Row(self._next, "loader", span.start_ns, span.end_ns - span.start_ns, step.number, span.est)
+            else:
+                for start, end in _without(waits, span.start_ns, span.end_ns):
+                    yield _Row(span.what, "op", start, end - start, step.number, span.est)
+        for transfer in step.transfers:
+            issuing = transfer.issued_ns - transfer.start_ns
+            yield _Row(_CALLS[transfer.collective], "op", transfer.start_ns, issuing, step.number, transfer.est)
+
+    def _meta(self, events: int) -> RankMeta:
+        name, accelerators = device()
+        peak, of = peak_memory()
+        timed = [step.number for step in self._steps if step.phase == "timed"]
+        return RankMeta(
+            rank=self._own.rank,
+            host=socket.gethostname(),
+            device=name,
+            accelerators=accelerators,
+            pid=os.getpid(),
+            windows=(Window(first=timed[0], last=timed[-1]),) if timed else (),
+            events=events,
+            peak_memory=peak,
+            peak_memory_of=of,
+        )
+
+    def _run_meta(self, ranks: list[RankMeta]) -> RunMeta:
+        world = range(self._own.world)
+        backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+        return RunMeta(
+            created_ns=time.time_ns(),
+            command=(sys.executable, *sys.argv),
+            versions={name: str(version) for name, version in versions().items()},  # torch's is no plain str
+            world_size=self._own.world,
+            ranks=tuple(ranks),
+            groups=(Group(name=group_name(world), ranks=tuple(world), backend=backend, description="elastic"),),
+        )
+
+
+class NoTelemetry:
+    """Notes nothing."""
+
+    def __init__(self, transport: Transport, device: torch.device) -> None:
+        self.spans = Spans(device)
+        self.transport = transport
+
+    def begin_step(self) -> None: ...
+
+    def end_step(self, number: int, samples: int) -> None: ...
+
+    def write(self) -> None: ...
+
+
+def open_telemetry(
+    path: str | Path | None, transport: Transport, device: torch.device, workers: int
+) -> Telemetry | NoTelemetry:
+    """Of a job that asked for it, if it has named a Run to write, and loads data with so many processes."""
+    return Telemetry(Path(path), transport, device, workers=workers) if path else NoTelemetry(transport, device)
+
+
+class _Lanes:
+    """The threads or streams of a backend, which take up transfers in the order in which they are started."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._free_ns = [0] * _LANES.get(backend, 1)
+
+    def rows(self, step: _Step) -> Iterator[_Row]:
+        for transfer in step.transfers:
+            assert transfer.end_ns is not None
+            thread = self._free_ns.index(min(self._free_ns))
+            start = min(max(transfer.start_ns, self._free_ns[thread]), transfer.end_ns)
+            self._free_ns[thread] = transfer.end_ns
+            yield _Row(
+                f"{self._backend}:{transfer.collective}",
+                "collective",
+                start,
+                transfer.end_ns - start,
+                step.number,
+                transfer.est,
+                tid=thread,
+                coll_seq=transfer.sequence,
+                collective=transfer.collective,
+                peer=transfer.root,
+                in_bytes=transfer.in_bytes,
+                out_bytes=transfer.out_bytes,
+                dtype=transfer.dtype,
+            )
+
+
+def _backend(device: torch.device) -> str:
+    """By which the device's tensors travel."""
+    config = str(dist.get_backend_config()) if dist.is_available() and dist.is_initialized() else "cpu:gloo"
+    backends = dict(part.split(":") for part in config.split(","))
+    return backends.get(device.type) or next(iter(backends.values()))
+
+
+def _without(waits: Iterable[tuple[Ns, Ns]], start: Ns, end: Ns) -> Iterator[tuple[Ns, Ns]]:
+    """What is left of a stretch of time without these ones, which are sorted."""
+    for begin, over in waits:
+        if over <= start or begin >= end:
+            continue
+        if begin > start:
+            yield start, begin
+        start = over
+    if start < end:
+        yield start, end
+
+
+def _steps_table(steps: Iterable[_Step]) -> Table:
+    rows = list(steps)
+    start = np.array([step.start_ns for step in rows])
+    loading = [sum(span.end_ns - span.start_ns for span in step.spans if span.what == "data") for step in rows]
+    columns = {
+        "step": [step.number for step in rows],
+        "start_ns": start,
+        "dur_ns": np.array([step.end_ns for step in rows]) - start,
+        "phase": [step.phase for step in rows],
+        "samples": [step.samples for step in rows],
+        "loader_wait_ns": loading,
+    }
+    return table(columns, STEPS)

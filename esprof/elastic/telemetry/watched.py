@@ -1,0 +1,114 @@
+"""A transport that notes what travels through it, and when."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from esprof.elastic.assignment import Est
+from esprof.elastic.telemetry.spans import Spans
+from esprof.elastic.transport import Transport, Work
+from esprof.types import Bytes, Ns, Rank
+
+
+@dataclass
+class Transfer:
+    """One collective as this rank saw it; times are ns since the Unix epoch."""
+
+    collective: str
+    sequence: int
+    """Its number among all that the transport made: the same on all ranks."""
+    root: Rank | None
+    in_bytes: Bytes
+    out_bytes: Bytes
+    dtype: str
+    est: Est | None
+    """In whose turn it was started."""
+    start_ns: Ns
+    issued_ns: Ns
+    """When the call that started it returned."""
+    end_ns: Ns | None = None
+    """When it was done, or, where the backend does not tell, when the wait for it was over; None while under way."""
+    waits: tuple[tuple[Ns, Ns], ...] = ()
+    """From when to when this rank's thread waited for it."""
+
+
+class WatchedTransport:
+    """Passes all calls on to a transport, and keeps what it saw of them until `take`; of one process alone, nothing."""
+
+    def __init__(self, transport: Transport, spans: Spans) -> None:
+        self.rank = transport.rank
+        self.world = transport.world
+        self._transport = transport
+        self._spans = spans
+        self._transfers: list[Transfer] = []
+        self._made = 0
+
+    def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
+        start = self._transport.exchange
+        return self._watch("all_to_all", lambda: start(out, out_sizes, send, sizes), send, out)
+
+    def gather(self, out: Tensor, mine: Tensor) -> Work:
+        return self._watch("all_gather", lambda: self._transport.gather(out, mine), mine, out)
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work:
+        return self._watch("broadcast", lambda: self._transport.broadcast(tensor, source), tensor, tensor, source)
+
+    def add(self, tensor: Tensor) -> Work:
+        return self._watch("all_reduce", lambda: self._transport.add(tensor), tensor, tensor)
+
+    def take(self) -> list[Transfer]:
+        """What was started since the last call. All of it must have been waited for."""
+        taken, self._transfers = self._transfers, []
+        return taken
+
+    def _watch(
+        self, collective: str, start: Callable[[], Work], send: Tensor, out: Tensor, root: Rank | None = None
+    ) -> Work:
+        if self.world == 1:
+            return start()
+        start_ns = time.time_ns()
+        work = start()
+        issued_ns = time.time_ns()
+        sizes = (send.nbytes, out.nbytes)
+        transfer = Transfer(
+            collective, self._made, root, *sizes, str(out.dtype)[6:], self._spans.est, start_ns, issued_ns
+        )
+        self._made += 1
+        self._transfers.append(transfer)
+        return _Watched(work, transfer, out.device)
+
+
+class _Watched:
+    """A transfer under way, whose end and wait are noted.
+
+    NCCL calls one done as soon as it is in a stream: of tensors on a device only the end of the wait tells the end.
+    """
+
+    def __init__(self, work: Work, transfer: Transfer, device: torch.device) -> None:
+        self._work = work
+        self._transfer = transfer
+        self._device = device
+        future = getattr(work, "get_future", None)
+        if future is not None and device.type == "cpu":
+            future().add_done_callback(self._done)
+
+    def wait(self) -> object:
+        begin = time.time_ns()
+        result = self._work.wait()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()  # The wait itself was but put in the stream.
+        end = time.time_ns()
+        self._transfer.waits += ((begin, end),)
+        self._ended(end)
+        return result
+
+    def _done(self, _: Future[object]) -> None:
+        self._ended(time.time_ns())
+
+    def _ended(self, end: Ns) -> None:
+        # Told twice, by the backend's thread and by the wait, in any order: the earlier one counts.
+        self._transfer.end_ns = end if self._transfer.end_ns is None else min(self._transfer.end_ns, end)

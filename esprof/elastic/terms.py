@@ -1,0 +1,100 @@
+"""What all ranks of a job have to hold alike: what the job is, how it starts, and what a step depends on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from esprof.elastic.assignment import Assignment
+from esprof.elastic.data import SampleOrder
+from esprof.elastic.options import Checkpoint, Gradients, Proof, ScheduleBy
+from esprof.elastic.proof.fingerprint import (
+    Level,
+    agree,
+    check_unchanged,
+    group_fields,
+    kernel_settings,
+    machine_fields,
+    model_fields,
+    optimizer_fields,
+    plain,
+    require_alike,
+)
+from esprof.elastic.proof.steplog import Fingerprint, Scalar, Value
+from esprof.elastic.state.training import TrainingState
+from esprof.elastic.transport import Transport
+
+_SAME_CALLS = "Let every rank make the same calls between the same two steps, and set the same."
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the ranks agreed on before the first step, to which each later one holds them."""
+
+    transport: Transport
+    fingerprint: Fingerprint
+    settings: Mapping[str, Scalar]
+    """Those of this process that choose kernels, as they were then."""
+
+    @classmethod
+    def reach(
+        cls,
+        level: Level,
+        transport: Transport,
+        state: TrainingState,
+        assignment: Assignment,
+        job: dict[str, Value],
+        start: dict[str, object],
+    ) -> "Agreement":
+        """Raises MismatchError where the ranks are not of one job, or start it unlike."""
+        terms, ests = step_terms(state, assignment) | start, json.dumps(assignment.ests)
+        fingerprint = agree(level, transport, job, machine_fields(state.device), terms, ests)
+        return cls(transport, fingerprint, kernel_settings())
+
+    def check_settings(self) -> None:
+        """Raise UsageError where this process has changed some since."""
+        check_unchanged(self.settings, self.fingerprint.determinism)
+
+    def check_alike(self, step: int, fields: Mapping[str, object]) -> None:
+        """Raise MismatchError for the first of the fields that is not the same on all ranks, before or in this step."""
+        require_alike(self.transport, f"step {step}", fields, _SAME_CALLS)
+
+
+def job_fields(
+    state: TrainingState, order: SampleOrder, gradients: Gradients, scheduler_by: ScheduleBy, *, loaders: bool
+) -> dict[str, Value]:
+    """What of the job its fingerprint holds."""
+    own = {
+        "loaders": loaders,
+        "amp": gradients.amp,
+        "reduction": gradients.reduction,
+        # Of a tree's sum the bits do not depend on it.
+        "bucket_mb": gradients.bucket_mb if gradients.reduction == "ring" else None,
+        "codec": gradients.codec,
+        "clip_norm": gradients.clip_norm,
+        "scheduler": type(state.scheduler).__name__ if state.scheduler is not None else None,
+        "scheduler_by": scheduler_by,
+    }
+    return {**asdict(order), **own, **optimizer_fields(state.optimizer), **model_fields(state.model)}
+
+
+def start_terms(
+    state: TrainingState, gradients: Gradients, proof: Proof, checkpoint: Checkpoint | None, *, telemetry: bool
+) -> dict[str, object]:
+    """What must be alike when a job starts or goes on, and may be something else the next time."""
+    return {
+        "scheduler": plain(state.scheduler.state_dict()) if state.scheduler is not None else None,
+        "bucket_mb": gradients.bucket_mb,
+        "telemetry": telemetry,
+        "hash_log": proof.hash_log is not None,
+        "checkpoint": checkpoint is not None,
+        "checkpoint_every": checkpoint.every if checkpoint is not None else 0,
+    }
+
+
+def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object]:
+    """What a step depends on that may change from one to the next."""
+    return {
+        "assignment": json.dumps(assignment.ests),
+        "codecs": json.dumps(state.codecs),
+        **group_fields(state.optimizer),
+    }

@@ -1,0 +1,130 @@
+"""Recording from a job's own code: `record`, `step` and `stage`.
+
+Of the recorder's own code (`injected`) a process runs one copy, within `esprof_recorder`: the one that `esprof record` has
+brought in, or the one that `record` loads here. Torch is imported by `record` alone.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from esprof.errors import EsprofError, MissingDependencyError, UsageError
+from esprof.recorder.launcher.raw_folder import enter
+from esprof.recorder.shared.settings import Settings
+from esprof.recorder.shared.talk import say
+
+_HERE = Path(__file__).resolve().parent
+_RECORDER = "esprof_recorder"
+
+_recorded: Path | None = None
+"""The run that this process records, or has recorded, by `record`."""
+
+
+@contextmanager
+def record(run: str | os.PathLike[str], **settings: Any) -> Iterator[None]:
+    """Record this process into the directory `run` while the block lasts.
+
+    Every rank of a job does so with the same `run`, on a shared or each host's own disk, once its process group is there.
+    `settings` are the fields of `Settings`, named as the options of `esprof record`: `skip`, `warmup`, `steps`,
+    `stack_steps` and `every` count steps, `skip_s` and `every_s` seconds. A step ends where an optimizer has stepped, or
+    where the job calls `step`.
+
+    The first that opens the run afterwards, such as `esprof.load(run)` or `esprof diagnose run`, completes it. In a job that
+    `esprof record` records already this does nothing, and says so.
+
+    Raises OutputError where `run` is taken, UsageError in a process that was recorded before, ValueError or TypeError for
+    settings that make no sense, MissingDependencyError without torch. Once the block is entered no fault of the recorder
+    reaches the job.
+    """
+    if _recorded is not None:
+        raise UsageError(f"was recorded already, into {_recorded}", remedy="A process can be recorded once.")
+    _require_torch()
+    if _session() is not None:
+        if os.environ.get("RANK", "0") == "0":
+            say(f"recorded by `esprof record` already; record({str(run)!r}) does nothing")
+        yield
+        return
+    session = _begin(Path(run), Settings(**settings))
+    try:
+        yield
+    finally:
+        if session is not None:
+            session.recorder.finish()
+            session.probe.stop()
+
+
+def step() -> None:
+    """Say that a step of the job ends here, in a loop that no optimizer tells the steps of: inference, for one.
+
+    From the first call on optimizers no longer count. Where nothing records it does nothing, and needs no torch.
+    """
+    session = _session()
+    if session is not None and session.recorder is not None:
+        session.recorder.step()
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Name a part of the work, in a rank or in a DataLoader's worker: `with esprof.stage("decode"):`, or as a decorator.
+
+    The run lists when it began and ended, and shows it among the profiler's events of a timed window. Where nothing records
+    it does nothing, and needs no torch; so too in code that `torch.compile` compiles.
+    """
+    session = _session()
+    if session is None or sys.modules["torch"].compiler.is_compiling():
+        yield
+        return
+    is_timed = session.recorder is not None and session.recorder.in_timed_window
+    with sys.modules["torch"].profiler.record_function(name) if is_timed else nullcontext():
+        start_ns = time.time_ns()
+        try:
+            yield
+        finally:
+            session.probe.note_stage((name, start_ns, time.time_ns()))
+
+
+def _session() -> Any:
+    """The recorder's session of this process, if it is recorded."""
+    module = sys.modules.get(f"{_RECORDER}.injected.session")
+    return module.current() if module is not None else None
+
+
+def _require_torch() -> None:
+    """Import torch: for that the hook of `esprof record` waits."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError("torch is not installed here", remedy='pip install "esprof[torch]"') from error
+
+
+def _begin(run: Path, settings: Settings) -> Any:
+    """Start the recorder, and return its session; None where it does not work with this torch, which it says."""
+    global _recorded
+    try:
+        injected = _load()
+        rank, world_size = import_module(f"{_RECORDER}.shared.identity").rank_and_world()
+        raw = enter(run, settings, rank, world_size)
+        _recorded = run
+        injected.start(str(raw), str(_HERE / "hook"), lambda: None)
+    except EsprofError:
+        raise
+    except Exception as fault:  # noqa: BLE001  a guest in somebody's training job must never break it
+        say(f"process {os.getpid()} is not recorded: {fault!r}")
+    return _session()
+
+
+def _load() -> Any:
+    """The package `injected`, under the name by which the hook would load it."""
+    if _RECORDER not in sys.modules:
+        spec = spec_from_file_location(_RECORDER, _HERE / "__init__.py")
+        assert spec is not None
+        assert spec.loader is not None
+        package = sys.modules[_RECORDER] = module_from_spec(spec)
+        spec.loader.exec_module(package)
+    return import_module(f"{_RECORDER}.injected")

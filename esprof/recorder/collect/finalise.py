@@ -1,0 +1,306 @@
+"""Turns what the job's processes left in `raw` into a Run."""
+
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+import esprof
+from esprof.errors import OutputError
+from esprof.recorder.collect.notes import RankNotes, RankRows
+from esprof.recorder.collect.raw import is_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
+from esprof.recorder.collect.shortfall import is_empty, lost_windows, nothing_recorded, of_job, of_rank
+from esprof.recorder.collect.stages import loads_of_steps, stages_of
+from esprof.recorder.collect.windows import RankWindows, read_windows
+from esprof.recorder.shared.settings import Settings
+from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
+from esprof.trace.flight.log import FlightLog, read_flight, read_snapshot
+from esprof.trace.flight.log import is_alive as holds_lock
+from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning
+from esprof.trace.rundir import read_run, write_flight, write_meta, write_table
+from esprof.trace.schema import MEMORY, STEPS, Table, table
+from esprof.types import Rank
+
+_ENOUGH_STEPS = 3
+"""Steps of a kind below which a median of them means little."""
+_AT_ONCE = min(os.cpu_count() or 1, 8)
+"""Ranks that are read at the same time by default."""
+_PATIENCE_S = 2.0
+_GLANCE_S = 0.05
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """One rank of the Run to be."""
+
+    meta: RankMeta
+    tables: dict[str, Table]
+    """By name; none once they are on disk."""
+    flight: FlightLog
+    groups: dict[str, Group]
+    versions: dict[str, str]
+    warnings: list[Warning]
+    unreadable: list[Path]
+
+
+def finalise(
+    out: Path,
+    command: Sequence[str],
+    exit_code: int | None,
+    settings: Settings,
+    executor: Executor | None = None,
+    warnings: Sequence[Warning] = (),
+) -> Run:
+    """Write the Run `out` from `out/raw`, then remove `raw`, but for files there that nobody can read.
+
+    Where a process of the job outlives the command, the Run is read as it stands, and left for `esprof.load` to finish.
+    `executor` reads the ranks, one a task: by default a few threads. What is missing is named in the Run's warnings; where
+    nothing was recorded, `out` is removed, and an InputError says what was seen of the job instead. Raises OutputError where
+    `out` cannot be written; then `raw` stays, for `esprof.load` to finish the Run later.
+    """
+    raw = out / "raw"
+    if not raw.is_dir():
+        shutil.rmtree(out, ignore_errors=True)
+        raise nothing_recorded(raw, (), settings)
+    if _outlived(raw):
+        with suppress(OutputError):
+            write_job(raw, msgspec.structs.replace(read_job(raw), command=tuple(command), exit_code=exit_code))
+        return _still_running(out, settings, executor)
+    with _alone_in(raw):
+        if (out / "run.json").exists():  # Somebody who opened it was faster.
+            return read_run(out)
+        notes, strangers = read_notes(raw)
+        if is_empty(raw, notes, settings):
+            explanation = nothing_recorded(raw, notes, settings)
+            shutil.rmtree(out, ignore_errors=True)
+            raise explanation
+        ranks = _read_ranks(raw, notes, settings, executor, out)
+        write_meta(out, _meta(raw, notes, ranks, command, exit_code, [*warnings, *of_job(raw, notes, strangers)]))
+        _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(strangers))
+    return read_run(out)
+
+
+def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
+    """The Run in `path`, whose launcher has not finished it (yet): there is a `raw`, but no `run.json`.
+
+    Where no process of the job is left, it is finished now. Else, or where it cannot be written, it is read as it stands.
+    Raises InputError where nothing was recorded.
+    """
+    raw = path / "raw"
+    settings, job = _settings(raw), read_job(raw)
+    if is_alive(raw, in_doubt=True):
+        return _still_running(path, settings, executor)
+    message = "the launcher could not finish this run: how the command ended is not known"
+    was_awaited = job.launcher_pid is not None and job.exit_code is None
+    gone = [Warning("launcher-gone", message)] if was_awaited else []
+    if _is_ours(raw) and not is_empty(raw, read_notes(raw)[0], settings):
+        with suppress(OutputError):
+            return finalise(path, job.command, job.exit_code, settings, executor, gone)
+    return _as_it_stands(path, settings, executor, gone)
+
+
+def _still_running(path: Path, settings: Settings, executor: Executor | None) -> Run:
+    message = "the job still runs: this is what was recorded of it up to now"
+    return _as_it_stands(path, settings, executor, [Warning("still-running", message)])
+
+
+def _outlived(raw: Path) -> bool:
+    """Whether processes of the job are still there some time after the command has ended."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while is_alive(raw, in_doubt=False):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(_GLANCE_S)
+    return False
+
+
+def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[Warning]) -> Run:
+    """The Run in `path` as far as it is recorded, in memory."""
+    raw = path / "raw"
+    notes, strangers = read_notes(raw)
+    if not notes:
+        raise nothing_recorded(raw, notes, settings)
+    ranks = {rank.meta.rank: rank for rank in _read_ranks(raw, notes, settings, executor, None)}
+    job, warnings = read_job(raw), [*why, *of_job(raw, notes, strangers)]
+    meta = _meta(raw, notes, list(ranks.values()), job.command, job.exit_code, warnings)
+
+    def read(name: str, rank: Rank) -> Table | None:
+        return ranks[rank].tables.get(name)
+
+    return Run(meta, read, path, flight=lambda rank: ranks[rank].flight)
+
+
+def _read_ranks(
+    raw: Path, notes: Sequence[RankNotes], settings: Settings, executor: Executor | None, out: Path | None
+) -> list[_Recorded]:
+    """All ranks. With `out` their tables are written there one rank at a time, and not kept in memory."""
+    read = partial(_read_rank, raw, settings) if out is None else partial(_write_rank, out, settings)
+    if executor is not None:
+        return list(executor.map(read, notes, _clocks(notes)))
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return list(threads.map(read, notes, _clocks(notes)))
+
+
+def _clocks(notes: Sequence[RankNotes]) -> list[HostOffset | None]:
+    """The clock of each rank against that of rank 0; None where it is not known."""
+    hosts = {one.rank: one.identity.host for one in notes}
+    clocks = clocks_of_ranks({one.rank: one.clock for one in notes}, hosts)
+    return [clocks[one.rank] for one in notes]
+
+
+def _write_rank(out: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
+    """Write the tables and the flight log of one rank, whose process has ended."""
+    recorded = _recorded(out / "raw", settings, notes, clock, alive=False)
+    for name, rows in recorded.tables.items():
+        write_table(out, name, notes.rank, rows)
+    write_flight(out, notes.rank, recorded.flight)
+    recorded.tables.clear()
+    return recorded
+
+
+def _read_rank(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
+    """One rank, whose process may still run."""
+    return _recorded(raw, settings, notes, clock, alive=holds_lock(raw / f"rank-{notes.rank:05d}.jsonl"))
+
+
+def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None, *, alive: bool) -> _Recorded:
+    rows, windows = read_rows(raw, notes), read_windows(raw, notes)
+    lost = lost_windows(notes, rows, alive=alive)
+    tables = _tables(notes, rows, windows)
+    warnings, unreadable = _broken_snapshots(raw, notes)
+    return _Recorded(
+        meta=_rank_meta(notes, rows, windows, lost=len(lost), clock=clock),
+        tables={name: clock.aligned(own) for name, own in tables.items()} if clock else tables,
+        flight=msgspec.structs.replace(read_flight(raw, notes.rank, ended=_ended(notes)), alive=alive),
+        groups=windows.groups,
+        versions=notes.identity.versions | windows.versions,
+        warnings=[*of_rank(notes, rows, lost, settings, alive=alive), *windows.warnings, *warnings],
+        unreadable=windows.unreadable + unreadable,
+    )
+
+
+def _ended(notes: RankNotes) -> bool:
+    """Whether the process came to its end in good order, or how it ended was no longer watched."""
+    return notes.ended or notes.stopped
+
+
+def _tables(notes: RankNotes, rows: RankRows, windows: RankWindows) -> dict[str, Table]:
+    steps = {name: [getattr(step, name) for step in rows.steps] for name in ("step", "start_ns", "dur_ns", "phase")}
+    memory = {name: [getattr(sample, name) for sample in rows.memories] for name in MEMORY.names}
+    found = {
+        "events": windows.events,
+        "steps": table(steps | loads_of_steps(notes, rows), STEPS),
+        "stages": stages_of(notes, rows),
+        "memory": table(memory, MEMORY),
+        "stacks": windows.stacks,
+    }
+    return {name: own for name, own in found.items() if len(own) or name in ("events", "steps")}
+
+
+def _rank_meta(
+    notes: RankNotes, rows: RankRows, windows: RankWindows, *, lost: int, clock: HostOffset | None
+) -> RankMeta:
+    who, memory, limit = notes.identity, notes.memory, notes.memory_limit
+    return RankMeta(
+        rank=who.rank,
+        host=who.host,
+        device=who.device,
+        accelerators=who.accelerators,
+        pid=who.pid,
+        clock_offset_ns=clock.offset_ns if clock else None,
+        clock_drift_ppm=clock.drift_ppm if clock else None,
+        clock_residual_ns=clock.error_ns if clock else None,
+        windows=tuple(windows.whole),
+        events=len(windows.events),
+        dropped_steps=rows.dropped_steps,
+        windows_lost=lost,
+        ended=_ended(notes),
+        overhead_pct=_overhead_pct(rows),
+        peak_memory=memory.peak if memory else None,
+        peak_memory_of=memory.of if memory else None,
+        memory_limit=limit.limit if limit else None,
+    )
+
+
+def _overhead_pct(rows: RankRows) -> float | None:
+    """How much longer the median timed step takes than the median plain one; None where either has too few steps."""
+    timed = [step.dur_ns for step in rows.steps if step.phase == "timed"]
+    plain = [step.dur_ns for step in rows.steps if step.phase == "plain"]
+    if min(len(timed), len(plain)) < _ENOUGH_STEPS:
+        return None
+    return round(100 * (median(timed) / median(plain) - 1), 2)
+
+
+def _broken_snapshots(raw: Path, notes: RankNotes) -> tuple[list[Warning], list[Path]]:
+    broken = [file for file in snapshot_paths(raw, notes.rank) if read_snapshot(file) is None]
+    message = f"rank {notes.rank}: a snapshot of its flight recorder cannot be read"
+    return [Warning("rank-unreadable", message, (notes.rank,)) for _ in broken], broken
+
+
+def _meta(
+    raw: Path,
+    notes: Sequence[RankNotes],
+    ranks: Sequence[_Recorded],
+    command: Sequence[str],
+    exit_code: int | None,
+    warnings: Sequence[Warning],
+) -> RunMeta:
+    groups = {group.name: group for rank in ranks for group in rank.groups.values()}
+    versions = {name: version for rank in ranks for name, version in rank.versions.items()}
+    return RunMeta(
+        created_ns=read_job(raw).started_ns or time.time_ns(),
+        command=tuple(command),
+        exit_code=exit_code,
+        versions=versions | {"esprof": esprof.__version__},
+        world_size=max(one.identity.world_size for one in notes),
+        ranks=tuple(rank.meta for rank in ranks),
+        groups=tuple(groups.values()),
+        warnings=(*warnings, *(warning for rank in ranks for warning in rank.warnings)),
+    )
+
+
+@contextmanager
+def _alone_in(raw: Path) -> Iterator[None]:
+    """Wait until nobody else is finishing the same Run, and keep others from it."""
+    folder = os.open(raw, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # On a file system that knows no locks, two may do the same work.
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _is_ours(raw: Path) -> bool:
+    """Whether only this user can have written `raw`: what somebody else left is read, but not removed."""
+    found = os.lstat(raw)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _settings(raw: Path) -> Settings:
+    try:
+        return Settings.read(str(raw))
+    except (OSError, ValueError, TypeError):
+        return Settings()
+
+
+def _remove(raw: Path, but: set[Path]) -> None:
+    """Remove what became part of the Run, and `raw` with it if nothing else is there."""
+    if not but:
+        shutil.rmtree(raw, ignore_errors=True)
+        return
+    for file in raw.iterdir():
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file, ignore_errors=True)
+        elif file not in but:
+            file.unlink(missing_ok=True)

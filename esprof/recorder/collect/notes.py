@@ -1,0 +1,290 @@
+"""What the job's processes and the launcher note in `raw`, row by row, and what that comes to for one rank."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+
+from esprof.trace.run import MOST_RANKS
+from esprof.types import Ns, Rank
+
+# Garbage may look like a row: what no table could hold is no row.
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Large = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Time = Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
+_Span = Annotated[Ns, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
+
+Phase = Literal["plain", "warmup", "timed", "export", "stack"]
+
+
+class _Row(msgspec.Struct, frozen=True, tag_field="kind"):
+    """A row that is kept for good."""
+
+
+class Identity(_Row, frozen=True, tag="rank"):
+    rank: Annotated[Rank, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    host: str
+    pid: _Large
+    device: str
+    accelerators: _Number
+    versions: dict[str, str]
+
+
+class Workers(_Row, frozen=True, tag="workers"):
+    """The worker processes that a DataLoader iterator started, in the order of their numbers."""
+
+    process: str
+    iterator: int
+    start_ns: _Time
+    pids: list[_Large]
+
+
+class RecordedWindow(_Row, frozen=True, tag="window"):
+    phase: Literal["timed", "stack"]
+    first: _Number
+    last: _Number
+
+
+class Running(_Row, frozen=True, tag="running"):
+    """(function, current line, first line) of the frames on the stack when the stack window `first` began."""
+
+    first: _Number
+    frames: list[tuple[str, int, int]]
+
+
+class Memory(_Row, frozen=True, tag="memory"):
+    peak: _Large
+    of: str
+
+
+class MemoryLimit(_Row, frozen=True, tag="memory-limit"):
+    limit: _Large
+    of: str
+
+
+class ProfilerTaken(_Row, frozen=True, tag="profiler-taken"):
+    step: _Number
+
+
+class ClockReading(_Row, frozen=True, tag="clock"):
+    """This process's clock against that of rank 0, read by an exchange that took `rtt_ns`."""
+
+    at_ns: _Time
+    offset_ns: _Span
+    rtt_ns: _Time
+
+
+class Missed(_Row, frozen=True, tag="missed"):
+    """A window that was ordered for step `at`, of which the rank heard in `step`."""
+
+    at: _Number
+    step: _Number
+
+
+class Lost(_Row, frozen=True, tag="lost"):
+    first: _Number
+    phase: str
+    reason: str
+
+
+class Fault(_Row, frozen=True, tag="fault"):
+    message: str
+
+
+class End(_Row, frozen=True, tag="end"):
+    step: _Number
+
+
+RankRow = (
+    Identity
+    | Workers
+    | RecordedWindow
+    | Running
+    | Memory
+    | MemoryLimit
+    | ProfilerTaken
+    | ClockReading
+    | Missed
+    | Lost
+    | Fault
+    | End
+)
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    step: _Number
+    start_ns: _Time
+    dur_ns: _Time
+    phase: Phase
+
+
+class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    iterator: _Number
+    epoch: _Number
+    batch: _Large | None
+    worker: _Number | None
+    workers: _Number
+    prefetch: _Number | None
+    start_ns: _Time
+    end_ns: _Time
+    samples: _Large | None
+    tokens: _Large | None
+    training: bool
+
+
+class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    pid: _Large
+    worker: _Number
+    epoch: _Number
+    batch: _Large | None
+    start_ns: _Time
+    end_ns: _Time
+    samples: _Large | None
+
+
+class MemorySample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    step: _Number
+    phase: str | None
+    at_ns: _Time
+    allocated: _Large | None
+    reserved: _Large | None
+    peak_allocated: _Large | None
+    rss: _Large | None
+
+
+class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the job itself marked as a stage of its work."""
+
+    name: str
+    start_ns: _Time
+    end_ns: _Time
+
+
+class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):
+    """A line of rows of one kind, of which the oldest are dropped."""
+
+
+class Steps(_Rolled, frozen=True, tag="steps"):
+    rows: list[Step]
+
+
+class Nexts(_Rolled, frozen=True, tag="nexts"):
+    rows: list[Next]
+
+
+class Fetches(_Rolled, frozen=True, tag="fetches"):
+    rows: list[Fetch]
+
+
+class Memories(_Rolled, frozen=True, tag="memories"):
+    rows: list[MemorySample]
+
+
+class Stages(_Rolled, frozen=True, tag="stages"):
+    rows: list[Stage]
+
+
+RolledRows = Steps | Nexts | Fetches | Memories | Stages
+
+
+@dataclass
+class RankNotes:
+    """The rows that one rank noted for good: few."""
+
+    identity: Identity
+    workers: list[Workers] = field(default_factory=list)
+    windows: list[RecordedWindow] = field(default_factory=list)
+    """Those whose traces were kept, by first step."""
+    running: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
+    memory: Memory | None = None
+    memory_limit: MemoryLimit | None = None
+    profiler_taken: list[ProfilerTaken] = field(default_factory=list)
+    clock: list[ClockReading] = field(default_factory=list)
+    missed: list[Missed] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    ended: bool = False
+    """Whether the process came to its end in good order."""
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the recorder ended before the process did: how that ended is not known."""
+        return any(fault.startswith("recording ended") for fault in self.faults)
+
+    @property
+    def rank(self) -> Rank:
+        return self.identity.rank
+
+    def taken(self, phase: str) -> list[RecordedWindow]:
+        return [window for window in self.windows if window.phase == phase]
+
+    def add(self, row: RankRow) -> None:
+        match row:
+            case Workers():
+                self.workers.append(row)
+            case RecordedWindow():
+                self.windows.append(row)
+            case Running():
+                self.running[row.first] = row.frames
+            case Memory():
+                self.memory = row
+            case MemoryLimit():
+                self.memory_limit = row
+            case ProfilerTaken():
+                self.profiler_taken.append(row)
+            case ClockReading():
+                self.clock.append(row)
+            case Missed():
+                self.missed.append(row)
+            case Lost():
+                self.lost.append(row)
+            case Fault():
+                self.faults.append(row.message)
+            case End():
+                self.ended = True
+
+
+@dataclass
+class RankRows:
+    """The rows that one rank and its loader workers noted at every step, by time. Of a long job only the newest are left."""
+
+    steps: list[Step] = field(default_factory=list)
+    nexts: list[Next] = field(default_factory=list)
+    fetches: list[Fetch] = field(default_factory=list)
+    memories: list[MemorySample] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    worker_stages: dict[int, list[Stage]] = field(default_factory=dict)
+    """By the process id of the worker."""
+    unreadable: list[str] = field(default_factory=list)
+
+    @property
+    def dropped_steps(self) -> int:
+        """Steps from 1 to the last one that have no row any more."""
+        return self.steps[-1].step - len(self.steps) if self.steps else 0
+
+    def add(self, line: RolledRows, stages: list[Stage]) -> None:
+        """`stages` is where the stages of the process go that wrote the line."""
+        match line:
+            case Steps():
+                self.steps += line.rows
+            case Nexts():
+                self.nexts += line.rows
+            case Fetches():
+                self.fetches += line.rows
+            case Memories():
+                self.memories += line.rows
+            case Stages():
+                stages += line.rows
+
+
+class Job(msgspec.Struct, frozen=True):
+    """`job.json`: what the launcher started, and when."""
+
+    command: tuple[str, ...] = ()
+    launcher_pid: int | None = None
+    """None for a job that records itself."""
+    started_ns: _Time | None = None
+    exit_code: int | None = None
+    """How the command ended, where processes of the job outlived it."""

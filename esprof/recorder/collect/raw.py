@@ -1,0 +1,126 @@
+"""Reads what the job's processes noted in `raw`: the launcher's end of `esprof.recorder.injected`.
+
+Any of them may have been killed in the middle of a line, and the disk may have been full: what cannot be read is named, the
+rest is kept.
+"""
+
+import glob
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from esprof.output import write_bytes
+from esprof.recorder.collect.notes import Identity, Job, RankNotes, RankRow, RankRows, RecordedWindow, RolledRows, Stage
+from esprof.trace.flight.log import is_locked
+from esprof.types import Rank
+
+RowT = TypeVar("RowT")
+
+
+def write_job(raw: Path, job: Job) -> None:
+    write_bytes(raw / "job.json", msgspec.json.encode(job))
+
+
+def read_job(raw: Path) -> Job:
+    """What is recorded in `raw`; nothing is known of it where the file is missing or garbage."""
+    try:
+        return msgspec.json.decode((raw / "job.json").read_bytes(), type=Job)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Job()
+
+
+def read_notes(raw: Path) -> tuple[list[RankNotes], list[Path]]:
+    """The notes of every rank that left some, by rank, and the files that should be notes, but do not tell of which rank."""
+    files = sorted(raw.glob("rank-" + "[0-9]" * 5 + "*.jsonl"))
+    found = {file: _rank_notes(file) for file in files if ".roll." not in file.name}
+    return [notes for notes in found.values() if notes], [file for file, notes in found.items() if not notes]
+
+
+def read_rows(raw: Path, notes: RankNotes) -> RankRows:
+    """The many rows of one rank."""
+    rows = RankRows()
+    for file in sorted(raw.glob(f"rank-{notes.rank:05d}.roll.[01].jsonl")):
+        _add_rolled(rows, file, rows.stages)
+    for process in {row.process for row in notes.workers}:
+        for file in sorted(raw.glob(f"fetch.{glob.escape(process)}.*.roll.[01].jsonl")):
+            pid = file.name.split(".")[-4]
+            _add_rolled(rows, file, rows.worker_stages.setdefault(int(pid) if pid.isdecimal() else 0, []))
+    # Of the two files of a rank either may be the older one.
+    rows.steps = sorted({row.step: row for row in rows.steps if row.step > 0}.values(), key=lambda row: row.step)
+    rows.nexts.sort(key=lambda row: row.start_ns)
+    rows.fetches.sort(key=lambda row: row.start_ns)
+    rows.memories.sort(key=lambda row: row.at_ns)
+    return rows
+
+
+def trace_path(raw: Path, rank: Rank, window: RecordedWindow) -> Path:
+    """Where `rank` left the Kineto trace of a window."""
+    return raw / f"rank-{rank:05d}.{window.phase}.{window.first}.json"
+
+
+def calls_path(raw: Path, rank: Rank, window: RecordedWindow) -> Path:
+    """Where `rank` left what PyTorch's own flight recorder knew when a timed window was closed."""
+    return raw / f"rank-{rank:05d}.calls.{window.first}.json"
+
+
+def snapshot_paths(raw: Path, rank: Rank) -> list[Path]:
+    """The snapshots that `rank` left, in the order in which they were taken."""
+    return sorted(raw.glob(f"flight-{rank:05d}.*.json"), key=lambda file: (len(file.name), file.name))
+
+
+def is_alive(raw: Path, *, in_doubt: bool) -> bool:
+    """Whether a rank of the job still runs: it holds the lock of its notes as long as it lives.
+
+    `in_doubt` is the answer where that cannot be told, as on a file system that knows no locks.
+    """
+    held = [is_locked(file) for file in raw.glob("rank-*.jsonl") if ".roll." not in file.name]
+    return any(in_doubt if one is None else one for one in held)
+
+
+def processes(raw: Path) -> tuple[int, int]:
+    """How many Python processes found the recorder, and how many of them imported torch."""
+    return len(list(raw.glob("python.*"))), len(list(raw.glob("torch.*")))
+
+
+def claimed_again(raw: Path) -> list[Rank]:
+    """Ranks that a second process claimed to be, ascending."""
+    return sorted({int(file.name[6:11]) for file in raw.glob("again-" + "[0-9]" * 5 + ".*")})
+
+
+def _rank_notes(file: Path) -> RankNotes | None:
+    """The notes in `file`; None where it does not say whose they are."""
+    unreadable: list[str] = []
+    rows: list[RankRow] = list(_lines(file, msgspec.json.Decoder(RankRow), unreadable))
+    identity = next((row for row in rows if isinstance(row, Identity)), None)
+    if identity is None or file.name != f"rank-{identity.rank:05d}.jsonl":
+        return None
+    notes = RankNotes(identity, unreadable=unreadable)
+    for row in rows:
+        notes.add(row)
+    gone = {(row.phase, row.first) for row in notes.lost}
+    kept = [window for window in notes.windows if (window.phase, window.first) not in gone]
+    notes.windows = sorted(kept, key=lambda window: window.first)
+    return notes
+
+
+def _add_rolled(rows: RankRows, file: Path, stages: list[Stage]) -> None:
+    for line in _lines(file, msgspec.json.Decoder(RolledRows), rows.unreadable):
+        rows.add(line, stages)
+
+
+def _lines(file: Path, decoder: msgspec.json.Decoder[RowT], unreadable: list[str]) -> Iterator[RowT]:
+    """Decoded lines of `file`. How many lines make no sense is added to `unreadable`."""
+    broken = 0
+    try:
+        with file.open("rb") as opened:
+            for line in opened:
+                try:
+                    yield decoder.decode(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                    broken += 1
+    except OSError as error:
+        unreadable.append(f"{file.name}: {error.strerror}")
+    if broken:
+        unreadable.append(f"{file.name}: {broken} {'line is' if broken == 1 else 'lines are'} no row")

@@ -1,0 +1,154 @@
+"""Says what a recording lacks, and why: warnings where something was recorded, an error where nothing was."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from esprof.errors import InputError
+from esprof.recorder.collect.notes import Lost, RankNotes, RankRows
+from esprof.recorder.collect.raw import claimed_again, processes, read_rows
+from esprof.recorder.shared.settings import Settings
+from esprof.text import printable
+from esprof.trace.run import Warning
+
+_CUT = "the process ended before it was closed"
+
+
+def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> list[Warning]:
+    """What the recording in `raw` lacks of whole ranks. `strangers` are the files that tell of no rank."""
+    found = []
+    for file in strangers:
+        found.append(Warning("rank-unreadable", f"{printable(file.name)} does not say which rank it is of"))
+    seen = {one.rank for one in notes}
+    missing = tuple(sorted({rank for one in notes for rank in range(one.identity.world_size)} - seen))
+    if missing:
+        listed = ", ".join(map(str, missing))
+        found.append(Warning("rank-missing", f"nothing was recorded of rank {listed}", missing))
+    for rank in claimed_again(raw):
+        message = f"rank {rank}: a second process of the job was rank {rank} too; only the first is recorded"
+        found.append(Warning("rank-again", message, (rank,)))
+    return found
+
+
+def of_rank(
+    notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
+) -> list[Warning]:
+    """What the recording lacks of one rank, whose process may still be `alive`."""
+    found = _of_process(notes, rows, alive=alive), _of_windows(notes, rows, lost, settings, alive=alive)
+    return [Warning(code, f"rank {notes.rank}: {message}", (notes.rank,)) for part in found for code, message in part]
+
+
+def lost_windows(notes: RankNotes, rows: RankRows, *, alive: bool) -> list[Lost]:
+    """The windows that the rank had to give up, and those that were open when it was killed."""
+    lost = list(notes.lost)
+    if alive or notes.ended or notes.stopped:
+        return lost
+    last = {window.phase: window.last for window in notes.windows}
+    for phase in ("timed", "stack"):
+        known = max(last.get(phase, 0), max((one.first for one in lost if one.phase == phase), default=0))
+        cut = [row.step for row in rows.steps if row.phase == phase and row.step > known]
+        if cut:
+            lost.append(Lost(first=cut[0], phase=phase, reason=_CUT))
+    return lost
+
+
+def is_empty(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> bool:
+    """Whether the recording is not worth a Run: there is none of the windows asked for, and no fault of the job to see."""
+    if not notes:
+        return True
+    wanted = settings.windows and not any(one.taken("timed") for one in notes)
+    in_order = all(one.ended or one.stopped for one in notes)
+    return wanted and in_order and not any(raw.glob("flight-*.json"))
+
+
+def nothing_recorded(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> InputError:
+    """The error that explains why no rank of the job has a timed window."""
+    if not raw.is_dir():
+        return InputError("was removed while the job ran; nothing was recorded", path=raw)
+    pythons, torches = processes(raw)
+    if not pythons:
+        return InputError(
+            "nothing was recorded: no Python process of the command took up the recorder",
+            remedy="A Python started with -I, -E or -S, or after PYTHONPATH was reset, cannot be recorded.",
+        )
+    if not torches:
+        return InputError(
+            f"nothing was recorded: {_count(pythons, 'Python process')} ran, but none imported torch",
+            remedy='If torch is missing there: pip install "esprof[torch]".',
+        )
+    if not notes:
+        return InputError(
+            f"nothing was recorded: {_count(torches, 'process')} imported torch, but no torch.optim optimizer stepped",
+            remedy="esprof tells the steps of a job by its optimizer's steps.",
+        )
+    return _no_window(raw, notes, settings)
+
+
+def _no_window(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> InputError:
+    faults = [fault for one in notes for fault in one.faults]
+    if faults:
+        return InputError(f"nothing was recorded: {faults[0]}")
+    lost = [lost.reason for one in notes for lost in one.lost]
+    if any(one.profiler_taken for one in notes) or any("profiler" in reason for reason in lost):
+        return InputError(
+            "nothing was recorded: the job runs torch.profiler itself, and a process can have only one",
+            remedy="Switch the job's own profiler off, or hand its traces to esprof as they are.",
+        )
+    if lost:
+        return InputError(f"nothing was recorded: no window could be kept ({printable(lost[0])})")
+    taken = max(_last_step(read_rows(raw, one)) for one in notes) + 1
+    if not settings.by_steps:
+        return InputError(f"nothing was recorded: the job ended before its first window, after {_count(taken, 'step')}")
+    return InputError(
+        f"nothing was recorded: timing begins with step {settings.first_timed}, the job took {_count(taken, 'step')}",
+        remedy=f"Record a longer job, or --skip 1 --warmup 1 --steps {max(1, taken - 3)}.",
+    )
+
+
+def _of_process(notes: RankNotes, rows: RankRows, *, alive: bool) -> Iterator[tuple[str, str]]:
+    if not (alive or notes.ended or notes.stopped):
+        yield (
+            "rank-killed",
+            f"ended without a word, killed or by os._exit; the last step it noted is {_last_step(rows)}",
+        )
+    for fault in notes.faults:
+        yield "recorder-fault", fault
+    for taken in notes.profiler_taken:
+        yield "profiler-taken", f"the job took the profiler for itself in step {taken.step}"
+    for file in (*notes.unreadable, *rows.unreadable):
+        yield "rank-unreadable", printable(file)
+    if rows.dropped_steps:
+        dropped, first = _count(rows.dropped_steps, "step"), rows.steps[0].step
+        yield "steps-dropped", f"the rows of {dropped} were dropped to save room; those left begin with step {first}"
+
+
+def _of_windows(
+    notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
+) -> Iterator[tuple[str, str]]:
+    for missed in notes.missed:
+        yield "order-missed", f"heard in step {missed.step} of the window ordered for step {missed.at}, too late"
+    for reason in dict.fromkeys(one.reason for one in lost):
+        firsts = [one.first for one in lost if one.reason == reason]
+        where = f"of step {firsts[0]}" if len(firsts) == 1 else f"of steps {_listed(firsts)}"
+        yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {printable(reason)}"
+    timed = notes.taken("timed")
+    if settings.windows and not timed and not alive:
+        yield "rank-missing", f"has no timed window; its last whole step is {_last_step(rows)}"
+    for window in timed:
+        whole = window.last - window.first + 1
+        if whole < settings.steps:
+            yield "window-short", f"{whole} of {settings.steps} timed steps from {window.first} on were finished"
+
+
+def _last_step(rows: RankRows) -> int:
+    return rows.steps[-1].step if rows.steps else 0
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    """The first of them, since a long job may lose many windows."""
+    shown = list(map(str, numbers))
+    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
+def _count(number: int, thing: str) -> str:
+    plural = "es" if thing.endswith("s") else "s"
+    return f"{number} {thing}{'' if number == 1 else plural}"

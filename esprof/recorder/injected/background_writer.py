@@ -1,0 +1,58 @@
+"""The one thread that the recorder keeps beside the training thread: it does what may wait, and all that is slow."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .fuse import Fuse
+
+TICK_S = 0.25
+_PATIENCE_S = 5.0
+
+
+class Part(Protocol):
+    """Work that comes round every tick. A fault in it ends that part alone."""
+
+    def tick(self, now_ns: int) -> None: ...
+
+    def close(self) -> None:
+        """The process ends in good order."""
+
+
+class BackgroundWriter:
+    """Runs `flush` and the parts every tick, in a thread of its own.
+
+    A fault of `flush` is kept in `fault` for the training thread, which alone may stop a profiler that it has started.
+    """
+
+    def __init__(self, flush: Callable[[], None], parts: Sequence[tuple[Part, Fuse]]) -> None:
+        self.fault: Exception | None = None
+        self._flush = flush
+        self._parts = parts
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="esprof", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, close the parts and write the last notes. Raises what writing raises."""
+        self._ending.set()
+        self._thread.join(_PATIENCE_S)
+        for part, fuse in self._parts:
+            fuse.run(part.close)
+        if self.fault is not None:
+            raise self.fault
+        if not self._thread.is_alive():
+            self._flush()
+
+    def _run(self) -> None:
+        while not self._ending.wait(TICK_S):
+            for part, fuse in self._parts:
+                fuse.run(part.tick, time.time_ns())
+            try:
+                self._flush()
+            except Exception as fault:  # noqa: BLE001  of whatever kind, it is the training thread's to answer
+                self.fault = fault
+                return

@@ -1,0 +1,224 @@
+"""Packets between rank 0 and the others: what the time is there, and at which steps windows begin.
+
+A packet is believed if it is signed with the job's token, which rank 0 leaves in the job's own store. An answer is
+never larger than its question. Nobody waits: the kernel notes when a packet comes in, so it may be read much later.
+"""
+
+import errno
+import hmac
+import itertools
+import json
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from .addresses import loopback, own_addresses
+
+MOST_ORDERS = 4
+
+_SIGNATURE_BYTES = 16
+_FIELDS = 4 + MOST_ORDERS
+"""What it is; the number of the question; when that came in and was answered; and the orders, or the request."""
+_BODY = struct.Struct(f"!B{_FIELDS - 1}q")
+_ASK, _ANSWER = 1, 2
+
+_SO_TIMESTAMPNS = 35
+"""From asm-generic/socket.h; Python has no name for it. The kernel then says when each packet came in."""
+_TIMESPEC = struct.Struct("@ll")
+_ROOM = 4 << 20
+"""Bytes of packets that may wait for the next look: a thousand ranks may ask at the same moment."""
+_MOST_AT_ONCE = 2_000
+_MOST_UNANSWERED = 64
+
+
+class Request(NamedTuple):
+    """A request for a window: when it was made, by which it is known on all ranks, and for which step, 0 for soon."""
+
+    asked_ns: int
+    at: int
+
+
+class Reading(NamedTuple):
+    """This clock against rank 0's: `offset_ns` ahead at `at_ns`, wrong by half of `rtt_ns` at most."""
+
+    at_ns: int
+    offset_ns: int
+    rtt_ns: int
+
+
+class Server:
+    """Rank 0's end."""
+
+    def __init__(self, *, one_machine: bool) -> None:
+        """`one_machine`: all ranks are on this one, so that nobody else needs to reach it."""
+        self._token = secrets.token_bytes(16)
+        self._socket = _listening(one_machine)
+        self._addresses = [loopback()] if one_machine else own_addresses()
+
+    @property
+    def address(self) -> str:
+        """What the others need to know, for the job's store."""
+        port = self._socket.getsockname()[1]
+        told = {"token": self._token.hex(), "port": port, "addresses": self._addresses, "machine": machine()}
+        return json.dumps(told)
+
+    def answer(self, orders: Sequence[int]) -> list[Request]:
+        """Answer all who have asked, and return what they request."""
+        requests = []
+        for _ in range(_MOST_AT_ONCE):
+            packet = _received(self._socket)
+            if packet is None:
+                break
+            body = _verified(self._token, packet.data)
+            if body is None or body[0] != _ASK:
+                continue
+            _, number, _, _, requested_ns, at, *_ = body
+            if requested_ns:
+                requests.append(Request(requested_ns, at))
+            reply = _signed(self._token, _ANSWER, number, packet.came_ns, time.time_ns(), *orders[-MOST_ORDERS:])
+            with suppress(OSError):  # It is gone, or cannot be reached: it will ask again.
+                self._socket.sendto(reply, packet.sender)
+        return requests
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Client:
+    """The end of another rank."""
+
+    def __init__(self, address: str) -> None:
+        """`address` is rank 0's. Raises ValueError where it makes no sense."""
+        told = json.loads(address)
+        self.is_same_machine: bool = told["machine"] == machine()
+        self._token = bytes.fromhex(told["token"])
+        self._socket = _socket("")
+        local = [loopback()] if self.is_same_machine else []
+        self._ways = [(host, int(told["port"])) for host in dict.fromkeys([*local, *told["addresses"]])]
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, _Question] = {}
+        self.was_answered = False
+
+    def ask(self, request: Request | None) -> None:
+        """Ask in every way that may lead to rank 0, or, once one has, in that way."""
+        self._socket.check()
+        for way in self._ways:
+            number = next(self._numbers)
+            packet = _signed(self._token, _ASK, number, 0, 0, *(request or ()))
+            self._asked[number] = _Question(way, time.time_ns())
+            with suppress(OSError):  # No way leads there from here.
+                self._socket.sendto(packet, _as_seen_by(self._socket, way))
+        for old in list(self._asked)[:-_MOST_UNANSWERED]:
+            del self._asked[old]
+
+    def hear(self) -> tuple[list[Reading], list[int]]:
+        """What the answers since tell: readings of the clock, and the steps at which windows begin."""
+        readings, orders = [], []
+        while (packet := _received(self._socket)) is not None:
+            body = _verified(self._token, packet.data)
+            if body is None or body[0] != _ANSWER or body[1] not in self._asked:
+                continue
+            _, number, came_ns, answered_ns, *orders = body
+            question = self._asked.pop(number)
+            self._ways, self.was_answered = [question.way], True
+            own_ns, its_ns = (question.sent_ns + packet.came_ns) // 2, (came_ns + answered_ns) // 2
+            rtt_ns = packet.came_ns - question.sent_ns - (answered_ns - came_ns)
+            readings.append(Reading(own_ns, own_ns - its_ns, max(rtt_ns, 0)))
+        return readings, [order for order in orders if order]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def machine() -> str:
+    """What tells this machine from others: on one kernel there is one clock, whatever the hosts are called."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return socket.gethostname()
+
+
+class _Question(NamedTuple):
+    way: tuple[str, int]
+    sent_ns: int
+
+
+class _Packet(NamedTuple):
+    data: bytes
+    sender: tuple[str, int]
+    came_ns: int
+
+
+class _Socket(socket.socket):
+    """A socket that knows whether its number is still its own: a job may close what is not its own, and open another."""
+
+    _inode = 0
+
+    def mark(self) -> None:
+        self._inode = os.fstat(self.fileno()).st_ino
+
+    def check(self) -> None:
+        """Raise OSError where the number is somebody else's: what comes in there is not for us."""
+        if os.fstat(self.fileno()).st_ino != self._inode:
+            raise OSError(errno.EBADF, "the job has closed the recorder's socket")
+
+
+def _listening(one_machine: bool) -> _Socket:
+    bound = _socket(loopback() if one_machine else "")
+    with suppress(OSError):
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
+    return bound
+
+
+def _socket(address: str) -> _Socket:
+    """A socket that never blocks, on a port of its own, for IPv4 and, where there is IPv6, for that too."""
+    both = not address and socket.has_dualstack_ipv6()
+    made = _Socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_DGRAM)
+    if both:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    with suppress(OSError):  # Readings then are as coarse as our looks, and say so by their round trip.
+        made.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    made.setblocking(False)
+    made.bind((address, 0))
+    made.mark()
+    return made
+
+
+def _as_seen_by(end: socket.socket, way: tuple[str, int]) -> tuple[str, int]:
+    address, port = way
+    return (f"::ffff:{address}" if end.family == socket.AF_INET6 and ":" not in address else address), port
+
+
+def _received(end: _Socket) -> _Packet | None:
+    end.check()
+    try:
+        data, notes, _, sender = end.recvmsg(_SIGNATURE_BYTES + _BODY.size + 1, socket.CMSG_SPACE(_TIMESPEC.size))
+    except OSError:  # Nothing is there; or, of an earlier packet, that nobody took it.
+        return None
+    for level, kind, value in notes:
+        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
+            seconds, ns = _TIMESPEC.unpack(value)
+            return _Packet(data, sender, seconds * 1_000_000_000 + ns)
+    return _Packet(data, sender, time.time_ns())
+
+
+def _signed(token: bytes, *body: int) -> bytes:
+    """`body`, filled up with zeros: all packets are of one size."""
+    packed = _BODY.pack(*body, *[0] * (_FIELDS - len(body)))
+    return _signature(token, packed) + packed
+
+
+def _verified(token: bytes, data: bytes) -> tuple[int, ...] | None:
+    """The body of a packet; None where it is no packet of this job."""
+    signature, packed = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
+    if len(packed) != _BODY.size or not hmac.compare_digest(signature, _signature(token, packed)):
+        return None
+    return _BODY.unpack(packed)
+
+
+def _signature(token: bytes, packed: bytes) -> bytes:
+    return hmac.digest(token, packed, "sha256")[:_SIGNATURE_BYTES]

@@ -1,0 +1,261 @@
+"""The flight recorder: where a rank is when a step becomes slow or stands still, and where it was when a signal ended it."""
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+from statistics import median
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+
+from ..shared.files import NewFile, write_new
+from ..shared.settings import Settings
+from .calls import dumps
+from .log import Log
+from .orders import OrderBox
+from .state import State
+
+_MOST = 16
+"""Snapshots that a rank keeps on disk."""
+_SLOW_APART_NS = 30 * 10**9
+_RECKON_EVERY_NS = 10 * 10**9
+_ENOUGH_STEPS = 50
+"""Steps below which nothing can be said of their 99th percentile."""
+_SLOW_FACTOR, _SLOW_MARGIN_NS = 2, 20 * 10**6
+_HANG_FACTOR = 3
+_MOST_THREADS, _MOST_FRAMES = 64, 100
+_CALLS_OF_SLOW_STEP = 100
+"""Collectives that a snapshot of a slow step keeps, of the thousands that PyTorch remembers."""
+_WINDOW_CODE = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), name) for name in ("window.py", "windows.py")
+)
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What the recent steps took, in ns."""
+
+    median_ns: int | None = None
+    p99_ns: int | None = None
+    """None where they are too few to have one."""
+    longest_ns: int = 0
+
+    @classmethod
+    def of(cls, recent: Iterable[int]) -> "Usual":
+        steps = sorted(recent)
+        if not steps:
+            return cls()
+        p99 = steps[(99 * len(steps) - 1) // 100] if len(steps) >= _ENOUGH_STEPS else None
+        return cls(int(median(steps)), p99, steps[-1])
+
+    @property
+    def slow_ns(self) -> float:
+        """The duration above which a step is slow."""
+        return inf if self.p99_ns is None else max(_SLOW_FACTOR * self.p99_ns, self.p99_ns + _SLOW_MARGIN_NS)
+
+    def hang_ns(self, hang_s: float) -> float:
+        """The duration above which a step may hang."""
+        return max(hang_s * 10**9, _HANG_FACTOR * self.longest_ns) if hang_s else inf
+
+
+class FlightWatch:
+    """Takes snapshots of the rank: of all its Python threads' stacks, and of what PyTorch knows of its collectives.
+
+    While steps take what they usually take, a tick only compares two numbers.
+    """
+
+    def __init__(self, raw: str, state: State, log: Log, settings: Settings) -> None:
+        self._prefix = os.path.join(raw, f"flight-{state.rank:05d}")
+        self._state = state
+        self._log = log
+        self._hang_s = settings.hang_s
+        self._orders = OrderBox(raw)
+        self._usual = Usual()
+        self._reckoned_ns = 0
+        self._next_slow_ns = 0
+        self._slow_step = 0
+        self._suspect = 0
+        self._standstill = _Standstill()
+        self._kept: list[tuple[str, str]] = []
+        """Reason and path of the snapshots on disk, oldest first."""
+        self._taken = 0
+        _note_deadly_signals(os.path.join(raw, f"fatal-{state.rank:05d}.txt"))
+
+    def tick(self, now_ns: int) -> None:
+        # It is the launcher that asks where this rank is.
+        if any(order.content.get("snapshot") is True for order in self._orders.new()):
+            self._take("asked", self._threads())
+        # In this order: the training thread sets the start first, and a new step with an old start would look slow.
+        step = self._state.step
+        age_ns = now_ns - self._state.start_ns
+        if now_ns - self._reckoned_ns > _RECKON_EVERY_NS:
+            self._reckon(now_ns)
+        if step and age_ns > min(self._usual.slow_ns, self._usual.hang_ns(self._hang_s)):
+            self._look_closer(now_ns, step, age_ns)
+
+    def close(self) -> None:
+        """Keep what an exception that ends the process tells; nothing where it ends in peace."""
+        # An uncaught exception is here before the exit handlers run; SystemExit never is.
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            frames = reversed(traceback.extract_tb(error.__traceback__))
+            listed = [[frame.filename, frame.lineno, frame.name] for frame in frames][:_MOST_FRAMES]
+            thread = {"name": threading.current_thread().name, "training": True, "frames": listed}
+            self._take("error", [thread], error="".join(traceback.format_exception_only(error)).strip()[:1000])
+
+    def _reckon(self, now_ns: int) -> None:
+        self._usual, self._reckoned_ns = Usual.of(list(self._state.recent)), now_ns
+
+    def _look_closer(self, now_ns: int, step: int, age_ns: int) -> None:
+        """The step seems too long: take a snapshot if it is, and has none yet."""
+        if self._suspect != step:
+            self._suspect = step
+            self._reckon(now_ns)
+        if self._in_own_window():
+            return
+        hang_ns = self._usual.hang_ns(self._hang_s)
+        if age_ns > hang_ns:
+            if self._standstill.is_new(step, now_ns, hang_ns):
+                self._take("hang", self._threads())
+        elif age_ns > self._usual.slow_ns and self._slow_step != step and now_ns >= self._next_slow_ns:
+            self._slow_step, self._next_slow_ns = step, now_ns + _SLOW_APART_NS
+            self._take("slow", self._threads())
+
+    def _in_own_window(self) -> bool:
+        """Whether the training thread is writing a trace of ours: that is no fault of the job."""
+        frame = sys._current_frames().get(self._state.thread)
+        return any(one.f_code.co_filename in _WINDOW_CODE for one in _outwards(frame))
+
+    def _threads(self) -> list[dict[str, object]]:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        training, own = self._state.thread, threading.get_ident()
+        stacks = [(ident, frame) for ident, frame in sys._current_frames().items() if ident != own]
+        stacks.sort(key=lambda stack: stack[0] != training)
+        return [
+            {"name": names.get(ident, ""), "training": ident == training, "frames": _frames(frame)}
+            for ident, frame in stacks[:_MOST_THREADS]
+        ]
+
+    def _take(self, reason: str, threads: list[dict[str, object]], error: str | None = None) -> None:
+        state, usual = self._state, self._usual
+        snapshot = {
+            "reason": reason,
+            "rank": state.rank,
+            "at_ns": time.time_ns(),
+            "step": state.step,
+            "since_ns": state.start_ns,
+            "usual_ns": usual.median_ns,
+            "p99_ns": usual.p99_ns,
+            "error": error,
+            "threads": threads,
+            "steps": self._log.tail("steps"),
+            "groups": _groups(),
+            "calls": _calls(_CALLS_OF_SLOW_STEP if reason == "slow" else None),
+        }
+        self._make_room()
+        path = f"{self._prefix}.{self._taken}.json"
+        self._taken += 1
+        write_new(f"{path}.part", json.dumps(snapshot, separators=(",", ":")).encode())
+        os.rename(f"{path}.part", path)
+        self._kept.append((reason, path))
+
+    def _make_room(self) -> None:
+        """Give up the oldest snapshot of a slow step, or else the oldest, where there are too many."""
+        if len(self._kept) >= _MOST:
+            oldest = next((kept for kept in self._kept if kept[0] == "slow"), self._kept[0])
+            self._kept.remove(oldest)
+            os.unlink(oldest[1])
+
+
+class _Standstill:
+    """Tells one standstill from the next within a long step, by whether the rank's collectives moved in between.
+
+    A validation pass belongs to the step that it follows: it may hang long after that step has become too long.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._status = b""
+        self._moved_ns: int | None = None
+
+    def is_new(self, step: int, now_ns: int, patience_ns: float) -> bool:
+        """Whether the rank stands still as it did not before: when the step is seen first, or has moved since and
+        stopped again for `patience_ns`."""
+        status = _status()
+        if step != self.step:
+            self.step, self._status, self._moved_ns = step, status, None
+            return True
+        if status != self._status:
+            self._status, self._moved_ns = status, now_ns
+        if self._moved_ns is None or now_ns - self._moved_ns <= patience_ns:
+            return False
+        self._moved_ns = None
+        return True
+
+
+def _note_deadly_signals(path: str) -> None:
+    """Have Python's faulthandler write all stacks to `path` when a signal ends the process, which it ends as before.
+
+    What the job has set up for the same purpose stays, and what it sets up later takes our place.
+    """
+    file = NewFile(path)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        faulthandler.register(signal.SIGTERM, file=file.number, all_threads=True, chain=True)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=file.number, all_threads=True)
+    os.register_at_fork(after_in_child=lambda: _silence(file))
+
+
+def _silence(file: NewFile) -> None:
+    """In a forked child: what ends it is not what ends the rank. The handlers may be the job's own by now, so they stay."""
+    if file.is_ours:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, file.number)
+        os.close(nowhere)
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _frames(innermost: FrameType) -> list[tuple[str, int, str]]:
+    """(file, line, function), innermost first, of so many frames."""
+    frames = islice(_outwards(innermost), _MOST_FRAMES)
+    return [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name) for frame in frames]
+
+
+def _groups() -> list[dict[str, object]]:
+    """The process groups that this rank is in. Their names are unique among the members, but not beyond them."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return []
+    world = dist.distributed_c10d._world
+    members = [(group, sorted(ranks)) for group, ranks in list(world.pg_group_ranks.items())]
+    return [
+        {"name": world.pg_names[group], "description": group.group_desc, "ranks": ranks} for group, ranks in members
+    ]
+
+
+def _calls(newest: int | None) -> list[dict[str, Any]]:
+    """What PyTorch remembers of the collectives, by recorder; only the `newest` calls of each, or all."""
+    recorders = [json.loads(dump) for dump in dumps(include_calls=True)]
+    for recorder in recorders:
+        entries: Sequence[object] = recorder.get("entries", [])
+        recorder["entries"] = entries if newest is None else entries[-newest:]
+    return [recorder for recorder in recorders if recorder["entries"]]
+
+
+def _status() -> bytes:
+    """How far each group has come."""
+    return b"".join(dumps(include_calls=False))

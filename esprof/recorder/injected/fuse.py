@@ -1,0 +1,55 @@
+"""The recorder's fuse: one fault and it is off, and the job goes on."""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from ..shared.talk import say
+from .log import Log
+
+T = TypeVar("T")
+
+
+class Fuse:
+    """On until the first fault in work that it was asked to run.
+
+    `what` names that work to people; `release` lets go of what the work may hold when it ends so.
+    """
+
+    def __init__(self, what: str, log: Log, release: Callable[[], None] = lambda: None) -> None:
+        self.on = True
+        self._what = what
+        self._log = log
+        self._release = release
+
+    def run(self, work: Callable[..., T], *arguments: object) -> T | None:
+        """`work(*arguments)`, or None once the fuse has blown."""
+        if not self.on:
+            return None
+        try:
+            return work(*arguments)
+        except Exception as fault:
+            # The job is not ours: no fault of the recorder may reach it.
+            self._off(f"{type(fault).__name__}: {fault}")
+            if _is_the_jobs(fault):
+                raise
+            return None
+
+    def _off(self, fault: str) -> None:
+        self.on = False
+        with suppress(Exception):  # Whatever failed before may fail again here.
+            self._release()
+        with suppress(OSError):  # The log itself may be what failed.
+            self._log.note("fault", message=f"{self._what} ended: {fault}")
+        say(f"{self._what} ends in process {os.getpid()}, the job goes on: {fault}")
+
+
+def _is_the_jobs(fault: Exception) -> bool:
+    """Whether a signal's handler raised it, which only happened to run in the midst of our work: a DataLoader's worker
+    died, say, or a step took too long."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__))

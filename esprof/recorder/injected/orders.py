@@ -1,0 +1,70 @@
+"""What people and the launcher ask of a running job: files in the recording's folder `orders`."""
+
+import json
+import math
+import os
+from contextlib import suppress
+from statistics import median
+from typing import NamedTuple
+
+from .channel import Request
+from .state import State
+
+FEWEST_STEPS = 3
+"""From the running step to that of the window: ranks may be a step apart, and one may be ending just now."""
+
+_RECENT_STEPS = 20
+_LARGEST_FILE = 1_000
+
+
+class Order(NamedTuple):
+    """What somebody asks of the ranks: `at` for a window, `snapshot` for a look at where they are."""
+
+    asked_ns: int
+    content: dict[str, object]
+
+    @property
+    def request(self) -> Request | None:
+        """The window that is asked for, if one is."""
+        if "at" not in self.content:
+            return None
+        at = self.content["at"]
+        return Request(self.asked_ns, at if isinstance(at, int) else 0)
+
+
+class OrderBox:
+    """The folder where people and the launcher leave orders, as `<time in ns>.json`."""
+
+    def __init__(self, raw: str) -> None:
+        self._folder = os.path.join(raw, "orders")
+        self._read: set[str] = set()
+
+    def new(self) -> list[Order]:
+        """The orders that were not there when this was last asked."""
+        orders = []
+        with suppress(FileNotFoundError):
+            for name in sorted(set(os.listdir(self._folder)) - self._read):
+                stem, suffix = os.path.splitext(name)
+                if suffix == ".json" and stem.isdigit():
+                    self._read.add(name)
+                    orders += self._order(name, int(stem))
+        return orders
+
+    def new_requests(self) -> list[Request]:
+        """The new ones that are for windows."""
+        return [request for order in self.new() if (request := order.request) is not None]
+
+    def _order(self, name: str, asked_ns: int) -> list[Order]:
+        with suppress(OSError, ValueError), open(os.path.join(self._folder, name)) as file:
+            content = json.loads(file.read(_LARGEST_FILE))
+            return [Order(asked_ns, content)] if isinstance(content, dict) else []
+        return []
+
+
+def step_ahead(state: State, lead_s: float) -> int | None:
+    """The step that begins `lead_s` seconds from now at the soonest; None where no step tells yet how long they take."""
+    recent = list(state.recent)[-_RECENT_STEPS:]
+    if not recent:
+        return None
+    steps = math.ceil(lead_s * 1e9 / max(median(recent), 1))
+    return state.step + max(FEWEST_STEPS, steps)

@@ -1,0 +1,206 @@
+"""Follows the job from step to step, and opens and closes the profiler's windows on the way."""
+
+import atexit
+import multiprocessing.util
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..shared import identity
+from ..shared.files import touch
+from ..shared.settings import Settings
+from . import backward
+from .background_writer import BackgroundWriter
+from .coordinator import Coordinator
+from .flight import FlightWatch
+from .fuse import Fuse
+from .log import Log
+from .memory import MemoryProbe
+from .schedule import Schedule
+from .state import State
+from .windows import Windows
+
+_PATIENCE = 50
+"""Steps of other optimizers after which the one that told the steps is taken to be done: a training may follow another."""
+
+_CLOCK_SET_NS = 1_000_000_000
+"""By how much the wall clock and the steady one differ over a step in which the wall clock was set."""
+
+
+class Recorder:
+    """Makes this process a recorded rank at the end of its first step, and notes every step from then on.
+
+    All its work at a step's border falls into the step that begins there.
+    """
+
+    def __init__(self, raw: str, settings: Settings, log: Log, leave_environment: Callable[[], None]) -> None:
+        self._raw = raw
+        self._settings = settings
+        self._log = log
+        self._leave_environment = leave_environment
+        self.state = State()
+        self._schedule = Schedule(settings)
+        self._windows = Windows(raw, settings, self._schedule, self.state, log)
+        self._memory = MemoryProbe(self.state, log)
+        self._fuse = Fuse("recording", log, self._windows.drop)
+        self._background_writer: BackgroundWriter | None = None
+        self._pacer: weakref.ref[Optimizer] | None = None
+        self._without_pacer = 0
+        self._paced_by_job = False
+        self._after_backward = backward.AfterBackward()
+        self._finished = False
+        self._began_ns = 0
+
+    def install(self) -> None:
+        def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
+            self._fuse.run(self._on_optimizer_step, optimizer)
+
+        # A compiled training step must not try to trace the hook: this mark makes dynamo call it as it is.
+        after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+        register_optimizer_step_post_hook(after_step)
+        self._windows.watch_foreign_profilers(self._fuse)
+        self._memory.install()
+        os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
+
+    def step(self) -> None:
+        """A step ends here, says the job itself; from its first call on the optimizers no longer count."""
+        self._paced_by_job = True
+        self._fuse.run(self._end_step, time.time_ns())
+
+    def finish(self) -> None:
+        """Close what is open: the job ends, by itself or by an exception. A second call does nothing."""
+        self._fuse.run(self._finish)
+
+    @property
+    def in_timed_window(self) -> bool:
+        """Whether the profiler is collecting events that will be kept."""
+        return self._windows.is_timing
+
+    def _on_optimizer_step(self, optimizer: Optimizer) -> None:
+        now = time.time_ns()
+        if not self._paced_by_job and self._paces(optimizer):
+            self._end_step(now)
+
+    def _paces(self, optimizer: Optimizer) -> bool:
+        """Of several optimizers the first that steps tells the steps of the job, until it is gone or steps no more."""
+        pacer = self._pacer() if self._pacer is not None else None
+        self._without_pacer = 0 if pacer is optimizer else self._without_pacer + 1
+        if pacer is None or self._without_pacer > _PATIENCE:
+            self._pacer = weakref.ref(optimizer)
+            return True
+        return pacer is optimizer
+
+    def _end_step(self, now: int) -> None:
+        if backward.is_running():  # An optimizer that steps as its gradients come.
+            self._after_backward.do(lambda: self._fuse.run(self._end_step, time.time_ns()))
+            return
+        state = self.state
+        if self._finished or (state.step == 0 and not self._become_rank()):
+            return
+        if not self._log.mine:
+            return
+        if self._background_writer is not None and self._background_writer.fault is not None:
+            raise self._background_writer.fault
+        if state.step > 0:
+            self._note_step(now)
+        state.thread = threading.get_ident()
+        self._began_ns = time.monotonic_ns()
+        state.start_ns, state.step = now, state.step + 1
+        self._memory.at_step()
+        self._windows.begin_step(state.step)
+
+    def _note_step(self, now: int) -> None:
+        state = self.state
+        phase = self._schedule.phase(state.step)
+        took, steady = now - state.start_ns, time.monotonic_ns() - self._began_ns
+        if abs(took - steady) > _CLOCK_SET_NS:
+            took = steady
+        if phase == "plain":
+            state.recent.append(took)
+        self._log.roll("steps", (state.step, state.start_ns, took, phase))
+
+    def _become_rank(self) -> bool:
+        """Claim this process's rank in the recording. False, and the recorder off, where another process has it."""
+        self._leave_environment()
+        state, settings = self.state, self._settings
+        state.rank, state.world_size = identity.rank_and_world()
+        name = identity.process_name()
+        prefix = os.path.join(self._raw, f"rank-{state.rank:05d}")
+        try:
+            self._log.open(prefix, settings.max_log, settings.flight_steps)
+        except FileExistsError:
+            # Another process of the job is this rank already: an earlier life of it, or a second training.
+            touch(os.path.join(self._raw, f"again-{state.rank:05d}.{name}"))
+            self._fuse.on = False
+            return False
+        self._note_identity(name)
+        self._start_background_writer()
+        # A process that multiprocessing forked runs no exit handlers but those of multiprocessing.
+        multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
+        atexit.register(self.finish)
+        return True
+
+    def _note_identity(self, name: str) -> None:
+        device, accelerators = identity.device()
+        self._log.note(
+            "rank",
+            rank=self.state.rank,
+            world_size=self.state.world_size,
+            host=name.rsplit(".", 2)[0],
+            pid=os.getpid(),
+            device=device,
+            accelerators=accelerators,
+            versions=identity.versions(),
+        )
+
+    def _start_background_writer(self) -> None:
+        raw, state, log, settings = self._raw, self.state, self._log, self._settings
+        coordinator_fuse, flight_fuse = Fuse("exchange with other ranks", log), Fuse("watch for hangs", log)
+        coordinator = coordinator_fuse.run(lambda: Coordinator(raw, state, log, self._schedule, settings))
+        flight = flight_fuse.run(lambda: FlightWatch(raw, state, log, settings))
+        parts = [(part, fuse) for part, fuse in ((coordinator, coordinator_fuse), (flight, flight_fuse)) if part]
+        self._background_writer = BackgroundWriter(log.flush, parts)
+        self._background_writer.start()
+
+    def _let_go_in_child(self) -> None:
+        self._windows.let_go_in_child()
+        self._log.let_go_in_child()
+
+    def _finish(self) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        if not self._log.mine:
+            return
+        with _undisturbed():
+            self._windows.close()
+            peak, of = identity.peak_memory()
+            self._log.note("memory", peak=peak, of=of)
+            if self._background_writer is not None:
+                self._background_writer.stop()
+            self._log.note("end", step=self.state.step)
+            self._log.close()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold off the signals that end a process, while it ends anyway.
+
+    A launcher passes on the Ctrl-C that the terminal has sent to all already, and ends the other ranks when one fails.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

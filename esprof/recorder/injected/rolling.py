@@ -1,0 +1,35 @@
+"""A bounded file of lines: two files, of which the older one is emptied when the newer one is full."""
+
+from ..shared.files import NewFile
+
+
+class RollingFile:
+    """Lines in `<prefix>.roll.0.jsonl` and `<prefix>.roll.1.jsonl`, at most `limit` bytes together.
+
+    At least the newest half of that is there at any time, and whoever is killed loses nothing that was written.
+    """
+
+    def __init__(self, prefix: str, limit: int) -> None:
+        self._prefix = prefix
+        self._half = limit // 2
+        self._files = [NewFile(f"{prefix}.roll.0.jsonl")]
+        self._now = 0
+        self._bytes = 0
+
+    def write(self, line: bytes) -> None:
+        if self._bytes and self._bytes + len(line) > self._half:
+            self.turn()
+        self._files[self._now].append(line)
+        self._bytes += len(line)
+
+    def turn(self) -> None:
+        """Go on in the other file, from its beginning."""
+        if len(self._files) == 1:
+            self._files.append(NewFile(f"{self._prefix}.roll.1.jsonl"))
+        self._now = 1 - self._now
+        self._files[self._now].empty()
+        self._bytes = 0
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()

@@ -1,0 +1,49 @@
+"""The recorder of one process: its parts, put together."""
+
+import os
+from collections.abc import Callable
+
+from ..shared.environment import LOADER_OF
+from ..shared.files import touch
+from ..shared.settings import Settings
+from .fuse import Fuse
+from .loader import LoaderProbe
+from .log import Log
+from .recorder import Recorder
+
+
+class Session:
+    """What records in this process. A DataLoader's worker has no `recorder`."""
+
+    def __init__(self, log: Log, probe: LoaderProbe, recorder: Recorder | None) -> None:
+        self.log = log
+        self.probe = probe
+        self.recorder = recorder
+
+
+_current: Session | None = None
+
+
+def current() -> Session | None:
+    """The session of this process, if it is recorded."""
+    return _current
+
+
+def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session:
+    """Watch the DataLoaders of this process, and its optimizers unless it is a DataLoader's worker itself."""
+    global _current
+    log = Log()
+    settings = Settings.read(raw)
+    probe = LoaderProbe(raw, hook, log, Fuse("recording of DataLoaders", log), settings.max_log)
+    owner = os.environ.pop(LOADER_OF, None)
+    if owner is not None:
+        leave_environment()
+        probe.install_in_worker(owner)
+        _current = Session(log, probe, None)
+        return _current
+    touch(os.path.join(raw, f"torch.{os.getpid()}"))
+    recorder = Recorder(raw, settings, log, leave_environment)
+    recorder.install()
+    probe.install()
+    _current = Session(log, probe, recorder)
+    return _current

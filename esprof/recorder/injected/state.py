@@ -1,0 +1,22 @@
+"""Where the training thread is: written by it, read by the background writer."""
+
+from collections import deque
+
+_RECENT = 1000
+
+
+class State:
+    """The running step of a rank. Each field is replaced at once, so that another thread never sees half of it."""
+
+    __slots__ = ("rank", "recent", "start_ns", "step", "thread", "world_size")
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.world_size = 1
+        self.step = 0
+        """The running step; 0 where none has ended yet."""
+        self.start_ns = 0
+        self.thread = 0
+        """Identifier of the training thread."""
+        self.recent: deque[int] = deque(maxlen=_RECENT)
+        """Durations of the latest steps without profiler, in ns."""

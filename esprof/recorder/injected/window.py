@@ -1,0 +1,164 @@
+"""One window of torch.profiler over a few steps, and the watch that yields the profiler to the job."""
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from ..shared.environment import changed
+
+_QUIET = {"KINETO_LOG_LEVEL": "6"}
+"""Above every level that Kineto prints to stderr at; it reads the variable once, when it is first prepared."""
+
+_STEP = "esprof.step#"
+"""Begins the mark of a step. Not `ProfilerStep#`: a profiler of the job's own marks its steps so, and counts otherwise."""
+
+_END = re.compile(rb'"traceName": ".*" \}\s*\Z')
+"""What a whole trace ends with: its own path."""
+
+_LONGEST_END = 8192
+
+
+class Window:
+    """Events of consecutive steps, exported to `path` as a Kineto trace.
+
+    `prepare` may be called steps before `start`: the profiler's own start-up cost then falls outside the window.
+    """
+
+    at_work = False
+    """Whether it is a Window that handles the profiler just now, and not the job."""
+
+    def __init__(self, path: str, *, stacks: bool, shapes: bool) -> None:
+        self._path = path
+        self._stacks = stacks
+        self._step: record_function | None = None
+        self._started = False
+        self.is_closed = False
+        self._profile = profile(
+            activities=_activities(),
+            record_shapes=shapes and not stacks,
+            with_stack=stacks,
+            experimental_config=torch._C._profiler._ExperimentalConfig(
+                enable_cuda_sync_events=True,
+                # Nothing reads these on a CPU; on a GPU they name the call behind a kernel.
+                disable_external_correlation=not torch.cuda.is_initialized(),
+                trace_only=not stacks,  # To build the profiler's own list of events takes longer than to write the trace.
+            ),
+        )
+
+    def prepare(self) -> None:
+        Window.at_work = True
+        try:
+            with changed({} if "KINETO_LOG_LEVEL" in os.environ else _QUIET):
+                self._profile.prepare_trace()
+        finally:
+            Window.at_work = False
+
+    def start(self) -> None:
+        self._profile.start_trace()
+        self._started = True
+
+    def begin_step(self, step: int) -> None:
+        """End the running step's annotation and begin that of `step`."""
+        self._end_step()
+        self._step = record_function(f"{_STEP}{step}")
+        self._step.__enter__()
+
+    def close(self, *, keep: bool) -> None:
+        """Stop, and write the trace if it is to be kept: whole under its name, or not at all."""
+        self.is_closed = True
+        self._end_step()
+        Window.at_work = True
+        try:
+            if not self._started:
+                self._profile.start_trace()  # A profiler that is prepared can only be stopped by way of a start.
+            self._profile.stop_trace()
+        finally:
+            Window.at_work = False
+        if keep:
+            self._export()
+
+    def let_go_in_child(self) -> None:
+        """In a forked child, which inherits the running profiler: collect nothing there.
+
+        A loader worker would otherwise keep kilobytes of every operation until it ends. To stop the profiler is no way: it
+        would talk to the GPU, which a forked child must not.
+        """
+        if self._started:
+            torch._C._autograd._clear_callbacks()  # type: ignore[attr-defined]
+            if self._stacks:
+                sys.setprofile(None)
+
+    def _export(self) -> None:
+        part = f"{self._path}.part"
+        try:
+            self._profile.export_chrome_trace(part)
+            _check_whole(part)
+            os.chmod(part, 0o600)
+            os.replace(part, self._path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part)
+            raise
+
+    def _end_step(self) -> None:
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+
+class ThreadsEnd:
+    """Stops a window that is still open when its thread ends, if the thread holds the only reference to this.
+
+    Of a profiler that outlives its thread PyTorch keeps a callback to nowhere, and crashes when the process exits.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+
+    def __del__(self) -> None:
+        if not self._window.is_closed:
+            with suppress(Exception):  # There is nobody to tell.
+                self._window.close(keep=False)
+
+
+def watch_profilers(on_foreign_start: Callable[[], None], on_foreign_end: Callable[[], None]) -> None:
+    """Call back before the job itself prepares a profiler, and after it has stopped it."""
+    cls = autograd_profiler.profile
+    prepare: Callable[[autograd_profiler.profile], None] = cls._prepare_trace
+    leave: Callable[..., bool | None] = cls.__exit__
+
+    def prepare_after_notice(self: autograd_profiler.profile) -> None:
+        if not Window.at_work:
+            on_foreign_start()
+        prepare(self)
+
+    def leave_and_tell(self: autograd_profiler.profile, *failure: object) -> bool | None:
+        try:
+            return leave(self, *failure)
+        finally:
+            if not Window.at_work:
+                on_foreign_end()
+
+    setattr(cls, "_prepare_trace", prepare_after_notice)  # noqa: B010  a method, to mypy
+    setattr(cls, "__exit__", leave_and_tell)  # noqa: B010
+
+
+def _check_whole(path: str) -> None:
+    """Raise OSError where the trace is cut short: the exporter does not say so when the disk is full."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - _LONGEST_END))
+        if _END.search(file.read()) is None:
+            raise OSError(errno.ENOSPC, "the trace could not be written whole", path)
+
+
+def _activities() -> list[ProfilerActivity]:
+    """CUDA only where the job has initialised it: asking for it would otherwise do so in the job's stead."""
+    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_initialized() else []
+    return [ProfilerActivity.CPU, *cuda]

@@ -1,0 +1,217 @@
+"""The windows of a rank: opened, closed and given up where the schedule, the job's own profiler and the bounds say so."""
+
+import os
+import resource
+import sys
+import threading
+import traceback
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..shared.files import write_new
+from ..shared.settings import Settings
+from . import calls
+from .forked import leave_without_kineto
+from .fuse import Fuse
+from .log import Log
+from .schedule import Schedule
+from .state import State
+from .window import ThreadsEnd, Window, watch_profilers
+
+_PAGE = resource.getpagesize()
+_OTHER_THREAD = "the training went on in another thread"
+
+
+@dataclass
+class _Open:
+    """The window that the profiler is at."""
+
+    window: Window
+    phase: str
+    first: int
+    thread: int
+    """The one that prepared it, which alone may stop it: PyTorch crashes where another one does."""
+    resident: int
+    """Bytes of the process when it was opened."""
+
+
+class Windows:
+    """Follows the schedule at each step's border, on the training thread.
+
+    The job's own profiler comes first: a process can have only one. Its start closes our window, and none is opened while
+    it runs.
+    """
+
+    def __init__(self, raw: str, settings: Settings, schedule: Schedule, state: State, log: Log) -> None:
+        self._raw = raw
+        self._settings = settings
+        self._schedule = schedule
+        self._state = state
+        self._log = log
+        self._open: _Open | None = None
+        self._done_with: int | None = None
+        """The base of a window that is over before its time."""
+        self._job_profiles = False
+        self._of_thread = threading.local()
+        self._has_profiled = False
+        self._abandoned: _Open | None = None
+        """A window whose profiler still runs in another thread: until that comes by there cannot be another one."""
+        self._kept: deque[tuple[int, str, list[str], int]] = deque()
+        """First step, phase, files and bytes of the windows on disk, oldest first."""
+
+    @property
+    def is_timing(self) -> bool:
+        return self._open is not None and self._open.phase == "timed"
+
+    def watch_foreign_profilers(self, fuse: Fuse) -> None:
+        """From now on notice when the job itself begins to profile, and when it ends."""
+        watch_profilers(lambda: fuse.run(self._yield_to_job), lambda: fuse.run(self._take_back))
+
+    def begin_step(self, step: int) -> None:
+        """Do what the border before `step` calls for."""
+        self._mind_threads()
+        base = self._schedule.base(step)
+        if self._open is None and (base is None or base == self._done_with):
+            return
+        if base is None:  # An order came too late to be known when the window ran: there is nothing of it to keep.
+            self._close(step - 1)
+            return
+        self._drive(step, base, self._schedule.phase(step))
+
+    def close(self) -> None:
+        """The job ends: keep what the open window holds of whole steps."""
+        self._close(self._state.step - 1)
+
+    def drop(self) -> None:
+        """Stop a profiler that would otherwise collect events to the end of the job."""
+        self._mind_threads()
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.window.close(keep=False)
+
+    def let_go_in_child(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.window.let_go_in_child()
+        if self._has_profiled:
+            leave_without_kineto()
+
+    def _drive(self, step: int, base: int, phase: str) -> None:
+        plan = self._settings
+        first_timed = base + plan.warmup
+        first_stack = first_timed + plan.steps + 1
+        if phase == "export":
+            self._close(step - 1)
+        elif step == base and not self._prepare("timed", first_timed):
+            self._done_with = base
+            return
+        if self._open is None and step != first_stack:
+            return
+        if step == first_stack and phase == "stack":
+            self._begin_stacks(step)
+        elif self._open is not None and step == max(base, first_timed - 1):
+            # A step early, so that no rank's first timed step holds the start of another rank's profiler.
+            self._open.window.start()
+        if self._open is not None and phase in ("timed", "stack"):
+            self._bound(step, base)
+        if self._open is not None and phase in ("timed", "stack"):
+            self._open.window.begin_step(step)
+
+    def _prepare(self, phase: str, first: int) -> bool:
+        if self._job_profiles or self._abandoned:
+            reason = _OTHER_THREAD if self._abandoned else "the job's own profiler was on"
+            self._log.note("lost", first=first, phase=phase, reason=reason)
+            return False
+        window = Window(self._path(phase, first), stacks=phase == "stack", shapes=self._settings.shapes)
+        self._open = _Open(window, phase, first, threading.get_native_id(), _resident())
+        self._has_profiled = True
+        window.prepare()
+        self._of_thread.end = ThreadsEnd(window)
+        return True
+
+    def _begin_stacks(self, step: int) -> None:
+        self._log.note("running", first=step, frames=_running_frames())
+        if self._prepare("stack", step):
+            assert self._open is not None
+            self._open.window.start()
+
+    def _bound(self, step: int, base: int) -> None:
+        """Close the window early where it makes the process too large."""
+        assert self._open is not None
+        if _resident() - self._open.resident <= self._settings.max_memory:
+            return
+        self._log.note("lost", first=step, phase=self._open.phase, reason="the rest would exceed the memory limit")
+        self._done_with = base
+        self._close(step - 1)
+
+    def _mind_threads(self) -> None:
+        """Give up the open window where the training goes on in another thread, and stop what was given up in this one."""
+        here = threading.get_native_id()
+        if self._open is not None and self._open.thread != here:
+            self._log.note("lost", first=self._open.first, phase=self._open.phase, reason=_OTHER_THREAD)
+            self._open, self._abandoned = None, self._open
+        if self._abandoned is not None and self._abandoned.thread == here:
+            self._abandoned.window.close(keep=False)
+        if self._abandoned is not None and self._abandoned.window.is_closed:
+            self._abandoned = None
+
+    def _close(self, last: int) -> None:
+        """Close the open window, and keep it if it holds a whole step."""
+        self._mind_threads()
+        opened = self._open
+        if opened is None:
+            return
+        if last < opened.first:
+            self.drop()
+            return
+        self._open = None
+        opened.window.close(keep=True)
+        files = [self._path(opened.phase, opened.first)]
+        if opened.phase == "timed":
+            files += self._write_calls(opened.first)
+        self._log.flush()  # Whoever reads this window wants the steps around it.
+        self._log.note("window", phase=opened.phase, first=opened.first, last=last)
+        self._keep_newest(opened, files)
+
+    def _write_calls(self, first: int) -> list[str]:
+        """Beside the window, what PyTorch itself noted of the latest collectives: it knows their sizes at no cost."""
+        noted = calls.dumps(include_calls=True)
+        if not noted:
+            return []
+        path = self._path("calls", first)
+        write_new(path, noted[0])  # What NCCL's would add stands in the trace.
+        return [path]
+
+    def _keep_newest(self, opened: _Open, files: list[str]) -> None:
+        self._kept.append((opened.first, opened.phase, files, sum(os.path.getsize(file) for file in files)))
+        while sum(size for *_, size in self._kept) > self._settings.max_trace:
+            first, phase, oldest, _ = self._kept.popleft()
+            self._log.note("lost", first=first, phase=phase, reason="the traces exceeded the disk limit")
+            for file in oldest:
+                with suppress(FileNotFoundError):
+                    os.unlink(file)
+
+    def _yield_to_job(self) -> None:
+        self._job_profiles = True
+        if self._open is not None:
+            self._log.note("profiler-taken", step=self._state.step)
+            self._done_with = self._schedule.base(self._state.step)
+            self._close(self._state.step - 1)
+
+    def _take_back(self) -> None:
+        self._job_profiles = False
+
+    def _path(self, what: str, first: int) -> str:
+        return os.path.join(self._raw, f"rank-{self._state.rank:05d}.{what}.{first}.json")
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * _PAGE
+
+
+def _running_frames() -> list[tuple[str, int, int]]:
+    """(function, current line, first line) of what this thread is in the middle of, innermost first."""
+    walked = traceback.walk_stack(sys._getframe(1))
+    return [(frame.f_code.co_name, line, frame.f_code.co_firstlineno) for frame, line in walked]

@@ -1,0 +1,132 @@
+"""`esprof record` without its talk: runs a training command with the recorder around it, and makes the Run."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from esprof.errors import EsprofError, MissingDependencyError, OutputError, UsageError
+from esprof.output import claim
+from esprof.recorder.launcher.attach import order_window
+from esprof.recorder.launcher.child import run_child
+from esprof.recorder.launcher.raw_folder import make_raw
+from esprof.recorder.launcher.watch import Watch
+from esprof.recorder.shared.environment import with_hook
+from esprof.recorder.shared.settings import Settings
+from esprof.recorder.shared.talk import say
+from esprof.trace.run import Run
+
+HOOK = Path(__file__).resolve().parents[1] / "hook"
+
+_ONE_OF_MANY = (
+    ("SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"),
+    ("RANK", "RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_RANK", "PMI_SIZE"),
+)
+"""Of each launcher: the variable that only its tasks have, and those of the task's number and of how many there are.
+
+A batch script of Slurm has a task's number too, but no step."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """How a recorded command ended, and its Run, or what kept it from being made."""
+
+    exit_code: int
+    run: Run | None
+    trouble: EsprofError | None = None
+
+
+def place(out: Path, environ: Mapping[str, str]) -> Path:
+    """Where this launcher's Run goes: `out`, or a part of it where `srun` or `mpirun` started one launcher a task."""
+    for mark, number, count in _ONE_OF_MANY:
+        if mark in environ and environ.get(number, "").isdigit() and environ.get(count, "").isdigit():
+            return out / f"part-{int(environ[number]):05d}" if int(environ[count]) > 1 else out
+    return out
+
+
+def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool = False, stdout: int = 1) -> int:
+    """Run `command` with the recorder around it, its standard output being the file descriptor `stdout`.
+
+    Returns its exit code and leaves what was noted in `out`, for `collect`. Raises EsprofError where the command cannot
+    start, or where `out` is taken.
+    """
+    require_torch(command[0])
+    raw = _make_room(out, force) / "raw"
+    try:
+        make_raw(raw, command, settings, launcher_pid=os.getpid())
+        watch = Watch(raw)
+        return run_child(
+            command,
+            os.environ | with_hook(os.environ, str(raw), str(HOOK)),
+            stdout=stdout,
+            glance=_Harmless(watch.look),
+            on_usr2=_Harmless(lambda: order_window(raw)),
+        )
+    except EsprofError:
+        shutil.rmtree(out)
+        raise
+    except OSError as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise OutputError(f"cannot be written: {error.strerror or error}", path=out) from error
+
+
+class _Harmless:
+    """Work of ours beside a job that is not: at its first fault it ends, and the job's end is still waited for."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work: Callable[[], object] | None = work
+
+    def __call__(self) -> None:
+        if self._work is None:
+            return
+        try:
+            self._work()
+        except Exception as fault:  # noqa: BLE001  see above
+            self._work = None
+            say(f"{type(fault).__name__}: {fault}")
+
+
+def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: int) -> Recording:
+    """Make the Run of a command that `launch` ran. Trouble is returned: it must not hide how the command ended."""
+    # Parquet and msgspec load only now: nothing of ours should sit in memory beside the job.
+    from esprof.recorder.collect.finalise import finalise
+
+    try:
+        return Recording(exit_code, finalise(out, command, exit_code, settings))
+    except EsprofError as trouble:
+        return Recording(exit_code, None, trouble)
+    except Exception as fault:  # noqa: BLE001  the same holds for a fault of our own
+        return Recording(exit_code, None, EsprofError(f"could not be made into a run: {fault!r}", path=out / "raw"))
+
+
+def require_torch(program: str) -> None:
+    """Raise MissingDependencyError where `program` would run here without torch, UsageError where there is none.
+
+    A program of another environment (a container's `python`, say) brings its own torch, or does not.
+    """
+    found = shutil.which(program)
+    is_ours = found is None or Path(found).parent == Path(sys.executable).parent
+    if is_ours and Path(program).name.startswith(("python", "torchrun")) and find_spec("torch") is None:
+        raise MissingDependencyError("torch is not installed here", remedy='pip install "esprof[torch]"')
+    if found is None:
+        raise UsageError(f"cannot run {program!r}: no such command")
+
+
+def _make_room(out: Path, force: bool) -> Path:
+    """Make `out` an empty folder, and return its full path; `force` removes an older Run there, but nothing else."""
+    claim(out, force=force)
+    try:
+        if out.exists():
+            if not (out / "run.json").exists() and not (out / "raw").exists() and any(out.iterdir()):
+                raise OutputError("is not a Run, and is not overwritten", path=out, remedy="Choose another name.")
+            shutil.rmtree(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.mkdir(mode=0o700)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror}", path=out) from error
+    return out.resolve()

@@ -1,0 +1,101 @@
+"""The folder `raw` of a recording: made by the launcher, or by the job's own processes, of which the first makes it and the
+others join."""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+
+from esprof.errors import OutputError
+from esprof.recorder.shared.files import NewFile, write_new
+from esprof.recorder.shared.settings import Settings
+from esprof.types import Rank
+
+_NAMES_OF_A_JOB = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+"""Variables that are the same in all processes of a job, and together hardly ever in those of two."""
+
+_TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
+
+
+def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
+    """Make the folder of `run`, or join it where another process of this job has made it. Returns its `raw`.
+
+    Raises OutputError where `run` holds anything else, where another process has joined as `rank`, or where nothing can be
+    written.
+    """
+    raw, job = run.absolute() / "raw", _job(world_size)
+    try:
+        run.parent.mkdir(parents=True, exist_ok=True)
+        if not _make(run, settings, job) and not _is_of(raw, job):
+            raise _taken(run, "is there already, and is not overwritten")
+        _join(run, raw, rank)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror}", path=run) from error
+    return raw
+
+
+def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: object) -> None:
+    """Make the folder that the job's processes write to, and tell there what is recorded, and `about` what job."""
+    raw.mkdir(mode=0o700)
+    (raw / "orders").mkdir(mode=0o700)
+    job = {"command": list(command), "started_ns": time.time_ns()} | about
+    write_new(str(raw / "job.json"), json.dumps(job).encode())
+    settings.write(str(raw))
+
+
+def _join(run: Path, raw: Path, rank: Rank) -> None:
+    try:
+        NewFile(str(raw / f"joined-{rank:05d}")).close()
+    except FileExistsError as error:
+        raise _taken(run, f"another process records rank {rank} there") from error
+
+
+def _make(run: Path, settings: Settings, job: str) -> bool:
+    """Put the folder in its place, whole. False where something else stands there."""
+    made = Path(mkdtemp(prefix=f".{run.name[:100]}.", dir=run.parent))
+    try:
+        make_raw(made / "raw", [sys.executable, *sys.argv], settings, job=job)
+        made.rename(run)
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        if error.errno not in _TAKEN:
+            raise
+        return False
+    return True
+
+
+def _is_of(raw: Path, job: str) -> bool:
+    """Whether `raw` was made by a process of this job and user, and its run is not finished."""
+    try:
+        found = os.lstat(raw)
+        about = json.loads((raw / "job.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return is_ours and isinstance(about, dict) and about.get("job") == job and not (raw.parent / "run.json").exists()
+
+
+def _job(world_size: int) -> str:
+    """What all processes of this job call it."""
+    if world_size == 1:
+        return f"process {os.getpid()} of {socket.gethostname()} at {time.time_ns()}"
+    named = [f"{name}={os.environ[name]}" for name in _NAMES_OF_A_JOB if name in os.environ]
+    return " ".join(named) or f"children of {os.getppid()} on {socket.gethostname()}"
+
+
+def _taken(run: Path, reason: str) -> OutputError:
+    return OutputError(reason, path=run, remedy="Choose another name, or remove what is there.")

@@ -1,0 +1,178 @@
+"""Watches over a recorded job from its launcher: says at once where it stands still, and which rank has died."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from esprof.recorder.launcher.attach import leave_order
+from esprof.recorder.shared.settings import Settings
+from esprof.recorder.shared.talk import say
+from esprof.text import printable
+from esprof.trace.flight.log import Snapshot, is_alive, read_flight, read_snapshot
+from esprof.trace.flight.standstill import Standstill, standstill
+from esprof.types import NS_PER_S, Rank
+
+_PATIENCE_S = 2.0
+"""How long the snapshots of all ranks, or what ended one of them, may take to appear."""
+_MOST_NAMED = 4
+_SNAPSHOT = re.compile(r"flight-(\d{5,})\.\d+\.json")
+_NOTES = re.compile(r"rank-(\d{5,})\.jsonl")
+_LAST_WORDS = (b'{"kind":"end"', b'"message":"recording ended')
+"""Of a rank that ends in good order, or whose recorder gave up before."""
+_TAIL = 4096
+
+
+def say_on_stderr(line: str) -> None:
+    say(printable(line, 1_000))
+
+
+class Watch:
+    """Looks through what the ranks of a job leave in `raw`, about once a second.
+
+    While nothing is wrong, a look lists that folder and sees whether each rank holds its lock.
+    """
+
+    def __init__(self, raw: Path, say: Callable[[str], None] = say_on_stderr) -> None:
+        self._raw = raw
+        self._standstills = _Standstills(raw, say)
+        self._deaths = _Deaths(raw, say)
+
+    def look(self) -> None:
+        """Say what is new. Raises OSError where `raw` cannot be read or written."""
+        names, now_s = os.listdir(self._raw), time.monotonic()
+        if self._deaths.look(names, now_s):
+            _ask_for_snapshots(self._raw)
+        self._standstills.look(names, now_s, self._deaths)
+
+
+class _Standstills:
+    """Reports each standstill once, when its cause is seen or when there was time enough to see it, and its end."""
+
+    def __init__(self, raw: Path, say: Callable[[str], None]) -> None:
+        self._raw = raw
+        self._say = say
+        self._worth_ns = Settings.read(str(raw)).hang_s / 2 * NS_PER_S
+        """Shorter waiting is not worth a word: a long step may enter and leave collectives all the time."""
+        self._read: set[str] = set()
+        self._latest: dict[Rank, Snapshot] = {}
+        self._open_since_s: float | None = None
+        """When the standstill that is looked into was first seen."""
+        self._asked = False
+        self._reported: Standstill | None = None
+        self._notes: dict[Rank, list[int]] = {}
+        """Bytes of notes of the ranks that were reported to wait."""
+
+    def look(self, names: Iterable[str], now_s: float, deaths: "_Deaths") -> None:
+        if self._reported is not None and any(_bytes_of_steps(self._raw, r) != old for r, old in self._notes.items()):
+            self._say("the ranks that waited go on")
+            self._reported = None
+        reasons = [self._take_in(name) for name in sorted(set(names) - self._read)]
+        if "hang" in reasons and self._open_since_s is None:
+            self._open_since_s, self._asked = now_s, False
+        if self._open_since_s is not None:
+            self._look_into(standstill(self._latest, deaths.ended), now_s, deaths)
+
+    def _take_in(self, name: str) -> str | None:
+        """Read the file `name` if it is a snapshot, and return its reason."""
+        self._read.add(name)
+        snapshot = read_snapshot(self._raw / name) if _SNAPSHOT.fullmatch(name) else None
+        if snapshot is None or snapshot.reason not in ("hang", "asked"):
+            return None
+        latest = self._latest.get(snapshot.rank)
+        if latest is None or latest.at_ns < snapshot.at_ns:
+            self._latest[snapshot.rank] = snapshot
+        return snapshot.reason
+
+    def _look_into(self, found: Standstill | None, now_s: float, deaths: "_Deaths") -> None:
+        assert self._open_since_s is not None
+        is_time = now_s - self._open_since_s >= _PATIENCE_S
+        is_clear = found is not None and found.kind != "unseen" and found.waited_ns >= self._worth_ns
+        if found is not None and found.waited_ns >= self._worth_ns and (is_clear or is_time):
+            self._open_since_s = None
+            if str(found) != str(self._reported):
+                self._report(found, deaths)
+        elif found is not None and is_time:  # Who waits has just begun to: look again in a while.
+            self._open_since_s, self._asked = now_s, False
+        elif is_time:
+            self._open_since_s = None
+        elif not self._asked:
+            self._asked = True
+            _ask_for_snapshots(self._raw)
+
+    def _report(self, found: Standstill, deaths: "_Deaths") -> None:
+        self._reported = found
+        self._notes = {rank: _bytes_of_steps(self._raw, rank) for rank in found.waiting_ranks}
+        step = max(snapshot.step for snapshot in self._latest.values())
+        self._say(f"step {step} has stood still for {found.waited_ns / NS_PER_S:.0f} s: {found}")
+        for rank in found.at_fault[:_MOST_NAMED]:
+            self._say(f"  rank {rank} {self._where(rank, found, deaths)}")
+
+    def _where(self, rank: Rank, found: Standstill, deaths: "_Deaths") -> str:
+        if rank in deaths.dead:
+            return "has died"
+        if rank in deaths.ended:
+            return "has ended"
+        if found.kind == "unseen":
+            return "gives no sign: it was stopped, native code holds Python's lock, or it is not on this machine"
+        place = self._latest[rank].place
+        return f"is at {place}" if place else "is in no Python code"
+
+
+class _Deaths:
+    """Tells the ranks that died from those that ended, and reports those that nobody ended on purpose."""
+
+    def __init__(self, raw: Path, say: Callable[[str], None]) -> None:
+        self._raw = raw
+        self._say = say
+        self.ended: set[Rank] = set()
+        self.dead: dict[Rank, float] = {}
+        """When their death was first seen."""
+        self._settled: set[Rank] = set()
+
+    def look(self, names: Iterable[str], now_s: float) -> bool:
+        """Whether a death was reported."""
+        ranks = {int(match[1]) for name in names if (match := _NOTES.fullmatch(name))}
+        alive = {rank for rank in ranks - self.ended - self.dead.keys() if self._is_alive(rank, now_s)}
+        unsettled = sorted(self.dead.keys() - self._settled)
+        return bool([rank for rank in unsettled if self._settle(rank, now_s, others_live=bool(alive))])
+
+    def _is_alive(self, rank: Rank, now_s: float) -> bool:
+        notes = self._raw / f"rank-{rank:05d}.jsonl"
+        if is_alive(notes):
+            return True
+        if any(words in _tail(notes) for words in _LAST_WORDS):
+            self.ended.add(rank)
+        else:
+            self.dead[rank] = now_s
+        return False
+
+    def _settle(self, rank: Rank, now_s: float, *, others_live: bool) -> bool:
+        """Report the death of `rank` if it is news. Who got SIGTERM was ended by the launcher, or by a person."""
+        cause = read_flight(self._raw, rank, ended=False)
+        if cause.signal is None and now_s - self.dead[rank] < _PATIENCE_S:
+            return False
+        self._settled.add(rank)
+        if cause.signal == "SIGTERM" or not (cause.signal or others_live):
+            return False
+        how = cause.signal or "killed, perhaps for lack of memory, or by os._exit()"
+        self._say(f"rank {rank} has died: {how}{f', at {cause.place}' if cause.place else ''}")
+        return True
+
+
+def _ask_for_snapshots(raw: Path) -> None:
+    """Have every rank that lives take a snapshot."""
+    leave_order(raw, {"snapshot": True})
+
+
+def _bytes_of_steps(raw: Path, rank: Rank) -> list[int]:
+    """The sizes of the files to which `rank` notes its steps: they change when it ends one."""
+    files = [raw / f"rank-{rank:05d}.roll.{half}.jsonl" for half in (0, 1)]
+    return [file.stat().st_size for file in files if file.exists()]
+
+
+def _tail(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(max(0, os.fstat(opened.fileno()).st_size - _TAIL))
+        return opened.read()

@@ -1,0 +1,1 @@
+"""How far the clocks of ranks and hosts are apart."""

@@ -1,0 +1,1 @@
+"""What the flight recorder of a rank saw, and which ranks stood still."""

@@ -1,0 +1,235 @@
+"""What a rank's flight recorder left: where the rank was when a step was slow or stood still, and what ended it.
+
+Light on purpose, without numpy or Arrow: the launcher reads this beside the running job.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from esprof.types import Bytes, Ns, Rank
+
+Reason = Literal["hang", "slow", "asked", "error"]
+"""Why a snapshot was taken: a step may hang, a step is slow, the launcher asked for it, an exception ends the process."""
+
+_LIBRARY = re.compile(
+    r"^<frozen |(^|/)(site-packages|dist-packages|lib/python\d[.\d]*|esprof/recorder/(injected|shared|hook))/"
+    r"|(^|/)torch/(nn|distributed|autograd|optim|utils|_\w+)/"
+)
+"""Files that are not the job's own."""
+_ITEM_BYTES = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "ComplexHalf": 4,
+    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
+_FATAL = re.compile(r"^Fatal Python error: (.*)$", re.MULTILINE)
+_FATAL_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """A function of a stack, and the line that it is at."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}({self.line}): {self.function}"
+
+
+class Thread(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    training: bool
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+
+
+class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group as one rank knows it. Its name is unique among its members, not beyond them."""
+
+    name: str
+    description: str | None = None
+    ranks: tuple[Rank, ...]
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective that the rank entered, as PyTorch's Flight Recorder has it."""
+
+    process_group: tuple[str, str]
+    """Name and description."""
+    collective_seq_id: int
+    profiling_name: str
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    is_p2p: bool = False
+    state: str
+    """`scheduled`, `started` or `completed`; gloo's stay at `scheduled`."""
+    retired: bool
+    """Whether it is over, or given up: this gloo tells, too."""
+    time_created_ns: Ns
+
+    @property
+    def backend(self) -> str:
+        return self.profiling_name.partition(":")[0]
+
+    @property
+    def collective(self) -> str:
+        return self.profiling_name.partition(":")[2] or self.profiling_name
+
+    @property
+    def is_over(self) -> bool:
+        return self.retired or self.state == "completed"
+
+    @property
+    def elements(self) -> int:
+        return sum(prod(sizes) for sizes in self.input_sizes)
+
+    @property
+    def bytes(self) -> Bytes | None:
+        """Of its inputs; None for a type of unknown size."""
+        items = [_ITEM_BYTES.get(dtype) for dtype in self.input_dtypes]
+        if None in items or len(items) != len(self.input_sizes):
+            return None
+        return sum(prod(sizes) * item for sizes, item in zip(self.input_sizes, items, strict=True) if item)
+
+
+class CallLog(msgspec.Struct, frozen=True):
+    """One of PyTorch's Flight Recorders: the latest calls, oldest first."""
+
+    entries: tuple[Call, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """One look at a rank."""
+
+    reason: Reason
+    rank: Rank
+    at_ns: Ns
+    step: int
+    since_ns: Ns
+    """When the step began."""
+    usual_ns: Ns | None = None
+    """Median of the steps before it."""
+    p99_ns: Ns | None = None
+    error: str | None = None
+    """The exception that ends the process."""
+    threads: tuple[Thread, ...] = ()
+    steps: tuple[tuple[int, Ns, Ns, str], ...] = ()
+    """The latest steps: number, start, duration, phase."""
+    groups: tuple[GroupMembers, ...] = ()
+    calls: tuple[CallLog, ...] = ()
+
+    @property
+    def age_ns(self) -> Ns:
+        """How long the step had lasted."""
+        return self.at_ns - self.since_ns
+
+    @cached_property
+    def place(self) -> Frame | None:
+        """Where the training thread is in the job's own code; None where it has no stack."""
+        frames = next((thread.frames for thread in self.threads if thread.training), ())
+        return own_frame(frames)
+
+
+class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """All that the flight recorder left of one rank."""
+
+    snapshots: tuple[Snapshot, ...] = ()
+    """Oldest first."""
+    fatal: str | None = None
+    """All stacks at the signal that ended the process, as Python's faulthandler writes them."""
+    ended: bool = True
+    """Whether the process said that it ends. A run that does not tell is not taken for one of dead ranks."""
+    alive: bool = False
+    """Whether the process was still there when this was read."""
+
+    @property
+    def died(self) -> bool:
+        """Whether the process is gone without having said so."""
+        return not (self.ended or self.alive)
+
+    @property
+    def signal(self) -> str | None:
+        """What ended the process, as far as it could say: `Segmentation fault`, `SIGTERM`, …"""
+        if not self.died or not self.fatal:
+            return None
+        fault = _FATAL.search(self.fatal)
+        return fault.group(1) if fault else "SIGTERM"
+
+    @property
+    def place(self) -> Frame | None:
+        """Where the process ended, in the job's own code, if a signal ended it that it could answer."""
+        return own_frame(main_stack(self.fatal)) if self.died and self.fatal else None
+
+
+def own_frame(frames: Iterable[Frame]) -> Frame | None:
+    """The innermost frame of the job's own code, or else the innermost of all."""
+    listed = list(frames)
+    return next((frame for frame in listed if not _LIBRARY.search(frame.file)), listed[0] if listed else None)
+
+
+def main_stack(fatal: str) -> tuple[Frame, ...]:
+    """The frames of the main thread, innermost first, in what faulthandler wrote: it lists the oldest thread last."""
+    stack: list[Frame] = []
+    for line in fatal.splitlines():
+        if _THREAD.match(line):
+            stack = []
+        elif match := _FATAL_FRAME.match(line):
+            stack.append(Frame(match.group(1), int(match.group(2)), match.group(3)))
+    return tuple(stack)
+
+
+def read_flight(raw: Path, rank: Rank, *, ended: bool) -> FlightLog:
+    """What `rank` has left in `raw` up to now. A snapshot that cannot be read is left out."""
+    snapshots = [snapshot for file in raw.glob(f"flight-{rank:05d}.*.json") if (snapshot := read_snapshot(file))]
+    return FlightLog(
+        snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.at_ns)),
+        fatal=_text(raw / f"fatal-{rank:05d}.txt") or None,
+        ended=ended,
+        alive=is_alive(raw / f"rank-{rank:05d}.jsonl"),
+    )
+
+
+def read_snapshot(file: Path) -> Snapshot | None:
+    """One snapshot; None where the file is broken, or was replaced by a newer one."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Snapshot)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return None
+
+
+def is_alive(notes: Path) -> bool:
+    """Whether the process that writes `notes` is there. True also where that cannot be told."""
+    return is_locked(notes) is not False
+
+
+def is_locked(notes: Path) -> bool | None:
+    """Whether a process holds the lock of `notes`, as their writer does for life; None where that cannot be told, as on a
+    file system without locks."""
+    try:
+        with notes.open("rb") as file:
+            # An empty file may not be locked yet, and to try would keep its owner from doing so.
+            if not os.fstat(file.fileno()).st_size:
+                return None
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return False
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

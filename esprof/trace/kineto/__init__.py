@@ -1,0 +1,1 @@
+"""Reads the traces that PyTorch's profiler (Kineto) writes."""

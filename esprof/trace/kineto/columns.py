@@ -1,0 +1,274 @@
+"""From the rows of a trace to the columns of the event table: kinds, thread roles, steps and collectives."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from esprof.trace.collective_names import names_a_collective
+from esprof.trace.kineto.collectives import Launches, moved_by
+from esprof.trace.kineto.rows import Rows, Texts
+from esprof.trace.kineto.scan import MISSING
+from esprof.trace.run import Group, Warning
+from esprof.trace.schema import EST_TURN, EVENTS, KINDS, Table, table
+
+_KIND_OF_CATEGORY = {
+    "cpu_op": "op",
+    "operator": "op",
+    "user_annotation": "annotation",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+    "runtime": "runtime",
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+    "cuda_sync": "sync",
+    "python_function": "python",
+}
+_STEP = re.compile(r"(?:ProfilerStep|esprof\.step)#\s*(\d{1,9})$")
+_RECORDERS_STEP = "esprof.step#"
+_EST = re.compile(rf"{EST_TURN}(\d{{1,9}})$")
+_BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
+_NCCL_KERNEL = re.compile(r"nccl(Dev)?Kernel|^nccl|^rccl", re.IGNORECASE)
+
+_NONE = -1
+_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_ROLES = ("main", "autograd", "comm", "other")
+_MAIN, _AUTOGRAD, _COMM, _OTHER = range(len(_ROLES))
+
+
+def event_table(
+    rows: Rows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group]
+) -> tuple[Table, tuple[Warning, ...]]:
+    """Build the event table of one rank, sorted by start.
+
+    `times` is (start ns, duration ns) per row; `groups` maps this process's group names to groups.
+    """
+    kinds, on_gpu = _kinds(rows)
+    keep = np.flatnonzero(kinds != _NONE)
+    starts, durations = times
+    # Ties: the longer first, so that a parent always stands before its children.
+    order = keep[np.lexsort((-durations[keep], starts[keep]))]
+    return _sorted_table(rows.pick(order), kinds[order], on_gpu[order], starts[order], durations[order], groups)
+
+
+def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row the place of its kind in KINDS, or NONE; and whether it ran on a stream.
+
+    Its arguments do not tell the latter: ROCm's launch calls name a stream too, by address.
+    """
+    kinds = rows.texts("cat").map(_kind_of_category, np.int64, _NONE)
+    on_gpu = _are(kinds, "kernel", "memcpy", "memset", "sync")
+    for of, kind_of_name in ((("op", "annotation"), _kind_of_host_name), (("kernel",), _kind_of_kernel_name)):
+        at = np.flatnonzero(_are(kinds, *of))
+        by_name = rows.pick(at).texts("name").map(kind_of_name, np.int64, _NONE)
+        kinds[at] = np.where(by_name == _NONE, kinds[at], by_name)
+    _prefer_the_recorders_steps(rows, kinds)
+    return kinds, on_gpu
+
+
+def _prefer_the_recorders_steps(rows: Rows, kinds: np.ndarray) -> None:
+    """Where the recorder has marked the steps, those of a profiler that the job itself runs are annotations like others."""
+    at = np.flatnonzero(_are(kinds, "step"))
+    ours = rows.pick(at).texts("name").map(lambda name: name.startswith(_RECORDERS_STEP), bool, False)
+    if ours.any():
+        kinds[at[~ours]] = _CODE["annotation"]
+
+
+def _kind_of_category(category: str) -> int:
+    kind = _KIND_OF_CATEGORY.get(category.lower())
+    return _CODE[kind] if kind else _NONE
+
+
+def _kind_of_host_name(name: str) -> int:
+    if name.startswith(("ProfilerStep", _RECORDERS_STEP)):
+        return _CODE["step"]
+    if name.startswith("enumerate(DataLoader)#"):
+        return _CODE["loader"]
+    return _CODE["collective"] if name.startswith("gloo:") else _NONE
+
+
+def _kind_of_kernel_name(name: str) -> int:
+    return _CODE["collective"] if _NCCL_KERNEL.search(name) else _NONE
+
+
+def _are(kinds: np.ndarray, *wanted: str) -> np.ndarray:
+    is_wanted: np.ndarray = np.array([*(kind in wanted for kind in KINDS), False])[kinds]
+    return is_wanted
+
+
+def _sorted_table(
+    rows: Rows,
+    kinds: np.ndarray,
+    on_gpu: np.ndarray,
+    starts: np.ndarray,
+    durations: np.ndarray,
+    groups: dict[str, Group],
+) -> tuple[Table, tuple[Warning, ...]]:
+    """The event table of rows that are sorted and have a kind each."""
+    names = rows.texts("name").filled("")
+    tid, stream, device = (
+        np.where(mask, rows.numbers(key), MISSING)
+        for key, mask in (("tid", ~on_gpu), ("stream", on_gpu), ("device", on_gpu))
+    )
+    launches = Launches(starts, starts + durations, tid, _launched_by(kinds, rows.numbers("correlation")))
+    steps, warnings = _steps(names, kinds, stream, launches)
+    roles = _thread_roles(names, kinds, tid)
+    external = rows.numbers("External id")
+    columns = {
+        "name": _text_column(names),
+        "kind": _text_column(Texts(kinds, list(KINDS))),
+        "start_ns": starts,
+        "dur_ns": durations,
+        "pid": _int_column(rows.numbers("pid")),
+        "tid": _int_column(tid),
+        "thread_role": _text_column(roles),
+        "device": _int_column(device, np.int32),
+        "stream": _int_column(stream),
+        "correlation": _int_column(rows.numbers("correlation")),
+        "external_id": _int_column(np.where(external == MISSING, rows.numbers("external id"), external)),
+        "step": _int_column(steps, np.int32),
+        "autograd_seq": _int_column(rows.numbers("Sequence number")),
+        "fwd_tid": _int_column(rows.numbers("Fwd thread id")),
+        "sync_stream": _int_column(rows.numbers("wait_on_stream")),
+        "sync_correlation": _int_column(rows.numbers("wait_on_cuda_event_record_corr_id")),
+        "shapes": _text_column(rows.texts("Input Dims").each(lambda dims: dims.decode(errors="replace"))),
+        "est": _int_column(_ests(names, kinds, roles, stream, launches), np.int32),
+    }
+    return table(columns | _moved(rows, names, kinds, launches, groups), EVENTS), warnings
+
+
+def _launched_by(kinds: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+    """Of each row that was launched the row of the runtime call that did it, else -1: of several, the last."""
+    launch = np.full(len(kinds), -1)
+    runtime = np.flatnonzero(_are(kinds, "runtime") & (correlation != MISSING))
+    work = np.flatnonzero(_are(kinds, "kernel", "memcpy", "memset", "sync", "collective") & (correlation != MISSING))
+    if len(runtime):
+        runtime = runtime[np.argsort(correlation[runtime], kind="stable")]
+        last = np.searchsorted(correlation[runtime], correlation[work], side="right") - 1
+        launch[work] = np.where(correlation[runtime[last]] == correlation[work], runtime[last], -1)
+    return launch
+
+
+def _thread_roles(names: Texts, kinds: np.ndarray, tid: np.ndarray) -> Texts:
+    """`main`, `autograd`, `comm` (gloo's threads) or `other`; none for what runs on a GPU."""
+    threads = _int_column(tid).dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+
+    def threads_of(mask: np.ndarray) -> np.ndarray:
+        found: np.ndarray = threads[mask & (threads >= 0)]
+        return found
+
+    working = threads_of(_are(kinds, "op"))
+    roles = np.full(threads.max(initial=-1) + 2, _OTHER)
+    roles[threads_of(_are(kinds, "collective"))] = _COMM
+    roles[working] = _OTHER
+    roles[threads_of(names.map(_is_backward, bool))] = _AUTOGRAD
+    for candidates in (threads_of(_are(kinds, "step", "loader")), working[roles[working] != _AUTOGRAD], working):
+        if len(candidates):
+            roles[_busiest(candidates)] = _MAIN
+            break
+    roles[-1] = -1  # What is on no thread has no role.
+    return Texts(roles[threads], list(_ROLES))
+
+
+def _is_backward(name: str) -> bool:
+    return _BACKWARD.search(name) is not None
+
+
+def _busiest(threads: np.ndarray) -> int:
+    """The number that occurs most often; of several, the one that comes first."""
+    return int(threads[np.bincount(threads)[threads].argmax()])
+
+
+def _steps(
+    names: Texts, kinds: np.ndarray, stream: np.ndarray, launches: Launches
+) -> tuple[np.ndarray, tuple[Warning, ...]]:
+    """Number each row by the step it was issued in: a GPU row belongs to the step of its launch."""
+    rows = np.flatnonzero(_are(kinds, "step"))
+    if not len(rows):
+        warning = Warning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step")
+        return np.zeros(len(kinds), np.int64), (warning,)
+    starts, issued = launches.start_ns, _issued(stream, launches)
+    numbers = Texts(names.codes[rows], names.values).map(_step_number, np.int64, MISSING)
+    slot = np.searchsorted(starts[rows], issued, side="right") - 1
+    inside = (slot >= 0) & (issued < launches.end_ns[rows[-1]])
+    return np.where(inside, numbers[slot], MISSING), ()
+
+
+def _issued(stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """When each row was issued, ns: on a stream, when it was launched.
+
+    A kernel whose launch is not in the window was launched before it: 0, it belongs to no step or turn here.
+    """
+    launched = np.where(launches.row >= 0, launches.start_ns[launches.row], 0)
+    return np.where(stream >= 0, launched, launches.start_ns)
+
+
+def _ests(names: Texts, kinds: np.ndarray, roles: Texts, stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """The logical worker (EST) in whose turn each row was issued by the threads that train; MISSING for other rows."""
+    number = names.map(_est_number, np.int64, MISSING)
+    turns = np.flatnonzero(_are(kinds, "annotation") & (number != MISSING))
+    if not len(turns):
+        return np.full(len(kinds), MISSING)
+    issued = _issued(stream, launches)
+    turn = turns[np.maximum(np.searchsorted(launches.start_ns[turns], issued, side="right") - 1, 0)]
+    inside = (launches.start_ns[turn] <= issued) & (issued < launches.end_ns[turn])
+    trains = (stream >= 0) | roles.map(lambda role: role in ("main", "autograd"), bool)
+    return np.where(inside & trains, number[turn], MISSING)
+
+
+def _est_number(name: str) -> int:
+    match = _EST.match(name)
+    return int(match.group(1)) if match else MISSING
+
+
+def _step_number(name: str) -> int:
+    match = _STEP.match(name)
+    return int(match.group(1)) if match else MISSING
+
+
+def _moved(
+    rows: Rows, names: Texts, kinds: np.ndarray, launches: Launches, groups: dict[str, Group]
+) -> dict[str, pa.Array]:
+    """The columns that tell of collectives; `in_bytes` tells of copies too."""
+    at = np.flatnonzero(_are(kinds, "collective"))
+    calls = names.map(lambda name: name == "record_param_comms", bool) & ~_are(kinds, "runtime")
+    calls |= names.map(names_a_collective, bool) & _are(kinds, "annotation")
+    moved = moved_by(rows, at, np.flatnonzero(calls), launches, groups)
+
+    def spread(values: np.ndarray, elsewhere: np.ndarray | int = MISSING) -> np.ndarray:
+        column = np.full(len(kinds), elsewhere)
+        column[at] = values
+        return column
+
+    def spread_texts(values: list[str | None]) -> pa.Array:
+        encoded = pa.array(values, pa.string()).dictionary_encode()
+        place = spread(np.arange(len(at)))
+        return encoded.take(pa.array(place, mask=place == MISSING))
+
+    return {
+        "group": spread_texts(moved.group),
+        "coll_seq": _int_column(spread(moved.coll_seq)),
+        "collective": spread_texts(moved.collective),
+        "is_p2p": pa.array(spread(moved.is_p2p, False), mask=~_are(kinds, "collective")),
+        "peer": _int_column(spread(moved.peer), np.int32),
+        "in_bytes": _int_column(spread(moved.in_bytes, rows.numbers("bytes"))),
+        "out_bytes": _int_column(spread(moved.out_bytes)),
+        "dtype": spread_texts(moved.dtype),
+    }
+
+
+def _int_column(numbers: np.ndarray, dtype: Any = np.int64) -> pa.Array:
+    """An integer column; what is missing or does not fit `dtype` is null."""
+    kept = numbers.astype(dtype)
+    return pa.array(kept, mask=(numbers == MISSING) | (kept != numbers))
+
+
+def _text_column(texts: Texts) -> pa.DictionaryArray:
+    """A text column; its dictionary holds what is used, in order of appearance."""
+    used = pa.array(texts.codes, mask=texts.codes < 0).dictionary_encode()
+    values = [texts.values[code] for code in used.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(used.indices, pa.array(values, pa.string()))

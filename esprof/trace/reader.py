@@ -1,0 +1,22 @@
+"""What a reader of traces is: a file in `readers/` for each format."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from esprof.trace.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """One format: how to recognise it, and how to read it."""
+
+    name: str
+    recognises: Callable[[Path], bool]
+    """Whether a path is of this format, by its name or by what lies there; no file is read for it. May raise OSError."""
+    read: Callable[[Sequence[Path], Path, Executor | None], Run]
+    """Makes one Run of the given files; the path is what the person named, the executor reads several at once. Raises
+    InputError where nothing is readable, or where they are not of one run."""
+    is_folder: bool = False
+    """Whether one folder is one run, and is named alone."""

@@ -1,0 +1,122 @@
+"""The parts of all ranks as one graph: joins between them, one numbering, one set of names."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from esprof.replay.building.keys import counterparts
+from esprof.replay.building.lookup import numbered
+from esprof.replay.building.names import spelled
+from esprof.replay.building.part import Part
+from esprof.replay.building.records import edges_of, joined, nodes_of
+from esprof.replay.building.rendezvous import Rendezvous
+from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
+from esprof.replay.engine import topology
+from esprof.replay.engine.longest_path import residuals
+from esprof.trace.clocks.by_collectives import Clocks
+
+
+def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ...], counts: Counter[str]) -> Dfg:
+    """Tie the parts together at their rendezvous, on the clock of the job. Adds to `counts` what coverage reports."""
+    nodes, edges, lanes, names = _pooled(parts, rendezvous.clocks)
+    joins, ties = _joins(nodes, rendezvous.arrival_ns, names)
+    marks = StepMarks(
+        steps=steps,
+        ranks=tuple(part.rank for part in parts),
+        first=np.stack([base + part.first for base, part in zip(_bases(parts), parts, strict=True)], axis=1),
+        last=np.stack([base + part.last for base, part in zip(_bases(parts), parts, strict=True)], axis=1),
+    )
+    for part in parts:
+        counts.update(part.counts)
+    return graph_of(joined([nodes, joins]), joined([edges, ties]), lanes, tuple(names), marks, counts)
+
+
+def _bases(parts: Sequence[Part]) -> list[int]:
+    """Number of the first node of each part."""
+    return [0, *accumulate(len(part.nodes) for part in parts)][:-1]
+
+
+def _pooled(parts: Sequence[Part], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
+    """(nodes, edges, lanes, names with their numbers) of all parts, with the names of nodes by number."""
+    nodes, edges = (joined(column) for column in zip(*((part.nodes, part.edges) for part in parts), strict=True))
+    lanes: list[Lane] = []
+    names: dict[str, int] = {}
+    begin = edge = 0
+    for part in parts:
+        mine = nodes[begin : begin + len(part.nodes)]
+        start, end = mine["start_ns"], mine["start_ns"] + mine["dur_ns"]
+        mine["dur_ns"] = clocks.apply(part.rank, end) - clocks.apply(part.rank, start)
+        mine["start_ns"] = clocks.apply(part.rank, start)
+        mine["lane"] += len(lanes)
+        codes, texts = spelled(mine["name"], part.texts)
+        mine["name"] = np.array([names.setdefault(text, len(names)) for text in texts])[codes]
+        edges[edge : edge + len(part.edges)]["source"] += begin
+        edges[edge : edge + len(part.edges)]["target"] += begin
+        lanes += part.lanes
+        begin, edge = begin + len(part.nodes), edge + len(part.edges)
+    return nodes, edges, lanes, names
+
+
+def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """A node for each collective at which its members meet, and the edges from arrivals to it and from it to transfers."""
+    members = np.flatnonzero(nodes["collective"] >= 0)
+    collective, is_arrival = nodes["collective"][members], nodes["cls"][members] == Cls.WAIT
+    joins = nodes_of(len(arrival_ns), start_ns=arrival_ns, lane=JOIN_LANE, cls=Cls.WAIT)
+    joins["collective"] = np.arange(len(joins))
+    transfers = members[~is_arrival][::-1]  # the first member's stands last, and stays
+    joins["step"][nodes["collective"][transfers]] = nodes["step"][transfers]
+    name = np.zeros(len(joins), np.int64)
+    name[nodes["collective"][transfers]] = nodes["name"][transfers]
+    spelling = list(names)
+    kinds, distinct = numbered(name)
+    joins["name"] = np.array(
+        [names.setdefault(f"{spelling[code]} (join)", len(names)) for code in distinct.tolist()], np.int64
+    )[kinds]
+    join, meets = len(nodes) + collective, nodes["meets"][members]
+    source, target = np.where(is_arrival, members, join), np.where(is_arrival, join, members)
+    return joins, edges_of(source[meets], target[meets], Edge.RENDEZVOUS)
+
+
+def graph_of(
+    nodes: np.ndarray,
+    edges: np.ndarray,
+    lanes: Sequence[Lane],
+    names: Sequence[str],
+    marks: StepMarks,
+    counts: Counter[str],
+) -> Dfg:
+    """A graph of `nodes`, which stand lane by lane, and `edges` between them by their numbers there.
+
+    The names of the nodes are indexes into `names`; `marks` hold numbers of nodes too. Adds to `counts` what had to be
+    dropped. Raises InputError on a cycle of edges that are beyond doubt.
+    """
+    order, before = topology.sort(nodes["start_ns"], edges, counts)
+    key = counterparts(nodes, lanes)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    t0 = int(nodes["start_ns"].min())
+    dur, recorded = nodes["dur_ns"][order], nodes["start_ns"][order] - t0
+    return Dfg(
+        t0_ns=t0,
+        dur_ns=dur,
+        recorded_ns=recorded,
+        residual_ns=residuals(dur, recorded, before.ptr, before.idx, before.lag),
+        contended=nodes["contended"][order],
+        lane=nodes["lane"][order],
+        step=nodes["step"][order],
+        cls=nodes["cls"][order],
+        name=nodes["name"][order].astype(np.int32),
+        event=nodes["event"][order],
+        collective=nodes["collective"][order],
+        bytes=nodes["bytes"][order],
+        key=key[order],
+        pred_ptr=before.ptr,
+        pred_idx=before.idx,
+        pred_lag=before.lag,
+        pred_kind=before.kind,
+        names=tuple(names),
+        lanes=tuple(lanes),
+        marks=StepMarks(marks.steps, marks.ranks, number[marks.first], number[marks.last]),
+    )

@@ -1,0 +1,66 @@
+"""From a Run to its Dfg: read the ranks, match collectives, align clocks, build each rank's part, tie the ranks together."""
+
+from collections import Counter
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from esprof.replay.building.assemble import assemble
+from esprof.replay.building.collectives import calls_of, match
+from esprof.replay.building.part import rank_part
+from esprof.replay.building.rank_events import read_rank
+from esprof.replay.building.rendezvous import meet
+from esprof.replay.dfg import Dfg
+from esprof.replay.rules import ALL_RULES, Rules
+from esprof.replay.steps import Steps, steps_of
+from esprof.trace.clocks.by_collectives import Clocks, Transfers
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+
+@dataclass(frozen=True)
+class Built:
+    """A Dfg with what was counted while it was built."""
+
+    dfg: Dfg
+    counts: Counter[str]
+    unmatched: dict[Rank, int]
+    """Calls of each rank that have peers, and could not be matched with them."""
+    clocks: Clocks
+    transfers: Transfers
+
+
+def build(run: Run, steps: Steps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES) -> Dfg:
+    """The global dataflow graph of `run` over its recorded steps (`steps_of(run)`, where `steps` does not tell).
+
+    With an executor, of threads or processes, ranks are built side by side.
+    """
+    return build_counted(run, steps, executor, rules).dfg
+
+
+def build_counted(
+    run: Run, steps: Steps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
+) -> Built:
+    """`build`, with what was counted on the way, and what the clocks told."""
+    steps = steps or steps_of(run)
+    events = [read_rank(run, rank, steps.borders[rank], steps.all) for rank in run.ranks]
+    calls = calls_of(run, events)
+    number = match(calls)
+    if not rules.rendezvous:
+        number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
+    rendezvous = meet(run, calls, number)
+    counts = Counter(
+        collectives=int((~calls.is_p2p).sum()),
+        p2p=int(calls.is_p2p.sum()),
+        # A rank alone has nobody to be matched with.
+        collectives_matched=int((~calls.is_p2p & ((number >= 0) | (calls.members == 1))).sum()),
+        p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
+        negative_transfers=rendezvous.early,
+    )
+    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, rendezvous.met))
+    dfg = assemble(parts, rendezvous, steps.all, counts)
+    alone = calls.rank[(number < 0) & (calls.members != 1)]
+    unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))
+    return Built(dfg, counts, unmatched, rendezvous.clocks, rendezvous.transfers)

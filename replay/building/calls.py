@@ -1,0 +1,58 @@
+"""What each row of a CPU thread is: an operation or a call, of which class, and how much of its time is its own work."""
+
+import numpy as np
+
+from esprof.replay import rules
+from esprof.replay.building.chain import ALL, Rows
+from esprof.replay.building.gloo import GlooWork
+from esprof.replay.building.gpu import GpuWork
+from esprof.replay.building.loader import LoaderWork
+from esprof.replay.building.names import Form, packed
+from esprof.replay.building.runtime_waits import Causes, RuntimeCalls
+from esprof.replay.dfg import Cls
+
+
+def operations(gpu: GpuWork) -> Rows:
+    """All rows as operations: compute where the CPU is the job's device."""
+    events = gpu.events
+    count = len(events.start)
+    return Rows(
+        start=events.start,
+        end=events.end,
+        text=events.name,
+        name=packed(Form.PLAIN, events.name),
+        cls=np.full(count, Cls.CPU if len(gpu) else Cls.COMPUTE, np.int8),
+        is_call=np.zeros(count, bool),
+        own=np.full(count, ALL),
+        hides_wait=np.zeros(count, bool),
+    )
+
+
+def mark_issues(rows: Rows, gloo: GlooWork) -> None:
+    """Calls that issue a collective; one that waited for it keeps `BLOCKING_OWN`."""
+    rows.is_call[gloo.call] = True
+    rows.own[gloo.call[gloo.blocks]] = rules.BLOCKING_OWN
+
+
+def mark_loads(rows: Rows, loader: LoaderWork) -> None:
+    """The loader's `next`: the work of this thread, or a wait for a worker's batch, of which receiving it is work."""
+    rows.is_call[loader.row] = True
+    rows.cls[loader.row] = Cls.DATA
+    rows.own[loader.row[loader.by_worker]] = loader.own_ns[loader.by_worker]
+
+
+def mark_runtime_calls(rows: Rows, gpu: GpuWork, calls: RuntimeCalls, causes: Causes, hidden: Causes) -> np.ndarray:
+    """Runtime calls. One that waited keeps `BLOCKING_OWN`; if nothing tells for what, its other time stays where it was
+    recorded, as residual. Returns the rows of those that launched work and did not wait."""
+    rows.is_call[calls.row] = True
+    rows.hides_wait[hidden.row] = True
+    waits = calls.waits(causes)
+    rows.own[calls.row[waits]] = rules.BLOCKING_OWN
+    launches = ~waits & ~calls.of["allocates"] & (calls.launched >= 0)
+    rows.cls[calls.row] = np.select(
+        [waits, calls.of["allocates"], launches], [Cls.CPU, Cls.ALLOCATOR, Cls.LAUNCH], Cls.CPU
+    )
+    launch: np.ndarray = calls.row[launches]
+    launched = gpu.row[calls.launched[launches]]
+    rows.name[launch] = packed(Form.LAUNCH, rows.text[launch], rows.text[launched])
+    return launch

@@ -1,0 +1,172 @@
+"""Which collective calls of different ranks are one."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from esprof.replay.building.lookup import numbered, occurrences, pairs
+from esprof.replay.building.rank_events import Collectives, RankEvents, members_of
+from esprof.trace.collective_names import collective_word
+from esprof.trace.groups import group_name
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+_FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
+
+
+@dataclass(frozen=True)
+class CollectiveCalls:
+    """Collective calls of all ranks, rank by rank and by start, an entry for each."""
+
+    rank: np.ndarray
+    """Position of the rank in the run."""
+    identity: np.ndarray
+    """The same for calls that are one or follow one another: of one group and kind, or of one sender and receiver."""
+    members: np.ndarray
+    """How many ranks take part, those that the run lacks among them; 0 where that cannot be told."""
+    is_p2p: np.ndarray
+    """bool: point to point, of one transfer or several at once."""
+    sends: np.ndarray
+    """bool: others need its data."""
+    receives: np.ndarray
+    """bool: it needs the data of others."""
+    bytes: np.ndarray
+    """The same for calls that are one; -1 where that is unknown or, as of an all-to-all, need not be so."""
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+
+def calls_of(run: Run, events: Sequence[RankEvents]) -> CollectiveCalls:
+    """The collective calls of all ranks.
+
+    Identity is (group, sequence number) where the trace has it. Else it is (group, kind of collective, step that launched
+    it). The kind is the kernel's own word, not the call's: a launch before the window is not there to tell what it was for.
+    Of a point-to-point transfer it is (sender, receiver, step): its sequence numbers are counted by each rank for itself.
+    """
+    known: dict[str, int] = {}
+    parts = [_identified(run, rank, mine, known) for rank, mine in enumerate(events)]
+    rank_at, between, kind, turn, *others = (np.concatenate(column) for column in zip(*parts, strict=True))
+    what, _ = numbered(pairs(numbered(between)[0], kind))
+    return CollectiveCalls(rank_at, numbered(pairs(what, numbered(turn)[0]))[0], *others)
+
+
+def _identified(run: Run, at: int, events: RankEvents, known: dict[str, int]) -> tuple[np.ndarray, ...]:
+    """Of each call of a rank: its place in the run, between whom it is, its kind, its turn, and the other columns of
+    CollectiveCalls. `known` numbers names alike on all ranks."""
+    rows = events.collectives
+    group, members = _groups(run, events.rank, rows, known)
+    is_send, is_receive = _is_word(rows, "send"), _is_word(rows, "recv")
+    has_peer, is_p2p = (is_send | is_receive) & (rows.peer >= 0), is_send | is_receive | events.several_at_once
+    sender, receiver = np.where(is_send, events.rank, rows.peer), np.where(is_send, rows.peer, events.rank)
+    by_number = (rows.sequence >= 0) & ~is_p2p
+    return (
+        np.full(len(rows.row), at),
+        np.where(has_peer, -1 - pairs(sender, receiver), group),
+        np.select([has_peer, by_number], [group, 0], 1 + _kinds(events, known)),
+        np.where(by_number, rows.sequence, events.issued_in(rows.row)),
+        np.select([has_peer, is_p2p], [2, 0], members),
+        is_p2p,
+        *_roles(rows, events.rank),
+        np.where(_is_word(rows, "all_to_all"), -1, rows.bytes),
+        events.start[rows.row],
+        events.end[rows.row],
+    )
+
+
+def _groups(run: Run, rank: Rank, rows: Collectives, known: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """(number of the group, how many members it has) of each call. Where the trace names none, it is that of all ranks."""
+    numbers, sizes = [], []
+    for name in rows.groups:
+        members = members_of(run, name)
+        numbers.append(known.setdefault(name or group_name(range(run.world_size)), len(known)))
+        sizes.append(len(members) if rank in members else 0)
+    return np.array(numbers)[rows.group], np.array(sizes)[rows.group]
+
+
+def _kinds(events: RankEvents, known: dict[str, int]) -> np.ndarray:
+    """Number of the kind of collective that each call is by its name."""
+    codes = events.name[events.collectives.row]
+    kinds = np.zeros(len(events.texts), np.int64)
+    for code in np.unique(codes).tolist():
+        name = events.texts[code]
+        kinds[code] = known.setdefault(collective_word(name) or name, len(known))
+    found: np.ndarray = kinds[codes]
+    return found
+
+
+def _roles(rows: Collectives, rank: Rank) -> tuple[np.ndarray, np.ndarray]:
+    """(whether others need its data, whether it needs the data of others) for each call. Both, where no root is known."""
+    is_root, other = rows.peer == rank, (rows.peer >= 0) & (rows.peer != rank)
+    from_root, to_root = _is_word(rows, *_FROM_ROOT), _is_word(rows, *_TO_ROOT)
+    only_sends = _is_word(rows, "send") | (from_root & is_root) | (to_root & other)
+    only_receives = _is_word(rows, "recv") | (from_root & other) | (to_root & is_root)
+    return ~only_receives, ~only_sends
+
+
+def _is_word(rows: Collectives, *words: str) -> np.ndarray:
+    mask: np.ndarray = np.array([word in words for word in rows.words])[rows.word]
+    return mask
+
+
+def match(calls: CollectiveCalls) -> np.ndarray:
+    """Number of the collective that each call is part of; -1 where it was not matched.
+
+    Calls of one identity are matched by their occurrence, counted from the end: windows open at different places on
+    different ranks, but all ranks leave a step together (docs/replay.md §2). Where the sizes then differ, they are aligned
+    by their sizes. Calls that still differ in size are not matched, nor those with a member that the run lacks: it may be
+    the one that came last.
+    """
+    mine = np.flatnonzero(calls.members > 1)[::-1]
+    on_rank, distinct = numbered(pairs(calls.identity, calls.rank)[mine])
+    turn, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
+    for together in _out_of_step(calls, mine, turn):
+        turn[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
+    rendezvous, found = numbered(pairs(calls.identity[mine], turn))
+    members = np.zeros(len(found), np.int64)
+    members[rendezvous] = calls.members[mine]
+    whole = np.bincount(rendezvous, minlength=len(found)) == members
+    matched = whole & _of_one_size(rendezvous, calls.bytes[mine], len(found))
+    number = np.full(len(calls.rank), -1)
+    number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[rendezvous]
+    return number
+
+
+def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
+    """Whether all calls of each of `count` rendezvous whose size is known move as many bytes."""
+    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    np.minimum.at(least, rendezvous[size >= 0], size[size >= 0])
+    np.maximum.at(most, rendezvous, size)
+    agree: np.ndarray = (least == most) | (most < 0)
+    return agree
+
+
+def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, turn: np.ndarray) -> Iterator[np.ndarray]:
+    """Places in `mine` of the calls of each identity under which calls of one turn differ in size."""
+    identity = calls.identity[mine]
+    rendezvous, found = numbered(pairs(identity, turn))
+    differ = ~_of_one_size(rendezvous, calls.bytes[mine], len(found))
+    for one in np.unique(identity[differ[rendezvous]]).tolist():
+        yield np.flatnonzero(identity == one)
+
+
+def _aligned(rank: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The turn of each call, by the longest stretches of sizes that each rank shares with the one that has fewest calls.
+
+    A call that finds no place there gets a turn of its own. Where all ranks have the same sizes, none is missing: threads
+    that share the calls out only started them in another order, and those of one size keep theirs.
+    """
+    rows = {one: np.flatnonzero(rank == one) for one in np.unique(rank).tolist()}
+    by_size = [own[np.argsort(size[own], kind="stable")] for own in rows.values()]
+    if all(np.array_equal(size[own], size[by_size[0]]) for own in by_size):
+        turn = np.empty(len(rank), np.int64)
+        turn[np.stack(by_size)] = np.arange(len(by_size[0]))
+        return turn
+    turn = len(rank) + np.arange(len(rank))
+    reference = min(rows.values(), key=len)
+    for own in rows.values():
+        matcher = SequenceMatcher(None, size[reference].tolist(), size[own].tolist(), autojunk=False)
+        for there, here, length in matcher.get_matching_blocks():
+            turn[own[here : here + length]] = np.arange(there, there + length)
+    return turn

@@ -1,0 +1,185 @@
+"""Collectives on CPU threads (gloo): what issued them, where they run, and until when calls wait for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay import rules
+from esprof.replay.building.chain import Works
+from esprof.replay.building.cpu import Chains
+from esprof.replay.building.lookup import numbered
+from esprof.replay.building.rank_events import RankEvents
+from esprof.replay.building.records import Place, edges_of
+from esprof.replay.building.rendezvous import Met
+from esprof.replay.building.transfers import Placed, placed_at
+from esprof.replay.dfg import Edge, Lane
+from esprof.trace.collective_names import collective_word
+from esprof.types import Rank
+
+
+@dataclass(frozen=True)
+class GlooWork:
+    """The CPU collectives of one rank. Arrays hold an entry for each one whose issuing call was found, by that call."""
+
+    lanes: tuple[Lane, ...]
+    nodes: np.ndarray
+    call: np.ndarray
+    """Row of the `c10d::` call."""
+    thread: np.ndarray
+    """That issued it."""
+    issued: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    first: np.ndarray
+    """Node of its arrival."""
+    last: np.ndarray
+    """Node of its transfer."""
+    noted: np.ndarray
+    """How long after the end of its transfer its own thread noted that, ns."""
+    queue: np.ndarray
+    """Edges: a thread comes to its next collective when it is done with the one before."""
+    blocks: np.ndarray
+    """bool: the call returns right when the transfer is done: it waited for it, or their threads share a core."""
+
+
+def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
+    """The collectives that ran on CPU threads, and the calls that issued them.
+
+    Each thread is a lane, on which it comes to its collectives; their transfers are on one more, the rank's link. Lanes and
+    nodes are numbered from `place` on.
+    """
+    rows = events.collectives.row
+    calls = np.flatnonzero(events.ints("stream", rows) < 0)
+    rows = rows[calls]
+    lane, threads = numbered(events.ints("tid", rows))
+    by_lane = np.argsort(lane, kind="stable")
+    in_threads = placed_at(events, met, rows[by_lane], lane[by_lane], place)
+    link = place.lane + len(threads)
+    placed = _on_one_link(in_threads, met.turn[calls[by_lane]], place, link)
+    done = placed.nodes["start_ns"] + placed.nodes["dur_ns"]
+    noted = events.end[rows[by_lane]] - done[placed.last - place.node]
+    follows = np.flatnonzero(lane[by_lane][1:] == lane[by_lane][:-1])
+    call, transfer = _issuing_calls(events, rows[by_lane])
+    row = rows[by_lane][transfer]
+    returned = np.minimum(events.end[call], events.finish)
+    is_long, after = returned - events.start[call] > rules.LONG_CALL, returned - events.end[row]
+    return GlooWork(
+        lanes=(*(Lane(events.rank, "comm", "comm") for _ in threads), *_link(events.rank, len(rows))),
+        nodes=placed.nodes,
+        call=call,
+        thread=events.thread[call],
+        issued=events.start[call],
+        start=events.start[row],
+        end=events.end[row],
+        first=placed.first[transfer],
+        last=placed.last[transfer],
+        noted=noted[transfer],
+        queue=edges_of(placed.last[follows], placed.first[follows + 1], Edge.LANE, noted[follows]),
+        blocks=is_long & (after >= 0) & (after <= rules.SYNC_LATE),
+    )
+
+
+def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
+    return (Lane(rank, "comm", "link"),) if collectives else ()
+
+
+def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> Placed:
+    """The same work with its transfers on the lane `link`, one after the other by their `turn`, in which they ended.
+
+    Two transfers that share a link take as long together as one after the other. So each counts from the end of the one
+    before, and what they take together stays what it was whichever threads share them out. The turn is the same on all
+    ranks: two that ended nearly at once would else wait for each other. One that seems to end after a later one had
+    ended before it: only its thread was stopped (by others that needed its core) until it could note that.
+    """
+    nodes, matched = placed.nodes.copy(), placed.first != placed.last
+    transfers = placed.last[matched] - place.node
+    transfers = transfers[np.argsort(turn[matched], kind="stable")]
+    start = nodes["start_ns"][transfers]
+    end = start + nodes["dur_ns"][transfers]
+    end = np.maximum(np.minimum.accumulate(end[::-1])[::-1], start)
+    reached = np.maximum.accumulate(np.append(start.min(initial=0), end))[:-1]
+    start = np.clip(reached, start, end)
+    nodes["start_ns"][transfers], nodes["dur_ns"][transfers] = start, end - start
+    nodes["lane"][transfers] = link
+    order = np.append(np.setdiff1d(np.arange(len(nodes)), transfers), transfers)
+    number = np.empty(len(nodes), np.int64)
+    number[order] = place.node + np.arange(len(nodes))
+    return Placed(nodes[order], number[placed.first - place.node], number[placed.last - place.node])
+
+
+def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of `c10d::` calls, ascending, and for each the place of its transfer in `rows`.
+
+    A process group queues its work first in, first out, so per kind of collective the order of issue is the order of
+    start. Paired from the end, because the window may open between a call and its transfer.
+    """
+    calls = np.sort(events.threads.row[events.told(events.threads.row, lambda name: name.startswith("c10d::"))])
+    call_kind, row_kind = _kinds(events, calls, rows)
+    pairs = [np.zeros((2, 0), np.int64)]
+    for kind in np.unique(row_kind).tolist():
+        waiting = calls[call_kind == kind]
+        transfers = np.flatnonzero(row_kind == kind)
+        transfers = transfers[np.lexsort((rows[transfers], events.start[rows[transfers]]))][::-1]
+        before = np.searchsorted(events.start[waiting], events.start[rows[transfers]], side="right") - 1
+        # The last call before the transfer that no later transfer has taken.
+        turn = np.arange(len(transfers))
+        chosen = np.minimum.accumulate(before + turn) - turn
+        pairs.append(np.stack([waiting[chosen[chosen >= 0]], transfers[chosen >= 0]]))
+    call, transfer = np.concatenate(pairs, axis=1)
+    order = np.argsort(call)
+    return call[order], transfer[order]
+
+
+def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
+    """The kind of collective that each row is of by its name, as a number."""
+    words: dict[str | None, int] = {}
+    kind = np.zeros(len(events.texts), np.int64)
+    for code in np.unique(np.concatenate([events.name[some] for some in rows])).tolist():
+        kind[code] = words.setdefault(collective_word(events.texts[code]), len(words))
+    return [kind[events.name[some]] for some in rows]
+
+
+def works_of(gloo: GlooWork, threads: int) -> list[Works]:
+    """What each thread issued, as the layout of its chain needs it."""
+    works = []
+    for thread in range(threads):
+        mine = np.flatnonzero(gloo.thread == thread)
+        mine = mine[np.argsort(gloo.end[mine], kind="stable")]
+        over, settled = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        works.append(Works(mine, gloo.issued[mine], gloo.end[mine], np.full(len(mine), -1), over, settled))
+    return works
+
+
+def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
+    """Edges from each call to the transfer that it issued, with the hand-over latency that this rank shows.
+
+    That is the median time from issue to start, of collectives that found a thread idle: the others waited for one in the
+    queue.
+    """
+    delay = np.maximum(gloo.start - gloo.issued, 0)
+    order = np.argsort(gloo.issued, kind="stable")
+    ended = np.searchsorted(np.sort(gloo.end), gloo.issued[order], side="right")
+    found_idle = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
+    latency = int(np.median(found_idle)) if len(found_idle) else 0
+    return edges_of(chains.ending_by(gloo.thread, gloo.issued), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
+
+
+def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarray:
+    """Edges from collectives to where the threads that issued them wait for them."""
+    work, waiter = (np.concatenate([getattr(one, column) for one in works]) for column in ("number", "waiter"))
+    lag = np.minimum(chains.start_of(waiter) - gloo.end[work], 0) + gloo.noted[work]
+    return edges_of(gloo.last[work], waiter, Edge.INFERRED, lag)
+
+
+def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
+    """Edges from transfers to the calls that issued and waited for them."""
+    node = chains.node_of[gloo.call[gloo.blocks]]
+    lag = chains.start_of(node) - gloo.end[gloo.blocks] + gloo.noted[gloo.blocks]
+    return edges_of(gloo.last[gloo.blocks], node, Edge.INFERRED, lag)
+
+
+def coverage(gloo: GlooWork) -> dict[str, int]:
+    """How many calls waited for what they issued: found by time."""
+    blocked = int(gloo.blocks.sum())
+    return {"waits": blocked, "waits_inferred": blocked}

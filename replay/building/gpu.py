@@ -1,0 +1,197 @@
+"""The GPU part of a rank: its work in stream order, the launches behind it, and the orders in which it is looked up."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.replay import rules
+from esprof.replay.building.cpu import Chains
+from esprof.replay.building.lookup import Sequences, entries, numbered
+from esprof.replay.building.rank_events import RankEvents
+from esprof.replay.building.records import Place, edges_of, joined
+from esprof.replay.building.rendezvous import Met
+from esprof.replay.building.transfers import placed_at
+from esprof.replay.dfg import Edge, Lane
+from esprof.types import Ns
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """All work on the GPU streams of one rank, by start. Arrays hold an entry for each piece; -1 is none."""
+
+    events: RankEvents
+    lanes: tuple[Lane, ...]
+    streams: np.ndarray
+    """Number of the stream of each lane."""
+    nodes: np.ndarray
+    row: np.ndarray
+    lane: np.ndarray
+    before: np.ndarray
+    """The piece before it on its stream."""
+    first: np.ndarray
+    """Its node; of a matched collective its arrival."""
+    last: np.ndarray
+    """Its node; of a matched collective its transfer."""
+    launch: np.ndarray
+    """Row of the runtime call that launched it."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @cached_property
+    def start(self) -> np.ndarray:
+        return entries(self.events.start, self.row, 0)
+
+    @cached_property
+    def end(self) -> np.ndarray:
+        return entries(self.events.end, self.row, 0)
+
+    def end_of(self, work: np.ndarray) -> np.ndarray:
+        """When pieces of work ended; 0 for -1."""
+        return entries(self.end, work, 0)
+
+    @cached_property
+    def launched(self) -> np.ndarray:
+        """When it was launched; its own start where that was not recorded."""
+        return np.where(self.launch >= 0, self.events.start[self.launch], self.start)
+
+    @cached_property
+    def is_collective(self) -> np.ndarray:
+        return np.isin(self.row, self.events.collectives.row)
+
+    @property
+    def _origin(self) -> Ns:
+        """A moment before all work and all calls."""
+        return int(self.start.min(initial=self.events.begin))
+
+    @cached_property
+    def to_stream(self) -> Sequences:
+        """The work of each lane in order of launch, which is not always the order of recorded times."""
+        return Sequences(self.lane, self.launched, self._origin)
+
+    @cached_property
+    def by_thread(self) -> Sequences:
+        """What each thread launched, in order."""
+        thread = np.where(self.launch >= 0, self.events.thread[self.launch], -1)
+        return Sequences(thread, self.launched, self._origin)
+
+    @cached_property
+    def in_order(self) -> np.ndarray:
+        """All work in order of launch."""
+        return np.argsort(self.launched, kind="stable")
+
+    @cached_property
+    def in_graph(self) -> np.ndarray:
+        """bool: launched together with others, by one call (CUDA graphs)."""
+        known = self.launch >= 0
+        mates = np.bincount(self.launch[known], minlength=1)
+        of_launch: np.ndarray = mates[np.where(known, self.launch, 0)]
+        return known & (of_launch > 1)
+
+    @cached_property
+    def is_first(self) -> np.ndarray:
+        """bool: the first that its call launched, or of an unknown one."""
+        of_call = entries(self.launched_by, self.launch, -1)
+        return np.where(self.launch >= 0, of_call == np.arange(len(self)), True)
+
+    @cached_property
+    def launched_by(self) -> np.ndarray:
+        """The first work that each row of the table launched."""
+        found = np.full(len(self.events.start), -1, np.int32)
+        latest_first = self.in_order[::-1][self.launch[self.in_order[::-1]] >= 0]
+        found[self.launch[latest_first]] = latest_first
+        return found
+
+    def last_per_stream(self, moment: np.ndarray) -> np.ndarray:
+        """The last work launched to each stream at or before these moments, shape (moments, lanes)."""
+        lanes = np.broadcast_to(np.arange(len(self.lanes)), (len(moment), len(self.lanes)))
+        return self.to_stream.last(lanes, np.broadcast_to(moment[:, None], lanes.shape))
+
+    def last_on_another(self, lane: np.ndarray, moment: np.ndarray) -> np.ndarray:
+        """What was launched last at or before these moments to any other than this stream."""
+        order, lanes = self.in_order, self.lane[self.in_order]
+        since = np.maximum.accumulate(np.where(np.diff(lanes, prepend=-1) != 0, np.arange(len(lanes)), 0))
+        at = np.searchsorted(self.launched[order], moment, side="right") - 1
+        own = entries(lanes, at, -1) == lane
+        return entries(order, np.where(own, entries(since, at, 0) - 1, at), -1)
+
+    @cached_property
+    def makes_room(self) -> np.ndarray:
+        """For each row of the table, the work whose end lets this launch into the GPU's finite launch queue.
+
+        Launch n returns only after kernel n - Q has started, where Q is the depth of the queue: the most launches seen
+        outstanding, if that is near the known depth of about 1,000; else the queue was never full (docs/replay.md §1.6). A
+        kernel starts when the one before it on its stream ends. What one call launches takes one place.
+        """
+        room = np.full(len(self.events.start), -1, np.int32)
+        order = self.in_order[self.is_first[self.in_order]]
+        started = np.searchsorted(np.sort(self.start[order]), self.launched[order], side="right")
+        depth = int((np.arange(len(order)) - started).max(initial=0))
+        if depth >= rules.QUEUE_DEPTH:
+            first_out, launch = self.before[order[:-depth]], self.launch[order[depth:]]
+            known = (first_out >= 0) & (launch >= 0)
+            room[launch[known]] = first_out[known]
+        return room
+
+
+def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
+    """The GPU work of a rank, its lanes and nodes numbered from `place` on."""
+    rows = events.gpu
+    lane, streams = numbered(events.ints("stream", rows))
+    by_lane = np.argsort(lane, kind="stable")
+    placed = placed_at(events, met, rows[by_lane], lane[by_lane], place)
+    before, first, last = (np.full(len(rows), -1) for _ in range(3))
+    same = np.flatnonzero(lane[by_lane[1:]] == lane[by_lane[:-1]])
+    before[by_lane[same + 1]] = by_lane[same]
+    first[by_lane], last[by_lane] = placed.first, placed.last
+    lanes = tuple(Lane(events.rank, "stream", f"stream {stream}") for stream in streams.tolist())
+    return GpuWork(events, lanes, streams, placed.nodes, rows, lane, before, first, last, events.launch)
+
+
+def stream_order(gpu: GpuWork) -> np.ndarray:
+    """Edges from each piece to the next on its stream.
+
+    The pause between them is the median of this rank's busy streams, and never more than this piece's own.
+    """
+    after = np.flatnonzero(gpu.before >= 0)
+    own = gpu.start[after] - gpu.end[gpu.before[after]]
+    busy = (gpu.launched[after] <= gpu.end[gpu.before[after]]) & (gpu.launch[after] >= 0) & (own <= rules.STREAM_GAP)
+    lag = np.maximum(np.minimum(own, _median(own[busy])), 0)
+    to_next = edges_of(gpu.last[gpu.before[after]], gpu.first[after], Edge.LANE, lag)
+    return joined([to_next, edges_of(gpu.first, gpu.last, Edge.LANE)])
+
+
+def launches(gpu: GpuWork, chains: Chains) -> np.ndarray:
+    """Edges from each launch to its kernels, all of them if it launched a CUDA graph.
+
+    The latency counts from the start of the call, since a kernel may run before the call returns: the edge comes from the
+    node before the call. It is the median of this rank's idle streams, and never more than this kernel's own.
+    """
+    mine = np.flatnonzero(gpu.launch >= 0)
+    own = gpu.start[mine] - gpu.launched[mine]
+    before = gpu.before[mine]
+    idle = ((before < 0) | (gpu.end[before] < gpu.launched[mine])) & gpu.is_first[mine]
+    source = chains.ending_by(gpu.events.thread[gpu.launch[mine]], gpu.launched[mine])
+    return edges_of(source, gpu.first[mine], Edge.LAUNCH, np.minimum(own, _median(own[idle])))
+
+
+def coverage(gpu: GpuWork) -> dict[str, int]:
+    """How much GPU work there is, and what has no counterpart on the CPU, or there none on the GPU.
+
+    Work at the head of a stream was launched before the window opened.
+    """
+    first_launched = np.full(len(gpu.lanes), len(gpu))
+    known = np.flatnonzero(gpu.launch >= 0)
+    np.minimum.at(first_launched, gpu.lane[known], known)
+    lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
+    launching = gpu.events.told(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
+    return {
+        "kernels": len(gpu),
+        "kernels_without_launch": int(lost.sum()),
+        "launches_without_kernel": max(0, int(launching.sum() - (gpu.launched_by >= 0).sum())),
+    }
+
+
+def _median(times: np.ndarray) -> Ns:
+    return int(np.median(times)) if len(times) else 0

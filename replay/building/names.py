@@ -1,0 +1,74 @@
+"""Names of nodes as numbers: most are made of the names of one or two events, and spelled out once each at the end."""
+
+from enum import IntEnum
+
+import numpy as np
+
+from esprof.replay.building.lookup import numbered
+
+CODE_BITS = 30
+
+
+class Form(IntEnum):
+    """How a node's name is made of one or two texts."""
+
+    PLAIN = 0
+    LAUNCH = 1
+    GAP = 2
+    ARRIVE = 3
+
+
+_SPELLING: dict[int, str] = {
+    Form.PLAIN: "{0}",
+    Form.LAUNCH: "{0} {1}",
+    Form.GAP: "{0} → {1}",
+    Form.ARRIVE: "{0} (arrive)",
+}
+
+
+class Text(IntEnum):
+    """Texts that every part has, before those of its events."""
+
+    START = 0
+    """Stands for what came before the first recorded operation."""
+    END = 1
+    """Stands for what follows the last one."""
+    STEP = 2
+    HAND_OVER = 3
+    WAIT_FOR_COLLECTIVES = 4
+    HIDDEN_WAIT = 5
+    BATCH = 6
+    UNKNOWN_BATCH = 7
+
+
+TEXTS = (
+    "start",
+    "end",
+    "step",
+    "hand-over",
+    "wait for collectives",
+    "wait before the next call",
+    "make batch",
+    "batch (not recorded)",
+)
+
+
+def plain(text: Text) -> int:
+    """The name (packed) that is this text alone."""
+    return int(text) << CODE_BITS
+
+
+def packed(form: Form, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
+    """Names (int64) of this form, made of the texts with these numbers."""
+    names: np.ndarray = int(form) << 2 * CODE_BITS | first.astype(np.int64) << CODE_BITS | second
+    return names
+
+
+def spelled(names: np.ndarray, texts: tuple[str, ...]) -> tuple[np.ndarray, list[str]]:
+    """Packed names as (int32 index, the distinct names)."""
+    codes, distinct = numbered(names)
+    mask = (1 << CODE_BITS) - 1
+    return codes, [
+        _SPELLING[name >> 2 * CODE_BITS].format(texts[name >> CODE_BITS & mask], texts[name & mask])
+        for name in distinct.tolist()
+    ]

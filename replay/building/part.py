@@ -1,0 +1,139 @@
+"""The part of the graph that one rank contributes, from its events and what is known of its collectives across ranks."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from esprof.replay.building import calls, cpu, gloo, gpu, loader, runtime_waits, streams
+from esprof.replay.building.chain import Works
+from esprof.replay.building.rank_events import RankEvents
+from esprof.replay.building.records import Place, in_lane_order, joined
+from esprof.replay.building.rendezvous import Met
+from esprof.replay.dfg import Edge, Lane
+from esprof.replay.rules import Rules
+from esprof.types import Rank
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank contributes. Lanes are numbered within the part, times are on the rank's own clock."""
+
+    rank: Rank
+    lanes: tuple[Lane, ...]
+    nodes: np.ndarray
+    edges: np.ndarray
+    texts: tuple[str, ...]
+    """What the nodes' packed names are made of."""
+    first: np.ndarray
+    last: np.ndarray
+    """Nodes at which the rank's steps begin and end, shape (steps,)."""
+    counts: Counter[str]
+    """What coverage reports."""
+
+
+class _Laned(Protocol):
+    @property
+    def lanes(self) -> tuple[Lane, ...]: ...
+
+    @property
+    def nodes(self) -> np.ndarray: ...
+
+
+_Section = TypeVar("_Section", bound=_Laned)
+
+
+@dataclass
+class _Draft:
+    """Lanes and nodes of a part, as they come."""
+
+    lanes: tuple[Lane, ...] = ()
+    nodes: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place:
+        return Place(len(self.lanes), sum(map(len, self.nodes)))
+
+    def add(self, work: _Section) -> _Section:
+        self.lanes += work.lanes
+        self.nodes.append(work.nodes)
+        return work
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a rank did, and what its threads waited for."""
+
+    on_gpu: gpu.GpuWork
+    on_gloo: gloo.GlooWork
+    loading: loader.LoaderWork
+    runtime: runtime_waits.RuntimeCalls
+    causes: runtime_waits.Causes
+    hidden: runtime_waits.Causes
+    launches: np.ndarray
+    """Rows of the calls that launched work and did not wait."""
+    issued: list[Works]
+    """What each thread issued to gloo's threads."""
+    chains: cpu.Chains
+    unknown: loader.UnknownBatches
+
+
+def rank_part(events: RankEvents, met: Met, rules: Rules) -> Part:
+    """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
+    draft, counts = _Draft(), Counter[str]()
+    work = _work(draft, events, met)
+    nodes = joined(draft.nodes)
+    edges = _edges(work, nodes)
+    if not rules.inferred_syncs:
+        edges = edges[edges["kind"] != Edge.INFERRED]
+    if rules.stream_waits and len(work.on_gpu):
+        edges = joined([edges, streams.stream_waits(work.on_gpu, counts)])
+        edges = joined([edges, streams.late_kernels(work.on_gpu, nodes, edges)])
+    first, last = cpu.step_marks(events, work.chains)
+    counts.update(gpu.coverage(work.on_gpu))
+    counts.update(runtime_waits.coverage(work.runtime, work.causes, work.chains))
+    counts.update(cpu.coverage(work.chains))
+    counts.update(gloo.coverage(work.on_gloo))
+    return Part(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
+
+
+def _work(draft: _Draft, events: RankEvents, met: Met) -> _Work:
+    """Add the nodes of a rank to `draft`: those that the chains of its threads look at first."""
+    on_gpu = draft.add(gpu.gpu_work(events, met, draft.place))
+    on_gloo = draft.add(gloo.gloo_work(events, met, draft.place))
+    loading = draft.add(loader.loader_work(events, draft.place))
+    runtime = runtime_waits.runtime_calls(on_gpu)
+    causes, hidden = runtime_waits.causes(on_gpu, runtime), runtime_waits.hidden_causes(on_gpu, runtime)
+    rows = calls.operations(on_gpu)
+    calls.mark_issues(rows, on_gloo)
+    calls.mark_loads(rows, loading)
+    launches = calls.mark_runtime_calls(rows, on_gpu, runtime, causes, hidden)
+    issued = gloo.works_of(on_gloo, len(events.threads.roles))
+    chains = draft.add(cpu.chains(events, rows, issued, draft.place))
+    unknown = draft.add(loader.unknown_batches(events, loading, chains, draft.place))
+    return _Work(on_gpu, on_gloo, loading, runtime, causes, hidden, launches, issued, chains, unknown)
+
+
+def _edges(work: _Work, nodes: np.ndarray) -> np.ndarray:
+    """All edges within a rank but those between GPU streams."""
+    chains = work.chains
+    in_order = len(nodes) - len(work.unknown.nodes)
+    return joined(
+        [
+            gpu.stream_order(work.on_gpu),
+            in_lane_order(nodes["lane"][:in_order], len(work.on_gpu.nodes)),
+            cpu.hand_overs(work.on_gpu.events, chains),
+            gpu.launches(work.on_gpu, chains),
+            runtime_waits.sync_edges(work.on_gpu, work.causes, chains),
+            runtime_waits.hidden_edges(work.on_gpu, work.hidden, chains),
+            runtime_waits.queue_edges(work.on_gpu, work.launches, chains),
+            work.on_gloo.queue,
+            gloo.issues(work.on_gloo, chains),
+            gloo.returns(work.on_gloo, chains),
+            gloo.awaited(work.on_gloo, work.issued, chains),
+            loader.arrivals(work.loading, chains),
+            loader.requests(work.loading, chains, nodes),
+            work.unknown.edges,
+        ]
+    )

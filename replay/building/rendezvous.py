@@ -1,0 +1,100 @@
+"""What ranks tell one another of their collectives: clocks, who waits for whom, and what is waiting and what transfer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay.building.collectives import CollectiveCalls
+from esprof.trace.clocks.by_collectives import Calls, Clocks, Transfers, align_hosts, transfers
+from esprof.trace.run import Run
+
+
+@dataclass(frozen=True)
+class Met:
+    """What is known of the collective calls of one rank, an entry for each of `RankEvents.collectives`."""
+
+    number: np.ndarray
+    """Number of the collective, the same on all ranks; -1 where it was not matched."""
+    transfer_ns: np.ndarray
+    """What the call took once it need not wait any longer; 0 where it was not matched."""
+    turn: np.ndarray
+    """Place of the collective among all of the run, by when the first rank ended it; 0 where it was not matched."""
+    waits: np.ndarray
+    """bool: it waits for others. A sender may leave before they come."""
+    awaited: np.ndarray
+    """bool: others wait for it."""
+    shared: np.ndarray
+    """bool: there are other members. Without their times, waiting and transfer are one."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """The matched collectives of a run."""
+
+    clocks: Clocks
+    transfers: Transfers
+    """Of those that no rank leaves before all have come."""
+    met: list[Met]
+    """Of each rank."""
+    arrival_ns: np.ndarray
+    """When the last of those that are waited for came to each collective, on the job's clock."""
+    early: int
+    """Calls that ended before those that they waited for came: a sign of clocks out of step."""
+
+
+def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
+    """Align the clocks by the collectives at which ranks met, and tell waiting from transfer."""
+    at = np.flatnonzero(number >= 0)
+    rendezvous, both_ways = number[at], (calls.sends & calls.receives)[at]
+    shown = Calls(np.array(run.ranks)[calls.rank[at]], rendezvous, calls.start_ns[at], calls.end_ns[at])
+    ranks = {rank: run.rank(rank) for rank in run.ranks}
+    clocks = align_hosts(
+        _where(both_ways, shown),
+        {rank: meta.host for rank, meta in ranks.items()},
+        {rank: meta.clock_residual_ns for rank, meta in ranks.items()},
+    )
+    aligned = shown.on(clocks)
+    waits, awaited = _roles(calls.sends[at], calls.receives[at], aligned)
+    arrival_ns = _latest(rendezvous[awaited], aligned.start_ns[awaited])
+    begin = np.where(waits, np.maximum(arrival_ns[rendezvous], aligned.start_ns), aligned.start_ns)
+    transfer_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
+    if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
+        transfer_ns[both_ways] = found.ns
+    # Once one rank has ended it, all have its data; the others may be stopped before they note that.
+    turn = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
+    columns = [_spread(at, number, column) for column in (transfer_ns, turn, waits, awaited)]
+    borders = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
+    of_ranks = zip(*(np.split(column, borders) for column in (number, *columns, calls.members != 1)), strict=True)
+    early = int((aligned.end_ns < begin).sum())
+    return Rendezvous(clocks, found, [Met(*mine) for mine in of_ranks], arrival_ns, early)
+
+
+def _where(mask: np.ndarray, calls: Calls) -> Calls:
+    return Calls(calls.rank[mask], calls.collective[mask], calls.start_ns[mask], calls.end_ns[mask])
+
+
+def _latest(number: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """The latest moment under each number."""
+    latest = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(latest, number, moment)
+    return latest
+
+
+def _spread(at: np.ndarray, like: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """`values` at these places of an array as long as `like`, else 0."""
+    spread = np.zeros(len(like), values.dtype)
+    spread[at] = values
+    return spread
+
+
+def _roles(sends: np.ndarray, receives: np.ndarray, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
+    """(whether it waits for others, whether others wait for it) for each call.
+
+    Who only sends may leave before the others come: then it has not waited, and they wait for it alone. If it was still
+    there, as with a message too long to be kept for them, all wait for all.
+    """
+    last = _latest(calls.collective, calls.start_ns)[calls.collective]
+    waits = receives | (calls.end_ns >= last)
+    together = np.zeros(calls.collective.max(initial=-1) + 1, bool)
+    together[calls.collective[waits & ~receives]] = True
+    return waits, sends | together[calls.collective]

@@ -1,0 +1,183 @@
+"""What calls of the GPU's runtime waited for: by the profiler's records, by the launch queue, and by time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay import rules
+from esprof.replay.building.cpu import Chains
+from esprof.replay.building.gpu import GpuWork
+from esprof.replay.building.lookup import position
+from esprof.replay.building.names import Text
+from esprof.replay.building.records import edges_of
+from esprof.replay.dfg import Edge
+
+_FAR = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Causes:
+    """What calls waited for: row of the call, GPU work, kind of evidence (`Edge`). A call may have several, of one kind."""
+
+    row: np.ndarray
+    work: np.ndarray
+    kind: np.ndarray
+
+    def __add__(self, other: "Causes") -> "Causes":
+        return Causes(*(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+_NO_CAUSES = Causes(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int8))
+
+
+def _causes(row: np.ndarray, work: np.ndarray, kind: Edge) -> Causes:
+    known = work >= 0
+    return Causes(row[known], work[known], np.full(int(known.sum()), kind, np.int8))
+
+
+@dataclass(frozen=True)
+class RuntimeCalls:
+    """The calls of the GPU's runtime on threads that are lanes, an entry for each."""
+
+    row: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    launched: np.ndarray
+    """The first GPU work that it launched; -1 for none."""
+    of: np.ndarray
+    """Of which kind it is (`rules.CALL_TRAITS`)."""
+
+    @property
+    def is_long(self) -> np.ndarray:
+        long: np.ndarray = self.end - self.start > rules.LONG_CALL
+        return long
+
+    def waits(self, causes: Causes) -> np.ndarray:
+        """Mask of the calls that waited: for one of `causes`, or long, and nothing tells for what."""
+        known = np.isin(self.row, causes.row)
+        waits: np.ndarray = known | (self.of["synchronizes"] & self.is_long & ~self.of["allocates"])
+        return waits
+
+
+def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
+    """The runtime calls of a rank."""
+    events = gpu.events
+    rows = events.threads.row[events.of_kind(events.threads.row, "runtime")]
+    return RuntimeCalls(
+        row=rows,
+        start=events.start[rows],
+        end=np.minimum(events.end[rows], events.finish),
+        launched=gpu.launched_by[rows],
+        of=events.told(rows, rules.call_traits, rules.CALL_TRAITS),
+    )
+
+
+def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
+    """The GPU work that calls waited for. None for a call that did not block, and where nothing tells."""
+    recorded = calls.of["synchronizes"] & (gpu.events.record_of[calls.row] >= 0)
+    blocked = calls.is_long & ~recorded
+    room = gpu.makes_room[calls.row]
+    for_room = blocked & (room >= 0) & _just_before(gpu.end_of(room), calls.end)
+    copy = blocked & ~for_room & calls.of["copies"] & (calls.launched >= 0)
+    for_copy = copy & _just_before(gpu.end_of(calls.launched), calls.end)
+    unknown = blocked & ~for_room & ~copy & (calls.of["synchronizes"] | calls.of["frees"])
+    return (
+        _recorded(gpu, calls.row[recorded])
+        + _causes(calls.row[for_room], room[for_room], Edge.WAIT)
+        + _causes(calls.row[for_copy], calls.launched[for_copy], Edge.SYNC)
+        + _likely(gpu, calls, np.flatnonzero(unknown))
+    )
+
+
+def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
+    """What recorded synchronisations wait for: an event's kernel, a stream's last, or the last of every stream."""
+    if not len(row):
+        return _NO_CAUSES
+    events, record = gpu.events, gpu.events.record_of[row]
+    start = events.start[row]
+    source = events.runtime_of(events.ints("sync_correlation", record))
+    event, stream = source >= 0, position(gpu.streams, events.ints("stream", record))
+    awaited = position(gpu.streams, events.ints("sync_stream", record))
+    by_event = gpu.to_stream.last(awaited, events.start[source])
+    by_stream = gpu.to_stream.last(stream, start)
+    of_all = ~event & (events.ints("stream", record) < 0)
+    every = gpu.last_per_stream(start[of_all])
+    one, all_of_them = np.where(event, by_event, by_stream), np.repeat(row[of_all], len(gpu.lanes))
+    return _causes(row, one, Edge.SYNC) + _causes(all_of_them, every.ravel(), Edge.SYNC)
+
+
+def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
+    """What calls without record waited for: of the work launched before that ended inside the call, the one that ended as
+    it returned. Else the last, if the call waits for all streams or only one is left to wait for; of `cudaFree`, which
+    takes long by itself, nothing is known then."""
+    if not len(at):
+        return _NO_CAUSES
+    start, end = calls.start[at], calls.end[at]
+    last = gpu.last_per_stream(start)
+    ends = gpu.end_of(last)
+    ended = (ends > start[:, None]) & (ends <= end[:, None] + rules.SYNC_EARLY)
+    near = _least(last, np.where(ended, _distance(ends, end), _FAR))
+    by_definition = ~calls.of["frees"][at] & (calls.of["whole_device"][at] | (ended.sum(axis=1) == 1))
+    latest = _least(last, np.where(ended & by_definition[:, None], -ends, _FAR))
+    return _causes(calls.row[at], np.where(near >= 0, near, latest), Edge.INFERRED)
+
+
+def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
+    """The GPU work whose end may have ended a silence before calls that hide a wait (docs/replay.md §1.5)."""
+    at = np.flatnonzero(calls.of["hides_wait"])
+    last = gpu.last_per_stream(calls.start[at])
+    near = _least(last, _distance(gpu.end_of(last), calls.start[at]))
+    return _causes(calls.row[at], near, Edge.INFERRED)
+
+
+def _distance(ends: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """From each of the `ends` in a line to the moment `until` of the line, ns; _FAR where it is not just before that."""
+    return np.where(_just_before(ends, until[:, None]), np.abs(until[:, None] - ends), _FAR)
+
+
+def _least(work: np.ndarray, measure: np.ndarray) -> np.ndarray:
+    """Of the `work` in each line the piece that measures least; -1 where all are _FAR."""
+    if not work.size:
+        return np.full(len(work), -1)
+    line, column = np.arange(len(work)), np.argmin(measure, axis=1)
+    return np.where(measure[line, column] < _FAR, work[line, column], -1)
+
+
+def _just_before(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """Whether something that ended at `moment` can be what a call that returned at `until` waited for."""
+    apart = until - moment
+    near: np.ndarray = (apart >= -rules.SYNC_EARLY) & (apart <= rules.SYNC_LATE)
+    return near
+
+
+def sync_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:
+    """Edges from what calls waited for to their return, which may come a little before or after by the recorded clocks."""
+    node = chains.node_of[causes.row]
+    lag = np.clip(chains.start_of(node) - gpu.end_of(causes.work), -rules.SYNC_EARLY, rules.SYNC_LATE)
+    return edges_of(gpu.last[causes.work], node, causes.kind, lag)
+
+
+def hidden_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:
+    """Edges from what hidden waits waited for to their end, where there was one: it stands before the call."""
+    wait = chains.before(chains.node_of[causes.row])
+    wait = np.where(chains.is_named(wait, Text.HIDDEN_WAIT), wait, -1)
+    return edges_of(gpu.last[causes.work], wait, Edge.INFERRED, chains.start_of(wait) - gpu.end_of(causes.work))
+
+
+def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
+    """Edges from the work that makes room in the launch queue to the launches in `row`, which found it: they need it all
+    the same when the GPU gets slower."""
+    row = row[gpu.makes_room[row] >= 0]
+    room, node = gpu.makes_room[row], chains.node_of[row]
+    return edges_of(gpu.last[room], node, Edge.WAIT, np.minimum(chains.start_of(node) - gpu.end[room], 0))
+
+
+def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> dict[str, int]:
+    """How many long calls waited, and for how many of them it was recorded, or inferred, for what."""
+    waits = calls.row[calls.waits(causes) & calls.is_long & (chains.node_of[calls.row] >= 0)]
+    inferred = causes.kind == Edge.INFERRED
+    return {
+        "waits": len(waits),
+        "waits_recorded": int(np.isin(waits, causes.row[~inferred]).sum()),
+        "waits_inferred": int(np.isin(waits, causes.row[inferred]).sum()),
+    }

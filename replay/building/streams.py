@@ -1,0 +1,140 @@
+"""Why work on one GPU stream waits for another: events waited for, recorded or by launch order, and late kernels."""
+
+from collections import Counter
+
+import numpy as np
+
+from esprof.compiled import compiled
+from esprof.replay import rules
+from esprof.replay.building.gpu import GpuWork
+from esprof.replay.building.lookup import entries, position
+from esprof.replay.building.records import edges_of
+from esprof.replay.dfg import Edge
+
+_LOOK_BACK = 4
+"""Of so many pieces that ended before a late kernel began, one of another stream is looked for."""
+
+
+def stream_waits(gpu: GpuWork, counts: Counter[str]) -> np.ndarray:
+    """Edges between streams by `cudaStreamWaitEvent`.
+
+    A wait that the profiler recorded tells its streams. Another one is likely to be for what was launched last; those that
+    NCCL sets up behind its own launch are its own business.
+    """
+    events = gpu.events
+    rows = events.runtime[events.told(events.runtime, lambda name: name.endswith("StreamWaitEvent"))]
+    is_recorded = events.record_of[rows] >= 0
+    recorded, unrecorded = rows[is_recorded], rows[~is_recorded]
+    likely = unrecorded[~_behind_own_launch(gpu, unrecorded)]
+    pairs = ((_recorded_waits(gpu, recorded), Edge.WAIT), (_likely_waits(gpu, likely), Edge.LIKELY_WAIT))
+    return np.concatenate([_across_streams(gpu, source, target, kind, counts) for (source, target), kind in pairs])
+
+
+def _across_streams(
+    gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: Edge, counts: Counter[str]
+) -> np.ndarray:
+    """Edges between work that is known at both ends (-1: it is not), on two streams, and in this order in time."""
+    known = (source >= 0) & (target >= 0)
+    source, target = source[known], target[known]
+    across = gpu.lane[source] != gpu.lane[target]
+    source, target = source[across], target[across]
+    wrong = gpu.end[source] > gpu.start[target] + rules.REJECT_WAIT
+    counts["waits_rejected"] += int(wrong.sum())
+    source, target = source[~wrong], target[~wrong]
+    lag = np.minimum(gpu.start[target] - gpu.end[source], 0)
+    return edges_of(gpu.last[source], gpu.first[target], kind, lag)
+
+
+def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target by the profiler's own record: last kernel of the awaited stream before the event was recorded,
+    first kernel launched to the waiting stream afterwards (launch order, not GPU time)."""
+    events, record = gpu.events, gpu.events.record_of[rows]
+    recorded = events.runtime_of(events.ints("sync_correlation", record))
+    since = events.start[np.where(recorded >= 0, recorded, rows)]
+    awaited, waiting = (position(gpu.streams, events.ints(column, record)) for column in ("sync_stream", "stream"))
+    return gpu.to_stream.last(awaited, since), gpu.to_stream.next(waiting, events.start[rows])
+
+
+def _likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target where only the call was recorded: the thread's next launch waits for what was launched last on
+    another stream; a collective, for what its own thread launched just before (docs/replay.md §1.3)."""
+    thread, moment = gpu.events.thread[rows], gpu.events.start[rows]
+    target = gpu.by_thread.next(thread, moment)
+    own = gpu.by_thread.last(thread, moment)
+    other = gpu.last_on_another(entries(gpu.lane, target, -1), moment)
+    return np.where(entries(gpu.is_collective, target, False), own, other), target
+
+
+def _behind_own_launch(gpu: GpuWork, rows: np.ndarray) -> np.ndarray:
+    """Mask of the calls that stand inside a collective's CPU call, behind the launch of that collective."""
+    events = gpu.events
+    around = events.inside_comms(rows)
+    launched = gpu.by_thread.last(events.thread[rows], events.start[rows])
+    behind: np.ndarray = (around >= 0) & (launched >= 0) & (gpu.launched[launched] >= events.start[around])
+    return behind
+
+
+def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Find a reason for kernels that start late: another stream's kernel that just ended, or a GPU that others filled.
+
+    All kernels of a CUDA graph are launched at once: one that does not run as soon as its stream is free has a reason.
+    Returns edges to the former; marks the latter as contended in `nodes`. `edges` are those that are known so far.
+    """
+    since = _ready(nodes, edges)[gpu.first]
+    late = np.flatnonzero(gpu.start - since > np.where(gpu.in_graph, rules.STREAM_GAP, rules.LATE_KERNEL))
+    cause = _just_ended(gpu, late)
+    follows = (cause >= 0) & (gpu.start[late] - gpu.end[cause] <= rules.FOLLOWS)
+    others = late[~follows]
+    computes = ~gpu.is_collective  # NCCL alone does not fill a GPU
+    reach = np.maximum.accumulate(np.where(computes, gpu.end, 0))
+    covered = _covered(others, since[others], gpu.start, gpu.end, gpu.lane, computes, reach)
+    contended = others[covered >= rules.CONTENDED * (gpu.start[others] - since[others])]
+    nodes["contended"][gpu.first[contended]] = True
+    target, source = late[follows], cause[follows]
+    return edges_of(gpu.last[source], gpu.first[target], Edge.INFERRED, gpu.start[target] - gpu.end[source])
+
+
+def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """When `edges` allow each node to start, by recorded times; its own start where it has none."""
+    never = np.iinfo(np.int64).min
+    ready = np.full(len(nodes), never)
+    ends = (nodes["start_ns"] + nodes["dur_ns"])[edges["source"]]
+    np.maximum.at(ready, edges["target"], ends + edges["lag"])
+    return np.where(ready == never, nodes["start_ns"], ready)
+
+
+def _just_ended(gpu: GpuWork, late: np.ndarray) -> np.ndarray:
+    """For each late piece, the one on another stream among the last that ended before it began; -1 where there is none."""
+    by_end = np.argsort(gpu.end, kind="stable")
+    ended = np.searchsorted(gpu.end[by_end], gpu.start[late] + rules.REJECT_WAIT, side="right")
+    cause = np.full(len(late), -1)
+    for back in range(_LOOK_BACK, 0, -1):
+        candidate = by_end[np.maximum(ended - back, 0)]
+        usable = (ended >= back) & (gpu.lane[candidate] != gpu.lane[late])
+        cause = np.where(usable, candidate, cause)
+    return cause
+
+
+@compiled
+def _covered(
+    late: np.ndarray,
+    since: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    lane: np.ndarray,
+    computes: np.ndarray,
+    reach: np.ndarray,
+) -> np.ndarray:
+    """For each late piece, the time from `since` to its start in which another stream computes.
+
+    `reach` is the latest end of computing work up to each piece, so that the search begins where it first matters.
+    """
+    covered = np.zeros(len(late), np.int64)
+    for n in range(len(late)):
+        own, reached = late[n], since[n]
+        for other in range(np.searchsorted(reach, since[n], side="right"), own):
+            if computes[other] and lane[other] != lane[own] and end[other] > reached:
+                until = min(end[other], start[own])
+                covered[n] += max(0, until - max(start[other], reached))
+                reached = max(reached, until)
+    return covered

@@ -1,0 +1,1 @@
+"""Replays a graph: when each node starts and ends."""

@@ -1,0 +1,157 @@
+"""A replayed graph: when each node runs, how long each step takes, and the critical path across ranks."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.engine import longest_path
+from esprof.types import Ns, Rank
+
+_CLASS_OF_LAG = {
+    Edge.LANE: Cls.COMPUTE,
+    Edge.LAUNCH: Cls.LAUNCH,
+    Edge.WAIT: Cls.COMPUTE,
+    Edge.LIKELY_WAIT: Cls.COMPUTE,
+    Edge.SYNC: Cls.CPU,
+    Edge.THREAD: Cls.CPU,
+    Edge.RENDEZVOUS: Cls.COMMUNICATION,
+    Edge.INFERRED: Cls.CPU,
+}
+"""What the pause between a node and the one that it waited for counts as: a launch latency, a stream's own pause, the
+time in which a thread wakes up."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of the critical path. Pieces follow one another without gap or overlap."""
+
+    start_ns: Ns
+    end_ns: Ns
+    node: int
+    cls: Cls
+    rank: Rank
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Start and end of each node of `dfg`, int64 ns since its `t0_ns`."""
+
+    dfg: Dfg
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+    def step_ns(self) -> np.ndarray:
+        """Duration of each step of `dfg.marks`: from when the last rank enters it to when the last rank leaves it."""
+        marks = self.dfg.marks
+        lengths: np.ndarray = self.end_ns[marks.last].max(axis=1) - self.end_ns[marks.first].max(axis=1)
+        return lengths
+
+    def busiest_stream_ns(self) -> np.ndarray:
+        """Per step, the work on the GPU stream that has most of it, ns; 0 without a GPU.
+
+        A job that never waits for its GPU leaves a step before the GPU is done with it, so the CPU's borders cannot show
+        a slower GPU; over many steps none can be shorter than this (docs/replay.md §3).
+        """
+        dfg, steps = self.dfg, self.dfg.marks.steps
+        nodes = np.flatnonzero(dfg.on("stream") & np.isin(dfg.step, steps))
+        work = np.zeros((len(steps), len(dfg.lanes)), np.int64)
+        np.add.at(work, (np.searchsorted(steps, dfg.step[nodes]), dfg.lane[nodes]), dfg.dur_ns[nodes])
+        busiest: np.ndarray = work.max(axis=1, initial=0)
+        return busiest
+
+    def transfer_ns(self) -> np.ndarray:
+        """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
+        dfg, marks = self.dfg, self.dfg.marks
+        longest = np.zeros(len(marks.steps), np.int64)
+        transfers = dfg.of(Cls.COMMUNICATION)
+        for row, step in enumerate(marks.steps):
+            for rank in marks.ranks:
+                mine = transfers & (dfg.step == step) & (dfg.rank == rank)
+                longest[row] = max(longest[row], union_ns(self.start_ns[mine], self.end_ns[mine]))
+        return longest
+
+    def gpu_progress_ns(self) -> np.ndarray:
+        """Per step, how far the GPUs get on: growth of the end of all work launched up to it, ns; 0 without a GPU."""
+        dfg, marks = self.dfg, self.dfg.marks
+        on_gpu = dfg.on("stream")
+        if not on_gpu.any():
+            return np.zeros(len(marks.steps), np.int64)
+        reached = [int(self.end_ns[marks.first[0]].max())]
+        for step in marks.steps:
+            reached.append(max(reached[-1], int(self.end_ns[on_gpu & (dfg.step == step)].max(initial=0))))
+        progress: np.ndarray = np.diff(np.array(reached, np.int64))
+        return progress
+
+
+def replay(dfg: Dfg) -> Timeline:
+    """Run the graph."""
+    start, end = longest_path.run(dfg, dfg.dur_ns, dfg.residual_ns)
+    return Timeline(dfg, start, end)
+
+
+def strict(dfg: Dfg) -> Dfg:
+    """The graph with its unexplained delays dropped: of the residuals only those by contention for the GPU stay."""
+    return replace(dfg, residual_ns=np.where(dfg.contended, dfg.residual_ns, 0))
+
+
+def union_ns(start_ns: np.ndarray, end_ns: np.ndarray) -> Ns:
+    """Length of the union of intervals, ns."""
+    order = np.argsort(start_ns)
+    reached = np.maximum.accumulate(end_ns[order])
+    begin = np.maximum(start_ns[order][1:], reached[:-1])
+    return int((end_ns[order][:1] - start_ns[order][:1]).sum() + np.maximum(end_ns[order][1:] - begin, 0).sum())
+
+
+def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
+    """The critical path from the start of step `first` to the end of step `last` (indexes into `marks.steps`), in order.
+
+    It is a partition of that span: each instant belongs to one piece. Walks back from the last end, each time to the
+    predecessor that ended last; the cursor never moves forward, so clock skew cannot make it longer than the span.
+    """
+    dfg, marks = timeline.dfg, timeline.dfg.marks
+    begin = int(timeline.end_ns[marks.first[first]].max())
+    node = int(marks.last[last][np.argmax(timeline.end_ns[marks.last[last]])])
+    cursor = int(timeline.end_ns[node])
+    pieces: list[Piece] = []
+
+    def spend(until: Ns, cls: Cls, rank: Rank) -> None:
+        nonlocal cursor
+        until = max(until, begin)
+        if until < cursor:
+            pieces.append(Piece(until, cursor, node, cls, rank))
+            cursor = until
+
+    rank = int(dfg.rank[node])
+    while cursor > begin:
+        rank = int(dfg.rank[node]) if dfg.rank[node] >= 0 else rank
+        spend(int(timeline.start_ns[node]), Cls(dfg.cls[node]), rank)
+        unexplained = Cls.CONTENTION if dfg.contended[node] else Cls.RESIDUAL
+        spend(int(timeline.start_ns[node] - dfg.residual_ns[node]), unexplained, rank)
+        edges = slice(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])
+        if edges.start == edges.stop:
+            # Nothing came before: this rank was late into the window.
+            spend(begin, Cls.WAIT, rank)
+            break
+        ready = timeline.end_ns[dfg.pred_idx[edges]] + dfg.pred_lag[edges]
+        binding = edges.start + int(np.argmax(ready))
+        source = int(dfg.pred_idx[binding])
+        spend(int(timeline.end_ns[source]), _CLASS_OF_LAG[Edge(dfg.pred_kind[binding])], rank)
+        node = source
+    return pieces[::-1]
+
+
+def class_totals(pieces: list[Piece]) -> dict[str, Ns]:
+    """Time on the critical path by class; every class is named, the absent ones with 0."""
+    totals = {cls.label: 0 for cls in Cls}
+    for piece in pieces:
+        totals[piece.cls.label] += piece.end_ns - piece.start_ns
+    return totals
+
+
+def rank_totals(pieces: list[Piece]) -> dict[Rank, Ns]:
+    """Time on the critical path by rank."""
+    totals: dict[Rank, Ns] = {}
+    for piece in pieces:
+        totals[piece.rank] = totals.get(piece.rank, 0) + piece.end_ns - piece.start_ns
+    return totals

@@ -1,0 +1,202 @@
+"""Edges in any order as a topological order of the nodes, and as predecessors in CSR form."""
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from esprof.compiled import compiled_in_place
+from esprof.errors import InputError
+from esprof.replay.dfg import Edge
+
+_DOUBTFUL = ((Edge.INFERRED, Edge.LIKELY_WAIT), (Edge.THREAD,), (Edge.RENDEZVOUS,), (Edge.WAIT,))
+"""Kinds of edges by which a cycle is broken, the least certain first."""
+
+_LONGEST = np.iinfo(np.int32).max
+"""Longest lag that an edge can hold, ns, about two seconds."""
+
+
+class Predecessors(NamedTuple):
+    """The predecessors of each node in CSR form; `idx` ascends within a node, which has no predecessor twice."""
+
+    ptr: np.ndarray
+    idx: np.ndarray
+    lag: np.ndarray
+    kind: np.ndarray
+
+
+class _Followers(NamedTuple):
+    """The edges that leave each node, in CSR form."""
+
+    ptr: np.ndarray
+    edge: np.ndarray
+
+
+def sort(start_ns: np.ndarray, edges: np.ndarray, counts: Counter[str]) -> tuple[np.ndarray, Predecessors]:
+    """Order nodes topologically, the earliest recorded start first, ties by number.
+
+    Returns (the nodes in that order, the predecessors by the new numbers). Of several edges between two nodes the strictest
+    stays, and of those the first. Cycles are broken at their most doubtful edges. Raises InputError on one beyond doubt.
+    """
+    nodes = len(start_ns)
+    order = np.empty(nodes, np.int32)
+    while True:
+        followers = _Followers(np.zeros(nodes + 2, np.int32), np.empty(len(edges), np.int32))
+        missing, heap = np.zeros(nodes, np.int32), np.empty(nodes, np.int32)
+        _follow(edges, followers, missing)
+        if _order(start_ns, edges, followers, missing, heap, order) == nodes:
+            break
+        edges = _without_cycles(edges, nodes, counts)
+    counts["lags_clamped"] += int((np.abs(edges["lag"]) > _LONGEST).sum())
+    return order, _predecessors(edges, followers, order)
+
+
+@compiled_in_place
+def _follow(edges: np.ndarray, out: _Followers, entering: np.ndarray) -> None:
+    """Fill `out`, and in `entering` how many edges enter each node, both zero before."""
+    for edge in edges:
+        out.ptr[edge.source + 2] += 1
+        entering[edge.target] += 1
+    for node in range(len(entering)):
+        out.ptr[node + 2] += out.ptr[node + 1]
+    for number in range(len(edges)):
+        source = edges[number].source
+        out.edge[out.ptr[source + 1]] = number
+        out.ptr[source + 1] += 1
+
+
+@compiled_in_place
+def _order(
+    start_ns: np.ndarray,
+    edges: np.ndarray,
+    followers: _Followers,
+    missing: np.ndarray,
+    heap: np.ndarray,
+    order: np.ndarray,
+) -> int:
+    """Fill `order` by Kahn's algorithm, the earliest start first, with the nodes before any cycle; return how many."""
+    size = done = 0
+    for node in range(len(missing)):
+        if missing[node] == 0:
+            size = _push(heap, size, start_ns, node)
+    while size:
+        node = heap[0]
+        size = _pop(heap, size, start_ns)
+        order[done] = node
+        done += 1
+        for at in range(followers.ptr[node], followers.ptr[node + 1]):
+            target = edges[followers.edge[at]].target
+            missing[target] -= 1
+            if missing[target] == 0:
+                size = _push(heap, size, start_ns, target)
+    return done
+
+
+@compiled_in_place
+def _push(heap: np.ndarray, size: int, start_ns: np.ndarray, node: int) -> int:
+    at = size
+    while at > 0 and _earlier(start_ns, node, heap[(at - 1) // 2]):
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = node
+    return size + 1
+
+
+@compiled_in_place
+def _pop(heap: np.ndarray, size: int, start_ns: np.ndarray) -> int:
+    size -= 1
+    node, at = heap[size], 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and _earlier(start_ns, heap[child + 1], heap[child]):
+            child += 1
+        if not _earlier(start_ns, heap[child], node):
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = node
+    return size
+
+
+@compiled_in_place
+def _earlier(start_ns: np.ndarray, one: int, other: int) -> bool:
+    return start_ns[one] < start_ns[other] or (start_ns[one] == start_ns[other] and one < other)
+
+
+def _predecessors(edges: np.ndarray, followers: _Followers, order: np.ndarray) -> Predecessors:
+    nodes = len(order)
+    number, latest = np.empty(nodes, np.int32), np.full(nodes, -1, np.int32)
+    number[order] = np.arange(nodes)
+    ptr = np.zeros(nodes + 2, np.int32)
+    _count(edges, followers, order, number, latest, ptr)
+    count = int(ptr[-1])
+    found = Predecessors(ptr[:-1], np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, np.int8))
+    latest[:] = -1
+    _fill(edges, followers, order, number, latest, ptr, found)
+    return found
+
+
+@compiled_in_place
+def _count(
+    edges: np.ndarray,
+    followers: _Followers,
+    order: np.ndarray,
+    number: np.ndarray,
+    latest: np.ndarray,
+    ptr: np.ndarray,
+) -> None:
+    """Fill `ptr`, zero before, with where the predecessors of the node before each begin: `_fill` moves it on by one.
+
+    Sources are gone through in order, so that of each target only the `latest` can come twice. It is -1 before.
+    """
+    for source in range(len(order)):
+        for at in range(followers.ptr[order[source]], followers.ptr[order[source] + 1]):
+            target = number[edges[followers.edge[at]].target]
+            if latest[target] != source:
+                latest[target] = source
+                ptr[target + 2] += 1
+    for node in range(len(order)):
+        ptr[node + 2] += ptr[node + 1]
+
+
+@compiled_in_place
+def _fill(
+    edges: np.ndarray,
+    followers: _Followers,
+    order: np.ndarray,
+    number: np.ndarray,
+    latest: np.ndarray,
+    ptr: np.ndarray,
+    out: Predecessors,
+) -> None:
+    """Fill `out` in the same way, with the strictest of several edges between two nodes."""
+    for source in range(len(order)):
+        for at in range(followers.ptr[order[source]], followers.ptr[order[source] + 1]):
+            edge = edges[followers.edge[at]]
+            target, lag = number[edge.target], min(max(edge.lag, -_LONGEST), _LONGEST)
+            if latest[target] != source:
+                latest[target] = source
+                ptr[target + 1] += 1
+            elif lag <= out.lag[ptr[target + 1] - 1]:
+                continue
+            slot = ptr[target + 1] - 1
+            out.idx[slot], out.lag[slot], out.kind[slot] = source, lag, edge.kind
+
+
+def _without_cycles(edges: np.ndarray, nodes: int, counts: Counter[str]) -> np.ndarray:
+    """Drop the most doubtful edges of each cycle: guesses first, then collectives that can only be matched wrongly."""
+    # Few graphs have a cycle: the others do not pay for importing scipy.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(edges), np.int8)
+    graph = coo_array((ones, (edges["source"], edges["target"])), shape=(nodes, nodes))
+    component = connected_components(graph, directed=True, connection="strong")[1]
+    in_cycle = component[edges["source"]] == component[edges["target"]]
+    for kinds in _DOUBTFUL:
+        dropped = in_cycle & np.isin(edges["kind"], kinds)
+        if dropped.any():
+            counts["edges_dropped"] += int(dropped.sum())
+            counts["guesses_dropped"] += int((dropped & np.isin(edges["kind"], _DOUBTFUL[0])).sum())
+            return np.compress(~dropped, edges)
+    raise InputError("the recorded dependencies form a cycle", remedy="Are these traces of one run?")

@@ -1,0 +1,252 @@
+"""`esprof replay` as a function: from a Run to its ReplayAnswer, and the pieces that diagnosis builds on."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay.answer import (
+    Coverage,
+    CriticalPath,
+    GraphSize,
+    HostClock,
+    LeftOut,
+    RankShare,
+    ReplayAnswer,
+    StepTime,
+    Timing,
+)
+from esprof.replay.building.build import Built, build_counted
+from esprof.replay.dfg import Cls
+from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
+from esprof.replay.rules import ALL_RULES, Rules
+from esprof.replay.steps import Steps, steps_of
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
+from esprof.trace.run import Run, Warning
+from esprof.types import NS_PER_US, us
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A run, its graph, and its replay: what every analysis starts from."""
+
+    run: Run
+    built: Built
+    steps: Steps
+    measured_ns: np.ndarray
+    """Of all steps of the graph."""
+    unprofiled_ns: float | None
+    """Median of the steps without profiler next to them."""
+    pricer: Pricer
+    path: tuple[Piece, ...]
+    """Critical path over the steady steps."""
+    timing: Timing
+    warnings: tuple[Warning, ...]
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.pricer.baseline
+
+    @property
+    def overhead_pct(self) -> float | None:
+        """By how much the median steady step is longer than the median step without profiler, in per cent."""
+        if not self.unprofiled_ns:
+            return None
+        return 100 * (float(np.median(self.pricer.measured_ns)) / self.unprofiled_ns - 1)
+
+    @property
+    def explained_pct(self) -> float:
+        totals = class_totals(list(self.path))
+        span = sum(totals.values())
+        unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
+        return float(100 * (1 - unexplained / span)) if span else 100.0
+
+    @property
+    def error_pct(self) -> np.ndarray:
+        """Error of each steady step, replayed with residuals kept, in per cent."""
+        kept = self.pricer.kept
+        errors: np.ndarray = 100 * (self.timeline.step_ns()[kept] / self.measured_ns[kept] - 1)
+        return errors
+
+
+def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Replayed:
+    """Build and replay `run`. `read_s` is what opening it took; `rules` leaves some out, to see what they are for."""
+    started = time.perf_counter()
+    steps = steps_of(run)
+    built = build_counted(run, steps, rules=rules)
+    built_at = time.perf_counter()
+    shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
+    measured = steps.measured_ns(shift)
+    kept = np.array([steps.all.index(step) for step in steps.kept])
+    pricer = Pricer(run, built.dfg, kept, measured[kept])
+    path = [piece for first, last in _stretches(kept) for piece in critical_path(pricer.baseline, first, last)]
+    replay_s = time.perf_counter() - built_at
+    return Replayed(
+        run=run,
+        built=built,
+        steps=steps,
+        measured_ns=measured,
+        unprofiled_ns=steps.unprofiled_ns(shift),
+        pricer=pricer,
+        path=tuple(path),
+        timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
+        warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + _count_warnings(built),
+    )
+
+
+def answer_run(
+    run: Run, what_if: Sequence[str] = (), read_s: float = 0.0, max_error_pct: float = MAX_ERROR_PCT
+) -> ReplayAnswer:
+    """Everything that `esprof replay` answers about `run`."""
+    return answer(replay_run(run, read_s), what_if, max_error_pct)
+
+
+def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float = MAX_ERROR_PCT) -> ReplayAnswer:
+    """The ReplayAnswer of a replayed run; what-ifs are declined where replay's own error on it is above `max_error_pct`.
+
+    Raises UsageError for a spec that is no scenario.
+    """
+    steps, pricer, dfg = replayed.steps, replayed.pricer, replayed.built.dfg
+    scenarios = tuple(pricer.answers(what_if, max_error_pct))
+    replayed_ns = replayed.timeline.step_ns()[pricer.kept]
+    return ReplayAnswer(
+        world_size=replayed.run.world_size,
+        steps=tuple(
+            StepTime(
+                step=step,
+                measured_us=us(float(pricer.measured_ns[i])),
+                replayed_us=us(float(replayed_ns[i])),
+                error_pct=round(float(replayed.error_pct[i]), 4),
+            )
+            for i, step in enumerate(steps.kept)
+        ),
+        left_out=tuple(
+            LeftOut(step=step, measured_us=us(float(replayed.measured_ns[steps.all.index(step)])), reason=str(reason))
+            for step, reason in sorted(steps.left_out.items())
+        ),
+        step_us=us(pricer.step_ns),
+        unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
+        overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
+        strict_error_pct=round(100 * pricer.strict_error, 4),
+        explained_pct=round(replayed.explained_pct, 3),
+        known_error_pct=None if pricer.known_error is None else round(100 * pricer.known_error, 3),
+        prediction=pricer.prediction,
+        critical_path=_critical_path(replayed),
+        what_if=scenarios,
+        coverage=_coverage(replayed),
+        clocks=_clocks(replayed),
+        graph=GraphSize(nodes=dfg.nodes, edges=dfg.edges),
+        timing_s=replayed.timing,
+        warnings=replayed.warnings,
+    )
+
+
+def _stretches(kept: np.ndarray) -> list[tuple[int, int]]:
+    """Runs of consecutive positions, as (first, last)."""
+    breaks = np.flatnonzero(np.diff(kept) > 1)
+    firsts, lasts = np.r_[kept[0], kept[breaks + 1]], np.r_[kept[breaks], kept[-1]]
+    return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def _critical_path(replayed: Replayed) -> CriticalPath:
+    path = list(replayed.path)
+    classes, ranks = class_totals(path), rank_totals(path)
+    span = sum(classes.values())
+    return CriticalPath(
+        span_us=us(span),
+        classes={name: us(total) for name, total in classes.items()},
+        by_rank=tuple(
+            RankShare(rank=rank, us=us(total), pct=round(float(100 * total / span), 2))
+            for rank, total in sorted(ranks.items())
+        ),
+    )
+
+
+def _coverage(replayed: Replayed) -> Coverage:
+    counts, run = replayed.built.counts, replayed.run
+    return Coverage(
+        collectives=counts["collectives"],
+        collectives_matched=counts["collectives_matched"],
+        p2p=counts["p2p"],
+        p2p_matched=counts["p2p_matched"],
+        kernels=counts["kernels"],
+        kernels_without_launch=counts["kernels_without_launch"],
+        launches_without_kernel=counts["launches_without_kernel"],
+        waits=counts["waits"],
+        waits_recorded=counts["waits_recorded"],
+        waits_inferred=counts["waits_inferred"],
+        waits_rejected=counts["waits_rejected"],
+        negative_transfers=counts["negative_transfers"],
+        unmatched_by_rank=replayed.built.unmatched,
+        edges_dropped=counts["edges_dropped"],
+        lags_clamped=counts["lags_clamped"],
+        missing_ranks=tuple(sorted(set(range(run.world_size)) - set(run.ranks))),
+    )
+
+
+def _step_warnings(steps: Steps) -> tuple[Warning, ...]:
+    """Steps that were recorded, and are not in the graph."""
+    found = []
+    if len(steps.windows) > 1:
+        text = (
+            f"one of {len(steps.windows)} windows, steps {steps.all[0]} to {steps.all[-1]}; --window STEP takes another"
+        )
+        found.append(Warning("one-window", text))
+    lost = steps.lost
+    if lost:
+        listed = ", ".join(map(str, lost[:10])) + (", …" if len(lost) > 10 else "")
+        text = f"left out: {len(lost)} steps that not all ranks recorded ({listed})"
+        found.append(Warning("steps-left-out", text))
+    return tuple(found)
+
+
+def _clocks(replayed: Replayed) -> tuple[HostClock, ...]:
+    residuals = replayed.built.transfers.residuals
+    found = []
+    for clock in replayed.built.clocks.hosts:
+        mine = [residuals[rank] for rank in clock.ranks if rank in residuals]
+        found.append(
+            HostClock(
+                host=clock.host,
+                ranks=clock.ranks,
+                offset_us=us(clock.offset_ns),
+                drift_ppm=round(clock.drift_ppm, 3),
+                moved=clock.moved,
+                residual_p50_us=us(max(residual.p50_ns for residual in mine)) if mine else None,
+                residual_p99_us=us(max(residual.p99_ns for residual in mine)) if mine else None,
+            )
+        )
+    return tuple(found)
+
+
+def _clock_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
+    found = []
+    hosts = {run.rank(rank).host for rank in run.ranks}
+    # Ranks whose host is unknown are most likely of one host, with one clock.
+    loose = [clock.host for clock in built.clocks.untied if clock.host in hosts]
+    if loose:
+        text = f"the clock of {', '.join(loose)} could not be aligned: no collective that ties it to the others"
+        found.append(Warning("clocks-unaligned", text))
+    for clock in built.clocks.hosts:
+        if clock.moved:
+            drift = f" and {clock.drift_ppm:+.1f} ppm" if clock.drift_ppm else ""
+            shift = f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
+            text = f"{clock.host}: clock shifted by {shift} to match the ends of its collectives"
+            found.append(Warning("clock-shifted", text, clock.ranks))
+    return tuple(found)
+
+
+def _count_warnings(built: Built) -> tuple[Warning, ...]:
+    counts, found = built.counts, []
+    seen = counts["collectives"] + counts["p2p"]
+    unmatched = sum(built.unmatched.values())
+    if unmatched:
+        text = f"{unmatched} of {seen} collective and point-to-point calls have no counterpart on their peers"
+        found.append(Warning("collectives-unmatched", text, tuple(rank for rank, n in built.unmatched.items() if n)))
+    # That a guess was wrong says nothing of the traces.
+    recorded = counts["edges_dropped"] - counts["guesses_dropped"]
+    if recorded:
+        text = f"{recorded} dependencies formed a cycle and were dropped: events may be missing"
+        found.append(Warning("cycle-broken", text))
+    return tuple(found)

@@ -1,0 +1,209 @@
+"""The steps of a run: which were recorded, which of them count, and how long they took with and without the profiler."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import reduce
+
+import numpy as np
+
+from esprof.errors import InputError, UsageError
+from esprof.replay import rules
+from esprof.replay.rules import call_name
+from esprof.trace.run import Run
+from esprof.trace.schema import Table
+from esprof.types import Ns, Rank
+
+ALLOCATOR_SHARE = 0.25
+"""A step that spends more of its time in allocator calls, on any rank, is not steady."""
+
+FEWEST_STEADY = 4
+"""From this many steps on, the window's first is left out: the profiler itself starts in it."""
+
+NEAR = 50
+"""Plain steps before and after a window that tell what its steps would take: a job's pace changes over the hours."""
+
+FEWEST_PLAIN = 3
+"""Steps below which their median means little."""
+
+
+class LeftOutFor(Enum):
+    """Why a step is not steady."""
+
+    FIRST = "first"
+    ALLOCATOR = "allocator"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why one step is not steady."""
+
+    cause: LeftOutFor
+    rank: Rank | None = None
+    """The last of the ranks that it was found on; None where it concerns all alike."""
+    share: float | None = None
+    """Of the step, what allocator calls take on that rank."""
+
+    def __str__(self) -> str:
+        if self.cause is LeftOutFor.FIRST:
+            return "the window's first step"
+        return f"{100 * (self.share or 0):.0f} % of it are allocator calls on rank {self.rank}"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The recorded steps of a run, sorted once for all that asks about them."""
+
+    run: Run = field(repr=False)
+    borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]
+    """Start and end of each recorded step, by rank and number, each rank's by its own clock."""
+    windows: tuple[range, ...]
+    """Unbroken stretches of steps that every rank recorded, ascending."""
+    all: tuple[int, ...]
+    """The steps that a graph covers: the longest window, and of equals the latest."""
+    kept: tuple[int, ...]
+    """Those of them that count: the steady ones, or all where none is steady."""
+    left_out: Mapping[int, Reason]
+    """The others, each with the reason."""
+
+    @property
+    def lost(self) -> list[int]:
+        """Steps that some ranks recorded and others did not, ascending."""
+        recorded = {step for borders in self.borders.values() for step in borders}
+        return sorted(recorded.difference(*self.windows))
+
+    def measured_ns(self, shift: Mapping[Rank, Ns]) -> np.ndarray:
+        """Recorded duration of each of `all`: from when the last rank enters it to when the last rank leaves it.
+
+        `shift` is added to the times of each rank, to bring them on one clock.
+        """
+        spans = [[self.borders[rank][step] for rank in self.run.ranks] for step in self.all]
+        by = np.array([shift.get(rank, 0) for rank in self.run.ranks], np.int64)
+        enter, leave = ((np.array(spans, np.int64)[:, :, end] + by).max(axis=1) for end in (0, 1))
+        took: np.ndarray = np.maximum(leave - enter, 1)
+        return took
+
+    def unprofiled_ns(self, shift: Mapping[Rank, Ns]) -> float | None:
+        """What a step takes without the profiler: the median of the plain steps near; None where there are too few."""
+        return unprofiled_ns(self.run, self.all, shift)
+
+
+def steps_of(run: Run) -> Steps:
+    """Sort the steps of `run`. Raises InputError where its ranks have no recorded step in common."""
+    borders = {rank: step_borders(run, rank) for rank in run.ranks}
+    windows = unbroken(borders)
+    if not windows:
+        raise InputError(
+            "its ranks have no recorded step in common",
+            path=run.path,
+            remedy="Record the same steps on all ranks, or name the trace of one rank.",
+        )
+    longest = max(map(len, windows))
+    steps = tuple([window for window in windows if len(window) == longest][-1])
+    reasons = _unsteady(run, borders, steps)
+    kept = tuple(step for step in steps if step not in reasons)
+    return Steps(run, borders, tuple(windows), steps, kept or steps, reasons if kept else {})
+
+
+def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
+    """Step number -> (start, end) of the steps that the profiler recorded on `rank`.
+
+    Of a window that was given up (to the job's own profiler, say) the steps were meant to be timed, and are not.
+    """
+    table = run.steps(rank)
+    kept = [range(window.first, window.last + 1) for window in run.rank(rank).windows if not window.stacks]
+    numbers, phases = table.ints("step").tolist(), table.texts("phase")
+    timed = [
+        phase == "timed" and (not kept or any(step in window for window in kept))
+        for step, phase in zip(numbers, phases, strict=True)
+    ]
+    starts, durations = table.ints("start_ns").tolist(), table.ints("dur_ns").tolist()
+    found: dict[int, tuple[Ns, Ns]] = {}
+    for step, start, dur, is_timed in zip(numbers, starts, durations, timed, strict=True):
+        if is_timed:
+            found[step] = (start, start + dur)
+    return found
+
+
+def _unsteady(run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int]) -> dict[int, Reason]:
+    reasons: dict[int, Reason] = {}
+    if len(steps) >= FEWEST_STEADY:
+        reasons[steps[0]] = Reason(LeftOutFor.FIRST)
+    for rank in run.ranks:
+        for step, share in _allocator_shares(run.events(rank), [borders[rank][step] for step in steps], steps):
+            if share > ALLOCATOR_SHARE:
+                reasons[step] = Reason(LeftOutFor.ALLOCATOR, rank, share)
+    return reasons
+
+
+def _allocator_shares(events: Table, borders: Sequence[tuple[Ns, Ns]], steps: Sequence[int]) -> list[tuple[int, float]]:
+    """Each step with the share of it that allocator calls (`cudaMalloc`, `cudaFree` and kin) take."""
+    codes, names = events.codes("name")
+    allocators = [code for code, name in enumerate(names) if rules.ALLOCATOR.match(call_name(name))]
+    calls = events.is_kind("runtime") & np.isin(codes, allocators)
+    starts, durations = events.ints("start_ns")[calls], events.ints("dur_ns")[calls]
+    shares = []
+    for step, (begin, end) in zip(steps, borders, strict=True):
+        inside = (starts >= begin) & (starts < end)
+        shares.append((step, float(durations[inside].sum()) / max(1, end - begin)))
+    return shares
+
+
+def unbroken(steps_of: Mapping[Rank, Collection[int]]) -> list[range]:
+    """The unbroken stretches of steps that all ranks have, ascending."""
+    found: list[range] = []
+    for step in sorted(set.intersection(*map(set, steps_of.values()))):
+        if found and step == found[-1].stop:
+            found[-1] = range(found[-1].start, step + 1)
+        else:
+            found.append(range(step, step + 1))
+    return found
+
+
+def at_window(run: Run, step: int) -> Run:
+    """`run` as if it had been recorded in the window around `step` alone; steps without profiler stay.
+
+    Raises UsageError where no window holds that step.
+    """
+    windows = unbroken({rank: step_borders(run, rank) for rank in run.ranks})
+    window = next((window for window in windows if step in window), None)
+    if window is None:
+        known = ", ".join(f"{window[0]}–{window[-1]}" for window in windows)
+        raise UsageError(f"no window holds step {step}", remedy=f"Windows of this run: steps {known or 'none'}.")
+
+    def read(name: str, rank: Rank) -> Table | None:
+        if name == "steps":
+            return _without_other_windows(run.steps(rank), window)
+        table: Table = getattr(run, name)(rank)  # Each table has its name for a method.
+        return table
+
+    return Run(run.meta, read, run.path, run.warnings[len(run.meta.warnings) :], run.flight, step)
+
+
+def _without_other_windows(steps: Table, window: range) -> Table:
+    timed = np.array([phase == "timed" for phase in steps.texts("phase")], bool)
+    return steps.where(~timed | np.isin(steps.ints("step"), window))
+
+
+def unprofiled_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> float | None:
+    """Median duration of the plain steps next to `window`; None where there are too few.
+
+    As `Steps.measured_ns`, it is the job's step: from when the last rank enters it to when the last rank leaves it.
+    """
+    plain = {rank: plain_steps(run.steps(rank)) for rank in run.ranks}
+    shared = reduce(np.intersect1d, [steps.ints("step") for steps in plain.values()])
+    near = np.append(shared[shared < window[0]][-NEAR:], shared[shared > window[-1]][:NEAR])
+    if len(near) < FEWEST_PLAIN:
+        return None
+    enter, leave = [], []
+    for rank, steps in plain.items():
+        rows = np.searchsorted(steps.ints("step"), near)
+        enter.append(steps.ints("start_ns")[rows] + shift.get(rank, 0))
+        leave.append(enter[-1] + steps.ints("dur_ns")[rows])
+    return float(np.median(np.max(leave, axis=0) - np.max(enter, axis=0)))
+
+
+def plain_steps(steps: Table) -> Table:
+    """The rows of steps without profiler, but the first of all: it holds what a job does once."""
+    phases = np.array([phase or "" for phase in steps.texts("phase")])
+    return steps.where(np.flatnonzero((phases == "plain") & (np.arange(len(steps)) > 0)))

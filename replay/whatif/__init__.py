@@ -1,0 +1,1 @@
+"""What-if questions: how they are asked, what they change in the graph, and how far the answer is to be trusted."""

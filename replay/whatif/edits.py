@@ -1,0 +1,118 @@
+"""Edits of a graph, each a pure function from one graph to the next: what-ifs are made of them.
+
+The primitives are those of Daydream (ATC 2020, §5) and Lumos (MLSys 2025, §3.4). `nodes` is a mask or ids.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace as with_columns
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.whatif.overlay import Overlay
+from esprof.types import Ns
+
+
+def scale(dfg: Dfg, nodes: np.ndarray, factor: float | np.ndarray) -> Dfg:
+    """Make `nodes` `factor` times as fast, one for all or one value a node of the graph: 2.0 halves their durations. A
+    factor of 1.0 is the graph itself."""
+    if np.all(np.equal(factor, 1.0)):
+        return dfg
+    chosen = _mask(dfg, nodes)
+    # A kernel that could not start for lack of room waits for the others' work: it scales with that.
+    return with_columns(
+        dfg,
+        dur_ns=np.where(chosen, _divided(dfg.dur_ns, factor), dfg.dur_ns),
+        residual_ns=np.where(chosen & dfg.contended, _divided(dfg.residual_ns, factor), dfg.residual_ns),
+    )
+
+
+def shorten(dfg: Dfg, nodes: np.ndarray, to_ns: Ns) -> Dfg:
+    """Let `nodes` take at most `to_ns`, without unexplained delays."""
+    chosen = _mask(dfg, nodes)
+    return with_columns(
+        dfg,
+        dur_ns=np.where(chosen, np.minimum(dfg.dur_ns, to_ns), dfg.dur_ns),
+        residual_ns=np.where(chosen, 0, dfg.residual_ns),
+    )
+
+
+def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
+    """Let other work stand in the place of `nodes` (ids), which takes `dur_ns`, one value each or one for all."""
+    dur = dfg.dur_ns.copy()
+    dur[nodes] = dur_ns
+    return with_columns(dfg, dur_ns=dur)
+
+
+def remove(dfg: Dfg, nodes: np.ndarray) -> Dfg:
+    """Take `nodes` out: what waited for one of them waits for what that waited for. A node at which a step begins or ends
+    stays, and takes no time."""
+    chosen, borders = _mask(dfg, nodes), _mask(dfg, np.union1d(dfg.marks.first, dfg.marks.last))
+    overlay = Overlay(shorten(dfg, chosen & borders, 0))
+    overlay.dropped |= chosen & ~borders
+    for source, target, lag, kind in _bridges(dfg, overlay.dropped, np.ones(dfg.edges, bool)):
+        overlay.link(source, target, kind, lag)
+    return overlay.compile()
+
+
+def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence[Ns]) -> Dfg:
+    """Put new work on the lane right behind each node of `after`. What came next on the lane waits for it; what else
+    waits for the node does not."""
+    overlay = Overlay(dfg)
+    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    behind = (dfg.pred_kind == Edge.LANE) & np.isin(dfg.pred_idx, after)
+    overlay.cut |= behind
+    for node, dur in zip(after, dur_ns, strict=True):
+        recorded = int(dfg.recorded_ns[node] + dfg.dur_ns[node])
+        new = overlay.add(int(dfg.lane[node]), name, cls, dur, recorded, step=int(dfg.step[node]))
+        overlay.link(node, new, Edge.LANE)
+        for edge in np.flatnonzero(behind & (dfg.pred_idx == node)):
+            overlay.link(new, int(target[edge]), Edge.LANE, int(dfg.pred_lag[edge]))
+    return overlay.compile()
+
+
+def relane(dfg: Dfg, nodes: np.ndarray, lane: int) -> Dfg:
+    """Move `nodes` to another lane. There the first recorded goes first, when it is ready and the lane is free; on their
+    old lanes their neighbours close up."""
+    overlay = Overlay(dfg)
+    moved = _mask(dfg, nodes)
+    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    on_lane = dfg.pred_kind == Edge.LANE
+    # On the lane that they come to, the recorded order would leave them no place between two neighbours.
+    overlay.cut |= on_lane & (moved[target] | moved[dfg.pred_idx] | (dfg.lane[target] == lane))
+    for source, node, lag, kind in _bridges(dfg, moved, on_lane):
+        if dfg.lane[node] != lane:
+            overlay.link(source, node, kind, lag)
+    overlay.lane[moved] = lane
+    return overlay.compile()
+
+
+def _mask(dfg: Dfg, nodes: np.ndarray) -> np.ndarray:
+    chosen = np.zeros(dfg.nodes, bool)
+    chosen[nodes] = True
+    return chosen
+
+
+def _divided(values: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
+    return np.rint(values / factor).astype(np.int64)
+
+
+def _bridges(dfg: Dfg, dropped: np.ndarray, among: np.ndarray) -> list[tuple[int, int, Ns, Edge]]:
+    """Edges that take the place of the paths through `dropped` nodes along `among` (a mask of edges): (source, target, lag,
+    kind)."""
+    bridges: list[tuple[int, int, Ns, Edge]] = []
+    reached: dict[int, dict[int, Ns]] = {}
+    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    # Nodes stand in topological order: what a dropped node waits for is known before what waits for it.
+    for edge in np.flatnonzero(among & (dropped[target] | dropped[dfg.pred_idx])).tolist():
+        source, node, lag = int(dfg.pred_idx[edge]), int(target[edge]), int(dfg.pred_lag[edge])
+        sources = {past: lag + more for past, more in reached.get(source, {}).items()}
+        if not dropped[source]:
+            sources = {source: lag}
+        if dropped[node]:
+            known = reached.setdefault(node, {})
+            for past, length in sources.items():
+                known[past] = max(length, known.get(past, length))
+        else:
+            bridges += [(past, node, length, Edge(dfg.pred_kind[edge])) for past, length in sources.items()]
+    return bridges

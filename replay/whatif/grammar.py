@@ -1,0 +1,65 @@
+"""The what-if grammar: one scenario is comma-separated terms `[SCOPE.]NAME[ARGUMENT]=VALUE`, all of which hold at once."""
+
+import re
+
+from esprof.errors import UsageError
+from esprof.replay.whatif.term import Term
+from esprof.replay.whatif.terms import TERMS
+
+_TARGET = re.compile(
+    r"(?:(?:rank(?P<rank>\d{1,9})|device\[(?P<device>.+)\])\.)?(?P<name>[a-z_.]+)(?:\[(?P<argument>.+)\])?"
+)
+
+
+def parse(spec: str) -> tuple[Term, ...]:
+    """The terms of one scenario. Raises UsageError for what is no term, with the known ones."""
+    terms = tuple(_term(text.strip()) for text in _split(spec))
+    if not terms:
+        raise _unknown(spec)
+    return terms
+
+
+def known() -> tuple[str, ...]:
+    """An example of each way to write a term."""
+    return tuple(example for kind in TERMS.values() for example in kind.examples)
+
+
+def _split(spec: str) -> list[str]:
+    """Split at commas outside brackets: those inside belong to the term."""
+    parts, depth, begin = [], 0, 0
+    for at, character in enumerate(spec):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            parts.append(spec[begin:at])
+            begin = at + 1
+    return [part for part in [*parts, spec[begin:]] if part.strip()]
+
+
+def _term(text: str) -> Term:
+    # The last "=" outside the brackets: a pattern may hold one.
+    at = text.rfind("=", text.rfind("]") + 1)
+    target = _TARGET.fullmatch(text[:at].strip()) if at >= 0 else None
+    kind = TERMS.get(target["name"]) if target else None
+    if target is None or kind is None:
+        raise _unknown(text)
+    is_scoped = target["rank"] is not None or target["device"] is not None
+    has_argument = target["argument"] is not None
+    if (is_scoped and not kind.scoped) or (has_argument and kind.argument is None):
+        raise _unknown(text)
+    if kind.argument is not None and not has_argument and not kind.argument_is_optional:
+        raise _unknown(text)
+    try:
+        return Term(
+            text=text,
+            kind=kind,
+            value=kind.value(text[at + 1 :].strip()),
+            argument=kind.argument(target["argument"]) if kind.argument and has_argument else None,
+            rank=int(target["rank"]) if target["rank"] else None,
+            device=target["device"],
+        )
+    except UsageError as error:
+        raise UsageError(f"{text!r}: {error.reason}", remedy=error.remedy) from error
+
+
+def _unknown(text: str) -> UsageError:
+    return UsageError(f"{text!r} is not a what-if term", remedy=f"Known terms: {', '.join(known())}.")

@@ -1,0 +1,104 @@
+"""Changes to a graph, collected and then compiled into the next graph."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg, Edge, StepMarks
+from esprof.replay.engine.schedule import freeze, schedule
+from esprof.types import Bytes, Ns
+
+
+@dataclass
+class Overlay:
+    """Nodes and edges to add to `dfg` and to take out of it. Nodes keep their ids until `compile`; new ones follow them."""
+
+    dfg: Dfg
+    dropped: np.ndarray = field(init=False)
+    """Mask of the nodes to take out, with their edges."""
+    cut: np.ndarray = field(init=False)
+    """Mask of the edges to take out."""
+    lane: np.ndarray = field(init=False)
+    """Lane of each node of `dfg`; change it to move one."""
+    _nodes: list[tuple[int, int, int, Ns, Ns, int, int, Bytes]] = field(default_factory=list)
+    _edges: list[tuple[int, int, Ns, Edge]] = field(default_factory=list)
+    _names: dict[str, int] = field(init=False)
+    _collectives: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dropped = np.zeros(self.dfg.nodes, bool)
+        self.cut = np.zeros(self.dfg.edges, bool)
+        self.lane = self.dfg.lane.copy()
+        self._names = {name: number for number, name in enumerate(self.dfg.names)}
+        self._collectives = int(self.dfg.collective.max(initial=-1)) + 1
+
+    def add(
+        self,
+        lane: int,
+        name: str,
+        cls: Cls,
+        dur_ns: Ns,
+        recorded_ns: Ns,
+        *,
+        step: int,
+        collective: int = -1,
+        nbytes: Bytes = -1,
+    ) -> int:
+        """Add a node and return its id. Where the edges leave a choice, `recorded_ns` says whose turn on the lane it is."""
+        number = self._names.setdefault(name, len(self._names))
+        self._nodes.append((lane, number, int(cls), dur_ns, recorded_ns, step, collective, nbytes))
+        return self.dfg.nodes + len(self._nodes) - 1
+
+    def add_collective(self) -> int:
+        """A number for a collective that was not in the graph."""
+        self._collectives += 1
+        return self._collectives - 1
+
+    def link(self, source: int, target: int, kind: Edge, lag_ns: Ns = 0) -> None:
+        """`target` starts no earlier than `lag_ns` after `source` ends."""
+        self._edges.append((source, target, lag_ns, kind))
+
+    def compile(self) -> Dfg:
+        """The graph with the changes made. Lanes whose order they leave open are scheduled (`schedule`).
+
+        Raises InputError if the new dependencies form a cycle.
+        """
+        dfg, added = self.dfg, np.array(self._nodes, np.int64).reshape(-1, 8).T
+        kept = np.flatnonzero(~self.dropped)
+        place = np.full(dfg.nodes + len(self._nodes), -1, np.int64)
+        place[kept] = np.arange(len(kept))
+        place[dfg.nodes :] = len(kept) + np.arange(len(self._nodes))
+        names = {"lane": 0, "name": 1, "cls": 2, "dur_ns": 3, "recorded_ns": 4, "step": 5, "collective": 6, "bytes": 7}
+        columns: dict[str, Any] = {name: _joined(getattr(dfg, name)[kept], added[row]) for name, row in names.items()}
+        columns["lane"] = _joined(self.lane[kept], added[0])
+        for name, absent in (("residual_ns", 0), ("contended", 0), ("event", -1), ("key", -1)):
+            columns[name] = _joined(getattr(dfg, name)[kept], np.full(len(self._nodes), absent))
+        marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, place[dfg.marks.first], place[dfg.marks.last])
+        loose = replace(dfg, **columns, **self._predecessors(place), names=tuple(self._names), marks=marks)
+        return freeze(loose, schedule(loose).order)
+
+    def _predecessors(self, place: np.ndarray) -> dict[str, Any]:
+        """Edges in CSR form, of two between the same nodes the stricter."""
+        dfg, nodes, longest = self.dfg, int(place.max(initial=-1)) + 1, np.iinfo(self.dfg.pred_lag.dtype).max
+        added = np.array(self._edges, np.int64).reshape(-1, 4).T
+        target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+        old = ~self.cut & (place[target] >= 0) & (place[dfg.pred_idx] >= 0)
+        columns = (dfg.pred_idx, target, dfg.pred_lag, dfg.pred_kind)
+        source, target, lag, kind = (
+            np.concatenate([column[old].astype(np.int64), more]) for column, more in zip(columns, added, strict=True)
+        )
+        source, target = place[source], place[target]
+        order = np.lexsort((-lag, source, target))
+        pairs = target[order] * nodes + source[order]
+        order = order[np.r_[True, pairs[1:] != pairs[:-1]] & (source[order] != target[order])]
+        return {
+            "pred_ptr": np.searchsorted(target[order], np.arange(nodes + 1)).astype(dfg.pred_ptr.dtype),
+            "pred_idx": source[order].astype(dfg.pred_idx.dtype),
+            "pred_lag": np.clip(lag[order], -longest, longest).astype(dfg.pred_lag.dtype),
+            "pred_kind": kind[order].astype(dfg.pred_kind.dtype),
+        }
+
+
+def _joined(column: np.ndarray, more: np.ndarray) -> np.ndarray:
+    return np.concatenate([column, more.astype(column.dtype)])

@@ -1,0 +1,102 @@
+"""Prediction of steps that the fit has not seen: the honest measure of what durations alone can tell."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from esprof.replay.answer import HeldOut, Prediction
+from esprof.replay.dfg import Dfg
+from esprof.replay.engine.timeline import replay
+from esprof.replay.whatif.averages import means_of
+from esprof.types import us
+
+FEWEST_TO_CALIBRATE = 3
+"""Fitted steps from which on their differences tell more than chance."""
+
+FEWEST = 2
+"""Held-out steps from which on their mean tells of the model more than of how steps scatter."""
+
+
+def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
+    """Fit durations on the first half of the steady steps, predict the others.
+
+    `kept` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
+
+    Each node gets the mean duration (and residual) of its counterparts, the nodes of the same rank, lane role, name and
+    occurrence, in the fit steps; one without counterparts, the mean of its name on that rank. Means, because a step is a
+    sum: of operations that are stopped now and then (a CPU quota, another process), medians see none. What is replayed with
+    these is then set right by the fitted steps as they were measured (`_calibrated`).
+    """
+    steps = np.array(dfg.marks.steps)[kept]
+    half = len(steps) // 2
+    fit = steps[:half]
+    if not half:
+        return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady steps")
+    fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, steps)
+    dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
+    exact = dfg.rank.astype(np.int64) * (int(dfg.key.max()) + 2) + dfg.key + 1
+    part = dfg.collective >= 0
+    exact[part] = int(exact.max()) + 1 + _collective_identity(dfg)[part]
+    by_name = dfg.rank.astype(np.int64) * len(dfg.names) + dfg.name
+    found = np.zeros(dfg.nodes, bool)
+    for identity in (exact, by_name):
+        todo = wanted & ~found
+        for values, source in ((dur, dfg.dur_ns), (residual, dfg.residual_ns)):
+            means, known = means_of(identity[fitted], source[fitted], identity[todo])
+            values[np.flatnonzero(todo)[known]] = means[known]
+        found[np.flatnonzero(todo)[known]] = True
+    predicted = replay(replace(dfg, dur_ns=dur, residual_ns=residual)).step_ns()[kept]
+    predicted = _calibrated(predicted, measured_ns[:half])
+    return Prediction(
+        fit_steps=tuple(int(step) for step in fit),
+        held_out=tuple(
+            HeldOut(
+                step=int(steps[i]),
+                measured_us=us(float(measured_ns[i])),
+                predicted_us=us(float(predicted[i])),
+                error_pct=round(100 * (float(predicted[i]) / float(measured_ns[i]) - 1), 3),
+            )
+            for i in range(half, len(steps))
+        ),
+    )
+
+
+def _collective_identity(dfg: Dfg) -> np.ndarray:
+    """Per node, a number that its counterparts in other steps share: rank, name, and which of its step's collectives it is
+    part of, in order of first arrival. Which of several communication threads takes one is chance."""
+    nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank >= 0))
+    count = int(dfg.collective.max(initial=-1)) + 1
+    arrival, step = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
+    np.minimum.at(arrival, dfg.collective[nodes], dfg.recorded_ns[nodes])
+    step[dfg.collective[nodes]] = dfg.step[nodes]
+    order = np.lexsort((arrival, step))
+    which = np.empty(count, np.int64)
+    which[order] = np.arange(count) - np.searchsorted(step[order], step[order])
+    rank = dfg.rank.astype(np.int64) + 1
+    return (rank * len(dfg.names) + dfg.name) * max(count, 1) + which[np.maximum(dfg.collective, 0)] if count else rank
+
+
+def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:
+    """The replayed steps, of which the first were `measured_ns`, set right by those.
+
+    Ranks that wait for the slowest of them gain by means, and a hiccup in one fitted step is in all means: the medians tell
+    by how much. And of how replayed steps differ, only the part counts that the fitted steps showed to be real.
+    """
+    fitted = replayed_ns[: len(measured_ns)]
+    apart, real = fitted - fitted.mean(), measured_ns - measured_ns.mean()
+    slope = 1.0
+    if len(fitted) >= FEWEST_TO_CALIBRATE and apart.any():
+        slope = float(np.clip((apart * real).sum() / (apart * apart).sum(), 0, 1))
+    calibrated: np.ndarray = np.median(measured_ns) + slope * (replayed_ns - np.median(fitted))
+    return calibrated
+
+
+def mean_error(prediction: Prediction) -> float | None:
+    """Relative error of the mean of the held-out steps, signed; None where fewer than `FEWEST` were held out.
+
+    Of the mean, as what-ifs predict it: how single steps scatter about it is no fault of the model.
+    """
+    if len(prediction.held_out) < FEWEST:
+        return None
+    measured = sum(step.measured_us for step in prediction.held_out)
+    return sum(step.predicted_us for step in prediction.held_out) / measured - 1

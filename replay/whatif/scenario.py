@@ -1,0 +1,57 @@
+"""A scenario under construction: the graph as the terms of a what-if change it, one after the other."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from esprof.replay.dfg import Dfg
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+
+class Declined(Exception):
+    """A scenario that the run holds no evidence for; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A graph, what it was made of, and what should be said of it."""
+
+    run: Run
+    recorded: Dfg
+    """The graph before any change."""
+    steps: tuple[int, ...]
+    """Numbers of the steady steps: by them a rank counts as slow or not."""
+    dfg: Dfg
+    """The graph with the changes made so far."""
+    notes: tuple[str, ...] = ()
+    least_ns: np.ndarray | None = None
+    """What no step can be shorter than, ns, one per step of `dfg.marks`; None where only the graph and its busiest stream
+    bound them."""
+
+    def noted(self, *notes: str) -> "Scenario":
+        """The same with more said of it, nothing twice."""
+        return replace(self, notes=tuple(dict.fromkeys([*self.notes, *notes])))
+
+    @property
+    def only_takes_other_times(self) -> bool:
+        """Whether nodes and edges are those that were recorded."""
+        return self.least_ns is None and self.dfg.pred_idx is self.recorded.pred_idx
+
+
+def ranks_with(run: Run, device: str) -> list[Rank]:
+    """The ranks whose device has this in its name. Raises Declined where none has."""
+    found = [meta.rank for meta in run.meta.ranks if device in (meta.device or "")]
+    if not found:
+        raise Declined(f"no rank of this run has a device {device!r}")
+    return found
+
+
+def known_ranks(run: Run, ranks: Iterable[Rank]) -> list[Rank]:
+    """`ranks`, all of which are in the run. Raises Declined for one that is not."""
+    wanted = list(ranks)
+    for rank in wanted:
+        if rank not in run.ranks:
+            raise Declined(f"rank {rank} is not in this run")
+    return wanted

@@ -1,0 +1,45 @@
+"""All speed-ups of a scenario at once: work, links and CPUs as many times as fast as its terms say together."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.links import link_share
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Resource, Speed, Term
+
+_UNMATCHED = "collectives that have no match on all their ranks stay as they were"
+
+
+def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
+    """`now` with the durations divided by what `terms` say together. Raises Declined where one of them finds no work.
+
+    Of a transfer between CPUs, a faster link shortens what the link takes, and a faster CPU the rest.
+    """
+    dfg = now.dfg
+    work, link, cpu = (np.ones(dfg.nodes) for _ in range(3))
+    for term in sorted(terms, key=lambda term: term.text):  # Products of floats depend on their order.
+        effect = term.kind.effect
+        assert isinstance(effect, Speed), "only speed-ups have this phase"
+        nodes = effect.nodes(now, term)
+        (link if effect.resource is Resource.LINK else work)[nodes] *= term.value
+        if effect.resource is Resource.CPU:
+            cpu[np.isin(dfg.rank, term.ranks(now))] *= term.value
+        if dfg.of(Cls.RESIDUAL).any() and (nodes & dfg.of(Cls.COMMUNICATION)).any():
+            now = now.noted(_UNMATCHED)
+    share = link_share(dfg, now.recorded)
+    speed = work / (share / link + (1 - share) / _slowest(dfg, cpu))
+    return replace(now, dfg=edits.scale(dfg, speed != 1.0, speed))
+
+
+def _slowest(dfg: Dfg, cpu: np.ndarray) -> np.ndarray:
+    """How many times as fast the CPUs behind each node are: of a transfer between CPUs, the slowest of its ranks."""
+    transfers = np.flatnonzero(dfg.on("comm") & (dfg.collective >= 0))
+    of_number = np.full(int(dfg.collective.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(of_number, dfg.collective[transfers], cpu[transfers])
+    slowest = cpu.copy()
+    slowest[transfers] = of_number[dfg.collective[transfers]]
+    return slowest

@@ -1,0 +1,167 @@
+"""What a what-if term is, and what a kind of term has to tell of itself: a file in `terms/` for each kind."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+import numpy as np
+
+from esprof.errors import UsageError
+from esprof.replay.whatif.scenario import Scenario, known_ranks, ranks_with
+from esprof.types import Rank
+
+_LEAST, _MOST = 1e-3, 1e6
+
+
+class Phase(IntEnum):
+    """When a term is applied among those of its scenario, in whatever order they are written."""
+
+    REFUSE = 0
+    """Before any work is done for a scenario that cannot be answered."""
+    REBUILD = 1
+    """Other nodes and edges. They are found by recorded times, before other terms change those."""
+    MEND = 2
+    """Ranks as fast as their peers. Which are slow is told by recorded times, too."""
+    SPEED = 3
+    """All speed-ups at once, for their factors multiply."""
+    REMOVE = 4
+    """Work that takes no time any more."""
+    BOUND = 5
+    """What hides whatever the others leave to hide."""
+
+
+class Resource(Enum):
+    """What a speed-up makes faster."""
+
+    WORK = "work"
+    """The nodes themselves."""
+    CPU = "cpu"
+    """The nodes, and the CPUs' part of transfers between CPUs."""
+    LINK = "link"
+    """The link's part of transfers between CPUs, and all of other transfers."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The effect of a speed-up: divides the durations of some nodes."""
+
+    resource: Resource
+    nodes: Callable[[Scenario, "Term"], np.ndarray]
+    """Mask of the nodes that become faster. Raises Declined where there is none."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Any other effect."""
+
+    phase: Phase
+    apply: Callable[[Scenario, "tuple[Term, ...]"], Scenario]
+    """The scenario changed by all its terms of this kind. Raises Declined where the run lacks the evidence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of term: how it is written, what it does, and what it needs."""
+
+    name: str
+    examples: tuple[str, ...]
+    """How it is written, each a whole term."""
+    meaning: str
+    """One or two sentences for the documentation."""
+    needs: str
+    """The evidence without which it is declined, for the documentation."""
+    effect: Speed | Edit
+    value: Callable[[str], float]
+    """Reads what stands behind the equal sign. Raises UsageError with the reason."""
+    argument: Callable[[str], object] | None = None
+    """Reads what stands in brackets behind the name; None where nothing may. Raises UsageError with the reason."""
+    argument_is_optional: bool = False
+    scoped: bool = False
+    """Whether `rank3.` or `device[NAME].` may stand before it."""
+
+    @property
+    def phase(self) -> Phase:
+        return self.effect.phase if isinstance(self.effect, Edit) else Phase.SPEED
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of a scenario, as it was read. Two that mean the same are equal."""
+
+    text: str = field(compare=False)
+    """As it was written."""
+    kind: Kind
+    value: float
+    """A speed-up of 2x is 2.0; what is a word, such as `fix`, is 1.0."""
+    argument: object = None
+    rank: Rank | None = None
+    device: str | None = None
+
+    @property
+    def canonical(self) -> str:
+        """The same text for all spellings of one meaning."""
+        scope = f"rank{self.rank}." if self.rank is not None else f"device[{self.device}]." if self.device else ""
+        argument = self.argument.pattern if isinstance(self.argument, re.Pattern) else self.argument
+        return f"{scope}{self.kind.name}[{argument}]={self.value!r}"
+
+    def ranks(self, scenario: Scenario) -> list[Rank]:
+        """The ranks that it speaks of. Raises Declined where the run has none of them."""
+        if self.rank is not None:
+            return known_ranks(scenario.run, [self.rank])
+        if self.device is not None:
+            return ranks_with(scenario.run, self.device)
+        return scenario.run.ranks
+
+
+# How values and arguments are read
+
+
+def speed_up(value: str) -> float:
+    """`2x` or `2`: how many times as fast."""
+    return number(value[:-1] if value.lower().endswith("x") else value)
+
+
+def number(value: str) -> float:
+    try:
+        read = float(value)
+    except ValueError:
+        read = 0.0
+    if not _LEAST <= read <= _MOST:
+        raise UsageError(
+            f"{value!r} is not a number from {_LEAST:g} to {_MOST:g}",
+            remedy="A speed-up is written 2x, or 0.5x for half as fast.",
+        )
+    return read
+
+
+def word(only: str) -> Callable[[str], float]:
+    """A value that can only be this word."""
+
+    def read(value: str) -> float:
+        if value != only:
+            raise UsageError(f"its value can only be {only!r}", remedy=f"Write {only!r} behind the equal sign.")
+        return 1.0
+
+    return read
+
+
+def zero(value: str) -> float:
+    """`0`: work that takes no time."""
+    if value not in ("0", "0.0"):
+        raise UsageError("its value can only be 0: work that takes no time", remedy="Write 0 behind the equal sign.")
+    return 0.0
+
+
+def anything(value: str) -> float:
+    """A value of which nothing is asked yet."""
+    if not value:
+        raise UsageError("its value is missing", remedy="Write one behind the equal sign.")
+    return 1.0
+
+
+def regex(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(f"{pattern!r} is not a regular expression ({error})") from error

@@ -1,0 +1,15 @@
+"""The what-if terms: a file for each kind, found by looking here. CONTRIBUTING.md says how to add one."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from esprof.replay.whatif.term import Kind
+
+
+def _found() -> dict[str, Kind]:
+    kinds: list[Kind] = [import_module(f"{__name__}.{module.name}").TERM for module in iter_modules(__path__)]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: (kind.phase, kind.name))}
+
+
+TERMS = _found()
+"""By name, in the order in which they are applied."""

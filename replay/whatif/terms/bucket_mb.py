@@ -1,0 +1,46 @@
+"""`bucket_mb=50`: DDP with other gradient buckets."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.whatif.buckets import NotBuckets, rebucket
+from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.term import Edit, Kind, Phase, Term, number
+
+MORE, MANY = 2, 8
+"""Times as many transfers as were recorded above which what each costs beside its bytes counts, and may turn a gain into a
+loss."""
+
+
+def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+    sizes = {term.value for term in terms}
+    if len(sizes) > 1:
+        raise Declined("buckets cannot have two sizes at once")
+    if now.dfg.has_gpu():
+        raise Declined("gradient buckets are told apart on CPUs (gloo) only so far")
+    (size,) = sizes
+    try:
+        changed = rebucket(now.run, now.dfg, size)
+    except NotBuckets as reason:
+        raise Declined(f"these are no gradient buckets that can be told apart: {reason}") from reason
+    more = _transfers(changed) / _transfers(now.dfg)
+    if more > MANY:
+        raise Declined(f"{more:.0f} times as many transfers: what each costs beside its bytes is not known")
+    now = replace(now, dfg=changed)
+    return now.noted("what a transfer costs beside its bytes is not counted") if more > MORE else now
+
+
+def _transfers(dfg: Dfg) -> int:
+    return int(np.count_nonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION)))
+
+
+TERM = Kind(
+    name="bucket_mb",
+    examples=("bucket_mb=50",),
+    meaning="DistributedDataParallel with gradient buckets of another size (`bucket_cap_mb`, in MiB).",
+    needs="A run of CPUs (gloo) recorded with `--shapes`, whose all-reduces are DDP's gradient buckets.",
+    effect=Edit(Phase.REBUILD, _rebucketed),
+    value=number,
+)

@@ -1,0 +1,24 @@
+"""`collective[REGEX]=2x`: some transfers faster."""
+
+import numpy as np
+
+from esprof.replay.dfg import Cls
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Kind, Resource, Speed, Term, regex, speed_up
+from esprof.replay.whatif.work import named, not_recorded, required
+
+
+def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
+    dfg = scenario.dfg
+    return required(dfg.of(Cls.COMMUNICATION) & named(dfg, term), not_recorded(dfg, "collective of that name"))
+
+
+TERM = Kind(
+    name="collective",
+    examples=("collective[REGEX]=2x",),
+    meaning="Transfers whose name the regular expression finds take so much less.",
+    needs="Collectives of that name that are matched on all their ranks.",
+    effect=Speed(Resource.WORK, _nodes),
+    value=speed_up,
+    argument=regex,
+)

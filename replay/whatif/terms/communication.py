@@ -1,0 +1,25 @@
+"""`communication=0`: transfers that take no time."""
+
+from dataclasses import replace
+
+from esprof.replay.dfg import Cls
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
+from esprof.replay.whatif.work import not_recorded, required
+
+
+def _without_transfers(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+    transfers = required(now.dfg.of(Cls.COMMUNICATION), not_recorded(now.dfg, "communication"))
+    return replace(now, dfg=edits.shorten(now.dfg, transfers, 0))
+
+
+TERM = Kind(
+    name="communication",
+    examples=("communication=0",),
+    meaning="Transfers take no time: the bound of what a faster link or compression can give. Ranks still wait for those "
+    "that come late.",
+    needs="Collectives that are matched on all their ranks.",
+    effect=Edit(Phase.REMOVE, _without_transfers),
+    value=zero,
+)

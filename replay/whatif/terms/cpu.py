@@ -1,0 +1,23 @@
+"""`cpu=2x`: CPUs that do everything faster."""
+
+import numpy as np
+
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
+from esprof.replay.whatif.work import cpu_work, of_ranks, required
+
+
+def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
+    return required(cpu_work(scenario.dfg) & of_ranks(scenario, term), "no CPU work was recorded there")
+
+
+TERM = Kind(
+    name="cpu",
+    examples=("cpu=2x", "rank3.cpu=0.5x", "device[NAME].cpu=2x"),
+    meaning="All that CPU threads do runs so many times as fast, gaps between operations and the CPUs' part of transfers "
+    "between CPUs included.",
+    needs="CPU operations in the trace.",
+    effect=Speed(Resource.CPU, _nodes),
+    value=speed_up,
+    scoped=True,
+)

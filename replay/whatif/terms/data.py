@@ -1,0 +1,28 @@
+"""`data=0`: loaders that never make a rank wait."""
+
+from dataclasses import replace
+
+from esprof.replay.dfg import Cls
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
+from esprof.replay.whatif.work import of_ranks, required
+
+
+def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+    for term in terms:
+        batches = now.dfg.of(Cls.DATA) & of_ranks(now, term)
+        required(batches, "no data loader was recorded in these steps")
+        now = replace(now, dfg=edits.shorten(now.dfg, batches, 0))
+    return now
+
+
+TERM = Kind(
+    name="data",
+    examples=("data=0", "rank3.data=0"),
+    meaning="Batches take no time to make: no rank waits for its input data.",
+    needs="A DataLoader in the trace.",
+    effect=Edit(Phase.REMOVE, _without_input_stall),
+    value=zero,
+    scoped=True,
+)

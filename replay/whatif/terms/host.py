@@ -1,0 +1,31 @@
+"""`host=2x`: CPUs that issue the work of GPUs faster."""
+
+import numpy as np
+
+from esprof.replay.dfg import Cls
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
+from esprof.replay.whatif.work import of_ranks, required
+from esprof.types import NS_PER_MS
+
+LONG_GAP_NS = NS_PER_MS
+"""A gap without any recorded operation that is longer is a sleep or I/O, which no faster host shortens."""
+
+
+def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
+    dfg = scenario.dfg
+    long_gaps = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > LONG_GAP_NS)
+    work = dfg.on("cpu") & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps
+    return required(work & of_ranks(scenario, term), "no CPU work was recorded there")
+
+
+TERM = Kind(
+    name="host",
+    examples=("host=2x", "rank3.host=2x"),
+    meaning="What CPU threads do to keep their device busy (operations, launches, gaps of up to 1 ms) runs so many times as "
+    "fast. Longer gaps, which are sleeps or I/O, and transfers stay.",
+    needs="CPU operations in the trace.",
+    effect=Speed(Resource.WORK, _nodes),
+    value=speed_up,
+    scoped=True,
+)

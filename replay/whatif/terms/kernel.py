@@ -1,0 +1,26 @@
+"""`kernel[REGEX]=2x`: some computations faster."""
+
+import numpy as np
+
+from esprof.replay.dfg import Cls
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Kind, Resource, Speed, Term, regex, speed_up
+from esprof.replay.whatif.work import cpu_work, gpu_work, named, not_recorded, required
+
+
+def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
+    dfg = scenario.dfg
+    computing = gpu_work(dfg) | cpu_work(dfg) & dfg.of(Cls.COMPUTE)
+    return required(computing & named(dfg, term), not_recorded(dfg, "kernel of that name"))
+
+
+TERM = Kind(
+    name="kernel",
+    examples=("kernel[REGEX]=2x",),
+    meaning="GPU kernels, and operations of jobs that compute on CPUs, take so much less where the regular expression finds "
+    "their name.",
+    needs="Kernels or operations of that name.",
+    effect=Speed(Resource.WORK, _nodes),
+    value=speed_up,
+    argument=regex,
+)

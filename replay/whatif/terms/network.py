@@ -1,0 +1,24 @@
+"""`network=2x`: links that carry more."""
+
+import numpy as np
+
+from esprof.replay.dfg import Cls
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
+from esprof.replay.whatif.work import not_recorded, required
+
+
+def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
+    dfg = scenario.dfg
+    return required(dfg.of(Cls.COMMUNICATION), not_recorded(dfg, "communication"))
+
+
+TERM = Kind(
+    name="network",
+    examples=("network=2x",),
+    meaning="Links carry so many times as much: transfers of GPUs take so much less, transfers between CPUs only in the "
+    "part that the link takes.",
+    needs="Collectives that are matched on all their ranks.",
+    effect=Speed(Resource.LINK, _nodes),
+    value=speed_up,
+)

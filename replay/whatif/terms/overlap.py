@@ -1,0 +1,35 @@
+"""`overlap=perfect`: communication hidden behind work."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from esprof.replay.dfg import Cls
+from esprof.replay.engine.timeline import replay
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
+
+
+def _overlapped(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+    """Nobody waits for a transfer, only for ranks that come late to it. What remains of the network is that no step is
+    shorter than the time in which its busiest rank transfers."""
+    transfers = now.dfg.of(Cls.COMMUNICATION)
+    if not transfers.any():
+        raise Declined("no communication was recorded in these steps")
+    before = replay(now.dfg)
+    # Transfers may reach into the next step: even so none gets longer than it was.
+    most = np.maximum(before.step_ns(), before.busiest_stream_ns())
+    hidden = replace(now, dfg=edits.shorten(now.dfg, transfers, 0), least_ns=np.minimum(before.transfer_ns(), most))
+    return hidden.noted("a bound: no transfer is waited for")
+
+
+TERM = Kind(
+    name="overlap",
+    examples=("overlap=perfect",),
+    meaning="Transfers are hidden perfectly: nobody waits for one, only for ranks that come late to it. A bound; no step is "
+    "shorter than the time in which its busiest rank transfers.",
+    needs="Collectives in the trace.",
+    effect=Edit(Phase.BOUND, _overlapped),
+    value=word("perfect"),
+)

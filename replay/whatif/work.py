@@ -1,0 +1,47 @@
+"""Which nodes of a graph are whose work: what several kinds of terms speed up."""
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.term import Term
+
+_HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH)
+
+
+def gpu_work(dfg: Dfg) -> np.ndarray:
+    """Mask of the work on GPU streams, copies to and from the host apart: those run at the speed of the bus."""
+    copies = np.array(["HtoD" in name or "DtoH" in name for name in dfg.names])[dfg.name]
+    mask: np.ndarray = dfg.on("stream") & dfg.of(Cls.COMPUTE) & ~copies
+    return mask
+
+
+def cpu_work(dfg: Dfg) -> np.ndarray:
+    """Mask of all that CPU threads do themselves, the gaps between operations included."""
+    mask: np.ndarray = dfg.on("cpu") & dfg.of(*_HOST_WORK)
+    return mask
+
+
+def named(dfg: Dfg, term: Term) -> np.ndarray:
+    """Mask of the nodes whose name the term's regular expression finds."""
+    mask: np.ndarray = np.array([bool(term.argument.search(name)) for name in dfg.names])[dfg.name]  # type: ignore[attr-defined]
+    return mask
+
+
+def of_ranks(scenario: Scenario, term: Term) -> np.ndarray:
+    """Mask of the nodes of the ranks that the term speaks of. Raises Declined where the run has none of them."""
+    mask: np.ndarray = np.isin(scenario.dfg.rank, term.ranks(scenario))
+    return mask
+
+
+def required(mask: np.ndarray, reason: str) -> np.ndarray:
+    """The mask. Raises Declined, for this reason, where it holds nothing."""
+    if not mask.any():
+        raise Declined(reason)
+    return mask
+
+
+def not_recorded(dfg: Dfg, what: str) -> str:
+    """The reason why there is none of `what`."""
+    matched = " whose ranks are all here" if dfg.of(Cls.RESIDUAL).any() else ""
+    return f"no {what}{matched} was recorded in these steps"

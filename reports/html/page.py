@@ -1,0 +1,123 @@
+"""The page: one self-contained HTML file that opens offline and fetches nothing."""
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from esprof.analyzers.finding import PARTS
+from esprof.analyzers.summary.report import Report
+from esprof.output import atomic_file
+from esprof.reports import units
+from esprof.reports.classes import time_class
+from esprof.reports.html import figures
+from esprof.text import printable
+
+_TEMPLATES = Path(__file__).parent / "templates"
+ROWS = 64
+"""Rows of a table on the page; it says how many more there are, and where."""
+
+
+def render_html(report: Report) -> str:
+    """The page of `report`, as one string."""
+    charts = {chart.id: chart for chart in figures.all_figures(report)}
+    scripts = [get_plotlyjs(), _template_text("report.js")]
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            report=report,
+            diagnosis=report.diagnosis,
+            replay=report.replay,
+            charts=charts,
+            chart_data=_inert(charts),
+            scripts=[Markup(script) for script in scripts],
+            policy=_policy(scripts),
+            style=Markup(_template_text("report.css")),
+            parts=PARTS,
+            rows=ROWS,
+        )
+    )
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write the page to `path`, whole or not at all. Raises OutputError where it cannot be written."""
+    with atomic_file(path) as file:
+        file.write(render_html(report).encode())
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["time_class"] = time_class
+    environment.filters |= {
+        name: getattr(units, name)
+        for name in (
+            "ms",
+            "pct",
+            "bound_pct",
+            "error_pct",
+            "times",
+            "count",
+            "rates",
+            "hours",
+            "seconds",
+            "size",
+            "when",
+            "ranks",
+        )
+    }
+    environment.filters |= {
+        "spans": units.spans,
+        "plural": units.plural,
+        "evidence": _evidence,
+        "named": _named,
+        "shell": shlex.join,
+    }
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """Every text that the template prints passes here: control and direction characters become visible."""
+    return printable(value, 4_000) if type(value) is str else value
+
+
+def _evidence(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [units.evidence(key, value) for key, value in entries.items()]
+
+
+def _named(numbers: Sequence[int], noun: str) -> str:
+    return units.named(noun, numbers)
+
+
+def _inert(charts: Mapping[str, figures.Figure]) -> Markup:
+    """The charts as JSON that no HTML parser can leave: `</script>` and `<!--` cannot occur in it."""
+    text = msgspec.json.encode(list(charts.values())).decode()
+    for unsafe in "<>&\u2028\u2029":
+        text = text.replace(unsafe, f"\\u{ord(unsafe):04x}")
+    return Markup(text)
+
+
+def _policy(scripts: list[str]) -> str:
+    """A content security policy: the scripts of this page by their hash, and nothing from anywhere else."""
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+
+
+def _template_text(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")

@@ -1,0 +1,95 @@
+"""`esprof check` for people: the terminal's text and a pull request's Markdown."""
+
+import re
+import shlex
+
+from esprof.analyzers.gate.baseline import SHOWN_PHASE
+from esprof.analyzers.gate.check import Check, MetricCheck
+from esprof.reports import units
+from esprof.text import printable
+
+_HEADINGS = ("metric", "baseline", "this run", "change", "interval", "limit", "p", "steps", "outcome")
+
+
+def render_text(check: Check) -> str:
+    """The answer as lines of plain text, verdict first. No line begins with a name from outside."""
+    rows = [_HEADINGS, *(_cells(metric) for metric in check.metrics)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    names = [f"{label}: {text}" for label, text in _names(check)]
+    sentences = [sentence(metric) for metric in check.metrics]
+    return "\n".join([f"check: {check.outcome}", "", *table, "", *sentences, _compared(check), *names])
+
+
+def render_markdown(check: Check) -> str:
+    """The answer as GitHub's Markdown; every name from outside is inert."""
+    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(_cells(metric) for metric in check.metrics)]
+    table = [f"| {' | '.join(row)} |" for row in rows]
+    sentences = [f"- {sentence(metric)}" for metric in check.metrics]
+    names = [f"- {label}: {_inert(text)}" for label, text in _names(check)]
+    return "\n".join(
+        [f"### esprof check: {check.outcome}", "", *table, "", *sentences, f"- {_compared(check)}", *names]
+    )
+
+
+def sentence(metric: MetricCheck) -> str:
+    """One rule's outcome in words, with what to do about it."""
+    change = f"{metric.metric} changed by {_signed(metric.change, metric.unit)}"
+    limit = _signed(metric.limit, metric.unit)
+    if metric.outcome == "regressed":
+        return f"{change}, beyond the limit of {limit}, more than the noise within the two runs explains."
+    if metric.outcome == "unchanged":
+        return f"{change}: better than the baseline." if metric.improved else f"{change}: within the limit of {limit}."
+    if metric.more_steps is None:
+        return f"{change}: too close to the limit of {limit} for any practical number of steps to tell."
+    return f"{change}: cannot be told from noise yet; {_more(metric)} would tell."
+
+
+def _more(metric: MetricCheck) -> str:
+    assert metric.more_steps is not None
+    wanted = {"this run": metric.more_steps.run, "the baseline": metric.more_steps.baseline}
+    return "about " + " and ".join(f"{units.plural(n, 'more step')} in {where}" for where, n in wanted.items() if n)
+
+
+def _cells(metric: MetricCheck) -> tuple[str, ...]:
+    return (
+        metric.metric,
+        _median(metric.baseline_median, metric.median_unit),
+        _median(metric.run_median, metric.median_unit),
+        _signed(metric.change, metric.unit),
+        f"{_signed(metric.low, '')}… {_signed(metric.high, metric.unit)}",
+        _signed(metric.limit, metric.unit),
+        "<0.001" if metric.p < 0.001 else f"{metric.p:.3f}",
+        f"{metric.run_steps} / {metric.baseline_steps}",
+        f"{metric.outcome} (better)" if metric.improved else metric.outcome,
+    )
+
+
+def _compared(check: Check) -> str:
+    blocks = ", ".join(dict.fromkeys(str(metric.block) for metric in check.metrics))
+    interval = f"{100 * (1 - 2 * check.alpha):g} %"
+    return f"Compared: {SHOWN_PHASE[check.phase]}, in blocks of {blocks}; alpha {check.alpha:g}, interval {interval}"
+
+
+def _names(check: Check) -> list[tuple[str, str]]:
+    """What comes from outside, as (label, text), made printable."""
+    names = [
+        ("This run", shlex.join(check.run_command) or "command unknown"),
+        ("Baseline", shlex.join(check.baseline_command) or "command unknown"),
+        *(("Warning", warning.message) for warning in check.warnings),
+    ]
+    return [(label, printable(text, 400)) for label, text in names]
+
+
+def _median(value: float, unit: str) -> str:
+    return units.ms(value) if unit == "us" else f"{units.rate(value)}/s"
+
+
+def _signed(value: float, unit: str) -> str:
+    number = f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.3g}"
+    return f"{number} {unit}".replace("-", "−")
+
+
+def _inert(text: str) -> str:
+    """`text` as inline code in which nothing is Markdown, HTML, a link or a mention."""
+    return "<code>" + re.sub(r"[^\w ./=-]|_", lambda match: f"&#{ord(match.group())};", text) + "</code>"

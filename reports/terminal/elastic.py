@@ -1,0 +1,57 @@
+"""`esprof elastic diff` for people."""
+
+from esprof.elastic.proof.diff import ElasticDiff, StepDifference, TensorDifference
+from esprof.reports import units
+from esprof.text import printable
+
+
+def render_diff(found: ElasticDiff) -> str:
+    """The answer as lines of plain text, verdict first. No line begins with a name from outside."""
+    return "\n".join([_verdict(found), *_details(found), f"A: {printable(found.a)}", f"B: {printable(found.b)}"])
+
+
+def _verdict(found: ElasticDiff) -> str:
+    if found.mismatch is not None:
+        field, a, b = map(printable, (found.mismatch.field, found.mismatch.a, found.mismatch.b))
+        return f"not comparable: {field} is {a} in A and {b} in B"
+    if found.difference is not None:
+        return f"differ: first at step {found.difference.step}, epoch {found.difference.epoch}"
+    return f"equal: bit for bit at every step that both have, {found.steps_equal} up to step {found.last_equal}"
+
+
+def _details(found: ElasticDiff) -> list[str]:
+    lines = []
+    if found.outcome != "equal" and found.steps_equal:
+        lines.append(f"  equal before: {units.plural(found.steps_equal, 'step')} up to step {found.last_equal}")
+    if found.outcome == "equal":
+        more = {"A": found.only_a, "B": found.only_b}
+        lines += [f"  {name} alone has {units.plural(count, 'more step')}" for name, count in more.items() if count]
+    return lines + (_step(found.difference) if found.difference is not None else [])
+
+
+def _step(difference: StepDifference) -> list[str]:
+    lines = [
+        f"  loss of EST {loss.est}: {loss.a!r} in A, {loss.b!r} in B: its forward pass parted"
+        for loss in difference.losses
+    ]
+    if not difference.losses:
+        lines.append("  losses: equal; the gradients, their sum or the update parted")
+    if difference.tensor is not None:
+        lines.append(f"  tensors: {difference.tensors_differing} of {difference.tensors} differ; the first is")
+        lines.append(f"    {_tensor(difference.tensor)}")
+    lines += [f"  ESTs of A: {_ests(difference.assignment_a)}", f"  ESTs of B: {_ests(difference.assignment_b)}"]
+    return lines
+
+
+def _tensor(tensor: TensorDifference) -> str:
+    name = f"{printable(tensor.name)} ({printable(tensor.dtype)}, {units.plural(tensor.elements, 'element')})"
+    apart = tensor.distance
+    if apart is None:
+        return f"{name}: distance unknown: {printable(tensor.reason or '')}"
+    ulp = f", by {apart.max_ulp} ULP at most" if apart.max_ulp is not None else ""
+    nan = f"; {apart.nan} of them NaN in either" if apart.nan else ""
+    return f"{name}: {apart.differing} differ{ulp}{nan}"
+
+
+def _ests(assignment: tuple[tuple[int, ...], ...]) -> str:
+    return " | ".join(" ".join(map(str, ests)) or "none" for ests in assignment)

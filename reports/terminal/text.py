@@ -1,0 +1,330 @@
+"""Answers as text for a terminal: the verdict first, then what carries it."""
+
+import io
+import os
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from esprof.analyzers.finding import PARTS, Diagnosis, Finding
+from esprof.analyzers.rule import Page
+from esprof.replay.answer import Coverage, ReplayAnswer
+from esprof.reports import units
+from esprof.reports.classes import time_class
+from esprof.text import printable
+from esprof.trace.run import Warning
+from esprof.types import Rank
+
+_TOP = 3
+"""Findings in a verdict."""
+_SCREEN = 20
+"""Lines of a verdict at most: a screen has 24, the prompt and the job's last words among them."""
+_ROWS = 16
+"""Rows of a table; it says how many more there are, and where."""
+_MEASURE = Console(file=io.StringIO(), markup=False, emoji=False)
+"""Wraps text; nothing is ever printed on it."""
+_MARKS = {"critical": "bold red", "warning": "yellow", "info": "blue"}
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What a text is drawn for: `width` in columns, and whether colour is wanted."""
+
+    width: int = 100
+    colour: bool = False
+
+    @classmethod
+    def of(cls, stream: TextIO) -> "Screen":
+        """`stream` as it is: colour only on a terminal, and never under NO_COLOR or on a dumb one."""
+        if not stream.isatty():
+            return cls()
+        colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return cls(min(shutil.get_terminal_size().columns, 120), colour)
+
+
+PLAIN = Screen()
+
+
+def verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
+    """The diagnosis in at most 20 lines: what is wrong, what it costs, how sure that is, and what to do next."""
+    head, foot = [_headline(diagnosis.verdict, screen), Text()], [*_footing(diagnosis, screen)]
+    for number, finding in enumerate(diagnosis.findings[:_TOP], 1):
+        head += _finding_lines(number, finding, diagnosis.world_size, screen)
+    if diagnosis.warnings:
+        warnings = units.plural(len(diagnosis.warnings), "warning")
+        foot.append(_fact("Note", f"{warnings}; `esprof diagnose` shows them", screen, at_most=1))
+    if diagnosis.findings:
+        first = diagnosis.findings[0]
+        foot.append(_fact("Next", first.command or f"esprof explain {first.id}", screen))
+        room = _SCREEN - 1 - sum(text.plain.count("\n") + 1 for text in head + foot)
+        head += [Text(), _fact("Fix", first.advice, screen, at_most=max(1, min(room, 4)))]
+    return _drawn(screen, *head, *foot)
+
+
+def diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
+    """Every finding with its evidence, then where each rank's step goes."""
+    blocks: list[RenderableType] = [_headline(answer.verdict, screen), ""]
+    for number, finding in enumerate(answer.findings, 1):
+        blocks += _finding_lines(number, finding, answer.world_size, screen)
+        blocks += [*_finding_details(finding), ""]
+    if answer.breakdown:
+        blocks += [
+            _heading("Where a step goes, in ms"),
+            _breakdown(answer),
+            *_cut(len(answer.breakdown), "esprof diagnose --json"),
+            "",
+        ]
+    blocks += [*_footing(answer, screen), *_warnings(answer.warnings)]
+    return _drawn(screen, *blocks)
+
+
+def replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
+    """What each scenario would give, how well the replay reproduces the run, and where its critical path runs."""
+    steps = units.plural(len(answer.steps), "steady step")
+    ranks = units.plural(answer.world_size, "rank")
+    blocks: list[RenderableType] = [
+        _headline(f"A step takes {_step_time(answer)} on {ranks} (mean of {steps}).", screen),
+        "",
+    ]
+    if answer.what_if:
+        of = ", of the step under the profiler" if answer.unprofiled_step_us is not None else ""
+        blocks += [_heading(f"What if{of}"), _what_ifs(answer), *_unanswered(answer), ""]
+    blocks += [
+        _heading("Steps replayed"),
+        _steps(answer),
+        *_cut(len(answer.steps), "esprof replay --json"),
+        *_left_out(answer),
+        "",
+        _heading(f"Critical path, {units.ms(answer.critical_path.span_us)}"),
+        _critical_path(answer),
+        "",
+        *(_fact(name, text, screen) for name, text in _quality(answer)),
+        *_warnings(answer.warnings),
+    ]
+    return _drawn(screen, *blocks)
+
+
+def pages(found: Sequence[Page], screen: Screen = PLAIN) -> str:
+    """The pages of findings in full where it is one, by name where there are more."""
+    if len(found) > 1:
+        table = _table("id", "finding", "family")
+        for page in found:
+            table.add_row(page.id, page.title, page.family)
+        return _drawn(screen, table)
+    blocks: list[RenderableType] = []
+    for page in found:
+        blocks.append(Text.assemble((page.id, "bold"), " ", (page.title, "bold"), (f"  ({page.family})", "dim")))
+        for heading in ("meaning", "evidence", "price", "remedy"):
+            blocks += ["", Text(heading.capitalize(), style="bold"), Padding(getattr(page, heading), (0, 0, 0, 2))]
+    return _drawn(screen, *blocks)
+
+
+def _drawn(screen: Screen, *blocks: RenderableType) -> str:
+    """`blocks` below each other. Markup, emoji codes and highlighting are off: a name in brackets is a name."""
+    console = Console(
+        file=io.StringIO(),
+        width=screen.width,
+        force_terminal=screen.colour,
+        color_system="standard" if screen.colour else None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    with console.capture() as capture:
+        console.print(Group(*blocks))
+    # A CI log takes a line that begins with "::" for a command to the runner; wrapping may put a name there.
+    return "\n".join(re.sub(r"^(\s*)::", r"\1: :", line.rstrip()) for line in capture.get().splitlines())
+
+
+def _headline(text: str, screen: Screen) -> Text:
+    return Text("\n".join(_wrapped(text, screen.width)), style="bold")
+
+
+def _heading(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+def _fact(name: str, text: str, screen: Screen, at_most: int = 2) -> Text:
+    lines = _wrapped(text, screen.width - 8, at_most)
+    return Text.assemble((f"{name:<8}", "dim"), "\n        ".join(lines))
+
+
+def _wrapped(text: str, width: int, at_most: int = 3) -> list[str]:
+    """`text` in at most `at_most` lines of `width` columns (a wide character takes two); a longer one ends in `…`."""
+    width = max(width, 24)
+    lines = Text(printable(" ".join(text.split()), 2_000)).wrap(_MEASURE, width)
+    shown = [line.plain.rstrip() for line in lines[:at_most]]
+    if len(lines) > at_most:
+        shown[-1] = set_cell_size(shown[-1], min(cell_len(shown[-1]), width - 2)).rstrip() + " …"
+    return shown
+
+
+def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
+    """What the figures are of, and how far replay can be trusted with them."""
+    rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
+    ranks = units.plural(answer.world_size, "rank")
+    if answer.replay_error_pct is None:
+        yield _fact("Step", f"{units.ms(answer.step_us)} on {ranks} (median of all); {rates}", screen)
+        yield _fact("Replay", "none: there is no window that could be replayed", screen)
+        return
+    steps = units.plural(len(answer.steps), "steady step")
+    yield _fact("Step", f"{_step_time(answer)} on {ranks} (mean of {steps}); {rates}", screen)
+    error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
+    yield _fact("Replay", f"reproduces these steps within {error}; {explained} of the time is explained", screen)
+
+
+def _step_time(answer: Diagnosis | ReplayAnswer) -> str:
+    """Under the profiler, and, where steps without it were seen, what the job's step takes when nobody looks."""
+    if answer.unprofiled_step_us is None:
+        return units.ms(answer.step_us)
+    return f"{units.ms(answer.step_us)} under the profiler, {units.ms(answer.unprofiled_step_us)} without,"
+
+
+def _finding_lines(number: int, finding: Finding, world_size: int, screen: Screen) -> Iterable[Text]:
+    """Two lines, cut where the screen ends: what and where, and what mending it is worth."""
+    title = " ".join(_wrapped(finding.title, screen.width - 11, at_most=1))
+    saving = (
+        f"saves {units.ms(finding.saving_us)}/step ({units.pct(finding.saving_pct)})",
+        f"{units.rate(finding.saving_device_hours_per_day)} device-h/day",
+    )
+    where = units.ranks(finding.ranks, world_size)
+    worth = (*(saving if finding.saving_us else ()), where, f"{finding.confidence} confidence")
+    yield Text.assemble(f"{number:>2}  ", (finding.id, _MARKS[finding.severity]), (f" {title}", "bold"))
+    yield Text("    " + " ".join(_wrapped(" · ".join(worth), screen.width - 4, at_most=1)))
+
+
+def _finding_details(finding: Finding) -> Iterable[RenderableType]:
+    evidence = _table("", "", header=False)
+    for label, text in (units.evidence(key, value) for key, value in finding.evidence.items()):
+        evidence.add_row(Text(printable(label), style="dim"), printable(text, 300))
+    advice = [Text(printable(line, 2_000)) for line in finding.advice.splitlines()]
+    then = [Text.assemble(("next  ", "dim"), printable(finding.command, 500))] if finding.command else []
+    yield Padding(Group(*advice, evidence, *then), (0, 0, 0, 4))
+
+
+def _breakdown(answer: Diagnosis) -> Table:
+    table = _table(">rank", ">step", *(">" + time_class(part).label.replace(" ", "\n") for part in PARTS), "device")
+    for rank in answer.breakdown[:_ROWS]:
+        parts = (_bare_ms(getattr(rank, part)) for part in PARTS)
+        table.add_row(str(rank.rank), _bare_ms(rank.step_us), *parts, printable(rank.device or units.UNKNOWN, 40))
+    return table
+
+
+def _what_ifs(answer: ReplayAnswer) -> Table:
+    table = _table("scenario", ">predicted", ">interval", ">speed-up", ">known error", "note")
+    known = answer.known_error_pct
+    error = units.UNKNOWN if known is None else f"± {units.pct(known)}"
+    for scenario in answer.what_if:
+        if scenario.answered:
+            interval = f"{units.ms(scenario.low_us)} … {units.ms(scenario.high_us)}"
+            predicted, speedup = units.ms(scenario.predicted_us), units.times(scenario.speedup)
+            note = printable(scenario.note or "", 300)
+            table.add_row(printable(scenario.spec), predicted, interval, speedup, error, note)
+    return table
+
+
+def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:
+    for scenario in answer.what_if:
+        if not scenario.answered:
+            reason = printable(scenario.reason or "no reason given", 500)
+            yield Text.assemble(printable(scenario.spec), (" not answered: ", "yellow"), reason)
+
+
+def _steps(answer: ReplayAnswer) -> Table:
+    table = _table(">step", ">measured", ">replayed", ">error")
+    for step in answer.steps[:_ROWS]:
+        replayed, error = units.ms(step.replayed_us), units.error_pct(step.error_pct)
+        table.add_row(str(step.step), units.ms(step.measured_us), replayed, error)
+    return table
+
+
+def _left_out(answer: ReplayAnswer) -> Iterable[str]:
+    for step in answer.left_out:
+        yield f"step {step.step} ({units.ms(step.measured_us)}) left out: {printable(step.reason, 300)}"
+
+
+def _critical_path(answer: ReplayAnswer) -> Table:
+    path = answer.critical_path
+    table = _table("class", ">time", ">share", ">rank", ">time", ">share")
+    classes = sorted(((us, name) for name, us in path.classes.items() if us > 0), reverse=True)
+    left = [(time_class(name).label, units.ms(us), units.pct(100 * us / path.span_us)) for us, name in classes]
+    right = [_share(share.rank, share.us, share.pct) for share in path.by_rank[:_ROWS]]
+    blank = ("", "", "")
+    for row in range(max(len(left), len(right))):
+        table.add_row(*(left[row] if row < len(left) else blank), *(right[row] if row < len(right) else blank))
+    return table
+
+
+def _share(rank: Rank, us: float, pct: float) -> tuple[str, str, str]:
+    return str(rank), units.ms(us), units.pct(pct)
+
+
+def _quality(answer: ReplayAnswer) -> Iterable[tuple[str, str]]:
+    coverage, timing = answer.coverage, answer.timing_s
+    yield (
+        "Replay",
+        f"{units.pct(answer.explained_pct)} explained; {units.error_pct(answer.strict_error_pct)} without residuals",
+    )
+    yield "Unseen", _held_out(answer)
+    yield "Matched", f"{_matched(coverage)}; {_waits(coverage)}"
+    yield (
+        "Graph",
+        f"{units.plural(answer.graph.nodes, 'node')}, {units.plural(answer.graph.edges, 'edge')}; read "
+        f"{units.seconds(timing.read)}, build {units.seconds(timing.build)}, replay {units.seconds(timing.replay)}",
+    )
+
+
+def _matched(coverage: Coverage) -> str:
+    if not coverage.collectives:
+        return "no collectives"
+    return f"{units.count(coverage.collectives_matched)} of {units.count(coverage.collectives)} collectives"
+
+
+def _waits(coverage: Coverage) -> str:
+    if not coverage.waits:
+        return "no waits"
+    recorded, inferred = units.count(coverage.waits_recorded), units.count(coverage.waits_inferred)
+    return f"of {units.plural(coverage.waits, 'wait')}, {recorded} by record and {inferred} by time alone"
+
+
+def _held_out(answer: ReplayAnswer) -> str:
+    prediction = answer.prediction
+    if not prediction.held_out:
+        return prediction.reason or "no step was held out"
+    errors = [abs(step.error_pct) for step in prediction.held_out]
+    return (
+        f"{units.plural(len(errors), 'step')} predicted from {units.plural(len(prediction.fit_steps), 'other')}: off by "
+        f"{units.pct(sum(errors) / len(errors))} on average, {units.pct(max(errors))} at worst"
+    )
+
+
+def _warnings(warnings: Sequence[Warning]) -> Iterable[Text]:
+    for warning in warnings:
+        yield Text.assemble(("warning ", "yellow"), f"{printable(warning.code)}: {printable(warning.message, 500)}")
+
+
+def _cut(number: int, where: str) -> Iterable[str]:
+    if number > _ROWS:
+        yield f"{_ROWS} of {units.count(number)} shown; `{where}` lists all"
+
+
+def _table(*columns: str, header: bool = True) -> Table:
+    """A table without rules. A column whose name starts with `>` is right-aligned and never wraps."""
+    table = Table(box=None, show_header=header, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
+    for name in columns:
+        right = name.startswith(">")
+        table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+    return table
+
+
+def _bare_ms(us: float) -> str:
+    return units.ms(us).removesuffix(" ms")

@@ -1,0 +1,103 @@
+"""A small elastic job with every option of ElasticTrainer open, for tests of how it stops and goes on."""
+
+import os
+import signal
+import time
+from dataclasses import fields
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from esprof.elastic import Assignment, Checkpoint, Data, ElasticTrainer, Gradients, Proof
+from esprof.errors import EsprofError
+from tests.cases.elastic import Samples, loss_fn, on_threads, state_hash
+
+N_EST = 4
+
+
+class Net(nn.Module):
+    """Its BatchNorm and dropout show when a buffer or a generator was forgotten."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+        self.norm = nn.BatchNorm2d(3)
+        self.drop = nn.Dropout(0.3)
+        self.head = nn.Linear(3 * 36, classes)
+
+    def forward(self, images):
+        return self.head(self.drop(torch.relu(self.norm(self.conv(images)))).flatten(1))
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+GROUPS = {"data": Data, "gradients": Gradients, "checkpoint": Checkpoint, "proof": Proof}
+
+
+def grouped(options):
+    """ElasticTrainer's options, of flat ones: a test, and the JSON for another process, names those that it is about."""
+    rest = dict(options)
+    for name, group in GROUPS.items():
+        asked = {field.name: rest.pop(field.name) for field in fields(group) if field.name in rest}
+        if asked:
+            rest[name] = group(**asked)
+    return rest
+
+
+def small_trainer(
+    n_est=N_EST, *, loss=loss_fn, model=None, optimizer=adamw, scheduler=None, classes=5, threads=1, **options
+):
+    """`model` and `scheduler` make one, of nothing and of the optimizer; `options` are ElasticTrainer's, flat."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    model = model() if model else Net(classes)
+    made = optimizer(model.parameters())
+    options = {"batch_size": 2, "clip_norm": 1.0, "bucket_mb": 0.001} | options
+    samples = Samples(61, tokens=False)
+    scheduler = scheduler and scheduler(made)
+    return ElasticTrainer(model, made, loss, samples, n_est, scheduler=scheduler, **grouped(options))
+
+
+def bits(trainer, steps):
+    """The losses of each of the next `steps`, and what the job is after it."""
+    return [(trainer.step().losses, state_hash(trainer.state.model, trainer.state.optimizer)) for _ in range(steps)]
+
+
+def bits_of_ranks(parts, steps=3, **options):
+    """The same of each rank of a job whose ESTs run as `parts` has it; ranks are threads."""
+
+    def body(transport):
+        return bits(small_trainer(transport=transport, assignment=Assignment.of(parts), **options), steps)
+
+    return on_threads(len(parts), body)
+
+
+def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=None):
+    """Train on this rank to a step, from the last checkpoint if there is one; returns what befell it.
+
+    `ests` are those of each rank, `threads` says how many a rank has if not one. Rank 1 kills itself in the midst of the
+    step `die_at`.
+    """
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    torch.manual_seed(time.time_ns())  # Nothing may depend on what the process starts from.
+    options = (options or {}) | ({"assignment": Assignment.of(ests)} if ests else {})
+
+    def loss(model, batch):
+        if rank == 1 and die_at == trainer.next_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss_fn(model, batch)
+
+    try:
+        trainer = small_trainer(loss=loss, threads=(threads or {}).get(rank, 1), **options)
+        first = trainer.next_step
+        while trainer.next_step < until:
+            trainer.step()
+        if save:
+            trainer.save()
+        trainer.flush()
+    except EsprofError as error:
+        return {"rank": rank, "error": str(error)}
+    return {"rank": rank, "first": first}

@@ -1,0 +1,98 @@
+"""Training jobs for the recorder's tests, run with and without it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from esprof import Run, load
+
+JOBS = Path(__file__).parents[1] / "integration" / "jobs"
+ESPROF = [sys.executable, "-c", "from esprof.cli import main; main()"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and the Run directory that it was to write, if any."""
+
+    code: int
+    stdout: str
+    stderr: str
+    out: Path
+
+    @property
+    def run(self) -> Run:
+        return load(self.out)
+
+
+def job(name: str, *arguments: object) -> list[str]:
+    """One of the scripts in `jobs`, in one process."""
+    return [sys.executable, str(JOBS / name), *map(str, arguments)]
+
+
+def torchrun(name: str, *arguments: object) -> list[str]:
+    """The same under torchrun, on two workers."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return [sys.executable, *launcher, str(JOBS / name), *map(str, arguments)]
+
+
+def ranks(count: int, script: Path, *arguments: object) -> list[str]:
+    """A script on so many workers, for tests to which it does not matter what starts them."""
+    return [sys.executable, str(JOBS / "launch.py"), str(count), str(script), *map(str, arguments)]
+
+
+def recording(out: Path, command: list[str], **options: object) -> list[str]:
+    """The command line that records `command` into `out`; `options` such as `stack_steps=0`, or `shapes=True`."""
+    named = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    flags = [word for flag, value in named.items() for word in ([flag] if value is True else [flag, str(value)])]
+    return [*ESPROF, "record", "-q", "-o", str(out), *flags, "--", *command]
+
+
+def run(command: list[str], out: Path = Path(), **variables: str) -> Ended:
+    """Run `command` to its end, with `variables` added to the environment."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment(**variables))
+    return Ended(done.returncode, done.stdout, done.stderr, out)
+
+
+def record(out: Path, command: list[str], variables: dict[str, str] | None = None, **options: object) -> Ended:
+    """Record `command` into `out`."""
+    return run(recording(out, command, **options), out, **(variables or {}))
+
+
+def pid_of(out: Path, rank: int) -> int:
+    """The process that is this rank of the job which is being recorded into `out`."""
+    with (out / "raw" / f"rank-{rank:05d}.jsonl").open() as file:
+        return next(row["pid"] for row in map(json.loads, file) if row["kind"] == "rank")
+
+
+class Running:
+    """A command that runs, its output read as far as a test has asked for."""
+
+    def __init__(self, command: list[str], out: Path = Path(), **variables: str) -> None:
+        self.out = out
+        self._talk = TemporaryFile("w+")  # noqa: SIM115  it goes with this object
+        self._read = ""
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self._talk, text=True, env=environment(**variables)
+        )
+
+    def read(self, lines: int) -> None:
+        """Wait until it has printed so many more lines."""
+        assert self.process.stdout is not None
+        self._read += "".join(self.process.stdout.readline() for _ in range(lines))
+
+    def end(self) -> Ended:
+        """Wait for its end, and that of all that write to its output."""
+        assert self.process.stdout is not None
+        # Not `communicate`: it overlooks what `readline` has read ahead.
+        self._read += self.process.stdout.read()
+        code = self.process.wait()
+        self._talk.seek(0)
+        return Ended(code, self._read, self._talk.read(), self.out)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"} | variables

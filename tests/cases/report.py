@@ -1,0 +1,332 @@
+"""Reports built by hand: a four-rank job whose rank 1 is starved by its loader, at the size and shape of a real one."""
+
+import msgspec
+
+from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown, Throughput
+from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
+from esprof.analyzers.summary.report import Bar, Excerpt, Report
+from esprof.replay.answer import (
+    Coverage,
+    CriticalPath,
+    GraphSize,
+    HeldOut,
+    LeftOut,
+    Prediction,
+    RankShare,
+    ReplayAnswer,
+    StepTime,
+    Timing,
+    WhatIf,
+)
+from esprof.trace.run import RankMeta, Warning, Window
+
+HOSTILE = (
+    "<script>alert(1)</script>%{x}{{7*7}}[bold]<a href='https://example.com'>"
+    "\x1b[31mred\x1b[0m<img src=x onerror=alert(2)>\u202e</b>\n::error::fake"
+)
+"""A name that tries every renderer at once: HTML, ANSI, rich markup, template, plotly, CI annotation, direction."""
+
+STEP_US = 120_300.0
+UNPROFILED_US = 115_500.0
+WARNINGS = (
+    Warning("clock-unaligned", "clocks were not aligned; times across hosts are good to about 1 ms"),
+    Warning("rank-unreadable", "rank 3: its events cannot be read (Couldn't deserialize thrift)", (3,)),
+)
+
+
+def breakdown(ranks=4, starved=1):
+    """Rank `starved` waits for data, the others wait for it; the parts of each sum to the step."""
+    return tuple(_breakdown_of(rank, rank == starved) for rank in range(ranks))
+
+
+def _breakdown_of(rank, starved):
+    lost = {"input_stall": 41_200.0, "wait": 1_900.0} if starved else {"input_stall": 600.0, "wait": 42_500.0}
+    rest = {"compute": 61_400.0, "exposed_communication": 7_250.0, "host": 6_050.0}
+    idle = STEP_US - sum(lost.values()) - sum(rest.values())
+    device, host = "NVIDIA A100-SXM4-80GB", f"node{rank // 4:02d}"
+    return RankBreakdown(rank=rank, device=device, host_name=host, step_us=STEP_US, **lost, **rest, idle=idle)
+
+
+def findings(ranks=4):
+    return (
+        Finding(
+            id="ESP101",
+            title="Rank 1 waits for its data loader",
+            severity="critical",
+            ranks=(1,),
+            saving_us=40_900.0,
+            saving_pct=34.0,
+            saving_device_hours_per_day=8.16 * ranks,
+            confidence="high",
+            evidence={
+                "input_stall_us": 41_200.0,
+                "share_of_step_pct": 34.2,
+                "loader_workers": 0,
+                "by_rank_us": [600.0, 41_200.0, 600.0, 600.0],
+                "prefetch": None,
+            },
+            advice="Rank 1 makes its batches in the training process itself.\nGive its DataLoader num_workers=4.",
+            command="esprof replay RUN --what-if data=0",
+        ),
+        Finding(
+            id="ESP201",
+            title="Every rank waits for rank 1",
+            severity="warning",
+            ranks=(1,),
+            saving_us=38_100.0,
+            saving_pct=31.7,
+            saving_device_hours_per_day=7.6 * ranks,
+            confidence="medium",
+            evidence={"last_at_pct": 94.1, "collectives": 1_240, "late_by_us": 42_500.0},
+            advice="Rank 1 arrived last at 94.1 % of the collectives. ESP101 says why: mend that first.",
+            command="esprof explain ESP201",
+        ),
+        Finding(
+            id="ESP301",
+            title="All-reduce is not hidden behind compute",
+            severity="info",
+            ranks=tuple(range(ranks)),
+            saving_us=3_400.0,
+            saving_pct=2.8,
+            saving_device_hours_per_day=0.67 * ranks,
+            confidence="low",
+            evidence={
+                "exposed_us": 7_250.0,
+                "bytes_a_step": 498_000_000,
+                "largest": [{"group": "0", "size_bytes": 25 << 20}],
+            },
+            advice="The last bucket leaves after the backward pass is done.",
+        ),
+    )
+
+
+def diagnosis(ranks=4, found=None, warnings=WARNINGS):
+    return Diagnosis(
+        verdict="Rank 1 waits 41.2 ms of each 120.3 ms step for its data loader, and the other ranks wait for rank 1.",
+        findings=findings(ranks) if found is None else found,
+        step_us=STEP_US,
+        unprofiled_step_us=UNPROFILED_US,
+        overhead_pct=4.2,
+        steps=(11, 12, 13, 14),
+        world_size=ranks,
+        breakdown=breakdown(ranks),
+        throughput=Throughput(steps_per_s=8.31, samples_per_s=1_064.0, tokens_per_s=None),
+        explained_pct=97.1,
+        replay_error_pct=0.84,
+        warnings=warnings,
+    )
+
+
+def what_ifs():
+    answered = (
+        ("data=0", 79_400.0, 78_100.0, 81_000.0, None),
+        ("gpu=2x", 98_700.0, 96_900.0, 101_200.0, None),
+        ("network=2x", 116_900.0, 116_200.0, 117_800.0, None),
+        ("cpu=2x", 112_050.0, 110_400.0, 114_000.0, "host gaps scale with the CPU"),
+        ("straggler=fix", 82_200.0, 80_000.0, 84_900.0, "96.2 % of the time has a counterpart"),
+    )
+    declined = ("storage=2x", "the run has no record of where a fetch spends its time")
+    return (
+        *(
+            WhatIf(spec=spec, answered=True, predicted_us=us, speedup=STEP_US / us, low_us=low, high_us=high, note=note)
+            for spec, us, low, high, note in answered
+        ),
+        WhatIf(spec=declined[0], answered=False, reason=declined[1]),
+    )
+
+
+def replay(ranks=4, scenarios=None, warnings=WARNINGS):
+    classes = {
+        "compute": 246_000.0,
+        "communication": 29_000.0,
+        "wait": 0.0,
+        "cpu": 19_400.0,
+        "host_gap": 9_100.0,
+        "data": 163_000.0,
+        "launch": 1_100.0,
+        "allocator": 0.0,
+        "contention": 2_600.0,
+        "residual": 11_000.0,
+    }
+    span = sum(classes.values())
+    shares = [0.72, *[0.28 / (ranks - 1)] * (ranks - 1)] if ranks > 1 else [1.0]
+    return ReplayAnswer(
+        world_size=ranks,
+        steps=tuple(
+            StepTime(step=step, measured_us=us, replayed_us=us * (1 + error / 100), error_pct=error)
+            for step, us, error in (
+                (11, 119_800.0, 0.0),
+                (12, 120_900.0, -0.12),
+                (13, 120_400.0, 0.84),
+                (14, 120_100.0, 0.02),
+            )
+        ),
+        left_out=(LeftOut(step=10, measured_us=388_200.0, reason="the window's first step"),),
+        step_us=STEP_US,
+        unprofiled_step_us=UNPROFILED_US,
+        overhead_pct=4.2,
+        strict_error_pct=-1.9,
+        known_error_pct=1.9,
+        explained_pct=97.1,
+        prediction=Prediction(
+            fit_steps=(11, 12, 13),
+            held_out=(HeldOut(step=14, measured_us=120_100.0, predicted_us=121_300.0, error_pct=1.0),),
+        ),
+        critical_path=CriticalPath(
+            span_us=span,
+            classes=classes,
+            by_rank=tuple(
+                RankShare(rank=(rank + 1) % ranks, us=share * span, pct=100 * share)
+                for rank, share in enumerate(shares)
+            ),
+        ),
+        what_if=what_ifs() if scenarios is None else scenarios,
+        coverage=Coverage(
+            collectives=4_960,
+            collectives_matched=4_958,
+            p2p=0,
+            p2p_matched=0,
+            kernels=18_200,
+            kernels_without_launch=3,
+            launches_without_kernel=0,
+            waits=1_311,
+            waits_recorded=1_240,
+            waits_inferred=58,
+            waits_rejected=0,
+            negative_transfers=0,
+            unmatched_by_rank={3: 2},
+            edges_dropped=0,
+            lags_clamped=0,
+            missing_ranks=(),
+        ),
+        clocks=(),
+        graph=GraphSize(nodes=84_211, edges=112_908),
+        timing_s=Timing(read=0.61, build=0.44, replay=0.02),
+        warnings=warnings,
+    )
+
+
+_PATTERN = (
+    ("DataLoader.next", "data", 0.0, 40.0),
+    ("aten::linear", "cpu", 41.0, 14.0),
+    ("python", "host_gap", 55.5, 2.0),
+    ("autograd::engine::evaluate_function", "cpu", 58.0, 24.0),
+    ("Optimizer.step#AdamW.step", "cpu", 110.0, 8.0),
+)
+_DEVICE = (
+    ("ampere_sgemm_128x64_tn", "compute", 42.0, 26.0),
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", "compute", 68.5, 33.0),
+    ("cudaMalloc", "allocator", 101.6, 0.9),
+    ("multi_tensor_apply_kernel", "compute", 111.0, 8.5),
+)
+
+
+def excerpt(ranks=4, steps=(11, 12), bars=None):
+    drawn = tuple(_bars(ranks, steps)) if bars is None else bars
+    return Excerpt(steps=steps, span_us=STEP_US * len(steps), bars=drawn, shown=len(drawn), total=21_052)
+
+
+def _bars(ranks, steps):
+    for number, _ in enumerate(steps):
+        for rank in range(ranks):
+            late = 0.0 if rank == 1 else 40.0
+            for lane, pattern in (("main thread", _PATTERN), ("stream 7", _DEVICE)):
+                for name, cls, start, dur in pattern:
+                    short = 0.6 if cls == "data" and rank != 1 else dur
+                    begin = number * STEP_US + (start if cls == "data" else start - late * (start < 100)) * 1e3
+                    yield Bar(rank=rank, lane=lane, start_us=begin, dur_us=short * 1e3, name=name, cls=cls)
+            wait = 104.5 - (102.5 - late)
+            for name, cls, start, dur in (
+                ("wait", "wait", 102.5 - late, wait),
+                ("all_reduce", "communication", 104.5, 6.0),
+            ):
+                begin = number * STEP_US + start * 1e3
+                yield Bar(rank=rank, lane="stream 20 (nccl)", start_us=begin, dur_us=dur * 1e3, name=name, cls=cls)
+
+
+def memory(ranks=4, curves=8, points=200):
+    """Each step climbs to its peak in the backward pass, on rank 1 higher than elsewhere."""
+    peaks = [(31 << 30) + (rank == 1) * (2 << 30) for rank in range(ranks)]
+    return MemoryUse(
+        ranks=tuple(
+            RankMemory(
+                rank=rank,
+                of="cuda",
+                peak=peak,
+                limit=80 << 30,
+                reached="backward of step 12",
+                forward=peak - (4 << 30),
+                backward=peak,
+                optimizer=12 << 30,
+            )
+            for rank, peak in enumerate(peaks)
+        ),
+        curves=tuple(
+            MemoryCurve(
+                rank=rank,
+                at_s=tuple(0.12 * point for point in range(points)),
+                used=tuple(peak - (point % 3) * (6 << 30) for point in range(points)),
+                reserved=(peak + (3 << 30),) * points,
+            )
+            for rank, peak in enumerate(peaks[:curves])
+        ),
+        samples=40_000,
+    )
+
+
+def rank_metas(ranks=4):
+    return tuple(
+        RankMeta(
+            rank=rank,
+            host=f"node{rank // 4:02d}",
+            device="NVIDIA A100-SXM4-80GB",
+            pid=4_000 + rank,
+            clock_residual_ns=34_000,
+            windows=(Window(first=10, last=14),),
+            events=18_400 + rank,
+            overhead_pct=2.3,
+            peak_memory=31_400_000_000,
+            peak_memory_of="cuda",
+        )
+        for rank in range(ranks)
+    )
+
+
+def report(ranks=4, **replaced):
+    """The whole report; any field of it may be given instead."""
+    whole = Report(
+        title="gpt-small on 4 ranks",
+        source="runs/gpt-small",
+        command=("torchrun", "--nproc-per-node", "4", "train.py", "--config", "gpt-small.toml"),
+        esprof_version="0.1.0",
+        versions={"python": "3.12.4", "torch": "2.13.0+cu126"},
+        created_ns=1_767_225_600_000_000_000,
+        ranks=rank_metas(ranks),
+        diagnosis=diagnosis(ranks),
+        replay=replay(ranks),
+        timeline=excerpt(ranks),
+        memory=memory(ranks),
+    )
+    return msgspec.structs.replace(whole, **replaced)
+
+
+def hostile_report():
+    """A report whose every text is `HOSTILE`."""
+    return _with_texts(report(ranks=2), HOSTILE)
+
+
+def _with_texts(value, text):
+    """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
+    closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of"}
+    if isinstance(value, msgspec.Struct):
+        fields = {
+            name: getattr(value, name) if name in closed else _with_texts(getattr(value, name), text)
+            for name in value.__struct_fields__
+        }
+        return type(value)(**fields)
+    if isinstance(value, dict):
+        keep = set(value) <= set(replay().critical_path.classes)
+        return {key if keep else f"{text}{key}": _with_texts(item, text) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_with_texts(item, text) for item in value)
+    return text if isinstance(value, str) else value

@@ -1,0 +1,193 @@
+"""ESP80x: what a flight recording says of a job that hung, lost a rank, or had slow steps."""
+
+import msgspec
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.analyzers.finding import Diagnosis
+from esprof.analyzers.findings import PAGES
+from esprof.reports.terminal import text as terminal
+from esprof.trace.flight.log import FlightLog
+from tests.cases.flight import SEEN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, killed, run_of_flight, snapshot
+from tests.cases.graph import ddp_rank, run_of
+
+WAITING = snapshot(0, [call(1), call(2, over=False)], place=("train.py", 20, "step"))
+ELSEWHERE = snapshot(1, [call(1)], place=("data.py", 88, "read"))
+
+
+def only(run):
+    findings = diagnose_run(run).findings
+    assert len(findings) == 1, [finding.title for finding in findings]
+    assert findings[0].id in PAGES
+    return findings[0]
+
+
+def test_a_job_that_hung_names_the_rank_its_line_and_the_collective():
+    run = run_of_flight({0: killed(WAITING, fatal=SIGTERM_TEXT), 1: killed(ELSEWHERE, fatal=SIGTERM_TEXT)})
+    found = only(run)
+    assert (found.id, found.severity, found.ranks) == ("ESP801", "critical", (1,))
+    assert found.title == "The job hung in step 9: rank 1 did not enter all_reduce 2, which rank 0 waits in"
+    evidence = found.evidence
+    assert {key: evidence[key] for key in ("step", "group", "number", "collective", "bytes")} == {
+        "step": 9, "group": [0, 1], "number": 2, "collective": "all_reduce", "bytes": 2048,
+    }  # fmt: skip
+    assert (evidence["entered_by"], evidence["missing"]) == ([0], [1])
+    assert evidence["waited_s"] == pytest.approx(6, abs=0.01)
+    assert evidence["stacks"] == {"1": "data.py(88): read", "0": "train.py(20): step"}
+
+
+def test_the_verdict_says_where_that_rank_is_and_needs_no_window():
+    diagnosis = diagnose_run(run_of_flight({0: killed(WAITING), 1: killed(ELSEWHERE)}))
+    assert diagnosis.verdict.endswith("which rank 0 waits in. Rank 1 is at data.py(88): read.")
+    assert (diagnosis.steps, diagnosis.breakdown, diagnosis.replay_error_pct) == ((), (), None)
+    assert diagnosis.step_us == 10_000
+    assert diagnosis.throughput.steps_per_s == 100
+    assert msgspec.json.decode(msgspec.json.encode(diagnosis), type=Diagnosis) == diagnosis
+
+
+def test_a_job_that_still_runs_stands_still():
+    run = run_of_flight({0: killed(WAITING, alive=True), 1: killed(ELSEWHERE, alive=True)})
+    assert only(run).title.startswith("Step 9 stands still: rank 1 did not enter all_reduce 2")
+
+
+def test_a_hang_comes_before_the_costs_of_a_replayed_run():
+    replayed = run_of({0: ddp_rank(), 1: ddp_rank(slow=30)})
+    hung = {0: killed(WAITING), 1: killed(ELSEWHERE)}
+    run = type(replayed)(replayed.meta, replayed._read, flight=hung.get)
+    diagnosis = diagnose_run(run)
+    assert diagnosis.findings[0].id == "ESP801"
+    assert diagnosis.findings[1:] == diagnose_run(replayed).findings != ()
+    assert diagnosis.verdict.startswith("The job hung in step 9")
+    assert diagnosis.breakdown
+
+
+def test_different_collectives_show_where_they_part():
+    other = snapshot(1, [call(1), call(2, "broadcast", 7, over=False)])
+    found = only(run_of_flight({0: killed(WAITING), 1: killed(other)}))
+    assert (found.id, found.ranks) == ("ESP802", (1,))
+    assert found.evidence["first_mismatch"] == {
+        "group": [0, 1], "number": 2, "odd": [1], "theirs": "broadcast of 28 B", "others": "all_reduce of 2.0 KiB",
+        "left_out": False,
+    }  # fmt: skip
+
+
+def test_ranks_that_disagreed_and_crashed_by_it_are_told_by_what_they_had_entered():
+    calls = ([call(1), call(2)], [call(1), call(2, elements=7)])
+    ended = {
+        rank: FlightLog(snapshots=(snapshot(rank, made, reason="error", error="RuntimeError: unmatched"),))
+        for rank, made in enumerate(calls)
+    }
+    assert only(run_of_flight(ended)).id == "ESP802"
+
+
+def test_a_collective_that_all_entered_points_to_the_network():
+    stuck = [killed(snapshot(rank, [call(1, over=False)])) for rank in (0, 1)]
+    assert only(run_of_flight(dict(enumerate(stuck)))).id == "ESP805"
+
+
+def test_a_rank_that_a_signal_ended_is_named_and_not_those_that_the_launcher_ended():
+    found = only(run_of_flight({0: killed(fatal=SIGTERM_TEXT), 1: killed(fatal=SEGV_TEXT)}))
+    assert (found.id, found.ranks) == ("ESP803", (1,))
+    assert found.title == "Rank 1 died in step 9: Segmentation fault"
+    assert found.evidence["stacks"] == {"1": "/job/train.py(88): step"}
+
+
+def test_a_rank_that_vanished_is_named_even_if_its_last_steps_were_not_written():
+    found = only(run_of_flight({0: killed(fatal=SIGTERM_TEXT), 1: killed()}))
+    assert (found.id, found.ranks) == ("ESP803", (1,))
+
+
+def test_of_ranks_that_exceptions_ended_the_first_is_named():
+    errors = [
+        snapshot(rank, [], reason="error", error=error, at_ns=SEEN_NS + at)
+        for rank, error, at in ((0, "RuntimeError: Connection closed by peer", 5), (1, "ValueError: bad sample", 1))
+    ]
+    found = only(run_of_flight({one.rank: FlightLog(snapshots=(one,)) for one in errors}))
+    assert (found.id, found.ranks) == ("ESP803", (1,))
+    assert "ValueError: bad sample" in found.title
+
+
+def test_a_rank_that_ended_before_the_others_is_named_and_not_the_one_that_lost_it():
+    lost = snapshot(0, [call(2)], reason="error", error="RuntimeError: Connection closed by peer [127.0.0.1]:5548")
+    found = only(run_of_flight({0: FlightLog(snapshots=(lost,)), 1: FlightLog()}))
+    assert (found.id, found.ranks) == ("ESP801", (1,))
+    assert found.title == "Rank 1 ended after step 8, while rank 0 went on to a collective with it"
+
+
+def interrupted(rank, calls):
+    return snapshot(rank, calls, reason="error", error="KeyboardInterrupt")
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {0: FlightLog(), 1: FlightLog()},
+        {0: killed(fatal=SIGTERM_TEXT), 1: killed(fatal=SIGTERM_TEXT)},
+        {0: killed(), 1: killed()},
+        {0: killed(alive=True), 1: killed(alive=True)},
+        {rank: FlightLog(snapshots=(interrupted(rank, []),)) for rank in (0, 1)},
+        # A validation at the end of a job lasts, and nothing waits.
+        {rank: FlightLog(snapshots=(snapshot(rank, [call(1)]),)) for rank in (0, 1)},
+        # The exception came while a bucket was under way.
+        {0: FlightLog(), 1: FlightLog(snapshots=(interrupted(1, [call(1, over=False)]),))},
+    ],
+    ids=["peace", "ended from outside", "all killed", "running", "Ctrl-C", "long end", "Ctrl-C under way"],
+)  # fmt: skip
+def test_a_job_that_ended_as_it_should_or_from_outside_has_no_finding(logs):
+    assert diagnose_run(run_of_flight(logs)).findings == ()
+
+
+def test_a_rank_that_was_late_and_came_is_a_stall_of_that_step():
+    ended = {one.rank: FlightLog(snapshots=(one,)) for one in (WAITING, ELSEWHERE)}
+    found = only(run_of_flight(ended, last_step=20, long_steps={9: 8 * S}))
+    assert (found.id, found.severity, found.ranks, found.confidence) == ("ESP804", "warning", (1,), "high")
+    assert found.title == "Step 9 took 8.00 s instead of 10 ms: rank 1 kept the others waiting at data.py(88): read"
+    assert found.evidence["took_ms_in_steps"] == {"9": 8000}
+    assert found.evidence["lost_ms_in_all"] == 7990
+
+
+def test_stalls_at_one_place_are_one_finding():
+    snapshots = [
+        snapshot(0, [], step=step, place=("data.py", 88, "read"), reason="slow", at_ns=step * 10_000_000 + S)
+        for step in (9, 12, 15)
+    ]
+    found = only(run_of_flight({0: FlightLog(snapshots=tuple(snapshots))}, last_step=20, long_steps={12: 3 * S}))
+    assert found.title == "3 steps took up to 3.00 s instead of 10 ms: rank 0 was seen at data.py(88): read"
+    assert found.confidence == "medium"
+
+
+def test_a_slow_step_that_costs_the_job_next_to_nothing_is_no_finding():
+    slow = snapshot(0, [], step=12, reason="slow", at_ns=12 * 10_000_000 + 35_000_000)
+    assert diagnose_run(run_of_flight({0: FlightLog(snapshots=(slow,))}, last_step=1000)).findings == ()
+
+
+def test_a_collective_that_was_under_way_just_then_is_not_the_cause_of_a_slow_step():
+    late = SEEN_NS - 1_000_000
+    pair = (
+        snapshot(0, [call(1, over=False, at_ns=late)], reason="slow"),
+        snapshot(1, [], reason="slow"),
+    )
+    found = only(run_of_flight({one.rank: FlightLog(snapshots=(one,)) for one in pair}, last_step=20))
+    assert (found.id, found.ranks) == ("ESP804", (0, 1))
+
+
+def test_a_run_without_windows_and_faults_says_what_a_step_takes():
+    diagnosis = diagnose_run(run_of_flight({0: FlightLog()}))
+    assert diagnosis.verdict.startswith("A step takes 10.0 ms; no window was recorded")
+
+
+def test_a_rank_of_which_no_step_is_known_has_a_diagnosis():
+    diagnosis = diagnose_run(run_of_flight({0: FlightLog()}, last_step=0))
+    assert (diagnosis.verdict, diagnosis.step_us) == ("No step ended, and no window was recorded.", None)
+
+
+def test_the_terminal_shows_a_hang_without_a_breakdown_and_makes_names_harmless():
+    place = ("/job/\x1b[31mtrain.py", 20, "step\x1b[0m")
+    moved = msgspec.structs.replace(ELSEWHERE, threads=snapshot(1, [], place=place).threads)
+    diagnosis = diagnose_run(run_of_flight({0: killed(WAITING), 1: killed(moved)}))
+    for text in (terminal.diagnosis(diagnosis), terminal.verdict(diagnosis)):
+        assert "The job hung in step 9" in text
+        assert "Where a step goes" not in text
+        assert "10.0 ms on 2 ranks (median of all)" in text
+        assert "\x1b" not in text
+    assert len(terminal.verdict(diagnosis).splitlines()) <= 20

@@ -1,0 +1,274 @@
+"""Samples of a run, what refuses a comparison, and the outcome of a rule, on series made by hand."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+
+from esprof.analyzers.gate import check as gate
+from esprof.analyzers.gate.baseline import Baseline, Identity, choose_phase, decode, measure
+from esprof.analyzers.gate.check import Options, check, parse_rule
+from esprof.errors import InputError, MismatchError, UsageError
+from esprof.types import NS_PER_MS
+from tests.cases import step_runs
+from tests.cases.step_runs import step_table
+
+IDENTITY = Identity(world_size=2, hosts=1, devices={0: "H100", 1: "H100"}, versions={"torch": "2.13.0"})
+
+
+def baseline(step_ms, *, identity=IDENTITY, phase="plain", **metrics) -> Baseline:
+    samples = {"step_time": tuple(float(ms) * NS_PER_MS for ms in step_ms)} | metrics
+    return Baseline(identity=identity, phase=phase, samples=samples)
+
+
+def noisy(n=100, *, scale=1.0, noise=0.02, seed=0):
+    return 100 * scale * np.exp(noise * np.random.default_rng(seed).standard_normal(n))
+
+
+def gated(before, now, *rules, **options):
+    rules = tuple(parse_rule(rule) for rule in rules or ("step_time:+5%",))
+    return check(before, now, Options(rules=rules, **options))
+
+
+# Samples
+
+
+def test_step_time_runs_from_last_begin_to_last_end():
+    early = step_table([10, 10, 10], start_ns=0)
+    late = step_table([12, 10, 9], start_ns=1 * NS_PER_MS)
+    measured = measure(step_runs.run(early, late), "plain")
+    # Ends of rank 0: 10, 20, 30 ms; of rank 1: 13, 23, 32 ms. The first step is left out.
+    assert measured.samples["step_time"] == (10 * NS_PER_MS, 9 * NS_PER_MS)
+
+
+def test_only_steps_of_the_phase_on_every_rank_count():
+    phases = ["plain", "plain", "export", "timed", "stack", "plain", "plain"]
+    other = ["plain", "plain", "export", "timed", "stack", "warmup", "plain"]
+    run = step_runs.run(step_table(range(1, 8), phase=phases), step_table(range(1, 7), phase=other[:6]))
+    assert measure(run, "plain").samples["step_time"] == (2 * NS_PER_MS,)
+    assert measure(run, "timed").samples["step_time"] == (4 * NS_PER_MS,)
+
+
+def test_metrics_that_the_run_does_not_tell_are_absent():
+    assert set(measure(step_runs.run(step_table([1, 1])), "plain").samples) == {"step_time"}
+
+
+def test_rates_add_up_the_ranks_and_loader_wait_is_the_longest():
+    slow = step_table([500] * 3, samples=[8, 8, 8], tokens=[None, 80, 80], loader_wait_ns=[0, 5, None])
+    fast = step_table([500] * 3, samples=[8, 8, 4], tokens=[80, 80, 80], loader_wait_ns=[0, 7, 7])
+    samples = measure(step_runs.run(slow, fast), "plain").samples
+    assert samples["samples_per_s"] == (32.0, 24.0)
+    assert samples["tokens_per_s"] == (320.0, 320.0)
+    assert samples["loader_wait"] == (7.0,)
+
+
+def test_phase_is_plain_where_there_are_enough():
+    run = step_runs.run(step_table([1] * 12, phase=["plain"] * 6 + ["timed"] * 6))
+    assert choose_phase(run, 5) == "plain"
+    assert choose_phase(run, 6) == "timed"
+
+
+def test_a_run_without_steps_of_the_phase_is_refused():
+    with pytest.raises(MismatchError, match="no plain steps"):
+        measure(step_runs.run(step_table([1] * 5, phase="timed")), "plain")
+
+
+# The baseline file
+
+
+def test_baseline_survives_its_file():
+    measured = measure(step_runs.run(step_table([3, 4, 5]), step_table([3, 4, 5])), "plain")
+    assert decode(msgspec.json.encode(measured), Path("base.json")) == measured
+    assert measured.identity.devices == {0: "NVIDIA H100", 1: "NVIDIA H100"}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not an esprof baseline"),
+        (b"\xff\xfe", "not an esprof baseline"),
+        (b'{"schema": "esprof.baseline/1"', "not an esprof baseline"),
+        (b'{"traceEvents": []}', "not an esprof baseline"),
+        (b'{"schema": "esprof.baseline/99"}', "esprof.baseline/99"),
+        (b'{"schema": "esprof.baseline/1", "phase": "plain"}', "identity"),
+        (msgspec.json.encode(baseline([])), "without samples"),
+        (msgspec.json.encode(baseline([1])).replace(b"step_time", b"other"), "without samples"),
+        (msgspec.json.encode(baseline([1])).replace(b'"plain"', b'"stack"'), "stack"),
+    ],
+)
+def test_a_file_that_is_no_baseline_is_named(content, reason):
+    with pytest.raises(InputError, match=reason) as caught:
+        decode(content, Path("base.json"))
+    assert str(caught.value).startswith("base.json: ")
+    assert "--save-baseline" in str(caught.value)
+
+
+# What must not be compared
+
+
+def test_every_difference_is_named():
+    other = Identity(
+        world_size=4, hosts=2, devices={0: "H100", 1: "V100"}, versions={"torch": "2.12.0", "cuda": "12.8"}
+    )
+    with pytest.raises(MismatchError) as caught:
+        gated(baseline(noisy()), baseline(noisy(), identity=other))
+    message = str(caught.value)
+    assert "world size: 2 in the baseline, 4 in this run" in message
+    assert "hosts: 1 in the baseline, 2 in this run" in message
+    assert "device of rank 1: H100 in the baseline, V100 in this run" in message
+    assert "torch version: 2.13.0 in the baseline, 2.12.0 in this run" in message
+    assert "cuda version: unknown in the baseline, 12.8 in this run" in message
+    assert "rank 0" not in message
+
+
+def test_plain_is_never_compared_with_timed():
+    with pytest.raises(MismatchError, match="steps: plain in the baseline, timed in this run"):
+        gated(baseline(noisy()), baseline(noisy(), phase="timed"))
+
+
+def test_a_metric_that_one_side_lacks_is_refused():
+    with pytest.raises(MismatchError, match="this run does not tell loader_wait"):
+        gated(baseline(noisy(), loader_wait=(1.0,) * 20), baseline(noisy()), "loader_wait:+1ms")
+
+
+# Rules
+
+
+@pytest.mark.parametrize("text", ["step_time:+5%", "step_time:+3ms", "loader_wait:+0.5s", "tokens_per_s:-2.5%"])
+def test_rule_reads_as_it_is_written(text):
+    assert str(parse_rule(text)) == text
+
+
+def test_sign_may_be_left_out():
+    assert parse_rule("samples_per_s:5%") == parse_rule("samples_per_s:-5%")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("step_time", "METRIC:LIMIT"),
+        ("step_time:+five%", "METRIC:LIMIT"),
+        ("latency:+5%", "step_time, loader_wait, samples_per_s, tokens_per_s"),
+        ("step_time:+5kg", "%, us, ms, s"),
+        ("tokens_per_s:-5ms", "Known units: %"),
+        ("samples_per_s:+5%", "samples_per_s:-5%"),
+        ("step_time:-5%", "step_time:+5%"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_says_what_would(text, message):
+    with pytest.raises(UsageError) as caught:
+        parse_rule(text)
+    assert message in str(caught.value)
+
+
+def test_per_cent_of_nothing_is_a_usage_error():
+    idle = baseline(noisy(), loader_wait=(0.0,) * 50)
+    with pytest.raises(UsageError, match="0 in the baseline"):
+        gated(idle, idle, "loader_wait:+5%")
+
+
+# Outcomes
+
+
+def test_slower_beyond_limit_and_noise_regresses():
+    answer = gated(baseline(noisy(seed=1)), baseline(noisy(scale=1.08, seed=2)))
+    (metric,) = answer.metrics
+    assert answer.outcome == metric.outcome == "regressed"
+    assert metric.low < 8 < metric.high
+    assert metric.change == pytest.approx(8, abs=1.5)
+    assert metric.p < 0.01
+    assert metric.worse_probability > 0.9
+    assert metric.baseline_median == pytest.approx(100_000, rel=0.02)
+
+
+def test_same_code_is_unchanged():
+    answer = gated(baseline(noisy(seed=1)), baseline(noisy(seed=2)))
+    assert answer.outcome == "unchanged"
+    assert not answer.metrics[0].improved
+
+
+def test_significant_but_within_limit_is_unchanged():
+    (metric,) = gated(baseline(noisy(400, seed=1)), baseline(noisy(400, scale=1.02, seed=2))).metrics
+    assert metric.p < 0.01
+    assert metric.outcome == "unchanged"
+
+
+def test_faster_is_unchanged_and_said_to_be_better():
+    (metric,) = gated(baseline(noisy(seed=1)), baseline(noisy(scale=0.9, seed=2))).metrics
+    assert (metric.outcome, metric.improved) == ("unchanged", True)
+
+
+def test_noise_is_inconclusive_and_says_how_much_more():
+    before, now = noisy(20, noise=0.15, seed=1), noisy(20, noise=0.15, seed=2)
+    (metric,) = gated(baseline(before), baseline(now)).metrics
+    assert metric.outcome == "inconclusive"
+    assert metric.more_steps is not None
+    assert metric.more_steps.run == metric.more_steps.baseline > 0
+
+
+def test_advised_steps_make_the_interval_fit():
+    """The same two processes, recorded for as long as advised, are told apart from a regression."""
+    (short,) = gated(baseline(noisy(30, noise=0.1, seed=3)), baseline(noisy(30, noise=0.1, seed=4))).metrics
+    assert short.more_steps is not None
+    n = 30 + short.more_steps.run
+    (long,) = gated(baseline(noisy(n, noise=0.1, seed=3)), baseline(noisy(n, noise=0.1, seed=4))).metrics
+    assert long.high - long.low == pytest.approx((short.high - short.low) * (30 / n) ** 0.5, rel=0.5)
+
+
+def test_too_few_steps_are_inconclusive_whatever_they_show():
+    (metric,) = gated(baseline(noisy(40)), baseline(noisy(7, scale=2)), min_steps=10).metrics
+    assert metric.outcome == "inconclusive"
+    assert metric.more_steps == gate.MoreSteps(run=3, baseline=0)
+
+
+def test_on_the_limit_no_number_of_steps_is_promised():
+    before = noisy(noise=0.1)
+    (metric,) = gated(baseline(before), baseline(before * 1.04999)).metrics
+    assert metric.outcome == "inconclusive"
+    assert metric.more_steps is None
+
+
+def test_throughput_regresses_downwards():
+    before = baseline(noisy(), samples_per_s=tuple(noisy(seed=1)))
+    slower = baseline(noisy(), samples_per_s=tuple(noisy(scale=0.9, seed=2)))
+    (metric,) = gated(before, slower, "samples_per_s:-5%").metrics
+    assert metric.outcome == "regressed"
+    assert metric.low < metric.change < metric.high < 0
+    assert metric.limit == -5
+    (back,) = gated(slower, before, "samples_per_s:-5%").metrics
+    assert (back.outcome, back.improved) == ("unchanged", True)
+
+
+def test_absolute_rule():
+    before, now = baseline(noisy(seed=1)), baseline(noisy(scale=1.04, seed=2))
+    assert gated(before, now, "step_time:+2ms").outcome == "regressed"
+    assert gated(before, now, "step_time:+8ms").outcome == "unchanged"
+
+
+def test_the_worst_rule_decides_and_rules_share_alpha():
+    before = baseline(noisy(seed=1), loader_wait=tuple(noisy(seed=2)))
+    now = baseline(noisy(scale=1.1, seed=3), loader_wait=tuple(noisy(seed=4)))
+    alone = gated(before, now).metrics[0]
+    answer = gated(before, now, "loader_wait:+5%", "step_time:+5%")
+    assert answer.outcome == "regressed"
+    assert [metric.outcome for metric in answer.metrics] == ["unchanged", "regressed"]
+    assert answer.metrics[1].p == pytest.approx(2 * alone.p)
+
+
+@pytest.mark.parametrize(("scale", "regressed"), [(1.0, range(2)), (1.15, range(28, 31))])
+def test_gate_on_correlated_steps(scale, regressed):
+    """Of 30 pairs of runs with correlated steps, how many fail: next to none of the same code, nearly all at +15 %."""
+    rng = np.random.default_rng(9)
+    outcomes = []
+    for _ in range(30):
+        noise = lfilter([0.04], [1, -0.5], rng.standard_normal((2, 160)))[:, 100:]
+        before, now = 100 * np.exp(noise)
+        outcomes.append(gated(baseline(before), baseline(scale * now)).outcome)
+    assert outcomes.count("regressed") in regressed
+
+
+def test_same_input_gives_the_same_answer():
+    before, now = baseline(noisy(seed=1)), baseline(noisy(seed=2))
+    assert msgspec.json.encode(gated(before, now)) == msgspec.json.encode(gated(before, now))

@@ -1,0 +1,239 @@
+"""Each rule on a run by hand that has its fault, and none on one that has not."""
+
+import msgspec
+import pytest
+
+from esprof.analyzers import diagnose_run, report_run
+from esprof.analyzers.finding import Finding
+from esprof.analyzers.findings import PAGES
+from esprof.analyzers.summary.summary import MOST_BARS
+from esprof.replay import answer_run
+from tests.cases.graph import call, ddp_rank, gloo, launched, load_call, nccl_ranks, op, run_of, stage, step
+
+
+def found(run, id: str) -> Finding:
+    findings = {finding.id: finding for finding in diagnose_run(run).findings}
+    assert id in findings, findings.keys()
+    return findings[id]
+
+
+def loading_rank(stall: float, make: float) -> tuple[list, list]:
+    """Steps of 100 ms: `stall` ms in the loader, for a batch that its worker began when it had handed over the last one
+    and that took `make` ms; then 50 ms of compute, and an all-reduce that ends at 99 ms."""
+    rows, stages = [], []
+    for n in range(1, 6):
+        at = n * 100_000.0
+        rows += [
+            step(n, at, at + 100_000),
+            load_call(at, at + stall * 1000),
+            op("aten::linear", at + stall * 1000, 40_000),
+            op("autograd::engine::evaluate_function: B", at + stall * 1000 + 40_000, 10_000),
+            *gloo(at + stall * 1000 + 49_990, at + stall * 1000 + 49_995, at + 99_000),
+            op("Optimizer.step", at + 99_100, 900),
+        ]
+        stages += [
+            stage("fetch", n, at - 99_900 + stall * 1000, at - 99_900 + stall * 1000 + make * 1000, prefetch=1),
+            stage("next", n, at, at + stall * 1000, prefetch=1),
+        ]
+    return rows, stages
+
+
+def loading_run(ranks: dict[int, tuple[float, float]]):
+    cases = {rank: loading_rank(stall, make) for rank, (stall, make) in ranks.items()}
+    return run_of({r: rows for r, (rows, _) in cases.items()}, stages={r: stages for r, (_, stages) in cases.items()})
+
+
+def test_ranks_that_stall_alike_are_named_together_because_mending_one_alone_gains_nothing():
+    stall = found(loading_run({0: (47.0, 98.8), 1: (48.0, 98.8)}), "ESP101")
+    assert set(stall.ranks) == {0, 1}
+    assert stall.saving_us > 40_000
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_input_stall_names_the_rank_that_stalls_and_not_the_one_that_waits_for_it(slow):
+    run = loading_run({rank: (48.0, 98.8) if rank == slow else (1.0, 20.0) for rank in (0, 1)})
+    stall = found(run, "ESP101")
+    assert stall.ranks == (slow,)
+    assert stall.confidence == "high"
+    assert 40_000 < stall.saving_us < 49_000
+    assert diagnose_run(run).findings[0].id == "ESP101"
+    assert stall.evidence["loader_workers"] == 1
+    assert "num_workers=2" in stall.advice
+    assert not any(finding.id.startswith("ESP2") for finding in diagnose_run(run).findings)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_straggler_is_named_with_its_place(slow):
+    ranks = {rank: ddp_rank(slow=10 if rank == slow else 0) for rank in (0, 1)}
+    gap = {
+        "before": "aten::linear", "after": "autograd::engine::evaluate_function: AddmmBackward0",
+        "frame": "train.py(42): forward", "call": "<built-in function sleep>", "dur_ns": 9_000_000,
+    }  # fmt: skip
+    straggler = found(run_of(ranks, stacks={slow: [gap]}), "ESP201")
+    assert straggler.ranks == (slow,)
+    assert straggler.saving_us == pytest.approx(10_000, abs=10)
+    assert straggler.saving_pct == pytest.approx(20, abs=0.1)
+    assert straggler.saving_device_hours_per_day == pytest.approx(0.2 * 2 * 24, abs=0.1)
+    place = straggler.evidence["place"][str(slow)]
+    assert place["python"] == "train.py(42): forward"
+    assert place["call"] == "<built-in function sleep>"
+    assert "aten::linear" in place["where"]
+
+
+def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():
+    slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op("aten::linear", 0, 20_000)]
+    assert found(run_of({0: ddp_rank(), 1: slow}), "ESP202").ranks == (1,)
+
+
+def test_two_stragglers_that_mask_each_other_are_priced_together():
+    """Ranks 0 and 1 are late by turns, each before its own all-reduce; mending one alone gains little."""
+
+    def rows(rank: int) -> list:
+        late = {0: 20_000.0, 1: 0.0, 2: 0.0}[rank], {0: 0.0, 1: 20_000.0, 2: 0.0}[rank]
+        first = 10_000 + late[0]
+        second = 31_000 + 10_000 + late[1]
+        return [
+            step(1, 0, 70_000),
+            op("forward", 0, 10_000),
+            op("head", first - 100, 50),
+            *gloo(first, first + 5, 31_000, tid=8),
+            op("middle", 31_010, 9_980),
+            op("tail", second - 100, 50),
+            *gloo(second, second + 5, 62_000, tid=9),
+            op("end", 62_010, 7_990),
+        ]
+
+    straggler = found(run_of({rank: rows(rank) for rank in range(3)}), "ESP201")
+    assert straggler.ranks == (0, 1)
+    assert straggler.saving_us > 35_000
+
+
+def test_ranks_that_are_late_by_turns_are_no_stragglers():
+    def rows(rank: int) -> list:
+        found = []
+        for n in range(1, 5):
+            at, late = n * 50_000.0, 5_000.0 if n % 2 == rank else 0.0
+            found += [
+                step(n, at, at + 50_000),
+                op("forward", at, 20_000 + late),
+                *gloo(at + 20_000 + late, at + 20_005 + late, at + 30_000),
+                op("end", at + 30_010, 19_990),
+            ]
+        return found
+
+    run = run_of({0: rows(0), 1: rows(1)})
+    assert not any(f.id.startswith("ESP2") for f in diagnose_run(run).findings)
+    (answer,) = answer_run(run, ["straggler=fix"]).what_if
+    assert answer.speedup == 1.0
+    assert "nothing to mend" in (answer.note or "")
+
+
+def test_a_single_hiccup_is_no_straggler_but_the_same_each_step_is():
+    def rows(rank: int, late_steps: tuple[int, ...]) -> list:
+        found = []
+        for n in range(10):
+            at, late = n * 60_000.0, 20_000.0 if rank == 1 and n in late_steps else 0.0
+            found += [
+                step(n, at, at + 60_000),
+                op("forward", at, 10_000 + late),
+                *gloo(at + 10_000 + late, at + 10_005 + late, at + 40_000),
+                op("end", at + 40_010, 19_990),
+            ]
+        return found
+
+    def named(late_steps: tuple[int, ...]) -> list:
+        run = run_of({rank: rows(rank, late_steps) for rank in range(8)})
+        return [finding.ranks for finding in diagnose_run(run).findings if finding.id.startswith("ESP2")]
+
+    assert named((4,)) == []
+    assert named((1, 2, 4, 5, 6, 8, 9)) == [(1,)]
+
+
+def test_a_delay_counts_once_however_many_collectives_it_holds_up():
+    def rows(late: float) -> list:
+        first, second = 20_000 + late, 20_100 + late
+        held = [*gloo(first, first + 5, 41_000, tid=8), *gloo(second, second + 5, 41_500, tid=9)]
+        return [step(1, 0, 50_000), op("forward", 0, 19_990 + late), *held, op("end", 41_510, 8_490)]
+
+    straggler = found(run_of({0: rows(0), 1: rows(20_000)}), "ESP202")
+    assert straggler.evidence["late_ms_per_step"]["1"] == pytest.approx(20.1, abs=0.1)
+
+
+def test_equal_ranks_have_no_straggler():
+    ids = [finding.id for finding in diagnose_run(run_of({0: ddp_rank(), 1: ddp_rank()})).findings]
+    assert not any(id.startswith(("ESP1", "ESP2")) for id in ids)
+
+
+def test_exposed_communication_is_priced_by_its_transfers_alone():
+    exposed = found(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), "ESP301")
+    assert exposed.saving_us == pytest.approx(4_000, abs=1)
+    assert exposed.evidence["bytes_per_step_and_rank"] == 4_000
+
+
+def test_a_host_that_cannot_keep_up_is_named_on_gpu_jobs_only():
+    rows = [step(1, 0, 10_000)]
+    for n in range(50):
+        rows += [op("aten::add", n * 200, 150), *launched("k", n * 200 + 100, n * 200 + 110, 20, n + 1)]
+    assert found(run_of({0: rows}), "ESP401").saving_pct == pytest.approx(50, abs=2)
+    assert "ESP401" not in [f.id for f in diagnose_run(run_of({0: ddp_rank(), 1: ddp_rank()})).findings]
+
+
+def test_an_allocator_outlier_is_no_steady_step_and_is_named():
+    rows = []
+    for n in range(5):
+        at = n * 1000.0
+        rows += [step(n, at, at + 1000), op("aten::add", at, 990), *launched("k", at + 10, at + 20, 10, n + 1)]
+        if n == 3:
+            rows.append(call("cudaMalloc", at + 100, 800, 900 + n))
+    diagnosis = diagnose_run(run_of({0: rows}))
+    assert diagnosis.steps == (1, 2, 4)
+    outlier = next(finding for finding in diagnosis.findings if finding.id == "ESP501")
+    assert outlier.evidence["outlier_steps"] == {"3": {"ms": 1.0, "ms_without_allocator": 0.2}}
+
+
+def test_a_missing_rank_and_unmatched_collectives_are_said():
+    run = run_of({0: nccl_ranks()[0]}, world=4)
+    assert found(run, "ESP903").ranks == (1, 2, 3)
+    assert found(run, "ESP902").evidence == {"collectives": 1, "matched": 0}
+
+
+def test_unexplained_waiting_lowers_trust():
+    rows = [step(1, 0, 10_000), op("a", 0, 100), call("cudaStreamSynchronize", 200, 9_000, 1), op("b", 9_300, 100)]
+    assert found(run_of({0: rows}), "ESP901").evidence["explained_pct"] < 20
+
+
+def test_every_finding_of_the_rules_has_a_page():
+    ids = (
+        "ESP101",
+        "ESP201",
+        "ESP202",
+        "ESP203",
+        "ESP204",
+        "ESP301",
+        "ESP401",
+        "ESP501",
+        "ESP502",
+        "ESP801",
+        "ESP802",
+        "ESP803",
+        "ESP804",
+        "ESP805",
+        "ESP901",
+        "ESP902",
+        "ESP903",
+    )
+    assert set(ids) == set(PAGES)
+    assert all(page.family for page in PAGES.values())
+
+
+def test_the_report_is_bounded_and_counts_what_it_leaves_out():
+    rows = [step(1, 0, 200_000)]
+    for n in range(9_000):
+        rows.append(op(f"op {n % 7}", n * 20, 9 if n % 2 else 15))
+    report = report_run(run_of({0: rows}))
+    assert report.timeline.shown <= MOST_BARS
+    assert report.timeline.total >= 9_000
+    assert len(msgspec.json.encode(report)) < 1_000_000
+    assert all(
+        bar.start_us >= 0 and bar.start_us + bar.dur_us <= report.timeline.span_us + 1 for bar in report.timeline.bars
+    )

@@ -1,0 +1,112 @@
+"""What reducers make of given gradients, and how many bytes they take for it; ranks are threads."""
+
+import pytest
+import torch
+from torch import nn
+
+from esprof.elastic.assignment import Assignment
+from esprof.elastic.reduce.codecs import codec
+from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.reduce.naive import NaiveReducer
+from esprof.elastic.reduce.tree_reducer import TreeReducer
+from tests.cases.elastic import on_threads
+
+N = 4
+SIZES = (96, 64, 32)
+BYTES = 4 * sum(SIZES)
+
+
+def model():
+    made = nn.Module()
+    for number, size in enumerate(SIZES):
+        made.register_parameter(f"p{number}", nn.Parameter(torch.zeros(size)))
+    return made
+
+
+def gradients(layout, est):
+    """Of wildly different size, so that each order of addition has a result of its own."""
+    noise = torch.Generator().manual_seed(est)
+    magnitude = torch.randint(-12, 12, (layout.numel,), generator=noise)
+    return torch.randn(layout.numel, generator=noise) * 2.0**magnitude
+
+
+def reduced(kind, parts, spec="none"):
+    """The mean on each rank, and the bytes that it sent. The last EST's gradients come one by one, the last ones first."""
+
+    def body(transport):
+        layout = Layout(model(), transport.world, 400)
+        reducer = kind(layout, transport, N)
+        reducer.begin(Assignment.of(parts), codec(spec), {est: {} for est in range(N)})
+        mine = parts[transport.rank]
+        for est in mine:
+            flat = reducer.buffer()
+            flat.copy_(gradients(layout, est))
+            if est != mine[-1]:
+                reducer.fold(est, flat)
+            else:
+                reducer.send_last(est, flat)
+                for slot in layout.slots[:2]:
+                    reducer.ready(slot)
+        mean = reducer.finish()
+        return torch.cat([slot.of(mean) for slot in layout.slots]), reducer.bytes_sent
+
+    return on_threads(len(parts), body)
+
+
+def by_hand(spec="none"):
+    """((0 + 1) + (2 + 3)) / 4, of what the codec leaves of each."""
+    layout = Layout(model(), 1, 400)
+    leaves = []
+    for est in range(N):
+        flat = gradients(layout, est)
+        parts = [slot.of(flat).clone() for slot in layout.slots]
+        made = codec(spec)
+        if made is not None:
+            for part in parts:
+                made.decode(made.encode(part.clone(), {}), part)
+        leaves.append(torch.cat(parts))
+    return ((leaves[0] + leaves[1]) + (leaves[2] + leaves[3])) / N
+
+
+PARTS = [
+    [[0, 1, 2, 3]],
+    [[0, 1], [2, 3]],
+    [[0, 2], [1, 3]],
+    [[3], [0, 1, 2]],
+    [[], [0, 1, 2, 3]],
+    [[3], [2], [1], [0]],
+]
+
+
+@pytest.mark.parametrize("spec", ["none", "fp16", "topk:0.05"])
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_the_tree_adds_in_its_order(parts, spec):
+    for mean, _ in reduced(TreeReducer, parts, spec):
+        assert torch.equal(mean, by_hand(spec))
+
+
+def test_a_plain_all_reduce_adds_in_another():
+    for mean, _ in reduced(NaiveReducer, PARTS[2]):
+        assert torch.allclose(mean, by_hand(), rtol=1e-3, atol=1e-3)
+        assert not torch.equal(mean, by_hand())
+
+
+def all_reduce_bytes(world):
+    """What each rank of a ring sends."""
+    return 2 * BYTES * (world - 1) // world
+
+
+@pytest.mark.parametrize("parts", [PARTS[1], PARTS[5]], ids=str)
+def test_aligned_ranges_take_the_bytes_of_an_all_reduce(parts):
+    assert [sent for _, sent in reduced(TreeReducer, parts)] == [all_reduce_bytes(len(parts))] * len(parts)
+
+
+def test_each_further_subtree_is_sent_too():
+    assert [sent for _, sent in reduced(TreeReducer, PARTS[2])] == [BYTES * 2 // 2 + BYTES // 2] * 2
+    assert [sent for _, sent in reduced(TreeReducer, PARTS[4])] == [BYTES // 2, BYTES // 2 + BYTES // 2]
+
+
+def test_few_encoded_bytes_are_gathered():
+    made = codec("topk:0.05")
+    leaf = sum(made.wire_bytes(size) for size in SIZES)
+    assert [sent for _, sent in reduced(TreeReducer, PARTS[2], "topk:0.05")] == [2 * leaf] * 2

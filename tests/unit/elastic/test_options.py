@@ -1,0 +1,118 @@
+"""What makes no sense is told by name: by a group of options when it is made, by the trainer where it has more to know."""
+
+import inspect
+import re
+from dataclasses import FrozenInstanceError
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from esprof.elastic import Checkpoint, Data, ElasticTrainer, Gradients, Proof, register_codec
+from esprof.elastic.reduce.codecs import Cast, codec
+from esprof.errors import UsageError
+from tests.cases.elastic import loss_fn
+from tests.cases.elastic_job import GROUPS, small_trainer
+
+
+@pytest.mark.parametrize(
+    ("made", "option"),
+    [
+        (small_trainer, {"n_est": 0}),
+        (small_trainer, {"batch_size": 0}),
+        (small_trainer, {"batch_size": 1.5}),
+        (small_trainer, {"scheduler_by": "epochs"}),
+        (Data, {"accumulate": 0}),
+        (Data, {"num_workers": -1}),
+        (Gradients, {"amp": "fp8"}),
+        (Gradients, {"reduction": "foo"}),
+        (Gradients, {"bucket_mb": 0}),
+        (Gradients, {"clip_norm": -1.0}),
+        (Gradients, {"clip_norm": float("nan")}),
+        (Checkpoint, {"folder": ""}),
+        (Checkpoint, {"folder": None}),
+        (partial(Checkpoint, "folder"), {"every": -1}),
+        (partial(Checkpoint, "folder"), {"every": 0.5}),
+        (partial(Checkpoint, "folder"), {"keep": 0}),
+        (Proof, {"determinism": "D2"}),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(made, option):
+    ((name, value),) = option.items()
+    with pytest.raises(UsageError) as raised:
+        made(**option)
+    assert raised.value.reason.startswith(f"{name}={value!r} makes no sense: it is ")
+
+
+def test_what_is_expected_is_said():
+    with pytest.raises(UsageError, match="accumulate=0 makes no sense: it is a whole number from 1 on"):
+        Data(accumulate=0)
+    with pytest.raises(UsageError, match="'D2' makes no sense: it is 'D0' or 'D1' or 'hetero-relaxed'"):
+        Proof(determinism="D2")
+
+
+@pytest.mark.parametrize("made", [Data(), Gradients(), Checkpoint("folder"), Proof()])
+def test_what_was_checked_stays(made):
+    with pytest.raises(FrozenInstanceError):
+        made.__setattr__(next(iter(made.__dataclass_fields__)), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"codec": "zip"}, "no codec 'zip'; known are none, "),
+        ({"codec": "topk:2"}, "top-k sends a share between 0 and 1"),
+        ({"codec": "topk:0.1", "amp": "fp16"}, "codec topk:0.1 keeps what it did not send"),
+    ],
+)
+def test_a_codec_that_does_not_fit_is_refused(options, reason):
+    with pytest.raises(UsageError, match=reason):
+        Gradients(**options)
+
+
+def test_a_codec_of_one_s_own_is_known_once_it_is_registered():
+    register_codec("mine", lambda _: Cast("mine", torch.float16))
+    assert Gradients(codec="mine", amp="fp16").codec == "mine"
+
+
+@pytest.mark.parametrize("spec", ["fp16:3", "bf16:x"])
+def test_a_codec_without_an_argument_takes_none(spec):
+    with pytest.raises(UsageError, match="takes no argument"):
+        codec(spec)
+
+
+def test_a_step_that_wants_more_than_a_trainer_has_is_told():
+    with pytest.raises(UsageError, match=r"step\(\) of ReduceLROnPlateau wants more .*'metrics'"):
+        small_trainer(scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
+    with pytest.raises(UsageError, match=r"step\(\) of LBFGS wants more .*'closure'"):
+        small_trainer(optimizer=torch.optim.LBFGS)
+
+
+def test_a_dataset_without_a_length_is_refused():
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(UsageError, match="the dataset has no length") as raised:
+        ElasticTrainer(model, torch.optim.SGD(model.parameters()), loss_fn, Endless(), 1, batch_size=1)
+    assert raised.value.remedy.startswith("Pass Loaders in its place")
+
+
+def test_the_documentation_has_every_option_with_its_default():
+    page = (Path(__file__).parents[3] / "docs" / "elastic.md").read_text()
+    documented = re.findall(r"^\|[^|]*\| `(\w+)` \| ?(.*?) ?\|", page, re.MULTILINE)
+    asked = [parameter for made in (ElasticTrainer, *GROUPS.values()) for parameter in options(made)]
+    assert documented == [(name, default) for name, default in asked if name not in GROUPS]
+
+
+def options(made):
+    """Name and default, as the documentation has it, of what is optional; a checkpoint's folder has none."""
+    for name, parameter in inspect.signature(made).parameters.items():
+        default = parameter.default
+        if default is not parameter.empty:
+            yield name, f'"{default}"' if isinstance(default, str) else str(default)
+        elif made is Checkpoint:
+            yield name, ""

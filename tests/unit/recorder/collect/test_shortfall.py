@@ -1,0 +1,132 @@
+"""What a recording says of what it lacks."""
+
+import pytest
+
+from esprof.recorder.collect.notes import (
+    Identity,
+    Lost,
+    Missed,
+    ProfilerTaken,
+    RankNotes,
+    RankRows,
+    RecordedWindow,
+    Step,
+)
+from esprof.recorder.collect.shortfall import lost_windows, nothing_recorded, of_job, of_rank
+from esprof.recorder.shared.settings import Settings
+from tests.cases.raw import roll, step
+
+SETTINGS = Settings(skip=5, warmup=2, steps=8)
+
+
+def rank(number: int, window: tuple[int, int] | None = (7, 14), **fields) -> RankNotes:
+    who = Identity(rank=number, world_size=3, host="a", pid=7, device="cpu", accelerators=0, versions={})
+    windows = [RecordedWindow(phase="timed", first=window[0], last=window[1])] if window else []
+    return RankNotes(who, **({"windows": windows, "ended": True} | fields))
+
+
+def rows(last: int = 20, first: int = 1, timed: range = range(7, 15)) -> RankRows:
+    phases = {number: "timed" if number in timed else "plain" for number in range(first, last + 1)}
+    return RankRows(steps=[Step(step, step, 1, phase) for step, phase in phases.items()])
+
+
+def said(notes: RankNotes, taken: RankRows, *, alive: bool = False) -> list[tuple[str, str]]:
+    lost = lost_windows(notes, taken, alive=alive)
+    found = of_rank(notes, taken, lost, SETTINGS, alive=alive)
+    assert all(warning.ranks == (notes.rank,) for warning in found)
+    return [(warning.code, warning.message.removeprefix(f"rank {notes.rank}: ")) for warning in found]
+
+
+def test_a_whole_recording_lacks_nothing(tmp_path):
+    assert said(rank(0), rows()) == []
+    assert of_job(tmp_path, [rank(0), rank(1), rank(2)], []) == []
+
+
+def test_ranks_that_are_missing_strange_or_twice_there_are_named(tmp_path):
+    (tmp_path / "again-00000.host.1.2").touch()
+    found = of_job(tmp_path, [rank(0), rank(2)], [tmp_path / "rank-00001.jsonl"])
+    assert [(warning.code, warning.ranks) for warning in found] == [
+        ("rank-unreadable", ()),
+        ("rank-missing", (1,)),
+        ("rank-again", (0,)),
+    ]
+
+
+def test_every_lack_of_a_rank_is_named():
+    notes = rank(
+        1,
+        window=(7, 9),
+        faults=["watch for hangs ended: OSError"],
+        profiler_taken=[ProfilerTaken(step=10)],
+        missed=[Missed(at=17, step=19)],
+        unreadable=["rank-00001.jsonl: 1 line is no row"],
+    )
+    assert said(notes, rows(first=3)) == [
+        ("recorder-fault", "watch for hangs ended: OSError"),
+        ("profiler-taken", "the job took the profiler for itself in step 10"),
+        ("rank-unreadable", "rank-00001.jsonl: 1 line is no row"),
+        ("steps-dropped", "the rows of 2 steps were dropped to save room; those left begin with step 3"),
+        ("order-missed", "heard in step 19 of the window ordered for step 17, too late"),
+        ("window-short", "3 of 8 timed steps from 7 on were finished"),
+    ]
+
+
+def test_windows_that_were_lost_for_the_same_reason_are_told_together():
+    lost = [Lost(first=10 * i, phase="timed", reason="disk") for i in range(1, 8)] + [Lost(7, "stack", "memory")]
+    found = said(rank(0, lost=lost), rows())
+    assert found == [
+        ("windows-lost", "7 windows of steps 10, 20, 30, 40, 50 and 2 more not kept: disk"),
+        ("windows-lost", "1 window of step 7 not kept: memory"),
+    ]
+
+
+def test_a_killed_rank_lost_the_window_that_was_open():
+    killed = rank(0, ended=False)
+    taken = rows(last=19, timed=range(7, 18))  # The window from 7 to 14 was kept, then another one began.
+    assert [(lost.first, lost.phase) for lost in lost_windows(killed, taken, alive=False)] == [(15, "timed")]
+    assert lost_windows(killed, taken, alive=True) == lost_windows(rank(0), taken, alive=False) == []
+    assert said(killed, taken)[0] == (
+        "rank-killed",
+        "ended without a word, killed or by os._exit; the last step it noted is 19",
+    )
+
+
+def test_a_rank_whose_recorder_ended_itself_is_not_said_to_be_killed():
+    notes = rank(0, ended=False, faults=["recording ended: disk full"])
+    assert said(notes, rows()) == [("recorder-fault", "recording ended: disk full")]
+
+
+@pytest.mark.parametrize(
+    ("marks", "ranks", "reason", "remedy"),
+    [
+        ([], [], "no Python process", "PYTHONPATH was reset"),
+        (
+            ["python.1", "python.2"],
+            [],
+            "2 Python processes ran, but none imported torch",
+            'pip install "esprof[torch]"',
+        ),
+        (["python.1", "torch.1"], [], "1 process imported torch, but no torch.optim optimizer stepped", "optimizer"),
+        (["python.1", "torch.1"], [rank(0, None)], "the job took 10 steps", "--skip 1 --warmup 1 --steps 7"),
+        (["python.1", "torch.1"], [rank(0, None, faults=["recording ended: disk full"])], "disk full", None),
+        (
+            ["python.1", "torch.1"],
+            [rank(0, None, profiler_taken=[ProfilerTaken(step=3)])],
+            "torch.profiler itself",
+            "off",
+        ),
+    ],
+)
+def test_where_nothing_was_recorded_it_says_what_was_seen(tmp_path, marks, ranks, reason, remedy):
+    for mark in marks:
+        (tmp_path / mark).touch()
+    roll(tmp_path, "rank-00000.roll.0", "steps", step(9))
+    error = nothing_recorded(tmp_path, ranks, SETTINGS)
+    assert reason in error.reason
+    assert remedy is None or remedy in error.remedy
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    error = nothing_recorded(tmp_path / "gone", [], SETTINGS)
+    assert error.path == tmp_path / "gone"
+    assert "removed" in error.reason

@@ -1,0 +1,35 @@
+"""The recorder's fuse."""
+
+import signal
+
+import pytest
+
+from esprof.recorder.injected.fuse import Fuse
+from esprof.recorder.injected.log import Log
+
+
+class TooLong(Exception):
+    """What a job raises when its step takes too long."""
+
+
+@pytest.fixture
+def alarm():
+    def give_up(number, frame):
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_what_the_jobs_signal_handler_raises_in_our_midst_reaches_the_job(alarm):
+    fuse = Fuse("recording", Log())
+    with pytest.raises(TooLong):
+        fuse.run(signal.raise_signal, signal.SIGALRM)
+    assert not fuse.on
+
+
+def test_a_fault_of_ours_does_not(alarm):
+    fuse = Fuse("recording", Log())
+    assert fuse.run(int, "no number") is None
+    assert not fuse.on

@@ -1,0 +1,124 @@
+"""Recording from a job's own code: whose folder it is, and that nothing happens where nothing records."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import esprof
+from esprof.errors import OutputError
+from esprof.recorder.launcher import raw_folder
+from esprof.recorder.shared.settings import Settings
+
+
+@pytest.fixture
+def in_job(monkeypatch):
+    """Makes this process one of the job that is named."""
+    for name in raw_folder._NAMES_OF_A_JOB:
+        monkeypatch.delenv(name, raising=False)
+    return lambda name: monkeypatch.setenv("TORCHELASTIC_RUN_ID", name)
+
+
+def enter(run, rank: int = 0, world_size: int = 2, **settings: int):
+    return raw_folder.enter(run, Settings(**settings), rank, world_size)
+
+
+def test_the_first_makes_the_folder_for_this_user_alone(tmp_path, in_job):
+    in_job("a")
+    raw = enter(tmp_path / "new" / "run", skip=3)
+    assert raw == tmp_path / "new" / "run" / "raw"
+    assert Settings.read(str(raw)).skip == 3
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (raw.parent, raw, *raw.iterdir()))
+    assert {path.name for path in raw.iterdir()} == {"job.json", "joined-00000", "orders", "settings.json"}
+
+
+def test_the_other_ranks_join_with_the_settings_of_the_first(tmp_path, in_job):
+    in_job("a")
+    assert enter(tmp_path / "run", 0, skip=3) == enter(tmp_path / "run", 1, skip=4)
+    assert Settings.read(str(tmp_path / "run" / "raw")).skip == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_rank_joins_once(tmp_path, in_job):
+    in_job("a")
+    enter(tmp_path / "run")
+    with pytest.raises(OutputError, match="another process records rank 0"):
+        enter(tmp_path / "run")
+
+
+def test_another_job_is_kept_out(tmp_path, in_job):
+    in_job("a")
+    enter(tmp_path / "run", 0)
+    in_job("b")
+    with pytest.raises(OutputError, match="is not overwritten"):
+        enter(tmp_path / "run", 1)
+
+
+def test_a_job_of_one_process_joins_nobody(tmp_path, in_job):
+    in_job("a")
+    enter(tmp_path / "run", 0, world_size=1)
+    with pytest.raises(OutputError, match="is not overwritten"):
+        enter(tmp_path / "run", 1, world_size=1)
+
+
+def test_a_finished_run_is_not_joined(tmp_path, in_job):
+    in_job("a")
+    enter(tmp_path / "run", 0)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(OutputError, match="is not overwritten"):
+        enter(tmp_path / "run", 1)
+
+
+def test_a_folder_that_others_may_write_to_is_not_joined(tmp_path, in_job):
+    in_job("a")
+    enter(tmp_path / "run", 0).chmod(0o777)
+    with pytest.raises(OutputError, match="is not overwritten"):
+        enter(tmp_path / "run", 1)
+
+
+@pytest.mark.parametrize("planted", ["file", "folder", "link"])
+def test_what_is_there_stays_as_it_is(tmp_path, planted):
+    run, thesis = tmp_path / "run", tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "chapter.tex").write_text("years of work")
+    {
+        "file": lambda: run.write_text("mine"),
+        "folder": lambda: thesis.rename(run),
+        "link": lambda: run.symlink_to(thesis),
+    }[planted]()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OutputError):
+        enter(run)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_place_where_nothing_can_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot be written"):
+        enter(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize(("settings", "error"), [({"skip": 0}, ValueError), ({"skips": 1}, TypeError)])
+def test_settings_that_make_no_sense_are_refused_before_anything_is_made(tmp_path, settings, error):
+    pytest.importorskip("torch")
+    with pytest.raises(error), esprof.record(tmp_path / "run", **settings):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_nothing_records_a_stage_is_nothing():
+    @esprof.stage("double")
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert double(4) == 8
+    with pytest.raises(ZeroDivisionError), esprof.stage("divide"):
+        _ = 1 / 0
+    esprof.step()
+
+
+def test_where_nothing_records_torch_is_not_imported():
+    code = "import sys, esprof\nwith esprof.stage('a'): esprof.step()\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"RANK": "0"})
+    assert (done.stdout, done.stderr) == ("False\n", "")

@@ -1,0 +1,123 @@
+"""Topological order, cycles, and predecessors, on graphs of a few nodes."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esprof.errors import InputError
+from esprof.replay.building.records import edges_of, joined
+from esprof.replay.dfg import Edge
+from esprof.replay.engine import topology
+
+
+def edge(source: int, target: int, kind: Edge = Edge.WAIT, lag: int = 0) -> np.ndarray:
+    return edges_of(np.array([source]), np.array([target]), kind, lag)
+
+
+def sort(starts: list[int], *edges: np.ndarray):
+    counts: Counter[str] = Counter()
+    order, before = topology.sort(
+        np.array(starts), joined([*edges, edges_of(np.zeros(0), np.zeros(0), Edge.LANE)]), counts
+    )
+    return order.tolist(), before, counts
+
+
+def test_the_earliest_start_comes_first_and_ties_are_broken_by_number():
+    order, _, _ = sort([5, 0, 0, 3])
+    assert order == [1, 2, 3, 0]
+
+
+def test_no_node_comes_before_what_it_waits_for():
+    order, before, _ = sort([0, 1, 2], edge(2, 0))
+    assert order == [1, 2, 0]
+    assert before.ptr.tolist() == [0, 0, 0, 1]
+    assert before.idx.tolist() == [1]
+
+
+def test_a_cycle_of_guesses_loses_its_guesses_and_says_so():
+    order, before, counts = sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.INFERRED))
+    assert order == [0, 1]
+    assert before.kind.tolist() == [Edge.LAUNCH]
+    assert counts["edges_dropped"] == counts["guesses_dropped"] == 1
+
+
+def test_what_follows_a_cycle_keeps_its_guesses():
+    edges = (edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.INFERRED), edge(1, 2, Edge.INFERRED), edge(0, 2, Edge.LANE))
+    _, before, counts = sort([0, 5, 40], *edges)
+    assert before.kind.tolist() == [Edge.LAUNCH, Edge.LANE, Edge.INFERRED]
+    assert counts["edges_dropped"] == 1
+
+
+def test_collectives_that_can_only_be_matched_wrongly_come_apart():
+    _, before, counts = sort([0, 5], edge(0, 1, Edge.RENDEZVOUS), edge(1, 0, Edge.LAUNCH))
+    assert (counts["edges_dropped"], counts["guesses_dropped"]) == (1, 0)
+    assert before.kind.tolist() == [Edge.LAUNCH]
+
+
+def test_a_guessed_stream_wait_goes_before_a_recorded_one_and_that_before_none():
+    _, before, counts = sort([0, 5], edge(0, 1, Edge.WAIT), edge(1, 0, Edge.LIKELY_WAIT))
+    assert (before.kind.tolist(), counts["guesses_dropped"]) == ([Edge.WAIT], 1)
+    _, before, counts = sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.WAIT))
+    assert (before.kind.tolist(), counts["edges_dropped"], counts["guesses_dropped"]) == ([Edge.LAUNCH], 1, 0)
+
+
+def test_a_cycle_of_recorded_edges_is_an_error():
+    with pytest.raises(InputError, match="cycle"):
+        sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.SYNC))
+
+
+def test_the_strictest_of_several_edges_stays():
+    edges = (
+        edge(0, 1, Edge.WAIT, -5),
+        edge(0, 1, Edge.SYNC, 20),
+        edge(0, 1, Edge.THREAD, 20),
+        edge(0, 1, Edge.WAIT, 7),
+    )
+    _, before, _ = sort([0, 50], *edges)
+    assert (before.lag.tolist(), before.kind.tolist()) == ([20], [Edge.SYNC])
+
+
+def test_a_lag_too_long_to_hold_is_cut_and_counted():
+    _, before, counts = sort([0, 50], edge(0, 1, lag=2**40))
+    assert before.lag.tolist() == [2**31 - 1]
+    assert counts["lags_clamped"] == 1
+
+
+def test_no_node_waits_for_itself_or_for_none():
+    assert len(joined([edge(3, 3), edge(-1, 3), edge(3, -1)])) == 0
+
+
+@st.composite
+def graphs(draw):
+    """Starts and acyclic edges in any order, some of them twice."""
+    nodes = draw(st.integers(1, 12))
+    names = draw(st.permutations(range(nodes)))
+    pairs = draw(st.lists(st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)), max_size=30))
+    edges = [(names[min(pair)], names[max(pair)], draw(st.integers(-9, 9))) for pair in pairs if pair[0] != pair[1]]
+    return draw(st.lists(st.integers(0, 20), min_size=nodes, max_size=nodes)), edges
+
+
+@settings(max_examples=200, deadline=None)
+@given(graphs())
+def test_sorting_is_kahns_algorithm_and_keeps_every_edge(graph):
+    starts, edges = graph
+    order, before, _ = sort(starts, *(edge(source, target, lag=lag) for source, target, lag in edges))
+    missing = {node: {source for source, target, _ in edges if target == node} for node in range(len(starts))}
+    expected: list[int] = []
+    while len(expected) < len(starts):
+        ready = [node for node in missing if node not in expected and missing[node] <= set(expected)]
+        expected.append(min(ready, key=lambda node: (starts[node], node)))
+    assert order == expected
+    found = {}
+    for node in range(len(starts)):
+        sources = before.idx[before.ptr[node] : before.ptr[node + 1]].tolist()
+        assert sources == sorted(set(sources))
+        lags = before.lag[before.ptr[node] : before.ptr[node + 1]].tolist()
+        found |= {(order[source], order[node]): lag for source, lag in zip(sources, lags, strict=True)}
+    strictest: dict[tuple[int, int], int] = {}
+    for source, target, lag in edges:
+        strictest[source, target] = max(lag, strictest.get((source, target), lag))
+    assert found == strictest

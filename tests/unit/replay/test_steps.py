@@ -1,0 +1,129 @@
+"""Runs of several windows: which one an answer is of, and what a step takes beside it."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from esprof.errors import UsageError
+from esprof.replay import answer_run
+from esprof.replay.steps import at_window, steps_of, unprofiled_ns
+from esprof.reports.commands import diagnose, replay
+from esprof.trace.run import Run
+from esprof.trace.rundir import write_run
+from tests.cases import step_runs
+from tests.cases.graph import gloo, op, run_of, step
+
+MS = 1_000.0
+WINDOWS = (range(10, 14), range(30, 35), range(50, 55))
+
+
+def rank_rows(late_ms=0.0):
+    """Three windows, of 4, 5 and 5 steps. Step N takes 20 ms and N µs."""
+    rows = []
+    for number in (number for window in WINDOWS for number in window):
+        at = number * 100 * MS
+        end = at + 20 * MS + number
+        rows += [
+            step(number, at, end),
+            op("aten::linear", at + late_ms * MS, 10 * MS),
+            *gloo(at + 12 * MS, at + 12 * MS + 5, end - MS),
+            op("Optimizer.step", end - MS, MS / 2),
+        ]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def run():
+    return run_of({0: rank_rows(), 1: rank_rows(late_ms=1)})
+
+
+def test_windows_are_the_stretches_that_all_ranks_recorded(run):
+    assert steps_of(run).windows == tuple(WINDOWS)
+
+
+@pytest.mark.parametrize(("asked", "window"), [(11, 0), (30, 1), (34, 1), (54, 2)])
+def test_the_window_around_a_step_is_answered_of_alone(run, asked, window):
+    answer = answer_run(at_window(run, asked))
+    steps = [step.step for step in answer.steps] + [step.step for step in answer.left_out]
+    assert sorted(steps) == list(WINDOWS[window])
+    assert not [warning for warning in answer.warnings if warning.code in ("one-window", "steps-left-out")]
+
+
+def test_without_a_choice_the_answer_says_that_there_are_more(run):
+    (warning,) = [warning for warning in answer_run(run).warnings if warning.code == "one-window"]
+    assert "one of 3 windows" in warning.message
+    assert "--window" in warning.message
+
+
+def test_a_step_in_no_window_is_refused_with_those_that_there_are(run):
+    with pytest.raises(UsageError, match="no window holds step 20") as refusal:
+        at_window(run, 20)
+    assert "10–13, 30–34, 50–54" in str(refusal.value.remedy)
+
+
+def test_the_verbs_take_a_window(run, tmp_path):
+    path = tmp_path / "run"
+    write_run(path, run.meta, {("events", rank): run.events(rank) for rank in run.ranks})
+    asked = CliRunner().invoke(replay.command, [str(path), "--json", "--window", "12"], catch_exceptions=False)
+    assert [step["step"] for step in json.loads(asked.stdout)["steps"]] == [11, 12, 13]
+    asked = CliRunner().invoke(diagnose.command, [str(path), "--json", "--window", "31"], catch_exceptions=False)
+    assert json.loads(asked.stdout)["steps"] == [31, 32, 33, 34]
+
+
+def phased(before, window, after):
+    return ["plain"] * before + ["warmup", *["timed"] * window, "export"] + ["plain"] * after
+
+
+def job(step_ms, phases):
+    return step_runs.step_table(step_ms, first=1, phase=phases)
+
+
+def test_an_unprofiled_step_is_the_median_of_the_plain_ones():
+    phases = phased(4, 3, 4)
+    times = [90, 10, 12, 11, 50, 20, 20, 20, 80, 10, 11, 30, 11]
+    table = job(times, phases)
+    assert unprofiled_ns(step_runs.run(table), [6, 7, 8], {}) == 11e6
+
+
+def test_the_plain_steps_next_to_the_window_count():
+    phases = phased(300, 3, 300)
+    times = np.r_[np.full(240, 50.0), np.full(125, 100.0), np.full(240, 70.0)]
+    assert unprofiled_ns(step_runs.run(job(times, phases)), range(302, 305), {}) == 100e6
+
+
+def test_the_jobs_step_runs_from_the_last_rank_to_the_last_rank():
+    """Two ranks by turns late: each step of a rank varies, that of the job does not; clocks are set right first."""
+    phases = phased(6, 2, 6)
+    early = job([10.0] * 16, phases)
+    ahead = step_runs.step_table([10.0] * 16, first=1, phase=phases, start_ns=step_runs.EPOCH_NS + 5_000_000)
+    uneven = job([8.0, 12.0] * 8, phases)
+    assert unprofiled_ns(step_runs.run(early, ahead), [8, 9], {1: -5_000_000}) == 10e6
+    assert unprofiled_ns(step_runs.run(early, uneven), [8, 9], {}) == 10e6
+
+
+def test_too_few_plain_steps_tell_nothing():
+    phases = phased(2, 3, 1)
+    assert unprofiled_ns(step_runs.run(job([10.0] * 8, phases)), [4, 5, 6], {}) is None
+
+
+def test_replay_tells_profiled_from_unprofiled_steps(run):
+    window, steps = WINDOWS[1], range(20, 60)
+    times = [25.0 if number in window else 20.0 for number in steps]
+    starts = [run.steps(0).ints("start_ns")[0] + (number - 10) * 100_000_000 for number in steps]
+    phases = ["timed" if number in window else "plain" for number in steps]
+    noted = step_runs.step_table(times, first=20, phase=phases)
+    noted = step_runs.table(
+        {"step": noted.ints("step"), "start_ns": starts, "dur_ns": noted.ints("dur_ns"), "phase": phases},
+        step_runs.STEPS,
+    )
+    one = run_of({0: [row for row in rank_rows() if row.ts >= 3_000 * MS and row.ts < 3_500 * MS]})
+    alone = Run(
+        one.meta, lambda name, rank: noted if name == "steps" else one.events(rank) if name == "events" else None
+    )
+    answer = answer_run(alone)
+    assert [step.step for step in answer.steps] == [31, 32, 33, 34]
+    assert answer.unprofiled_step_us == 20_000.0
+    assert answer.overhead_pct == pytest.approx(25.0)
+    assert answer_run(run).unprofiled_step_us is None

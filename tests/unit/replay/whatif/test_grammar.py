@@ -1,0 +1,53 @@
+"""The what-if grammar: what parses, into what, and what is refused with the known terms."""
+
+import pytest
+
+from esprof.errors import UsageError
+from esprof.replay.whatif.grammar import known, parse
+
+
+def test_every_documented_term_parses():
+    for text in known():
+        (term,) = parse(text)
+        assert term.text == text
+
+
+def test_one_scenario_holds_several_terms():
+    assert [term.kind.name for term in parse("gpu=2x, network=0.5x,data=0")] == ["gpu", "network", "data"]
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "factor"),
+    [("gpu=2x", "gpu", 2.0), ("cpu=0.5", "cpu", 0.5), ("network=1.5X", "network", 1.5), ("rank3.gpu=4x", "gpu", 4.0)],
+)
+def test_speed_ups_are_factors(text, target, factor):
+    (term,) = parse(text)
+    assert (term.kind.name, term.value) == (target, factor)
+
+
+def test_scopes_name_a_rank_or_a_device():
+    assert parse("rank12.cpu=2x")[0].rank == 12
+    assert parse("device[Tesla V100-SXM2,16GB].gpu=2x")[0].device == "Tesla V100-SXM2,16GB"
+
+
+def test_commas_and_equal_signs_inside_brackets_belong_to_the_pattern():
+    terms = parse("kernel[gemm<a,b>=c{1,2}]=2x,gpu=2x")
+    assert [term.kind.name for term in terms] == ["kernel", "gpu"]
+    assert terms[0].argument.search("gemm<a,b>=cc")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "gpu", "gpu=", "gpu=fast", "gpu=0x", "gpu=-1x", "gpu=infx", "gpu=nan", "warp=2x", "straggler=2x", "data=1",
+     "overlap=none", "kernel[(]=2x", "kernel[a{99999999999}]=2x",
+     "rank" + 5000 * "1" + ".gpu=2x", "compress=", "rankx.gpu=2x", "rank1.network=2x"],
+)  # fmt: skip
+def test_what_is_no_term_is_a_usage_error_with_a_remedy(text):
+    with pytest.raises(UsageError):
+        parse(text)
+
+
+def test_an_unknown_target_lists_the_known_ones():
+    with pytest.raises(UsageError) as error:
+        parse("warp=2x")
+    assert all(term in str(error.value) for term in known())

@@ -1,0 +1,233 @@
+"""What-if answers as a whole: bounds, the error known for the run, and when nothing is answered."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from esprof.errors import UsageError
+from esprof.replay import answer_run
+from esprof.replay.building.build import build
+from esprof.replay.replayed import replay_run
+from esprof.replay.whatif import pricing
+from esprof.replay.whatif.pricing import what_if
+from esprof.replay.whatif.scenario import Declined
+from esprof.replay.whatif.terms.straggler import fix_stragglers
+from tests.cases.graph import call, ddp_rank, launched, nccl, nccl_ranks, op, run_of, step
+
+MS = 1000.0
+
+
+def uneven_run(last: float):
+    """One rank, six steps of one operation: 10 ms each, the last two `last` ms."""
+    rows, now = [], 0.0
+    for number in range(6):
+        length = (10 if number < 4 else last) * MS
+        rows += [step(number, now, now + length), op("aten::mm", now, length)]
+        now += length
+    return run_of({0: rows})
+
+
+def test_perfect_overlap_waits_for_late_ranks_but_for_no_transfer():
+    # Rank 1 comes at 40 ms, the transfer takes 4 ms, and 6 ms of work follow.
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    (answer,) = what_if(run, build(run), ["overlap=perfect"])
+    assert answer.predicted_us == pytest.approx(46 * MS)
+    assert "bound" in (answer.note or "")
+
+
+def test_perfect_overlap_cannot_beat_the_network():
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    slow, hidden = what_if(run, build(run), ["network=0.05x", "overlap=perfect,network=0.05x"])
+    assert hidden.predicted_us == pytest.approx(80 * MS)
+    assert slow.predicted_us == pytest.approx(126 * MS)
+
+
+def test_perfect_overlap_twice_is_perfect_overlap():
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    spec = "network=0.05x,overlap=perfect"
+    once, twice = what_if(run, build(run), [spec, f"{spec},overlap=perfect"])
+    assert once.predicted_us == twice.predicted_us
+
+
+def ahead_of_its_gpu(transfer: float) -> list:
+    """Five steps of 2 ms on the CPU, which never waits for its GPU: 9 ms of compute a step, and beside it two all-reduces of
+    `transfer` ms, one after the other on two streams."""
+    rows = []
+    for number in range(5):
+        at, kernels, transfers = number * 2 * MS, 20 + number * 9 * MS, 30 + number * 2 * transfer * MS
+        rows += [step(number, at, at + 2 * MS), op("aten::mm", at, 2 * MS)]
+        rows += launched("gemm", at + 10, kernels, 9 * MS, 3 * number + 1)
+        for stream in (0, 1):
+            begin, correlation = transfers + stream * transfer * MS, 3 * number + 2 + stream
+            rows += nccl(at + 40 + 10 * stream, begin, begin + transfer * MS, correlation)
+            rows[-1].args.stream = rows[-1].tid = 20 + stream
+    return rows
+
+
+@pytest.mark.parametrize("transfer", [2, 6])
+def test_perfect_overlap_is_neither_faster_than_the_gpu_nor_slower_than_none(transfer):
+    pricer = replay_run(run_of({rank: ahead_of_its_gpu(transfer) for rank in (0, 1)})).pricer
+    (found,) = pricer.answers(["overlap=perfect"], max_error_pct=1000)
+    assert found.predicted_us == 2 * MS
+
+
+def test_perfect_overlap_needs_communication():
+    (answer,) = what_if(uneven_run(10), build(uneven_run(10)), ["overlap=perfect"])
+    assert not answer.answered
+    assert "no communication" in (answer.reason or "")
+
+
+def test_the_error_known_for_the_run_is_that_of_its_unseen_steps():
+    # The first step is left out; fitted on steps 1 and 2 (10 ms), steps 3 to 5 take 10, 12 and 12 ms.
+    answer = answer_run(uneven_run(12), ["cpu=2x"])
+    assert answer.known_error_pct == pytest.approx(100 * (1 - 30 / 34), abs=0.01)
+
+
+def test_where_no_steps_can_be_held_out_the_answer_says_that_its_error_is_unknown():
+    run = run_of({0: [step(1, 0, 10), op("a", 0, 10), step(2, 10, 20), op("a", 10, 10)]})
+    answer = answer_run(run, ["cpu=2x"])
+    assert len(answer.prediction.held_out) == 1
+    assert "unseen" in (answer.what_if[0].note or "")
+    assert answer_run(uneven_run(10), ["cpu=2x"]).what_if[0].note is None
+
+
+def test_a_run_that_replay_cannot_predict_gets_no_what_if():
+    (declined,) = answer_run(uneven_run(20), ["cpu=2x"]).what_if
+    assert not declined.answered
+    assert "40.0 % off" in (declined.reason or "")
+    (allowed,) = answer_run(uneven_run(20), ["cpu=2x"], max_error_pct=41).what_if
+    assert allowed.answered
+    # Twice as fast is half of the mean step, and the interval holds the known error.
+    assert allowed.predicted_us == pytest.approx(7 * MS)
+    assert allowed.high_us >= allowed.predicted_us * 1.4
+
+
+def test_the_interval_of_a_change_is_never_less_than_what_changes_were_off_by():
+    answer = answer_run(uneven_run(10), ["cpu=2x"])
+    assert answer.known_error_pct == 0
+    changed = answer.what_if[0]
+    assert (changed.low_us, changed.high_us) == pytest.approx((4.75 * MS, 5.25 * MS))
+
+
+@pytest.mark.parametrize("spec", ["cpu=1x", "network=1x", "rank1.cpu=1x", "collective[all]=1x"])
+def test_a_factor_of_one_is_the_run_itself(spec):
+    answer = answer_run(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), [spec])
+    assert answer.what_if[0].predicted_us == answer.step_us
+
+
+@pytest.mark.parametrize("other", ["rank1.cpu=2x", "cpu=3x", "rank0.cpu=4x,rank1.cpu=2x", "network=2x", "data=0"])
+def test_the_order_of_terms_does_not_matter(other):
+    """A rank that is mended and then twice as fast, not one that is as fast as its peers because it was mended last."""
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    dfg = build(run)
+    terms = ["straggler=fix", *other.split(",")]
+    one, two = what_if(run, dfg, [",".join(terms), ",".join(reversed(terms))])
+    assert (one.predicted_us, one.note, one.reason) == (two.predicted_us, two.note, two.reason)
+
+
+def test_a_mended_rank_can_be_made_faster_still():
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    spec = "rank0.cpu=4x,rank1.cpu=2x,straggler=fix"
+    (answer,) = what_if(run, build(run), [spec])
+    # Rank 1 comes after half of 30 ms; 4 ms of transfer, then half of the gap of 1 ms and of 5 ms.
+    assert answer.predicted_us == pytest.approx(22 * MS, abs=20)
+
+
+def test_numbers_of_steps_may_be_large():
+    rows = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
+    for mine in rows.values():
+        mine[0].name = "ProfilerStep#999999999"
+    run = run_of(rows)
+    (answer,) = what_if(run, build(run), ["straggler=fix"])
+    assert answer.predicted_us == pytest.approx(40 * MS, abs=10)
+
+
+def allocating_ranks(early: float = 0.0) -> dict:
+    """Rank 1 comes 2 ms late to its all-reduce; rank 0, which waits for it, meanwhile asks for memory, as rank 1 does
+    after. With `early`, rank 0 asks that much sooner."""
+    late, end = 2000.0, 3160.0
+
+    def rank(begins: float, arrives: float, asks: float, takes: float) -> list:
+        return [
+            step(1, 0, end + 1000),
+            op("aten::mm", begins, arrives - begins),
+            *nccl(arrives, arrives + 20, end, 1),
+            call("cudaMalloc", asks, takes),
+            call("cudaStreamSynchronize", 3120, 50, 2),
+            op("aten::item", 3170, 990),
+        ]
+
+    return {0: rank(0, 1090, 1200 - early, 1500), 1: rank(0, 1090 + late, 3100, 20)}
+
+
+def test_mending_a_straggler_mends_the_allocator_calls_that_wait_for_it():
+    run = run_of(allocating_ranks())
+    dfg = build(run)
+    mended = fix_stragglers(dfg, [1]).dfg
+    (held, own) = (
+        next(n for n in range(dfg.nodes) if dfg.label(n) == "cudaMalloc" and dfg.rank[n] == r) for r in (0, 1)
+    )
+    assert (dfg.dur_ns[held], mended.dur_ns[held]) == (1_500_000, 20_000)
+    assert mended.dur_ns[own] == dfg.dur_ns[own]
+
+
+def test_an_allocator_call_outside_the_waiting_stays():
+    dfg = build(run_of(allocating_ranks(early=100)))
+    held = next(n for n in range(dfg.nodes) if dfg.label(n) == "cudaMalloc" and dfg.rank[n] == 0)
+    assert fix_stragglers(dfg, [1]).dfg.dur_ns[held] == 1_500_000
+
+
+# One way to every price
+
+SPECS = [
+    "gpu=2x", "cpu=2x", "network=2x", "communication=0", "straggler=fix", "straggler[work]=fix", "data=0",
+    "cpu=2x,network=2x", "allocator=0", "host=2x", "overlap=perfect", "storage=2x",
+]  # fmt: skip
+
+
+def pricers():
+    """A pricer for a job on CPUs, and one for a job on GPUs, whose rank 1 is slow."""
+    for run in (run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), run_of(nccl_ranks())):
+        yield replay_run(run).pricer
+
+
+def outcome(price):
+    return str(price) if isinstance(price, Declined) else (price.step_ns.tolist(), price.saving_ns, price.notes)
+
+
+@pytest.mark.parametrize("pricer", list(pricers()), ids=["gloo", "nccl"])
+def test_several_scenarios_at_once_have_the_prices_that_each_has_alone(pricer):
+    together = [outcome(price) for price in replace(pricer, _known={}).prices(SPECS)]
+    alone = [outcome(replace(pricer, _known={}).prices([spec])[0]) for spec in SPECS]
+    assert together == alone
+    assert len({str(one) for one in together}) > 4
+
+
+def test_an_executor_makes_no_difference():
+    pricer = next(pricers())
+    with ThreadPoolExecutor(2) as executor:
+        shared_out = replace(pricer, executor=executor, _known={}).prices(SPECS)
+    assert [outcome(price) for price in shared_out] == [outcome(price) for price in pricer.prices(SPECS)]
+
+
+def test_no_scenario_is_replayed_twice_however_it_is_written(monkeypatch):
+    pricer = replace(next(pricers()), _known={})
+    pricer.prices(["cpu=2x", "network=2x,cpu=2x"])
+    monkeypatch.setattr(pricing, "apply", lambda *_: pytest.fail("made once more"))
+    spellings = ["cpu=2", "cpu=2.0X", " cpu = 2x", "cpu=2x,network=2x", "network=2.0x, cpu=2"]
+    assert len({outcome(price)[1] for price in pricer.prices(spellings)}) == 2
+    answers = pricer.answers(["cpu=2x"], max_error_pct=1000)
+    assert answers[0].answered
+
+
+def test_what_is_taken_away_of_one_rank_is_not_taken_from_another():
+    rows = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
+    pricer = replay_run(run_of(rows)).pricer
+    assert isinstance(pricer.prices(["rank7.data=0"])[0], Declined)
+    assert pricer.saving_ns("rank0.cpu=2x") < pricer.saving_ns("rank1.cpu=2x")
+
+
+def test_a_kind_of_straggler_that_nobody_knows_is_a_usage_error_that_names_the_known():
+    with pytest.raises(UsageError, match="host_gap, compute, cpu, allocator, work"):
+        next(pricers()).price("straggler[laziness]=fix")

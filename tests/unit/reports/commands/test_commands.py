@@ -1,0 +1,170 @@
+"""The verbs that render, run on a small Run on disk: what goes to stdout, what to stderr, what to files."""
+
+import json
+import re
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from esprof.errors import InputError, OutputError, UsageError
+from esprof.reports.commands import common, diagnose, explain, replay, report
+from esprof.trace.rundir import write_run
+from tests.cases.graph import gloo, op, run_of, step
+
+MS = 1_000.0
+
+
+def rank_rows(slow_ms):
+    """Six steps of 50 ms: 10 ms of forward, `slow_ms` of nothing recorded, 20 ms of backward, all-reduce, optimizer."""
+    rows = []
+    for number in range(6):
+        begin = number * 50 * MS
+        arrive = begin + (30 + slow_ms) * MS
+        rows += [
+            step(number, begin, begin + 50 * MS),
+            op("aten::linear", begin, 10 * MS),
+            op("autograd::engine::evaluate_function: AddmmBackward0", begin + (10 + slow_ms) * MS, 20 * MS),
+            *gloo(arrive - 5, arrive, begin + 44 * MS),
+            op("Optimizer.step", begin + 45 * MS, 5 * MS),
+        ]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A Run of two ranks, of which rank 1 loses 10 ms a step in code that was not recorded."""
+    run = run_of({0: rank_rows(0), 1: rank_rows(10)})
+    path = tmp_path_factory.mktemp("runs") / "two-ranks"
+    write_run(path, run.meta, {("events", rank): run.events(rank) for rank in run.ranks})
+    return str(path)
+
+
+def invoke(module, *arguments):
+    return CliRunner().invoke(module.command, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "schema"),
+    [
+        (replay, ["--what-if", "cpu=2x"], "esprof.replay/1"),
+        (diagnose, [], "esprof.diagnose/1"),
+    ],
+)
+def test_json_goes_to_stdout_alone_with_its_schema_first(saved, module, arguments, schema):
+    answer = invoke(module, saved, "--json", *arguments)
+    assert answer.exit_code == 0
+    assert answer.stderr == ""
+    assert next(iter(json.loads(answer.stdout).items())) == ("schema", schema)
+
+
+def test_replay_answers_what_was_asked_in_that_order(saved):
+    answer = json.loads(invoke(replay, saved, "--json", "--what-if", "gpu=2x,cpu=2x", "--what-if", "data=0").stdout)
+    assert [scenario["spec"] for scenario in answer["what_if"]] == ["gpu=2x,cpu=2x", "data=0"]
+
+
+def test_a_slip_in_a_scenario_is_told_before_the_run_is_read(tmp_path):
+    with pytest.raises(UsageError, match="gqu"):
+        invoke(replay, tmp_path / "there is no run here", "--what-if", "gqu=2x")
+
+
+def test_text_is_plain_off_a_terminal(saved):
+    answer = invoke(diagnose, saved)
+    assert "Rank 1" in answer.stdout.splitlines()[0]
+    assert "\x1b" not in answer.stdout
+    assert answer.stderr == ""
+
+
+def test_an_answer_goes_to_a_file_that_is_never_overwritten_unasked(saved, tmp_path):
+    file = tmp_path / "answer.json"
+    written = invoke(diagnose, saved, "--json", "-o", file)
+    assert written.stdout == ""
+    assert written.stderr == f"Wrote the answer to {file}\n"
+    assert json.loads(file.read_text())["schema"] == "esprof.diagnose/1"
+    with pytest.raises(OutputError, match="already exists"):
+        invoke(diagnose, saved, "-o", file)
+    invoke(diagnose, saved, "-o", file, "--force")
+    assert file.read_text().startswith("Rank 1")
+
+
+def test_report_writes_one_page_and_says_so_once(saved, tmp_path):
+    page = tmp_path / "deep" / "report.html"
+    written = invoke(report, saved, "-o", page)
+    assert written.stdout == ""
+    assert written.stderr == f"Wrote the page to {page}\n"
+    assert page.read_text().startswith("<!doctype html>")
+    assert list(page.parent.iterdir()) == [page]
+
+
+def test_report_refuses_to_overwrite_before_it_reads_anything(tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text("mine")
+    with pytest.raises(OutputError, match="already exists"):
+        invoke(report, tmp_path / "there is no run here", "-o", page)
+    assert page.read_text() == "mine"
+
+
+def test_report_goes_to_stdout_when_asked(saved):
+    written = invoke(report, saved, "-o", "-")
+    assert written.stderr == ""
+    assert written.stdout.startswith("<!doctype html>")
+    assert "two-ranks" in re.search("<title>(.*)</title>", written.stdout)[1]
+
+
+def test_a_page_is_refused_to_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    with pytest.raises(UsageError, match="terminal"):
+        common.refuse_on_terminal("page")
+
+
+@pytest.mark.parametrize("module", [replay, diagnose, report])
+def test_an_input_that_is_not_there_is_an_input_error(module, tmp_path):
+    with pytest.raises(InputError):
+        invoke(module, tmp_path / "nothing", *(["-o", "-"] if module is report else []))
+
+
+def test_several_traces_are_one_run(tmp_path):
+    files = [tmp_path / f"rank{rank}.pt.trace.json" for rank in range(2)]
+    for rank, file in enumerate(files):
+        rows = [
+            {"ph": "X", "cat": row.cat, "name": row.name, "pid": row.pid, "tid": row.tid, "ts": row.ts, "dur": row.dur}
+            for row in rank_rows(10 * rank)
+        ]
+        file.write_text(json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": rows}))
+    answer = json.loads(invoke(diagnose, *files, "--json").stdout)
+    assert answer["world_size"] == 2
+    assert [rank["rank"] for rank in answer["breakdown"]] == [0, 1]
+
+
+def test_explain_knows_every_finding_by_either_case():
+    for page in explain.PAGES.values():
+        said = invoke(explain, page.id.lower()).stdout
+        assert said.startswith(f"{page.id} {page.title}")
+        for paragraph in (page.meaning, page.evidence, page.price, page.remedy):
+            assert " ".join(paragraph.split()) in " ".join(said.split())
+
+
+def test_explain_lists_all_without_an_id():
+    said = invoke(explain).stdout
+    assert all(page.id in said and page.title in said for page in explain.PAGES.values())
+
+
+def test_explain_in_json():
+    answer = json.loads(invoke(explain, "ESP101", "--json").stdout)
+    assert next(iter(answer.items())) == ("schema", "esprof.explain/1")
+    assert [page["id"] for page in answer["pages"]] == ["ESP101"]
+
+
+def test_explain_names_the_findings_there_are():
+    with pytest.raises(UsageError) as error:
+        invoke(explain, "ESP000")
+    assert "ESP101" in error.value.remedy
+
+
+def test_status_speaks_on_terminals_only(capsys):
+    with common.status("Reading the run"):
+        click.echo("data")
+    said = capsys.readouterr()
+    assert said.out == "data\n"
+    assert said.err == ""

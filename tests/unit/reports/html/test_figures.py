@@ -1,0 +1,98 @@
+"""The charts: their numbers, that plotly knows every property in them, and that no name can act in them."""
+
+import msgspec
+import plotly.graph_objects as go
+import pytest
+
+from esprof.analyzers.finding import PARTS
+from esprof.analyzers.summary.report import Bar
+from esprof.reports.classes import CLASSES, time_class
+from esprof.reports.html import figures
+from tests.cases import report as case
+
+
+def charts(report):
+    return {chart.id: chart for chart in figures.all_figures(report)}
+
+
+@pytest.mark.parametrize("report", [case.report(), case.report(ranks=1), case.hostile_report()])
+def test_plotly_accepts_every_chart(report):
+    for chart in charts(report).values():
+        go.Figure(data=chart.data, layout=chart.layout)
+
+
+def test_the_parts_of_each_rank_stack_to_its_step():
+    chart = charts(case.report())["breakdown-chart"]
+    assert [trace["name"] for trace in chart.data] == [time_class(part).label for part in PARTS]
+    for rank in range(4):
+        assert sum(trace["x"][rank] for trace in chart.data) == pytest.approx(case.STEP_US / 1_000)
+
+
+def test_what_ifs_show_their_interval():
+    bars = charts(case.report())["what-if-chart"].data[0]
+    assert bars["x"][0] == 79.4
+    assert bars["error_x"]["array"][0] == pytest.approx(81.0 - 79.4)
+    assert bars["error_x"]["arrayminus"][0] == pytest.approx(79.4 - 78.1)
+
+
+def test_only_answered_what_ifs_are_drawn():
+    chart = charts(case.report())["what-if-chart"]
+    assert chart.layout["yaxis"]["ticktext"] == ["data=0", "gpu=2x", "network=2x", "cpu=2x", "straggler=fix"]
+    unanswered = tuple(scenario for scenario in case.what_ifs() if not scenario.answered)
+    assert "what-if-chart" not in charts(case.report(replay=case.replay(scenarios=unanswered)))
+
+
+def test_two_scenarios_of_one_name_keep_a_bar_each():
+    twice = case.what_ifs()[:1] * 2
+    chart = charts(case.report(replay=case.replay(scenarios=twice)))["what-if-chart"]
+    assert chart.data[0]["y"] == [0, 1]
+
+
+def test_the_critical_path_is_longest_first_and_leaves_out_nothing_but_zeros():
+    report = case.report()
+    chart = charts(report)["critical-path-chart"]
+    spans = chart.data[0]["x"]
+    assert spans == sorted(spans, reverse=True)
+    assert sum(spans) == pytest.approx(report.replay.critical_path.span_us / 1_000)
+
+
+def test_lanes_stand_by_rank_in_the_order_of_their_first_bar():
+    chart = charts(case.report(ranks=2))["timeline-chart"]
+    assert chart.layout["yaxis"]["ticktext"] == [
+        "rank 0 · main thread",
+        "rank 0 · stream 7",
+        "rank 0 · stream 20 (nccl)",
+        "rank 1 · main thread",
+        "rank 1 · stream 7",
+        "rank 1 · stream 20 (nccl)",
+    ]
+
+
+def test_each_bar_of_the_timeline_is_drawn_once_in_the_colour_of_its_class():
+    bars = (
+        Bar(rank=0, lane="main", start_us=0.0, dur_us=1_500.0, name="forward", cls="cpu"),
+        Bar(rank=0, lane="main", start_us=1_500.0, dur_us=500.0, name="wait", cls="wait"),
+        Bar(rank=1, lane="main", start_us=250.0, dur_us=1_250.0, name="new", cls="a class of tomorrow"),
+    )
+    chart = charts(case.report(timeline=case.excerpt(bars=bars)))["timeline-chart"]
+    drawn = [
+        (trace["marker"]["color"], trace["y"], trace["base"], trace["x"], trace["customdata"]) for trace in chart.data
+    ]
+    assert drawn == [
+        (CLASSES["cpu"].colour, [0], [0.0], [1.5], ["forward"]),
+        (CLASSES["wait"].colour, [0], [1.5], [0.5], ["wait"]),
+        (time_class("residual").colour, [1], [0.25], [1.25], ["new"]),
+    ]
+
+
+def test_no_text_of_a_chart_holds_markup():
+    for chart in charts(case.hostile_report()).values():
+        text = msgspec.json.encode([chart.data, chart.layout]).decode()
+        assert "<script" not in text
+        assert "<img" not in text
+        assert "</b>" not in text
+        assert "\\u202e" not in text.lower()
+
+
+def test_an_empty_timeline_is_no_chart():
+    assert "timeline-chart" not in charts(case.report(timeline=case.excerpt(bars=())))

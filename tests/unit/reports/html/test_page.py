@@ -1,0 +1,165 @@
+"""The page as a document: whole, offline, bounded, and deaf to what the trace says."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+from plotly.offline import get_plotlyjs
+
+from esprof.errors import OutputError
+from esprof.reports.html.page import render_html, write_report
+from tests.cases import report as case
+from tests.cases.gold import assert_gold
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """The elements of a page, the text of its scripts, and what is visible; complains of a tag left open."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements, self.scripts, self.text, self._open = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if "script" in self._open:
+            self.scripts.append(data)
+        elif "style" not in self._open:
+            self.text.append(data)
+
+    def attributes(self, name):
+        return [attrs[name] for _, attrs in self.elements if name in attrs]
+
+
+@pytest.fixture(scope="module")
+def html():
+    return render_html(case.report())
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    return render_html(case.hostile_report())
+
+
+def outline(page):
+    """Sections, headings and charts, one a line: what must stay when the looks change."""
+    lines = []
+    for tag, attrs in page.elements:
+        if tag in ("header", "nav", "main", "section", "article", "h1", "h2", "h3", "footer") or "aria-label" in attrs:
+            named = [f"{key}={attrs[key]}" for key in ("id", "class", "role", "aria-label") if key in attrs]
+            lines.append(" ".join([tag, *named]))
+    return "\n".join(lines)
+
+
+def test_structure(html):
+    assert_gold("report-outline.txt", outline(Page(html)))
+
+
+def test_the_verdict_comes_before_what_carries_it(html):
+    text = "\n".join(Page(html).text)
+    found = [text.index(said) for said in (case.diagnosis().verdict, "Step time", "saves per step", "Not answered")]
+    assert found == sorted(found)
+
+
+def test_every_link_leads_to_a_place_on_the_page(html):
+    page = Page(html)
+    targets = set(page.attributes("id"))
+    assert {href.removeprefix("#") for href in page.attributes("href") if href.startswith("#")} <= targets
+    assert len(page.attributes("id")) == len(targets)
+
+
+def test_the_page_refers_to_nothing_outside_itself(html, hostile):
+    for page in (Page(html), Page(hostile)):
+        assert page.attributes("src") == []
+        assert {href for href in page.attributes("href") if not href.startswith("#")} == {"data:,"}
+        assert "url(" not in html.split("</style>")[0]
+
+
+def test_plotly_is_inlined_once(html):
+    assert html.count(get_plotlyjs()) == 1
+
+
+def test_the_policy_allows_these_scripts_and_no_others(html):
+    page = Page(html)
+    policy = page.attributes("content")[0]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline" not in policy.split("style-src")[0]
+    assert (
+        len(re.findall("'sha256-", policy)) == sum(tag == "script" and not attrs for tag, attrs in page.elements) == 2
+    )
+
+
+def test_hostile_names_are_text(hostile):
+    page = Page(hostile)
+    assert [attrs for tag, attrs in page.elements if tag == "script"] == [
+        {"type": "application/json", "id": "charts"},
+        {},
+        {},
+    ]
+    assert not [tag for tag, _ in page.elements if tag == "img"]
+    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
+    text = "\n".join(page.text)
+    assert "<script>alert(1)</script>" in text
+    assert "{{7*7}}" in text
+    assert "\x1b" not in hostile
+    assert "\u202e" not in hostile
+
+
+def test_chart_data_cannot_end_its_script(hostile):
+    data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', hostile, re.DOTALL)[1]
+    assert not set("<>&\u2028\u2029") & set(data)
+    names = {chart["id"]: chart for chart in json.loads(data)}
+    assert "alert(1)" in names["timeline-chart"]["data"][0]["customdata"][0]
+
+
+def test_the_page_is_bounded():
+    bars = tuple(
+        msgspec.structs.replace(bar, name=f"{number}::{'at::native::kernel<float, 4>' * 9}")
+        for number, bar in enumerate(case.excerpt(ranks=180).bars[:4_000])
+    )
+    assert len(bars) >= 3_900
+    html = render_html(case.report(ranks=512, timeline=case.excerpt(bars=bars)))
+    assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_000_000
+    assert "64 of 512 shown; esprof diagnose --json lists all." in html
+
+
+def test_a_run_without_findings_steps_to_predict_or_scenarios_renders():
+    prediction = msgspec.structs.replace(case.replay().prediction, held_out=(), reason="one steady step only")
+    path = msgspec.structs.replace(case.replay().critical_path, span_us=0.0, classes={}, by_rank=())
+    bare = msgspec.structs.replace(
+        case.replay(ranks=1, scenarios=(), warnings=()), prediction=prediction, critical_path=path, left_out=()
+    )
+    report = case.report(
+        ranks=1,
+        command=(),
+        versions={},
+        created_ns=None,
+        diagnosis=case.diagnosis(ranks=1, found=(), warnings=()),
+        replay=bare,
+        timeline=case.excerpt(bars=()),
+    )
+    text = "\n".join(Page(render_html(report)).text)
+    for said in ("No cause was found", "No scenario was asked", "one steady step only", "There is nothing to draw"):
+        assert said in text
+
+
+def test_the_page_is_written_whole_or_not_at_all(tmp_path, html):
+    path = tmp_path / "new" / "report.html"
+    write_report(case.report(), path)
+    assert path.read_text(encoding="utf-8") == html
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError):
+        write_report(case.report(), tmp_path / "file" / "report.html")

@@ -1,0 +1,89 @@
+"""Answers as text: gold files for the layout, and what holds for any input."""
+
+import io
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from esprof.reports.terminal import text as terminal
+from esprof.reports.terminal.text import Screen
+from tests.cases import report as case
+from tests.cases.gold import assert_gold
+
+COLOUR = Screen(width=100, colour=True)
+
+
+def test_verdict_layout():
+    assert_gold("verdict.txt", terminal.verdict(case.diagnosis()))
+
+
+def test_verdict_of_a_sound_run():
+    sound = msgspec.structs.replace(case.diagnosis(found=(), warnings=()), verdict="No fault costs more than 5 %.")
+    assert_gold("verdict-sound.txt", terminal.verdict(sound))
+
+
+def test_diagnosis_layout():
+    assert_gold("diagnosis.txt", terminal.diagnosis(case.diagnosis()))
+
+
+def test_replay_layout():
+    assert_gold("replay.txt", terminal.replay(case.replay()))
+
+
+@given(
+    text=st.text(min_size=1, max_size=3_000) | st.text("漢字 かな", min_size=200, max_size=600),
+    width=st.integers(40, 200),
+    found=st.integers(0, 6),
+)
+def test_a_verdict_never_leaves_its_screen(text, width, found):
+    finding = msgspec.structs.replace(case.findings()[0], title=text, advice=text, command=text)
+    shown = msgspec.structs.replace(case.diagnosis(found=(finding,) * found), verdict=text)
+    lines = terminal.verdict(shown, Screen(width)).split("\n")
+    assert len(lines) <= 20
+    assert max(Text(line).cell_len for line in lines) <= width
+
+
+@pytest.mark.parametrize("screen", [Screen(), COLOUR])
+def test_names_from_a_trace_are_shown_and_do_nothing(screen):
+    hostile = case.hostile_report()
+    for text in (
+        terminal.verdict(hostile.diagnosis, screen),
+        terminal.diagnosis(hostile.diagnosis, screen),
+        terminal.replay(hostile.replay, screen),
+    ):
+        assert "\x1b[31mred" not in text
+        assert "\\x1b[31mred" in text
+        assert "[bold]" in text
+        assert "\u202e" not in text
+        assert not any(line.lstrip().startswith("::error") for line in text.split("\n"))
+
+
+def test_colour_adds_only_colour():
+    plain, coloured = (terminal.diagnosis(case.diagnosis(), screen) for screen in (Screen(), COLOUR))
+    assert "\x1b[" not in plain
+    assert [line.rstrip() for line in Text.from_ansi(coloured).plain.split("\n")] == plain.split("\n")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert Screen.of(Terminal()).colour
+    assert not Screen.of(io.StringIO()).colour
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not Screen.of(Terminal()).colour
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not Screen.of(Terminal()).colour
+
+
+def test_a_table_that_is_cut_says_so():
+    text = terminal.diagnosis(case.diagnosis(ranks=64))
+    assert "16 of 64 shown; `esprof diagnose --json` lists all" in text
