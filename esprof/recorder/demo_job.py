@@ -123,8 +123,8 @@ class GPT(nn.Module):
 def train(config: Config) -> dict[str, object]:
     """Train on this process's share of the corpus; rank 0 prints the loss of each step.
 
-    Returns the seconds that a step takes without slow hardware, and the share of its time that each rank's process stood
-    ready to run while others had the processors.
+    Returns the seconds that a step takes without slow hardware; and of each rank the share of its time that it stood ready
+    to run while others had the processors, and the seconds of a processor that its work took, which is the same on all.
     """
     rank = dist.get_rank()
     torch.manual_seed(1337)
@@ -147,13 +147,14 @@ def train(config: Config) -> dict[str, object]:
     for block in gpt.blocks:
         assert isinstance(block, Block)
         block.rest_s = config.rest[rank] * step_s / config.layers
-    waited = Waiting()
+    waited, cpu_begun = Waiting(), time.thread_time()
     for step, texts in zip(range(config.steps), loader, strict=False):
         loss = learn(texts)
         optimizer.step()
         if rank == 0:
             print(f"step {step:3d}  loss {loss.item():.3f}", flush=True)
-    return {"step_s": step_s, "waited": from_all_ranks(waited.share())}
+    cpu_s = time.thread_time() - cpu_begun
+    return {"step_s": step_s, "waited": from_all_ranks(waited.share()), "cpu_s": from_all_ranks(cpu_s)}
 
 
 def usual_s(work: Callable[[], object]) -> float:

@@ -33,6 +33,8 @@ QUIET_PCT = 5
 """Without a fault nothing costs more than this, in per cent of a step."""
 BUSY = 0.1
 """The share of their time that workers wait for a processor where others use it, too; on an idle machine it is 0.02."""
+UNEVEN = 0.05
+"""By how much more processor time the same work may take one worker than another, where nothing else slows its core."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,18 @@ class Measured:
     """A step without the fault."""
     waited: list[float]
     """Of each rank: the share of its time that it stood ready to run while others had the processors."""
+    cpu_s: list[float]
+    """Of each rank: what the training took of a processor, in seconds."""
 
     @property
-    def busy(self) -> float:
-        return max(self.waited)
+    def others(self) -> list[str]:
+        """What shows that others use this machine, too; nothing on an idle one."""
+        found, uneven = [], max(self.cpu_s) / min(self.cpu_s) - 1
+        if max(self.waited) >= BUSY:
+            found.append(f"the workers stood waiting for a processor {100 * max(self.waited):.0f} % of the time")
+        if uneven >= UNEVEN:
+            found.append(f"the same work took one of them {100 * uneven:.0f} % more processor time than the other")
+        return found
 
 
 @click.command("demo")
@@ -118,12 +128,10 @@ def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: Measured) -> 
         if findings and findings[0].id.startswith(FAMILY[fault]) and findings[0].ranks == (rank,):
             return None
         shown = f"the {fault} planted on rank {rank} is not the first finding of this run"
-    if measured.busy < BUSY:
+    if not measured.others:
         return f"{shown}, though this machine is not busy: that is worth a report."
-    return (
-        f"this machine is busy: the workers stood waiting for a processor {100 * measured.busy:.0f} % of the time, and "
-        f"{shown}. Run the demo again when less runs beside it."
-    )
+    because = "; ".join(measured.others)
+    return f"this machine is busy: {because}. So {shown}. Run the demo again when less runs beside it."
 
 
 def _record(job_config: dict[str, Any], output: Path, *, force: bool, stdout: int) -> tuple[Recording, Measured | None]:

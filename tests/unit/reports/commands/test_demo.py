@@ -3,18 +3,20 @@
 import msgspec
 import pytest
 
-from esprof.reports.commands.demo import BUSY, QUIET_PCT, SHARE, WORKERS, Measured, config, unclear
+from esprof.reports.commands.demo import BUSY, QUIET_PCT, SHARE, UNEVEN, WORKERS, Measured, config, unclear
 from tests.cases import report as reportcase
 
 PLANTED, OTHER, *_ = reportcase.findings(ranks=2)
-QUIET, BUSY_MACHINE = Measured(0.1, [BUSY / 2] * WORKERS), Measured(0.1, [BUSY / 2, 2 * BUSY])
+EVEN = [4.0, 4.0 * (1 + UNEVEN / 2)]
+QUIET, WAITED = Measured(0.1, [BUSY / 2] * WORKERS, EVEN), Measured(0.1, [BUSY / 2, 2 * BUSY], EVEN)
+SLOWED = Measured(0.1, [BUSY / 2] * WORKERS, [4.0, 4.0 * (1 + 2 * UNEVEN)])
 
 
 def said(findings, fault="slow-loader", rank=1, measured=QUIET):
     return unclear(msgspec.structs.replace(reportcase.diagnosis(), findings=findings), fault, rank, measured)
 
 
-@pytest.mark.parametrize("measured", [QUIET, BUSY_MACHINE])
+@pytest.mark.parametrize("measured", [QUIET, WAITED, SLOWED])
 def test_a_fault_that_is_found_first_on_its_rank_needs_no_word(measured):
     assert (PLANTED.id, PLANTED.ranks) == ("ESP101", (1,))
     assert said([PLANTED, OTHER], measured=measured) is None
@@ -32,8 +34,10 @@ def test_a_fault_that_is_found_first_on_its_rank_needs_no_word(measured):
     ids=["second", "wrong rank", "wrong family", "nothing", "nothing planted"],
 )
 def test_what_is_not_as_planted_is_laid_to_a_busy_machine_only_if_it_is_busy(findings, fault, rank):
-    busy = said(findings, fault, rank, BUSY_MACHINE)
-    assert busy.startswith(f"this machine is busy: the workers stood waiting for a processor {200 * BUSY:.0f} %")
+    waited = said(findings, fault, rank, WAITED)
+    assert waited.startswith(f"this machine is busy: the workers stood waiting for a processor {200 * BUSY:.0f} %")
+    slowed = said(findings, fault, rank, SLOWED)
+    assert slowed.startswith(f"this machine is busy: the same work took one of them {200 * UNEVEN:.0f} % more")
     quiet = said(findings, fault, rank, QUIET)
     assert "not busy" in quiet
     assert "worth a report" in quiet
