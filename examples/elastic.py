@@ -56,7 +56,7 @@ def main() -> None:
         if dist.get_rank() == 0 and trainer.next_step % trainer.order.steps_per_epoch == 0:
             print(f"epoch {result.epoch}: loss of worker 0 is {result.losses[0]:.4f}")
     dist.destroy_process_group()
-    time.sleep(0.1)  # PyTorch 2.13 may abort a process that ends right after its last collective on gloo.
+    time.sleep(0.5)  # PyTorch 2.13 may abort a process that ends right after its last collective on gloo.
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def main() -> None:
     dist.destroy_process_group()
     # Gloo's threads outlive the group, and drop the last collective under Python's lock: where the interpreter is already
     # on its way out, PyTorch 2.13 aborts the process. So they get the lock first.
-    time.sleep(0.1)
+    time.sleep(0.5)
 
 
 if __name__ == "__main__":

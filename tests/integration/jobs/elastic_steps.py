@@ -33,7 +33,7 @@ def main():
     if "RANK" in os.environ:
         dist.barrier()
         dist.destroy_process_group()
-        time.sleep(0.1)  # gloo may abort a process that ends right after its last collective.
+        time.sleep(0.5)  # gloo may abort a process that ends right after its last collective.
 
 
 if __name__ == "__main__":

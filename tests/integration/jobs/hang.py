@@ -103,7 +103,7 @@ def main() -> None:
         elif step > BAD_STEP:
             time.sleep(0.3)  # The launcher looks once a second whether the job goes on.
     dist.destroy_process_group()
-    time.sleep(0.1)  # gloo's threads need Python's lock once more, or PyTorch 2.13 may abort the process
+    time.sleep(0.5)  # gloo's threads need Python's lock once more, or PyTorch 2.13 may abort the process
 
 
 if __name__ == "__main__":

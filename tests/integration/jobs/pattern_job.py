@@ -52,7 +52,7 @@ def main() -> None:
             sys.stdout.flush()
     if dist.is_initialized():
         dist.destroy_process_group()
-        time.sleep(0.1)  # gloo's threads need Python's lock once more, or PyTorch 2.13 may abort the process
+        time.sleep(0.5)  # gloo's threads need Python's lock once more, or PyTorch 2.13 may abort the process
 
 
 if __name__ == "__main__":

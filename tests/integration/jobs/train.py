@@ -81,7 +81,7 @@ def main() -> None:
         os._exit(options.exit)
     if distributed:
         dist.destroy_process_group()
-        time.sleep(0.1)  # gloo's threads need Python's lock once more, or PyTorch 2.13 may abort the process
+        time.sleep(0.5)  # gloo's threads need Python's lock once more, or PyTorch 2.13 may abort the process
     sys.exit(options.exit)
 
 
