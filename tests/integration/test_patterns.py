@@ -93,7 +93,10 @@ def recorded(name: str, count: int, length: int, plain, variables, folder, **opt
     ended = record(folder / "run", started(count, "pattern_job.py", length, name), variables, **options)
     assert ended.code == 0, ended.stderr
     found = ended.run
-    return Pattern(name, list(range(count)), ended, found, replay_run(found), plain[name, count])
+    replayed = replay_run(found)
+    # Here, and not in a test alone: what fails in a fixture is recorded anew at the second try.
+    assert np.abs(replayed.error_pct).max() <= 2, replayed.error_pct
+    return Pattern(name, list(range(count)), ended, found, replayed, plain[name, count])
 
 
 def case(pattern: tuple[str, int]):
@@ -124,10 +127,9 @@ def test_every_rank_has_its_window_and_nothing_is_missing(pattern):
         assert events.where(events.is_kind("step")).ints("step").tolist() == list(range(3, 9))
 
 
-def test_replay_gives_the_steady_steps_as_they_were(pattern):
+def test_replay_gives_every_steady_step_as_it_was(pattern):
     assert pattern.replayed.steps.kept == (4, 5, 6, 7, 8)
-    # A single step may be off where others take the machine: a thread that is stopped notes the end of a transfer late.
-    assert np.median(np.abs(pattern.replayed.error_pct)) <= 2
+    assert np.abs(pattern.replayed.error_pct).max() <= 2
     assert pattern.replayed.built.unmatched == dict.fromkeys(pattern.ranks, 0)
 
 
