@@ -8,7 +8,7 @@ from enum import Enum, IntEnum
 import numpy as np
 
 from esprof.errors import UsageError
-from esprof.replay.whatif.scenario import Scenario, known_ranks, ranks_with
+from esprof.replay.whatif.scenario import Declined, Scenario, known_ranks, ranks_with
 from esprof.types import Rank
 
 _LEAST, _MOST = 1e-3, 1e6
@@ -58,6 +58,15 @@ class Edit:
     phase: Phase
     apply: Callable[[Scenario, "tuple[Term, ...]"], Scenario]
     """The scenario changed by all its terms of this kind. Raises Declined where the run lacks the evidence."""
+
+
+def refused(reason: str) -> Edit:
+    """The effect of a term for which no run holds the evidence yet."""
+
+    def decline(scenario: Scenario, terms: "tuple[Term, ...]") -> Scenario:
+        raise Declined(reason)
+
+    return Edit(Phase.REFUSE, decline)
 
 
 @dataclass(frozen=True, kw_only=True)
