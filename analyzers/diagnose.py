@@ -78,7 +78,7 @@ def _beside(run: Run) -> list[Finding]:
 
 def _stopped_verdict(finding: Finding) -> str:
     """The finding, and where the first rank at fault is."""
-    place = finding.evidence["stacks"].get(str(finding.ranks[0])) if finding.ranks else None
+    place = finding.evidence["stacks"].of(finding.ranks[0]) if finding.ranks else None
     return f"{finding.title}. Rank {finding.ranks[0]} is at {place}." if place else f"{finding.title}."
 
 

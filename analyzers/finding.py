@@ -1,9 +1,10 @@
 """A Finding: one cause of lost time, with its evidence and its price."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from esprof.analyzers.evidence import Evidence
 from esprof.trace.run import Warning
 from esprof.types import Rank
 
@@ -23,7 +24,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     saving_device_hours_per_day: float
     """Device-hours a day that the saving is worth when the job runs all day on these workers."""
     confidence: Confidence
-    evidence: dict[str, Any]
+    evidence: dict[str, Evidence]
+    """What the finding rests on, by name, such as `late_per_step`."""
     advice: str
     command: str | None = None
     """The esprof command that shows or proves it."""

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severity
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
 from esprof.trace.run import Run
-from esprof.types import Ns, Rank, us
+from esprof.types import Rank, us
 
 FAMILIES = {
     1: "input data",
@@ -57,7 +58,7 @@ class Cause:
     title: str
     ranks: tuple[Rank, ...]
     confidence: Confidence
-    evidence: dict[str, Any]
+    evidence: dict[str, Evidence]
     advice: str
     scenario: str | None = None
     """A what-if, whose gain is the price of the finding; None where the cause costs no usual step any time."""
@@ -166,8 +167,3 @@ def listed(ranks: tuple[Rank, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
-def ms(ns: Ns | float) -> float:
-    """Milliseconds for evidence, which people read."""
-    return round(float(ns) / 1e6, 3)

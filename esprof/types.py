@@ -18,3 +18,8 @@ NS_PER_S = 1_000_000_000
 def us(ns: float) -> float:
     """Microseconds for JSON and tables, from nanoseconds; rounded to the nanosecond."""
     return round(float(ns) / NS_PER_US, 3)
+
+
+def ns(us: float) -> Ns:
+    """Nanoseconds, from the microseconds of JSON and tables."""
+    return round(us * NS_PER_US)

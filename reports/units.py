@@ -1,17 +1,18 @@
 """Figures for people: every number with its unit, at a precision that a person can use."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from math import ceil
 from typing import Any
 
+from esprof.analyzers.evidence import Evidence, Unit, Value
 from esprof.analyzers.finding import Throughput
 from esprof.types import NS_PER_S, NS_PER_US, Ns, Rank
 
 UNKNOWN = "–"
 _LISTED = 8
-"""Entries of a list or mapping that a line of evidence shows before it says how many more there are."""
+"""Values that a line of evidence shows before it says how many more there are."""
 
 
 def ms(us: float | None) -> str:
@@ -119,67 +120,36 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
-_UNITS: dict[str, Callable[[float], str]] = {
-    "us": ms,
+_UNITS: dict[Unit, Callable[[Any], str]] = {
     "ns": lambda ns: ms(ns / NS_PER_US),
-    "ms": lambda value: ms(value * 1_000),
-    "s": seconds,
-    "pct": pct,
-    "share": lambda value: pct(100 * value),
     "bytes": size,
-    "per s": lambda value: f"{rate(value)}/s",
+    "bytes/s": lambda amount: f"{size(amount)}/s",
+    "share": lambda share: pct(100 * share),
+    "ranks": lambda which: spans(which) or "none",
 }
-"""A word of an evidence key -> how the numbers under that key are shown."""
-_NOUNS = {"share", "bytes"}
-"""Of these, the words that the label keeps."""
 
 
-def evidence(key: str, value: Any) -> tuple[str, str]:
-    """One entry of `Finding.evidence` as (label, text): a word of the key tells the unit; lists are cut and say so."""
-    label, unit = _label_and_unit(key)
-    return label, _shown(value, unit, numbered="step" if key.endswith("steps") else "rank")
+def evidence(name: str, seen: Evidence) -> tuple[str, str]:
+    """One entry of `Finding.evidence` as (label, text). Of many values the first are shown, and how many more there are."""
+    label = name.replace("_", " ")
+    if not isinstance(seen.value, dict):
+        return label, _shown(seen.value, seen.unit)
+    noun = "" if seen.by == "cause" else f"{seen.by} "
+    texts = [f"{noun}{key}: {_shown(value, seen.unit)}" for key, value in seen.value.items()]
+    more = [f"and {len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
+    return label, ", ".join(texts[:_LISTED] + more) or "none"
 
 
-def _label_and_unit(key: str) -> tuple[str, str]:
-    """`late_ms_per_step` -> (`late per step`, `ms`)."""
-    if key.endswith("_per_s"):
-        return key.removesuffix("_per_s").replace("_", " "), "per s"
-    words = key.split("_")
-    unit = next((word for word in reversed(words) if word in _UNITS), "")
-    return " ".join(word for word in words if word != unit or word in _NOUNS), unit
-
-
-def _shown(value: Any, unit: str, numbered: str) -> str:
-    """`numbered` is what a mapping's numbers stand for: ranks or steps."""
+def _shown(value: Value, unit: Unit | None) -> str:
     if value is None:
         return "not known"
+    if unit is not None:
+        return _UNITS[unit](value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return _UNITS[unit](value) if unit else _number(value)
-    if isinstance(value, dict):
-        return _listed([_entry(str(key), item, unit, numbered) for key, item in value.items()], value.values())
-    if isinstance(value, list | tuple):
-        return _listed([_shown(item, unit, numbered) for item in value], value)
-    return str(value)
-
-
-def _entry(key: str, value: Any, unit: str, numbered: str) -> str:
-    if key.isdecimal():
-        return f"{numbered} {key}: {_shown(value, unit, numbered)}"
-    label, own_unit = (key, unit) if unit else _label_and_unit(key)
-    text = _shown(value, own_unit, numbered)
-    return f"{label}: {text}" if label else text
-
-
-def _listed(texts: list[str], items: Iterable[Any]) -> str:
-    more = len(texts) - _LISTED
-    separator = "; " if any(isinstance(item, dict) for item in items) else ", "
-    return separator.join(texts[:_LISTED] + ([f"and {more} more"] if more > 0 else [])) or "none"
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else _decimal(value)
+    if isinstance(value, int):
+        return count(value)
+    return _decimal(value) if isinstance(value, float) else str(value)
 
 
 def _decimal(value: float) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from esprof.analyzers.rule import Case, Cause, Page, Rule, ms
+from esprof.analyzers.evidence import by_rank, by_step
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.steps import LeftOutFor
@@ -33,10 +34,9 @@ def allocator(case: Case) -> Iterator[Cause]:
         scenario=_NONE,
         confidence="high" if case.is_explained else "medium",
         evidence={
-            "allocator_ms_per_step": {str(rank): ms(total / steps) for rank, total in spent.items()},
-            "outlier_steps": {
-                str(step): {"ms": ms(measured[step]), "ms_without_allocator": ms(mended[step])} for step in outliers
-            },
+            "allocator_per_step": by_rank({rank: round(total / steps) for rank, total in spent.items()}, "ns"),
+            "outliers": by_step({step: int(measured[step]) for step in outliers}, "ns"),
+            "outliers_without_allocator": by_step({step: int(mended[step]) for step in outliers}, "ns"),
         },
         advice="Lower the memory peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; avoid shapes that "
         "change from step to step. The saving is that of a steady step; the outliers stand beside it.",
@@ -49,7 +49,7 @@ _PAGES = (
         "The allocator stops the step",
         "cudaMalloc and cudaFree stop the device. They come when the caching allocator has no block that fits: at the "
         "start, when shapes change, and near the memory limit.",
-        "`allocator_ms_per_step` by rank; `outlier_steps` are those that spend more than a quarter of their time so, "
+        "`allocator_per_step` by rank; `outliers` are those that spend more than a quarter of their time so, "
         "with what replay says they would take without.",
         "`allocator=0`: replay drops these calls; the saving is that of a steady step, which the outliers are not.",
         "A lower peak, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, shapes that do not change.",

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from esprof.analyzers.rule import Case, Cause, Page, Rule, ms
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import Cls
-from esprof.types import NS_PER_S
+from esprof.types import NS_PER_S, ns
 
 _NONE = "communication=0"
 
@@ -28,19 +29,20 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
     )
 
 
-def _evidence(case: Case) -> dict[str, object]:
+def _evidence(case: Case) -> dict[str, Evidence]:
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.kept
     kept = dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, steps)
     by_name = np.bincount(dfg.name[kept], weights=dfg.dur_ns[kept], minlength=len(dfg.names))
     moved, shares = dfg.bytes[kept & (dfg.bytes > 0)].sum(), len(steps) * len(dfg.marks.ranks)
-    evidence: dict[str, object] = {
-        "exposed_ms": {str(part.rank): round(part.exposed_communication / 1e3, 3) for part in case.parts},
-        "transfer_ms_per_step_and_rank": ms(dfg.dur_ns[kept].sum() / shares),
-        "longest": dfg.names[int(by_name.argmax())],
+    transfer_ns = float(dfg.dur_ns[kept].sum())
+    evidence = {
+        "exposed": by_rank({part.rank: ns(part.exposed_communication) for part in case.parts}, "ns"),
+        "transfer_per_step_and_rank": Evidence(round(transfer_ns / shares), "ns"),
+        "longest": Evidence(dfg.names[int(by_name.argmax())]),
     }
     if moved:
-        evidence["bytes_per_step_and_rank"] = round(float(moved) / shares)
-        evidence["bytes_per_second_of_transfer"] = round(float(moved) / float(dfg.dur_ns[kept].sum()) * NS_PER_S)
+        evidence["sent_per_step_and_rank"] = Evidence(round(float(moved) / shares), "bytes")
+        evidence["rate_while_transferring"] = Evidence(round(float(moved) / transfer_ns * NS_PER_S), "bytes/s")
     return evidence
 
 
@@ -49,7 +51,7 @@ _PAGES = (
         "ESP301",
         "Communication that nothing hides",
         "Transfers run while no rank computes, so the step waits for them.",
-        "`exposed_ms` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it.",
+        "`exposed` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it.",
         "`communication=0`: replay makes all transfers take no time, the bound of what any faster link or compression "
         "can give.",
         "Compression, lower precision, gradient accumulation, smaller buckets that start earlier, a faster link.",

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.trace.flight.log import FlightLog, Frame, Snapshot
-from esprof.trace.flight.standstill import Standstill, ranks_text, standstill
+from esprof.trace.flight.standstill import Mismatch, Standstill, ranks_text, standstill
 from esprof.trace.run import Run
 from esprof.types import Rank
 
@@ -128,9 +128,9 @@ def _death_cause(
         confidence="high",
         severity="critical",
         evidence={
-            "causes": {str(death.rank): death.cause for death in deaths},
-            "stacks": {str(death.rank): str(death.place) for death in deaths if death.place},
-            "last_whole_step": last,
+            "causes": by_rank({death.rank: death.cause for death in deaths}),
+            "stacks": by_rank({death.rank: str(death.place) for death in deaths if death.place}),
+            "last_whole_step": by_rank(last),
         }
         | (waiting_evidence(still) if still and still.waiting else {}),
         advice=_AFTER_DEATH[first.kind],
@@ -147,8 +147,8 @@ def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) 
         confidence="high",
         severity="critical",
         evidence={
-            "causes": {str(lost.rank): lost.cause},
-            "stacks": {str(lost.rank): str(lost.place)} if lost.place else {},
+            "causes": by_rank({lost.rank: lost.cause}),
+            "stacks": by_rank({lost.rank: str(lost.place)} if lost.place else {}),
         },
         advice=_ADVICE["gone"],
     )
@@ -157,30 +157,28 @@ def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) 
 def _standstill_cause(still: Standstill, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
     step = max(open_ones[rank].step for rank in open_ones)
     lives = any(logs[rank].alive for rank in open_ones)
-    evidence: dict[str, Any] = {"step": step} | waiting_evidence(still)
+    evidence = {"step": Evidence(step)} | waiting_evidence(still)
     if still.mismatch is not None:
-        evidence |= {"first_mismatch": _mismatch_evidence(still)}
+        evidence |= _mismatch_evidence(still.mismatch)
     return Cause(
         id=_IDS[still.kind],
         title=f"{'Step' if lives else 'The job hung in step'} {step}{' stands still' if lives else ''}: {still}",
         ranks=still.at_fault,
         confidence="high",
         severity="critical",
-        evidence=evidence | {"stacks": places(still.at_fault, open_ones)},
+        evidence=evidence | {"stacks": by_rank(places(still.at_fault, open_ones))},
         advice=_ADVICE[still.kind],
     )
 
 
-def _mismatch_evidence(still: Standstill) -> dict[str, Any]:
-    mismatch = still.mismatch
-    assert mismatch is not None
+def _mismatch_evidence(mismatch: Mismatch) -> dict[str, Evidence]:
     return {
-        "group": list(mismatch.group),
-        "number": mismatch.number,
-        "odd": list(mismatch.odd),
-        "theirs": str(mismatch.theirs),
-        "others": str(mismatch.others),
-        "left_out": mismatch.skipped,
+        "mismatch_in_group": Evidence(mismatch.group, "ranks"),
+        "mismatch_number": Evidence(mismatch.number),
+        "odd_ranks": Evidence(mismatch.odd, "ranks"),
+        "odd_ranks_entered": Evidence(str(mismatch.theirs)),
+        "others_entered": Evidence(str(mismatch.others)),
+        "left_one_out": Evidence(mismatch.skipped),
     }
 
 
@@ -193,7 +191,7 @@ _PAGES = (
         "Ranks wait in a collective that another rank of the group has not entered, and no step has ended since. That "
         "rank is somewhere else, has ended, or gives no sign. A rank that waits in a collective of another group is not "
         "to blame: the one at the end of the chain is.",
-        "`collective`, its `number` in the process group `group`, and `bytes`; who entered it, who is missing, how long "
+        "`collective`, its `number` in the process group `group`, and `size`; who entered it, who is missing, how long "
         "the first one had waited when the ranks were looked at, and in `stacks` the line of the job's own code that "
         "each rank was at.",
         _NO_PRICE,
@@ -206,8 +204,8 @@ _PAGES = (
         "Ranks entered different collectives",
         "Under one number of a process group, ranks entered different collectives, or one collective with different "
         "sizes; or ranks entered the collectives of two groups in different orders and wait for each other.",
-        "`first_mismatch` is the first number at which ranks differ, with what the odd ones and the others entered; "
-        "`left_out` says that the odd ranks go on as the others do one call later.",
+        "`mismatch_number` is the first number at which ranks differ, with what the odd ones and the others entered; "
+        "`left_one_out` says that the odd ranks go on as the others do one call later.",
         _NO_PRICE,
         "Enter the same collectives in the same order on all ranks: no branch around them may depend on the rank or on "
         "its data.",

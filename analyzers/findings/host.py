@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import Cls
 
@@ -26,9 +27,9 @@ def host_bound(case: Case) -> Iterator[Cause]:
         scenario=_FASTER,
         confidence="medium",
         evidence={
-            "host_share": {str(rank): round(share, 4) for rank, share in idle.items()},
-            "launches_per_step_and_rank": round(float(launches.sum()) / shares, 1),
-            "priced_as": "a host twice as fast, gaps above 1 ms apart",
+            "host_share": by_rank({rank: round(share, 4) for rank, share in idle.items()}, "share"),
+            "launches_per_step_and_rank": Evidence(round(float(launches.sum()) / shares, 1)),
+            "priced_as": Evidence("a host twice as fast, gaps above 1 ms apart"),
         },
         advice="Launch less: torch.compile, CUDA graphs, fused optimizers, larger batches; take Python work and "
         "synchronisation (.item(), .cpu()) out of the step. The saving shown is that of a host twice as fast.",

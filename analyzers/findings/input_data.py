@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.breakdown import stalls
+from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
-from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
+from esprof.analyzers.rule import Case, Cause, Page, Rule, listed
 from esprof.replay.dfg import Cls
 from esprof.replay.replayed import Replayed
-from esprof.types import Rank
+from esprof.types import Rank, ns
 
 MOST_OF_IT = 0.8
 """Ranks are named, the worst stall first, until mending them gives this share of what mending all would."""
@@ -61,16 +62,16 @@ def _stalling(case: Case) -> tuple[Rank, ...]:
     return tuple(sorted(ranks))
 
 
-def _evidence(replayed: Replayed, ranks: tuple[Rank, ...], parts: tuple[RankBreakdown, ...]) -> dict[str, object]:
-    stall = {part.rank: round(part.input_stall / 1e3, 3) for part in parts}
-    evidence: dict[str, object] = {
-        "input_stall_ms": {str(rank): stall[rank] for rank in ranks},
-        "input_stall_ms_other_ranks": {str(rank): value for rank, value in stall.items() if rank not in ranks},
-        "stalls": sum(len(stalls(replayed.timeline, rank)) for rank in ranks),
+def _evidence(replayed: Replayed, ranks: tuple[Rank, ...], parts: tuple[RankBreakdown, ...]) -> dict[str, Evidence]:
+    stall = {part.rank: ns(part.input_stall) for part in parts}
+    evidence = {
+        "input_stall": by_rank({rank: stall[rank] for rank in ranks}, "ns"),
+        "input_stall_other_ranks": by_rank({rank: of for rank, of in stall.items() if rank not in ranks}, "ns"),
+        "stalls": Evidence(sum(len(stalls(replayed.timeline, rank)) for rank in ranks)),
     }
     fetch, workers = _batches(replayed, ranks[0])
     if fetch is not None:
-        evidence |= {"batch_ms": ms(fetch), "loader_workers": workers}
+        evidence |= {"batch": Evidence(round(fetch), "ns"), "loader_workers": Evidence(workers)}
     return evidence
 
 
@@ -110,7 +111,7 @@ _PAGES = (
         "Ranks wait for input data",
         "The training loop asked its DataLoader for a batch and had to wait. In a job on several ranks one slow "
         "loader stops all: the others show it as waiting at the next collective, never as input stall.",
-        "`input_stall_ms` is the time per step inside the loader's next(), waiting or making the batch; `batch_ms` "
+        "`input_stall` is the time per step inside the loader's next(), waiting or making the batch; `batch` "
         "what making one batch takes in a worker (recorded by `esprof record`; Kineto traces do not show workers).",
         "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again.",
         "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
+from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.memory_use import RankMemory, rank_memory
 from esprof.analyzers.rule import Cause, Page, Rule, listed
 from esprof.trace.run import Run
@@ -44,9 +45,9 @@ def _cause(peaks: list[RankMemory], share: float) -> Cause:
         # Of a machine, other processes take a share that is not seen here, and pages that ranks share count for each.
         confidence="high" if of == "cuda" else "medium",
         evidence={
-            "peak_bytes": {str(peak.rank): peak.peak for peak in peaks},
-            "limit_bytes": peaks[0].limit,
-            "reached_in": {str(peak.rank): peak.reached for peak in peaks if peak.reached},
+            "peak": by_rank({peak.rank: peak.peak for peak in peaks}, "bytes"),
+            "limit": Evidence(peaks[0].limit, "bytes"),
+            "reached_in": by_rank({peak.rank: peak.reached for peak in peaks if peak.reached}),
         },
         advice=_ADVICE[of],
     )
@@ -59,7 +60,7 @@ _PAGES = (
         "The most memory that a rank held comes close to what it may have: its share of a GPU, or, for jobs on CPUs, "
         "the machine or control group that its ranks share. A little more and the job ends: CUDA out of memory, or a "
         "process killed by the kernel.",
-        "`peak_bytes` by rank against `limit_bytes`, from 92 % on. `reached_in` is the phase and step of the peak. "
+        "`peak` by rank against `limit`, from 92 % on. `reached_in` is the phase and step of the peak. "
         "CUDA: bytes that PyTorch's allocator has handed out, whose peak is exact; the CUDA context and "
         "libraries hold more beside them. CPU: the resident set as sampled, up to four times a second, without loader "
         "workers.",

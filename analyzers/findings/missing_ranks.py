@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.types import us
 
 
 def missing_ranks(case: Case) -> Iterator[Cause]:
@@ -17,7 +17,7 @@ def missing_ranks(case: Case) -> Iterator[Cause]:
         title=f"{len(missing)} of {run.world_size} ranks are missing",
         ranks=missing,
         confidence="high",
-        evidence={"missing": list(missing), "step_us": us(case.pricer.step_ns)},
+        evidence={"missing": Evidence(missing, "ranks"), "step": Evidence(round(case.pricer.step_ns), "ns")},
         advice="A straggler among them cannot be seen: record all ranks.",
     )
 

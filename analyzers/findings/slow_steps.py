@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
-from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule, ms
+from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
 from esprof.trace.flight.log import Snapshot
 from esprof.trace.flight.standstill import Standstill, ranks_text, standstill
 from esprof.trace.run import Run
@@ -85,13 +86,13 @@ def _cause(group: list[_SlowStep]) -> Cause:
     seen = places(worst.ranks, worst.snapshots)
     return Cause(
         id="ESP804",
-        title=_title(group, worst, seen.get(str(worst.ranks[0]))),
+        title=_title(group, worst, seen.get(worst.ranks[0])),
         ranks=worst.ranks,
         evidence={
-            "took_ms_in_steps": {str(one.step): ms(one.dur_ns) for one in group},
-            "usual_ms": ms(worst.usual_ns),
-            "lost_ms_in_all": ms(_lost_ns(group)),
-            "stacks": seen,
+            "took": by_step({one.step: one.dur_ns for one in group}, "ns"),
+            "usual": Evidence(worst.usual_ns, "ns"),
+            "lost_in_all": Evidence(_lost_ns(group), "ns"),
+            "stacks": by_rank(seen),
         }
         | (waiting_evidence(worst.cause) if worst.cause else {}),
         advice="If it is a save or a validation that has to be: do it less often, on all ranks at once, or beside the "
@@ -118,9 +119,9 @@ _PAGES = (
         "Slow steps caught in the act",
         "Steps took more than twice the 99th percentile of those before, or stood still for seconds, and then went on. "
         "The stacks were taken while they lasted, at most every 30 seconds.",
-        "`took_ms_in_steps` against `usual_ms`; `stacks` are where the ranks were then. Where all others waited for one "
+        "`took` by step against `usual`; `stacks` are where the ranks were then. Where all others waited for one "
         "rank, it is named with the collective that it came late to.",
-        "None: it is not the time of a usual step. `lost_ms_in_all` is what these steps took too long.",
+        "None: it is not the time of a usual step. `lost_in_all` is what these steps took too long.",
         "Save and validate less often, on all ranks at once, or beside the training; else look at the line named.",
     ),
 )

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.rule import Case, Cause, Page, Rule, listed
 from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
@@ -57,6 +58,22 @@ KINDS = (
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
     ),
 )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where on its lanes a rank loses most against its peers."""
+
+    where: str
+    """The operation, or the gap `before → after`."""
+    lost_ns: int
+    """What is lost there in a mean step."""
+    python: str | None = None
+    """The Python line that ran in the gap, as `file(line): function`; None where no window has its stack."""
+    call: str | None = None
+    """What that line called."""
+
+
 _ALL = "straggler[work]=fix"
 """Of slow ranks, all but what they lose to their data loaders: that is priced apart (ESP101)."""
 
@@ -76,6 +93,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
     is_sure = case.is_explained and len(replayed.steps.kept) >= FEW_STEPS
     places = {rank: place for rank in ranks if (place := _place(replayed, rank, kind))}
+    by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
     yield Cause(
         id=kind.id,
         title=f"{listed(ranks).capitalize()} {'keeps' if len(ranks) == 1 else 'keep'} the others waiting: {kind.phrase}",
@@ -83,56 +101,64 @@ def stragglers(case: Case) -> Iterator[Cause]:
         scenario=_ALL,
         confidence="high" if is_sure and saving > 2 * margin else "medium",
         evidence=_evidence(replayed, ranks)
-        | {"saving_ms_by_cause": {kind.phrase: ms(share) for kind, share in shares.items() if share > 0}}
-        | {"place": {str(rank): place for rank, place in places.items()}},
+        | {"saving": Evidence(dict(by_cause), "ns", "cause")}
+        | _place_evidence(places),
         advice=" ".join([*(_pointer(rank, place) for rank, place in places.items()), kind.advice]),
     )
 
 
-def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, object]:
+def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, Evidence]:
     steps = replayed.steps.kept
     seen = arrivals(replayed.built.dfg, steps)
     late = dict(zip(seen.ranks, seen.late_ns(steps).sum(axis=0) / len(steps), strict=True))
     last = np.bincount(seen.last(), minlength=len(seen.ranks))
     return {
-        "collectives": len(seen),
-        "last_at": {str(rank): int(last[seen.ranks.index(rank)]) for rank in ranks},
-        "late_ms_per_step": {str(rank): ms(late[rank]) for rank in ranks},
-        "late_ms_per_step_other_ranks": ms(sum(value for rank, value in late.items() if rank not in ranks)),
+        "collectives": Evidence(len(seen)),
+        "last_at": by_rank({rank: int(last[seen.ranks.index(rank)]) for rank in ranks}),
+        "late_per_step": by_rank({rank: round(late[rank]) for rank in ranks}, "ns"),
+        "late_per_step_other_ranks": Evidence(round(sum(of for rank, of in late.items() if rank not in ranks)), "ns"),
     }
 
 
-def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> dict[str, object]:
-    """Where on its lanes this rank loses most against its peers: the operation or gap, and the Python line if known."""
+def _place_evidence(places: dict[Rank, Place]) -> dict[str, Evidence]:
+    evidence = {
+        "lost_in": by_rank({rank: place.where for rank, place in places.items()}),
+        "lost_there_per_step": by_rank({rank: place.lost_ns for rank, place in places.items()}, "ns"),
+        "python_line": by_rank({rank: place.python for rank, place in places.items() if place.python}),
+        "python_call": by_rank({rank: place.call for rank, place in places.items() if place.call}),
+    }
+    return {name: one for name, one in evidence.items() if one.value}
+
+
+def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> Place | None:
     dfg = replayed.built.dfg
     fixed = fix_stragglers(dfg, [rank], CLASSES[kind.work])
     lost = dfg.dur_ns - fixed.dfg.dur_ns
     mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.kept) & (lost > 0))
     if not len(mine):
-        return {}
+        return None
     by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
     name = dfg.names[int(by_name.argmax())]
-    place: dict[str, object] = {"where": name, "lost_ms_per_step": ms(by_name.max() / len(replayed.steps.kept))}
-    return place | _python_line(replayed, rank, name)
+    lost_ns = round(by_name.max() / len(replayed.steps.kept))
+    return Place(name, lost_ns, *_python_line(replayed, rank, name))
 
 
-def _pointer(rank: Rank, place: dict[str, object]) -> str:
-    where = place.get("python") or place["where"]
-    calling = f", calling {place['call']}" if "call" in place else ""
-    return f"Rank {rank} loses {place['lost_ms_per_step']:.1f} ms a step in {where}{calling}."
+def _pointer(rank: Rank, place: Place) -> str:
+    calling = f", calling {place.call}" if place.call else ""
+    return f"Rank {rank} loses {place.lost_ns / 1e6:.1f} ms a step in {place.python or place.where}{calling}."
 
 
-def _python_line(replayed: Replayed, rank: Rank, name: str) -> dict[str, object]:
-    """The Python frame that ran in the gap `before → after`, from the window with stacks."""
+def _python_line(replayed: Replayed, rank: Rank, name: str) -> tuple[str | None, str | None]:
+    """The Python frame, and what it called, that ran in the gap `before → after`, from the window with stacks."""
     before, _, after = name.partition(" → ")
     stacks = replayed.run.stacks(rank)
     texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
     rows = zip(*texts, stacks.ints("dur_ns").tolist(), strict=True)
     hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if b == before and a == after and frame]
     if not hits or max(hits)[0] < NS_PER_MS / 2:
-        return {}
+        return None, None
     _, frame, call = max(hits)
-    return {"python": frame} | ({"call": call} if call else {})
+    return frame, call or None
 
 
 _STRAGGLER_PRICE = (
@@ -141,10 +167,10 @@ _STRAGGLER_PRICE = (
     "hides it, fixing the rank gains less than the others wait."
 )
 _STRAGGLER_EVIDENCE = (
-    "`late_ms_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "
+    "`late_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "
     "to its own; a delay that holds up several collectives counts once. "
-    "`place` names the operation or gap where it loses most against its peers, with the Python line where a window with "
-    "stacks was recorded; `saving_ms_by_cause` prices each kind of work alone."
+    "`lost_in` names the operation or gap where it loses most against its peers, and `python_line` the line that ran "
+    "there, where a window with stacks was recorded; `saving` prices each kind of work alone."
 )
 
 _PAGES = (

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 
 
@@ -15,7 +16,7 @@ def unexplained(case: Case) -> Iterator[Cause]:
         title=f"Only {explained:.0f} % of the critical path is explained",
         ranks=(),
         confidence="high",
-        evidence={"explained_pct": round(explained, 2)},
+        evidence={"explained": Evidence(round(explained / 100, 4), "share")},
         advice="Record with CUDA synchronisation events (esprof record does), and a few more steps; treat the "
         "predictions above as bounds.",
     )
@@ -26,7 +27,7 @@ _PAGES = (
         "ESP901",
         "Much of the step is unexplained",
         "A large part of the critical path is waiting for which the trace shows no cause, or contention.",
-        "`explained_pct` = 100 · (1 − (residual + contention) / span) of the critical path.",
+        "`explained` = 1 − (residual + contention) / span of the critical path.",
         "None: it lowers the trust in the other findings' prices.",
         "Record with synchronisation events and more steps.",
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 
 ENOUGH_MATCHED = 0.9
@@ -19,7 +20,7 @@ def unmatched(case: Case) -> Iterator[Cause]:
         title=f"{seen - matched} of {seen} collective calls could not be matched across ranks",
         ranks=(),
         confidence="high",
-        evidence={"collectives": seen, "matched": matched},
+        evidence={"collectives": Evidence(seen), "matched": Evidence(matched)},
         advice="Waiting and transfer cannot be told apart in these: give the traces of all ranks of the same steps.",
     )
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import PARTS
 from esprof.analyzers.summary.report import Report
 from esprof.output import atomic_file
@@ -97,7 +98,7 @@ def _finalize(value: Any) -> Any:
     return printable(value, 4_000) if type(value) is str else value
 
 
-def _evidence(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _evidence(entries: Mapping[str, Evidence]) -> list[tuple[str, str]]:
     return [units.evidence(key, value) for key, value in entries.items()]
 
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown, Throughput
 from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
@@ -59,11 +60,10 @@ def findings(ranks=4):
             saving_device_hours_per_day=8.16 * ranks,
             confidence="high",
             evidence={
-                "input_stall_us": 41_200.0,
-                "share_of_step_pct": 34.2,
-                "loader_workers": 0,
-                "by_rank_us": [600.0, 41_200.0, 600.0, 600.0],
-                "prefetch": None,
+                "input_stall": by_rank({0: 600_000, 1: 41_200_000, 2: 600_000, 3: 600_000}, "ns"),
+                "share_of_step": Evidence(0.342, "share"),
+                "loader_workers": Evidence(0),
+                "prefetch": Evidence(None),
             },
             advice="Rank 1 makes its batches in the training process itself.\nGive its DataLoader num_workers=4.",
             command="esprof replay RUN --what-if data=0",
@@ -77,7 +77,11 @@ def findings(ranks=4):
             saving_pct=31.7,
             saving_device_hours_per_day=7.6 * ranks,
             confidence="medium",
-            evidence={"last_at_pct": 94.1, "collectives": 1_240, "late_by_us": 42_500.0},
+            evidence={
+                "last_at": by_rank({1: 1_167}),
+                "collectives": Evidence(1_240),
+                "saving": Evidence({"slower compute": 38_100_000}, "ns", "cause"),
+            },
             advice="Rank 1 arrived last at 94.1 % of the collectives. ESP101 says why: mend that first.",
             command="esprof explain ESP201",
         ),
@@ -91,9 +95,9 @@ def findings(ranks=4):
             saving_device_hours_per_day=0.67 * ranks,
             confidence="low",
             evidence={
-                "exposed_us": 7_250.0,
-                "bytes_a_step": 498_000_000,
-                "largest": [{"group": "0", "size_bytes": 25 << 20}],
+                "exposed": by_rank(dict.fromkeys(range(ranks), 7250000), "ns"),
+                "sent_per_step_and_rank": Evidence(498_000_000, "bytes"),
+                "rate_while_transferring": Evidence(25 << 20, "bytes/s"),
             },
             advice="The last bucket leaves after the backward pass is done.",
         ),
@@ -317,7 +321,7 @@ def hostile_report():
 
 def _with_texts(value, text):
     """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
-    closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of"}
+    closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of", "unit", "by"}
     if isinstance(value, msgspec.Struct):
         fields = {
             name: getattr(value, name) if name in closed else _with_texts(getattr(value, name), text)

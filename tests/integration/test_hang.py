@@ -10,6 +10,7 @@ import pytest
 from esprof import load
 from esprof.analyzers import diagnose_run
 from esprof.recorder.shared.settings import Settings
+from esprof.types import NS_PER_S
 from tests.cases.marks import soak
 from tests.cases.record import JOBS, environment, job, record, recording, torchrun
 
@@ -61,9 +62,9 @@ def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterward
 
     found = diagnose_run(load(out)).findings[0]
     assert (found.id, found.ranks, found.title.partition(":")[0]) == ("ESP801", (1,), "The job hung in step 9")
-    assert found.evidence["stacks"]["1"] == place
-    assert found.evidence["stacks"]["0"].endswith(": asleep")
-    assert (found.evidence["number"], found.evidence["bytes"]) == (int(match[2]), 2048)
+    assert found.evidence["stacks"].of(1) == place
+    assert found.evidence["stacks"].of(0).endswith(": asleep")
+    assert (found.evidence["number"].value, found.evidence["size"].value) == (int(match[2]), 2048)
     fatal = load(out).flight(0).fatal
     assert f'"{HANG}"' in fatal, "where the rank was when the launcher ended it"
 
@@ -92,8 +93,8 @@ def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path
         assert process.wait(60) == 0
     (found,) = diagnose_run(load(out)).findings
     assert (found.id, found.ranks) == ("ESP804", (0,))
-    assert found.evidence["took_ms_in_steps"]["9"] > 3_000
-    assert found.evidence["stacks"]["0"].endswith(": save_checkpoint")
+    assert found.evidence["took"].of(9) > 3 * NS_PER_S
+    assert found.evidence["stacks"].of(0).endswith(": save_checkpoint")
 
 
 @pytest.mark.parametrize(
@@ -138,4 +139,4 @@ def test_the_exception_that_ends_a_job_is_found_with_its_line(tmp_path):
     assert ended.code == 1
     (found,) = diagnose_run(ended.run).findings
     assert found.title == "Rank 0 died in step 5: ValueError: bad sample"
-    assert found.evidence["stacks"]["0"].endswith(": raises")
+    assert found.evidence["stacks"].of(0).endswith(": raises")

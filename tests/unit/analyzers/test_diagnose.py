@@ -4,10 +4,12 @@ import msgspec
 import pytest
 
 from esprof.analyzers import diagnose_run, report_run
+from esprof.analyzers.evidence import Evidence, by_step
 from esprof.analyzers.finding import Finding
 from esprof.analyzers.findings import PAGES
 from esprof.analyzers.summary.summary import MOST_BARS
 from esprof.replay import answer_run
+from esprof.types import NS_PER_MS as MS
 from tests.cases.graph import call, ddp_rank, gloo, launched, load_call, nccl_ranks, op, run_of, stage, step
 
 
@@ -57,7 +59,7 @@ def test_input_stall_names_the_rank_that_stalls_and_not_the_one_that_waits_for_i
     assert stall.confidence == "high"
     assert 40_000 < stall.saving_us < 49_000
     assert diagnose_run(run).findings[0].id == "ESP101"
-    assert stall.evidence["loader_workers"] == 1
+    assert stall.evidence["loader_workers"].value == 1
     assert "num_workers=2" in stall.advice
     assert not any(finding.id.startswith("ESP2") for finding in diagnose_run(run).findings)
 
@@ -74,10 +76,9 @@ def test_a_straggler_is_named_with_its_place(slow):
     assert straggler.saving_us == pytest.approx(10_000, abs=10)
     assert straggler.saving_pct == pytest.approx(20, abs=0.1)
     assert straggler.saving_device_hours_per_day == pytest.approx(0.2 * 2 * 24, abs=0.1)
-    place = straggler.evidence["place"][str(slow)]
-    assert place["python"] == "train.py(42): forward"
-    assert place["call"] == "<built-in function sleep>"
-    assert "aten::linear" in place["where"]
+    assert straggler.evidence["python_line"].of(slow) == "train.py(42): forward"
+    assert straggler.evidence["python_call"].of(slow) == "<built-in function sleep>"
+    assert "aten::linear" in straggler.evidence["lost_in"].of(slow)
 
 
 def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():
@@ -156,7 +157,7 @@ def test_a_delay_counts_once_however_many_collectives_it_holds_up():
         return [step(1, 0, 50_000), op("forward", 0, 19_990 + late), *held, op("end", 41_510, 8_490)]
 
     straggler = found(run_of({0: rows(0), 1: rows(20_000)}), "ESP202")
-    assert straggler.evidence["late_ms_per_step"]["1"] == pytest.approx(20.1, abs=0.1)
+    assert straggler.evidence["late_per_step"].of(1) == pytest.approx(20.1 * MS, abs=0.1 * MS)
 
 
 def test_equal_ranks_have_no_straggler():
@@ -167,7 +168,7 @@ def test_equal_ranks_have_no_straggler():
 def test_exposed_communication_is_priced_by_its_transfers_alone():
     exposed = found(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), "ESP301")
     assert exposed.saving_us == pytest.approx(4_000, abs=1)
-    assert exposed.evidence["bytes_per_step_and_rank"] == 4_000
+    assert exposed.evidence["sent_per_step_and_rank"] == Evidence(4_000, "bytes")
 
 
 def test_a_host_that_cannot_keep_up_is_named_on_gpu_jobs_only():
@@ -188,18 +189,19 @@ def test_an_allocator_outlier_is_no_steady_step_and_is_named():
     diagnosis = diagnose_run(run_of({0: rows}))
     assert diagnosis.steps == (1, 2, 4)
     outlier = next(finding for finding in diagnosis.findings if finding.id == "ESP501")
-    assert outlier.evidence["outlier_steps"] == {"3": {"ms": 1.0, "ms_without_allocator": 0.2}}
+    assert outlier.evidence["outliers"] == by_step({3: 1_000_000}, "ns")
+    assert outlier.evidence["outliers_without_allocator"] == by_step({3: 200_000}, "ns")
 
 
 def test_a_missing_rank_and_unmatched_collectives_are_said():
     run = run_of({0: nccl_ranks()[0]}, world=4)
     assert found(run, "ESP903").ranks == (1, 2, 3)
-    assert found(run, "ESP902").evidence == {"collectives": 1, "matched": 0}
+    assert found(run, "ESP902").evidence == {"collectives": Evidence(1), "matched": Evidence(0)}
 
 
 def test_unexplained_waiting_lowers_trust():
     rows = [step(1, 0, 10_000), op("a", 0, 100), call("cudaStreamSynchronize", 200, 9_000, 1), op("b", 9_300, 100)]
-    assert found(run_of({0: rows}), "ESP901").evidence["explained_pct"] < 20
+    assert found(run_of({0: rows}), "ESP901").evidence["explained"].value < 0.2
 
 
 def test_every_finding_of_the_rules_has_a_page():

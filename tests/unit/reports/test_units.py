@@ -2,6 +2,7 @@
 
 import pytest
 
+from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.finding import Throughput
 from esprof.reports import units
 
@@ -76,34 +77,28 @@ def test_rates_leave_out_what_is_not_known():
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "shown"),
+    ("name", "seen", "shown"),
     [
-        ("late_by_us", 42_500.0, ("late by", "42.5 ms")),
-        ("wait_ns", 42_500_000, ("wait", "42.5 ms")),
-        ("share_of_step_pct", 34.2, ("share of step", "34.2 %")),
-        ("late_ms_per_step", {"2": 51.8}, ("late per step", "rank 2: 51.8 ms")),
-        (
-            "outlier_steps",
-            {"4": {"ms": 369.0, "ms_without_data": 144.2}},
-            ("outlier steps", "step 4: 369.0 ms, without data: 144.2 ms"),
-        ),
-        ("host_share", {"0": 0.042}, ("host share", "rank 0: 4.2 %")),
-        ("bucket_bytes", 25 << 20, ("bucket bytes", "25.0 MiB")),
-        ("samples_per_s", 1_064.0, ("samples", "1,064/s")),
-        ("collectives", 1_240, ("collectives", "1,240")),
-        ("pinned", False, ("pinned", "no")),
-        ("prefetch", None, ("prefetch", "not known")),
-        ("frames", [], ("frames", "none")),
-        ("by_rank_us", [600.0, 41_200.0], ("by rank", "0.60 ms, 41.2 ms")),
-        ("by_rank_us", {"0": 600.0, "1": 41_200.0}, ("by rank", "rank 0: 0.60 ms, rank 1: 41.2 ms")),
-        ("largest", [{"group": "0", "size_bytes": 1 << 20}], ("largest", "group: 0, size bytes: 1.0 MiB")),
-        ("where", "train.py(31): <module>", ("where", "train.py(31): <module>")),
+        ("late_by", Evidence(42_500_000, "ns"), ("late by", "42.5 ms")),
+        ("limit", Evidence(25 << 20, "bytes"), ("limit", "25.0 MiB")),
+        ("limit", Evidence(None, "bytes"), ("limit", "not known")),
+        ("rate", Evidence(25 << 20, "bytes/s"), ("rate", "25.0 MiB/s")),
+        ("host_share", by_rank({0: 0.042}, "share"), ("host share", "rank 0: 4.2 %")),
+        ("took", by_step({4: 369_000_000, 5: None}, "ns"), ("took", "step 4: 369.0 ms, step 5: not known")),
+        ("saving", Evidence({"slow CPU": 1_000_000}, "ns", "cause"), ("saving", "slow CPU: 1.00 ms")),
+        ("outliers", by_step({}, "ns"), ("outliers", "none")),
+        ("entered_by", Evidence((0, 1, 2, 5), "ranks"), ("entered by", "0–2, 5")),
+        ("missing", Evidence((), "ranks"), ("missing", "none")),
+        ("collectives", Evidence(1_240), ("collectives", "1,240")),
+        ("launches", Evidence(12.5), ("launches", "12.5")),
+        ("pinned", Evidence(False), ("pinned", "no")),
+        ("where", Evidence("train.py(31): <module>"), ("where", "train.py(31): <module>")),
     ],
 )
-def test_evidence_takes_its_unit_from_its_key(key, value, shown):
-    assert units.evidence(key, value) == shown
+def test_evidence_is_shown_in_its_unit(name, seen, shown):
+    assert units.evidence(name, seen) == shown
 
 
 def test_long_evidence_is_cut_and_says_so():
-    _, text = units.evidence("ranks", list(range(20)))
-    assert text == "0, 1, 2, 3, 4, 5, 6, 7, and 12 more"
+    _, text = units.evidence("peaks", by_rank({rank: rank for rank in range(10)}))
+    assert text.endswith("rank 7: 7, and 2 more")

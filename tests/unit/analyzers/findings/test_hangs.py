@@ -4,10 +4,12 @@ import msgspec
 import pytest
 
 from esprof.analyzers import diagnose_run
+from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.findings import PAGES
 from esprof.reports.terminal import text as terminal
 from esprof.trace.flight.log import FlightLog
+from esprof.types import NS_PER_MS as MS
 from tests.cases.flight import SEEN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, killed, run_of_flight, snapshot
 from tests.cases.graph import ddp_rank, run_of
 
@@ -28,12 +30,12 @@ def test_a_job_that_hung_names_the_rank_its_line_and_the_collective():
     assert (found.id, found.severity, found.ranks) == ("ESP801", "critical", (1,))
     assert found.title == "The job hung in step 9: rank 1 did not enter all_reduce 2, which rank 0 waits in"
     evidence = found.evidence
-    assert {key: evidence[key] for key in ("step", "group", "number", "collective", "bytes")} == {
-        "step": 9, "group": [0, 1], "number": 2, "collective": "all_reduce", "bytes": 2048,
+    assert {key: evidence[key].value for key in ("step", "group", "number", "collective", "size")} == {
+        "step": 9, "group": (0, 1), "number": 2, "collective": "all_reduce", "size": 2048,
     }  # fmt: skip
-    assert (evidence["entered_by"], evidence["missing"]) == ([0], [1])
-    assert evidence["waited_s"] == pytest.approx(6, abs=0.01)
-    assert evidence["stacks"] == {"1": "data.py(88): read", "0": "train.py(20): step"}
+    assert (evidence["entered_by"].value, evidence["missing"].value) == ((0,), (1,))
+    assert evidence["waited"].value == pytest.approx(6_000 * MS, abs=10 * MS)
+    assert evidence["stacks"] == by_rank({1: "data.py(88): read", 0: "train.py(20): step"})
 
 
 def test_the_verdict_says_where_that_rank_is_and_needs_no_window():
@@ -65,10 +67,12 @@ def test_different_collectives_show_where_they_part():
     other = snapshot(1, [call(1), call(2, "broadcast", 7, over=False)])
     found = only(run_of_flight({0: killed(WAITING), 1: killed(other)}))
     assert (found.id, found.ranks) == ("ESP802", (1,))
-    assert found.evidence["first_mismatch"] == {
-        "group": [0, 1], "number": 2, "odd": [1], "theirs": "broadcast of 28 B", "others": "all_reduce of 2.0 KiB",
-        "left_out": False,
-    }  # fmt: skip
+    assert found.evidence["mismatch_in_group"] == Evidence((0, 1), "ranks")
+    assert found.evidence["mismatch_number"].value == 2
+    assert found.evidence["odd_ranks"] == Evidence((1,), "ranks")
+    assert found.evidence["odd_ranks_entered"].value == "broadcast of 28 B"
+    assert found.evidence["others_entered"].value == "all_reduce of 2.0 KiB"
+    assert found.evidence["left_one_out"].value is False
 
 
 def test_ranks_that_disagreed_and_crashed_by_it_are_told_by_what_they_had_entered():
@@ -89,7 +93,7 @@ def test_a_rank_that_a_signal_ended_is_named_and_not_those_that_the_launcher_end
     found = only(run_of_flight({0: killed(fatal=SIGTERM_TEXT), 1: killed(fatal=SEGV_TEXT)}))
     assert (found.id, found.ranks) == ("ESP803", (1,))
     assert found.title == "Rank 1 died in step 9: Segmentation fault"
-    assert found.evidence["stacks"] == {"1": "/job/train.py(88): step"}
+    assert found.evidence["stacks"] == by_rank({1: "/job/train.py(88): step"})
 
 
 def test_a_rank_that_vanished_is_named_even_if_its_last_steps_were_not_written():
@@ -142,8 +146,8 @@ def test_a_rank_that_was_late_and_came_is_a_stall_of_that_step():
     found = only(run_of_flight(ended, last_step=20, long_steps={9: 8 * S}))
     assert (found.id, found.severity, found.ranks, found.confidence) == ("ESP804", "warning", (1,), "high")
     assert found.title == "Step 9 took 8.00 s instead of 10 ms: rank 1 kept the others waiting at data.py(88): read"
-    assert found.evidence["took_ms_in_steps"] == {"9": 8000}
-    assert found.evidence["lost_ms_in_all"] == 7990
+    assert found.evidence["took"] == by_step({9: 8_000 * MS}, "ns")
+    assert found.evidence["lost_in_all"] == Evidence(7_990 * MS, "ns")
 
 
 def test_stalls_at_one_place_are_one_finding():

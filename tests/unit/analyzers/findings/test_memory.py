@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.memory import near_limit
 from esprof.analyzers.memory_use import MOST_CURVES, MOST_POINTS, memory_use
 from esprof.reports.html import figures
@@ -93,8 +94,8 @@ def test_a_rank_near_its_devices_limit_is_named_and_the_others_are_not():
     (found,) = near_limit(run)
     assert (found.id, found.ranks, found.scenario) == ("ESP502", (1,), None)
     assert "95 %" in found.title
-    assert found.evidence["reached_in"] == {"1": "backward of step 2"}
-    assert found.evidence["limit_bytes"] == 10 * GIB
+    assert found.evidence["reached_in"] == by_rank({1: "backward of step 2"})
+    assert found.evidence["limit"] == Evidence(10 * GIB, "bytes")
 
 
 @pytest.mark.parametrize(("hosts", "named"), [(("here",), [(0, 1)]), (("here", "there"), [])])
