@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
+from esprof import readable
 from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown
 from esprof.analyzers.findings import RULES
-from esprof.analyzers.rule import Case, listed, priced, unpriced
+from esprof.analyzers.rule import Case, priced, unpriced
 from esprof.analyzers.throughput import throughput, throughput_of_steps
 from esprof.replay.replayed import Replayed
 from esprof.trace.run import Run
-from esprof.types import us
+from esprof.types import ns, us
 
 
 def diagnose(replayed: Replayed) -> Diagnosis:
@@ -47,7 +48,9 @@ def diagnose_unreplayed(run: Run) -> Diagnosis:
     elif step_ns is None:
         verdict = "No step ended, and no window was recorded."
     else:
-        verdict = f"A step takes {step_ns / 1e6:.1f} ms; no window was recorded that would tell what it is made of."
+        verdict = (
+            f"A step takes {readable.duration(step_ns)}; no window was recorded that would tell what it is made of."
+        )
     return Diagnosis(
         verdict=verdict,
         findings=(*stopped, *beside),
@@ -83,20 +86,20 @@ def _stopped_verdict(finding: Finding) -> str:
 
 
 def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankBreakdown, ...]) -> str:
-    step_ms = replayed.pricer.step_ns / 1e6
+    step_ns = replayed.pricer.step_ns
     missing = tuple(sorted(set(range(replayed.run.world_size)) - set(replayed.run.ranks)))
-    caveat = f" What {listed(missing)} did is not in this run, and may be the cause." if missing else ""
+    caveat = f" What {readable.ranks(missing)} did is not in this run, and may be the cause." if missing else ""
     if not findings or findings[0].saving_us <= 0:
         computing = sum(part.compute / part.step_us for part in parts) / len(parts)
         return (
-            f"A step takes {step_ms:.1f} ms, {100 * computing:.0f} % of it compute; "
+            f"A step takes {readable.duration(step_ns)}, {100 * computing:.0f} % of it compute; "
             f"no cause that esprof knows costs it noticeably more.{caveat}"
         )
     first = findings[0]
-    without = step_ms - first.saving_us / 1e3
+    without = step_ns - ns(first.saving_us)
     if without <= 0:
-        return f"{first.title}. It is all of the step of {step_ms:.1f} ms.{caveat}"
+        return f"{first.title}. It is all of the step of {readable.duration(step_ns)}.{caveat}"
     return (
-        f"{first.title}. Mending it would take a step from {step_ms:.1f} to {without:.1f} ms "
-        f"({step_ms / without:.2f}×).{caveat}"
+        f"{first.title}. Mending it would take a step from {readable.duration(step_ns)} to {readable.duration(without)} "
+        f"({step_ns / without:.2f}×).{caveat}"
     )

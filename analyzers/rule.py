@@ -157,13 +157,3 @@ def _command(scenario: str, run: Run) -> str:
     """What prints the finding's price."""
     window = f" --window {run.window}" if run.window is not None else ""
     return f"esprof replay {shlex.quote(str(run.path or 'RUN'))}{window} --what-if {shlex.quote(scenario)}"
-
-
-# Words and figures that several rules need
-
-
-def listed(ranks: tuple[Rank, ...]) -> str:
-    """`rank 1`, `ranks 0 and 6`, `ranks 0, 1 and 2`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

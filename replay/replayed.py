@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from esprof import readable
 from esprof.replay.answer import (
     Coverage,
     CriticalPath,
@@ -195,8 +196,7 @@ def _step_warnings(steps: Steps) -> tuple[Warning, ...]:
         found.append(Warning("one-window", text))
     lost = steps.lost
     if lost:
-        listed = ", ".join(map(str, lost[:10])) + (", …" if len(lost) > 10 else "")
-        text = f"left out: {len(lost)} steps that not all ranks recorded ({listed})"
+        text = f"left out: {len(lost)} steps that not all ranks recorded ({readable.runs(lost)})"
         found.append(Warning("steps-left-out", text))
     return tuple(found)
 

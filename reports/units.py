@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
 from math import ceil
 from typing import Any
 
+from esprof import readable
 from esprof.analyzers.evidence import Evidence, Unit, Value
 from esprof.analyzers.finding import Throughput
+from esprof.readable import decimal, runs
 from esprof.types import NS_PER_S, NS_PER_US, Ns, Rank
 
 UNKNOWN = "–"
@@ -15,9 +16,9 @@ _LISTED = 8
 """Values that a line of evidence shows before it says how many more there are."""
 
 
-def ms(us: float | None) -> str:
-    """Microseconds as milliseconds: `1,057 ms`, `41.2 ms`, `3.05 ms`, `0.012 ms`."""
-    return UNKNOWN if us is None else f"{_decimal(us / 1_000)} ms"
+def duration(us: float | None) -> str:
+    """A span of time, from microseconds: `41.2 ms`."""
+    return UNKNOWN if us is None else readable.duration(us * NS_PER_US)
 
 
 def pct(value: float | None) -> str:
@@ -53,7 +54,7 @@ def count(value: float | None) -> str:
 
 def rate(per_s: float | None) -> str:
     """A rate per second, without the noun: `8.31`, `1,064`."""
-    return UNKNOWN if per_s is None else _decimal(per_s)
+    return UNKNOWN if per_s is None else decimal(per_s)
 
 
 def rates(throughput: Throughput) -> list[str]:
@@ -68,24 +69,12 @@ def rates(throughput: Throughput) -> list[str]:
 
 def hours(value: float | None) -> str:
     """Hours: `16.4 h`."""
-    return UNKNOWN if value is None else f"{_decimal(value)} h"
+    return UNKNOWN if value is None else f"{decimal(value)} h"
 
 
-def seconds(value: float | None) -> str:
-    """Seconds: `0.41 s`."""
-    return UNKNOWN if value is None else f"{value:,.2f} s"
-
-
-def size(value: float | None) -> str:
-    """Bytes in binary units: `512 B`, `25.0 MiB`."""
-    if value is None:
-        return UNKNOWN
-    amount = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(amount) < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
+def size(amount: float | None) -> str:
+    """Bytes in binary units: `25.0 MiB`."""
+    return UNKNOWN if amount is None else readable.size(amount)
 
 
 def when(ns: Ns | None) -> str:
@@ -94,25 +83,10 @@ def when(ns: Ns | None) -> str:
 
 
 def ranks(which: Sequence[Rank], world_size: int) -> str:
-    """Ranks as runs: `rank 1`, `ranks 0–2, 5`; `all 8 ranks`, and `the job` where no rank is named."""
+    """`rank 1`, `ranks 0–2, 5`; `all 8 ranks`, and `the job` where no rank is named."""
     if not which:
         return "the job"
-    if len(which) == world_size > 1:
-        return f"all {world_size} ranks"
-    return named("rank", which)
-
-
-def named(noun: str, numbers: Sequence[int]) -> str:
-    """`step 5`, `steps 5–7, 9`."""
-    return f"{noun if len(numbers) == 1 else noun + 's'} {spans(numbers)}"
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Numbers as runs of neighbours: `0–2, 5`."""
-    # Neighbours share the difference between their value and their place.
-    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    ends = [(run[0][1], run[-1][1]) for run in (list(group) for _, group in runs)]
-    return ", ".join(f"{low}–{high}" if high > low else str(low) for low, high in ends)
+    return f"all {world_size} ranks" if len(which) == world_size > 1 else readable.ranks(which)
 
 
 def plural(number: int, noun: str) -> str:
@@ -121,11 +95,11 @@ def plural(number: int, noun: str) -> str:
 
 
 _UNITS: dict[Unit, Callable[[Any], str]] = {
-    "ns": lambda ns: ms(ns / NS_PER_US),
+    "ns": readable.duration,
     "bytes": size,
     "bytes/s": lambda amount: f"{size(amount)}/s",
     "share": lambda share: pct(100 * share),
-    "ranks": lambda which: spans(which) or "none",
+    "ranks": lambda which: runs(which) or "none",
 }
 
 
@@ -149,12 +123,4 @@ def _shown(value: Value, unit: Unit | None) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return count(value)
-    return _decimal(value) if isinstance(value, float) else str(value)
-
-
-def _decimal(value: float) -> str:
-    """Three or four figures that count, thousands separated."""
-    size = abs(value)
-    if size >= 1_000 or size == 0:
-        return f"{value:,.0f}"
-    return f"{value:.{1 if size >= 10 else 2 if size >= 0.1 else 3}f}"
+    return decimal(value) if isinstance(value, float) else str(value)

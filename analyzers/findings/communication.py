@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.readable import duration
 from esprof.replay.dfg import Cls
 from esprof.types import NS_PER_S, ns
 
@@ -19,7 +20,7 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
         return
     yield Cause(
         id="ESP301",
-        title=f"Transfers that nothing hides cost {saving / 1e6:.1f} ms a step",
+        title=f"Transfers that nothing hides cost {duration(saving)} a step",
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=_NONE,
         confidence="high" if case.is_explained else "medium",

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from esprof import readable
 from esprof.analyzers.breakdown import stalls
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
-from esprof.analyzers.rule import Case, Cause, Page, Rule, listed
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import Cls
 from esprof.replay.replayed import Replayed
 from esprof.types import Rank, ns
@@ -29,10 +30,10 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(scenario) if ranks else None
     if saving is None or not case.worth_naming(saving):
         return
-    stall = next(part.input_stall for part in case.parts if part.rank == ranks[0]) / 1e3
+    stall = readable.duration(ns(next(part.input_stall for part in case.parts if part.rank == ranks[0])))
     yield Cause(
         id="ESP101",
-        title=f"{listed(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} {stall:.1f} ms a step for input data",
+        title=f"{readable.ranks(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} {stall} a step for input data",
         ranks=ranks,
         scenario=scenario,
         confidence="high" if len(case.run.stages(ranks[0])) else "medium",
@@ -92,13 +93,13 @@ def _advice(replayed: Replayed, rank: Rank, saving: float) -> str:
         return "Look at what the dataset does a sample, and give the DataLoader more workers."
     if workers == 0:
         return (
-            f"The rank makes its batches itself, {fetch / 1e6:.1f} ms each, while its device waits: "
+            f"The rank makes its batches itself, {readable.duration(fetch)} each, while its device waits: "
             "set num_workers on the DataLoader."
         )
     needed = math.ceil(fetch / max(without, 1))
     if needed > workers:
         return (
-            f"A batch takes {fetch / 1e6:.1f} ms to make and a step without stall {without / 1e6:.1f} ms: "
+            f"A batch takes {readable.duration(fetch)} to make and a step without stall {readable.duration(without)}: "
             f"with num_workers={needed} (now {workers}) the loader would keep up, if the host has the cores and the "
             "storage the bandwidth. Where other ranks load faster, look at this rank's host first."
         )

@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
+from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.memory_use import RankMemory, rank_memory
-from esprof.analyzers.rule import Cause, Page, Rule, listed
+from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.trace.run import Run
 from esprof.types import Rank
 
@@ -39,7 +40,7 @@ def _cause(peaks: list[RankMemory], share: float) -> Cause:
     whose = "its GPU's memory" if of == "cuda" else "the memory that this machine has for the job"
     return Cause(
         id="ESP502",
-        title=f"{listed(ranks).capitalize()} {'comes' if len(ranks) == 1 else 'come'} to {share:.0f} % of {whose}",
+        title=f"{readable.ranks(ranks).capitalize()} {'comes' if len(ranks) == 1 else 'come'} to {share:.0f} % of {whose}",
         severity="warning",
         ranks=ranks,
         # Of a machine, other processes take a share that is not seen here, and pages that ranks share count for each.

@@ -9,10 +9,11 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
 from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
+from esprof.readable import duration, ranks
 from esprof.trace.flight.log import Snapshot
-from esprof.trace.flight.standstill import Standstill, ranks_text, standstill
+from esprof.trace.flight.standstill import Standstill, standstill
 from esprof.trace.run import Run
-from esprof.types import NS_PER_MS, NS_PER_S, Ns, Rank
+from esprof.types import Ns, Rank
 
 _MOST_OF = 0.5
 """Share of a step's excess that the others must have waited for a rank, if that is to be the cause."""
@@ -103,14 +104,10 @@ def _cause(group: list[_SlowStep]) -> Cause:
 
 
 def _title(group: list[_SlowStep], worst: _SlowStep, place: str | None) -> str:
-    took = f"{_time(worst.dur_ns)} instead of {_time(worst.usual_ns)}"
+    took = f"{duration(worst.dur_ns)} instead of {duration(worst.usual_ns)}"
     what = f"Step {worst.step} took {took}" if len(group) == 1 else f"{len(group)} steps took up to {took}"
     did = "kept the others waiting" if worst.cause else "was seen" if len(worst.ranks) == 1 else "were seen"
-    return f"{what}: {ranks_text(worst.ranks)} {did}{f' at {place}' if place else ''}"
-
-
-def _time(ns: Ns) -> str:
-    return f"{ns / NS_PER_S:.2f} s" if ns >= NS_PER_S else f"{ns / NS_PER_MS:.3g} ms"
+    return f"{what}: {ranks(worst.ranks)} {did}{f' at {place}' if place else ''}"
 
 
 _PAGES = (

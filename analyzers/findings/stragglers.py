@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.rule import Case, Cause, Page, Rule, listed
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
@@ -93,10 +94,11 @@ def stragglers(case: Case) -> Iterator[Cause]:
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
     is_sure = case.is_explained and len(replayed.steps.kept) >= FEW_STEPS
     places = {rank: place for rank in ranks if (place := _place(replayed, rank, kind))}
+    named = readable.ranks(ranks).capitalize()
     by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
     yield Cause(
         id=kind.id,
-        title=f"{listed(ranks).capitalize()} {'keeps' if len(ranks) == 1 else 'keep'} the others waiting: {kind.phrase}",
+        title=f"{named} {'keeps' if len(ranks) == 1 else 'keep'} the others waiting: {kind.phrase}",
         ranks=ranks,
         scenario=_ALL,
         confidence="high" if is_sure and saving > 2 * margin else "medium",
@@ -145,7 +147,7 @@ def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> Place | None:
 
 def _pointer(rank: Rank, place: Place) -> str:
     calling = f", calling {place.call}" if place.call else ""
-    return f"Rank {rank} loses {place.lost_ns / 1e6:.1f} ms a step in {place.python or place.where}{calling}."
+    return f"Rank {rank} loses {readable.duration(place.lost_ns)} a step in {place.python or place.where}{calling}."
 
 
 def _python_line(replayed: Replayed, rank: Rank, name: str) -> tuple[str | None, str | None]:

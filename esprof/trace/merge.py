@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from esprof import readable
 from esprof.errors import InputError, OutputError
 from esprof.output import claim
-from esprof.trace.groups import group_name
 from esprof.trace.load import load
 from esprof.trace.run import RankMeta, Run, RunMeta, Warning
 from esprof.trace.rundir import SCHEMAS, read_run, table_path, write_flight, write_meta
@@ -156,8 +156,8 @@ def _lasting(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[Warning
             yield warning
     missing = tuple(sorted(set(range(runs[0].world_size)) - here - named))
     if missing:
-        yield Warning("rank-missing", f"nothing was recorded of rank {group_name(missing)}", missing)
+        yield Warning("rank-missing", f"nothing was recorded of {readable.ranks(missing)}", missing)
     unread = tuple(rank.rank for rank in ranks if rank.clock_residual_ns is None)
     if unread and len({rank.host for rank in ranks}) > 1:
-        message = f"rank {group_name(unread)}: the clock was not compared with rank 0's; only collectives tie it"
+        message = f"{readable.ranks(unread)}: the clock was not compared with rank 0's; only collectives tie it"
         yield Warning("clock-unknown", message, unread)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
+from esprof import readable
 from esprof.reports.commands.common import status
 from esprof.reports.commands.record import say
 from esprof.text import printable
-from esprof.trace.groups import group_name
 from esprof.trace.merge import merge
 from esprof.trace.run import RankMeta, Run
 from esprof.types import us
@@ -40,7 +40,7 @@ def command(sources: tuple[Path, ...], output: Path, force: bool) -> None:
         say(f"warning: {warning.message}")
     for host, ranks in _by_host(run).items():
         say(_clock(host, ranks))
-    say(f"joined rank {group_name(run.ranks)} of {run.world_size} into {output}; next: esprof diagnose {output}")
+    say(f"joined {readable.ranks(run.ranks)} of {run.world_size} into {output}; next: esprof diagnose {output}")
 
 
 def _by_host(run: Run) -> dict[str, list[RankMeta]]:
@@ -51,7 +51,7 @@ def _by_host(run: Run) -> dict[str, list[RankMeta]]:
 
 
 def _clock(host: str, ranks: list[RankMeta]) -> str:
-    where = f"rank {group_name(rank.rank for rank in ranks)} on {printable(host)}"
+    where = f"{readable.ranks(rank.rank for rank in ranks)} on {printable(host)}"
     known = [rank for rank in ranks if rank.clock_offset_ns is not None and rank.clock_residual_ns is not None]
     if not known:
         return f"{where}: clock unknown"

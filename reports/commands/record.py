@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from esprof import readable
 from esprof.analyzers.finding import Diagnosis
 from esprof.errors import UsageError
 from esprof.output import claim
@@ -17,7 +18,6 @@ from esprof.recorder.launcher.launch import Recording, collect, launch, place, r
 from esprof.recorder.shared.settings import Settings
 from esprof.reports.commands.common import json_option, json_text, status
 from esprof.text import printable
-from esprof.trace.groups import group_name
 from esprof.trace.run import Run
 
 _DEFAULT = Settings()
@@ -246,8 +246,8 @@ def _recorded(run: Run) -> str:
         {(window.first, window.last) for rank in run.meta.ranks for window in rank.windows if not window.stacks}
     )
     if not steps:
-        return f"recorded rank {group_name(run.ranks)}, no window, into {run.path}"
+        return f"recorded {readable.ranks(run.ranks)}, no window, into {run.path}"
     overheads = [rank.overhead_pct for rank in run.meta.ranks if rank.overhead_pct is not None]
     cost = f", at {max(0.0, max(overheads)):.0f} % overhead" if overheads else ""
     which = f"steps {steps[0][0]} to {steps[0][1]}" if len(steps) == 1 else f"{len(steps)} windows"
-    return f"recorded rank {group_name(run.ranks)}, {which}{cost}, into {run.path}"
+    return f"recorded {readable.ranks(run.ranks)}, {which}{cost}, into {run.path}"

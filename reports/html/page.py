@@ -17,6 +17,7 @@ from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import PARTS
 from esprof.analyzers.summary.report import Report
 from esprof.output import atomic_file
+from esprof.readable import numbered, runs
 from esprof.reports import units
 from esprof.reports.classes import time_class
 from esprof.reports.html import figures
@@ -69,7 +70,7 @@ def _environment() -> Environment:
     environment.filters |= {
         name: getattr(units, name)
         for name in (
-            "ms",
+            "duration",
             "pct",
             "bound_pct",
             "error_pct",
@@ -77,14 +78,13 @@ def _environment() -> Environment:
             "count",
             "rates",
             "hours",
-            "seconds",
             "size",
             "when",
             "ranks",
         )
     }
     environment.filters |= {
-        "spans": units.spans,
+        "runs": runs,
         "plural": units.plural,
         "evidence": _evidence,
         "named": _named,
@@ -103,7 +103,7 @@ def _evidence(entries: Mapping[str, Evidence]) -> list[tuple[str, str]]:
 
 
 def _named(numbers: Sequence[int], noun: str) -> str:
-    return units.named(noun, numbers)
+    return numbered(noun, numbers)
 
 
 def _inert(charts: Mapping[str, figures.Figure]) -> Markup:

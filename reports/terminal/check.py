@@ -82,7 +82,7 @@ def _names(check: Check) -> list[tuple[str, str]]:
 
 
 def _median(value: float, unit: str) -> str:
-    return units.ms(value) if unit == "us" else f"{units.rate(value)}/s"
+    return units.duration(value) if unit == "us" else f"{units.rate(value)}/s"
 
 
 def _signed(value: float, unit: str) -> str:

@@ -103,7 +103,7 @@ def replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
         *_cut(len(answer.steps), "esprof replay --json"),
         *_left_out(answer),
         "",
-        _heading(f"Critical path, {units.ms(answer.critical_path.span_us)}"),
+        _heading(f"Critical path, {units.duration(answer.critical_path.span_us)}"),
         _critical_path(answer),
         "",
         *(_fact(name, text, screen) for name, text in _quality(answer)),
@@ -173,7 +173,7 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
     rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
     ranks = units.plural(answer.world_size, "rank")
     if answer.replay_error_pct is None:
-        yield _fact("Step", f"{units.ms(answer.step_us)} on {ranks} (median of all); {rates}", screen)
+        yield _fact("Step", f"{units.duration(answer.step_us)} on {ranks} (median of all); {rates}", screen)
         yield _fact("Replay", "none: there is no window that could be replayed", screen)
         return
     steps = units.plural(len(answer.steps), "steady step")
@@ -185,15 +185,15 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
 def _step_time(answer: Diagnosis | ReplayAnswer) -> str:
     """Under the profiler, and, where steps without it were seen, what the job's step takes when nobody looks."""
     if answer.unprofiled_step_us is None:
-        return units.ms(answer.step_us)
-    return f"{units.ms(answer.step_us)} under the profiler, {units.ms(answer.unprofiled_step_us)} without,"
+        return units.duration(answer.step_us)
+    return f"{units.duration(answer.step_us)} under the profiler, {units.duration(answer.unprofiled_step_us)} without,"
 
 
 def _finding_lines(number: int, finding: Finding, world_size: int, screen: Screen) -> Iterable[Text]:
     """Two lines, cut where the screen ends: what and where, and what mending it is worth."""
     title = " ".join(_wrapped(finding.title, screen.width - 11, at_most=1))
     saving = (
-        f"saves {units.ms(finding.saving_us)}/step ({units.pct(finding.saving_pct)})",
+        f"saves {units.duration(finding.saving_us)}/step ({units.pct(finding.saving_pct)})",
         f"{units.rate(finding.saving_device_hours_per_day)} device-h/day",
     )
     where = units.ranks(finding.ranks, world_size)
@@ -225,8 +225,8 @@ def _what_ifs(answer: ReplayAnswer) -> Table:
     error = units.UNKNOWN if known is None else f"± {units.pct(known)}"
     for scenario in answer.what_if:
         if scenario.answered:
-            interval = f"{units.ms(scenario.low_us)} … {units.ms(scenario.high_us)}"
-            predicted, speedup = units.ms(scenario.predicted_us), units.times(scenario.speedup)
+            interval = f"{units.duration(scenario.low_us)} … {units.duration(scenario.high_us)}"
+            predicted, speedup = units.duration(scenario.predicted_us), units.times(scenario.speedup)
             note = printable(scenario.note or "", 300)
             table.add_row(printable(scenario.spec), predicted, interval, speedup, error, note)
     return table
@@ -242,21 +242,21 @@ def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:
 def _steps(answer: ReplayAnswer) -> Table:
     table = _table(">step", ">measured", ">replayed", ">error")
     for step in answer.steps[:_ROWS]:
-        replayed, error = units.ms(step.replayed_us), units.error_pct(step.error_pct)
-        table.add_row(str(step.step), units.ms(step.measured_us), replayed, error)
+        replayed, error = units.duration(step.replayed_us), units.error_pct(step.error_pct)
+        table.add_row(str(step.step), units.duration(step.measured_us), replayed, error)
     return table
 
 
 def _left_out(answer: ReplayAnswer) -> Iterable[str]:
     for step in answer.left_out:
-        yield f"step {step.step} ({units.ms(step.measured_us)}) left out: {printable(step.reason, 300)}"
+        yield f"step {step.step} ({units.duration(step.measured_us)}) left out: {printable(step.reason, 300)}"
 
 
 def _critical_path(answer: ReplayAnswer) -> Table:
     path = answer.critical_path
     table = _table("class", ">time", ">share", ">rank", ">time", ">share")
     classes = sorted(((us, name) for name, us in path.classes.items() if us > 0), reverse=True)
-    left = [(time_class(name).label, units.ms(us), units.pct(100 * us / path.span_us)) for us, name in classes]
+    left = [(time_class(name).label, units.duration(us), units.pct(100 * us / path.span_us)) for us, name in classes]
     right = [_share(share.rank, share.us, share.pct) for share in path.by_rank[:_ROWS]]
     blank = ("", "", "")
     for row in range(max(len(left), len(right))):
@@ -265,7 +265,7 @@ def _critical_path(answer: ReplayAnswer) -> Table:
 
 
 def _share(rank: Rank, us: float, pct: float) -> tuple[str, str, str]:
-    return str(rank), units.ms(us), units.pct(pct)
+    return str(rank), units.duration(us), units.pct(pct)
 
 
 def _quality(answer: ReplayAnswer) -> Iterable[tuple[str, str]]:
@@ -276,11 +276,9 @@ def _quality(answer: ReplayAnswer) -> Iterable[tuple[str, str]]:
     )
     yield "Unseen", _held_out(answer)
     yield "Matched", f"{_matched(coverage)}; {_waits(coverage)}"
-    yield (
-        "Graph",
-        f"{units.plural(answer.graph.nodes, 'node')}, {units.plural(answer.graph.edges, 'edge')}; read "
-        f"{units.seconds(timing.read)}, build {units.seconds(timing.build)}, replay {units.seconds(timing.replay)}",
-    )
+    read, build, replay = (units.duration(1e6 * seconds) for seconds in (timing.read, timing.build, timing.replay))
+    graph = f"{units.plural(answer.graph.nodes, 'node')}, {units.plural(answer.graph.edges, 'edge')}"
+    yield "Graph", f"{graph}; read {read}, build {build}, replay {replay}"
 
 
 def _matched(coverage: Coverage) -> str:
@@ -327,4 +325,4 @@ def _table(*columns: str, header: bool = True) -> Table:
 
 
 def _bare_ms(us: float) -> str:
-    return units.ms(us).removesuffix(" ms")
+    return units.duration(us).removesuffix(" ms")

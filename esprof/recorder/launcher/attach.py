@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from esprof import readable
 from esprof.errors import InputError, OutputError, unreadable
 from esprof.trace.flight.log import is_alive
-from esprof.trace.groups import group_name
 from esprof.types import Rank
 
 _GLANCE_S = 0.25
@@ -52,7 +52,7 @@ class Attached:
         alike: dict[str, list[Rank]] = {}
         for answer in self.ranks:
             alike.setdefault(str(answer), []).append(answer.rank)
-        return "\n".join(f"rank {group_name(ranks)} {what}" for what, ranks in alike.items())
+        return "\n".join(f"{readable.ranks(ranks)} {what}" for what, ranks in alike.items())
 
 
 def order_window(raw: Path, at: int | None = None) -> Path:

@@ -7,9 +7,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
+from esprof import readable
 from esprof.errors import InputError
 from esprof.text import printable
-from esprof.trace.groups import group_name
 from esprof.trace.kineto.reader import Trace, read_trace
 from esprof.trace.reader import Reader
 from esprof.trace.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning
@@ -60,7 +60,7 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning
     world = max([trace.world_size or 0 for trace in by_rank.values()] + [max(by_rank) + 1])
     missing = tuple(sorted(set(range(world)) - set(by_rank)))
     if missing:
-        message = f"no trace of rank {group_name(missing)}; the job had {world} ranks"
+        message = f"no trace of {readable.ranks(missing)}; the job had {world} ranks"
         warnings.append(Warning("rank-missing", message, missing))
     for rank, trace in by_rank.items():
         warnings.extend(Warning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)

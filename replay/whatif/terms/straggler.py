@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from esprof import readable
 from esprof.errors import UsageError
 from esprof.replay.blame import arrivals, slow_ranks
 from esprof.replay.dfg import Cls, Dfg
@@ -76,7 +77,7 @@ def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None =
     dur[spared] = dfg.dur_ns[spared]
     if classes is None or Cls.ALLOCATOR in classes:
         dur = _without_waiting(dfg, dur, slow)
-    note = f"rank {', '.join(map(str, slow))} as fast as its peers; {100 * share:.0f} % of the time matched"
+    note = f"{readable.ranks(slow)} as fast as the others; {100 * share:.0f} % of the time matched"
     return Mended(replace(dfg, dur_ns=dur), note)
 
 

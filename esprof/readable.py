@@ -1,0 +1,53 @@
+"""Figures and lists as people read them: durations, sizes, and runs of ranks or steps."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from esprof.types import NS_PER_MS, NS_PER_S, Rank
+
+_MOST_RUNS = 10
+"""Runs of neighbours that a list names before it says how many numbers more there are."""
+
+
+def duration(ns: float) -> str:
+    """A span of time: `0.012 ms`, `3.05 ms`, `41.2 ms`, `1,057 ms`; from ten seconds on `62.0 s`."""
+    in_s = abs(ns) >= 10 * NS_PER_S
+    return f"{decimal(ns / NS_PER_S)} s" if in_s else f"{decimal(ns / NS_PER_MS)} ms"
+
+
+def size(amount: float) -> str:
+    """Bytes in binary units: `512 B`, `25.0 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def ranks(which: Iterable[Rank]) -> str:
+    """`rank 1`, `ranks 0–2, 5`."""
+    return numbered("rank", which)
+
+
+def numbered(noun: str, numbers: Iterable[int]) -> str:
+    """`step 5`, `steps 5–7, 9`."""
+    found = list(numbers)
+    return f"{noun if len(found) == 1 else noun + 's'} {runs(found)}"
+
+
+def runs(numbers: Iterable[int]) -> str:
+    """Numbers as runs of neighbours, in order: `0–2, 5`. Of many runs the first are named: `0, 2, 4 and 97 more`."""
+    # Neighbours share the difference between their value and their place.
+    neighbours = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    found = [[number for _, number in run] for _, run in neighbours]
+    named, more = found[:_MOST_RUNS], sum(map(len, found[_MOST_RUNS:]))
+    text = ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in named)
+    return f"{text} and {more:,} more" if more else text
+
+
+def decimal(value: float) -> str:
+    """Three or four figures that count, thousands separated."""
+    amount = abs(value)
+    if amount >= 1_000 or amount == 0:
+        return f"{value:,.0f}"
+    return f"{value:.{1 if amount >= 10 else 2 if amount >= 0.1 else 3}f}"
