@@ -48,6 +48,10 @@ class Edge(IntEnum):
     """A stream waits: that was recorded, and for what is guessed by the order of launches."""
 
 
+GUESSES = (Edge.INFERRED, Edge.LIKELY_WAIT)
+"""The kinds of edges that are guessed: no event of the trace tells both of their ends."""
+
+
 JOIN_LANE = -1
 """Lane of the join of a collective, which belongs to no rank."""
 
