@@ -7,6 +7,7 @@ import numpy as np
 
 from esprof.analyzers.rule import Case, Cause, Page, Rule, listed, ms
 from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
+from esprof.replay.dfg import Cls, gap_name
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
 from esprof.types import NS_PER_MS, Rank
@@ -113,7 +114,7 @@ def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> dict[str, object]:
     by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
     name = dfg.names[int(by_name.argmax())]
     place: dict[str, object] = {"where": name, "lost_ms_per_step": ms(by_name.max() / len(replayed.steps.kept))}
-    return place | _python_line(replayed, rank, name)
+    return place | (_python_line(replayed, rank, name) if Cls.HOST_GAP in CLASSES[kind.work] else {})
 
 
 def _pointer(rank: Rank, place: dict[str, object]) -> str:
@@ -123,12 +124,11 @@ def _pointer(rank: Rank, place: dict[str, object]) -> str:
 
 
 def _python_line(replayed: Replayed, rank: Rank, name: str) -> dict[str, object]:
-    """The Python frame that ran in the gap `before → after`, from the window with stacks."""
-    before, _, after = name.partition(" → ")
+    """The Python frame that ran in the longest gap of this name, from the window with stacks."""
     stacks = replayed.run.stacks(rank)
     texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
     rows = zip(*texts, stacks.ints("dur_ns").tolist(), strict=True)
-    hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if b == before and a == after and frame]
+    hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if frame and gap_name(b or "", a or "") == name]
     if not hits or max(hits)[0] < NS_PER_MS / 2:
         return {}
     _, frame, call = max(hits)
