@@ -48,6 +48,16 @@ class Edge(IntEnum):
     """A stream waits: that was recorded, and for what is guessed by the order of launches."""
 
 
+GUESSES = (Edge.INFERRED, Edge.LIKELY_WAIT)
+"""The kinds of edges that are guessed: no event of the trace tells both of their ends."""
+
+
+def gap_name(before: str, after: str) -> str:
+    """The name of the nodes of class HOST_GAP that stand between these two operations. Made for people to read: an
+    operation may bear the same name, and no name can be taken apart again."""
+    return f"{before} → {after}"
+
+
 JOIN_LANE = -1
 """Lane of the join of a collective, which belongs to no rank."""
 

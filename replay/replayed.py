@@ -167,21 +167,21 @@ def _critical_path(replayed: Replayed) -> CriticalPath:
 def _coverage(replayed: Replayed) -> Coverage:
     counts, run = replayed.built.counts, replayed.run
     return Coverage(
-        collectives=counts["collectives"],
-        collectives_matched=counts["collectives_matched"],
-        p2p=counts["p2p"],
-        p2p_matched=counts["p2p_matched"],
-        kernels=counts["kernels"],
-        kernels_without_launch=counts["kernels_without_launch"],
-        launches_without_kernel=counts["launches_without_kernel"],
-        waits=counts["waits"],
-        waits_recorded=counts["waits_recorded"],
-        waits_inferred=counts["waits_inferred"],
-        waits_rejected=counts["waits_rejected"],
-        negative_transfers=counts["negative_transfers"],
+        collectives=counts.collectives,
+        collectives_matched=counts.collectives_matched,
+        p2p=counts.p2p,
+        p2p_matched=counts.p2p_matched,
+        kernels=counts.kernels,
+        kernels_without_launch=counts.kernels_without_launch,
+        launches_without_kernel=counts.launches_without_kernel,
+        waits=counts.waits,
+        waits_recorded=counts.waits_recorded,
+        waits_inferred=counts.waits_inferred,
+        waits_rejected=counts.waits_rejected,
+        negative_transfers=counts.negative_transfers,
         unmatched_by_rank=replayed.built.unmatched,
-        edges_dropped=counts["edges_dropped"],
-        lags_clamped=counts["lags_clamped"],
+        edges_dropped=counts.edges_dropped,
+        lags_clamped=counts.lags_clamped,
         missing_ranks=tuple(sorted(set(range(run.world_size)) - set(run.ranks))),
     )
 
@@ -239,13 +239,13 @@ def _clock_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
 
 def _count_warnings(built: Built) -> tuple[Warning, ...]:
     counts, found = built.counts, []
-    seen = counts["collectives"] + counts["p2p"]
+    seen = counts.collectives + counts.p2p
     unmatched = sum(built.unmatched.values())
     if unmatched:
         text = f"{unmatched} of {seen} collective and point-to-point calls have no counterpart on their peers"
         found.append(Warning("collectives-unmatched", text, tuple(rank for rank, n in built.unmatched.items() if n)))
     # That a guess was wrong says nothing of the traces.
-    recorded = counts["edges_dropped"] - counts["guesses_dropped"]
+    recorded = counts.edges_dropped - counts.guesses_dropped
     if recorded:
         text = f"{recorded} dependencies formed a cycle and were dropped: events may be missing"
         found.append(Warning("cycle-broken", text))

@@ -9,6 +9,7 @@ from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
+from esprof.replay.dfg import Cls, gap_name
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
 from esprof.types import NS_PER_MS, Rank
@@ -142,7 +143,9 @@ def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> Place | None:
     by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
     name = dfg.names[int(by_name.argmax())]
     lost_ns = round(by_name.max() / len(replayed.steps.kept))
-    return Place(name, lost_ns, *_python_line(replayed, rank, name))
+    # A snapshot of the stack tells of a gap alone: an operation may have a name that reads like one.
+    line = _python_line(replayed, rank, name) if Cls.HOST_GAP in CLASSES[kind.work] else (None, None)
+    return Place(name, lost_ns, *line)
 
 
 def _pointer(rank: Rank, place: Place) -> str:
@@ -151,12 +154,11 @@ def _pointer(rank: Rank, place: Place) -> str:
 
 
 def _python_line(replayed: Replayed, rank: Rank, name: str) -> tuple[str | None, str | None]:
-    """The Python frame, and what it called, that ran in the gap `before → after`, from the window with stacks."""
-    before, _, after = name.partition(" → ")
+    """The Python frame that ran in the longest gap of this name, and what it called, from the window with stacks."""
     stacks = replayed.run.stacks(rank)
     texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
     rows = zip(*texts, stacks.ints("dur_ns").tolist(), strict=True)
-    hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if b == before and a == after and frame]
+    hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if frame and gap_name(b or "", a or "") == name]
     if not hits or max(hits)[0] < NS_PER_MS / 2:
         return None, None
     _, frame, call = max(hits)

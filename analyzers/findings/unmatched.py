@@ -12,7 +12,7 @@ ENOUGH_MATCHED = 0.9
 def unmatched(case: Case) -> Iterator[Cause]:
     """Calls of collectives that were found on some of their ranks only."""
     counts = case.replayed.built.counts
-    seen, matched = counts["collectives"], counts["collectives_matched"]
+    seen, matched = counts.collectives, counts.collectives_matched
     if not seen or matched >= ENOUGH_MATCHED * seen:
         return
     yield Cause(

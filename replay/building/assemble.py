@@ -1,25 +1,29 @@
 """The parts of all ranks as one graph: joins between them, one numbering, one set of names."""
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 
+from esprof.replay.building.counts import Counts
 from esprof.replay.building.keys import counterparts
 from esprof.replay.building.lookup import numbered
 from esprof.replay.building.names import spelled
 from esprof.replay.building.part import Part
 from esprof.replay.building.records import edges_of, joined, nodes_of
 from esprof.replay.building.rendezvous import Rendezvous
-from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
+from esprof.replay.dfg import GUESSES, JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import topology
 from esprof.replay.engine.longest_path import residuals
 from esprof.trace.clocks.by_collectives import Clocks
 
 
-def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ...], counts: Counter[str]) -> Dfg:
-    """Tie the parts together at their rendezvous, on the clock of the job. Adds to `counts` what coverage reports."""
+def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, Counts]:
+    """Tie the parts together at their rendezvous, on the clock of the job.
+
+    Returns the graph with the counts of its parts, and of what had to be dropped to make it one. Raises InputError on a
+    cycle of edges that are beyond doubt.
+    """
     nodes, edges, lanes, names = _pooled(parts, rendezvous.clocks)
     joins, ties = _joins(nodes, rendezvous.arrival_ns, names)
     marks = StepMarks(
@@ -28,9 +32,14 @@ def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ..
         first=np.stack([base + part.first for base, part in zip(_bases(parts), parts, strict=True)], axis=1),
         last=np.stack([base + part.last for base, part in zip(_bases(parts), parts, strict=True)], axis=1),
     )
-    for part in parts:
-        counts.update(part.counts)
-    return graph_of(joined([nodes, joins]), joined([edges, ties]), lanes, tuple(names), marks, counts)
+    nodes = joined([nodes, joins])
+    in_order = topology.sort(nodes["start_ns"], joined([edges, ties]))
+    dropped = Counts(
+        edges_dropped=len(in_order.dropped),
+        guesses_dropped=int(np.isin(in_order.dropped, GUESSES).sum()),
+        lags_clamped=in_order.clamped,
+    )
+    return graph_of(nodes, in_order, lanes, tuple(names), marks), sum((part.counts for part in parts), dropped)
 
 
 def _bases(parts: Sequence[Part]) -> list[int]:
@@ -80,19 +89,13 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
 
 
 def graph_of(
-    nodes: np.ndarray,
-    edges: np.ndarray,
-    lanes: Sequence[Lane],
-    names: Sequence[str],
-    marks: StepMarks,
-    counts: Counter[str],
+    nodes: np.ndarray, in_order: topology.Sorted, lanes: Sequence[Lane], names: Sequence[str], marks: StepMarks
 ) -> Dfg:
-    """A graph of `nodes`, which stand lane by lane, and `edges` between them by their numbers there.
+    """A graph of `nodes`, which stand lane by lane, and of the edges by which they were put `in_order`.
 
-    The names of the nodes are indexes into `names`; `marks` hold numbers of nodes too. Adds to `counts` what had to be
-    dropped. Raises InputError on a cycle of edges that are beyond doubt.
+    The names of the nodes are indexes into `names`; `marks` hold numbers of nodes as they stand in `nodes`.
     """
-    order, before = topology.sort(nodes["start_ns"], edges, counts)
+    order, before = in_order.order, in_order.predecessors
     key = counterparts(nodes, lanes)
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))

@@ -1,6 +1,5 @@
 """From a Run to its Dfg: read the ranks, match collectives, align clocks, build each rank's part, tie the ranks together."""
 
-from collections import Counter
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,10 +7,11 @@ from functools import partial
 import numpy as np
 
 from esprof.replay.building.assemble import assemble
-from esprof.replay.building.collectives import calls_of, match
+from esprof.replay.building.collectives import CollectiveCalls, calls_of, match
+from esprof.replay.building.counts import Counts
 from esprof.replay.building.part import rank_part
 from esprof.replay.building.rank_events import read_rank
-from esprof.replay.building.rendezvous import meet
+from esprof.replay.building.rendezvous import Rendezvous, meet
 from esprof.replay.dfg import Dfg
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import Steps, steps_of
@@ -25,7 +25,7 @@ class Built:
     """A Dfg with what was counted while it was built."""
 
     dfg: Dfg
-    counts: Counter[str]
+    counts: Counts
     unmatched: dict[Rank, int]
     """Calls of each rank that have peers, and could not be matched with them."""
     clocks: Clocks
@@ -51,7 +51,16 @@ def build_counted(
     if not rules.rendezvous:
         number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
     rendezvous = meet(run, calls, number)
-    counts = Counter(
+    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, rendezvous.met))
+    dfg, counts = assemble(parts, rendezvous, steps.all)
+    alone = calls.rank[(number < 0) & (calls.members != 1)]
+    unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))
+    return Built(dfg, _coverage(calls, number, rendezvous) + counts, unmatched, rendezvous.clocks, rendezvous.transfers)
+
+
+def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous) -> Counts:
+    """How many calls of collectives there are, and how many were matched: those that have their `number`."""
+    return Counts(
         collectives=int((~calls.is_p2p).sum()),
         p2p=int(calls.is_p2p.sum()),
         # A rank alone has nobody to be matched with.
@@ -59,8 +68,3 @@ def build_counted(
         p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
         negative_transfers=rendezvous.early,
     )
-    parts = list((executor.map if executor else map)(partial(rank_part, rules=rules), events, rendezvous.met))
-    dfg = assemble(parts, rendezvous, steps.all, counts)
-    alone = calls.rank[(number < 0) & (calls.members != 1)]
-    unmatched = dict(zip(run.ranks, np.bincount(alone, minlength=len(run.ranks)).tolist(), strict=True))
-    return Built(dfg, counts, unmatched, rendezvous.clocks, rendezvous.transfers)

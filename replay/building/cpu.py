@@ -9,6 +9,7 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.building.chain import MOST_NODES, Backward, Outline, Rows, Thread, Works, lay_out, outline
+from esprof.replay.building.counts import Counts
 from esprof.replay.building.lookup import Sequences
 from esprof.replay.building.names import Text, plain
 from esprof.replay.building.rank_events import RankEvents
@@ -145,11 +146,11 @@ def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarr
     return first, last
 
 
-def coverage(chains: Chains) -> dict[str, int]:
+def coverage(chains: Chains) -> Counts:
     """How many gaps turned out to be waits: for collectives, if long, and before calls that hide them."""
     nodes = chains.base + np.arange(len(chains.nodes))
     ends = chains.nodes["start_ns"] + chains.nodes["dur_ns"]
     long = np.diff(ends, prepend=ends[:1]) > rules.LONG_CALL
     for_collectives = chains.is_named(nodes, Text.WAIT_FOR_COLLECTIVES) & long
     waits = int(for_collectives.sum() + chains.is_named(nodes, Text.HIDDEN_WAIT).sum())
-    return {"waits": waits, "waits_inferred": waits}
+    return Counts(waits=waits, waits_inferred=waits)

@@ -7,6 +7,7 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.building.chain import Works
+from esprof.replay.building.counts import Counts
 from esprof.replay.building.cpu import Chains
 from esprof.replay.building.lookup import numbered
 from esprof.replay.building.rank_events import RankEvents
@@ -179,7 +180,7 @@ def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
     return edges_of(gloo.last[gloo.blocks], node, Edge.INFERRED, lag)
 
 
-def coverage(gloo: GlooWork) -> dict[str, int]:
+def coverage(gloo: GlooWork) -> Counts:
     """How many calls waited for what they issued: found by time."""
     blocked = int(gloo.blocks.sum())
-    return {"waits": blocked, "waits_inferred": blocked}
+    return Counts(waits=blocked, waits_inferred=blocked)

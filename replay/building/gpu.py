@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from esprof.replay import rules
+from esprof.replay.building.counts import Counts
 from esprof.replay.building.cpu import Chains
 from esprof.replay.building.lookup import Sequences, entries, numbered
 from esprof.replay.building.rank_events import RankEvents
@@ -176,7 +177,7 @@ def launches(gpu: GpuWork, chains: Chains) -> np.ndarray:
     return edges_of(source, gpu.first[mine], Edge.LAUNCH, np.minimum(own, _median(own[idle])))
 
 
-def coverage(gpu: GpuWork) -> dict[str, int]:
+def coverage(gpu: GpuWork) -> Counts:
     """How much GPU work there is, and what has no counterpart on the CPU, or there none on the GPU.
 
     Work at the head of a stream was launched before the window opened.
@@ -186,11 +187,11 @@ def coverage(gpu: GpuWork) -> dict[str, int]:
     np.minimum.at(first_launched, gpu.lane[known], known)
     lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
     launching = gpu.events.told(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
-    return {
-        "kernels": len(gpu),
-        "kernels_without_launch": int(lost.sum()),
-        "launches_without_kernel": max(0, int(launching.sum() - (gpu.launched_by >= 0).sum())),
-    }
+    return Counts(
+        kernels=len(gpu),
+        kernels_without_launch=int(lost.sum()),
+        launches_without_kernel=max(0, int(launching.sum() - (gpu.launched_by >= 0).sum())),
+    )
 
 
 def _median(times: np.ndarray) -> Ns:

@@ -5,6 +5,7 @@ from enum import IntEnum
 import numpy as np
 
 from esprof.replay.building.lookup import numbered
+from esprof.replay.dfg import gap_name
 
 CODE_BITS = 30
 
@@ -21,7 +22,7 @@ class Form(IntEnum):
 _SPELLING: dict[int, str] = {
     Form.PLAIN: "{0}",
     Form.LAUNCH: "{0} {1}",
-    Form.GAP: "{0} → {1}",
+    Form.GAP: gap_name("{0}", "{1}"),
     Form.ARRIVE: "{0} (arrive)",
 }
 

@@ -1,6 +1,5 @@
 """The part of the graph that one rank contributes, from its events and what is known of its collectives across ranks."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from esprof.replay.building import calls, cpu, gloo, gpu, loader, runtime_waits, streams
 from esprof.replay.building.chain import Works
+from esprof.replay.building.counts import Counts
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, in_lane_order, joined
 from esprof.replay.building.rendezvous import Met
@@ -29,8 +29,8 @@ class Part:
     first: np.ndarray
     last: np.ndarray
     """Nodes at which the rank's steps begin and end, shape (steps,)."""
-    counts: Counter[str]
-    """What coverage reports."""
+    counts: Counts
+    """What was counted in this rank alone: kernels, launches and waits."""
 
 
 class _Laned(Protocol):
@@ -81,20 +81,18 @@ class _Work:
 
 def rank_part(events: RankEvents, met: Met, rules: Rules) -> Part:
     """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
-    draft, counts = _Draft(), Counter[str]()
+    draft, rejected = _Draft(), 0
     work = _work(draft, events, met)
     nodes = joined(draft.nodes)
     edges = _edges(work, nodes)
     if not rules.inferred_syncs:
         edges = edges[edges["kind"] != Edge.INFERRED]
     if rules.stream_waits and len(work.on_gpu):
-        edges = joined([edges, streams.stream_waits(work.on_gpu, counts)])
+        waits, rejected = streams.stream_waits(work.on_gpu)
+        edges = joined([edges, waits])
         edges = joined([edges, streams.late_kernels(work.on_gpu, nodes, edges)])
     first, last = cpu.step_marks(events, work.chains)
-    counts.update(gpu.coverage(work.on_gpu))
-    counts.update(runtime_waits.coverage(work.runtime, work.causes, work.chains))
-    counts.update(cpu.coverage(work.chains))
-    counts.update(gloo.coverage(work.on_gloo))
+    counts = _coverage(work) + Counts(waits_rejected=rejected)
     return Part(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
 
 
@@ -136,4 +134,14 @@ def _edges(work: _Work, nodes: np.ndarray) -> np.ndarray:
             loader.requests(work.loading, chains, nodes),
             work.unknown.edges,
         ]
+    )
+
+
+def _coverage(work: _Work) -> Counts:
+    """How much work and how many waits a rank has, and what could not be explained of them."""
+    return (
+        gpu.coverage(work.on_gpu)
+        + runtime_waits.coverage(work.runtime, work.causes, work.chains)
+        + cpu.coverage(work.chains)
+        + gloo.coverage(work.on_gloo)
     )

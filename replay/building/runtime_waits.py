@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.replay import rules
+from esprof.replay.building.counts import Counts
 from esprof.replay.building.cpu import Chains
 from esprof.replay.building.gpu import GpuWork
 from esprof.replay.building.lookup import position
@@ -172,12 +173,12 @@ def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
     return edges_of(gpu.last[room], node, Edge.WAIT, np.minimum(chains.start_of(node) - gpu.end[room], 0))
 
 
-def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> dict[str, int]:
+def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> Counts:
     """How many long calls waited, and for how many of them it was recorded, or inferred, for what."""
     waits = calls.row[calls.waits(causes) & calls.is_long & (chains.node_of[calls.row] >= 0)]
     inferred = causes.kind == Edge.INFERRED
-    return {
-        "waits": len(waits),
-        "waits_recorded": int(np.isin(waits, causes.row[~inferred]).sum()),
-        "waits_inferred": int(np.isin(waits, causes.row[inferred]).sum()),
-    }
+    return Counts(
+        waits=len(waits),
+        waits_recorded=int(np.isin(waits, causes.row[~inferred]).sum()),
+        waits_inferred=int(np.isin(waits, causes.row[inferred]).sum()),
+    )

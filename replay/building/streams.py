@@ -1,7 +1,5 @@
 """Why work on one GPU stream waits for another: events waited for, recorded or by launch order, and late kernels."""
 
-from collections import Counter
-
 import numpy as np
 
 from esprof.compiled import compiled
@@ -15,8 +13,8 @@ _LOOK_BACK = 4
 """Of so many pieces that ended before a late kernel began, one of another stream is looked for."""
 
 
-def stream_waits(gpu: GpuWork, counts: Counter[str]) -> np.ndarray:
-    """Edges between streams by `cudaStreamWaitEvent`.
+def stream_waits(gpu: GpuWork) -> tuple[np.ndarray, int]:
+    """(edges between streams by `cudaStreamWaitEvent`, number of waits that cannot be true and got none).
 
     A wait that the profiler recorded tells its streams. Another one is likely to be for what was launched last; those that
     NCCL sets up behind its own launch are its own business.
@@ -26,23 +24,24 @@ def stream_waits(gpu: GpuWork, counts: Counter[str]) -> np.ndarray:
     is_recorded = events.record_of[rows] >= 0
     recorded, unrecorded = rows[is_recorded], rows[~is_recorded]
     likely = unrecorded[~_behind_own_launch(gpu, unrecorded)]
-    pairs = ((_recorded_waits(gpu, recorded), Edge.WAIT), (_likely_waits(gpu, likely), Edge.LIKELY_WAIT))
-    return np.concatenate([_across_streams(gpu, source, target, kind, counts) for (source, target), kind in pairs])
+    by_record, wrong = _across_streams(gpu, *_recorded_waits(gpu, recorded), Edge.WAIT)
+    by_order, unlikely = _across_streams(gpu, *_likely_waits(gpu, likely), Edge.LIKELY_WAIT)
+    return np.concatenate([by_record, by_order]), wrong + unlikely
 
 
-def _across_streams(
-    gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: Edge, counts: Counter[str]
-) -> np.ndarray:
-    """Edges between work that is known at both ends (-1: it is not), on two streams, and in this order in time."""
+def _across_streams(gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: Edge) -> tuple[np.ndarray, int]:
+    """Edges between work that is known at both ends (-1: it is not), and on two streams.
+
+    Returns them with the number of pairs that got none, because the source ended too late for the target to have waited.
+    """
     known = (source >= 0) & (target >= 0)
     source, target = source[known], target[known]
     across = gpu.lane[source] != gpu.lane[target]
     source, target = source[across], target[across]
     wrong = gpu.end[source] > gpu.start[target] + rules.REJECT_WAIT
-    counts["waits_rejected"] += int(wrong.sum())
     source, target = source[~wrong], target[~wrong]
     lag = np.minimum(gpu.start[target] - gpu.end[source], 0)
-    return edges_of(gpu.last[source], gpu.first[target], kind, lag)
+    return edges_of(gpu.last[source], gpu.first[target], kind, lag), int(wrong.sum())
 
 
 def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

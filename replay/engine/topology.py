@@ -1,15 +1,14 @@
 """Edges in any order as a topological order of the nodes, and as predecessors in CSR form."""
 
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
 from esprof.compiled import compiled_in_place
 from esprof.errors import InputError
-from esprof.replay.dfg import Edge
+from esprof.replay.dfg import GUESSES, Edge
 
-_DOUBTFUL = ((Edge.INFERRED, Edge.LIKELY_WAIT), (Edge.THREAD,), (Edge.RENDEZVOUS,), (Edge.WAIT,))
+_DOUBTFUL = (GUESSES, (Edge.THREAD,), (Edge.RENDEZVOUS,), (Edge.WAIT,))
 """Kinds of edges by which a cycle is broken, the least certain first."""
 
 _LONGEST = np.iinfo(np.int32).max
@@ -25,6 +24,19 @@ class Predecessors(NamedTuple):
     kind: np.ndarray
 
 
+class Sorted(NamedTuple):
+    """Nodes in topological order, with what had to be given up to sort them."""
+
+    order: np.ndarray
+    """Numbers of the nodes, in that order."""
+    predecessors: Predecessors
+    """Predecessors of each node, by the places of nodes in that order."""
+    dropped: np.ndarray
+    """The kind of each edge that was dropped to break a cycle."""
+    clamped: int
+    """How many edges had a lag longer than an edge can hold, which was cut."""
+
+
 class _Followers(NamedTuple):
     """The edges that leave each node, in CSR form."""
 
@@ -32,23 +44,25 @@ class _Followers(NamedTuple):
     edge: np.ndarray
 
 
-def sort(start_ns: np.ndarray, edges: np.ndarray, counts: Counter[str]) -> tuple[np.ndarray, Predecessors]:
+def sort(start_ns: np.ndarray, edges: np.ndarray) -> Sorted:
     """Order nodes topologically, the earliest recorded start first, ties by number.
 
-    Returns (the nodes in that order, the predecessors by the new numbers). Of several edges between two nodes the strictest
-    stays, and of those the first. Cycles are broken at their most doubtful edges. Raises InputError on one beyond doubt.
+    Of several edges between two nodes the strictest stays, and of those the first. Cycles are broken at their most doubtful
+    edges. Raises InputError on one beyond doubt.
     """
     nodes = len(start_ns)
-    order = np.empty(nodes, np.int32)
+    order, dropped = np.empty(nodes, np.int32), np.zeros(0, np.int8)
     while True:
         followers = _Followers(np.zeros(nodes + 2, np.int32), np.empty(len(edges), np.int32))
         missing, heap = np.zeros(nodes, np.int32), np.empty(nodes, np.int32)
         _follow(edges, followers, missing)
         if _order(start_ns, edges, followers, missing, heap, order) == nodes:
             break
-        edges = _without_cycles(edges, nodes, counts)
-    counts["lags_clamped"] += int((np.abs(edges["lag"]) > _LONGEST).sum())
-    return order, _predecessors(edges, followers, order)
+        doubtful = _doubtful_in_cycles(edges, nodes)
+        dropped = np.append(dropped, edges["kind"][doubtful])
+        edges = np.compress(~doubtful, edges)
+    clamped = int((np.abs(edges["lag"]) > _LONGEST).sum())
+    return Sorted(order, _predecessors(edges, followers, order), dropped, clamped)
 
 
 @compiled_in_place
@@ -183,8 +197,11 @@ def _fill(
             out.idx[slot], out.lag[slot], out.kind[slot] = source, lag, edge.kind
 
 
-def _without_cycles(edges: np.ndarray, nodes: int, counts: Counter[str]) -> np.ndarray:
-    """Drop the most doubtful edges of each cycle: guesses first, then collectives that can only be matched wrongly."""
+def _doubtful_in_cycles(edges: np.ndarray, nodes: int) -> np.ndarray:
+    """Mask of the edges in cycles that are most doubtful: guesses first, then collectives that can only be matched wrongly.
+
+    Raises InputError where all edges in cycles are beyond doubt.
+    """
     # Few graphs have a cycle: the others do not pay for importing scipy.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -194,9 +211,7 @@ def _without_cycles(edges: np.ndarray, nodes: int, counts: Counter[str]) -> np.n
     component = connected_components(graph, directed=True, connection="strong")[1]
     in_cycle = component[edges["source"]] == component[edges["target"]]
     for kinds in _DOUBTFUL:
-        dropped = in_cycle & np.isin(edges["kind"], kinds)
-        if dropped.any():
-            counts["edges_dropped"] += int(dropped.sum())
-            counts["guesses_dropped"] += int((dropped & np.isin(edges["kind"], _DOUBTFUL[0])).sum())
-            return np.compress(~dropped, edges)
+        doubtful: np.ndarray = in_cycle & np.isin(edges["kind"], kinds)
+        if doubtful.any():
+            return doubtful
     raise InputError("the recorded dependencies form a cycle", remedy="Are these traces of one run?")

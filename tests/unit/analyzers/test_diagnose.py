@@ -86,6 +86,29 @@ def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():
     assert found(run_of({0: ddp_rank(), 1: slow}), "ESP202").ranks == (1,)
 
 
+def test_the_line_of_a_gap_is_found_whatever_the_operations_around_it_are_called():
+    forward = "encode → decode"
+    ranks = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
+    for row in ranks[0] + ranks[1]:
+        row.name = forward if row.name == "aten::linear" else row.name
+    gap = {
+        "before": forward, "after": "autograd::engine::evaluate_function: AddmmBackward0",
+        "frame": "train.py(42): forward", "call": None, "dur_ns": 9_000_000,
+    }  # fmt: skip
+    place = found(run_of(ranks, stacks={1: [gap]}), "ESP201").evidence["place"]["1"]
+    assert place["python"] == "train.py(42): forward"
+
+
+def test_an_operation_whose_name_looks_like_a_gap_has_no_line_of_one():
+    forward = "encode → decode"
+    slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op(forward, 0, 20_000)]
+    usual = [row for row in ddp_rank() if row.name != "aten::linear"] + [op(forward, 0, 10_000)]
+    gap = {"before": "encode", "after": "decode", "frame": "train.py(42): forward", "call": None, "dur_ns": 9_000_000}
+    place = found(run_of({0: usual, 1: slow}, stacks={1: [gap]}), "ESP202").evidence["place"]["1"]
+    assert place["where"] == forward
+    assert "python" not in place
+
+
 def test_two_stragglers_that_mask_each_other_are_priced_together():
     """Ranks 0 and 1 are late by turns, each before its own all-reduce; mending one alone gains little."""
 

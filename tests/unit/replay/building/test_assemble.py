@@ -1,12 +1,11 @@
 """Nodes and edges as one graph: counterparts, numbering, the view for people."""
 
-from collections import Counter
-
 import numpy as np
 
 from esprof.replay.building.assemble import graph_of
 from esprof.replay.building.records import edges_of, nodes_of
 from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
+from esprof.replay.engine import topology
 
 NAMES = ("a", "b", "gap")
 
@@ -20,7 +19,8 @@ def graph(
     records = nodes_of(len(nodes), lane=lane, start_ns=start, dur_ns=dur, **{"cls": Cls.CPU, "step": 3} | columns)
     source, target, lag = np.array(edges, np.int64).reshape(-1, 3).T
     marks = StepMarks((3,), (0,), np.array([[0]]), np.array([[len(nodes) - 1]]))
-    return graph_of(records, edges_of(source, target, Edge.LAUNCH, lag), lanes, NAMES, marks, Counter())
+    in_order = topology.sort(records["start_ns"], edges_of(source, target, Edge.LAUNCH, lag))
+    return graph_of(records, in_order, lanes, NAMES, marks)
 
 
 def mains(ranks: int) -> list[Lane]:

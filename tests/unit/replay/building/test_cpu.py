@@ -43,7 +43,7 @@ def test_the_wait_for_collectives_keeps_no_time_of_its_own():
     assert dfg.residual_ns[waiting] == 0
     kinds = {Edge(dfg.pred_kind[e]) for e in range(dfg.pred_ptr[waiting], dfg.pred_ptr[waiting + 1])}
     assert kinds == {Edge.LANE, Edge.INFERRED}
-    assert built.counts["waits_inferred"] == 2
+    assert built.counts.waits_inferred == 2
 
 
 def test_the_waiter_may_run_before_the_transfer_has_noted_its_end():

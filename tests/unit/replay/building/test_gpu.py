@@ -157,7 +157,7 @@ def test_a_recorded_event_synchronisation_waits_for_the_stream_of_the_event():
     why = reasons(built.dfg, node(built.dfg, "cudaEventSynchronize"))
     assert why["first"] == Edge.SYNC
     assert "second" not in why
-    assert built.counts["waits_recorded"] == 1
+    assert built.counts.waits_recorded == 1
 
 
 def test_without_records_a_stream_wait_ties_the_threads_next_launch_to_the_other_stream():
@@ -182,7 +182,7 @@ def test_a_stream_wait_paired_wrongly_is_rejected_and_counted():
     ]
     built = build_counted(run_of({0: rows}))
     assert "first" not in reasons(built.dfg, node(built.dfg, "other"))
-    assert built.counts["waits_rejected"] == 1
+    assert built.counts.waits_rejected == 1
 
 
 def test_a_late_kernel_that_follows_anothers_end_waited_for_it():
@@ -250,7 +250,7 @@ def test_kernels_of_before_the_window_hold_their_stream():
     dfg = built.dfg
     assert reasons(dfg, node(dfg, "new"))["old"] == Edge.LANE
     assert dfg.step[node(dfg, "old")] == -1
-    assert built.counts["kernels_without_launch"] == 0
+    assert built.counts.kernels_without_launch == 0
 
 
 def test_a_kernel_whose_launch_was_lost_is_counted():
@@ -260,7 +260,7 @@ def test_a_kernel_whose_launch_was_lost_is_counted():
         kernel("orphan", 200, 100, 55),
         op("aten::add", 100, 900),
     ]
-    assert build_counted(run_of({0: rows})).counts["kernels_without_launch"] == 1
+    assert build_counted(run_of({0: rows})).counts.kernels_without_launch == 1
 
 
 def test_what_the_profiler_does_after_the_last_step_is_no_work_of_the_job():
@@ -315,8 +315,8 @@ def test_collectives_are_matched_from_the_end_of_a_step():
     # Rank 0's window also holds the end of a collective of before its first step.
     ranks[0] = [kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", -50, 70, 99, stream=20), *ranks[0]]
     built = build_counted(run_of(ranks))
-    assert built.counts["collectives"] == 3
-    assert built.counts["collectives_matched"] == 2
+    assert built.counts.collectives == 3
+    assert built.counts.collectives_matched == 2
     assert replay(built.dfg).step_ns().tolist() == [660 * US]
 
 
@@ -328,7 +328,7 @@ def test_collectives_of_different_sizes_are_not_matched():
                 row.args = Args(
                     correlation=1, stream=20, device=0, collective="allreduce", in_elements=100 + rank, dtype="Float"
                 )
-    assert build_counted(run_of(ranks)).counts["collectives_matched"] == 0
+    assert build_counted(run_of(ranks)).counts.collectives_matched == 0
 
 
 def test_sequence_numbers_match_what_order_would_not():
@@ -341,7 +341,7 @@ def test_sequence_numbers_match_what_order_would_not():
         return found
 
     built = build_counted(run_of({0: rows([1, 2, 3]), 1: rows([3, 1, 2])}))
-    assert built.counts["collectives_matched"] == 6
+    assert built.counts.collectives_matched == 6
     for number in range(3):
         arrivals = np.flatnonzero((built.dfg.collective == number) & (built.dfg.rank >= 0) & built.dfg.of(Cls.WAIT))
         assert len({int(built.dfg.recorded_ns[n]) for n in arrivals}) == 1
@@ -368,7 +368,7 @@ def test_point_to_point_transfers_are_counted_apart():
         kernel("ncclDevKernel_SendRecv", 20, 100, 1, stream=20, collective="send", target_rank=1, group_ranks="[0, 1]"),
     ]
     replayed = replay_run(run_of({0: rows, 1: rows}))
-    assert replayed.built.counts["collectives"] == 0
+    assert replayed.built.counts.collectives == 0
     assert "collectives-unmatched" in [warning.code for warning in replayed.warnings]
 
 
@@ -423,7 +423,7 @@ def test_the_launch_of_a_cuda_graph_fans_out_to_its_kernels_in_stream_order():
     assert reasons(dfg, node(dfg, "c"))["a"] == Edge.LANE
     assert reasons(dfg, node(dfg, "d"))["b"] == Edge.LANE
     built = build_counted(run_of({0: rows}))
-    assert (built.counts["kernels"], built.counts["launches_without_kernel"]) == (4, 0)
+    assert (built.counts.kernels, built.counts.launches_without_kernel) == (4, 0)
 
 
 def test_nodes_of_a_cuda_graph_depend_on_one_another_across_streams():
@@ -473,7 +473,7 @@ def test_a_recorded_context_synchronisation_names_no_stream_and_waits_for_all():
     built = build_counted(run_of({0: rows}))
     why = reasons(built.dfg, node(built.dfg, "cudaDeviceSynchronize"))
     assert (why["short"], why["long"]) == (Edge.SYNC, Edge.SYNC)
-    assert (built.counts["waits_recorded"], built.counts["waits_inferred"]) == (1, 0)
+    assert (built.counts.waits_recorded, built.counts.waits_inferred) == (1, 0)
     assert {lane.role for lane in built.dfg.lanes} == {"main", "stream 7", "stream 20"}
 
 
@@ -492,7 +492,7 @@ def test_silence_before_a_cuda_free_that_ends_with_a_kernel_was_a_wait():
 
 def test_a_launch_without_a_kernel_is_counted():
     rows = [*synced(), call("cudaLaunchKernel", 1020, 5, 77)]
-    assert build_counted(run_of({0: rows})).counts["launches_without_kernel"] == 1
+    assert build_counted(run_of({0: rows})).counts.launches_without_kernel == 1
 
 
 def test_without_a_rule_its_edges_are_not_there():
