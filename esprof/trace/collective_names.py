@@ -14,6 +14,9 @@ _WORDS = (
     ("send", "send"),
     ("recv", "recv"),
 )
+"""(part of a lower-case name without underscores, the spelling used here). The first match counts, so a longer part stands
+before the shorter ones that it contains: `allreduce` before `reduce`."""
+
 ITEM_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "c10::half": 2,
     "c10::bfloat16": 2, "int": 4, "int32": 4, "long": 8, "long int": 8, "int64": 8, "short": 2, "char": 1,

@@ -17,7 +17,7 @@ def load(source: str | Path | Sequence[str | Path], executor: Executor | None = 
     """Open a Run directory, or one trace, a folder of them, a glob pattern or a list, one file a rank.
 
     A Run whose job still runs is read as it stands; one whose launcher was killed is finished first.
-    `executor` reads the files, one a task: by default a few threads, since most of the work holds no lock of Python's.
+    `executor` reads the files, one task for each; by default a few threads, as most of the work runs without Python's lock.
     A rank that is missing or unreadable is left out and named in `Run.warnings`. Raises InputError where nothing is
     readable, or where the files are not of one run.
     """
@@ -32,7 +32,7 @@ def load(source: str | Path | Sequence[str | Path], executor: Executor | None = 
 
 
 def _folder_reader(path: Path) -> Reader | None:
-    """The reader to which this folder is one run."""
+    """The reader that takes this folder for one whole run; None where none does."""
     return next((reader for reader in READERS if reader.is_folder and reader.recognises(path)), None)
 
 

@@ -9,7 +9,10 @@ DEFAULT: Bytes = 4 << 30
 
 
 def memory_limit() -> Bytes:
-    """Largest file, uncompressed, that esprof reads: ESPROF_MEMORY_LIMIT (bytes), or 4 GiB."""
+    """Largest file, uncompressed, that esprof reads: ESPROF_MEMORY_LIMIT (bytes), or 4 GiB.
+
+    Raises UsageError where ESPROF_MEMORY_LIMIT is no positive whole number.
+    """
     text = os.environ.get("ESPROF_MEMORY_LIMIT", str(DEFAULT))
     if not text.isdecimal() or not int(text):
         raise UsageError(f"ESPROF_MEMORY_LIMIT is {text!r}", remedy="Set it to a number of bytes, such as 8589934592.")

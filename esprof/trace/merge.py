@@ -1,7 +1,7 @@
 """Makes one Run of those that several launchers recorded of one job, each on its host or around its rank.
 
 The times of every part are on the clock of rank 0 already (`esprof.trace.clocks.by_exchange`), so the tables are copied as
-they are. What the exchange leaves, collectives tell when the graph is built (`esprof.trace.clocks.by_collectives`).
+they are. The error that remains is corrected from collectives when the graph is built (`by_collectives`, beside it).
 """
 
 import secrets
@@ -20,7 +20,7 @@ from esprof.trace.rundir import SCHEMAS, read_run, table_path, write_flight, wri
 from esprof.types import NS_PER_S, Ns, Rank
 
 _CLOCKS_APART_NS = 10 * NS_PER_S
-"""Parts of one job overlap in time at least but for this much, however wrong their clocks are."""
+"""Longest pause (ns) between the end of one part of a job and the start of another: no clock is wrong by more."""
 
 
 def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
@@ -50,7 +50,7 @@ def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
 
 
 def _parts(source: Path) -> list[Path]:
-    """`source`, or, where it is a folder of parts, these."""
+    """`source` itself where it is a Run, else the parts in that folder. Raises InputError where it holds none."""
     if (source / "run.json").exists() or (source / "raw").exists():
         return [source]
     parts = sorted(part for part in source.glob("part-*") if part.is_dir())
@@ -102,7 +102,7 @@ def _not_one_job(why: str) -> InputError:
 
 
 def _span(run: Run) -> tuple[Ns, Ns] | None:
-    """From the first step to the end of the last; None where no rank has any."""
+    """Start of the first step and end of the last one, over all ranks; None where no rank has steps."""
     tables = [steps for meta in run.meta.ranks if len(steps := run.steps(meta.rank))]
     if not tables:
         return None
@@ -146,7 +146,7 @@ def _joined(runs: Sequence[Run]) -> RunMeta:
 
 
 def _lasting(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[Warning]:
-    """The warnings that hold for the whole: a rank that one part lacks may be in another."""
+    """The warnings that hold for the merged Run: a rank that one part lacks may be in another."""
     here = {rank.rank for rank in ranks}
     named: set[Rank] = set()
     # A broken side table is copied as it is, and named whenever the Run is opened.

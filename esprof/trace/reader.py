@@ -17,6 +17,6 @@ class Reader:
     """Whether a path is of this format, by its name or by what lies there; no file is read for it. May raise OSError."""
     read: Callable[[Sequence[Path], Path, Executor | None], Run]
     """Makes one Run of the given files; the path is what the person named, the executor reads several at once. Raises
-    InputError where nothing is readable, or where they are not of one run."""
+    InputError where nothing is readable, or where the files are not of one run."""
     is_folder: bool = False
-    """Whether one folder is one run, and is named alone."""
+    """Whether a run of this format is a folder, which is then named alone."""

@@ -14,7 +14,7 @@ from esprof.types import Bytes, Ns, Rank
 SCHEMA = "esprof.run/1"
 
 MOST_RANKS = 1 << 20
-"""No job has more: a larger number in a file is no rank or world size, and a range over it would exhaust the memory."""
+"""Largest world size: a greater number in a file is garbage, and a range over it would exhaust the memory."""
 
 _RankField = Annotated[Rank, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 
@@ -45,24 +45,28 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     accelerators: int | None = None
     pid: int | None = None
     clock_offset_ns: Ns | None = None
+    """By how many ns the clock was ahead of rank 0's in the middle of its readings; the tables are corrected for it."""
     clock_drift_ppm: float | None = None
+    """Microseconds that the clock gained per second on rank 0's; the tables are corrected for it."""
     clock_residual_ns: Ns | None = None
+    """By how many ns times on rank 0's clock may still be wrong."""
     windows: tuple[Window, ...] = ()
     events: int = 0
     dropped_events: int = 0
     dropped_steps: int = 0
     """Steps whose rows were dropped to keep within the bounds of the recording."""
     windows_lost: int = 0
-    """Windows that were begun or ordered and could not be kept."""
+    """Windows that were begun or asked for and could not be kept."""
     ended: bool = True
-    """Whether its process ended in good order, as far as is known: not so where it was killed or still runs."""
+    """Whether the rank's process ended in good order, as far as is known: not where it was killed or still runs."""
     overhead_pct: float | None = None
-    """Median recorded step against median plain step of the same rank, in per cent above it."""
+    """By how many per cent the rank's median timed step is longer than its median plain step."""
     peak_memory: Bytes | None = None
     peak_memory_of: str | None = None
-    """`cuda` (allocator peak) or `rss` (resident set of the process)."""
+    """What `peak_memory` measures: `cuda` (allocator peak) or `rss` (resident set of the process)."""
     memory_limit: Bytes | None = None
-    """Most that it could have had of that: of its device, or of its machine or control group, which others share."""
+    """Bytes that `peak_memory` could have reached: of the device, or of the machine or control group, which other processes
+    share."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +79,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """`run.json`."""
+    """The content of `run.json`."""
 
     schema: str = SCHEMA
     source: str = "esprof"
@@ -91,7 +95,10 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run:
-    """One recorded job: `meta`, and per rank an event table and side tables, read when first asked for."""
+    """One recorded job: `meta`, and per rank an event table and side tables, read when first asked for.
+
+    Asking raises InputError where a table turns out to be broken.
+    """
 
     def __init__(
         self,
@@ -103,7 +110,7 @@ class Run:
         window: int | None = None,
     ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
-        left; None where there is none. `window` is a step of the window that this is a part of, None for a whole run."""
+        left; None where there is none. `window` is a step of the only window that this Run holds; None for all of a run."""
         self.meta = meta
         self.path = path
         self.warnings = meta.warnings + warnings
@@ -116,7 +123,7 @@ class Run:
     def ranks(self) -> list[Rank]:
         """The ranks whose events are here, ascending; may be fewer than `world_size`.
 
-        Where no rank has events, as in a flight recording without a window, those that left anything.
+        Where no rank has events, as in a flight recording without a window, all ranks that left anything.
         """
         with_events = [rank.rank for rank in self.meta.ranks if rank.events or any(not w.stacks for w in rank.windows)]
         return with_events or [rank.rank for rank in self.meta.ranks]
@@ -140,7 +147,7 @@ class Run:
         return events
 
     def steps(self, rank: Rank) -> Table:
-        """Every step of `rank`, recorded or not; see `schema.STEPS`. From the trace alone where nothing else is known."""
+        """Every step of `rank`, recorded or not; see `schema.STEPS`. Without a step table, the steps of the event table."""
         return self._table("steps", rank) or _steps_of_trace(self.events(rank))
 
     def stages(self, rank: Rank) -> Table:
@@ -152,7 +159,7 @@ class Run:
         return self._table("memory", rank) or table({}, MEMORY)
 
     def flight(self, rank: Rank) -> FlightLog:
-        """What the flight recorder of `rank` left; of a rank without one it is taken that it ended well."""
+        """What the flight recorder of `rank` left; a rank without one is taken to have ended in good order."""
         return self._flight(rank) or FlightLog(ended=True)
 
     def stacks(self, rank: Rank) -> Table:

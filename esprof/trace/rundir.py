@@ -34,7 +34,7 @@ def table_path(path: Path, name: str, rank: Rank) -> Path:
 
 
 def write_table(path: Path, name: str, rank: Rank, rows: Table) -> None:
-    """Write one table of one rank into the Run directory `path`."""
+    """Write one table of one rank into the Run directory `path`. Raises OutputError where it cannot be written."""
     with _private_file(path, table_path(path, name, rank)) as file:
         pq.write_table(rows.arrow, file, compression="zstd")
 
@@ -57,7 +57,7 @@ def write_run(
     tables: Mapping[tuple[str, Rank], Table],
     flights: Mapping[Rank, FlightLog] = MappingProxyType({}),
 ) -> None:
-    """Write a whole Run; `tables` is keyed by (table name, rank)."""
+    """Write a whole Run; `tables` is keyed by (table name, rank). Raises OutputError where it cannot be written."""
     for (name, rank), rows in tables.items():
         write_table(path, name, rank, rows)
     for rank, log in flights.items():
@@ -66,8 +66,8 @@ def write_run(
 
 
 def read_run(path: Path) -> Run:
-    """Open a Run directory. A rank whose events are missing or broken is left out and named in `warnings`, and so is a
-    broken side table.
+    """Open a Run directory. A rank whose events are missing or broken is left out and named in `warnings`, as is a broken
+    side table.
 
     Raises InputError where `run.json` is missing or broken, or where no rank is whole.
     """
@@ -99,7 +99,7 @@ def _flight_path(path: Path, rank: Rank) -> Path:
 
 
 def _private_file(run: Path, path: Path) -> AbstractContextManager[BinaryIO]:
-    with suppress(OSError):  # `atomic_file` runs into the same, and says so.
+    with suppress(OSError):  # `atomic_file` meets the same error and reports it.
         run.mkdir(0o700, parents=True, exist_ok=True)
     return atomic_file(path, private=True)
 
@@ -146,7 +146,7 @@ def _fault(run: Path, name: str, rank: Rank) -> str | None:
     lacks = [column for column in SCHEMAS[name].names if column not in present]
     if lacks:
         return f"its {name} lack the columns {', '.join(lacks)}"
-    # Parquet packs a column of equal values to nothing: rows are what takes memory.
+    # Parquet packs a column of equal values to almost nothing, so the size of the file does not tell the memory it takes.
     if footer.num_rows * len(SCHEMAS[name]) * _BYTES_A_VALUE > memory_limit():
         return f"its {name} are larger than the memory limit ({footer.num_rows} rows)"
     return None

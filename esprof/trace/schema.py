@@ -103,9 +103,9 @@ MEMORY = pa.schema(
     ]
 )
 """`memory/`: samples in bytes, by time. `phase` is what ended in `step` at that moment: `forward`, `backward`,
-`optimizer`, or null where it was a step of which only that was sampled. The peak is that of the CUDA allocator since the
-job began or last reset it: where it differs from the row before, it was reached in between. `rss` is the process's
-resident set; what the source lacks is null."""
+`optimizer`, or null for the end of a step whose phases were not sampled. `peak_allocated` is the peak of the CUDA allocator
+since the job began or last reset it: where it differs from the row before, it was reached in between. `rss` is the
+process's resident set. A value that the source lacks is null."""
 
 STACKS = pa.schema([("before", _TEXT), ("after", _TEXT), ("frame", _TEXT), ("call", _TEXT), ("dur_ns", pa.int64())])
 """`stacks/`: what Python ran in a gap between two recorded operations, from the window with stacks: the innermost

@@ -10,10 +10,10 @@ from esprof.trace.clocks.fit import Bools, Fit, Floats, Ints, Readings, fit
 from esprof.types import NS_PER_US, Ns, Rank
 
 SKEW_NS: Ns = 50 * NS_PER_US
-"""GPU clocks of one host seem up to 35 µs apart in real traces: a host's clock that is less wrong is left as it is."""
+"""A clock that is less wrong than this is left as it is: GPU clocks of one host seem up to 35 µs apart in real traces."""
 
 Errors = Mapping[Rank, Ns | None]
-"""By how much the times of each rank may be wrong as an exchange of clocks told; None where there was none."""
+"""By how many ns the times of each rank may be wrong, as its exchange with rank 0 told; None where there was none."""
 
 TRANSFER_PER_ERROR = 5
 """A transfer is taken from the clocks of several ranks where it is at least this many times as long as their error."""
@@ -25,8 +25,8 @@ _PPM = 1e-6
 class Calls:
     """The matched collective calls of a run: one entry for each rank in each collective, in any order.
 
-    A collective may be of any of the ranks, but must be of a kind that none leaves before all have come: no broadcast,
-    reduce or point-to-point transfer.
+    Any of the ranks may take part in a collective, but it must be of a kind that no rank leaves before all have come: no
+    broadcast, reduce or point-to-point transfer.
     """
 
     rank: Ints
@@ -45,7 +45,8 @@ class Calls:
 
     @cached_property
     def rows(self) -> dict[Rank, Ints]:
-        """Where the calls of each rank stand."""
+        """The indices of each rank's calls."""
+        # Sorted by rank, the calls of a rank are one run: cut where each begins; the first piece is empty.
         order = np.argsort(self.rank, kind="stable")
         ranks, first = np.unique(self.rank[order], return_index=True)
         return dict(zip(ranks.tolist(), np.split(order, first)[1:], strict=True))
@@ -58,13 +59,14 @@ class Calls:
 
     @cached_property
     def shared(self) -> Bools:
-        """Whether a call has peers."""
+        """Mask of the calls that have peers: other calls of the same collective."""
         shared: Bools = np.bincount(self.number)[self.number] > 1
         return shared
 
     @cached_property
     def after_all_ns(self) -> Ints:
-        """From the last peer's start to the end of each call. Negative only where clocks are wrong."""
+        """Time (ns) from the start of the collective's last call to the end of each call; negative only where clocks are
+        wrong."""
         last = np.full(self.number.max(initial=-1) + 1, np.iinfo(np.int64).min)
         np.maximum.at(last, self.number, self.start_ns)
         after: Ints = self.end_ns - last[self.number]
@@ -72,7 +74,7 @@ class Calls:
 
     @cached_property
     def shortest_ns(self) -> Ints:
-        """The duration of the shortest call of each call's collective: of the peer that hardly waited."""
+        """Duration (ns) of the shortest call in each call's collective: that of the rank that hardly waited."""
         shortest = np.full(self.number.max(initial=-1) + 1, np.iinfo(np.int64).max)
         np.minimum.at(shortest, self.number, self.end_ns - self.start_ns)
         found: Ints = shortest[self.number]
@@ -80,7 +82,7 @@ class Calls:
 
     @property
     def negative(self) -> int:
-        """Calls that ended before their last peer arrived: the cheapest alarm that clocks are wrong."""
+        """Number of calls that ended before their last peer arrived: the cheapest sign that clocks are wrong."""
         return int((self.after_all_ns < 0).sum())
 
 
@@ -89,16 +91,17 @@ class HostClock:
     """The clock of one host against that of the reference host."""
 
     host: str
-    """Its name; `rank 3` where the host of rank 3 is unknown."""
+    """Name of the host; `rank 3` where the host of rank 3 is unknown."""
     ranks: tuple[Rank, ...]
     offset_ns: Ns = 0
-    """By how much it is ahead at `Clocks.reference_ns`."""
+    """By how many ns the clock is ahead of the reference host's at `Clocks.reference_ns`."""
     drift_ppm: float = 0.0
-    """Microseconds that it gains a second; 0 where the window is too short to tell."""
+    """Microseconds that the clock gains per second; 0 where the window is too short to tell."""
     moved: bool = False
-    """Whether `Clocks.apply` sets it right. A clock that is nearly right is left alone."""
+    """Whether `Clocks.apply` corrects the clock. A clock that is nearly right is left alone."""
     tied: bool = True
-    """Whether collectives tie it to most ranks of the run, if only through other hosts. If not, nothing is known of it."""
+    """Whether collectives tie the host to most ranks of the run, if only through other hosts. If not, its clock is not
+    known."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Residual:
-    """How far from its peers a rank ends its collectives: distances from the peers' median."""
+    """How far (ns) the ends of a rank's collectives are from the median end over all their ranks."""
 
     p50_ns: Ns
     p99_ns: Ns
@@ -142,29 +145,29 @@ class Residual:
 
 @dataclass(frozen=True)
 class Transfers:
-    """What collectives took once all had come, and how well the clocks agree that tell it."""
+    """How long collectives took once all ranks had come, and how well the ranks' clocks agree."""
 
     ns: Ints
-    """The transfer of each call, in the order of the calls; never negative."""
+    """Transfer time of each call in ns, in the order of `Calls`; never negative."""
     residuals: Mapping[Rank, Residual]
-    """Of each rank that shared a collective."""
+    """Residual of each rank that shared a collective."""
     collectives: int
-    """Collectives of two or more ranks."""
+    """Number of collectives of two or more ranks."""
     clock_free: int
-    """Those of them that are too short for these clocks: their transfer is their shortest call, on all ranks."""
+    """Number of collectives that are too short for these clocks: the transfer on all ranks is the shortest call."""
 
     @property
     def trusted(self) -> bool:
-        """Whether the typical transfer is long enough to be taken from these clocks."""
+        """Whether at least half of the collectives are long enough for these clocks to tell their transfer."""
         return 2 * self.clock_free <= self.collectives
 
 
 def align_hosts(calls: Calls, hosts: Mapping[Rank, str | None], errors_ns: Errors | None = None) -> Clocks:
     """The clocks of a run by its collective calls; `hosts` names the host of every rank.
 
-    Ranks of one host share a clock; a rank whose host is unknown (None) is taken as a host of its own. Where `errors_ns`
-    says that the clocks were set right already, within so much, they are moved only by what collectives tell for certain:
-    ranks may leave one in a fixed order, as far apart as its transfer is long.
+    Ranks of one host share a clock; a rank whose host is unknown (None) is taken as a host of its own. `errors_ns` says how
+    wrong clocks that were corrected already may still be. Such a clock is moved only where collectives find it wrong by
+    more than that and a typical collective: ranks may leave one in a fixed order, as far apart as its transfer is long.
     """
     ranks_of: dict[str, list[Rank]] = {}
     for rank in sorted(hosts):
@@ -178,7 +181,7 @@ def align_hosts(calls: Calls, hosts: Mapping[Rank, str | None], errors_ns: Error
 
 
 def _doubt(calls: Calls, ranks_of: Mapping[str, list[Rank]], found: Fit, errors_ns: Errors) -> Floats:
-    """By how much the fit may be wrong of each host's clock against its reference: less than that moves no clock."""
+    """By how many ns the fit of each host's clock may be wrong against its reference; less than that moves no clock."""
     shared = calls.shortest_ns[calls.shared]
     apart_ns = float(np.median(shared)) if len(shared) else 0.0
     # None becomes NaN: nothing is known of that host's clock but what its collectives tell.
@@ -215,6 +218,7 @@ def _readings(calls: Calls, ranks_of_host: list[list[Rank]], origin_ns: Ns) -> R
 
 
 def _host_clocks(ranks_of: dict[str, list[Rank]], found: Fit, doubt_ns: Floats) -> tuple[HostClock, ...]:
+    # The component that has the most ranks: hosts of the others are not tied to most ranks.
     largest = np.bincount(found.component, weights=[len(ranks) for ranks in ranks_of.values()]).argmax()
     moved = np.abs(found.offset_ns) + np.abs(found.drift) * found.half_ns >= doubt_ns
     return tuple(
@@ -243,6 +247,7 @@ def _residuals(calls: Calls) -> dict[Rank, Residual]:
 
 def _from_median(values: Ints, group: Ints) -> Ints:
     """Each value less the median of its group (the mean of the two in the middle, rounded down)."""
+    # Sorted by group and value, a group is a run of `count` from `first` on, so that its middle is read by index.
     order = np.lexsort((values, group))
     count = np.bincount(group)
     first = np.cumsum(count) - count

@@ -17,7 +17,9 @@ _WORSE_BY = 3
 """Readings whose round trip is longer than the typical one by this factor are left out."""
 
 _APART_NS = NS_PER_S
+"""Least time (ns) between two readings that are both used."""
 _BEYOND_NS = 3_600_000_000_000
+"""How far (ns) the line of a clock goes on before its first reading and after its last one."""
 _PPM = 1e-6
 
 
@@ -39,17 +41,19 @@ class HostOffset:
     """How far the clock of a host is ahead of rank 0's: straight lines from reading to reading."""
 
     origin_ns: Ns
-    """What `at_ns` counts from, by the host's clock: doubles do not hold a time since the epoch."""
+    """Time by the host's clock (ns) that `at_ns` counts from: a double cannot hold ns since the epoch exactly."""
     at_ns: Floats
+    """Corners of the line by the host's clock, in ns since `origin_ns`: the readings, and an hour before and after them."""
     ahead_ns: Floats
+    """By how many ns the clock is ahead of rank 0's at each of `at_ns`."""
     drift_ppm: float | None
-    """Microseconds that it gains a second, over all readings; None where they are too close together to tell."""
+    """Microseconds that the clock gains per second, over all readings; None where they are too close together to tell."""
     error_ns: Ns
-    """How wrong the readings may be: half of the longest round trip."""
+    """By how many ns the readings may be wrong: half of the longest round trip."""
 
     @property
     def offset_ns(self) -> Ns:
-        """By how much it is ahead in the middle of the readings."""
+        """By how many ns the clock is ahead of rank 0's in the middle of the readings."""
         return round(float(np.interp((self.at_ns[0] + self.at_ns[-1]) / 2, self.at_ns, self.ahead_ns)))
 
     def apply(self, times_ns: Ints) -> Ints:
@@ -83,7 +87,7 @@ _MOMENTS = {"start_ns", "end_ns", "at_ns"}
 
 
 def clock_of(readings: Iterable[Reading]) -> HostOffset | None:
-    """The clock of one host by the readings of its ranks; None where there are none, and nothing is known of it."""
+    """The clock of one host by the readings of its ranks; None where there are no readings."""
     found = _surest(readings)
     if not found:
         return None
@@ -118,8 +122,8 @@ def _host(rank: Rank, hosts: Mapping[Rank, str | None]) -> str:
 
 
 def _surest(readings: Iterable[Reading]) -> list[tuple[Ns, Ns, Ns]]:
-    """(at, offset, round trip) of the readings to go by, in their order: none with an unusually long round trip, and
-    none so near to a surer one that the noise of both would be taken for a gallop of the clock."""
+    """(at, offset, round trip) in ns of the readings to use, by time: none with an unusually long round trip, and none so
+    close to a better one that the noise of both would look like drift."""
     rows = sorted({(one.at_ns, one.offset_ns, one.rtt_ns) for one in readings}, key=lambda row: row[2])
     if not rows:
         return []
@@ -134,7 +138,7 @@ def _surest(readings: Iterable[Reading]) -> list[tuple[Ns, Ns, Ns]]:
 
 
 def _drift(since: Floats, offset: Ints, rtt: Ints) -> float | None:
-    """Slope of the line through the readings, which count by how certain they are; None over too short a time."""
+    """Slope of the line through the readings, weighted by 1 / round trip; None where they span too short a time."""
     if since[-1] - since[0] < SHORTEST_FOR_DRIFT_NS:
         return None
     slope, _ = np.polyfit(since, (offset - offset[0]).astype(np.float64), 1, w=1.0 / np.maximum(rtt, 1))

@@ -11,14 +11,16 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FEWEST = 3
-"""Collectives of the same hosts that are needed to tie their clocks."""
+"""Fewest collectives of the same hosts that tie their clocks."""
 
 FEWEST_FOR_DRIFT = 50
+"""Fewest collectives that tell a drift: with fewer, its noise is larger than the drift of a real clock (some ppm)."""
 SHORTEST_FOR_DRIFT_NS = 10_000_000_000
-"""Over a shorter window, or fewer collectives, the noise in a drift is larger than the drift of a real clock (some ppm)."""
+"""Shortest window (ns) that tells a drift: over less, its noise is larger than the drift of a real clock (some ppm)."""
 
 _HUBER = 1.345
-"""In standard deviations: 95 % as efficient as least squares where there is nothing but normal noise."""
+"""Distance, in standard deviations, beyond which a reading counts less: 95 % as efficient as least squares under normal
+noise."""
 
 _SIGMA_OF_MAD = 1.4826
 _ROUNDS = 100
@@ -34,12 +36,12 @@ class Readings:
     collective: Ints
     """Number of the collective, from 0 without holes."""
     at_ns: Floats
-    """The reading, counted from a moment so near that a double holds it to the nanosecond."""
+    """The reading in ns, counted from a moment so near that a double holds it to the nanosecond."""
     hosts: int
 
     @property
     def ahead_ns(self) -> Floats:
-        """By how much a reading is ahead of the earliest of its collective."""
+        """By how many ns each reading is ahead of the earliest reading of its collective."""
         earliest = np.full(self.collective.max(initial=-1) + 1, np.inf)
         np.minimum.at(earliest, self.collective, self.at_ns)
         ahead: Floats = self.at_ns - earliest[self.collective]
@@ -57,13 +59,13 @@ class Fit:
     offset_ns: Floats
     drift: Floats
     component: Ints
-    """Hosts of one component are tied by collectives, if only through third ones; across components nothing is known."""
+    """Component of each host. Its hosts are tied by collectives, if only through third ones; nothing ties components."""
     reference: Ints
     """Number of the host whose clock is the reference of each host's component."""
     middle_ns: float = 0.0
-    """Of the window on the reference clocks, counted as the readings were."""
+    """Middle of the window on the reference clocks, in ns, counted as the readings were."""
     half_ns: float = 0.0
-    """Half of the window."""
+    """Half of the window's length, in ns."""
 
 
 def fit(readings: Readings) -> Fit:
@@ -104,9 +106,11 @@ def _ties(readings: Readings) -> tuple[Ints, Ints, Bools]:
 
 
 def _groups(readings: Readings) -> tuple[Bools, Ints, Ints]:
-    """Collectives of the same hosts are a group: its hosts [group, host], the group of each reading, its collectives."""
+    """Collectives of the same hosts are a group. Returns the hosts of each group as a mask [group, host], the group of each
+    reading, and the number of collectives in each group."""
     present = np.zeros((readings.collective.max(initial=-1) + 1, readings.hosts), bool)
     present[readings.collective, readings.host] = True
+    # Equal rows are collectives of the same hosts; packed to bits they are cheaper to sort.
     packed, group, times = np.unique(np.packbits(present, axis=1), axis=0, return_inverse=True, return_counts=True)
     members = np.unpackbits(packed, axis=1, count=readings.hosts).astype(bool)
     return members, group.reshape(-1)[readings.collective], times
@@ -123,7 +127,8 @@ def _components(members: Bools) -> Ints:
 
 
 def _references(component: Ints, steady: Ints, offset: Floats) -> Ints:
-    """The reference of each host: in its component, of those whose drift can be known, the host in the middle."""
+    """The reference of each host: of the largest group in its component whose drifts tie, the host with median offset."""
+    # How many hosts each host shares its drift component with, itself included.
     peers = np.bincount(steady)[steady]
     reference = np.empty(len(component), np.int64)
     for number in range(component.max() + 1):
@@ -135,9 +140,11 @@ def _references(component: Ints, steady: Ints, offset: Floats) -> Ints:
 
 
 def _solve(readings: Readings, ahead_ns: Floats, moment: Floats) -> tuple[Floats, Floats]:
-    """Offset of each host, up to a constant a component, and what it gains in a unit of `moment`; 0 where all are 0."""
+    """Offset (ns) of each host, up to a constant per component, and its gain (ns) per unit of `moment`; the gain is 0 for a
+    host whose moments are all 0."""
     from scipy.sparse import csr_array, diags_array, hstack
 
+    # One row per reading, one column per unknown: each host's offset and gain, and the true end of each collective.
     rows, hosts = np.arange(len(ahead_ns)), readings.hosts
     offsets = csr_array((np.ones(len(rows)), (rows, readings.host)), (len(rows), hosts))
     true_ends = csr_array((np.ones(len(rows)), (rows, readings.collective)))
@@ -147,7 +154,7 @@ def _solve(readings: Readings, ahead_ns: Floats, moment: Floats) -> tuple[Floats
 
 
 def _huber(design: Any, values: Floats, wanted: int) -> Floats:
-    """Least squares in which far outliers count by their distance, not its square; until `wanted` unknowns stand still.
+    """Least squares in which outliers count by their distance, not its square; ends when the first `wanted` unknowns settle.
 
     Each round solves for what the rounds before left, so that rounding does not grow with the clocks' offsets.
     """
@@ -164,7 +171,7 @@ def _huber(design: Any, values: Floats, wanted: int) -> Floats:
 
 
 def _least_squares(design: Any, values: Floats, weights: Floats) -> Floats:
-    """The shortest of the solutions: unknowns without any reading are 0."""
+    """The least-squares solution of smallest norm: unknowns without any reading are 0."""
     from scipy.sparse import diags_array
     from scipy.sparse.linalg import lsmr
 

@@ -48,7 +48,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     training: bool
     frames: tuple[Frame, ...]
-    """Innermost first."""
+    """The frames of the stack, innermost first."""
 
 
 class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,16 +63,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A collective that the rank entered, as PyTorch's Flight Recorder has it."""
 
     process_group: tuple[str, str]
-    """Name and description."""
+    """Name and description of the process group."""
     collective_seq_id: int
     profiling_name: str
     input_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
     is_p2p: bool = False
     state: str
-    """`scheduled`, `started` or `completed`; gloo's stay at `scheduled`."""
+    """`scheduled`, `started` or `completed`; a call of gloo stays at `scheduled`."""
     retired: bool
-    """Whether it is over, or given up: this gloo tells, too."""
+    """Whether the call is over or was given up; gloo tells this, too."""
     time_created_ns: Ns
 
     @property
@@ -93,7 +93,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> Bytes | None:
-        """Of its inputs; None for a type of unknown size."""
+        """Bytes of the call's inputs; None for an element type of unknown size."""
         items = [_ITEM_BYTES.get(dtype) for dtype in self.input_dtypes]
         if None in items or len(items) != len(self.input_sizes):
             return None
@@ -116,10 +116,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     since_ns: Ns
     """When the step began."""
     usual_ns: Ns | None = None
-    """Median of the steps before it."""
+    """Median duration (ns) of the recent plain steps."""
     p99_ns: Ns | None = None
+    """99th percentile (ns) of the durations of recent plain steps; None where they are too few."""
     error: str | None = None
-    """The exception that ends the process."""
+    """The exception that ends the process; None where none does."""
     threads: tuple[Thread, ...] = ()
     steps: tuple[tuple[int, Ns, Ns, str], ...] = ()
     """The latest steps: number, start, duration, phase."""
@@ -142,22 +143,22 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All that the flight recorder left of one rank."""
 
     snapshots: tuple[Snapshot, ...] = ()
-    """Oldest first."""
+    """The snapshots, oldest first."""
     fatal: str | None = None
     """All stacks at the signal that ended the process, as Python's faulthandler writes them."""
     ended: bool = True
-    """Whether the process said that it ends. A run that does not tell is not taken for one of dead ranks."""
+    """Whether the process noted that it ended; True where the recording cannot tell, so that no rank passes for dead."""
     alive: bool = False
-    """Whether the process was still there when this was read."""
+    """Whether the process was still there when the log was read."""
 
     @property
     def died(self) -> bool:
-        """Whether the process is gone without having said so."""
+        """Whether the process is gone without having noted its end."""
         return not (self.ended or self.alive)
 
     @property
     def signal(self) -> str | None:
-        """What ended the process, as far as it could say: `Segmentation fault`, `SIGTERM`, …"""
+        """The fault or signal that ended the process, as far as it could note it: `Segmentation fault`, `SIGTERM`, …"""
         if not self.died or not self.fatal:
             return None
         fault = _FATAL.search(self.fatal)
@@ -165,12 +166,15 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def place(self) -> Frame | None:
-        """Where the process ended, in the job's own code, if a signal ended it that it could answer."""
+        """Where a signal ended the process, in the job's own code if possible; None where no stack is known."""
         return own_frame(main_stack(self.fatal)) if self.died and self.fatal else None
 
 
 def own_frame(frames: Iterable[Frame]) -> Frame | None:
-    """The innermost frame of the job's own code, or else the innermost of all."""
+    """The innermost frame of the job's own code, or else the innermost of all; None where there is no frame.
+
+    `frames` come innermost first.
+    """
     listed = list(frames)
     return next((frame for frame in listed if not _LIBRARY.search(frame.file)), listed[0] if listed else None)
 
@@ -206,13 +210,13 @@ def read_snapshot(file: Path) -> Snapshot | None:
 
 
 def is_alive(notes: Path) -> bool:
-    """Whether the process that writes `notes` is there. True also where that cannot be told."""
+    """Whether the process that writes the file `notes` is there. True also where that cannot be told."""
     return is_locked(notes) is not False
 
 
 def is_locked(notes: Path) -> bool | None:
-    """Whether a process holds the lock of `notes`, as their writer does for life; None where that cannot be told, as on a
-    file system without locks."""
+    """Whether a process holds the lock of the file `notes`, which its writer keeps for life; None where that cannot be told,
+    as on a file system without locks."""
     try:
         with notes.open("rb") as file:
             # An empty file may not be locked yet, and to try would keep its owner from doing so.

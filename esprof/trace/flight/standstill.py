@@ -1,7 +1,7 @@
 """Reads the snapshots of several ranks together: which collective they wait in, and who keeps them waiting.
 
 A rank numbers the collectives of each process group as it enters them. Members that agree enter the same collective under
-the same number, so a rank whose numbers lag behind, or stand for something else, is where a job came apart.
+the same number, so a rank whose numbers lag behind, or stand for other collectives, is where a job went wrong.
 """
 
 from collections import defaultdict
@@ -15,7 +15,8 @@ from esprof.trace.flight.log import Call, Snapshot
 from esprof.types import Bytes, Ns, Rank
 
 Group = tuple[tuple[Rank, ...], str, str]
-"""Ranks, name and backend: names are told apart by the members, and each backend of a group counts for itself."""
+"""Ranks, name and backend of a process group: a name is unique among the members only, and each backend of a group numbers
+its own collectives."""
 _Kind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
 _Numbers = dict[int, Call]
 _SAME_SIZE = ("allreduce", "broadcast")
@@ -37,24 +38,25 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """A collective that some members of a group have entered and that is not over. All times are of the ranks' clocks."""
+    """A collective that some members of a group have entered and that is not over. Times are ns on the ranks' own clocks."""
 
     group: tuple[Rank, ...]
     name: str
-    """Of the group, among its members."""
+    """Name of the group, which is unique among its members only."""
     number: int
+    """Number of the collective among those of the group."""
     what: Entered
     entered: tuple[Rank, ...]
     waiting: tuple[Rank, ...]
-    """Those who entered it, and for whom it is not over."""
+    """Ranks that entered the collective and for which it is not over."""
     missing: tuple[Rank, ...]
-    """Those who were seen, after the first had entered it, not to have done so."""
+    """Ranks that had not entered the collective when last seen, which was after another had begun to wait in it."""
     unknown: tuple[Rank, ...]
-    """Those of whom nothing is known since then."""
+    """Ranks that were not seen since another began to wait in the collective."""
     since_ns: Ns
-    """When the first who waits entered it."""
+    """When the first of the waiting ranks entered the collective."""
     seen_ns: Ns
-    """The last look at a rank of the group."""
+    """When a rank of the group was last seen."""
 
     @property
     def waited_ns(self) -> Ns:
@@ -67,26 +69,28 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     group: tuple[Rank, ...]
     number: int
     odd: tuple[Rank, ...]
-    """The ranks that are fewer; of as many, those that have entered less."""
+    """Ranks that entered something else than `agreed`."""
     agreed: tuple[Rank, ...]
-    """The largest camp."""
+    """The largest set of ranks that entered the same; of two as large, the one that has entered more collectives."""
     theirs: Entered
+    """What the ranks in `odd` entered; where they differ among themselves, what most of them did."""
     others: Entered
+    """What the ranks in `agreed` entered."""
     skipped: bool
-    """Whether the odd ranks go on as the others do one call later: then they left this one out."""
+    """Whether the calls of `odd` match those of `agreed` one number later: then `odd` left this collective out."""
 
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """Why ranks wait.
 
-    `absent`: ranks in `at_fault` did not enter a collective. `gone`: they had ended before. `mismatch`: they entered
-    another one. `circle`: ranks wait for each other in different groups. `unseen`: nothing is known of those in `at_fault`.
-    `stuck`: all entered it, and it does not end.
+    `absent`: ranks in `at_fault` did not enter a collective. `gone`: these ranks had ended before it. `mismatch`: they
+    entered another collective. `unseen`: they left no sign since it began. `circle`: ranks wait for each other in different
+    groups. `stuck`: all ranks entered the collective, and it does not end.
     """
 
     kind: _Kind
     waiting: tuple[Waiting, ...]
-    """What is waited in, most ranks first; empty where ranks that disagreed do not wait."""
+    """The collectives that ranks wait in, most ranks first; empty where a mismatch keeps no rank waiting."""
     at_fault: tuple[Rank, ...]
     mismatch: Mismatch | None = None
 
@@ -122,7 +126,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
 def standstill(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ()) -> Standstill | None:
     """Who keeps whom waiting, by one snapshot a rank; None where no rank waits for another.
 
-    `ended` are the ranks that have left the job in peace.
+    `ended` are the ranks whose process has ended in good order.
     """
     calls = calls_by_group(snapshots)
     fronts = [front for group in calls if (front := _front(group, calls[group], snapshots))]
@@ -134,7 +138,7 @@ def standstill(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ())
 
 
 def calls_by_group(snapshots: Mapping[Rank, Snapshot]) -> dict[Group, dict[Rank, _Numbers]]:
-    """Per group and member the collectives that the member entered, by number; none for a member that entered none."""
+    """Per group and member the collectives that the member entered, by number; {} for a member that entered none."""
     found: dict[Group, dict[Rank, _Numbers]] = defaultdict(dict)
     members: dict[tuple[tuple[Rank, ...], str], list[Rank]] = defaultdict(list)
     for rank, snapshot in snapshots.items():
@@ -177,7 +181,7 @@ def _front(group: Group, calls: Mapping[Rank, _Numbers], snapshots: Mapping[Rank
 
 
 def _of_fronts(fronts: list[Waiting], ended: frozenset[Rank]) -> Standstill:
-    """Whom the waiting comes down to: ranks that are waited for, and do not wait for another themselves."""
+    """The standstill of ranks that wait: at fault are those waited for that wait for no other rank themselves."""
     links = [front for front in fronts if front.missing or front.unknown]
     held_up = {rank for front in links for rank in front.waiting}
     choices: tuple[tuple[_Kind, Callable[[Waiting], set[Rank]]], ...] = (
@@ -223,13 +227,13 @@ def _between(group: tuple[Rank, ...], number: int, camps: list[list[Rank]], call
 
 
 def _is_ahead(strange: _Numbers, usual: _Numbers, number: int) -> bool:
-    """Whether `strange` holds from `number` on what `usual` holds one number later."""
+    """Whether the calls of `strange` from `number` on are those of `usual` one number later."""
     pairs = [(call, usual[at + 1]) for at, call in strange.items() if at >= number and at + 1 in usual]
     return bool(pairs) and all(_nature(call) == _nature(later) for call, later in pairs)
 
 
 def _nature(call: Call) -> tuple[str, int | None]:
-    """What the members of a group have to agree in."""
+    """What all members of a group must agree in: the collective and, where all pass the same size, the elements."""
     plain = call.collective.replace("_", "")
     return call.collective, call.elements if any(name in plain for name in _SAME_SIZE) else None
 

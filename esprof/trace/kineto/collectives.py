@@ -16,16 +16,17 @@ from esprof.trace.run import Group
 
 _FIRST_ITEM = re.compile(rb'\s*\[\s*"([^"]*)"')
 _REDUCTION = re.compile(r"ncclDevKernel_(?:AllReduce|ReduceScatter|Reduce)_[A-Za-z]+_([a-z]+\d\w*?)_")
-"""Only reductions need to know the type; older kernels (`ncclKernel_…_float`) carry one whatever they reduce."""
+"""Element type in the name of a NCCL reduction. Other kernels need none; older ones (`ncclKernel_…_float`) name one whatever
+they move."""
 
 _SIBLINGS = 4
-"""How many calls before a launch are looked at for the one around it."""
+"""How many calls before a launch are checked for the one around it."""
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Who launched what: of each row its start and end (ns), its thread, and the row of the runtime call that launched it,
-    -1 where none is known."""
+    """When each row ran and what launched it: its start and end (ns), its thread, and the row of the runtime call that
+    launched it, -1 where none is known."""
 
     start_ns: np.ndarray
     end_ns: np.ndarray
@@ -35,7 +36,7 @@ class Launches:
 
 @dataclass(frozen=True)
 class Moved:
-    """What collectives moved: of each, in order, what is known. Numbers are int64, MISSING where they are not."""
+    """What each collective moved, in the order of the rows asked for. Numbers are int64, MISSING where unknown."""
 
     collective: list[str | None]
     group: list[str | None]
@@ -48,7 +49,7 @@ class Moved:
 
 
 def moved_by(rows: Rows, at: np.ndarray, calls: np.ndarray, launches: Launches, groups: dict[str, Group]) -> Moved:
-    """What the collectives moved which are the rows `at`.
+    """What the collectives in the rows `at` moved.
 
     `calls` are the rows, sorted by start, that may describe a collective which does not describe itself.
     """
@@ -72,8 +73,8 @@ def moved_by(rows: Rows, at: np.ndarray, calls: np.ndarray, launches: Launches, 
 
 
 def _described_by(rows: Rows, at: np.ndarray, calls: np.ndarray, launches: Launches) -> tuple[np.ndarray, np.ndarray]:
-    """Of each collective the row whose arguments describe it best, and the annotation that names it where those do not (-1
-    where none does).
+    """For each collective the row whose arguments describe it best, and the row of the annotation around its launch that
+    names it (-1 where there is none).
 
     A NCCL kernel may carry no arguments of its own: then the `record_param_comms` call or `nccl:` annotation around its
     launch, found by thread and time, stands in.
@@ -94,10 +95,12 @@ def _described_by(rows: Rows, at: np.ndarray, calls: np.ndarray, launches: Launc
 
 
 def _enclosing(calls: np.ndarray, launch: np.ndarray, launches: Launches) -> Iterator[np.ndarray]:
-    """For each launch the last call before it on its thread if it is still open then (else -1), then the last but one, …"""
+    """Yield for each launch the last call before it on its thread, if it is still open then (else -1); then the last but
+    one, and so on."""
     before = np.full((_SIBLINGS, len(launch)), -1)
     for tid in np.unique(launches.tid[launch]).tolist():
         here, mine = launches.tid[launch] == tid, calls[launches.tid[calls] == tid]
+        # Place in `mine` of the last call that began before each launch; -1, where there is none, finds the appended -1.
         last = np.searchsorted(launches.start_ns[mine], launches.start_ns[launch[here]], side="right") - 1
         for back in range(_SIBLINGS):
             before[back, here] = np.append(mine, -1)[np.maximum(last - back, -1)]
@@ -123,7 +126,7 @@ def _dtypes(kernels: Rows, described: Rows) -> list[str | None]:
 
 
 def _groups(described: Rows, groups: dict[str, Group]) -> list[str | None]:
-    """The group that the call names by its ranks or locally; where it names none, the only one that there is."""
+    """The group that each call names, by ranks or local name; where it names none, the only group of several ranks."""
     by_ranks = described.texts("Process Group Ranks").map(_name_of_ranks).tolist()
     local = described.texts("Process Group Name").map(str).tolist()
     several = {group.name for group in groups.values() if len(group.ranks) > 1}
@@ -139,6 +142,7 @@ def _name_of_ranks(listed: Iterable[int] | str) -> str | None:
 
 def _bytes(elements: np.ndarray, dtypes: list[str | None]) -> np.ndarray:
     sizes = np.array([ITEM_BYTES.get((dtype or "").lower(), 0) for dtype in dtypes], np.int64)
+    # Garbage may be so large that its product would not fit int64.
     fits = np.abs(elements) <= np.iinfo(np.int64).max // np.maximum(sizes, 1)
     return np.where((elements != MISSING) & (sizes > 0) & fits, elements * sizes, MISSING)
 

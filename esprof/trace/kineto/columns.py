@@ -56,9 +56,9 @@ def event_table(
 
 
 def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row the place of its kind in KINDS, or NONE; and whether it ran on a stream.
+    """For each row the place of its kind in KINDS, or -1; and whether it ran on a stream.
 
-    Its arguments do not tell the latter: ROCm's launch calls name a stream too, by address.
+    The row's category tells whether it ran on a stream, not its arguments: ROCm's launch calls name a stream, too.
     """
     kinds = rows.texts("cat").map(_kind_of_category, np.int64, _NONE)
     on_gpu = _are(kinds, "kernel", "memcpy", "memset", "sync")
@@ -96,6 +96,7 @@ def _kind_of_kernel_name(name: str) -> int:
 
 
 def _are(kinds: np.ndarray, *wanted: str) -> np.ndarray:
+    # A lookup table by kind; its last entry, False, is what the kind -1 finds.
     is_wanted: np.ndarray = np.array([*(kind in wanted for kind in KINDS), False])[kinds]
     return is_wanted
 
@@ -142,12 +143,13 @@ def _sorted_table(
 
 
 def _launched_by(kinds: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Of each row that was launched the row of the runtime call that did it, else -1: of several, the last."""
+    """For each launched row the row of the runtime call with its correlation id, of several the last; else -1."""
     launch = np.full(len(kinds), -1)
     runtime = np.flatnonzero(_are(kinds, "runtime") & (correlation != MISSING))
     work = np.flatnonzero(_are(kinds, "kernel", "memcpy", "memset", "sync", "collective") & (correlation != MISSING))
     if len(runtime):
         runtime = runtime[np.argsort(correlation[runtime], kind="stable")]
+        # The last runtime call whose id is not larger; where the ids are not equal, there is no such call.
         last = np.searchsorted(correlation[runtime], correlation[work], side="right") - 1
         launch[work] = np.where(correlation[runtime[last]] == correlation[work], runtime[last], -1)
     return launch
@@ -166,6 +168,7 @@ def _thread_roles(names: Texts, kinds: np.ndarray, tid: np.ndarray) -> Texts:
     roles[threads_of(_are(kinds, "collective"))] = _COMM
     roles[working] = _OTHER
     roles[threads_of(names.map(_is_backward, bool))] = _AUTOGRAD
+    # The main thread is the busiest one with steps or loader calls, else with operations outside backward, else with any.
     for candidates in (threads_of(_are(kinds, "step", "loader")), working[roles[working] != _AUTOGRAD], working):
         if len(candidates):
             roles[_busiest(candidates)] = _MAIN
@@ -193,15 +196,16 @@ def _steps(
         return np.zeros(len(kinds), np.int64), (warning,)
     starts, issued = launches.start_ns, _issued(stream, launches)
     numbers = Texts(names.codes[rows], names.values).map(_step_number, np.int64, MISSING)
+    # The last step that began before each row was issued; what came after the last step's end belongs to none.
     slot = np.searchsorted(starts[rows], issued, side="right") - 1
     inside = (slot >= 0) & (issued < launches.end_ns[rows[-1]])
     return np.where(inside, numbers[slot], MISSING), ()
 
 
 def _issued(stream: np.ndarray, launches: Launches) -> np.ndarray:
-    """When each row was issued, ns: on a stream, when it was launched.
+    """When each row was issued (ns): a row on a stream when it was launched, any other when it began.
 
-    A kernel whose launch is not in the window was launched before it: 0, it belongs to no step or turn here.
+    A row on a stream whose launch was not recorded was launched before the window: 0, so it belongs to no step or turn.
     """
     launched = np.where(launches.row >= 0, launches.start_ns[launches.row], 0)
     return np.where(stream >= 0, launched, launches.start_ns)
@@ -214,6 +218,7 @@ def _ests(names: Texts, kinds: np.ndarray, roles: Texts, stream: np.ndarray, lau
     if not len(turns):
         return np.full(len(kinds), MISSING)
     issued = _issued(stream, launches)
+    # The last turn that began before each row was issued, or the first turn of all: `inside` tells whether it fits.
     turn = turns[np.maximum(np.searchsorted(launches.start_ns[turns], issued, side="right") - 1, 0)]
     inside = (launches.start_ns[turn] <= issued) & (issued < launches.end_ns[turn])
     trains = (stream >= 0) | roles.map(lambda role: role in ("main", "autograd"), bool)

@@ -8,8 +8,9 @@ from esprof.errors import InputError, unreadable
 from esprof.types import Bytes
 
 _READ: Bytes = 1 << 18
+"""Bytes that are read at a time."""
 _GUNZIP: Bytes = 1 << 16
-"""What is read and decompressed at a time; the latter may grow a thousandfold."""
+"""Compressed bytes that are decompressed at a time: they may grow a thousandfold."""
 _ZEROS = re.compile(rb"\0*")
 
 
@@ -44,7 +45,7 @@ def _gunzip(path: Path, raw: bytearray, limit: Bytes) -> bytearray:
     try:
         while at < len(raw) and len(text) <= limit:
             at = _gunzip_member(raw, at, text, limit)
-            padding = _ZEROS.match(raw, at)  # Copies by block pad with zeros.
+            padding = _ZEROS.match(raw, at)  # Tools that copy whole blocks pad the end with zeros.
             at = padding.end() if padding else at
     except EOFError as error:
         raise InputError("is a truncated gzip file", path=path, remedy="Copy or record it again.") from error
@@ -54,7 +55,10 @@ def _gunzip(path: Path, raw: bytearray, limit: Bytes) -> bytearray:
 
 
 def _gunzip_member(raw: bytearray, at: int, text: bytearray, limit: Bytes) -> int:
-    """Append to `text` what the gzip member holds that begins at `at`. Returns where it ends; EOFError if it does not."""
+    """Append to `text` the content of the gzip member that begins at `at`, and return where it ends.
+
+    Raises EOFError for a member without an end.
+    """
     stream = zlib.decompressobj(wbits=31)
     while not stream.eof and len(text) <= limit:
         if at >= len(raw):

@@ -1,4 +1,4 @@
-"""A table of distinct pieces of text, for compiled code: each gets a number, counted from 0 as they come."""
+"""A table of distinct pieces of text, for compiled code: each new piece gets the next number, from 0."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ _ENTRY = 24
 
 
 class Interned:
-    """The table. The text of its pieces stays where it is, and must stay there."""
+    """A table of distinct pieces of text. It holds addresses: the text itself must stay where it is in memory."""
 
     def __init__(self, capacity: int) -> None:
         """`capacity` is a power of two."""
@@ -27,11 +27,11 @@ class Interned:
 
     @property
     def address(self) -> int:
-        """What the compiled functions take."""
+        """Address of the table, as the compiled functions take it."""
         return self._words.ctypes.data
 
     def places(self) -> Iterator[tuple[int, int]]:
-        """(begin, end) of each piece, addresses."""
+        """Addresses (begin, end) of each piece, in the order of their numbers."""
         entries = self._words[2 + 2 * self.capacity :].reshape(-1, 3)[: len(self)]
         yield from entries[:, 1:].tolist()
 
@@ -44,7 +44,7 @@ class Interned:
 
 @compiled
 def intern(table: int, begin: int, end: int) -> int:
-    """The number of the text between two addresses; it is new if need be, and the table must have room."""
+    """The number of the text between two addresses. A new text is added, for which the table must have room."""
     hashed = hash_of(begin, end)
     slot = _slot(table, begin, end, hashed)
     number = word(slot)
@@ -68,13 +68,13 @@ def _copy(table: int, larger: int) -> None:
 
 @compiled
 def number_of(table: int, begin: int, end: int) -> int:
-    """The number of the text between two addresses, or -1."""
+    """The number of the text between two addresses, or -1 where it is not in the table."""
     return word(_slot(table, begin, end, hash_of(begin, end)))
 
 
 @compiled
 def begin_of(table: int, number: int) -> int:
-    """Where a piece stands."""
+    """Address at which a piece begins."""
     return word(_entry(table, number) + 8)
 
 

@@ -15,14 +15,14 @@ from esprof.compiled import compiled
 
 PADDING = 16
 BROKEN = -1
-"""Instead of an address: what stands there is no JSON."""
+"""Returned instead of an address where the text is no JSON."""
 
 QUOTE, BACKSLASH, COMMA, COLON = b'"\\,:'
 OBJECT, OBJECT_END, LIST, LIST_END = b"{}[]"
 _TAB, _NEWLINE, _RETURN, _SPACE = b"\t\n\r "
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _EXPONENT = b"-+.09e"
 _LOWER = 0x20
-"""Or-ed to a letter, it makes it a small one."""
+"""Makes an ASCII letter lower case when or-ed to it."""
 
 _NULL, _TRUE, _FALSE = (int.from_bytes(four, "little") for four in (b"null", b"true", b"alse"))
 _FOUR_BYTES = 0xFFFFFFFF
@@ -54,7 +54,7 @@ def _count_trailing_zeros(context: Any, builder: Any, signature: Any, args: Any)
 
 
 def _instruction(generate: Callable[..., Any]) -> Callable[[int], int]:
-    """What numba compiles to the instructions that `generate` builds."""
+    """A function of one int64 that numba compiles to the instructions that `generate` builds."""
 
     def typed(context: Any, operand: Any) -> Any:
         return types.int64(types.int64), generate
@@ -67,7 +67,7 @@ byte = _instruction(_load(types.uint8))
 word = _instruction(_load(types.int64))
 """The eight bytes at an address, the first of them lowest."""
 _trailing_zeros = _instruction(_count_trailing_zeros)
-"""How many bits below the lowest one that is set; 64 where none is."""
+"""Number of zero bits below the lowest bit that is set; 64 where none is set."""
 
 
 def _typed_store(context: Any, at: Any, value: Any) -> Any:
@@ -80,7 +80,7 @@ put = cast("Callable[[int, int], None]", intrinsic(_typed_store))
 
 @compiled
 def after_space(at: int) -> int:
-    """The first byte from here on that is no white space."""
+    """The address of the first byte from here on that is no white space."""
     while byte(at) == _SPACE or byte(at) == _NEWLINE or byte(at) == _RETURN or byte(at) == _TAB:
         at += 1
     return at
@@ -93,7 +93,8 @@ def string_end(at: int) -> int:
     while True:
         eight = word(at)
         quotes, backslashes = eight ^ _QUOTES, eight ^ _BACKSLASHES
-        # The high bit of a byte that is zero, or too small: exact up to the first of them, which is what counts.
+        # Sets the high bit of each byte that is a quote, a backslash or a control character. Borrows make it wrong beyond
+        # the first of them, which alone is used.
         ends = (quotes - _EACH) & ~quotes | (backslashes - _EACH) & ~backslashes | (eight - _SPACES) & ~eight
         ends &= _HIGH_BITS
         if not ends:
@@ -220,10 +221,12 @@ def _is_whole(begin: int, end: int, most: int) -> bool:
 
 @compiled
 def _digits(at: int) -> tuple[int, int]:
-    """The number that the digits here make (0 where there are none) and the address behind them; wrong beyond 18."""
+    """The number that the digits here make (0 where there are none) and the address behind them; wrong for more than 18
+    digits."""
     value = 0
     while True:
         eight = word(at)
+        # Sets the high bit of each byte that is no digit.
         others = eight ^ _ZEROS
         others = ((others & _LOW_BITS) + _ABOVE_NINE | others) & _HIGH_BITS
         count = _trailing_zeros(others) >> 3  # 8 where all are digits

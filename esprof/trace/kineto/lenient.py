@@ -23,11 +23,11 @@ class Misfits:
 
 
 def decode(raw: bytes, wanted: Any, misfits: Misfits, times: int = 1) -> Any:
-    """`raw`, which stands in the file so many `times`, as a `wanted`: a Struct without the fields whose values do not fit,
-    a list without such items, or None where nothing fits.
+    """Decode `raw` as `wanted`: a Struct without the fields whose values do not fit, a list without the items that do not
+    fit, or None where nothing fits. What is left out counts `times`, as often as `raw` stands in the file.
 
-    Numbers and booleans written as text are taken for what they say, where text would not fit. Raises msgspec.DecodeError
-    or UnicodeDecodeError where `raw` is no JSON.
+    Numbers and booleans written as text are converted, where text would not fit. Raises msgspec.DecodeError or
+    UnicodeDecodeError where `raw` is no JSON.
     """
     try:
         return _decoder(wanted).decode(raw)

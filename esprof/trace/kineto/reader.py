@@ -34,7 +34,7 @@ _NO_NUMBER = re.compile(rb'"\s*:\s*(?:[-+]?(?:inf(?:inity)?|nan)|N/A)\b', re.IGN
 
 _RUNTIME = re.compile(r"(?P<name>.+)_(?:runtime|driver)$")
 _KNOWN_RUNTIMES = ("cuda",)
-"""ROCm's calls carry this category too."""
+"""Runtimes whose calls are read; those of ROCm carry this name, too."""
 
 _UNKNOWN_ACCELERATORS = {
     "xpu": "Intel XPU",
@@ -58,7 +58,7 @@ class Trace:
     versions: dict[str, str] = field(default_factory=dict)
     warnings: tuple[Warning, ...] = ()
     local_groups: dict[str, Group] = field(default_factory=dict)
-    """The same groups, by what this process called them."""
+    """The process groups by the names that this process has for them."""
 
 
 class _Device(msgspec.Struct):
@@ -82,7 +82,7 @@ class _Distributed(msgspec.Struct):
 
 
 class _Document(msgspec.Struct, rename="camel"):
-    """What stands around the rows."""
+    """What the document holds beside the rows."""
 
     device_properties: list[_Device] = []
     distributed_info: _Distributed | None = None
@@ -185,7 +185,7 @@ def _decline_unknown_accelerators(path: Path, rows: Rows) -> None:
 
 
 def _timed(rows: Rows, base_ns: Ns | None) -> tuple[Rows, tuple[np.ndarray, np.ndarray], tuple[Warning, ...]]:
-    """The rows that have a time; of each its start (ns since the epoch) and its duration (ns)."""
+    """The rows that have a time, their (starts in ns since the epoch, durations in ns), and a warning if any have none."""
     starts, durations = rows.numbers("ts"), rows.numbers("dur")
     usable = (starts != MISSING) & (abs(starts) < _LATEST_NS) & (durations >= 0) & (durations < _ABSOLUTE_NS)
     lost: tuple[Warning, ...] = ()

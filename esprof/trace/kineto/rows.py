@@ -28,6 +28,7 @@ class Texts:
     def map(self, function: Callable[[Any], Any], dtype: Any = object, missing: Any = None) -> np.ndarray:
         """`function` of each row's text, and `missing` where there is none."""
         found = np.full(len(self.values) + 1, missing, dtype)  # The last one is what code -1 finds.
+        # Counting the codes tells which values are in use; [1:] leaves out the count of code -1.
         for code in np.flatnonzero(np.bincount(self.codes + 1)[1:]).tolist():
             found[code] = function(self.values[code])
         spread: np.ndarray = found[self.codes]
@@ -46,7 +47,7 @@ class Texts:
 
 
 class Rows:
-    """Columns by the key that the trace has for them.
+    """The rows of a trace as columns, by the keys that the trace has for them.
 
     A value that does not fit is missing, and counted in `misfits` once its column is asked for; where it is no JSON, asking
     raises NotJson.
@@ -69,7 +70,7 @@ class Rows:
         return picked
 
     def numbers(self, key: str) -> np.ndarray:
-        """An integer column (times in ns), int64, MISSING where there is none. Text that ends in a number counts as it."""
+        """An int64 column (times in ns), MISSING where there is no number. Text that ends in a number counts as that one."""
         if key not in self._columns:
             self._columns[key] = self._all_numbers(key)
         numbers: np.ndarray = self._columns[key]
@@ -104,7 +105,8 @@ class Rows:
         return Texts(column, list(distinct))
 
     def _decoded(self, key: str, cells: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-        """For each of these cells, all of them texts, the number of one of these values."""
+        """The place of each cell's value in a list of decoded values, and that list. All `cells` must be texts."""
+        # Each text in use is decoded once: `numbers` leads from the text's number to its place in `values`.
         texts, wanted = self._scan.texts, FIELDS[_PLACE[key]].type
         counts = np.bincount(cells - FIRST_TEXT, minlength=len(texts))
         used = np.flatnonzero(counts)

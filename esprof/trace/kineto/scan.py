@@ -1,7 +1,7 @@
 """Scan the text of a trace: one pass over its rows into cells, without a Python object for a row or a value.
 
 A cell is a number, MISSING, or FIRST_TEXT + n: the n-th distinct value that was kept as text. A trace repeats itself, so
-there are few of those, and what they mean is found out once for each.
+distinct texts are few, and each is decoded once only.
 """
 
 from collections.abc import Callable
@@ -41,11 +41,11 @@ FIRST_TEXT = MISSING + 1
 
 _BYTES_A_ROW: Bytes = 8 * len(FIELDS)
 _BYTES_A_TEXT: Bytes = 128
-"""Memory that a distinct text takes beside its characters."""
+"""Bytes of memory that a distinct text takes beside its characters."""
 _BLOCK = 2048
 """Rows that are scanned at a time: so few that their cells stay in the processor's cache."""
 _ABSENT = 0
-"""Instead of an address: there are no rows."""
+"""Returned instead of an address where the document has no rows."""
 
 
 def _fields(which: Callable[[Field], bool]) -> int:
@@ -58,7 +58,7 @@ _TIMES = _fields(lambda field: field.form is Form.TIME)
 _NESTED = _fields(lambda field: field.nested)
 _PHASE, _COUNT = 0, len(FIELDS)
 _ARGS, _ROWS = _COUNT, _COUNT + 1
-"""The keys `args` and `traceEvents` have the numbers behind those of the fields."""
+"""Numbers of the keys `args` and `traceEvents`: the two after those of the fields."""
 _COMPLETE, _THREE_BYTES = int.from_bytes(b'"X"', "little"), 0xFFFFFF
 
 
@@ -88,10 +88,10 @@ class Scan:
 
 
 def scan(text: bytearray, room: Bytes) -> Scan:
-    """Scan a document, or a bare list of rows. Raises NotJson, NoRows, or TooLarge where its cells would not fit in `room`.
+    """Scan a document, or a bare list of rows. Raises NotJson, NoRows, or TooLarge where its cells take more than `room`.
 
-    Within nested values that are not kept, strings and brackets are checked and nothing else. `text` itself is padded
-    meanwhile, for want of room for a copy.
+    Within nested values that are not kept, strings and brackets are checked and nothing else. Meanwhile `text` is padded in
+    place, since a copy would take too much memory.
     """
     text += bytes(PADDING)
     try:
@@ -101,7 +101,7 @@ def scan(text: bytearray, room: Bytes) -> Scan:
 
 
 def _scan_padded(text: bytearray, room: Bytes) -> Scan:
-    known = _keys()  # What is used by address has to be held.
+    known = _keys()  # Held, because compiled code only has its address.
     base, keys = np.frombuffer(text, np.uint8).ctypes.data, known[0].address
     begin = at = _rows_begin(base, keys)
     if begin == _ABSENT:
@@ -128,7 +128,7 @@ def _scan_padded(text: bytearray, room: Bytes) -> Scan:
 
 
 def _check(text: bytearray) -> None:
-    """Raise NotJson where `text` is none."""
+    """Raise NotJson where `text` is no JSON."""
     try:
         msgspec.json.decode(memoryview(text)[:-PADDING], type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -137,7 +137,8 @@ def _check(text: bytearray) -> None:
 
 @cache
 def _keys() -> tuple[Interned, np.ndarray]:
-    """The keys that mean something, by their numbers; and their text, which has to stay."""
+    """The table of the keys that are read, numbered as FIELDS, then `args` and `traceEvents`; and their text, which must
+    stay in memory."""
     keys = [field.key.encode() for field in FIELDS] + [b"args", b"traceEvents"]
     text = np.frombuffer(b"".join(keys) + bytes(PADDING), np.uint8)
     table, at = Interned(64), text.ctypes.data
@@ -171,7 +172,7 @@ def _rows_begin(at: int, keys: int) -> int:
 
 @compiled
 def _key(at: int, keys: int) -> tuple[int, int]:
-    """The number of the key here (-1 if it means nothing) and the address of its value, or BROKEN."""
+    """The number of the key here (-1 for one that is not read) and the address of its value, or BROKEN."""
     if byte(at) != QUOTE:
         return -1, BROKEN
     end = string_end(at)
@@ -185,10 +186,10 @@ def _key(at: int, keys: int) -> tuple[int, int]:
 
 @compiled
 def _scan_block(at: int, cells: int, texts: int, capacity: int, keys: int) -> tuple[int, int]:
-    """Scan rows until the block is full, the table of texts may be, or the list ends.
+    """Scan rows until the block is full, the table of texts could overflow, or the list ends.
 
-    `at` is where the list begins, or the comma from which to go on. Returns such a place, the end of the list or BROKEN,
-    and the number of rows.
+    `at` is where the list begins, or the comma from which to go on. Returns the comma from which to go on, the end of the
+    list or BROKEN, and the number of rows.
     """
     rows = 0
     while rows < _BLOCK and word(texts) + _COUNT <= capacity:
@@ -197,7 +198,7 @@ def _scan_block(at: int, cells: int, texts: int, capacity: int, keys: int) -> tu
         if byte(at) == OBJECT:
             at = _scan_row(at + 1, cells + 8 * rows, texts, keys)
         elif not (is_first and byte(at) == LIST_END):
-            at = value_end(at)  # no row: of no use, but of no harm
+            at = value_end(at)  # An item that is no object is skipped.
         if at == BROKEN:
             return BROKEN, rows
         if _is_complete(cells + 8 * rows, texts):

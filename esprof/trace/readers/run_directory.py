@@ -15,11 +15,11 @@ def _is_run(path: Path) -> bool:
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
-    """One whose job still runs is read as it stands; one whose launcher was killed is finished first."""
+    """Open one Run directory. While its job runs it is read as it stands; where its launcher was killed it is finished."""
     (path,) = paths
     if os.path.exists(path / "run.json"):
         return read_run(path)
-    from esprof.recorder.collect.finalise import open_unfinished  # Nothing else that is opened here is the recorder's.
+    from esprof.recorder.collect.finalise import open_unfinished  # Only an unfinished Run needs the recorder.
 
     return open_unfinished(path, executor)
 
