@@ -1,8 +1,8 @@
-"""Many scenarios at once: what-ifs that scale times by class, run side by side over one graph.
+"""Many scenarios at once: what-ifs that scale times by class, replayed side by side over one graph.
 
-A node needs one row of moments, a column for each scenario, and only until its last follower has read it. So few rows are in
-use at a time that they stay in the processor's cache. A moment is kept as its distance from the same moment in the graph as
-it is, a whole number of nanoseconds: in float64 nothing is ever rounded but the scaled times themselves.
+A node has a row of end times, a column for each scenario. When its last follower has read the row, a later node gets it: so
+few rows are in use at a time that they stay in the processor's cache. An end time is kept as its difference from the end in
+the unchanged graph, a whole number of ns, which float64 holds exactly: only the scaled times themselves are rounded.
 """
 
 from dataclasses import dataclass
@@ -16,53 +16,60 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.engine.longest_path import ends, unsigned
 
 _TILE = 64
-"""Scenarios that run side by side: fewer leave the processor waiting, more push one another out of its cache."""
+"""Number of scenarios that run side by side: fewer leave the processor waiting, the rows of more do not fit its cache."""
 _UNUSED = 2**32 - 1
+"""No node: the last follower of a node whose row has been given back (`_share`)."""
 
 
 class _Order(NamedTuple):
-    """Who waits for whom: N nodes, E edges; times in ns."""
+    """Which node waits for which, N nodes and E edges, and in which rows their times stand."""
 
     ptr: np.ndarray
+    """CSR offsets, uint32[N + 1]: the edges that enter node n are those from ptr[n] to before ptr[n + 1]."""
     row: np.ndarray
     """Row of each node, uint32[N]."""
     pred_row: np.ndarray
-    """Row of each predecessor, uint32[E]."""
+    """Row of the predecessor of each edge, uint32[E]."""
     slack: np.ndarray
-    """How much later than the node became ready its predecessor let it, int64[E], never above 0."""
+    """When the predecessor of each edge lets the node start, less when the node is ready, both in the unchanged graph, ns,
+    int64[E]; never above 0."""
 
 
 class _Times(NamedTuple):
-    """What each node takes, and the class by which that is scaled; N nodes, times in ns."""
+    """What each of N nodes takes, and the class by which that is scaled; int64[N], ns, and int32[N]."""
 
     dur: np.ndarray
     residual: np.ndarray
     dur_class: np.ndarray
+    """Class of each node's duration, a row of `_Tile.factor`; -1 leaves the duration as it is."""
     residual_class: np.ndarray
+    """Class of each node's residual, a row of `_Tile.factor`; -1 leaves the residual as it is."""
 
 
 class _Tile(NamedTuple):
     """Up to `_TILE` scenarios, K; C classes; R rows in use."""
 
     factor: np.ndarray
-    """float64[C, K]."""
+    """How many times as fast each class is in each scenario, float64[C, K]."""
     late: np.ndarray
-    """How much later a node ends than in the graph as it is, ns, float64[R, K]."""
+    """How much later the node of each row ends than in the unchanged graph, ns, float64[R, K]."""
     seen: np.ndarray
-    """Nodes to be observed, ascending."""
+    """Ids of the nodes to be observed, int64, ascending."""
     observed: np.ndarray
-    """How much later those end, float64[len(seen), K]."""
+    """How much later each node of `seen` ends than in the unchanged graph, ns, float64[len(seen), K]."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Which row holds the moments of which node, and the graph as it is."""
+    """Which row holds the times of which node, and the times of the unchanged graph; `row` to `slack` as in `_Order`."""
 
     count: int
+    """Number of rows, R: far fewer than nodes."""
     row: np.ndarray
     pred_row: np.ndarray
     slack: np.ndarray
     end: np.ndarray
+    """End of each node in the unchanged graph, int64[N], ns since the graph's `t0_ns`."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ class Batch:
         """
         if max(dur_class.max(), residual_class.max()) >= len(factor):
             raise ValueError(f"a class beyond the {len(factor)} of the table of factors")
+        # The kernels meet nodes in ascending order: each is observed once, and `back` restores the order of `observe`.
         seen, back = np.unique(np.asarray(observe, np.int64), return_inverse=True)
         rows = self._rows
         graph = _Order(unsigned(self.dfg.pred_ptr), rows.row, rows.pred_row, rows.slack)
@@ -105,8 +113,9 @@ class Batch:
     def ends_after(self, observe: np.ndarray, longer: np.ndarray) -> np.ndarray:
         """When the nodes `observe` end in each of K scenarios, int64[len(observe), K], ns since the graph's `t0_ns`.
 
-        `longer`, float64[N, K], says by how many whole nanoseconds each node takes longer in each scenario than it did.
+        `longer`, float64[N, K], says by how many whole ns each node takes longer in each scenario than in the graph.
         """
+        # Nodes in ascending order, each once, as in `ends`.
         seen, back = np.unique(np.asarray(observe, np.int64), return_inverse=True)
         rows = self._rows
         graph = _Order(unsigned(self.dfg.pred_ptr), rows.row, rows.pred_row, rows.slack)
@@ -124,12 +133,14 @@ class Batch:
 
 
 def _rows_of(dfg: Dfg) -> _Rows:
+    """Replay the unchanged graph once, and give its nodes their rows."""
     ptr, idx = unsigned(dfg.pred_ptr), unsigned(dfg.pred_idx)
     end = ends(dfg, dfg.dur_ns, dfg.residual_ns)
     row, pred_row = np.empty(dfg.nodes, np.uint32), np.empty(dfg.edges, np.uint32)
     last = np.arange(dfg.nodes, dtype=np.uint32)
     count = _share(ptr, idx, last, np.empty(dfg.nodes, np.uint32), row, pred_row)
     slack = np.empty(dfg.edges, np.int64)
+    # A node ends its residual and its duration after it was ready: their difference from the end is when it was ready.
     _measure(ptr, idx, dfg.pred_lag, end, end - dfg.dur_ns - dfg.residual_ns, slack)
     return _Rows(count, row, pred_row, slack, end)
 
@@ -138,16 +149,17 @@ def _rows_of(dfg: Dfg) -> _Rows:
 def _share(
     ptr: np.ndarray, idx: np.ndarray, last: np.ndarray, free: np.ndarray, row: np.ndarray, pred_row: np.ndarray
 ) -> int:
-    """Give each node a row that nobody needs any more, as registers are given by linear scan; returns how many there are.
+    """Give each node a row that no other node needs any more, as linear scan allocates registers; return how many there are.
 
-    `last` holds the id of each node, `free` is room for as many rows as there are nodes.
+    Fills `row` and `pred_row`. `last` holds the id of each node, `free` is a stack of rows with room for one per node.
     """
+    # Ids ascend: what is written last is the last follower. A node without followers keeps its own id.
     for node in range(len(row)):
         for edge in range(ptr[node], ptr[node + 1]):
             last[idx[edge]] = node
     count, spare = 0, 0
     for node in range(len(row)):
-        # Before those of its predecessors are given back: it reads them while it writes its own.
+        # The node takes its row before its predecessors give theirs back: it reads those while it writes its own.
         if spare > 0:
             spare -= 1
             row[node] = free[spare]
@@ -171,6 +183,7 @@ def _share(
 def _measure(
     ptr: np.ndarray, idx: np.ndarray, lag: np.ndarray, end: np.ndarray, ready: np.ndarray, slack: np.ndarray
 ) -> None:
+    """Fill `slack` (`_Order`) from when each node ended and when it was `ready`, ns."""
     for node in range(len(ready)):
         for edge in range(ptr[node], ptr[node + 1]):
             slack[edge] = end[idx[edge]] + lag[edge] - ready[node]
@@ -178,8 +191,8 @@ def _measure(
 
 @compiled_in_place
 def _run(graph: _Order, times: _Times, tile: _Tile) -> None:
-    """Replay all scenarios of a tile."""
-    seen = 0
+    """Replay all scenarios of a tile: fill its `observed`."""
+    seen = 0  # How many of `tile.seen`, which ascends, have been passed.
     for node in range(len(graph.row)):
         row = graph.row[node]
         _wait(node, row, graph, tile.late)
@@ -193,8 +206,8 @@ def _run(graph: _Order, times: _Times, tile: _Tile) -> None:
 
 @compiled_in_place
 def _run_longer(graph: _Order, longer: np.ndarray, late: np.ndarray, seen: np.ndarray, observed: np.ndarray) -> None:
-    """Replay scenarios in which each node takes so much longer."""
-    place = 0
+    """Replay scenarios in which each node takes `longer` ns more, float64[N, K]: fill `observed`."""
+    place = 0  # How many of `seen`, which ascends, have been passed.
     for node in range(len(graph.row)):
         row = graph.row[node]
         _wait(node, row, graph, late)
@@ -208,12 +221,15 @@ def _run_longer(graph: _Order, longer: np.ndarray, late: np.ndarray, seen: np.nd
 
 @compiled_in_place
 def _wait(node: int, row: int, graph: _Order, late: np.ndarray) -> None:
-    """How much later the predecessors of a node let it start."""
+    """Set the node's row to how much later its predecessors let it start than in the unchanged graph, ns.
+
+    A predecessor that ends `late` later lets the node start `late + slack` later than it was ready: the maximum holds.
+    """
     first, stop = graph.ptr[node], graph.ptr[node + 1]
     if first == stop:
         late[row] = 0
         return
-    # Most nodes have one predecessor or two: one pass for both.
+    # Most nodes have one predecessor or two: one pass for both. With one, `second` is that one again, and changes nothing.
     second = min(first + 1, stop - 1)
     one, its_slack = graph.pred_row[first], graph.slack[first]
     other, other_slack = graph.pred_row[second], graph.slack[second]
@@ -227,7 +243,7 @@ def _wait(node: int, row: int, graph: _Order, late: np.ndarray) -> None:
 
 @compiled_in_place
 def _scale(row: int, time: int, number: int, tile: _Tile) -> None:
-    """Add by how much the scaled time differs from the time as it is."""
+    """Add to the node's row by how much `time` (ns), scaled as the class `number` says, differs from `time` itself."""
     if number >= 0 and time > 0:
         for k in range(tile.late.shape[1]):
             tile.late[row, k] += np.rint(time / tile.factor[number, k]) - time

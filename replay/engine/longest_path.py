@@ -6,6 +6,7 @@ from esprof.compiled import compiled_in_place
 from esprof.replay.dfg import Dfg
 
 _LONG_AGO = -(2**62)
+"""A moment before all others: what the maximum over predecessors begins with."""
 
 
 def run(dfg: Dfg, dur_ns: np.ndarray, residual_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +42,7 @@ def unsigned(indices: np.ndarray) -> np.ndarray:
 
 @compiled_in_place
 def ready(node: int, recorded: np.ndarray, ptr: np.ndarray, idx: np.ndarray, lag: np.ndarray, end: np.ndarray) -> int:
-    """When the last predecessor lets `node` begin; when it was recorded to where it has none."""
+    """When the last predecessor lets `node` start, ns; its recorded start where it has no predecessor."""
     moment = _LONG_AGO if ptr[node] < ptr[node + 1] else recorded[node]
     for edge in range(ptr[node], ptr[node + 1]):
         moment = max(moment, end[idx[edge]] + lag[edge])
@@ -58,6 +59,7 @@ def _forward(
     lag: np.ndarray,
     end: np.ndarray,
 ) -> None:
+    """Fill `end`, ns. Ids are a topological order: the ends of a node's predecessors are always there before its own."""
     for node in range(len(dur)):
         end[node] = ready(node, recorded, ptr, idx, lag, end) + residual[node] + dur[node]
 
@@ -72,6 +74,7 @@ def _calibrate(
     residual: np.ndarray,
     end: np.ndarray,
 ) -> None:
+    """Fill `residual` so that each node starts when it was recorded to, or as soon after as it is ready; and `end`, ns."""
     for node in range(len(dur)):
         begin = ready(node, recorded, ptr, idx, lag, end)
         residual[node] = max(0, recorded[node] - begin)

@@ -1,8 +1,8 @@
-"""List scheduling: what runs when, where the lanes of a graph do not say in which order.
+"""List scheduling: in which order nodes run on a lane, where the edges of a graph leave that open.
 
-After an edit that adds work or moves it to another lane, no recorded order is left there. Then each lane takes, whenever it
-is free, the first of what is ready, by recorded start. The order that results is frozen into edges, and replay goes on as a
-longest path, which is some forty times as fast.
+After an edit that adds work to a lane, or moves work there, the recorded order of the lane does not hold any more. Then each
+lane that is free takes, of the nodes that are ready, the one with the earliest recorded start. The order that results is
+frozen into edges, and replay goes on as a longest path, which is some forty times as fast.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -20,11 +20,11 @@ _LANE_EDGE = int(Edge.LANE)
 _LONGEST_LAG = 2**31 - 1
 _LANE_STATE = np.dtype(
     [
-        ("first", np.int64),  # where its queues begin in `coming` and in `waiting`, each a heap
-        ("coming", np.int64),  # how many are queued there
-        ("waiting", np.int64),
-        ("free", np.int64),  # when it is done with all that was started
-        ("turn", np.int64),  # when it can start its next node
+        ("first", np.int64),  # where the lane's two heaps begin in `_State.coming` and in `_State.waiting`
+        ("coming", np.int64),  # how many nodes are in its heap in `_State.coming`
+        ("waiting", np.int64),  # how many nodes are in its heap in `_State.waiting`
+        ("free", np.int64),  # when the lane is done with all nodes that it has started, ns
+        ("turn", np.int64),  # when the lane can start its next node, ns; _NEVER while none is queued
     ]
 )
 
@@ -54,40 +54,49 @@ class _State(NamedTuple):
     delay: np.ndarray
     """How long a node takes once it has its lane, int64[N]."""
     recorded: np.ndarray
-    """What was recorded first goes first, int64[N]."""
+    """Recorded start of each node, int64[N]: of the nodes that are ready, a lane takes the one with the earliest."""
     lane: np.ndarray
+    """Lane of each node, int32[N]; below 0 for a node that needs none."""
     before: _Edges
+    """The predecessors of each node."""
     next_ptr: np.ndarray
+    """CSR offsets of the followers, uint32[N + 1]: those of node n are next_idx[next_ptr[n]:next_ptr[n + 1]]."""
     next_idx: np.ndarray
-    """Followers of each node, CSR."""
+    """Followers of the nodes, node by node and ascending, uint32[E]."""
     missing: np.ndarray
-    """How many predecessors have not been started, uint32[N]."""
+    """How many predecessors of each node have not been started, uint32[N]."""
     when: np.ndarray
-    """When a node is ready, int64[N]."""
+    """When a node is ready, int64[N]; not set while a predecessor is missing."""
     end: np.ndarray
+    """When a node ends, int64[N]; not set before the node is started."""
     lanes: np.ndarray
-    """`_LANE_STATE`[L]."""
+    """State of each lane, `_LANE_STATE`[L]."""
     soonest: np.ndarray
-    """A tournament of lanes: at n the one of those at 2n and 2n + 1 whose turn is sooner, the winner at 1; uint32[2L]."""
+    """Tournament tree of the lanes, uint32[2L]: entry L + n is lane n, and entry n < L that of the lanes in entries 2n and
+    2n + 1 whose turn is sooner. The lane whose turn is the soonest of all stands in entry 1."""
     coming: np.ndarray
-    """Nodes that will be ready when their lane is free already, the soonest first, uint32[N]."""
+    """A heap for each lane of the nodes that were not ready yet when the lane was free, the soonest first, uint32[N]."""
     waiting: np.ndarray
-    """Nodes that are ready once their lane is free, the first recorded first, uint32[N]."""
+    """A heap for each lane of the nodes that are ready once the lane is free, the first recorded first, uint32[N]."""
     laneless: np.ndarray
-    """Nodes that need no lane and are ready, uint32[N]: a stack."""
+    """Stack of the nodes that need no lane and are ready, uint32[N]."""
     order: np.ndarray
+    """The nodes in the order in which they were started, uint32[N]."""
 
 
 class _Frozen(NamedTuple):
-    """A graph under way to its new order. N nodes."""
+    """A graph while its nodes are numbered anew, by which all is indexed here. N nodes; times in ns."""
 
     delay: np.ndarray
+    """Residual and duration of each node, int64[N]."""
     recorded: np.ndarray
     lane: np.ndarray
     before: _Edges
+    """The new edges, to be filled."""
     end: np.ndarray
+    """End of each node, int64[N], to be filled."""
     latest: np.ndarray
-    """The last node so far on each lane, -1 for none."""
+    """The last node so far on each lane, int64[lanes]; -1 for none."""
 
 
 def schedule(dfg: Dfg) -> Schedule:
@@ -108,17 +117,19 @@ def schedule(dfg: Dfg) -> Schedule:
 def freeze(dfg: Dfg, order: np.ndarray) -> Dfg:
     """The graph with its nodes renumbered to the `order` of a schedule, and each lane held to that order by edges.
 
-    Its longest path takes as long as the schedule. Where nothing came before a node but now its lane does, the edge lasts
-    until the node's recorded start.
+    Its longest path takes as long as the schedule. A node without predecessors starts when it was recorded to: the edge from
+    the node before it on its lane has a lag that keeps it there.
     """
+    # The inverse of `order`: the new number of each node.
     place = np.empty(dfg.nodes, np.int32)
     place[order] = np.arange(dfg.nodes, dtype=np.int32)
+    # Every array with an entry for each node. One of edges, if there are just as many, is replaced below.
     nodes = {
         field.name: values[order]
         for field in fields(dfg)
         if field.init and isinstance(values := getattr(dfg, field.name), np.ndarray) and len(values) == dfg.nodes
     }
-    room = dfg.edges + dfg.nodes
+    room = dfg.edges + dfg.nodes  # A node gets at most one edge more, from the node before it on its lane.
     ptr, idx = np.zeros_like(dfg.pred_ptr), np.empty(room, dfg.pred_idx.dtype)
     lag, kind = np.empty(room, dfg.pred_lag.dtype), np.empty(room, dfg.pred_kind.dtype)
     frozen = _Frozen(
@@ -142,6 +153,8 @@ def _edges(dfg: Dfg) -> _Edges:
 
 
 def _begin(dfg: Dfg) -> _State:
+    """The state before any node is started; `next_ptr` and `next_idx` are still to be filled."""
+    # A power of two, at least as many as there are lanes: the tournament is a full binary tree.
     nodes, lanes = dfg.nodes, 1 << max(0, len(dfg.lanes) - 1).bit_length()
     return _State(
         delay=dfg.residual_ns + dfg.dur_ns,
@@ -165,6 +178,7 @@ def _begin(dfg: Dfg) -> _State:
 def _idle(lane: np.ndarray, count: int) -> np.ndarray:
     """`count` lanes before anything runs."""
     lanes = np.zeros(count, _LANE_STATE)
+    # The heaps of a lane begin behind those of all lanes before it, each with room for every node of its lane.
     lanes["first"][1:] = np.cumsum(np.bincount(lane[lane >= 0], minlength=count))[:-1]
     lanes["free"], lanes["turn"] = -_NEVER, _NEVER
     return lanes
@@ -181,7 +195,7 @@ def _tournament(lanes: int) -> np.ndarray:
 
 @compiled_in_place
 def _turn_round(before: _Edges, next_ptr: np.ndarray, next_idx: np.ndarray) -> None:
-    """Fill in the followers of each node, ascending; `next_ptr` is all zero."""
+    """Fill `next_ptr`, all zero before, and `next_idx` with the followers of each node, ascending (a counting sort)."""
     nodes = len(next_ptr) - 1
     for edge in range(len(before.idx)):
         next_ptr[before.idx[edge]] += 1
@@ -197,8 +211,8 @@ def _turn_round(before: _Edges, next_ptr: np.ndarray, next_idx: np.ndarray) -> N
 
 @compiled_in_place
 def _run(state: _State) -> int:
-    """Start all nodes; returns how many could be."""
-    idle = _admit_first(state)
+    """Start nodes until none is ready; return how many were started: fewer than all where dependencies form a cycle."""
+    idle = _admit_first(state)  # How many nodes are in `laneless`.
     started = 0
     while True:
         lane = -1
@@ -236,7 +250,7 @@ def _admit_first(state: _State) -> int:
 
 @compiled_in_place
 def _admit(node: int, idle: int, state: _State) -> int:
-    """Queue a node whose predecessors have all been started; `idle` nodes are in `laneless`, returns how many then."""
+    """Queue a node whose predecessors have all been started. Takes and returns how many nodes `laneless` holds."""
     before = state.before
     when = ready(node, state.recorded, before.ptr, before.idx, before.lag, state.end)
     state.when[node] = when
@@ -257,8 +271,9 @@ def _admit(node: int, idle: int, state: _State) -> int:
 
 @compiled_in_place
 def _take(number: int, state: _State) -> int:
-    """Remove the node whose turn it is from the queues of a lane."""
+    """Remove the node whose turn it is from the heaps of a lane, and return it."""
     lane = state.lanes[number]
+    # All that is ready by now competes by recorded start.
     while lane.coming > 0 and state.when[state.coming[lane.first]] <= lane.turn:
         _push(
             state.waiting,
@@ -275,7 +290,7 @@ def _take(number: int, state: _State) -> int:
 
 @compiled_in_place
 def _set_turn(number: int, state: _State) -> None:
-    """Find out when a lane can start its next node, and let it play its matches."""
+    """Find out when a lane can start its next node, and bring the tournament up to date on its way to the top."""
     lanes, soonest = state.lanes, state.soonest
     lane = lanes[number]
     lane.turn = _NEVER
@@ -287,6 +302,7 @@ def _set_turn(number: int, state: _State) -> None:
     while match > 0:
         left, right = soonest[2 * match], soonest[2 * match + 1]
         winner = right if lanes[right].turn < lanes[left].turn else left
+        # Another lane has won this match before and wins it again: nothing changes above.
         if soonest[match] == winner and winner != number:
             return
         soonest[match] = winner
@@ -325,6 +341,7 @@ def _pop(heap: np.ndarray, first: int, size: int, key: np.ndarray) -> int:
 
 @compiled_in_place
 def _sooner(one: int, other: int, key: np.ndarray) -> bool:
+    """Whether node `one` comes before node `other` by their keys; of equals the lower id."""
     return key[one] < key[other] or (key[one] == key[other] and one < other)
 
 
@@ -339,10 +356,12 @@ def _link(order: np.ndarray, place: np.ndarray, old: _Edges, frozen: _Frozen) ->
         for edge in range(old.ptr[node], old.ptr[node + 1]):
             source, lag = place[old.idx[edge]], old.lag[edge]
             if source == latest:
+                # The edge holds the lane's order itself, if the node may not start before the other has ended.
                 latest, lag = -1, max(lag, 0)
             _insert(new, here, count, source, lag, old.kind[edge])
             count += 1
         if latest >= 0:
+            # Without another edge (none was added since `ptr`), only the lag keeps the node at its recorded start.
             pause = max(0, frozen.recorded[here] - frozen.end[latest]) if count == new.ptr[here] else 0
             _insert(new, here, count, latest, min(pause, _LONGEST_LAG), _LANE_EDGE)
             count += 1
@@ -355,7 +374,7 @@ def _link(order: np.ndarray, place: np.ndarray, old: _Edges, frozen: _Frozen) ->
 
 @compiled_in_place
 def _insert(edges: _Edges, node: int, count: int, source: int, lag: int, kind: int) -> None:
-    """Put an edge among those of `node`, the last of `count`, so that they ascend by source."""
+    """Insert an edge into those of `node`, which are the last of the `count` edges so far, so that they ascend by source."""
     at = count
     while at > edges.ptr[node] and edges.idx[at - 1] > source:
         edges.idx[at], edges.lag[at], edges.kind[at] = edges.idx[at - 1], edges.lag[at - 1], edges.kind[at - 1]

@@ -29,6 +29,7 @@ class Piece:
     start_ns: Ns
     end_ns: Ns
     node: int
+    """Node that the path runs through here: at work, or waiting for its predecessor."""
     cls: Cls
     rank: Rank
 
@@ -42,7 +43,7 @@ class Timeline:
     end_ns: np.ndarray
 
     def step_ns(self) -> np.ndarray:
-        """Duration of each step of `dfg.marks`: from when the last rank enters it to when the last rank leaves it."""
+        """Duration of each step of `dfg.marks`, ns: from when the last rank enters it to when the last rank leaves it."""
         marks = self.dfg.marks
         lengths: np.ndarray = self.end_ns[marks.last].max(axis=1) - self.end_ns[marks.first].max(axis=1)
         return lengths
@@ -56,6 +57,7 @@ class Timeline:
         dfg, steps = self.dfg, self.dfg.marks.steps
         nodes = np.flatnonzero(dfg.on("stream") & np.isin(dfg.step, steps))
         work = np.zeros((len(steps), len(dfg.lanes)), np.int64)
+        # Sums by (step, lane): `add.at` counts each node, where `work[...] += ` would keep one for each pair.
         np.add.at(work, (np.searchsorted(steps, dfg.step[nodes]), dfg.lane[nodes]), dfg.dur_ns[nodes])
         busiest: np.ndarray = work.max(axis=1, initial=0)
         return busiest
@@ -85,7 +87,7 @@ class Timeline:
 
 
 def replay(dfg: Dfg) -> Timeline:
-    """Run the graph."""
+    """When each node starts and ends, by one longest-path pass over the graph."""
     start, end = longest_path.run(dfg, dfg.dur_ns, dfg.residual_ns)
     return Timeline(dfg, start, end)
 
@@ -97,6 +99,7 @@ def strict(dfg: Dfg) -> Dfg:
 
 def union_ns(start_ns: np.ndarray, end_ns: np.ndarray) -> Ns:
     """Length of the union of intervals, ns."""
+    # In order of start, each adds what lies behind the latest end so far; the first adds all of itself.
     order = np.argsort(start_ns)
     reached = np.maximum.accumulate(end_ns[order])
     begin = np.maximum(start_ns[order][1:], reached[:-1])
@@ -106,8 +109,9 @@ def union_ns(start_ns: np.ndarray, end_ns: np.ndarray) -> Ns:
 def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
     """The critical path from the start of step `first` to the end of step `last` (indexes into `marks.steps`), in order.
 
-    It is a partition of that span: each instant belongs to one piece. Walks back from the last end, each time to the
-    predecessor that ended last; the cursor never moves forward, so clock skew cannot make it longer than the span.
+    The path is a partition of that span: each instant belongs to one piece. It is found from the last end backwards, each
+    time by the predecessor that let the node start last. The cursor never moves forward, so that clocks out of step cannot
+    make the path longer than the span.
     """
     dfg, marks = timeline.dfg, timeline.dfg.marks
     begin = int(timeline.end_ns[marks.first[first]].max())
@@ -124,6 +128,7 @@ def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
 
     rank = int(dfg.rank[node])
     while cursor > begin:
+        # The join of a collective is on no rank: its piece counts for the rank that waited for it.
         rank = int(dfg.rank[node]) if dfg.rank[node] >= 0 else rank
         spend(int(timeline.start_ns[node]), Cls(dfg.cls[node]), rank)
         unexplained = Cls.CONTENTION if dfg.contended[node] else Cls.RESIDUAL

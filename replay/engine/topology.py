@@ -1,4 +1,4 @@
-"""Edges in any order as a topological order of the nodes, and as predecessors in CSR form."""
+"""From edges in any order: a topological order of the nodes, and the predecessors of each node in CSR form."""
 
 from typing import NamedTuple
 
@@ -16,12 +16,16 @@ _LONGEST = np.iinfo(np.int32).max
 
 
 class Predecessors(NamedTuple):
-    """The predecessors of each node in CSR form; `idx` ascends within a node, which has no predecessor twice."""
+    """The predecessors of each node in CSR form, N nodes and E edges. A node has no predecessor twice."""
 
     ptr: np.ndarray
+    """Offsets, int32[N + 1]: the entries of node n in the other arrays are those from ptr[n] to before ptr[n + 1]."""
     idx: np.ndarray
+    """Predecessors, int32[E], ascending within a node."""
     lag: np.ndarray
+    """Lag of each edge, ns, int32[E]."""
     kind: np.ndarray
+    """Kind of each edge, int8[E], an `Edge`."""
 
 
 class Sorted(NamedTuple):
@@ -41,7 +45,9 @@ class _Followers(NamedTuple):
     """The edges that leave each node, in CSR form."""
 
     ptr: np.ndarray
+    """Offsets, int32[N + 2]: the edges that leave node n are edge[ptr[n]:ptr[n + 1]]. The last entry only helps to fill."""
     edge: np.ndarray
+    """Numbers of the edges, int32[E]."""
 
 
 def sort(start_ns: np.ndarray, edges: np.ndarray) -> Sorted:
@@ -67,7 +73,9 @@ def sort(start_ns: np.ndarray, edges: np.ndarray) -> Sorted:
 
 @compiled_in_place
 def _follow(edges: np.ndarray, out: _Followers, entering: np.ndarray) -> None:
-    """Fill `out`, and in `entering` how many edges enter each node, both zero before."""
+    """Fill `out`, and in `entering` how many edges enter each node; both are zero before."""
+    # A counting sort. Counts go in two places too high: their running sum then has at ptr[n + 1] where the edges of n
+    # begin, and filling these in moves that on to where they end, which is where the edges of n + 1 begin.
     for edge in edges:
         out.ptr[edge.source + 2] += 1
         entering[edge.target] += 1
@@ -88,7 +96,11 @@ def _order(
     heap: np.ndarray,
     order: np.ndarray,
 ) -> int:
-    """Fill `order` by Kahn's algorithm, the earliest start first, with the nodes before any cycle; return how many."""
+    """Fill `order` by Kahn's algorithm, the earliest recorded start first; return how many nodes it holds.
+
+    Nodes on a cycle, and those behind one, are left out. `missing` is how many predecessors of each node are not in `order`
+    yet; `heap` is room for all nodes.
+    """
     size = done = 0
     for node in range(len(missing)):
         if missing[node] == 0:
@@ -108,6 +120,7 @@ def _order(
 
 @compiled_in_place
 def _push(heap: np.ndarray, size: int, start_ns: np.ndarray, node: int) -> int:
+    """Add a node to the binary heap; return its new size."""
     at = size
     while at > 0 and _earlier(start_ns, node, heap[(at - 1) // 2]):
         heap[at] = heap[(at - 1) // 2]
@@ -118,6 +131,7 @@ def _push(heap: np.ndarray, size: int, start_ns: np.ndarray, node: int) -> int:
 
 @compiled_in_place
 def _pop(heap: np.ndarray, size: int, start_ns: np.ndarray) -> int:
+    """Remove the earliest node, `heap[0]`, from the binary heap; return its new size."""
     size -= 1
     node, at = heap[size], 0
     while 2 * at + 1 < size:
@@ -138,6 +152,8 @@ def _earlier(start_ns: np.ndarray, one: int, other: int) -> bool:
 
 
 def _predecessors(edges: np.ndarray, followers: _Followers, order: np.ndarray) -> Predecessors:
+    """The predecessors of each node, with nodes numbered by their place in `order`."""
+    # `number` is the inverse of `order`: the new number of each node. `latest` is the source counted last for each target.
     nodes = len(order)
     number, latest = np.empty(nodes, np.int32), np.full(nodes, -1, np.int32)
     number[order] = np.arange(nodes)
@@ -159,9 +175,11 @@ def _count(
     latest: np.ndarray,
     ptr: np.ndarray,
 ) -> None:
-    """Fill `ptr`, zero before, with where the predecessors of the node before each begin: `_fill` moves it on by one.
+    """Count the predecessors of each node: fill `ptr`, int32[nodes + 2], zero before.
 
-    Sources are gone through in order, so that of each target only the `latest` can come twice. It is -1 before.
+    Afterwards ptr[n + 1] is where the predecessors of node n begin; `_fill` moves it on to where they end. Sources are
+    visited in order, so that of several edges between two nodes all but the first find their source in `latest`, which
+    holds the source counted last for each target and is -1 before.
     """
     for source in range(len(order)):
         for at in range(followers.ptr[order[source]], followers.ptr[order[source] + 1]):
@@ -183,14 +201,17 @@ def _fill(
     ptr: np.ndarray,
     out: Predecessors,
 ) -> None:
-    """Fill `out` in the same way, with the strictest of several edges between two nodes."""
+    """Fill `out` as `_count` counted. Of several edges between two nodes the one with the longest lag stays.
+
+    `ptr` is as `_count` left it, and `latest` is -1 again.
+    """
     for source in range(len(order)):
         for at in range(followers.ptr[order[source]], followers.ptr[order[source] + 1]):
             edge = edges[followers.edge[at]]
             target, lag = number[edge.target], min(max(edge.lag, -_LONGEST), _LONGEST)
             if latest[target] != source:
                 latest[target] = source
-                ptr[target + 1] += 1
+                ptr[target + 1] += 1  # The slot before it is the new edge's.
             elif lag <= out.lag[ptr[target + 1] - 1]:
                 continue
             slot = ptr[target + 1] - 1
@@ -198,14 +219,16 @@ def _fill(
 
 
 def _doubtful_in_cycles(edges: np.ndarray, nodes: int) -> np.ndarray:
-    """Mask of the edges in cycles that are most doubtful: guesses first, then collectives that can only be matched wrongly.
+    """Mask of the most doubtful edges (`_DOUBTFUL`) on cycles: guesses first, then collectives that may be matched wrongly.
 
-    Raises InputError where all edges in cycles are beyond doubt.
+    One call may not find enough: `sort` drops these and asks again until no cycle is left. Raises InputError where no
+    edge on a cycle is of such a kind.
     """
     # Few graphs have a cycle: the others do not pay for importing scipy.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
+    # An edge is on a cycle exactly if one strongly connected component holds both its ends.
     ones = np.ones(len(edges), np.int8)
     graph = coo_array((ones, (edges["source"], edges["target"])), shape=(nodes, nodes))
     component = connected_components(graph, directed=True, connection="strong")[1]
