@@ -16,7 +16,7 @@ from esprof.analyzers.memory_use import MemoryCurve, MemoryUse
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import ReplayAnswer, WhatIf
 from esprof.reports.classes import CLASSES, TimeClass, time_class
-from esprof.reports.units import ms, pct, size, times
+from esprof.reports.units import duration, pct, size, times
 from esprof.text import printable
 
 _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -48,7 +48,7 @@ def what_if(answer: ReplayAnswer) -> Figure:
     answered = [scenario for scenario in answer.what_if if scenario.predicted_us is not None]
     now = _ms(answer.step_us)
     reach = max([now, *(_ms(_end(scenario)) for scenario in answered)])
-    figures = [f"{ms(scenario.predicted_us)} · {times(scenario.speedup)}" for scenario in answered]
+    figures = [f"{duration(scenario.predicted_us)} · {times(scenario.speedup)}" for scenario in answered]
     layout = _layout(
         height=_height(len(answered), 38) + 20,
         margin=_MARGIN | {"b": 30},
@@ -56,9 +56,9 @@ def what_if(answer: ReplayAnswer) -> Figure:
         yaxis=_rows([_label(scenario.spec, 36) for scenario in answered]),
         yaxis2=_beside(figures),
         shapes=[{"type": "line", "x0": now, "x1": now, "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot"}}],
-        annotations=[_below(now, f"measured {ms(answer.step_us)}")],
+        annotations=[_below(now, f"measured {duration(answer.step_us)}")],
     )
-    alt = f"Predicted step time of each what-if, against {ms(answer.step_us)} measured"
+    alt = f"Predicted step time of each what-if, against {duration(answer.step_us)} measured"
     return Figure("what-if-chart", alt, (), [_predicted(answered), _ON_SECOND_AXIS], layout)
 
 
@@ -80,7 +80,7 @@ def critical_path(answer: ReplayAnswer) -> Figure:
         height=_height(len(classes), 30),
         xaxis=_milliseconds(_ms(longest) * 1.03),
         yaxis=_rows([look.label for look in looks]),
-        yaxis2=_beside([f"{ms(us)} · {pct(100 * us / path.span_us)}" for us, _ in classes]),
+        yaxis2=_beside([f"{duration(us)} · {pct(100 * us / path.span_us)}" for us, _ in classes]),
     )
     return Figure("critical-path-chart", "Time on the critical path by class", (), [data, _ON_SECOND_AXIS], layout)
 
@@ -165,7 +165,7 @@ def _stack(look: TimeClass, names: list[str], parts_us: list[float]) -> dict[str
         "x": [_ms(us) for us in parts_us],
         "y": list(range(len(names))),
         "marker": {"color": look.colour},
-        "text": [ms(us) for us in parts_us],
+        "text": [duration(us) for us in parts_us],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.finding import Throughput
 from esprof.reports import units
@@ -10,6 +11,8 @@ from esprof.reports import units
 @pytest.mark.parametrize(
     ("us", "text"),
     [
+        (62_000_000.0, "62.0 s"),
+        (9_999_000.0, "9,999 ms"),
         (1_057_400.0, "1,057 ms"),
         (120_340.0, "120.3 ms"),
         (3_049.0, "3.05 ms"),
@@ -19,8 +22,8 @@ from esprof.reports import units
         (None, "–"),
     ],
 )
-def test_milliseconds_keep_the_figures_that_count(us, text):
-    assert units.ms(us) == text
+def test_durations_keep_the_figures_that_count(us, text):
+    assert units.duration(us) == text
 
 
 @pytest.mark.parametrize(
@@ -57,6 +60,11 @@ def test_sizes(amount, text):
 )
 def test_ranks_are_named_in_runs(which, world, text):
     assert units.ranks(which, world) == text
+
+
+def test_a_long_list_names_its_first_runs_and_counts_the_rest():
+    assert readable.numbered("step", range(0, 60, 2)) == "steps 0, 2, 4, 6, 8, 10, 12, 14, 16, 18 and 20 more"
+    assert readable.numbered("step", range(1_000)) == "steps 0–999"
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0.1 %"), (0.84, "0.9 %"), (3.0, "3.0 %")])

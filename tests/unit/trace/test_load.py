@@ -140,7 +140,7 @@ def test_missing_ranks_are_named(tmp_path):
     run = load(folder(tmp_path, a=trace(rank=1, world=8), b=trace(rank=5, world=8)))
     (warning,) = run.warnings
     assert (warning.code, warning.ranks) == ("rank-missing", (0, 2, 3, 4, 6, 7))
-    assert "rank 0,2-4,6-7" in warning.message
+    assert "ranks 0, 2–4, 6–7" in warning.message
 
 
 def test_a_broken_file_among_good_ones_is_a_warning(tmp_path):

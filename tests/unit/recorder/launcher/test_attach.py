@@ -94,7 +94,7 @@ def test_all_ranks_answer(tmp_path, ranks):
     ranks[0].window(5, 12)
     report = attached(tmp_path / "run", react)
     assert report.whole
-    assert str(report) == "rank 0-1 recorded steps 40 to 47"
+    assert str(report) == "ranks 0–1 recorded steps 40 to 47"
     assert json.loads(orders(tmp_path / "run" / "raw")[0].read_text()) == {"at": None}
 
 
@@ -202,4 +202,4 @@ def test_another_user_s_job_is_left_to_that_user(tmp_path, ranks, monkeypatch):
 
 def test_ranks_that_fared_alike_are_told_together():
     answers = [RankAnswer(rank, "recorded", (40, 47)) for rank in (0, 1, 3)] + [RankAnswer(2, "lost", reason="why")]
-    assert str(Attached(tuple(answers))) == "rank 0-1,3 recorded steps 40 to 47\nrank 2 lost: why"
+    assert str(Attached(tuple(answers))) == "ranks 0–1, 3 recorded steps 40 to 47\nrank 2 lost: why"
