@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from esprof.recorder.shared.reasons import LossReason
 from esprof.trace.run import MOST_RANKS
 from esprof.types import Ns, Rank
 
@@ -85,10 +86,18 @@ class Missed(_Row, frozen=True, tag="missed"):
 class Lost(_Row, frozen=True, tag="lost"):
     first: _Number
     phase: str
-    reason: str
+    reason: LossReason
 
 
 class Fault(_Row, frozen=True, tag="fault"):
+    """Something of the recorder ended or does not work, the rest goes on."""
+
+    message: str
+
+
+class Stopped(_Row, frozen=True, tag="stopped"):
+    """The recorder itself ended by a fault, the process goes on."""
+
     message: str
 
 
@@ -108,6 +117,7 @@ RankRow = (
     | Missed
     | Lost
     | Fault
+    | Stopped
     | End
 )
 
@@ -204,14 +214,11 @@ class RankNotes:
     missed: list[Missed] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    stopped: bool = False
+    """Whether the recorder ended before the process did: how that ended is not known."""
     ended: bool = False
     """Whether the process came to its end in good order."""
     unreadable: list[str] = field(default_factory=list)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the recorder ended before the process did: how that ended is not known."""
-        return any(fault.startswith("recording ended") for fault in self.faults)
 
     @property
     def rank(self) -> Rank:
@@ -242,6 +249,9 @@ class RankNotes:
                 self.lost.append(row)
             case Fault():
                 self.faults.append(row.message)
+            case Stopped():
+                self.faults.append(row.message)
+                self.stopped = True
             case End():
                 self.ended = True
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from esprof.errors import InputError
 from esprof.recorder.collect.notes import Lost, RankNotes, RankRows
 from esprof.recorder.collect.raw import claimed_again, processes, read_rows
+from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from esprof.text import printable
 from esprof.trace.run import Warning
-
-_CUT = "the process ended before it was closed"
 
 
 def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> list[Warning]:
@@ -47,7 +46,7 @@ def lost_windows(notes: RankNotes, rows: RankRows, *, alive: bool) -> list[Lost]
         known = max(last.get(phase, 0), max((one.first for one in lost if one.phase == phase), default=0))
         cut = [row.step for row in rows.steps if row.phase == phase and row.step > known]
         if cut:
-            lost.append(Lost(first=cut[0], phase=phase, reason=_CUT))
+            lost.append(Lost(first=cut[0], phase=phase, reason=LossReason.CUT))
     return lost
 
 
@@ -88,13 +87,13 @@ def _no_window(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> Inp
     if faults:
         return InputError(f"nothing was recorded: {faults[0]}")
     lost = [lost.reason for one in notes for lost in one.lost]
-    if any(one.profiler_taken for one in notes) or any("profiler" in reason for reason in lost):
+    if any(one.profiler_taken for one in notes) or LossReason.JOBS_PROFILER in lost:
         return InputError(
             "nothing was recorded: the job runs torch.profiler itself, and a process can have only one",
             remedy="Switch the job's own profiler off, or hand its traces to esprof as they are.",
         )
     if lost:
-        return InputError(f"nothing was recorded: no window could be kept ({printable(lost[0])})")
+        return InputError(f"nothing was recorded: no window could be kept ({lost[0]})")
     taken = max(_last_step(read_rows(raw, one)) for one in notes) + 1
     if not settings.by_steps:
         return InputError(f"nothing was recorded: the job ended before its first window, after {_count(taken, 'step')}")
@@ -129,7 +128,7 @@ def _of_windows(
     for reason in dict.fromkeys(one.reason for one in lost):
         firsts = [one.first for one in lost if one.reason == reason]
         where = f"of step {firsts[0]}" if len(firsts) == 1 else f"of steps {_listed(firsts)}"
-        yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {printable(reason)}"
+        yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {reason}"
     timed = notes.taken("timed")
     if settings.windows and not timed and not alive:
         yield "rank-missing", f"has no timed window; its last whole step is {_last_step(rows)}"

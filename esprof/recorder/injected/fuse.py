@@ -5,7 +5,7 @@ import signal
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ..shared.talk import say
 from .log import Log
@@ -16,14 +16,22 @@ T = TypeVar("T")
 class Fuse:
     """On until the first fault in work that it was asked to run.
 
-    `what` names that work to people; `release` lets go of what the work may hold when it ends so.
+    `what` names that work to people; `release` lets go of what the work may hold when it ends so. The fault is noted as a
+    row of the kind `note`: `stopped` where nothing of the process is recorded from then on.
     """
 
-    def __init__(self, what: str, log: Log, release: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        what: str,
+        log: Log,
+        release: Callable[[], None] = lambda: None,
+        note: Literal["fault", "stopped"] = "fault",
+    ) -> None:
         self.on = True
         self._what = what
         self._log = log
         self._release = release
+        self._note = note
 
     def run(self, work: Callable[..., T], *arguments: object) -> T | None:
         """`work(*arguments)`, or None once the fuse has blown."""
@@ -43,7 +51,7 @@ class Fuse:
         with suppress(Exception):  # Whatever failed before may fail again here.
             self._release()
         with suppress(OSError):  # The log itself may be what failed.
-            self._log.note("fault", message=f"{self._what} ended: {fault}")
+            self._log.note(self._note, message=f"{self._what} ended: {fault}")
         say(f"{self._what} ends in process {os.getpid()}, the job goes on: {fault}")
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..shared.files import write_new
+from ..shared.reasons import LossReason
 from ..shared.settings import Settings
 from . import calls
 from .forked import leave_without_kineto
@@ -20,7 +21,6 @@ from .state import State
 from .window import ThreadsEnd, Window, watch_profilers
 
 _PAGE = resource.getpagesize()
-_OTHER_THREAD = "the training went on in another thread"
 
 
 @dataclass
@@ -120,8 +120,7 @@ class Windows:
 
     def _prepare(self, phase: str, first: int) -> bool:
         if self._job_profiles or self._abandoned:
-            reason = _OTHER_THREAD if self._abandoned else "the job's own profiler was on"
-            self._log.note("lost", first=first, phase=phase, reason=reason)
+            self._note_lost(first, phase, LossReason.OTHER_THREAD if self._abandoned else LossReason.JOBS_PROFILER)
             return False
         window = Window(self._path(phase, first), stacks=phase == "stack", shapes=self._settings.shapes)
         self._open = _Open(window, phase, first, threading.get_native_id(), _resident())
@@ -141,7 +140,7 @@ class Windows:
         assert self._open is not None
         if _resident() - self._open.resident <= self._settings.max_memory:
             return
-        self._log.note("lost", first=step, phase=self._open.phase, reason="the rest would exceed the memory limit")
+        self._note_lost(step, self._open.phase, LossReason.MEMORY_LIMIT)
         self._done_with = base
         self._close(step - 1)
 
@@ -149,7 +148,7 @@ class Windows:
         """Give up the open window where the training goes on in another thread, and stop what was given up in this one."""
         here = threading.get_native_id()
         if self._open is not None and self._open.thread != here:
-            self._log.note("lost", first=self._open.first, phase=self._open.phase, reason=_OTHER_THREAD)
+            self._note_lost(self._open.first, self._open.phase, LossReason.OTHER_THREAD)
             self._open, self._abandoned = None, self._open
         if self._abandoned is not None and self._abandoned.thread == here:
             self._abandoned.window.close(keep=False)
@@ -187,10 +186,14 @@ class Windows:
         self._kept.append((opened.first, opened.phase, files, sum(os.path.getsize(file) for file in files)))
         while sum(size for *_, size in self._kept) > self._settings.max_trace:
             first, phase, oldest, _ = self._kept.popleft()
-            self._log.note("lost", first=first, phase=phase, reason="the traces exceeded the disk limit")
+            self._note_lost(first, phase, LossReason.DISK_LIMIT)
             for file in oldest:
                 with suppress(FileNotFoundError):
                     os.unlink(file)
+
+    def _note_lost(self, first: int, phase: str, reason: LossReason) -> None:
+        """Of the window of this phase, the steps from `first` on are not kept."""
+        self._log.note("lost", first=first, phase=phase, reason=reason)
 
     def _yield_to_job(self) -> None:
         self._job_profiles = True

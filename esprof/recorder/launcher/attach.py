@@ -233,5 +233,5 @@ class _RankLog:
                 self.answer = RankAnswer(self.rank, "missed", reason=reason)
             case {"kind": "lost", "phase": "timed", "first": int(first), "reason": str(reason)} if first >= self._at:
                 self.answer, self._lost_s = RankAnswer(self.rank, "lost", reason=reason), time.monotonic()
-            case {"kind": "fault", "message": str(message)}:
+            case {"kind": "fault" | "stopped", "message": str(message)}:
                 self.answer = RankAnswer(self.rank, "waiting", reason=message)

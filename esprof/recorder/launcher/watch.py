@@ -19,9 +19,8 @@ _PATIENCE_S = 2.0
 _MOST_NAMED = 4
 _SNAPSHOT = re.compile(r"flight-(\d{5,})\.\d+\.json")
 _NOTES = re.compile(r"rank-(\d{5,})\.jsonl")
-_LAST_WORDS = (b'{"kind":"end"', b'"message":"recording ended')
-"""Of a rank that ends in good order, or whose recorder gave up before."""
-_TAIL = 4096
+_LAST_WORDS = (b'{"kind":"end"', b'{"kind":"stopped"')
+"""How the rows begin that a rank leaves only if it ends in good order, or if its recorder gave up before."""
 
 
 def say_on_stderr(line: str) -> None:
@@ -142,7 +141,7 @@ class _Deaths:
         notes = self._raw / f"rank-{rank:05d}.jsonl"
         if is_alive(notes):
             return True
-        if any(words in _tail(notes) for words in _LAST_WORDS):
+        if _has_last_words(notes):
             self.ended.add(rank)
         else:
             self.dead[rank] = now_s
@@ -172,7 +171,7 @@ def _bytes_of_steps(raw: Path, rank: Rank) -> list[int]:
     return [file.stat().st_size for file in files if file.exists()]
 
 
-def _tail(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        opened.seek(max(0, os.fstat(opened.fileno()).st_size - _TAIL))
-        return opened.read()
+def _has_last_words(notes: Path) -> bool:
+    """Whether a rank said how it ends. A recorder that gave up may leave notes for hours after that row."""
+    with notes.open("rb") as rows:
+        return any(row.startswith(_LAST_WORDS) for row in rows)

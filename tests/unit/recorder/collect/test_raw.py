@@ -47,6 +47,15 @@ def test_notes_come_back_by_rank_and_kind(tmp_path):
     assert (first.faults, first.ended, first.stopped) == (["disk full"], False, False)
 
 
+def test_a_fault_that_ended_all_recording_is_told_from_one_of_a_part(tmp_path):
+    log = logging(tmp_path)
+    log.note("fault", message="watch for hangs ended: no")
+    log.note("stopped", message="recording ended: no")
+    (notes,), _ = read_notes(tmp_path)
+    assert notes.faults == ["watch for hangs ended: no", "recording ended: no"]
+    assert (notes.stopped, notes.ended) == (True, False)
+
+
 def test_the_rows_of_every_step_come_back_by_time(tmp_path):
     log = logging(tmp_path)
     log.note("workers", process="host.1.2", iterator=0, start_ns=1, pids=[50])

@@ -13,6 +13,7 @@ from esprof.recorder.collect.notes import (
     Step,
 )
 from esprof.recorder.collect.shortfall import lost_windows, nothing_recorded, of_job, of_rank
+from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from tests.cases.raw import roll, step
 
@@ -72,11 +73,15 @@ def test_every_lack_of_a_rank_is_named():
 
 
 def test_windows_that_were_lost_for_the_same_reason_are_told_together():
-    lost = [Lost(first=10 * i, phase="timed", reason="disk") for i in range(1, 8)] + [Lost(7, "stack", "memory")]
+    lost = [Lost(first=10 * i, phase="timed", reason=LossReason.DISK_LIMIT) for i in range(1, 8)]
+    lost.append(Lost(first=7, phase="stack", reason=LossReason.MEMORY_LIMIT))
     found = said(rank(0, lost=lost), rows())
     assert found == [
-        ("windows-lost", "7 windows of steps 10, 20, 30, 40, 50 and 2 more not kept: disk"),
-        ("windows-lost", "1 window of step 7 not kept: memory"),
+        (
+            "windows-lost",
+            "7 windows of steps 10, 20, 30, 40, 50 and 2 more not kept: the traces exceeded the disk limit",
+        ),
+        ("windows-lost", "1 window of step 7 not kept: the rest would exceed the memory limit"),
     ]
 
 
@@ -92,7 +97,7 @@ def test_a_killed_rank_lost_the_window_that_was_open():
 
 
 def test_a_rank_whose_recorder_ended_itself_is_not_said_to_be_killed():
-    notes = rank(0, ended=False, faults=["recording ended: disk full"])
+    notes = rank(0, ended=False, stopped=True, faults=["recording ended: disk full"])
     assert said(notes, rows()) == [("recorder-fault", "recording ended: disk full")]
 
 
@@ -108,7 +113,24 @@ def test_a_rank_whose_recorder_ended_itself_is_not_said_to_be_killed():
         ),
         (["python.1", "torch.1"], [], "1 process imported torch, but no torch.optim optimizer stepped", "optimizer"),
         (["python.1", "torch.1"], [rank(0, None)], "the job took 10 steps", "--skip 1 --warmup 1 --steps 7"),
-        (["python.1", "torch.1"], [rank(0, None, faults=["recording ended: disk full"])], "disk full", None),
+        (
+            ["python.1", "torch.1"],
+            [rank(0, None, stopped=True, faults=["recording ended: disk full"])],
+            "disk full",
+            None,
+        ),
+        (
+            ["python.1", "torch.1"],
+            [rank(0, None, lost=[Lost(first=7, phase="timed", reason=LossReason.JOBS_PROFILER)])],
+            "torch.profiler itself",
+            "off",
+        ),
+        (
+            ["python.1", "torch.1"],
+            [rank(0, None, lost=[Lost(first=7, phase="timed", reason=LossReason.MEMORY_LIMIT)])],
+            "no window could be kept (the rest would exceed the memory limit)",
+            None,
+        ),
         (
             ["python.1", "torch.1"],
             [rank(0, None, profiler_taken=[ProfilerTaken(step=3)])],

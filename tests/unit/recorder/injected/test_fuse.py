@@ -1,5 +1,6 @@
 """The recorder's fuse."""
 
+import json
 import signal
 
 import pytest
@@ -33,3 +34,13 @@ def test_a_fault_of_ours_does_not(alarm):
     fuse = Fuse("recording", Log())
     assert fuse.run(int, "no number") is None
     assert not fuse.on
+
+
+@pytest.mark.parametrize(("options", "kind"), [({}, "fault"), ({"note": "stopped"}, "stopped")])
+def test_the_kind_of_its_note_says_whether_all_recording_ended(tmp_path, options, kind):
+    log = Log()
+    log.open(str(tmp_path / "rank-00000"), 1 << 20)
+    Fuse("recording", log, **options).run(int, "no number")
+    row = json.loads((tmp_path / "rank-00000.jsonl").read_text())
+    assert row["kind"] == kind
+    assert row["message"].startswith("recording ended: ValueError")

@@ -163,7 +163,7 @@ def test_a_job_that_stands_still_is_an_error(tmp_path, ranks):
 def test_a_window_that_does_not_close_in_time_is_an_error(tmp_path, ranks):
     def react():
         (tmp_path / "run" / "raw" / "rank-00000.roll.0.jsonl").write_text("{}\n")
-        ranks[1].note("fault", message="recording ended: OSError")
+        ranks[1].note("stopped", message="recording ended: OSError")
         ranks[0].window(40, 47)
 
     with pytest.raises(InputError, match="rank 1 waiting: recording ended: OSError"):

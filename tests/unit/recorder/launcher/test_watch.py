@@ -141,7 +141,15 @@ def test_who_waits_for_a_rank_that_died_is_said_so(job):
     assert job.look(4)[-1] == "  rank 1 has died"
 
 
-@pytest.mark.parametrize("last", ['{"kind":"end","step":9}\n', '{"kind":"fault","message":"recording ended: x"}\n'])
+@pytest.mark.parametrize(
+    "last",
+    [
+        '{"kind":"end","step":9}\n',
+        '{"kind":"stopped","message":"recording ended: x"}\n' + 200 * f'{{"kind":"clock","at_ns":{S}}}\n',
+        f'{{"kind":"stopped","message":"{5_000 * "x"}"}}\n',
+    ],
+    ids=["end", "stopped long ago", "long message"],
+)
 def test_a_rank_that_ended_in_peace_did_not_die(job, last):
     job.end(1, last)
     assert job.look(4) == []
