@@ -190,13 +190,14 @@ RolledRows = Steps | Nexts | Fetches | Memories | Stages
 
 @dataclass
 class RankNotes:
-    """The rows that one rank noted for good: few."""
+    """The few rows that one rank noted for good."""
 
     identity: Identity
     workers: list[Workers] = field(default_factory=list)
     windows: list[RecordedWindow] = field(default_factory=list)
-    """Those whose traces were kept, by first step."""
+    """Windows whose traces were kept, by first step."""
     running: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
+    """First step of a stack window -> the frames that were on the stack when it began, as in `Running`."""
     memory: Memory | None = None
     memory_limit: MemoryLimit | None = None
     profiler_taken: list[ProfilerTaken] = field(default_factory=list)
@@ -205,12 +206,12 @@ class RankNotes:
     lost: list[Lost] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     ended: bool = False
-    """Whether the process came to its end in good order."""
+    """Whether the process ended in good order."""
     unreadable: list[str] = field(default_factory=list)
 
     @property
     def stopped(self) -> bool:
-        """Whether the recorder ended before the process did: how that ended is not known."""
+        """Whether the recorder stopped before the process ended, so that how it ended is not known."""
         return any(fault.startswith("recording ended") for fault in self.faults)
 
     @property
@@ -256,7 +257,7 @@ class RankRows:
     memories: list[MemorySample] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     worker_stages: dict[int, list[Stage]] = field(default_factory=dict)
-    """By the process id of the worker."""
+    """Stages that loader workers noted, by the worker's process id."""
     unreadable: list[str] = field(default_factory=list)
 
     @property
@@ -265,7 +266,7 @@ class RankRows:
         return self.steps[-1].step - len(self.steps) if self.steps else 0
 
     def add(self, line: RolledRows, stages: list[Stage]) -> None:
-        """`stages` is where the stages of the process go that wrote the line."""
+        """Add the rows of a line; its stages go into the list `stages` of the process that wrote it."""
         match line:
             case Steps():
                 self.steps += line.rows
@@ -284,7 +285,7 @@ class Job(msgspec.Struct, frozen=True):
 
     command: tuple[str, ...] = ()
     launcher_pid: int | None = None
-    """None for a job that records itself."""
+    """Process id of the launcher; None for a job that records itself."""
     started_ns: _Time | None = None
     exit_code: int | None = None
-    """How the command ended, where processes of the job outlived it."""
+    """Exit code of the command, where processes of the job outlived it; else None."""

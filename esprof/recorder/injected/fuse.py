@@ -16,7 +16,7 @@ T = TypeVar("T")
 class Fuse:
     """On until the first fault in work that it was asked to run.
 
-    `what` names that work to people; `release` lets go of what the work may hold when it ends so.
+    `what` names the work in messages; `release` frees what the work may hold when a fault ends it.
     """
 
     def __init__(self, what: str, log: Log, release: Callable[[], None] = lambda: None) -> None:
@@ -48,8 +48,8 @@ class Fuse:
 
 
 def _is_the_jobs(fault: Exception) -> bool:
-    """Whether a signal's handler raised it, which only happened to run in the midst of our work: a DataLoader's worker
-    died, say, or a step took too long."""
+    """Whether a signal handler raised the fault, which only happened to run in the midst of the recorder's work: because a
+    DataLoader's worker died, say, or a step took too long."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__))
