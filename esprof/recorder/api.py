@@ -1,7 +1,7 @@
 """Recording from a job's own code: `record`, `step` and `stage`.
 
-Of the recorder's own code (`injected`) a process runs one copy, within `esprof_recorder`: the one that `esprof record` has
-brought in, or the one that `record` loads here. Torch is imported by `record` alone.
+A process runs one copy of the recorder's own code (`injected`), within the package `esprof_recorder`: the one that
+`esprof record` has brought in, or the one that `record` loads here. Only `record` imports torch.
 """
 
 import os
@@ -30,12 +30,12 @@ _recorded: Path | None = None
 def record(run: str | os.PathLike[str], **settings: Any) -> Iterator[None]:
     """Record this process into the directory `run` while the block lasts.
 
-    Every rank of a job does so with the same `run`, on a shared or each host's own disk, once its process group is there.
+    Every rank of a job calls this with the same `run`, on a shared or each host's own disk, once its process group exists.
     `settings` are the fields of `Settings`, named as the options of `esprof record`: `skip`, `warmup`, `steps`,
     `stack_steps` and `every` count steps, `skip_s` and `every_s` seconds. A step ends where an optimizer has stepped, or
     where the job calls `step`.
 
-    The first that opens the run afterwards, such as `esprof.load(run)` or `esprof diagnose run`, completes it. In a job that
+    Whatever opens the run first afterwards, such as `esprof.load(run)` or `esprof diagnose run`, completes it. In a job that
     `esprof record` records already this does nothing, and says so.
 
     Raises OutputError where `run` is taken, UsageError in a process that was recorded before, ValueError or TypeError for
@@ -60,9 +60,9 @@ def record(run: str | os.PathLike[str], **settings: Any) -> Iterator[None]:
 
 
 def step() -> None:
-    """Say that a step of the job ends here, in a loop that no optimizer tells the steps of: inference, for one.
+    """Say that a step of the job ends here, in a loop whose steps no optimizer ends, such as inference.
 
-    From the first call on optimizers no longer count. Where nothing records it does nothing, and needs no torch.
+    From the first call on optimizers no longer count. Where nothing records, this does nothing and needs no torch.
     """
     session = _session()
     if session is not None and session.recorder is not None:
@@ -73,8 +73,8 @@ def step() -> None:
 def stage(name: str) -> Iterator[None]:
     """Name a part of the work, in a rank or in a DataLoader's worker: `with esprof.stage("decode"):`, or as a decorator.
 
-    The run lists when it began and ended, and shows it among the profiler's events of a timed window. Where nothing records
-    it does nothing, and needs no torch; so too in code that `torch.compile` compiles.
+    The run lists when the stage began and ended, and shows it among the profiler's events of a timed window. In code that
+    `torch.compile` compiles this does nothing. Where nothing records it does nothing either, and needs no torch.
     """
     session = _session()
     if session is None or sys.modules["torch"].compiler.is_compiling():
@@ -96,7 +96,8 @@ def _session() -> Any:
 
 
 def _require_torch() -> None:
-    """Import torch: for that the hook of `esprof record` waits."""
+    """Import torch; the hook of `esprof record`, where there is one, then starts its recorder. Raises
+    MissingDependencyError."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -104,7 +105,10 @@ def _require_torch() -> None:
 
 
 def _begin(run: Path, settings: Settings) -> Any:
-    """Start the recorder, and return its session; None where it does not work with this torch, which it says."""
+    """Start the recorder and return its session; None, with a line on stderr, where it does not work with this torch.
+
+    Raises OutputError where `run` is taken or cannot be written.
+    """
     global _recorded
     try:
         injected = _load()

@@ -29,12 +29,12 @@ BYTES = 256
 
 @dataclass(frozen=True)
 class Config:
-    """What to train, and on what. The two lists have an entry a rank: shares of a step's time without them."""
+    """What to train, and on what hardware."""
 
     slow_storage: list[float]
-    """What its storage takes to answer, a batch."""
+    """Per rank, how long its storage takes to answer for a batch, as a share of a step's time on fast hardware."""
     rest: list[float]
-    """What its device rests, a step."""
+    """Per rank, how long its device rests in a step, as a share of a step's time on fast hardware."""
     steps: int = 40
     layers: int = 4
     heads: int = 4
@@ -123,8 +123,8 @@ class GPT(nn.Module):
 def train(config: Config) -> dict[str, object]:
     """Train on this process's share of the corpus; rank 0 prints the loss of each step.
 
-    Returns the seconds that a step takes without slow hardware; and of each rank the share of its time that it stood ready
-    to run while others had the processors, and the seconds of a processor that its work took, which is the same on all.
+    Returns `step_s`, the seconds that a step takes on fast hardware, and for each rank `waited`, the share of its time in
+    which it was ready to run but had no processor, and `cpu_s`, the seconds of processor time that its work took.
     """
     rank = dist.get_rank()
     torch.manual_seed(1337)
@@ -158,7 +158,7 @@ def train(config: Config) -> dict[str, object]:
 
 
 def usual_s(work: Callable[[], object]) -> float:
-    """Seconds that `work` takes: the median of some calls, after some to warm up, and of that the ranks' mean."""
+    """Seconds that `work` takes: the median of MEASURED calls after WARM_UP others, and of that the mean over all ranks."""
     took = []
     for _ in range(WARM_UP + MEASURED):
         begun = time.perf_counter()
@@ -184,7 +184,7 @@ class Waiting:
         self._waited = self._waited_ns()
 
     def share(self) -> float:
-        """Of the time since this was made; 0 where the kernel keeps no such account."""
+        """Share of the time since this was made in which the thread waited; 0 where the kernel keeps no such account."""
         return (self._waited_ns() - self._waited) / (time.monotonic_ns() - self._begun)
 
     @staticmethod

@@ -2,8 +2,8 @@
 
 A trace without shapes only says that a gloo thread was at an `all_reduce`. The Flight Recorder knows group, number and sizes
 of each call, and when it was made: within the `c10d::` operation of the trace that made it. A process group hands its calls
-to its own threads first in, first out, which ties the two together. A wrong size is worse than none: what this does not
-settle stays null.
+to its own threads first in, first out, which ties the two together. A wrong size is worse than none: what cannot be matched
+for certain stays null.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     output_dtypes: list[str] = []
 
     def values(self, groups: Mapping[str, Group]) -> dict[str, Any]:
-        """What it says of its event, by column."""
+        """What the call tells of its event, by column."""
         group = groups.get(self.process_group[0])
         dtypes = {dtype.lower() for dtype in (*self.input_dtypes, *self.output_dtypes)}
         return {
@@ -74,7 +74,10 @@ def read_calls(path: Path) -> list[Call]:
 
 
 def with_calls(events: Table, calls: Sequence[Call], groups: Mapping[str, Group]) -> Table:
-    """`events` of one window, its gloo collectives told what they moved. `groups` are those of the process, by its names."""
+    """The `events` of one window, with the columns filled that tell what its gloo collectives moved.
+
+    `groups` are the process groups by the names that this process has for them.
+    """
     transfers = _transfers(events)
     names = sorted({transfer.name for transfer in transfers})
     made = [call for call in _made_in_window(events, calls) if call.profiling_name in names and not call.is_p2p]
@@ -95,7 +98,7 @@ class _Transfer(msgspec.Struct, frozen=True, gc=False):
     tid: int
     start_ns: Ns
     free_ns: Ns
-    """When its thread was done with the collective before."""
+    """When the thread had ended its collective before this one; 0 where there was none."""
 
 
 def _transfers(events: Table) -> list[_Transfer]:
@@ -126,6 +129,7 @@ def _made_in_window(events: Table, calls: Sequence[Call]) -> list[Call]:
     for tid in np.unique(tids[is_call]).tolist():
         rows = np.flatnonzero(is_call & (tids == tid))
         starts = events.ints("start_ns")[rows]
+        # The last operation that began before each call was made: the call is its own if it had not ended by then.
         at = np.searchsorted(starts, made, side="right") - 1
         inside |= (at >= 0) & (made <= _ends(events)[rows][at])
     return [call for call, is_inside in zip(calls, inside.tolist(), strict=True) if is_inside]
@@ -145,7 +149,7 @@ def _threads_of_groups(transfers: Sequence[_Transfer], calls: Sequence[Call]) ->
 
 
 def _nearest(transfer: _Transfer, groups: Sequence[str], made: Mapping[tuple[str, str], np.ndarray]) -> str | None:
-    """The group whose last call of that name before the transfer is the latest one."""
+    """The group that made the last call of the transfer's name before it; None where no group made one."""
     last: dict[str, int] = {}
     for group in groups:
         times = made.get((group, transfer.name), np.zeros(0, np.int64))
@@ -158,11 +162,11 @@ def _nearest(transfer: _Transfer, groups: Sequence[str], made: Mapping[tuple[str
 def _paired(
     transfers: Sequence[_Transfer], calls: Sequence[Call], groups: Mapping[str, Group]
 ) -> dict[int, dict[str, Any]]:
-    """What each transfer's row is told, of the transfers and calls of one group and name, both by time.
+    """The values for each transfer's row, from the transfers and calls of one group and name, both by time.
 
     The Flight Recorder may have forgotten the first calls, and the window may have closed before the last transfers. So
-    they are shifted against each other as far as no transfer comes before its call. If a transfer is missing in their
-    midst, calls are left over that have long begun: then nothing is told.
+    calls are shifted against transfers until no transfer begins before its call. Where calls are then left over that were
+    made before the last transfer began, a transfer is missing in between, and nothing is filled.
     """
     shift = len(calls) - len(transfers)
     while shift > -len(transfers) and not _fits(transfers, calls, shift):
@@ -175,8 +179,8 @@ def _paired(
     for swappable in _runs(pairs):
         values = [call.values(groups) for _, call in swappable]
         agreed = {name for name in _TOLD if len({value[name] for value in values}) == 1}
-        # The number is told by the order alone: a number that is off by one names a call of the same moment, none would
-        # leave the other ranks' calls alone.
+        # Only the order tells the number. One that is off by one names another call of the same moment; without any, the
+        # calls of the other ranks would find no match.
         agreed.add("coll_seq")
         for (transfer, _), value in zip(swappable, values, strict=True):
             told[transfer.row] = {name: value[name] for name in agreed}
@@ -203,13 +207,14 @@ def _runs(pairs: Sequence[tuple[_Transfer, Call]]) -> Iterator[Sequence[tuple[_T
 
 
 def _filled(events: Table, told: Mapping[int, Mapping[str, Any]]) -> Table:
-    """`events` with these values by row and column. What is not told stays as it is."""
+    """`events` with the values of `told`, by row and column. All other cells stay as they are."""
     columns = events.arrow
     for name in _TOLD:
         new = {row: value[name] for row, value in told.items() if value.get(name) is not None}
         rows, field = np.array(list(new), np.int64), EVENTS.field(name)
         if pa.types.is_dictionary(field.type):
             codes, texts = events.codes(name)
+            # The texts that are there keep their codes; new ones come after them.
             known = {text: code for code, text in enumerate(dict.fromkeys((*texts, *new.values())))}
             codes[rows] = [known[text] for text in new.values()]
             filled = pa.DictionaryArray.from_arrays(

@@ -32,7 +32,7 @@ from esprof.trace.schema import MEMORY, STEPS, Table, table
 from esprof.types import Rank
 
 _ENOUGH_STEPS = 3
-"""Steps of a kind below which a median of them means little."""
+"""Fewest steps of which a median is taken: of fewer it means little."""
 _AT_ONCE = min(os.cpu_count() or 1, 8)
 """Ranks that are read at the same time by default."""
 _PATIENCE_S = 2.0
@@ -45,7 +45,7 @@ class _Recorded:
 
     meta: RankMeta
     tables: dict[str, Table]
-    """By name; none once they are on disk."""
+    """Tables by name; empty once they are on disk."""
     flight: FlightLog
     groups: dict[str, Group]
     versions: dict[str, str]
@@ -64,9 +64,9 @@ def finalise(
     """Write the Run `out` from `out/raw`, then remove `raw`, but for files there that nobody can read.
 
     Where a process of the job outlives the command, the Run is read as it stands, and left for `esprof.load` to finish.
-    `executor` reads the ranks, one a task: by default a few threads. What is missing is named in the Run's warnings; where
-    nothing was recorded, `out` is removed, and an InputError says what was seen of the job instead. Raises OutputError where
-    `out` cannot be written; then `raw` stays, for `esprof.load` to finish the Run later.
+    `executor` reads the ranks, one task for each; by default a few threads. What is missing is named in the Run's warnings;
+    where nothing was recorded, `out` is removed, and an InputError says what was seen of the job instead. Raises OutputError
+    where `out` cannot be written; then `raw` stays, for `esprof.load` to finish the Run later.
     """
     raw = out / "raw"
     if not raw.is_dir():
@@ -91,9 +91,10 @@ def finalise(
 
 
 def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
-    """The Run in `path`, whose launcher has not finished it (yet): there is a `raw`, but no `run.json`.
+    """Open the Run in `path` that its launcher has not finished (yet): there is a `raw`, but no `run.json`.
 
-    Where no process of the job is left, it is finished now. Else, or where it cannot be written, it is read as it stands.
+    Where no process of the job is left, the Run is finished now. Otherwise, or where it cannot be written, it is read as it
+    stands.
     Raises InputError where nothing was recorded.
     """
     raw = path / "raw"
@@ -143,7 +144,7 @@ def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why
 def _read_ranks(
     raw: Path, notes: Sequence[RankNotes], settings: Settings, executor: Executor | None, out: Path | None
 ) -> list[_Recorded]:
-    """All ranks. With `out` their tables are written there one rank at a time, and not kept in memory."""
+    """Read all ranks. With `out` their tables are written there, each rank's as it is read, and not kept in memory."""
     read = partial(_read_rank, raw, settings) if out is None else partial(_write_rank, out, settings)
     if executor is not None:
         return list(executor.map(read, notes, _clocks(notes)))
@@ -190,7 +191,7 @@ def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset
 
 
 def _ended(notes: RankNotes) -> bool:
-    """Whether the process came to its end in good order, or how it ended was no longer watched."""
+    """Whether the process ended in good order, or the recorder had stopped before, so that its end is not known."""
     return notes.ended or notes.stopped
 
 

@@ -200,13 +200,14 @@ RolledRows = Steps | Nexts | Fetches | Memories | Stages
 
 @dataclass
 class RankNotes:
-    """The rows that one rank noted for good: few."""
+    """The few rows that one rank noted for good."""
 
     identity: Identity
     workers: list[Workers] = field(default_factory=list)
     windows: list[RecordedWindow] = field(default_factory=list)
-    """Those whose traces were kept, by first step."""
+    """Windows whose traces were kept, by first step."""
     running: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
+    """First step of a stack window -> the frames that were on the stack when it began, as in `Running`."""
     memory: Memory | None = None
     memory_limit: MemoryLimit | None = None
     profiler_taken: list[ProfilerTaken] = field(default_factory=list)
@@ -217,7 +218,7 @@ class RankNotes:
     stopped: bool = False
     """Whether the recorder ended before the process did: how that ended is not known."""
     ended: bool = False
-    """Whether the process came to its end in good order."""
+    """Whether the process ended in good order."""
     unreadable: list[str] = field(default_factory=list)
 
     @property
@@ -266,7 +267,7 @@ class RankRows:
     memories: list[MemorySample] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     worker_stages: dict[int, list[Stage]] = field(default_factory=dict)
-    """By the process id of the worker."""
+    """Stages that loader workers noted, by the worker's process id."""
     unreadable: list[str] = field(default_factory=list)
 
     @property
@@ -275,7 +276,7 @@ class RankRows:
         return self.steps[-1].step - len(self.steps) if self.steps else 0
 
     def add(self, line: RolledRows, stages: list[Stage]) -> None:
-        """`stages` is where the stages of the process go that wrote the line."""
+        """Add the rows of a line; its stages go into the list `stages` of the process that wrote it."""
         match line:
             case Steps():
                 self.steps += line.rows
@@ -294,7 +295,7 @@ class Job(msgspec.Struct, frozen=True):
 
     command: tuple[str, ...] = ()
     launcher_pid: int | None = None
-    """None for a job that records itself."""
+    """Process id of the launcher; None for a job that records itself."""
     started_ns: _Time | None = None
     exit_code: int | None = None
-    """How the command ended, where processes of the job outlived it."""
+    """Exit code of the command, where processes of the job outlived it; else None."""

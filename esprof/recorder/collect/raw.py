@@ -24,7 +24,7 @@ def write_job(raw: Path, job: Job) -> None:
 
 
 def read_job(raw: Path) -> Job:
-    """What is recorded in `raw`; nothing is known of it where the file is missing or garbage."""
+    """The job that is recorded in `raw`; an empty Job where `job.json` is missing or garbage."""
     try:
         return msgspec.json.decode((raw / "job.json").read_bytes(), type=Job)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -39,7 +39,7 @@ def read_notes(raw: Path) -> tuple[list[RankNotes], list[Path]]:
 
 
 def read_rows(raw: Path, notes: RankNotes) -> RankRows:
-    """The many rows of one rank."""
+    """The rows that one rank and its loader workers noted at every step."""
     rows = RankRows()
     for file in sorted(raw.glob(f"rank-{notes.rank:05d}.roll.[01].jsonl")):
         _add_rolled(rows, file, rows.stages)
@@ -111,7 +111,7 @@ def _add_rolled(rows: RankRows, file: Path, stages: list[Stage]) -> None:
 
 
 def _lines(file: Path, decoder: msgspec.json.Decoder[RowT], unreadable: list[str]) -> Iterator[RowT]:
-    """Decoded lines of `file`. How many lines make no sense is added to `unreadable`."""
+    """Decoded lines of `file`. A message of how many lines make no sense, or why none can be read, goes to `unreadable`."""
     broken = 0
     try:
         with file.open("rb") as opened:

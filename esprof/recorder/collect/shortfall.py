@@ -13,7 +13,7 @@ from esprof.trace.run import Warning
 
 
 def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> list[Warning]:
-    """What the recording in `raw` lacks of whole ranks. `strangers` are the files that tell of no rank."""
+    """Warnings of whole ranks that the recording in `raw` lacks. `strangers` are the files that do not tell their rank."""
     found = []
     for file in strangers:
         found.append(Warning("rank-unreadable", f"{printable(file.name)} does not say which rank it is of"))
@@ -31,7 +31,7 @@ def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> 
 def of_rank(
     notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
 ) -> list[Warning]:
-    """What the recording lacks of one rank, whose process may still be `alive`."""
+    """Warnings of what the recording lacks of one rank, whose process may still be `alive`."""
     found = _of_process(notes, rows, alive=alive), _of_windows(notes, rows, lost, settings, alive=alive)
     return [Warning(code, f"rank {notes.rank}: {message}", (notes.rank,)) for part in found for code, message in part]
 
@@ -51,7 +51,8 @@ def lost_windows(notes: RankNotes, rows: RankRows, *, alive: bool) -> list[Lost]
 
 
 def is_empty(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> bool:
-    """Whether the recording is not worth a Run: there is none of the windows asked for, and no fault of the job to see."""
+    """Whether the recording is not worth a Run: no window was recorded though some were planned, and the job shows no
+    fault."""
     if not notes:
         return True
     wanted = settings.windows and not any(one.taken("timed") for one in notes)
@@ -143,7 +144,7 @@ def _last_step(rows: RankRows) -> int:
 
 
 def _listed(numbers: Iterable[int]) -> str:
-    """The first of them, since a long job may lose many windows."""
+    """The first of the numbers as text, since a long job may lose many windows."""
     shown = list(map(str, numbers))
     return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 

@@ -11,7 +11,7 @@ from esprof.trace.schema import STACKS, Table, table
 from esprof.types import NS_PER_US, Ns
 
 MIN_GAP: Ns = 200 * NS_PER_US
-"""Shorter gaps are ordinary Python between two operations."""
+"""Shortest gap that is listed: shorter ones are ordinary Python between two operations."""
 
 _COVERS = 0.5
 """Share of a gap that a frame must cover to stand for it; the innermost of those that do is taken."""
@@ -21,7 +21,8 @@ _FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.*)")
 _OURS = r"injected/|shared/(environment|files|identity|settings|talk)\.py"
 _LIBRARY = re.compile(rf"(^|/)((torch|site-packages|dist-packages)/|{_OURS})|^<")
 """Files whose frames are passed over: torch's, installed ones, and the recorder's own; beside these the standard library's.
-A trace names files relative to `sys.path`, so that no more of their path may be left. A folder `shared` may be the job's."""
+A trace names files relative to `sys.path`, so that little of their path may be left: a file in some folder `shared` is only
+the recorder's if its name is one of these."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class _Frames:
         return frame and self._by_first_line(frame), self._innermost(fills & self._is_builtin)
 
     def _innermost(self, mask: np.ndarray) -> str | None:
+        # Frames are sorted by start: of those that fill one gap, the last to begin is the innermost.
         found = np.flatnonzero(mask)
         return self._names[found[-1]] if len(found) else None
 

@@ -56,7 +56,7 @@ def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | Non
 
 
 def _fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[_Pass, Fetch]]:
-    """Each fetch with the pass it was made for. Process ids come back: the latest iterator that had it is meant."""
+    """Each fetch with the pass it was made for. Process ids are reused: the latest iterator with the fetch's id counts."""
     owners: dict[int, list[Workers]] = defaultdict(list)
     for row in notes.workers:
         for pid in row.pids:

@@ -15,7 +15,7 @@ from esprof.trace.run import Group, Warning, Window
 from esprof.trace.schema import EVENTS, STACKS, Table, table
 
 _IDS_OF_WINDOW = 1 << 32
-"""Correlation ids are counted in 32 bits, and may begin anew with each window."""
+"""Room for the correlation ids of one window: they are counted in 32 bits, and may begin anew with each window."""
 
 
 @dataclass
@@ -23,9 +23,9 @@ class RankWindows:
     """What the profiler recorded of one rank."""
 
     whole: list[Window] = field(default_factory=list)
-    """Those that could be read, by first step."""
+    """Windows that could be read, by first step."""
     events: Table = field(default_factory=lambda: table({}, EVENTS))
-    """Of all timed windows."""
+    """Events of all timed windows, by window and start."""
     stacks: Table = field(default_factory=lambda: table({}, STACKS))
     groups: dict[str, Group] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class RankWindows:
 
 
 def read_windows(raw: Path, notes: RankNotes) -> RankWindows:
-    """The windows of one rank. One that cannot be read is named, and its file with it; the others are kept."""
+    """Read the windows of one rank. One that cannot be read is named in `warnings`, and its file in `unreadable`."""
     found = RankWindows()
     events: list[Table] = []
     stacks: list[Table] = []
@@ -55,7 +55,7 @@ def read_windows(raw: Path, notes: RankNotes) -> RankWindows:
 
 
 def _read_window(raw: Path, notes: RankNotes, window: RecordedWindow, found: RankWindows) -> Table:
-    """The events of a timed window, or the table of stacks of another one. The trace itself, which is large, is let go."""
+    """The events of a timed window, or the table `stacks` of one with stacks. The trace, which is large, is not kept."""
     trace = read_trace(trace_path(raw, notes.rank, window))
     found.groups |= {group.name: group for group in trace.groups}
     found.versions |= trace.versions
@@ -94,6 +94,7 @@ def _with_own_ids(events: Table, number: int) -> Table:
     """`events` with correlation ids that no other window of the rank has."""
     arrow = events.arrow
     for name in ("correlation", "sync_correlation"):
+        # The window's number goes above the 32 bits of the id; an id that is missing, -1, stays null.
         ids = events.ints(name)
         moved = pa.array(ids % _IDS_OF_WINDOW + number * _IDS_OF_WINDOW, mask=ids < 0)
         arrow = arrow.set_column(arrow.schema.get_field_index(name), EVENTS.field(name), moved)

@@ -14,7 +14,7 @@ VARIABLE = "ESPROF_RECORD"
 
 
 class WhenTorchLoads:
-    """An import finder that serves the import of torch, and then is gone. Some only ask whether torch is there, before."""
+    """An import finder that starts the recorder when torch is loaded, and then is gone; only to ask for torch leaves it."""
 
     def __init__(self, raw: str) -> None:
         self.raw = raw
@@ -61,7 +61,7 @@ def start_recorder(raw: str) -> None:
 
 
 def say(message: str) -> None:
-    """A line on stderr, if it takes one."""
+    """Print a line on stderr, if that works."""
     try:
         if sys.stderr is not None:
             print(f"esprof: {message}", file=sys.stderr)

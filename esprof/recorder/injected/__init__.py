@@ -1,8 +1,8 @@
 """The part of the recorder that runs inside the job's own processes.
 
-A guest there: it imports the standard library, torch and `shared` and nothing else, by relative imports only (the start-up
-hook loads the recorder's folder by its place, whether or not esprof is installed), writes to the recording's `raw` folder
-alone, and switches itself off at its first fault. The launcher turns `raw` into a Run when the job has ended.
+It is a guest there: it imports the standard library, torch and `shared` and nothing else, by relative imports only (the
+start-up hook loads the recorder's folder by its place, whether or not esprof is installed), writes to the recording's `raw`
+folder alone, and switches itself off at its first fault. The launcher turns `raw` into a Run when the job has ended.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from contextlib import suppress
 _SIOCGIFADDR = 0x8915
 _ANY_PORT = 9
 _FAR_AWAY = "2001:db8::1"
-"""An address that nobody has: what leads there leads out of here."""
+"""An address that nobody has: the interface on the way to it leads to other networks."""
 _MOST = 8
 
 
@@ -28,7 +28,7 @@ def is_one_machine() -> bool:
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this host, the likeliest first: by which it is on the way to the job's master, then all others."""
+    """The addresses of this host, the likeliest first: the one on the way to the job's master, then all others."""
     candidates = [*_towards(os.environ.get("MASTER_ADDR", "")), *_of_interfaces(), *_towards(_FAR_AWAY)]
     # Debian gives a host's own name an address such as 127.0.1.1, which is of use to nobody else.
     outside = [a for a in dict.fromkeys(candidates) if not a.startswith(("127.", "::1", "fe80"))]

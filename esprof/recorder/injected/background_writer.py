@@ -12,12 +12,12 @@ _PATIENCE_S = 5.0
 
 
 class Part(Protocol):
-    """Work that comes round every tick. A fault in it ends that part alone."""
+    """Work that is done at every tick. A fault in a part ends that part alone."""
 
     def tick(self, now_ns: int) -> None: ...
 
     def close(self) -> None:
-        """The process ends in good order."""
+        """Do what is left, as the process ends in good order."""
 
 
 class BackgroundWriter:

@@ -1,7 +1,7 @@
 """Waits for the end of a backward pass, where an optimizer steps inside one.
 
-There no profiler may be started or stopped: behind each node autograd puts the thread's state back as it was before, that
-of the profiler too, and the process would crash.
+Inside one no profiler may be started or stopped: after each node autograd restores the thread's state, that of the profiler
+included, and the process would crash.
 """
 
 import functools
@@ -19,10 +19,10 @@ def is_running() -> bool:
 
 
 class AfterBackward:
-    """Does once what it was last asked to, when the thread that called `backward` comes out of it.
+    """Does the work that it was given last, once, when a call of `backward` returns.
 
-    A job that never asks keeps PyTorch as it is. The pass that is running at the first call is one too early to be seen to
-    end: the next one counts.
+    `torch.autograd.backward` is wrapped at the first `do`, not before. The pass that runs at that moment is not seen to
+    end: the work is done after the next one.
     """
 
     def __init__(self) -> None:

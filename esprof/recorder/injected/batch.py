@@ -10,7 +10,10 @@ _PARTS = 8
 
 
 def size(batch: Any) -> tuple[int | None, int | None]:
-    """Samples and tokens of a batch, by its first tensor: its length, and its size where it is B x T integers."""
+    """(samples, tokens) of a batch, by its first tensor: the length, and the number of elements where it is B x T integers.
+
+    None stands for what the tensor does not tell.
+    """
     tensor = _first_tensor(batch, depth=3)
     if tensor is None or tensor.dim() == 0:
         return None, None

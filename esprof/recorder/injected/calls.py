@@ -3,15 +3,15 @@
 import torch.distributed as dist
 
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""One for all backends, and NCCL's, which builds without CUDA lack."""
+"""Functions of torch that dump a Flight Recorder: that of all backends, and NCCL's, which builds without CUDA lack."""
 
 
 def dumps(*, include_calls: bool) -> list[bytes]:
-    """What each of them tells, as JSON, that for all backends first; nothing where there is no process group.
+    """The dump of each Flight Recorder, as JSON, that of all backends first; none where there is no process group.
 
-    A call names the process group, the number in it, the operation, its sizes, and when it was enqueued. NCCL's say when
-    they started and ended, too. There are at most TORCH_FR_BUFFER_SIZE (2000). Without them it is told how far each group
-    has come.
+    A call names the process group, the number in it, the operation, its sizes, and when it was enqueued; NCCL's calls also
+    tell when they started and ended. A dump has the latest TORCH_FR_BUFFER_SIZE (2000) calls; without `include_calls` it
+    has none, and tells how far each process group has come.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return []

@@ -23,7 +23,8 @@ MOST_ORDERS = 4
 
 _SIGNATURE_BYTES = 16
 _FIELDS = 4 + MOST_ORDERS
-"""What it is; the number of the question; when that came in and was answered; and the orders, or the request."""
+"""Fields of a packet: its kind; the number of the question; when the question came in and was answered; and the orders, or
+the request."""
 _BODY = struct.Struct(f"!B{_FIELDS - 1}q")
 _ASK, _ANSWER = 1, 2
 
@@ -31,13 +32,13 @@ _SO_TIMESTAMPNS = 35
 """From asm-generic/socket.h; Python has no name for it. The kernel then says when each packet came in."""
 _TIMESPEC = struct.Struct("@ll")
 _ROOM = 4 << 20
-"""Bytes of packets that may wait for the next look: a thousand ranks may ask at the same moment."""
+"""Bytes of packets that may wait to be read: a thousand ranks may ask at the same moment."""
 _MOST_AT_ONCE = 2_000
 _MOST_UNANSWERED = 64
 
 
 class Request(NamedTuple):
-    """A request for a window: when it was made, by which it is known on all ranks, and for which step, 0 for soon."""
+    """A request for a window: `asked_ns`, which identifies it on all ranks, and the step to begin with, 0 for soon."""
 
     asked_ns: int
     at: int
@@ -52,23 +53,23 @@ class Reading(NamedTuple):
 
 
 class Server:
-    """Rank 0's end."""
+    """Rank 0's end of the channel."""
 
     def __init__(self, *, one_machine: bool) -> None:
-        """`one_machine`: all ranks are on this one, so that nobody else needs to reach it."""
+        """`one_machine` says that all ranks are on this machine, so that no other needs to reach the server."""
         self._token = secrets.token_bytes(16)
         self._socket = _listening(one_machine)
         self._addresses = [loopback()] if one_machine else own_addresses()
 
     @property
     def address(self) -> str:
-        """What the others need to know, for the job's store."""
+        """What the other ranks need to know to ask, as JSON for the job's store."""
         port = self._socket.getsockname()[1]
         told = {"token": self._token.hex(), "port": port, "addresses": self._addresses, "machine": machine()}
         return json.dumps(told)
 
     def answer(self, orders: Sequence[int]) -> list[Request]:
-        """Answer all who have asked, and return what they request."""
+        """Answer all questions that have come in, and return the requests in them."""
         requests = []
         for _ in range(_MOST_AT_ONCE):
             packet = _received(self._socket)
@@ -81,7 +82,7 @@ class Server:
             if requested_ns:
                 requests.append(Request(requested_ns, at))
             reply = _signed(self._token, _ANSWER, number, packet.came_ns, time.time_ns(), *orders[-MOST_ORDERS:])
-            with suppress(OSError):  # It is gone, or cannot be reached: it will ask again.
+            with suppress(OSError):  # The other rank is gone, or cannot be reached: it will ask again.
                 self._socket.sendto(reply, packet.sender)
         return requests
 
@@ -90,7 +91,7 @@ class Server:
 
 
 class Client:
-    """The end of another rank."""
+    """The end of the channel on a rank other than rank 0."""
 
     def __init__(self, address: str) -> None:
         """`address` is rank 0's. Raises ValueError where it makes no sense."""
@@ -105,7 +106,7 @@ class Client:
         self.was_answered = False
 
     def ask(self, request: Request | None) -> None:
-        """Ask in every way that may lead to rank 0, or, once one has, in that way."""
+        """Send a question to every address that may be rank 0's, or, once one has answered, to that one."""
         self._socket.check()
         for way in self._ways:
             number = next(self._numbers)
@@ -117,7 +118,7 @@ class Client:
             del self._asked[old]
 
     def hear(self) -> tuple[list[Reading], list[int]]:
-        """What the answers since tell: readings of the clock, and the steps at which windows begin."""
+        """Take in the answers that have come: readings of the clock, and the steps at which windows begin."""
         readings, orders = [], []
         while (packet := _received(self._socket)) is not None:
             body = _verified(self._token, packet.data)
@@ -136,7 +137,7 @@ class Client:
 
 
 def machine() -> str:
-    """What tells this machine from others: on one kernel there is one clock, whatever the hosts are called."""
+    """A text that tells this machine from others: processes on one kernel share its clock, whatever their hosts' names."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
     return socket.gethostname()
@@ -154,7 +155,7 @@ class _Packet(NamedTuple):
 
 
 class _Socket(socket.socket):
-    """A socket that knows whether its number is still its own: a job may close what is not its own, and open another."""
+    """A socket that notices when the job has closed it and opened a file of its own under the same number."""
 
     _inode = 0
 
@@ -162,7 +163,7 @@ class _Socket(socket.socket):
         self._inode = os.fstat(self.fileno()).st_ino
 
     def check(self) -> None:
-        """Raise OSError where the number is somebody else's: what comes in there is not for us."""
+        """Raise OSError where the descriptor is the job's by now: what comes in there is not for us."""
         if os.fstat(self.fileno()).st_ino != self._inode:
             raise OSError(errno.EBADF, "the job has closed the recorder's socket")
 
@@ -180,7 +181,7 @@ def _socket(address: str) -> _Socket:
     made = _Socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_DGRAM)
     if both:
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    with suppress(OSError):  # Readings then are as coarse as our looks, and say so by their round trip.
+    with suppress(OSError):  # Without it readings are as coarse as our ticks, which their round trip shows.
         made.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     made.setblocking(False)
     made.bind((address, 0))
@@ -197,7 +198,7 @@ def _received(end: _Socket) -> _Packet | None:
     end.check()
     try:
         data, notes, _, sender = end.recvmsg(_SIGNATURE_BYTES + _BODY.size + 1, socket.CMSG_SPACE(_TIMESPEC.size))
-    except OSError:  # Nothing is there; or, of an earlier packet, that nobody took it.
+    except OSError:  # Nothing has come in, or an earlier packet of ours was refused.
         return None
     for level, kind, value in notes:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):

@@ -22,7 +22,7 @@ from .state import State
 _NS = 1_000_000_000
 _KEY = "esprof/rank-0"
 _ASKS_A_SECOND = 200
-"""What rank 0 answers at most, in the mean: where there are more ranks, each asks less often."""
+"""Questions that rank 0 answers in a second at most, on average: where there are more ranks, each asks less often."""
 _PATIENCE_NS = 30 * _NS
 
 
@@ -88,14 +88,14 @@ class Leader:
             self._server.close()
 
     def _take(self, requests: list[Request]) -> None:
-        """Take up what is new: the same request comes again and again, and from several ranks."""
+        """Take up the requests that are new: the same one comes again and again, and from several ranks."""
         for request in requests:
             if request.asked_ns not in self._known:
                 self._known.add(request.asked_ns)
                 self._waiting.append(request)
 
     def _order(self) -> None:
-        """Order what is asked for. A window that is planned already, so that another would overlap it, serves as well."""
+        """Order the windows that are asked for. Where one would overlap a planned window, that one serves as well."""
         if not self._waiting:
             return
         soonest = step_ahead(self._state, 1 + 2 * interval_s(self._state.world_size))
@@ -157,7 +157,7 @@ class Follower:
             self._since_ns = now_ns
             if self._client.is_same_machine:
                 self._clock.is_rank_0s(now_ns)
-            # A folder in which rank 0 does not write, as under another launcher, it does not look into either.
+            # Where rank 0 writes to another folder, as under another launcher, it does not see the orders in this one.
             if not os.path.exists(os.path.join(self._raw, "rank-00000.jsonl")):
                 self._box = OrderBox(self._raw)
         else:
@@ -197,7 +197,7 @@ class Follower:
 
 
 def interval_s(world_size: int) -> float:
-    """Seconds from question to question of a rank."""
+    """Seconds between two questions of a rank."""
     return max(1.0, world_size / _ASKS_A_SECOND)
 
 
@@ -216,6 +216,7 @@ def _open_server(log: Log) -> Server | None:
 
 
 def _address_in_store() -> str | None:
-    """Rank 0's address, if it is there; nobody waits. The store is not kept: it must go when the job lets go of it."""
+    """Rank 0's address, if it is in the job's store, without waiting. No reference to the store is kept: it must be freed
+    when the job drops it."""
     store = dist.distributed_c10d._get_default_store()
     return str(store.get(_KEY), "ascii") if store is not None and store.check([_KEY]) else None

@@ -30,7 +30,7 @@ _MOST = 16
 _SLOW_APART_NS = 30 * 10**9
 _RECKON_EVERY_NS = 10 * 10**9
 _ENOUGH_STEPS = 50
-"""Steps below which nothing can be said of their 99th percentile."""
+"""Fewest steps of which a 99th percentile is taken."""
 _SLOW_FACTOR, _SLOW_MARGIN_NS = 2, 20 * 10**6
 _HANG_FACTOR = 3
 _MOST_THREADS, _MOST_FRAMES = 64, 100
@@ -43,11 +43,11 @@ _WINDOW_CODE = tuple(
 
 @dataclass(frozen=True)
 class Usual:
-    """What the recent steps took, in ns."""
+    """How long the recent plain steps took, in ns."""
 
     median_ns: int | None = None
     p99_ns: int | None = None
-    """None where they are too few to have one."""
+    """99th percentile of the recent plain steps, in ns; None where they are too few."""
     longest_ns: int = 0
 
     @classmethod
@@ -60,11 +60,11 @@ class Usual:
 
     @property
     def slow_ns(self) -> float:
-        """The duration above which a step is slow."""
+        """The duration (ns) above which a step is slow."""
         return inf if self.p99_ns is None else max(_SLOW_FACTOR * self.p99_ns, self.p99_ns + _SLOW_MARGIN_NS)
 
     def hang_ns(self, hang_s: float) -> float:
-        """The duration above which a step may hang."""
+        """The duration (ns) above which a step may hang; infinite where `hang_s` is 0."""
         return max(hang_s * 10**9, _HANG_FACTOR * self.longest_ns) if hang_s else inf
 
 
@@ -92,7 +92,7 @@ class FlightWatch:
         _note_deadly_signals(os.path.join(raw, f"fatal-{state.rank:05d}.txt"))
 
     def tick(self, now_ns: int) -> None:
-        # It is the launcher that asks where this rank is.
+        # The launcher asks where this rank is.
         if any(order.content.get("snapshot") is True for order in self._orders.new()):
             self._take("asked", self._threads())
         # In this order: the training thread sets the start first, and a new step with an old start would look slow.
@@ -104,8 +104,8 @@ class FlightWatch:
             self._look_closer(now_ns, step, age_ns)
 
     def close(self) -> None:
-        """Keep what an exception that ends the process tells; nothing where it ends in peace."""
-        # An uncaught exception is here before the exit handlers run; SystemExit never is.
+        """Take a snapshot of the exception that ends the process, if one does."""
+        # Python sets this for an uncaught exception before the exit handlers run, and never for SystemExit.
         error = getattr(sys, "last_value", None)
         if error is not None:
             frames = reversed(traceback.extract_tb(error.__traceback__))
@@ -117,7 +117,7 @@ class FlightWatch:
         self._usual, self._reckoned_ns = Usual.of(list(self._state.recent)), now_ns
 
     def _look_closer(self, now_ns: int, step: int, age_ns: int) -> None:
-        """The step seems too long: take a snapshot if it is, and has none yet."""
+        """Take a snapshot of a step that seems too long, if it really is and has none yet."""
         if self._suspect != step:
             self._suspect = step
             self._reckon(now_ns)
@@ -132,7 +132,7 @@ class FlightWatch:
             self._take("slow", self._threads())
 
     def _in_own_window(self) -> bool:
-        """Whether the training thread is writing a trace of ours: that is no fault of the job."""
+        """Whether the training thread is busy with a window of the recorder: that is no fault of the job."""
         frame = sys._current_frames().get(self._state.thread)
         return any(one.f_code.co_filename in _WINDOW_CODE for one in _outwards(frame))
 
@@ -170,7 +170,7 @@ class FlightWatch:
         self._kept.append((reason, path))
 
     def _make_room(self) -> None:
-        """Give up the oldest snapshot of a slow step, or else the oldest, where there are too many."""
+        """Remove the oldest snapshot of a slow step, or else the oldest of all, where there are too many."""
         if len(self._kept) >= _MOST:
             oldest = next((kept for kept in self._kept if kept[0] == "slow"), self._kept[0])
             self._kept.remove(oldest)
@@ -189,8 +189,8 @@ class _Standstill:
         self._moved_ns: int | None = None
 
     def is_new(self, step: int, now_ns: int, patience_ns: float) -> bool:
-        """Whether the rank stands still as it did not before: when the step is seen first, or has moved since and
-        stopped again for `patience_ns`."""
+        """Whether this is a new standstill: the first one in `step`, or one after collectives have moved and stopped again
+        for `patience_ns`."""
         status = _status()
         if step != self.step:
             self.step, self._status, self._moved_ns = step, status, None
@@ -204,9 +204,9 @@ class _Standstill:
 
 
 def _note_deadly_signals(path: str) -> None:
-    """Have Python's faulthandler write all stacks to `path` when a signal ends the process, which it ends as before.
+    """Have Python's faulthandler write all stacks to `path` when a signal ends the process; the signal still ends it.
 
-    What the job has set up for the same purpose stays, and what it sets up later takes our place.
+    Handlers that the job has set stay, and those that it sets later replace ours.
     """
     file = NewFile(path)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -217,7 +217,8 @@ def _note_deadly_signals(path: str) -> None:
 
 
 def _silence(file: NewFile) -> None:
-    """In a forked child: what ends it is not what ends the rank. The handlers may be the job's own by now, so they stay."""
+    """In a forked child: let its last stacks go nowhere, as they are not the rank's. The handlers stay: they may be the
+    job's own by now."""
     if file.is_ours:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, file.number)
@@ -231,7 +232,7 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _frames(innermost: FrameType) -> list[tuple[str, int, str]]:
-    """(file, line, function), innermost first, of so many frames."""
+    """(file, line, function) of the frames, innermost first, at most _MOST_FRAMES."""
     frames = islice(_outwards(innermost), _MOST_FRAMES)
     return [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name) for frame in frames]
 
@@ -248,7 +249,7 @@ def _groups() -> list[dict[str, object]]:
 
 
 def _calls(newest: int | None) -> list[dict[str, Any]]:
-    """What PyTorch remembers of the collectives, by recorder; only the `newest` calls of each, or all."""
+    """What each of PyTorch's Flight Recorders holds: its `newest` calls, or all where that is None."""
     recorders = [json.loads(dump) for dump in dumps(include_calls=True)]
     for recorder in recorders:
         entries: Sequence[object] = recorder.get("entries", [])
@@ -257,5 +258,5 @@ def _calls(newest: int | None) -> list[dict[str, Any]]:
 
 
 def _status() -> bytes:
-    """How far each group has come."""
+    """How far the collectives of each process group have come, as text to compare."""
     return b"".join(dumps(include_calls=False))

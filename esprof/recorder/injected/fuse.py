@@ -16,7 +16,7 @@ T = TypeVar("T")
 class Fuse:
     """On until the first fault in work that it was asked to run.
 
-    `what` names that work to people; `release` lets go of what the work may hold when it ends so. The fault is noted as a
+    `what` names the work in messages; `release` frees what the work may hold when a fault ends it. The fault is noted as a
     row of the kind `note`: `stopped` where nothing of the process is recorded from then on.
     """
 
@@ -56,8 +56,8 @@ class Fuse:
 
 
 def _is_the_jobs(fault: Exception) -> bool:
-    """Whether a signal's handler raised it, which only happened to run in the midst of our work: a DataLoader's worker
-    died, say, or a step took too long."""
+    """Whether a signal handler raised the fault, which only happened to run in the midst of the recorder's work: because a
+    DataLoader's worker died, say, or a step took too long."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(fault.__traceback__))

@@ -48,12 +48,12 @@ class LoaderProbe:
         self._install_fetch()
 
     def install_in_worker(self, owner: str) -> None:
-        """As `install`, in a worker process that was spawned, not forked, by `owner`."""
+        """Wrap the fetchers in a worker process that was spawned, not forked, by the process named `owner`."""
         self._owner = owner
         self._install_fetch()
 
     def note_stage(self, row: tuple[str, int, int]) -> None:
-        """Note what the job itself marked, in a rank or in a worker: (name, start, end), in ns."""
+        """Note a stage that the job marked, in a rank or in a worker: (name, start, end), in ns."""
         self._fuse.run(self._note_stage, row)
 
     def stop(self) -> None:
@@ -158,7 +158,8 @@ class LoaderProbe:
 
 
 class _WorkerLog:
-    """The files of one loader worker, of at most `limit` bytes. Each row is written at once: nobody else would do it."""
+    """The files of one loader worker, of at most `limit` bytes. Each row is written at once: a worker has no background
+    writer."""
 
     def __init__(self, prefix: str, limit: int) -> None:
         self.pid = os.getpid()
@@ -201,7 +202,8 @@ def _tasks(iterator: Any) -> _Tasks:
 
 
 def _batch_number(iterator: Any, tasks: _Tasks) -> int | None:
-    """Which batch of the epoch `next` has just returned; None where the order is free and it cannot be told."""
+    """Number in its epoch of the batch that `next` has just returned; None where batches come in any order and nothing
+    tells it."""
     if not tasks:
         return int(iterator._num_yielded) - 1
     if iterator._in_order:
@@ -223,7 +225,7 @@ def _make_room(raw: str, prefix: str, limit: int) -> None:
     with os.scandir(raw) as entries:
         files = [(entry.stat(), entry) for entry in entries if entry.name.startswith(prefix)]
     files.sort(key=lambda file: file[0].st_mtime_ns)
-    # In blocks: of a worker of few batches the file system holds more than the file does.
+    # Counted in blocks: a small file takes more room than it has bytes.
     taken = sum(found.st_blocks * 512 for found, _ in files)
     for found, entry in files:
         if taken <= limit:
@@ -238,6 +240,6 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # Somebody else's process has its number now: let it count.
+    except PermissionError:  # A process of another user has this id now: it counts as alive.
         return True
     return True

@@ -17,7 +17,8 @@ _TAIL = 200
 class Log:
     """The notes of one rank: permanent rows, written at once, and rolling ones, which wait in memory for `flush`.
 
-    Until `open` all wait, so many at most. It belongs to the process that opened it: what a forked child notes is dropped.
+    Until `open` all rows wait, the newest _MAX_WAITING. A log belongs to the process that opened it: what a forked child
+    notes is dropped.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Log:
         self._flushing = threading.Lock()
 
     def open(self, prefix: str, limit: int, keep_steps: int = 0) -> None:
-        """Claim `<prefix>.jsonl` for this process and write what waits. Raises FileExistsError where another was first.
+        """Claim `<prefix>.jsonl` for this process and write what waits. Raises FileExistsError where another has it.
 
         Of the rolling rows the newest `limit` bytes are kept, or, if that is less, those of the last `keep_steps` steps.
         """
@@ -51,7 +52,7 @@ class Log:
         return self._file is not None and self._pid == os.getpid()
 
     def note(self, kind: str, **row: object) -> None:
-        """A permanent row, on disk when this returns."""
+        """Note a permanent row. It is on disk when this returns; OSError where that fails."""
         line = encode({"kind": kind} | row)
         if self._file is None:
             self._waiting.append(line)
@@ -59,7 +60,7 @@ class Log:
             self._file.append(line)
 
     def roll(self, kind: str, row: tuple[object, ...]) -> None:
-        """A row that need not be kept for good."""
+        """Note a row that need not be kept for good; `flush` writes it."""
         rows = self._rows.get(kind)
         if rows is None:
             rows = self._rows[kind] = deque(maxlen=_MAX_WAITING)
@@ -67,7 +68,7 @@ class Log:
         rows.append(row)
 
     def flush(self) -> None:
-        """Write what rolled in. Any thread may do so, and others note and roll meanwhile."""
+        """Write the rolling rows that wait. Any thread may call this, while others note and roll."""
         if self.mine:
             with self._flushing:
                 self._flush()

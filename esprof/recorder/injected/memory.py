@@ -16,11 +16,11 @@ from .log import Log
 from .state import State
 
 EVERY_NS = 250_000_000
-"""Between the sampled steps: of faster ones most cost no more than a look at the clock."""
+"""Least time (ns) between two sampled steps: the steps in between cost no more than a look at the clock."""
 
 _PAGE = resource.getpagesize()
 _CGROUPS = {"": ("/sys/fs/cgroup", "memory.max"), "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")}
-"""By controller, as /proc/self/cgroup names it: cgroup 2 names none."""
+"""Controller, as /proc/self/cgroup names it (cgroup 2 names none) -> root folder and name of the file with the limit."""
 
 Statistics = Callable[[], dict[str, Any]]
 """What `torch.cuda.memory_stats_as_nested_dict` returns: statistics of the current device, or nothing without CUDA."""
@@ -30,10 +30,10 @@ class MemoryProbe:
     """Notes rows `memories`: (step, phase, at_ns, allocated, reserved, peak_allocated, rss), in bytes or None.
 
     `phase` is what has just ended in `step`: `forward` (up to the call of backward, loading of data included), `backward`,
-    `optimizer` (from there to the end of the step, clipping included), or None where a step ends of which only that was
+    `optimizer` (from there to the end of the step, clipping included), or None for the end of a step whose phases were not
     sampled. The allocator's peak is the job's own, and never reset here. Where it has changed since the row before, it was
-    reached in between, exactly; where not, all that is known of a phase is what was held at its end. For the resident set
-    that is always so.
+    reached in between, exactly; where not, all that is known of a phase is what was held at its end. Of the resident set
+    nothing but that is ever known.
     """
 
     def __init__(self, state: State, log: Log, statistics: Statistics = torch.cuda.memory_stats_as_nested_dict) -> None:
@@ -65,7 +65,7 @@ class MemoryProbe:
         torch.autograd.backward = backward
 
     def at_step(self) -> None:
-        """A step has ended. For the training thread alone."""
+        """Take a sample at the end of a step, if one is due. Only the training thread calls this."""
         now_ns = time.monotonic_ns()
         if self._in_sampled_step or now_ns >= self._due_ns:
             self._fuse.run(self._end_step, now_ns)
@@ -112,9 +112,9 @@ class _Resident:
 
 
 def limit() -> tuple[int, str]:
-    """Most bytes that the job can have, and of what: its share of the CUDA device, or, as `rss`, of this machine.
+    """Most bytes that this process can have, and of what: `cuda`, its share of the device, or `rss`, the machine's memory.
 
-    On the machine it shares them with the other processes of its control group.
+    The machine's memory is shared with other processes, and may be limited by a control group.
     """
     if torch.cuda.is_initialized():
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
@@ -123,7 +123,7 @@ def limit() -> tuple[int, str]:
 
 
 def _cgroup_limits() -> Iterator[int]:
-    """Of each control group of memory that this process is in, as far as they can be seen from here."""
+    """The limit (bytes) of each memory control group that this process is in, as far as they can be seen from here."""
     with suppress(FileNotFoundError), open("/proc/self/cgroup") as groups:
         for line in groups:
             _, controllers, path = line.rstrip("\n").split(":", 2)
@@ -133,7 +133,7 @@ def _cgroup_limits() -> Iterator[int]:
 
 
 def _limits_up(root: str, folder: str, name: str) -> Iterator[int]:
-    """The limits of a control group and of those it lies in. A container may see only the outermost."""
+    """The limits (bytes) of a control group and of those around it. A container may see only the outermost."""
     while folder.startswith(root):
         with suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:  # Without a limit it says `max`.
             yield int(file.read())
@@ -141,7 +141,7 @@ def _limits_up(root: str, folder: str, name: str) -> Iterator[int]:
 
 
 def hide_from_dynamo(function: Any) -> None:
-    """Let a compiled training step run `function` as it runs what it replaces: without a look inside."""
+    """Let a compiled training step call `function` without tracing into it, as it calls what `function` replaces."""
     frames = torch._C._dynamo.eval_frame
     skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
     frames.set_code_exec_strategy(function.__code__, skipped)

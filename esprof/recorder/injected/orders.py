@@ -11,14 +11,14 @@ from .channel import Request
 from .state import State
 
 FEWEST_STEPS = 3
-"""From the running step to that of the window: ranks may be a step apart, and one may be ending just now."""
+"""Fewest steps from the running one to a window's first: ranks may be a step apart, and one may be ending just now."""
 
 _RECENT_STEPS = 20
 _LARGEST_FILE = 1_000
 
 
 class Order(NamedTuple):
-    """What somebody asks of the ranks: `at` for a window, `snapshot` for a look at where they are."""
+    """What somebody asks of the ranks: `content` has `at` for a window, `snapshot` for a look at where they are."""
 
     asked_ns: int
     content: dict[str, object]
@@ -40,7 +40,7 @@ class OrderBox:
         self._read: set[str] = set()
 
     def new(self) -> list[Order]:
-        """The orders that were not there when this was last asked."""
+        """The orders that were not there at the last call."""
         orders = []
         with suppress(FileNotFoundError):
             for name in sorted(set(os.listdir(self._folder)) - self._read):
@@ -51,7 +51,7 @@ class OrderBox:
         return orders
 
     def new_requests(self) -> list[Request]:
-        """The new ones that are for windows."""
+        """The requests for windows among the new orders."""
         return [request for order in self.new() if (request := order.request) is not None]
 
     def _order(self, name: str, asked_ns: int) -> list[Order]:
@@ -62,7 +62,7 @@ class OrderBox:
 
 
 def step_ahead(state: State, lead_s: float) -> int | None:
-    """The step that begins `lead_s` seconds from now at the soonest; None where no step tells yet how long they take."""
+    """The step that begins `lead_s` seconds from now at the soonest; None where no step has been timed yet."""
     recent = list(state.recent)[-_RECENT_STEPS:]
     if not recent:
         return None

@@ -9,7 +9,7 @@ _AT_ONCE = 8
 """Readings of which the one with the shortest round trip counts."""
 _EVERY_NS = 60_000_000_000
 _NOTES_AN_AGE = 64
-"""A clock is noted again when the job is older by this part: a month makes some hundreds of rows."""
+"""A clock is noted again after 1/64 of the job's age, so that a month makes some hundreds of rows."""
 
 
 class ClockNotes:
@@ -20,7 +20,7 @@ class ClockNotes:
         self._latest: deque[Reading] = deque(maxlen=_AT_ONCE)
         self._is_rank_0s = False
         self.is_new = True
-        """Whether the first readings are still to come, which are taken quickly."""
+        """Whether the first readings, which are taken quickly, are not complete yet."""
         self._first_ns = 0
         self._next_ns = 0
 

@@ -28,10 +28,10 @@ from .state import State
 from .windows import Windows
 
 _PATIENCE = 50
-"""Steps of other optimizers after which the one that told the steps is taken to be done: a training may follow another."""
+"""Steps of other optimizers after which the one that marked the steps counts as done: a training may follow another."""
 
 _CLOCK_SET_NS = 1_000_000_000
-"""By how much the wall clock and the steady one differ over a step in which the wall clock was set."""
+"""Least difference (ns) between a step's wall time and its monotonic time that shows that the wall clock was set."""
 
 
 class Recorder:
@@ -70,7 +70,7 @@ class Recorder:
         os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
 
     def step(self) -> None:
-        """A step ends here, says the job itself; from its first call on the optimizers no longer count."""
+        """End a step, as the job itself asks; from the first call on optimizers no longer count."""
         self._paced_by_job = True
         self._fuse.run(self._end_step, time.time_ns())
 
@@ -89,7 +89,8 @@ class Recorder:
             self._end_step(now)
 
     def _paces(self, optimizer: Optimizer) -> bool:
-        """Of several optimizers the first that steps tells the steps of the job, until it is gone or steps no more."""
+        """Whether this optimizer marks the steps of the job: of several the first that steps does, until it is gone or
+        stops."""
         pacer = self._pacer() if self._pacer is not None else None
         self._without_pacer = 0 if pacer is optimizer else self._without_pacer + 1
         if pacer is None or self._without_pacer > _PATIENCE:

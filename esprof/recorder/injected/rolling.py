@@ -6,7 +6,7 @@ from ..shared.files import NewFile
 class RollingFile:
     """Lines in `<prefix>.roll.0.jsonl` and `<prefix>.roll.1.jsonl`, at most `limit` bytes together.
 
-    At least the newest half of that is there at any time, and whoever is killed loses nothing that was written.
+    At least the newest `limit` / 2 bytes are there at any time, and a process that is killed loses nothing it has written.
     """
 
     def __init__(self, prefix: str, limit: int) -> None:

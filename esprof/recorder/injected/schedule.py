@@ -9,7 +9,7 @@ class Schedule:
     """The windows that are planned, and those that were ordered.
 
     A window is named by its base, the step in which its warm-up begins. From there on it holds `warmup` steps, the timed
-    ones, one in which their trace is written, the ones with stacks, and one in which theirs is.
+    steps, one in which their trace is written, the steps with stacks, and one in which the trace of those is written.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -17,7 +17,7 @@ class Schedule:
         self._ordered: tuple[int, ...] = ()
 
     def order(self, at: int) -> bool:
-        """Take a window with base `at`. Refused, with False, where it would overlap another one. Any thread may call it."""
+        """Add a window with base `at`; False where it would overlap another one. Any thread may call this."""
         around = range(at - self._plan.span + 1, at + self._plan.span)
         if any(base in around for base in self._ordered) or any(self._is_planned(step) for step in around):
             return False

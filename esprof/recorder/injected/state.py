@@ -16,6 +16,7 @@ class State:
         self.step = 0
         """The running step; 0 where none has ended yet."""
         self.start_ns = 0
+        """When the running step began, in ns since the Unix epoch."""
         self.thread = 0
         """Identifier of the training thread."""
         self.recent: deque[int] = deque(maxlen=_RECENT)

@@ -17,7 +17,7 @@ _QUIET = {"KINETO_LOG_LEVEL": "6"}
 """Above every level that Kineto prints to stderr at; it reads the variable once, when it is first prepared."""
 
 _STEP = "esprof.step#"
-"""Begins the mark of a step. Not `ProfilerStep#`: a profiler of the job's own marks its steps so, and counts otherwise."""
+"""Prefix of a step's annotation. Not `ProfilerStep#`, with which a profiler of the job marks steps that it counts itself."""
 
 _END = re.compile(rb'"traceName": ".*" \}\s*\Z')
 """What a whole trace ends with: its own path."""
@@ -32,7 +32,7 @@ class Window:
     """
 
     at_work = False
-    """Whether it is a Window that handles the profiler just now, and not the job."""
+    """Whether a Window, and not the job, is preparing or stopping a profiler just now."""
 
     def __init__(self, path: str, *, stacks: bool, shapes: bool) -> None:
         self._path = path
@@ -87,8 +87,8 @@ class Window:
     def let_go_in_child(self) -> None:
         """In a forked child, which inherits the running profiler: collect nothing there.
 
-        A loader worker would otherwise keep kilobytes of every operation until it ends. To stop the profiler is no way: it
-        would talk to the GPU, which a forked child must not.
+        A loader worker would otherwise keep kilobytes of every operation until it ends. Stopping the profiler instead would
+        use the GPU, which a forked child must not do.
         """
         if self._started:
             torch._C._autograd._clear_callbacks()  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ class Window:
 class ThreadsEnd:
     """Stops a window that is still open when its thread ends, if the thread holds the only reference to this.
 
-    Of a profiler that outlives its thread PyTorch keeps a callback to nowhere, and crashes when the process exits.
+    Where a profiler outlives its thread, PyTorch keeps a dangling callback, and crashes when the process exits.
     """
 
     def __init__(self, window: Window) -> None:
@@ -159,6 +159,6 @@ def _check_whole(path: str) -> None:
 
 
 def _activities() -> list[ProfilerActivity]:
-    """CUDA only where the job has initialised it: asking for it would otherwise do so in the job's stead."""
+    """The activities to record: CUDA only where the job has initialised it, as asking for it would initialise it."""
     cuda = [ProfilerActivity.CUDA] if torch.cuda.is_initialized() else []
     return [ProfilerActivity.CPU, *cuda]

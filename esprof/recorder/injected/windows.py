@@ -25,15 +25,15 @@ _PAGE = resource.getpagesize()
 
 @dataclass
 class _Open:
-    """The window that the profiler is at."""
+    """The window that the profiler records."""
 
     window: Window
     phase: str
     first: int
     thread: int
-    """The one that prepared it, which alone may stop it: PyTorch crashes where another one does."""
+    """Id of the thread that prepared the window. No other may stop it: PyTorch would crash."""
     resident: int
-    """Bytes of the process when it was opened."""
+    """Resident bytes of the process when the window was opened."""
 
 
 class Windows:
@@ -51,12 +51,12 @@ class Windows:
         self._log = log
         self._open: _Open | None = None
         self._done_with: int | None = None
-        """The base of a window that is over before its time."""
+        """The base of the window that was last ended before its time, or not opened; None where there was none."""
         self._job_profiles = False
         self._of_thread = threading.local()
         self._has_profiled = False
         self._abandoned: _Open | None = None
-        """A window whose profiler still runs in another thread: until that comes by there cannot be another one."""
+        """A window whose profiler still runs in another thread: no other is opened until that thread has stopped it."""
         self._kept: deque[tuple[int, str, list[str], int]] = deque()
         """First step, phase, files and bytes of the windows on disk, oldest first."""
 
@@ -69,7 +69,7 @@ class Windows:
         watch_profilers(lambda: fuse.run(self._yield_to_job), lambda: fuse.run(self._take_back))
 
     def begin_step(self, step: int) -> None:
-        """Do what the border before `step` calls for."""
+        """Open, start and close windows as the schedule has it at the border before `step`."""
         self._mind_threads()
         base = self._schedule.base(step)
         if self._open is None and (base is None or base == self._done_with):
@@ -80,11 +80,11 @@ class Windows:
         self._drive(step, base, self._schedule.phase(step))
 
     def close(self) -> None:
-        """The job ends: keep what the open window holds of whole steps."""
+        """Close the open window at the end of the job, and keep its whole steps."""
         self._close(self._state.step - 1)
 
     def drop(self) -> None:
-        """Stop a profiler that would otherwise collect events to the end of the job."""
+        """Stop the open window, whose profiler would otherwise collect events to the end of the job, and keep nothing."""
         self._mind_threads()
         opened, self._open = self._open, None
         if opened is not None:
@@ -174,12 +174,15 @@ class Windows:
         self._keep_newest(opened, files)
 
     def _write_calls(self, first: int) -> list[str]:
-        """Beside the window, what PyTorch itself noted of the latest collectives: it knows their sizes at no cost."""
+        """Write beside the window what PyTorch's Flight Recorder has of the latest collectives: their sizes, at no cost.
+
+        Returns the files that were written.
+        """
         noted = calls.dumps(include_calls=True)
         if not noted:
             return []
         path = self._path("calls", first)
-        write_new(path, noted[0])  # What NCCL's would add stands in the trace.
+        write_new(path, noted[0])  # What the second dump, NCCL's, would add is in the trace.
         return [path]
 
     def _keep_newest(self, opened: _Open, files: list[str]) -> None:

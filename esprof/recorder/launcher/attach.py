@@ -17,7 +17,7 @@ from esprof.types import Rank
 
 _GLANCE_S = 0.25
 _SETTLE_S = 1.0
-"""A window that is cut short is noted as lost first, and as what is left of it just after."""
+"""Seconds to wait after a window was noted as lost: one that was cut short is noted as recorded just after that."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RankAnswer:
 
     rank: Rank
     outcome: str
-    """`recorded`, `missed` (it heard of the step too late), `lost`, `ended` (the process did), or `waiting`."""
+    """`recorded`, `missed` (the rank heard of the step too late), `lost`, `ended` (its process did), or `waiting`."""
     steps: tuple[int, int] | None = None
     """First and last recorded step."""
     reason: str = ""
@@ -45,7 +45,7 @@ class Attached:
 
     @property
     def whole(self) -> bool:
-        """Whether all ranks recorded it."""
+        """Whether all ranks recorded the window."""
         return all(rank.outcome == "recorded" for rank in self.ranks)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Attached:
 def order_window(raw: Path, at: int | None = None) -> Path:
     """Ask the job that writes to `raw` for a window that begins with step `at`, or soon. Returns the file that asks.
 
-    Raises OutputError where it cannot be written.
+    Raises OutputError where that file cannot be written.
     """
     return leave_order(raw, {"at": at})
 
@@ -66,7 +66,7 @@ def order_window(raw: Path, at: int | None = None) -> Path:
 def leave_order(raw: Path, content: Mapping[str, object]) -> Path:
     """Leave an order, whole or not at all, where the ranks that write to `raw` look. Returns its file.
 
-    Raises OutputError where it cannot be written.
+    Raises OutputError where that file cannot be written.
     """
     order = raw / "orders" / f"{time.time_ns()}.json"
     temporary = order.with_suffix(f".{secrets.token_hex(4)}.part")
@@ -123,7 +123,7 @@ def _raws_of(run: Path) -> list[Path]:
 
 
 def _own(raw: Path) -> None:
-    """Raise InputError where another user runs the job: it could not read what we ask."""
+    """Raise InputError where another user runs the job: it could not read our order."""
     if raw.stat().st_uid != os.geteuid():
         raise InputError("the job is another user's", path=raw, remedy="Attach as the user who runs it.")
 

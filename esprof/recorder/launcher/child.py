@@ -27,9 +27,9 @@ def run_child(
 ) -> int:
     """Run `command` to its end and return its exit code, 128 + N where signal N ended it.
 
-    Meanwhile signals that people and schedulers send to a job do not end this process: they are the child's to answer, and
-    are passed on where only this process got them. `glance` is called about once a second, `on_usr2` at each
-    SIGUSR2; neither may raise. Raises UsageError where the command cannot be started.
+    Meanwhile signals that people and schedulers send to a job do not end this process: those that only this process got are
+    passed on to the child. `glance` is called about once a second, `on_usr2` at each SIGUSR2; neither may raise. Raises
+    UsageError where the command cannot be started.
     """
     heard = _FORWARDED | {signal.SIGCHLD, signal.SIGUSR2}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
@@ -58,8 +58,8 @@ def _start(command: Sequence[str], environ: Mapping[str, str], stdout: int, mask
 
 
 def _wait(pid: int, heard: set[signal.Signals], glance: Callable[[], None], on_usr2: Callable[[], None]) -> int:
-    """Wait for the child to end. Of a signal that comes twice at once the second is not passed on: the first may have gone
-    to the whole process group."""
+    """Wait for the child to end, and return its exit code. A signal that comes again within _AT_ONCE_S is not passed on: it
+    may have been sent to this process and to the whole process group."""
     heard_at: dict[int, float] = {}
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)

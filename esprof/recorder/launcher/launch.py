@@ -27,7 +27,7 @@ _ONE_OF_MANY = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_RANK", "PMI_SIZE"),
 )
-"""Of each launcher: the variable that only its tasks have, and those of the task's number and of how many there are.
+"""For each launcher: the variable that only its tasks have, that of the task's number, and that of the number of tasks.
 
 A batch script of Slurm has a task's number too, but no step."""
 
@@ -76,7 +76,7 @@ def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool
 
 
 class _Harmless:
-    """Work of ours beside a job that is not: at its first fault it ends, and the job's end is still waited for."""
+    """Work of the launcher beside the job, given up at its first fault, so that the wait for the job's end goes on."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work: Callable[[], object] | None = work
@@ -92,7 +92,7 @@ class _Harmless:
 
 
 def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: int) -> Recording:
-    """Make the Run of a command that `launch` ran. Trouble is returned: it must not hide how the command ended."""
+    """Make the Run of a command that `launch` ran. Errors are returned, not raised: they must not hide how it ended."""
     # Parquet and msgspec load only now: nothing of ours should sit in memory beside the job.
     from esprof.recorder.collect.finalise import finalise
 
@@ -105,9 +105,9 @@ def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: in
 
 
 def require_torch(program: str) -> None:
-    """Raise MissingDependencyError where `program` would run here without torch, UsageError where there is none.
+    """Raise MissingDependencyError where `program` would run here without torch, UsageError where it does not exist.
 
-    A program of another environment (a container's `python`, say) brings its own torch, or does not.
+    A program of another environment (a container's `python`, say) may have its own torch, and is not checked for it.
     """
     found = shutil.which(program)
     is_ours = found is None or Path(found).parent == Path(sys.executable).parent

@@ -26,7 +26,7 @@ _NAMES_OF_A_JOB = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""Variables that are the same in all processes of a job, and together hardly ever in those of two."""
+"""Variables that are the same in all processes of a job, and together hardly ever the same in two jobs."""
 
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
@@ -49,7 +49,10 @@ def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
 
 
 def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: object) -> None:
-    """Make the folder that the job's processes write to, and tell there what is recorded, and `about` what job."""
+    """Make the folder that the job's processes write to, with the settings and a `job.json` of command, start and `about`.
+
+    Raises OSError where it is there already or cannot be made.
+    """
     raw.mkdir(mode=0o700)
     (raw / "orders").mkdir(mode=0o700)
     job = {"command": list(command), "started_ns": time.time_ns()} | about
@@ -90,7 +93,7 @@ def _is_of(raw: Path, job: str) -> bool:
 
 
 def _job(world_size: int) -> str:
-    """What all processes of this job call it."""
+    """A name of this job, the same in all of its processes."""
     if world_size == 1:
         return f"process {os.getpid()} of {socket.gethostname()} at {time.time_ns()}"
     named = [f"{name}={os.environ[name]}" for name in _NAMES_OF_A_JOB if name in os.environ]

@@ -15,7 +15,7 @@ from esprof.trace.flight.standstill import Standstill, standstill
 from esprof.types import NS_PER_S, Rank
 
 _PATIENCE_S = 2.0
-"""How long the snapshots of all ranks, or what ended one of them, may take to appear."""
+"""Seconds that the snapshots of all ranks, or the note of what ended one of them, may take to appear."""
 _MOST_NAMED = 4
 _SNAPSHOT = re.compile(r"flight-(\d{5,})\.\d+\.json")
 _NOTES = re.compile(r"rank-(\d{5,})\.jsonl")
@@ -53,15 +53,15 @@ class _Standstills:
         self._raw = raw
         self._say = say
         self._worth_ns = Settings.read(str(raw)).hang_s / 2 * NS_PER_S
-        """Shorter waiting is not worth a word: a long step may enter and leave collectives all the time."""
+        """Shortest wait (ns) that is reported: a long step may enter and leave collectives all the time."""
         self._read: set[str] = set()
         self._latest: dict[Rank, Snapshot] = {}
         self._open_since_s: float | None = None
-        """When the standstill that is looked into was first seen."""
+        """When the standstill that is being examined was first seen, by the monotonic clock; None where there is none."""
         self._asked = False
         self._reported: Standstill | None = None
         self._notes: dict[Rank, list[int]] = {}
-        """Bytes of notes of the ranks that were reported to wait."""
+        """Sizes (bytes) of the notes of each rank that was reported to wait."""
 
     def look(self, names: Iterable[str], now_s: float, deaths: "_Deaths") -> None:
         if self._reported is not None and any(_bytes_of_steps(self._raw, r) != old for r, old in self._notes.items()):
@@ -92,7 +92,7 @@ class _Standstills:
             self._open_since_s = None
             if str(found) != str(self._reported):
                 self._report(found, deaths)
-        elif found is not None and is_time:  # Who waits has just begun to: look again in a while.
+        elif found is not None and is_time:  # The ranks have just begun to wait: look again in a while.
             self._open_since_s, self._asked = now_s, False
         elif is_time:
             self._open_since_s = None
@@ -127,11 +127,11 @@ class _Deaths:
         self._say = say
         self.ended: set[Rank] = set()
         self.dead: dict[Rank, float] = {}
-        """When their death was first seen."""
+        """Rank -> when its death was first seen, by the monotonic clock."""
         self._settled: set[Rank] = set()
 
     def look(self, names: Iterable[str], now_s: float) -> bool:
-        """Whether a death was reported."""
+        """Look for ranks that have died, and return whether a death was reported."""
         ranks = {int(match[1]) for name in names if (match := _NOTES.fullmatch(name))}
         alive = {rank for rank in ranks - self.ended - self.dead.keys() if self._is_alive(rank, now_s)}
         unsettled = sorted(self.dead.keys() - self._settled)
@@ -148,7 +148,8 @@ class _Deaths:
         return False
 
     def _settle(self, rank: Rank, now_s: float, *, others_live: bool) -> bool:
-        """Report the death of `rank` if it is news. Who got SIGTERM was ended by the launcher, or by a person."""
+        """Report the death of `rank` if it is news, and return whether it was. A rank that got SIGTERM was ended by the
+        launcher, or by a person."""
         cause = read_flight(self._raw, rank, ended=False)
         if cause.signal is None and now_s - self.dead[rank] < _PATIENCE_S:
             return False

@@ -10,8 +10,8 @@ _MODE = 0o600
 class NewFile:
     """A file to append to. Raises FileExistsError where anything is there, if only a dead link.
 
-    A job may close descriptors that are not its own, and open files which then bear their numbers: nothing is ever done to
-    those, but an OSError raised.
+    A job may close this file's descriptor and open a file of its own under the same number. The methods leave such a file
+    alone, and raise OSError.
     """
 
     def __init__(self, path: str) -> None:
@@ -26,7 +26,7 @@ class NewFile:
             return False
 
     def append(self, data: bytes) -> None:
-        """Write all of `data`, or raise OSError: a full disk takes a part of it without a word."""
+        """Write all of `data`, or raise OSError: a full disk may take a part of it without an error."""
         self._check()
         if os.write(self.number, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -45,7 +45,7 @@ class NewFile:
 
 
 def write_new(path: str, data: bytes) -> None:
-    """A new file that holds `data`; none where that fails."""
+    """Make a new file that holds `data`. Raises OSError, and leaves no file, where that fails."""
     file = NewFile(path)
     try:
         file.append(data)
@@ -57,7 +57,7 @@ def write_new(path: str, data: bytes) -> None:
 
 
 def touch(path: str) -> None:
-    """An empty file, whether or not it is there."""
+    """Make an empty file, unless there is a file already."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, _MODE))
 
 

@@ -15,7 +15,7 @@ _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-"""By which variables torchrun, MPI and Slurm tell a process its rank and the world's size."""
+"""The variables by which torchrun, MPI and Slurm tell a process its rank and the world's size."""
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -29,7 +29,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def process_name() -> str:
-    """A name that no other process of the job bears, on any host, now or later."""
+    """A name that no other process of the job has, on any host, now or later."""
     return f"{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
 
 
@@ -46,7 +46,8 @@ def versions() -> dict[str, str]:
 
 
 def peak_memory() -> tuple[int, str]:
-    """Bytes at the peak so far, and of what: the CUDA allocator, or the resident set where CUDA is not used."""
+    """Peak bytes so far, and what they measure: `cuda`, the CUDA allocator, or `rss`, the resident set where CUDA is not
+    used."""
     if torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated(), "cuda"
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "rss"

@@ -37,7 +37,7 @@ class Settings:
     flight_steps: int = 0
     """Steps whose notes are kept; 0 keeps as many as fit into `max_log`."""
     hang_s: float = 5
-    """Seconds after which a step may count as hung; 0 never."""
+    """Seconds after which a step may count as hung; 0 for never."""
     max_log: int = 64 << 20
     """Bytes of notes that a process keeps on disk: the newest."""
     max_trace: int = 2 << 30

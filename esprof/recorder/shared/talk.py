@@ -5,7 +5,7 @@ from contextlib import suppress
 
 
 def say(message: str) -> None:
-    """A line on stderr, if it takes one: it may be closed, or on the disk that is full."""
+    """Print a line on stderr, if that works: stderr may be closed, or on a disk that is full."""
     if sys.stderr is not None:
         with suppress(Exception):
             print(f"esprof: {message}", file=sys.stderr, flush=True)
