@@ -7,6 +7,8 @@ import numpy as np
 from esprof.replay.building.lookup import numbered
 
 CODE_BITS = 30
+"""Bits for the number of a text in a packed name, which holds its form, first text and second text, from the upper bits
+on."""
 
 
 class Form(IntEnum):
@@ -32,7 +34,7 @@ class Text(IntEnum):
     START = 0
     """Stands for what came before the first recorded operation."""
     END = 1
-    """Stands for what follows the last one."""
+    """Stands for what follows the last recorded operation."""
     STEP = 2
     HAND_OVER = 3
     WAIT_FOR_COLLECTIVES = 4
