@@ -48,13 +48,16 @@ def _bases(parts: Sequence[Part]) -> list[int]:
 
 
 def _pooled(parts: Sequence[Part], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
-    """(nodes, edges, lanes, names with their numbers) of all parts, with the names of nodes by number."""
+    """(nodes, edges, lanes, number of each name) of all parts as one, numbered through, on the job's clock.
+
+    The names of the nodes are the numbers of the last of these, not packed any more.
+    """
     nodes, edges = (joined(column) for column in zip(*((part.nodes, part.edges) for part in parts), strict=True))
     lanes: list[Lane] = []
     names: dict[str, int] = {}
     begin = edge = 0
     for part in parts:
-        mine = nodes[begin : begin + len(part.nodes)]
+        mine = nodes[begin : begin + len(part.nodes)]  # A view: what is set here is set in `nodes`.
         start, end = mine["start_ns"], mine["start_ns"] + mine["dur_ns"]
         mine["dur_ns"] = clocks.apply(part.rank, end) - clocks.apply(part.rank, start)
         mine["start_ns"] = clocks.apply(part.rank, start)
@@ -74,7 +77,8 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
     collective, is_arrival = nodes["collective"][members], nodes["cls"][members] == Cls.WAIT
     joins = nodes_of(len(arrival_ns), start_ns=arrival_ns, lane=JOIN_LANE, cls=Cls.WAIT)
     joins["collective"] = np.arange(len(joins))
-    transfers = members[~is_arrival][::-1]  # the first member's stands last, and stays
+    # Of several values for one place numpy keeps the last: backwards, that of the collective's first member.
+    transfers = members[~is_arrival][::-1]
     joins["step"][nodes["collective"][transfers]] = nodes["step"][transfers]
     name = np.zeros(len(joins), np.int64)
     name[nodes["collective"][transfers]] = nodes["name"][transfers]
@@ -83,6 +87,7 @@ def _joins(nodes: np.ndarray, arrival_ns: np.ndarray, names: dict[str, int]) -> 
     joins["name"] = np.array(
         [names.setdefault(f"{spelling[code]} (join)", len(names)) for code in distinct.tolist()], np.int64
     )[kinds]
+    # Joins stand behind all nodes, in order of their collectives. An arrival leads to its join, and a join to transfers.
     join, meets = len(nodes) + collective, nodes["meets"][members]
     source, target = np.where(is_arrival, members, join), np.where(is_arrival, join, members)
     return joins, edges_of(source[meets], target[meets], Edge.RENDEZVOUS)
@@ -97,7 +102,7 @@ def graph_of(
     """
     order, before = in_order.order, in_order.predecessors
     key = counterparts(nodes, lanes)
-    number = np.empty(len(order), np.int64)
+    number = np.empty(len(order), np.int64)  # The inverse of `order`: the new number of each node.
     number[order] = np.arange(len(order))
     t0 = int(nodes["start_ns"].min())
     dur, recorded = nodes["dur_ns"][order], nodes["start_ns"][order] - t0

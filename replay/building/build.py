@@ -27,7 +27,7 @@ class Built:
     dfg: Dfg
     counts: Counts
     unmatched: dict[Rank, int]
-    """Calls of each rank that have peers, and could not be matched with them."""
+    """How many calls of each rank have peers, and could not be matched with them."""
     clocks: Clocks
     transfers: Transfers
 
@@ -35,7 +35,8 @@ class Built:
 def build(run: Run, steps: Steps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES) -> Dfg:
     """The global dataflow graph of `run` over its recorded steps (`steps_of(run)`, where `steps` does not tell).
 
-    With an executor, of threads or processes, ranks are built side by side.
+    With an executor, of threads or processes, ranks are built side by side. Raises InputError where the ranks have no
+    recorded step in common, where a rank recorded no CPU operation, and where the recorded dependencies form a cycle.
     """
     return build_counted(run, steps, executor, rules).dfg
 
@@ -43,7 +44,7 @@ def build(run: Run, steps: Steps | None = None, executor: Executor | None = None
 def build_counted(
     run: Run, steps: Steps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
 ) -> Built:
-    """`build`, with what was counted on the way, and what the clocks told."""
+    """`build`, with what was counted on the way, the clocks and the transfer times. Raises InputError as `build` does."""
     steps = steps or steps_of(run)
     events = [read_rank(run, rank, steps.borders[rank], steps.all) for rank in run.ranks]
     calls = calls_of(run, events)

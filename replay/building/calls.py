@@ -29,21 +29,24 @@ def operations(gpu: GpuWork) -> Rows:
 
 
 def mark_issues(rows: Rows, gloo: GlooWork) -> None:
-    """Calls that issue a collective; one that waited for it keeps `BLOCKING_OWN`."""
+    """Mark the calls that issue a collective; one that waited for its collective keeps `BLOCKING_OWN` as its own work."""
     rows.is_call[gloo.call] = True
     rows.own[gloo.call[gloo.blocks]] = rules.BLOCKING_OWN
 
 
 def mark_loads(rows: Rows, loader: LoaderWork) -> None:
-    """The loader's `next`: the work of this thread, or a wait for a worker's batch, of which receiving it is work."""
+    """Mark the loader's `next`: all of it is the thread's own work, or, where it waits for a worker, only receiving."""
     rows.is_call[loader.row] = True
     rows.cls[loader.row] = Cls.DATA
     rows.own[loader.row[loader.by_worker]] = loader.own_ns[loader.by_worker]
 
 
 def mark_runtime_calls(rows: Rows, gpu: GpuWork, calls: RuntimeCalls, causes: Causes, hidden: Causes) -> np.ndarray:
-    """Runtime calls. One that waited keeps `BLOCKING_OWN`; if nothing tells for what, its other time stays where it was
-    recorded, as residual. Returns the rows of those that launched work and did not wait."""
+    """Mark the runtime calls, and return the rows of those that launched work and did not wait.
+
+    A call that waited keeps `BLOCKING_OWN` as its own work. If nothing tells what it waited for, the rest of its time stays
+    where it was recorded, as residual.
+    """
     rows.is_call[calls.row] = True
     rows.hides_wait[hidden.row] = True
     waits = calls.waits(causes)

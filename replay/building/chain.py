@@ -10,11 +10,11 @@ from esprof.replay.building.names import CODE_BITS, Form, Text, packed, plain
 from esprof.replay.dfg import Cls
 
 ALL = -1
-"""As a call's own time: all of it is its work."""
+"""As an entry of `Rows.own`: all of the call's time is its own work."""
 
 MOST_NODES = 5
-"""Nodes that a row or a border may add: what is left of the operation before, a wait and the rest of a gap, a hidden wait,
-itself."""
+"""Most nodes that a row or a border adds: the rest of the operation before it, a wait and the rest of a gap, a hidden
+wait, and the row or border itself."""
 
 _NEVER = np.iinfo(np.int64).max
 _STEP, _HAND_OVER, _WAIT, _HIDDEN = map(plain, (Text.STEP, Text.HAND_OVER, Text.WAIT_FOR_COLLECTIVES, Text.HIDDEN_WAIT))
@@ -25,79 +25,89 @@ _HANDOVER, _WAKE_UP, _SYNC_EARLY = rules.HANDOVER, rules.WAKE_UP, rules.SYNC_EAR
 
 
 class Rows(NamedTuple):
-    """What each row of the event table is on its thread."""
+    """What each row of the event table is on its thread. Times in ns on the rank's clock."""
 
     start: np.ndarray
     end: np.ndarray
     text: np.ndarray
-    """int32, the event's name."""
+    """Name of the event of each row, int32, the number of a text."""
     name: np.ndarray
-    """int64, its node's name, packed."""
+    """Name of the node of each row, int64, packed."""
     cls: np.ndarray
-    """int8"""
+    """Class of the node of each row, int8, a `Cls`."""
     is_call: np.ndarray
-    """bool: stands by itself, even inside an operation."""
+    """bool: the row stands by itself, even inside an operation."""
     own: np.ndarray
-    """int64, ns that are the work of a call itself, or ALL; the rest of its time must come from an edge."""
+    """How much of a call is its own work, int64, ns, or ALL; the rest of its time must come from an edge."""
     hides_wait: np.ndarray
-    """bool: a long silence before this call was a wait."""
+    """bool: a long silence before the call was a wait."""
 
 
 class Thread(NamedTuple):
-    """One thread to lay out, from `begin`, and the main thread up to `finish`."""
+    """One thread to lay out, from `begin` on, and the main thread up to `finish`; ns."""
 
     row: np.ndarray
+    """Rows of the thread in the event table, by start."""
     begin: int
     finish: int
     is_main: bool
     borders: np.ndarray
-    """On the main thread, the moments at which steps begin or end, ascending."""
+    """Moments at which steps begin or end, ns, ascending; empty but for the main thread."""
     partner: np.ndarray
-    """Latest end of work up to each row of the thread that hands over to this one; empty where there is none."""
+    """Latest end of work up to each row of the thread that hands over to this one, ns; empty where there is no such
+    thread."""
 
 
 class Works(NamedTuple):
-    """Collectives that the thread issued to gloo's threads, by end."""
+    """Collectives that one thread issued to gloo's threads, by end.
+
+    `over` and `settled` are single numbers, in arrays so that compiled code can change them.
+    """
 
     number: np.ndarray
-    """Their numbers among those of the rank."""
+    """Place of each collective in `GlooWork`."""
     issued: np.ndarray
+    """When the collective was issued, ns."""
     end: np.ndarray
+    """When the collective ended, ns, ascending."""
     waiter: np.ndarray
-    """To be filled: the node that waits for it; -1 where none does."""
+    """Node that waits for the collective, to be filled; -1 where none does."""
     over: np.ndarray
-    """shape (1,): how many had ended when the last gap began."""
+    """How many of the collectives had ended when the last gap began, shape (1,)."""
     settled: np.ndarray
-    """shape (1,): how many of those need not be looked at again."""
+    """How many of the collectives, from the first on, need not be looked at again, shape (1,)."""
 
 
 class Backward(NamedTuple):
-    """What each text has to do with backward passes."""
+    """What each text has to do with backward passes; an entry for each text."""
 
     belongs: np.ndarray
-    """bool: names what a backward pass does."""
+    """bool: the text names what a backward pass does."""
     goes_on: np.ndarray
-    """bool: names a node of the autograd graph, with which a backward pass goes on."""
+    """bool: the text names a node of the autograd graph, with which a backward pass goes on."""
 
 
 class Outline(NamedTuple):
     """The items of a thread that stand by themselves, in order: top-level operations, calls, and borders of steps."""
 
     row: np.ndarray
-    """Row of the event table; of border n it is -1 - n."""
+    """Row of each item in the event table; -1 - n for border n."""
     start: np.ndarray
     end: np.ndarray
     inside: np.ndarray
-    """bool: a call or border inside the last operation before it that is not."""
+    """bool: the item is a call or border inside the last top-level operation before it."""
 
 
 @compiled_in_place
 def outline(thread: Thread, rows: Rows, out: Outline) -> int:
     """Fill `out` and return how many items there are.
 
-    An operation inside another is none, and one that sticks out of the one before, as rounded times make it, counts from
-    where that ends. An item that crosses the end of the one around it begins behind it. What is inside a call is part of it.
+    An operation inside another is no item. One that ends behind the operation in which it starts, as rounded times make
+    it, counts from the end of that operation. An item that crosses the end of the one around it begins at that end. What
+    is inside a call is part of the call.
     """
+    # `covered` is the latest end of an operation so far, `top_end` that of the last item that is not inside another, and
+    # `inner_end` that of the last item within it.
     op = call = border = count = 0
     covered = top_end = inner_end = 0
     in_operation = False
@@ -136,7 +146,7 @@ def outline(thread: Thread, rows: Rows, out: Outline) -> int:
 
 @compiled_in_place
 def _next_operation(thread: Thread, rows: Rows, at: int, covered: int) -> int:
-    """The first operation from `at` on that is not inside those before it, which reach up to `covered`."""
+    """Place of the first operation from `at` on that is not inside those before it, which reach up to `covered`."""
     while at < len(thread.row):
         row = thread.row[at]
         if not rows.is_call[row] and (rows.start[row] >= covered or rows.end[row] > covered):
@@ -147,6 +157,7 @@ def _next_operation(thread: Thread, rows: Rows, at: int, covered: int) -> int:
 
 @compiled_in_place
 def _next_call(thread: Thread, rows: Rows, at: int) -> int:
+    """Place of the first call from `at` on."""
     while at < len(thread.row) and not rows.is_call[thread.row[at]]:
         at += 1
     return at
@@ -154,7 +165,7 @@ def _next_call(thread: Thread, rows: Rows, at: int) -> int:
 
 @compiled_in_place
 def _around(rows: Rows, operation: int, call: int) -> bool:
-    """Whether of two that start together the operation is around the call."""
+    """Whether, of an operation and a call that start together, the operation is around the call."""
     return rows.end[operation] > rows.end[call] or (rows.end[operation] == rows.end[call] and operation < call)
 
 
@@ -174,6 +185,8 @@ def lay_out(
 
     Fills `node_of` for the rows of calls, and `node_at` for borders.
     """
+    # The chain reaches up to `now`, and ends with what the text `before` names; `operation` is the top-level operation of
+    # which something may be left. The gaps among the nodes from `unnamed` on are not told yet what follows them.
     count = unnamed = 0
     operation, operation_end = -1, 0
     now, before = thread.begin, _START
@@ -232,7 +245,10 @@ def _gap(
     until: int,
     before: int,
 ) -> int:
-    """The time up to the next item, without any recorded operation: a wait, where a cause ends in it, then a gap."""
+    """Add the time up to the next item, in which no operation was recorded: a wait, where a cause ends in it, then a gap.
+
+    `before` is the text of what came last. Returns the new count of nodes.
+    """
     now = _awaited(works, begin, until, after_backward, base + count)
     if now >= 0:
         count = _add(nodes, count, now, now, _WAIT, Cls.WAIT, -1)
@@ -255,7 +271,10 @@ def _last_in(moments: np.ndarray, begin: int, until: int) -> int:
 
 @compiled_in_place
 def _name_gaps(nodes: np.ndarray, begin: int, end: int, after: int) -> int:
-    """Tell the gaps among these nodes what follows them: across the border of a step they keep one name."""
+    """Name the gaps among these nodes after what follows them, too, the text `after`; returns `end`.
+
+    Borders of steps do not count as what follows: the gaps on both sides of one get the same name.
+    """
     for at in range(begin, end):
         if nodes[at].cls == Cls.HOST_GAP:
             nodes[at].name |= after
@@ -264,7 +283,7 @@ def _name_gaps(nodes: np.ndarray, begin: int, end: int, after: int) -> int:
 
 @compiled_in_place
 def _reveal_hidden_wait(nodes: np.ndarray, count: int, until: int) -> int:
-    """Silence up to a call that hides a wait, if long, was one: make it one, by shortening the stretch that hides it."""
+    """Turn a long silence before a call that hides a wait into that wait: the node before it keeps `_BLOCKING_OWN` ns."""
     if count == 0:
         return count
     last = nodes[count - 1]
@@ -276,18 +295,18 @@ def _reveal_hidden_wait(nodes: np.ndarray, count: int, until: int) -> int:
 
 @compiled_in_place
 def _awaited(works: Works, begin: int, until: int, after_backward: bool, node: int) -> int:
-    """Until when the thread waits for collectives in its gap [begin, until], if it does, as `node`; else -1.
+    """Until when the thread waits for collectives in its gap [begin, until], ns; -1 where it does not. `node` is that wait.
 
-    The profiler does not record `Work.wait`. A gap in which an outstanding collective ends is that wait when it comes
-    right after the backward pass (DDP waits for all buckets there) or when the thread goes on soon after that end. The
-    waiter may run before the transfer's own thread, which has to be scheduled again, has noted its end.
+    The profiler does not record `Work.wait`. A gap in which an outstanding collective ends is such a wait if it comes right
+    after the backward pass (DDP waits for all buckets there), or if the thread goes on soon after that end. The waiting
+    thread may go on before the transfer's own thread, which has to be scheduled again, has noted the end.
     """
     early = _WAKE_UP if after_backward or until - begin > 2 * _WAKE_UP else _SYNC_EARLY
     settled, over = works.settled[0], works.over[0]
     while over < len(works.end) and works.end[over] <= begin:
         over += 1
     works.over[0] = over
-    last, at = -1, over
+    last, at = -1, over  # `last` is the last outstanding collective that ends in the gap, or early enough behind it.
     while at < len(works.end) and works.end[at] <= until + early:
         last = at if _is_outstanding(works, at, begin) else last
         at += 1

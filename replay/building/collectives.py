@@ -21,19 +21,20 @@ class CollectiveCalls:
     """Collective calls of all ranks, rank by rank and by start, an entry for each."""
 
     rank: np.ndarray
-    """Position of the rank in the run."""
+    """Position of each call's rank in the run."""
     identity: np.ndarray
-    """The same for calls that are one or follow one another: of one group and kind, or of one sender and receiver."""
+    """A number for each group and sequence number; where there is no sequence number, for each group, kind and step, and of
+    transfers from point to point for each group, sender, receiver and step. Only calls of one identity can be one."""
     members: np.ndarray
-    """How many ranks take part, those that the run lacks among them; 0 where that cannot be told."""
+    """How many ranks take part in each call, those that the run lacks among them; 0 where that cannot be told."""
     is_p2p: np.ndarray
-    """bool: point to point, of one transfer or several at once."""
+    """bool: the call is point to point, one transfer or several at once."""
     sends: np.ndarray
-    """bool: others need its data."""
+    """bool: other ranks need data of the call's rank."""
     receives: np.ndarray
-    """bool: it needs the data of others."""
+    """bool: the call's rank needs data of other ranks."""
     bytes: np.ndarray
-    """The same for calls that are one; -1 where that is unknown or, as of an all-to-all, need not be so."""
+    """Bytes of each call, the same for all calls that are one; -1 where unknown, or, as of an all-to-all, not the same."""
     start_ns: np.ndarray
     end_ns: np.ndarray
 
@@ -63,6 +64,7 @@ def _identified(run: Run, at: int, events: RankEvents, known: dict[str, int]) ->
     by_number = (rows.sequence >= 0) & ~is_p2p
     return (
         np.full(len(rows.row), at),
+        # Below 0, so that no pair of ranks has the number of a group.
         np.where(has_peer, -1 - pairs(sender, receiver), group),
         np.select([has_peer, by_number], [group, 0], 1 + _kinds(events, known)),
         np.where(by_number, rows.sequence, events.issued_in(rows.row)),
@@ -114,27 +116,30 @@ def match(calls: CollectiveCalls) -> np.ndarray:
     """Number of the collective that each call is part of; -1 where it was not matched.
 
     Calls of one identity are matched by their occurrence, counted from the end: windows open at different places on
-    different ranks, but all ranks leave a step together (docs/replay.md §2). Where the sizes then differ, they are aligned
+    different ranks, but all ranks leave a step together (docs/replay.md §2). Where the sizes then differ, calls are aligned
     by their sizes. Calls that still differ in size are not matched, nor those with a member that the run lacks: it may be
     the one that came last.
     """
+    # Backwards, the occurrence of a call is how many calls of its identity its rank makes after it.
     mine = np.flatnonzero(calls.members > 1)[::-1]
     on_rank, distinct = numbered(pairs(calls.identity, calls.rank)[mine])
     turn, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
     for together in _out_of_step(calls, mine, turn):
         turn[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
+    # Calls of one identity and turn are one, if each member has made its call.
     rendezvous, found = numbered(pairs(calls.identity[mine], turn))
     members = np.zeros(len(found), np.int64)
     members[rendezvous] = calls.members[mine]
     whole = np.bincount(rendezvous, minlength=len(found)) == members
     matched = whole & _of_one_size(rendezvous, calls.bytes[mine], len(found))
     number = np.full(len(calls.rank), -1)
+    # Those that matched are numbered without gaps.
     number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[rendezvous]
     return number
 
 
 def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
-    """Whether all calls of each of `count` rendezvous whose size is known move as many bytes."""
+    """Whether all calls of each of `count` rendezvous move the same number of bytes, those of unknown size (-1) aside."""
     least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(least, rendezvous[size >= 0], size[size >= 0])
     np.maximum.at(most, rendezvous, size)
@@ -154,16 +159,17 @@ def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, turn: np.ndarray) -> 
 def _aligned(rank: np.ndarray, size: np.ndarray) -> np.ndarray:
     """The turn of each call, by the longest stretches of sizes that each rank shares with the one that has fewest calls.
 
-    A call that finds no place there gets a turn of its own. Where all ranks have the same sizes, none is missing: threads
-    that share the calls out only started them in another order, and those of one size keep theirs.
+    A call that finds no place there gets a turn of its own. Where all ranks have the same sizes, no call is missing: the
+    threads among which calls are shared only started them in another order. Then calls of one size keep their order.
     """
     rows = {one: np.flatnonzero(rank == one) for one in np.unique(rank).tolist()}
     by_size = [own[np.argsort(size[own], kind="stable")] for own in rows.values()]
     if all(np.array_equal(size[own], size[by_size[0]]) for own in by_size):
         turn = np.empty(len(rank), np.int64)
+        # A line for each rank, its calls by size: those of one column are one.
         turn[np.stack(by_size)] = np.arange(len(by_size[0]))
         return turn
-    turn = len(rank) + np.arange(len(rank))
+    turn = len(rank) + np.arange(len(rank))  # Turns of their own, beyond all that can be shared.
     reference = min(rows.values(), key=len)
     for own in rows.values():
         matcher = SequenceMatcher(None, size[reference].tolist(), size[own].tolist(), autojunk=False)

@@ -31,13 +31,13 @@ class Chains:
     nodes: np.ndarray
     base: int
     thread: np.ndarray
-    """Number of the thread of each node."""
+    """Number of the thread of each node, ascending."""
     node_of: np.ndarray
-    """For each row of the event table its node, if it is a call that stands by itself; -1 else."""
+    """Node of each row of the event table that is a call that stands by itself; -1 for all other rows."""
     borders: np.ndarray
-    """Moments at which steps begin or end, ascending."""
+    """Moments at which steps begin or end, ns, ascending."""
     border_node: np.ndarray
-    """The node of each, on the main thread; -1 where it fell inside a call."""
+    """Node of each of `borders` on the main thread; -1 where the border fell inside a call."""
 
     @cached_property
     def _by_end(self) -> Sequences:
@@ -45,16 +45,17 @@ class Chains:
         return Sequences(self.thread, ends, int(ends.min()))
 
     def ending_by(self, thread: np.ndarray | int, moment: np.ndarray) -> np.ndarray:
-        """The last node of each thread that ends at or before a moment; -1 where there is none."""
+        """The last node of each thread that ends at or before a moment (ns); -1 where there is none."""
         at = self._by_end.last(thread, moment)
         return np.where(at >= 0, self.base + at, -1)
 
     def start_of(self, nodes: np.ndarray) -> np.ndarray:
-        """Recorded start of each node's own work, ns; of -1 anything."""
+        """Recorded start of each node's own work, ns; for -1 some other node's."""
         starts: np.ndarray = self.nodes["start_ns"][np.maximum(nodes - self.base, 0)]
         return starts
 
     def is_named(self, nodes: np.ndarray, text: Text) -> np.ndarray:
+        """Mask of those of `nodes` whose name is `text` alone; False for -1."""
         mask: np.ndarray = (nodes >= 0) & (self.nodes["name"][np.maximum(nodes - self.base, 0)] == plain(text))
         return mask
 
@@ -67,7 +68,8 @@ class Chains:
 def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place) -> Chains:
     """The threads of a rank, their lanes and nodes numbered from `place` on.
 
-    `rows` tells what each row of the event table is; `works` are the collectives that each thread issued to gloo's threads.
+    `rows` tells what each row of the event table is; `works` are the collectives that each thread issued to gloo's
+    threads, of which `waiter` is filled here.
     """
     roles = events.threads.roles
     backward = Backward(
@@ -83,6 +85,7 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
         base = place.node + sum(map(len, parts))
         count = lay_out(items, thread, rows, works[number], backward, base, nodes, node_of, node_at)
         parts.append(nodes[:count])
+    # The number of each thread, once for each of its nodes.
     nodes, thread_of = joined(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     nodes["lane"], nodes["collective"], nodes["bytes"] = place.lane + thread_of, -1, -1
     nodes["step"] = events.step_at(nodes["start_ns"])
@@ -95,6 +98,7 @@ def _is_backward(name: str) -> bool:
 
 
 def _threads(events: RankEvents, borders: np.ndarray) -> list[Thread]:
+    """The rank's threads, as `chain` lays them out."""
     threads = events.threads
     rows = [threads.row[begin:end] for begin, end in pairwise(threads.ptr.tolist())]
     partner = {threads.main: threads.autograd, threads.autograd: threads.main}
@@ -110,6 +114,7 @@ def _threads(events: RankEvents, borders: np.ndarray) -> list[Thread]:
                 finish=events.finish,
                 is_main=is_main,
                 borders=borders if is_main else nothing,
+                # Operations nest, so that their ends do not ascend by themselves.
                 partner=np.maximum.accumulate(events.end[rows[other]]) if other >= 0 else nothing,
             )
         )
@@ -126,7 +131,7 @@ def _outline(thread: Thread, rows: Rows) -> Outline:
 
 
 def hand_overs(events: RankEvents, chains: Chains) -> np.ndarray:
-    """Edges from the end of the work of one of two threads that hand over to each other to where the other waited for it."""
+    """Edges between main and autograd thread: from the end of the work on one of them to the other's wait for that work."""
     threads = events.threads
     waiting = np.flatnonzero(chains.nodes["name"] == plain(Text.HAND_OVER))
     other = np.where(chains.thread[waiting] == threads.main, threads.autograd, threads.main)
@@ -135,7 +140,10 @@ def hand_overs(events: RankEvents, chains: Chains) -> np.ndarray:
 
 
 def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes at which each step begins and ends. Where a border fell inside a call, the node before it."""
+    """(node at which each step begins, node at which it ends), shape (steps,).
+
+    Where a border fell inside a call, it is the last node before the border, or the first of the main thread.
+    """
     main = events.threads.main
     known = chains.border_node
     before = chains.ending_by(main, chains.borders)
@@ -147,7 +155,8 @@ def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarr
 
 
 def coverage(chains: Chains) -> Counts:
-    """How many gaps turned out to be waits: for collectives, if long, and before calls that hide them."""
+    """How many gaps turned out to be waits: those for collectives, if long, and those before calls that hide waits."""
+    # A wait has no duration of its own: it lasted from the end of the node before it to its own end.
     nodes = chains.base + np.arange(len(chains.nodes))
     ends = chains.nodes["start_ns"] + chains.nodes["dur_ns"]
     long = np.diff(ends, prepend=ends[:1]) > rules.LONG_CALL

@@ -21,27 +21,35 @@ from esprof.types import Rank
 
 @dataclass(frozen=True)
 class GlooWork:
-    """The CPU collectives of one rank. Arrays hold an entry for each one whose issuing call was found, by that call."""
+    """The CPU collectives of one rank; times in ns on the rank's clock.
+
+    Arrays of which nothing else is said hold an entry for each collective whose issuing call was found, in order of calls.
+    """
 
     lanes: tuple[Lane, ...]
+    """A lane for each of gloo's threads, and the rank's link."""
     nodes: np.ndarray
+    """Nodes of all CPU collectives, also of those whose call was not found (`records.NODE`)."""
     call: np.ndarray
-    """Row of the `c10d::` call."""
+    """Row of the `c10d::` call that issued each collective."""
     thread: np.ndarray
-    """That issued it."""
+    """Number of the thread that issued each collective."""
     issued: np.ndarray
+    """When each collective was issued."""
     start: np.ndarray
+    """When gloo's thread began with each collective."""
     end: np.ndarray
+    """When gloo's thread noted the end of each collective."""
     first: np.ndarray
-    """Node of its arrival."""
+    """Node of the arrival at each collective."""
     last: np.ndarray
-    """Node of its transfer."""
+    """Node of the transfer of each collective."""
     noted: np.ndarray
-    """How long after the end of its transfer its own thread noted that, ns."""
+    """How long after the end of each transfer its own thread noted that end."""
     queue: np.ndarray
-    """Edges: a thread comes to its next collective when it is done with the one before."""
+    """Edges by which a thread of gloo comes to its next collective when it is done with the one before (`records.EDGE`)."""
     blocks: np.ndarray
-    """bool: the call returns right when the transfer is done: it waited for it, or their threads share a core."""
+    """bool: the call returns right when the transfer is done: it waited for the transfer, or their threads share a core."""
 
 
 def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
@@ -86,23 +94,26 @@ def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
 
 
 def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> Placed:
-    """The same work with its transfers on the lane `link`, one after the other by their `turn`, in which they ended.
+    """The same work with its transfers on the lane `link`, one after the other by `turn`, the order in which they ended.
 
     Two transfers that share a link take as long together as one after the other. So each counts from the end of the one
-    before, and what they take together stays what it was whichever threads share them out. The turn is the same on all
-    ranks: two that ended nearly at once would else wait for each other. One that seems to end after a later one had
-    ended before it: only its thread was stopped (by others that needed its core) until it could note that.
+    before it, and what all take together does not depend on how threads share them. `turn` is the same on all ranks: two
+    ranks that put two transfers in different orders would wait for each other. A transfer whose end was noted after that of
+    a later one had ended before that: its thread was stopped, by others that needed its core, until it could note the end.
     """
     nodes, matched = placed.nodes.copy(), placed.first != placed.last
     transfers = placed.last[matched] - place.node
     transfers = transfers[np.argsort(turn[matched], kind="stable")]
     start = nodes["start_ns"][transfers]
     end = start + nodes["dur_ns"][transfers]
+    # Backwards, a running minimum cuts each end to the ends of the later ones; forwards, the running maximum of the ends
+    # before is where each transfer can begin at the earliest.
     end = np.maximum(np.minimum.accumulate(end[::-1])[::-1], start)
     reached = np.maximum.accumulate(np.append(start.min(initial=0), end))[:-1]
     start = np.clip(reached, start, end)
     nodes["start_ns"][transfers], nodes["dur_ns"][transfers] = start, end - start
     nodes["lane"][transfers] = link
+    # Nodes stand lane by lane: the transfers move behind all others. `number` is the new number of each node.
     order = np.append(np.setdiff1d(np.arange(len(nodes)), transfers), transfers)
     number = np.empty(len(nodes), np.int64)
     number[order] = place.node + np.arange(len(nodes))
@@ -110,7 +121,7 @@ def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> P
 
 
 def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of `c10d::` calls, ascending, and for each the place of its transfer in `rows`.
+    """(rows of `c10d::` calls, ascending; place in `rows` of the transfer that each issued).
 
     A process group queues its work first in, first out, so per kind of collective the order of issue is the order of
     start. Paired from the end, because the window may open between a call and its transfer.
@@ -123,7 +134,8 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
         transfers = np.flatnonzero(row_kind == kind)
         transfers = transfers[np.lexsort((rows[transfers], events.start[rows[transfers]]))][::-1]
         before = np.searchsorted(events.start[waiting], events.start[rows[transfers]], side="right") - 1
-        # The last call before the transfer that no later transfer has taken.
+        # From the last transfer on, each takes the last call before it that is also before the one taken last:
+        # chosen[n] = min(before[n], chosen[n - 1] - 1), a running minimum of chosen[n] + n.
         turn = np.arange(len(transfers))
         chosen = np.minimum.accumulate(before + turn) - turn
         pairs.append(np.stack([waiting[chosen[chosen >= 0]], transfers[chosen >= 0]]))
@@ -133,7 +145,7 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
-    """The kind of collective that each row is of by its name, as a number."""
+    """Number of the kind of collective that each row is by its name, an array for each of `rows`."""
     words: dict[str | None, int] = {}
     kind = np.zeros(len(events.texts), np.int64)
     for code in np.unique(np.concatenate([events.name[some] for some in rows])).tolist():
@@ -142,7 +154,7 @@ def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
 
 
 def works_of(gloo: GlooWork, threads: int) -> list[Works]:
-    """What each thread issued, as the layout of its chain needs it."""
+    """The collectives that each of so many CPU threads issued, as the layout of its chain needs them."""
     works = []
     for thread in range(threads):
         mine = np.flatnonzero(gloo.thread == thread)
@@ -155,10 +167,11 @@ def works_of(gloo: GlooWork, threads: int) -> list[Works]:
 def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
     """Edges from each call to the transfer that it issued, with the hand-over latency that this rank shows.
 
-    That is the median time from issue to start, of collectives that found a thread idle: the others waited for one in the
-    queue.
+    The latency is the median time from issue to start of collectives that found one of gloo's threads idle; the others
+    waited in the queue for a thread.
     """
     delay = np.maximum(gloo.start - gloo.issued, 0)
+    # Before the n-th was issued, n others were; those that had not ended kept a thread busy. The last lane is the link.
     order = np.argsort(gloo.issued, kind="stable")
     ended = np.searchsorted(np.sort(gloo.end), gloo.issued[order], side="right")
     found_idle = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
@@ -181,6 +194,6 @@ def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
 
 
 def coverage(gloo: GlooWork) -> Counts:
-    """How many calls waited for what they issued: found by time."""
+    """How many calls waited for what they issued; all of these are inferred by time."""
     blocked = int(gloo.blocks.sum())
     return Counts(waits=blocked, waits_inferred=blocked)

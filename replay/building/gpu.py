@@ -19,23 +19,26 @@ from esprof.types import Ns
 
 @dataclass(frozen=True)
 class GpuWork:
-    """All work on the GPU streams of one rank, by start. Arrays hold an entry for each piece; -1 is none."""
+    """All work on the GPU streams of one rank, by start. Other arrays hold an entry for each piece of work; -1 is none."""
 
     events: RankEvents
     lanes: tuple[Lane, ...]
     streams: np.ndarray
-    """Number of the stream of each lane."""
+    """Number of the stream of each lane, shape (lanes,)."""
     nodes: np.ndarray
+    """The nodes of all pieces (`records.NODE`), lane by lane."""
     row: np.ndarray
+    """Row of each piece in the event table."""
     lane: np.ndarray
+    """Lane of each piece, an index into `lanes`."""
     before: np.ndarray
-    """The piece before it on its stream."""
+    """The piece before each on its stream."""
     first: np.ndarray
-    """Its node; of a matched collective its arrival."""
+    """Node of each piece; of a matched collective its arrival."""
     last: np.ndarray
-    """Its node; of a matched collective its transfer."""
+    """Node of each piece; of a matched collective its transfer."""
     launch: np.ndarray
-    """Row of the runtime call that launched it."""
+    """Row of the runtime call that launched each piece."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -49,12 +52,12 @@ class GpuWork:
         return entries(self.events.end, self.row, 0)
 
     def end_of(self, work: np.ndarray) -> np.ndarray:
-        """When pieces of work ended; 0 for -1."""
+        """When pieces of work ended, ns; 0 for -1."""
         return entries(self.end, work, 0)
 
     @cached_property
     def launched(self) -> np.ndarray:
-        """When it was launched; its own start where that was not recorded."""
+        """When each piece was launched, ns; its own start where its launch was not recorded."""
         return np.where(self.launch >= 0, self.events.start[self.launch], self.start)
 
     @cached_property
@@ -73,7 +76,7 @@ class GpuWork:
 
     @cached_property
     def by_thread(self) -> Sequences:
-        """What each thread launched, in order."""
+        """The work that each thread launched, in order of launch."""
         thread = np.where(self.launch >= 0, self.events.thread[self.launch], -1)
         return Sequences(thread, self.launched, self._origin)
 
@@ -84,33 +87,37 @@ class GpuWork:
 
     @cached_property
     def in_graph(self) -> np.ndarray:
-        """bool: launched together with others, by one call (CUDA graphs)."""
+        """bool: one call launched the piece together with others (CUDA graphs)."""
         known = self.launch >= 0
+        # How many pieces each row launched.
         mates = np.bincount(self.launch[known], minlength=1)
         of_launch: np.ndarray = mates[np.where(known, self.launch, 0)]
         return known & (of_launch > 1)
 
     @cached_property
     def is_first(self) -> np.ndarray:
-        """bool: the first that its call launched, or of an unknown one."""
+        """bool: the piece is the first that its call launched, or its call is not known."""
         of_call = entries(self.launched_by, self.launch, -1)
         return np.where(self.launch >= 0, of_call == np.arange(len(self)), True)
 
     @cached_property
     def launched_by(self) -> np.ndarray:
-        """The first work that each row of the table launched."""
+        """The first piece that each row of the event table launched, int32; -1 for none."""
         found = np.full(len(self.events.start), -1, np.int32)
+        # Of several values for one place numpy keeps the last: backwards, the first piece.
         latest_first = self.in_order[::-1][self.launch[self.in_order[::-1]] >= 0]
         found[self.launch[latest_first]] = latest_first
         return found
 
     def last_per_stream(self, moment: np.ndarray) -> np.ndarray:
-        """The last work launched to each stream at or before these moments, shape (moments, lanes)."""
+        """The last work launched to each stream at or before these moments (ns), shape (moments, lanes)."""
         lanes = np.broadcast_to(np.arange(len(self.lanes)), (len(moment), len(self.lanes)))
         return self.to_stream.last(lanes, np.broadcast_to(moment[:, None], lanes.shape))
 
     def last_on_another(self, lane: np.ndarray, moment: np.ndarray) -> np.ndarray:
-        """What was launched last at or before these moments to any other than this stream."""
+        """The last work launched at or before these moments (ns) to any other stream than that of `lane`; -1 for none."""
+        # In order of launch, `since` is where the run of launches to one stream begins that each launch is part of. Where
+        # the last launch is to `lane` itself, the one before its run is the last to another stream.
         order, lanes = self.in_order, self.lane[self.in_order]
         since = np.maximum.accumulate(np.where(np.diff(lanes, prepend=-1) != 0, np.arange(len(lanes)), 0))
         at = np.searchsorted(self.launched[order], moment, side="right") - 1
@@ -119,7 +126,7 @@ class GpuWork:
 
     @cached_property
     def makes_room(self) -> np.ndarray:
-        """For each row of the table, the work whose end lets this launch into the GPU's finite launch queue.
+        """For each row of the event table, the work whose end lets its launch into the GPU's finite launch queue; -1: none.
 
         Launch n returns only after kernel n - Q has started, where Q is the depth of the queue: the most launches seen
         outstanding, if that is near the known depth of about 1,000; else the queue was never full (docs/replay.md §1.6). A
@@ -127,9 +134,11 @@ class GpuWork:
         """
         room = np.full(len(self.events.start), -1, np.int32)
         order = self.in_order[self.is_first[self.in_order]]
+        # How many kernels had started when each was launched: of those launched before it, the others were outstanding.
         started = np.searchsorted(np.sort(self.start[order]), self.launched[order], side="right")
         depth = int((np.arange(len(order)) - started).max(initial=0))
         if depth >= rules.QUEUE_DEPTH:
+            # For launch n: the piece before kernel n - Q on its stream, and the call.
             first_out, launch = self.before[order[:-depth]], self.launch[order[depth:]]
             known = (first_out >= 0) & (launch >= 0)
             room[launch[known]] = first_out[known]
@@ -143,6 +152,7 @@ def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
     by_lane = np.argsort(lane, kind="stable")
     placed = placed_at(events, met, rows[by_lane], lane[by_lane], place)
     before, first, last = (np.full(len(rows), -1) for _ in range(3))
+    # Where two neighbours in order of lanes are on one lane, the one is the piece before the other.
     same = np.flatnonzero(lane[by_lane[1:]] == lane[by_lane[:-1]])
     before[by_lane[same + 1]] = by_lane[same]
     first[by_lane], last[by_lane] = placed.first, placed.last
@@ -151,9 +161,9 @@ def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
 
 
 def stream_order(gpu: GpuWork) -> np.ndarray:
-    """Edges from each piece to the next on its stream.
+    """Edges from each piece to the next on its stream, and from the arrival of a matched collective to its transfer.
 
-    The pause between them is the median of this rank's busy streams, and never more than this piece's own.
+    The pause between two pieces is the median of this rank's busy streams, and never more than was recorded between them.
     """
     after = np.flatnonzero(gpu.before >= 0)
     own = gpu.start[after] - gpu.end[gpu.before[after]]
@@ -167,7 +177,7 @@ def launches(gpu: GpuWork, chains: Chains) -> np.ndarray:
     """Edges from each launch to its kernels, all of them if it launched a CUDA graph.
 
     The latency counts from the start of the call, since a kernel may run before the call returns: the edge comes from the
-    node before the call. It is the median of this rank's idle streams, and never more than this kernel's own.
+    node before the call. The latency is the median of this rank's idle streams, and never more than the kernel's own.
     """
     mine = np.flatnonzero(gpu.launch >= 0)
     own = gpu.start[mine] - gpu.launched[mine]
@@ -178,9 +188,9 @@ def launches(gpu: GpuWork, chains: Chains) -> np.ndarray:
 
 
 def coverage(gpu: GpuWork) -> Counts:
-    """How much GPU work there is, and what has no counterpart on the CPU, or there none on the GPU.
+    """How much GPU work there is, how much of it no recorded call launched, and how many launches have no work.
 
-    Work at the head of a stream was launched before the window opened.
+    Work at the head of a stream was launched before the window opened, and does not count as lost.
     """
     first_launched = np.full(len(gpu.lanes), len(gpu))
     known = np.flatnonzero(gpu.launch >= 0)
@@ -195,4 +205,5 @@ def coverage(gpu: GpuWork) -> Counts:
 
 
 def _median(times: np.ndarray) -> Ns:
+    """The median, 0 of nothing."""
     return int(np.median(times)) if len(times) else 0

@@ -25,14 +25,15 @@ class LoaderWork:
     lanes: tuple[Lane, ...]
     nodes: np.ndarray
     row: np.ndarray
+    """Row of each `next` of the rank in the event table."""
     source: np.ndarray
-    """Node that made the batch; -1 where it is not recorded."""
+    """Node that made the batch of each `next`; -1 where that was not recorded."""
     by_worker: np.ndarray
-    """bool: a worker made it, and not the rank itself."""
+    """bool: a worker made the batch of each `next`, and not the rank itself."""
     own_ns: np.ndarray
-    """What receiving it costs the rank."""
+    """What receiving the batch of each `next` costs the rank, ns."""
     asks_for: np.ndarray
-    """Node of the batch that the loader asks for once this one is taken over; -1 where there is none."""
+    """Node of the batch that the loader asks for once that of a `next` is taken over; -1 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class _Stages:
     """Batches that the loader keeps in flight: workers x prefetch factor."""
 
     def key(self, ahead: np.ndarray | int = 0) -> np.ndarray:
-        """Loader and batch in one number, `ahead` batches further on; negative where the batch has no number."""
+        """One number for the loader and the batch that is `ahead` behind each; negative where the batch has no number."""
         return np.where(self.batch >= 0, pairs(self.loader, self.batch + ahead), -1)
 
     def where(self, rows: np.ndarray) -> "_Stages":
@@ -61,6 +62,7 @@ def loader_work(events: RankEvents, place: Place) -> LoaderWork:
     nexts, fetches = _stages(events.stages, "next"), _stages(events.stages, "fetch")
     made, step = _in_window(events, nexts, fetches)
     lane, pids = numbered(made.pid)
+    # Batches stand worker by worker, and workers are numbered as they come: the first batch of each.
     first = np.searchsorted(lane, np.arange(len(pids)))
     row = events.threads.row[events.of_kind(events.threads.row, "loader")]
     dur = np.minimum(events.end[row], events.finish) - events.start[row]
@@ -97,11 +99,12 @@ def _stages(stages: Table, what: str) -> _Stages:
 
 
 def _in_window(events: RankEvents, nexts: _Stages, fetches: _Stages) -> tuple[_Stages, np.ndarray]:
-    """The batches that matter for the chosen steps, worker by worker, and the step in which each was asked for.
+    """(batches that matter for the chosen steps, worker by worker; step in which each was taken over).
 
     Of several tries at a batch the last counts.
     """
     key = fetches.key()
+    # `position` finds the last place of a number: where that is a batch's own place, it is the last try.
     asked = position(nexts.key(), key)
     taken = np.where(asked >= 0, entries(nexts.end, asked, 0), fetches.end)
     last_try = (key >= 0) & (position(key, key) == np.arange(len(key)))
@@ -113,14 +116,15 @@ def _in_window(events: RankEvents, nexts: _Stages, fetches: _Stages) -> tuple[_S
 
 
 def _calls(nexts: _Stages, start: np.ndarray, dur: np.ndarray) -> np.ndarray:
-    """The recorded call behind each `next` row; -1 where there is none."""
+    """The recorded `next` behind each row, an index into `nexts`; -1 where there is none. `start` and `dur` are in ns."""
+    # The first that starts no more than WAKE_UP before the row, if it starts before the row ends.
     at = np.searchsorted(nexts.start, start - rules.WAKE_UP)
     at = np.where(at < len(nexts.start), at, -1)
     return np.where((at >= 0) & (entries(nexts.start, at, 0) < start + dur), at, -1)
 
 
 def _nodes(made: _Stages, wanted: np.ndarray, base: int) -> np.ndarray:
-    """The nodes of batches, with those of `made` numbered from `base`; -1 where there is none."""
+    """The nodes of the batches with the keys `wanted`; those of `made` are numbered from `base`. -1 where there is none."""
     at = position(made.key(), wanted)
     return np.where(at >= 0, base + at, -1)
 
@@ -142,6 +146,7 @@ def arrivals(loader: LoaderWork, chains: Chains) -> np.ndarray:
 def requests(loader: LoaderWork, chains: Chains, nodes: np.ndarray) -> np.ndarray:
     """Edges from taking over a batch to the making of the one that the loader then asks for."""
     source, target = chains.node_of[loader.row], loader.asks_for
+    # Of a node that is -1 some other times are read: `edges_of` drops that edge.
     taken = nodes["start_ns"][source] + nodes["dur_ns"][source]
     later = taken <= nodes["start_ns"][target] + rules.WAKE_UP
     lag = np.minimum(nodes["start_ns"][target] - taken, 0)
@@ -150,7 +155,7 @@ def requests(loader: LoaderWork, chains: Chains, nodes: np.ndarray) -> np.ndarra
 
 @dataclass(frozen=True)
 class UnknownBatches:
-    """Batches of which only the waiting was recorded."""
+    """Batches of which only the waiting for them was recorded, on one lane of their own."""
 
     lanes: tuple[Lane, ...]
     nodes: np.ndarray
@@ -158,8 +163,7 @@ class UnknownBatches:
 
 
 def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, place: Place) -> UnknownBatches:
-    """The batches that workers made, and nothing tells when: each was ready when `next` returned, asked for at the latest by
-    then."""
+    """The batches that workers made at an unknown time: each lasts from the call of `next` until `next` can receive it."""
     mine = (loader.source < 0) & loader.by_worker & (chains.node_of[loader.row] >= 0)
     start, receiving = events.start[loader.row[mine]], chains.node_of[loader.row[mine]]
     dur = np.minimum(events.end[loader.row[mine]], events.finish) - start - loader.own_ns[mine]

@@ -15,14 +15,16 @@ class Sequences:
     """Things in order of time within groups, such as the work launched to each stream."""
 
     def __init__(self, group: np.ndarray, moment: np.ndarray, origin: Ns) -> None:
-        """`group` and `moment` of each thing; those of group -1 are in none. No moment is before `origin`, and of two things
-        at the same moment the first is earlier."""
+        """`group` and `moment` (ns) of each thing; a thing of group -1 is in none. No moment is before `origin`. Of two
+        things at the same moment the one that stands first counts as the earlier one."""
         self._origin = origin
         keys = self._keys(group, moment)
         self._order = np.argsort(keys, kind="stable")
         self._sorted = keys[self._order]
 
     def _keys(self, group: np.ndarray, moment: np.ndarray) -> np.ndarray:
+        # The group in the upper bits, the time since `origin` in the lower ones: by these numbers things are in order of
+        # group, and of moment within a group, so that one binary search finds both.
         keys: np.ndarray = (group.astype(np.int64) << _TIME_BITS) + (moment - self._origin)
         return keys
 
@@ -36,6 +38,8 @@ class Sequences:
 
     def _at(self, group: np.ndarray | int, moment: np.ndarray, offset: int) -> np.ndarray:
         group = np.broadcast_to(group, moment.shape)
+        # `searchsorted` counts the things up to the moment: the last of them stands one before that, the next one there.
+        # Either may be of another group, which the upper bits tell.
         at = np.searchsorted(self._sorted, self._keys(group, moment), side="right") + offset
         at = np.where(at < len(self._sorted), at, -1)
         same = (group >= 0) & (entries(self._sorted, at, -1) >> _TIME_BITS == group)
@@ -43,9 +47,10 @@ class Sequences:
 
 
 def position(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each of `wanted` stands last in `numbers`; -1 where it does not, or is no number (negative) itself."""
+    """The last place of each of `wanted` in `numbers`; -1 where there is none, and for what is no number (negative)."""
     if not len(wanted):
         return np.zeros(0, np.int64)
+    # `index_in` finds the first place, counted backwards the last one. What is not found counts as one behind all: -1.
     backwards = pc.index_in(pa.array(wanted), pa.array(numbers[::-1])).fill_null(len(numbers)).to_numpy()
     return np.where(wanted >= 0, len(numbers) - 1 - backwards, -1)
 
@@ -54,7 +59,7 @@ def entries(values: np.ndarray, at: np.ndarray, absent: int | bool) -> np.ndarra
     """The entries of `values` at these places; `absent` where the place is -1."""
     if not len(values):
         return np.full(np.shape(at), absent, values.dtype)
-    found: np.ndarray = values[at]
+    found: np.ndarray = values[at]  # For -1 numpy reads the last entry, which is then replaced.
     found[at < 0] = absent
     return found
 
@@ -73,10 +78,11 @@ def pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 @compiled
 def occurrences(numbers: np.ndarray, visit: np.ndarray, distinct: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often each of `numbers` (from 0 to below `distinct`) came before in its visit, and how often each does at most.
+    """(how often each of `numbers` came before in its visit, how often each number comes in one visit at most), int32.
 
-    Both int32. The entries of a visit stand together.
+    `numbers` go from 0 to below `distinct`; `visit` is the visit of each. The entries of a visit stand together.
     """
+    # `latest` is the visit that each number was last seen in: in another one, counting begins anew.
     found, seen = np.empty(len(numbers), np.int32), np.zeros(distinct, np.int32)
     most, latest = np.zeros(distinct, np.int32), np.full(distinct, -1, np.int64)
     for i in range(len(numbers)):

@@ -8,6 +8,8 @@ from esprof.replay.building.lookup import numbered
 from esprof.replay.dfg import gap_name
 
 CODE_BITS = 30
+"""Bits for the number of a text in a packed name, which holds its form, first text and second text, from the upper bits
+on."""
 
 
 class Form(IntEnum):
@@ -33,7 +35,7 @@ class Text(IntEnum):
     START = 0
     """Stands for what came before the first recorded operation."""
     END = 1
-    """Stands for what follows the last one."""
+    """Stands for what follows the last recorded operation."""
     STEP = 2
     HAND_OVER = 3
     WAIT_FOR_COLLECTIVES = 4

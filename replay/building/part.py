@@ -18,17 +18,20 @@ from esprof.types import Rank
 
 @dataclass(frozen=True)
 class Part:
-    """What one rank contributes. Lanes are numbered within the part, times are on the rank's own clock."""
+    """What one rank contributes. Lanes and nodes are numbered within the part, times are on the rank's own clock."""
 
     rank: Rank
     lanes: tuple[Lane, ...]
     nodes: np.ndarray
+    """Records of type `records.NODE`, lane by lane."""
     edges: np.ndarray
+    """Records of type `records.EDGE`, in any order."""
     texts: tuple[str, ...]
-    """What the nodes' packed names are made of."""
+    """Texts of which the nodes' packed names are made."""
     first: np.ndarray
+    """Node at which each of the rank's steps begins, shape (steps,)."""
     last: np.ndarray
-    """Nodes at which the rank's steps begin and end, shape (steps,)."""
+    """Node at which each of the rank's steps ends, shape (steps,)."""
     counts: Counts
     """What was counted in this rank alone: kernels, launches and waits."""
 
@@ -46,7 +49,7 @@ _Section = TypeVar("_Section", bound=_Laned)
 
 @dataclass
 class _Draft:
-    """Lanes and nodes of a part, as they come."""
+    """Lanes and nodes of a part, section by section."""
 
     lanes: tuple[Lane, ...] = ()
     nodes: list[np.ndarray] = field(default_factory=list)
@@ -56,6 +59,7 @@ class _Draft:
         return Place(len(self.lanes), sum(map(len, self.nodes)))
 
     def add(self, work: _Section) -> _Section:
+        """Append a section, whose lanes and nodes are numbered from `place` on, and return it."""
         self.lanes += work.lanes
         self.nodes.append(work.nodes)
         return work
@@ -74,7 +78,7 @@ class _Work:
     launches: np.ndarray
     """Rows of the calls that launched work and did not wait."""
     issued: list[Works]
-    """What each thread issued to gloo's threads."""
+    """Collectives that each thread issued to gloo's threads, an entry for each thread."""
     chains: cpu.Chains
     unknown: loader.UnknownBatches
 
@@ -116,6 +120,8 @@ def _work(draft: _Draft, events: RankEvents, met: Met) -> _Work:
 def _edges(work: _Work, nodes: np.ndarray) -> np.ndarray:
     """All edges within a rank but those between GPU streams."""
     chains = work.chains
+    # Nodes stand in sections: GPU work first, which `stream_order` ties, and unknown batches last, which have edges of
+    # their own.
     in_order = len(nodes) - len(work.unknown.nodes)
     return joined(
         [

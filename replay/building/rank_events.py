@@ -23,7 +23,7 @@ _NESTED = 3
 
 @dataclass(frozen=True)
 class Threads:
-    """What ran on the threads that ran operations of the job: rows, thread by thread, each in order of start.
+    """What ran on the threads that ran operations of the job: rows, thread by thread, those of a thread in order of start.
 
     A thread without operations, such as the NCCL watchdog polling its events, is left out; gloo's threads are not CPU lanes.
     """
@@ -44,26 +44,28 @@ class Collectives:
 
     row: np.ndarray
     group: np.ndarray
-    """int32, index into `groups`."""
+    """Process group of each call, int32, index into `groups`; -1, the last of these, where the trace names none."""
     groups: tuple[str | None, ...]
-    """Names; the last is None, for what the trace names no group of."""
+    """Names of the groups; the last is None, for calls whose group the trace does not name."""
     word: np.ndarray
-    """int32, what it is, such as `all_reduce`: index into `words`."""
+    """What each call is, such as `all_reduce`: int32, index into `words`; -1, the last of these, where that is not known."""
     words: tuple[str | None, ...]
+    """What a call can be; the last is None, for calls of which it is not known."""
     launch: np.ndarray
-    """Row of the runtime call; -1 where none is known."""
+    """Row of the runtime call that launched each; -1 where none is known."""
     sequence: np.ndarray
+    """Sequence number of each call in its group; -1 where that was not recorded."""
     peer: np.ndarray
     """The other rank of a point-to-point transfer, the root of a collective that has one; -1 where that is not known."""
     bytes: np.ndarray
-    """What was sent or received, whichever is more; -1 where unknown."""
+    """Bytes that each call sent or received, whichever is more; -1 where unknown."""
 
 
 @dataclass(frozen=True)
 class RankEvents:
-    """The events of one rank over its chosen steps, on its own clock.
+    """The events of one rank over the chosen steps; times in ns on the rank's own clock.
 
-    Arrays without another word hold an entry for each row of the event table.
+    Arrays of which nothing else is said hold an entry for each row of the event table.
     """
 
     rank: Rank
@@ -72,26 +74,29 @@ class RankEvents:
     steps: np.ndarray
     """Numbers of the chosen steps, consecutive."""
     step_start: np.ndarray
+    """When each chosen step starts, shape (steps,)."""
     step_end: np.ndarray
+    """When each chosen step ends, shape (steps,)."""
     start: np.ndarray
     end: np.ndarray
     name: np.ndarray
-    """int32, index into `texts`."""
+    """Name of each event, int32, index into `texts`."""
     texts: tuple[str, ...]
+    """Texts of the builder (`names.TEXTS`), then names of events, and last an empty text for events without a name."""
     kind: np.ndarray
-    """int32, index into `kinds`."""
+    """Kind of each event, int32, index into `kinds`."""
     kinds: tuple[str, ...]
     thread: np.ndarray
-    """int32, number of the thread; those of `threads` come first. -1 for rows of other times or no thread."""
+    """Number of each event's thread, int32; those of `threads` come first. -1 for rows of other times or of no thread."""
     threads: Threads
     runtime: np.ndarray
-    """Rows of runtime calls."""
+    """Rows of runtime calls that start within the steps."""
     gpu: np.ndarray
-    """Rows on a stream, by start."""
+    """Rows of work on a GPU stream, by start."""
     launch: np.ndarray
-    """For each of `gpu` the row of the runtime call that launched it; -1 where that was not recorded."""
+    """Row of the runtime call that launched each of `gpu`; -1 where that was not recorded."""
     sync: np.ndarray
-    """Rows of the profiler's own records of synchronisation."""
+    """Rows of the profiler's own records of synchronisation that start within the steps."""
     collectives: Collectives
 
     @property
@@ -114,7 +119,7 @@ class RankEvents:
 
     @cached_property
     def record_of(self) -> np.ndarray:
-        """For each row of the table, the profiler's own record of what this call synchronises; -1 where there is none."""
+        """For each row of the table, the row of the profiler's own record of what this call synchronises; -1 for none."""
         call = self.runtime_of(self.ints("correlation", self.sync))
         records = np.full(len(self.start), -1, np.int32)
         records[call[call >= 0]] = self.sync[call >= 0]
@@ -127,10 +132,11 @@ class RankEvents:
         return rows
 
     def inside_comms(self, rows: np.ndarray) -> np.ndarray:
-        """Of `comms` the outermost that each of `rows` begins in; -1 for none."""
+        """Row of the outermost of `comms` that each of `rows` begins in; -1 for none."""
         calls, thread, moment = self.comms, self.thread[rows], self.start[rows]
         last = Sequences(self.thread[calls], self.start[calls], self.begin).last(thread, moment)
         around = np.full(len(rows), -1)
+        # From the call that began last backwards: of those that are still open, the earliest is the outermost, and stays.
         for back in range(_NESTED):
             call = entries(calls, np.maximum(last - back, -1), -1)
             is_open = (call >= 0) & (self.thread[call] == thread) & (self.end[call] >= moment)
@@ -151,12 +157,12 @@ class RankEvents:
         return found
 
     def issued_in(self, rows: np.ndarray) -> np.ndarray:
-        """The chosen steps that issued `rows`, by the table; -1 for other steps."""
+        """The step that issued each of `rows`, as the table has it; -1 where it is none of the chosen ones."""
         step = self.ints("step", rows)
         return np.where((step >= self.steps[0]) & (step <= self.steps[-1]), step, -1)
 
     def step_at(self, moment: np.ndarray) -> np.ndarray:
-        """The steps that began last before these moments; -1 before the first."""
+        """The step that began last at or before each of these moments (ns); -1 before the first."""
         return entries(self.steps, np.searchsorted(self.step_start, moment, side="right") - 1, -1)
 
     def runtime_of(self, correlation: np.ndarray) -> np.ndarray:
@@ -165,7 +171,10 @@ class RankEvents:
         return entries(self.runtime, at, -1)
 
     def of_texts(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
-        """What `tell` says of each of `texts`; it is asked once for each that is the name of some of `rows`."""
+        """What `tell` says of each of `texts`, 0 or False for those that none of `rows` has as its name.
+
+        `tell` is called once for each text, however many rows have it.
+        """
         told = np.zeros(len(self.texts), dtype)
         for code in np.flatnonzero(np.bincount(self.name[rows])).tolist():
             told[code] = tell(self.texts[code])
@@ -178,12 +187,15 @@ class RankEvents:
 
 
 def members_of(run: Run, group: str | None) -> tuple[Rank, ...]:
-    """Ranks of the group of this name, those that the run lacks among them; all ranks where it is not known."""
+    """Ranks of the group of this name, those that the run lacks among them; all ranks where the group is not known."""
     return next((known.ranks for known in run.meta.groups if known.name == group), tuple(range(run.world_size)))
 
 
 def read_rank(run: Run, rank: Rank, borders: Mapping[int, tuple[Ns, Ns]], steps: Sequence[int]) -> RankEvents:
-    """Read what the builder needs of `rank` for these consecutive steps, whose borders on the rank are `borders`."""
+    """Read what the builder needs of `rank` for these consecutive steps.
+
+    `borders` are start and end of each step on the rank's clock, ns. Raises InputError where the rank has no CPU operation.
+    """
     table, spans = run.events(rank), np.array([borders[step] for step in steps], np.int64)
     begin, finish = int(spans[0, 0]), int(spans[-1, 1])
     start = table.ints("start_ns")
@@ -261,7 +273,8 @@ def _launches(table: Table, gpu: np.ndarray, runtime: np.ndarray) -> np.ndarray:
 def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) -> tuple[np.ndarray, Threads]:
     """Number the threads of `rows`, first those that have rows among `working`.
 
-    Returns (int32 number for each row of the table, -1 for others; the threads that work).
+    Returns (int32 number for each row of the table, -1 for others; the threads that work). Raises InputError where none
+    does.
     """
     tid = table.ints("tid")
     rows, working = rows[tid[rows] >= 0], working[tid[working] >= 0]
@@ -272,10 +285,12 @@ def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) ->
     number, tids = numbered(tid[rows])
     idle = ~np.isin(tids, tid[working])
     thread = np.full(len(table), -1, np.int32)
-    thread[rows] = np.argsort(np.argsort(idle, kind="stable"))[number]  # the place of each, the idle ones last
+    # The first argsort is the order of the threads, the idle ones last; the second its inverse, the place of each thread.
+    thread[rows] = np.argsort(np.argsort(idle, kind="stable"))[number]
     count = int((~idle).sum())
     mine = rows[thread[rows] < count]
     mine = mine[np.argsort(thread[mine], kind="stable")]
+    # Rows stand thread by thread now: where each thread begins, and where the last one ends.
     ptr = np.searchsorted(thread[mine], np.arange(count + 1))
     codes, names = table.codes("thread_role")
     roles = tuple([*names, "other"][code] for code in codes[mine[ptr[:-1]]].tolist())

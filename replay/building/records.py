@@ -24,12 +24,13 @@ NODE = np.dtype(
     ],
     align=True,
 )
-"""A node as in the Dfg, at its absolute recorded time; its name is packed (`names.packed`). `meets` tells of an arrival that
-others wait for it, of a transfer that it waits for others. The nodes of a lane stand together, in the order in which it ran
-them."""
+"""A node as in the Dfg, at its absolute recorded time in ns; its name is packed (`names.packed`). `meets` tells of an
+arrival at a collective whether other ranks wait for it, and of a transfer whether it waits for other ranks. The nodes of
+a lane stand together, in the order in which the lane ran them."""
 
 EDGE = np.dtype([("lag", np.int64), ("source", np.int32), ("target", np.int32), ("kind", np.int8)], align=True)
-"""`target` starts no earlier than `lag` after `source` ends; numbers of nodes within their part."""
+"""An edge: the node `target` starts no earlier than `lag` ns after the node `source` ends. Nodes are numbered within
+their part; `kind` is an `Edge`."""
 
 
 class Place(NamedTuple):
@@ -40,7 +41,7 @@ class Place(NamedTuple):
 
 
 def nodes_of(count: int, **columns: object) -> np.ndarray:
-    """`count` nodes with these columns; of no event, collective or step unless said."""
+    """`count` nodes (NODE) with these columns; of no event, collective or step unless a column says so."""
     nodes = np.zeros(count, NODE)
     for column, value in ({"bytes": -1, "step": -1, "event": -1, "collective": -1} | columns).items():
         nodes[column] = value
@@ -48,7 +49,10 @@ def nodes_of(count: int, **columns: object) -> np.ndarray:
 
 
 def edges_of(source: np.ndarray, target: np.ndarray, kind: Edge | np.ndarray, lag: np.ndarray | Ns = 0) -> np.ndarray:
-    """Edges between nodes; -1 is no node, and no node waits for itself."""
+    """Edges (EDGE) from each entry of `source` to that of `target`, lags in ns.
+
+    A pair with a node that is -1, which is none, or with the same node twice gives no edge: callers need not mask those.
+    """
     edges = np.empty(len(source), EDGE)
     edges["source"], edges["target"], edges["kind"], edges["lag"] = source, target, kind, lag
     real = (edges["source"] >= 0) & (edges["target"] >= 0) & (edges["source"] != edges["target"])
@@ -57,6 +61,7 @@ def edges_of(source: np.ndarray, target: np.ndarray, kind: Edge | np.ndarray, la
 
 def in_lane_order(lane: np.ndarray, begin: int) -> np.ndarray:
     """Edges from each node from `begin` on to the next on its lane; `lane` is that of each node of the part."""
+    # Nodes stand lane by lane: the next on the lane is the next node, unless that one is on another lane.
     target = begin + 1 + np.flatnonzero(lane[begin + 1 :] == lane[begin:-1])
     return edges_of(target - 1, target, Edge.LANE)
 

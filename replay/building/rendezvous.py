@@ -16,15 +16,15 @@ class Met:
     number: np.ndarray
     """Number of the collective, the same on all ranks; -1 where it was not matched."""
     transfer_ns: np.ndarray
-    """What the call took once it need not wait any longer; 0 where it was not matched."""
+    """What the call took once it need not wait any longer, ns; 0 where the call was not matched."""
     turn: np.ndarray
-    """Place of the collective among all of the run, by when the first rank ended it; 0 where it was not matched."""
+    """Place of the collective among all of the run, by when the first rank ended it; 0 where the call was not matched."""
     waits: np.ndarray
-    """bool: it waits for others. A sender may leave before they come."""
+    """bool: the call waits for other ranks. A sender may leave before they come."""
     awaited: np.ndarray
-    """bool: others wait for it."""
+    """bool: other ranks wait for the call."""
     shared: np.ndarray
-    """bool: there are other members. Without their times, waiting and transfer are one."""
+    """bool: the collective has other members, without whose times waiting and transfer cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Rendezvous:
 
     clocks: Clocks
     transfers: Transfers
-    """Of those that no rank leaves before all have come."""
+    """Transfer times of the collectives that no rank leaves before all have come."""
     met: list[Met]
-    """Of each rank."""
+    """What is known of the calls of each rank, in the order of the run's ranks."""
     arrival_ns: np.ndarray
-    """When the last of those that are waited for came to each collective, on the job's clock."""
+    """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,)."""
     early: int
-    """Calls that ended before those that they waited for came: a sign of clocks out of step."""
+    """How many calls ended before those that they waited for came: a sign of clocks out of step."""
 
 
 def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
@@ -60,9 +60,11 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     transfer_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
     if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
         transfer_ns[both_ways] = found.ns
-    # Once one rank has ended it, all have its data; the others may be stopped before they note that.
+    # Once one rank has ended a collective, all have its data; the others may be stopped before they note that. The latest
+    # of the negative ends is the earliest end; argsort of argsort is the place of each among all.
     turn = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
     columns = [_spread(at, number, column) for column in (transfer_ns, turn, waits, awaited)]
+    # Calls stand rank by rank: where those of each rank but the first begin.
     borders = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
     of_ranks = zip(*(np.split(column, borders) for column in (number, *columns, calls.members != 1)), strict=True)
     early = int((aligned.end_ns < begin).sum())
@@ -74,14 +76,14 @@ def _where(mask: np.ndarray, calls: Calls) -> Calls:
 
 
 def _latest(number: np.ndarray, moment: np.ndarray) -> np.ndarray:
-    """The latest moment under each number."""
+    """The latest of the moments that have each number, ns; `number` is that of each moment, from 0 on."""
     latest = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
     np.maximum.at(latest, number, moment)
     return latest
 
 
 def _spread(at: np.ndarray, like: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """`values` at these places of an array as long as `like`, else 0."""
+    """An array as long as `like` that holds `values` at these places, and 0 elsewhere."""
     spread = np.zeros(len(like), values.dtype)
     spread[at] = values
     return spread
@@ -90,8 +92,8 @@ def _spread(at: np.ndarray, like: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _roles(sends: np.ndarray, receives: np.ndarray, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
     """(whether it waits for others, whether others wait for it) for each call.
 
-    Who only sends may leave before the others come: then it has not waited, and they wait for it alone. If it was still
-    there, as with a message too long to be kept for them, all wait for all.
+    A rank that only sends may leave before the others come: then it has not waited, and they wait for it alone. If it was
+    still there when the last one came, as with a message too long to be kept for them, all wait for all.
     """
     last = _latest(calls.collective, calls.start_ns)[calls.collective]
     waits = receives | (calls.end_ns >= last)

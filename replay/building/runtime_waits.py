@@ -14,11 +14,15 @@ from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
 
 _FAR = np.iinfo(np.int64).max
+"""Measure of a piece of work that cannot be the cause (`_least`)."""
 
 
 @dataclass(frozen=True)
 class Causes:
-    """What calls waited for: row of the call, GPU work, kind of evidence (`Edge`). A call may have several, of one kind."""
+    """What calls waited for: row of the call, piece of GPU work, kind of evidence (`Edge`), an entry for each such pair.
+
+    A call may have several causes, all of one kind.
+    """
 
     row: np.ndarray
     work: np.ndarray
@@ -32,6 +36,7 @@ _NO_CAUSES = Causes(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np
 
 
 def _causes(row: np.ndarray, work: np.ndarray, kind: Edge) -> Causes:
+    """Causes of one kind, without those whose `work` is -1."""
     known = work >= 0
     return Causes(row[known], work[known], np.full(int(known.sum()), kind, np.int8))
 
@@ -44,9 +49,9 @@ class RuntimeCalls:
     start: np.ndarray
     end: np.ndarray
     launched: np.ndarray
-    """The first GPU work that it launched; -1 for none."""
+    """The first piece of GPU work that each call launched; -1 for none."""
     of: np.ndarray
-    """Of which kind it is (`rules.CALL_TRAITS`)."""
+    """Traits of each call (`rules.CALL_TRAITS`)."""
 
     @property
     def is_long(self) -> np.ndarray:
@@ -54,7 +59,7 @@ class RuntimeCalls:
         return long
 
     def waits(self, causes: Causes) -> np.ndarray:
-        """Mask of the calls that waited: for one of `causes`, or long, and nothing tells for what."""
+        """Mask of the calls that waited: those that have one of `causes`, and long ones of which nothing tells the cause."""
         known = np.isin(self.row, causes.row)
         waits: np.ndarray = known | (self.of["synchronizes"] & self.is_long & ~self.of["allocates"])
         return waits
@@ -74,7 +79,7 @@ def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
 
 
 def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
-    """The GPU work that calls waited for. None for a call that did not block, and where nothing tells."""
+    """The GPU work that calls waited for; none of calls that did not block, or of which nothing tells the cause."""
     recorded = calls.of["synchronizes"] & (gpu.events.record_of[calls.row] >= 0)
     blocked = calls.is_long & ~recorded
     room = gpu.makes_room[calls.row]
@@ -103,17 +108,22 @@ def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
     by_stream = gpu.to_stream.last(stream, start)
     of_all = ~event & (events.ints("stream", record) < 0)
     every = gpu.last_per_stream(start[of_all])
+    # Of calls that wait for all streams, each has as many entries as there are streams, call by call as in `every`.
     one, all_of_them = np.where(event, by_event, by_stream), np.repeat(row[of_all], len(gpu.lanes))
     return _causes(row, one, Edge.SYNC) + _causes(all_of_them, every.ravel(), Edge.SYNC)
 
 
 def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
-    """What calls without record waited for: of the work launched before that ended inside the call, the one that ended as
-    it returned. Else the last, if the call waits for all streams or only one is left to wait for; of `cudaFree`, which
-    takes long by itself, nothing is known then."""
+    """What the calls at these places, which have no record, waited for.
+
+    Of the last work on each stream that was launched before a call and ended inside it, the cause is the piece that ended as
+    the call returned. Where there is none, it is the piece that ended last, if the call waits for all streams or only one
+    stream has such work; of `cudaFree`, which takes long by itself, nothing is known then.
+    """
     if not len(at):
         return _NO_CAUSES
     start, end = calls.start[at], calls.end[at]
+    # A line for each call, a column for each stream.
     last = gpu.last_per_stream(start)
     ends = gpu.end_of(last)
     ended = (ends > start[:, None]) & (ends <= end[:, None] + rules.SYNC_EARLY)
@@ -132,12 +142,15 @@ def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
 
 
 def _distance(ends: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """From each of the `ends` in a line to the moment `until` of the line, ns; _FAR where it is not just before that."""
+    """From each of the `ends` in a line to the moment `until` of that line, ns; _FAR for an end too far from it.
+
+    Shapes: `ends` (calls, streams), `until` (calls,).
+    """
     return np.where(_just_before(ends, until[:, None]), np.abs(until[:, None] - ends), _FAR)
 
 
 def _least(work: np.ndarray, measure: np.ndarray) -> np.ndarray:
-    """Of the `work` in each line the piece that measures least; -1 where all are _FAR."""
+    """Of the `work` in each line the piece with the least `measure`; -1 where all measure _FAR. Both (calls, streams)."""
     if not work.size:
         return np.full(len(work), -1)
     line, column = np.arange(len(work)), np.argmin(measure, axis=1)
@@ -152,29 +165,34 @@ def _just_before(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
 
 
 def sync_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:
-    """Edges from what calls waited for to their return, which may come a little before or after by the recorded clocks."""
+    """Edges from what calls waited for to the return of the calls.
+
+    By the recorded clocks a call may return a little before or after what it waited for: the lag keeps that.
+    """
     node = chains.node_of[causes.row]
     lag = np.clip(chains.start_of(node) - gpu.end_of(causes.work), -rules.SYNC_EARLY, rules.SYNC_LATE)
     return edges_of(gpu.last[causes.work], node, causes.kind, lag)
 
 
 def hidden_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:
-    """Edges from what hidden waits waited for to their end, where there was one: it stands before the call."""
+    """Edges from GPU work to the hidden waits that it ended. A hidden wait, where there is one, stands before its call."""
     wait = chains.before(chains.node_of[causes.row])
     wait = np.where(chains.is_named(wait, Text.HIDDEN_WAIT), wait, -1)
     return edges_of(gpu.last[causes.work], wait, Edge.INFERRED, chains.start_of(wait) - gpu.end_of(causes.work))
 
 
 def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
-    """Edges from the work that makes room in the launch queue to the launches in `row`, which found it: they need it all
-    the same when the GPU gets slower."""
+    """Edges from the work that makes room in the launch queue to the launches in `row`, which found room without waiting.
+
+    Without these edges a slower GPU would not make them wait.
+    """
     row = row[gpu.makes_room[row] >= 0]
     room, node = gpu.makes_room[row], chains.node_of[row]
     return edges_of(gpu.last[room], node, Edge.WAIT, np.minimum(chains.start_of(node) - gpu.end[room], 0))
 
 
 def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> Counts:
-    """How many long calls waited, and for how many of them it was recorded, or inferred, for what."""
+    """How many long calls waited, and for how many of them the cause was recorded, or inferred."""
     waits = calls.row[calls.waits(causes) & calls.is_long & (chains.node_of[calls.row] >= 0)]
     inferred = causes.kind == Edge.INFERRED
     return Counts(

@@ -10,14 +10,14 @@ from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
 
 _LOOK_BACK = 4
-"""Of so many pieces that ended before a late kernel began, one of another stream is looked for."""
+"""How many of the pieces that ended last before a late kernel began are searched for one of another stream."""
 
 
 def stream_waits(gpu: GpuWork) -> tuple[np.ndarray, int]:
     """(edges between streams by `cudaStreamWaitEvent`, number of waits that cannot be true and got none).
 
-    A wait that the profiler recorded tells its streams. Another one is likely to be for what was launched last; those that
-    NCCL sets up behind its own launch are its own business.
+    A wait that the profiler recorded tells its streams. One of which there is only the call is likely to be for what was
+    launched last. Waits that NCCL sets up behind its own launch are left out.
     """
     events = gpu.events
     rows = events.runtime[events.told(events.runtime, lambda name: name.endswith("StreamWaitEvent"))]
@@ -30,9 +30,9 @@ def stream_waits(gpu: GpuWork) -> tuple[np.ndarray, int]:
 
 
 def _across_streams(gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: Edge) -> tuple[np.ndarray, int]:
-    """Edges between work that is known at both ends (-1: it is not), and on two streams.
+    """Edges between pieces of work (-1 is none) that run on two streams, the source before the target; others are left out.
 
-    Returns them with the number of pairs that got none, because the source ended too late for the target to have waited.
+    Returns the edges, and how many pairs got none because the source ends too late: those were paired wrongly.
     """
     known = (source >= 0) & (target >= 0)
     source, target = source[known], target[known]
@@ -40,13 +40,16 @@ def _across_streams(gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: 
     source, target = source[across], target[across]
     wrong = gpu.end[source] > gpu.start[target] + rules.REJECT_WAIT
     source, target = source[~wrong], target[~wrong]
-    lag = np.minimum(gpu.start[target] - gpu.end[source], 0)
+    lag = np.minimum(gpu.start[target] - gpu.end[source], 0)  # They may overlap by as much as is not rejected.
     return edges_of(gpu.last[source], gpu.first[target], kind, lag), int(wrong.sum())
 
 
 def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target by the profiler's own record: last kernel of the awaited stream before the event was recorded,
-    first kernel launched to the waiting stream afterwards (launch order, not GPU time)."""
+    """(source, target) of each wait by the profiler's own record, pieces of GPU work; -1 where there is none.
+
+    The source is the last that was launched to the awaited stream before the event was recorded, the target the first that
+    was launched to the waiting stream afterwards, in order of launch, not of GPU time (HTA #73, #117).
+    """
     events, record = gpu.events, gpu.events.record_of[rows]
     recorded = events.runtime_of(events.ints("sync_correlation", record))
     since = events.start[np.where(recorded >= 0, recorded, rows)]
@@ -55,8 +58,11 @@ def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Source and target where only the call was recorded: the thread's next launch waits for what was launched last on
-    another stream; a collective, for what its own thread launched just before (docs/replay.md §1.3)."""
+    """(source, target) of each wait of which only the call was recorded, pieces of GPU work; -1 where there is none.
+
+    The thread's next launch waits for what was launched last on another stream; a collective, for what its own thread
+    launched just before (docs/replay.md §1.3).
+    """
     thread, moment = gpu.events.thread[rows], gpu.events.start[rows]
     target = gpu.by_thread.next(thread, moment)
     own = gpu.by_thread.last(thread, moment)
@@ -77,7 +83,8 @@ def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarr
     """Find a reason for kernels that start late: another stream's kernel that just ended, or a GPU that others filled.
 
     All kernels of a CUDA graph are launched at once: one that does not run as soon as its stream is free has a reason.
-    Returns edges to the former; marks the latter as contended in `nodes`. `edges` are those that are known so far.
+    Returns edges from kernels that just ended; marks kernels held up by contention in `nodes`. `edges` are those known so
+    far.
     """
     since = _ready(nodes, edges)[gpu.first]
     late = np.flatnonzero(gpu.start - since > np.where(gpu.in_graph, rules.STREAM_GAP, rules.LATE_KERNEL))
@@ -94,7 +101,7 @@ def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarr
 
 
 def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """When `edges` allow each node to start, by recorded times; its own start where it has none."""
+    """When `edges` allow each node to start, by recorded times, ns; its own start where no edge enters it."""
     never = np.iinfo(np.int64).min
     ready = np.full(len(nodes), never)
     ends = (nodes["start_ns"] + nodes["dur_ns"])[edges["source"]]
@@ -103,7 +110,8 @@ def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _just_ended(gpu: GpuWork, late: np.ndarray) -> np.ndarray:
-    """For each late piece, the one on another stream among the last that ended before it began; -1 where there is none."""
+    """For each late piece, of the last pieces that ended before it began the latest on another stream; -1 for none."""
+    # How many had ended by then: the last of them stands one place before that. The latest is tried last, and so stays.
     by_end = np.argsort(gpu.end, kind="stable")
     ended = np.searchsorted(gpu.end[by_end], gpu.start[late] + rules.REJECT_WAIT, side="right")
     cause = np.full(len(late), -1)
@@ -124,10 +132,12 @@ def _covered(
     computes: np.ndarray,
     reach: np.ndarray,
 ) -> np.ndarray:
-    """For each late piece, the time from `since` to its start in which another stream computes.
+    """For each late piece, the time from `since` to its start in which another stream computes, ns.
 
-    `reach` is the latest end of computing work up to each piece, so that the search begins where it first matters.
+    `reach` is the latest end of computing work up to each piece, and ascends: all pieces before the first that reaches
+    beyond `since` had ended by then.
     """
+    # Pieces stand by start: what overlaps is counted once, since `reached` is how far the pieces before have covered.
     covered = np.zeros(len(late), np.int64)
     for n in range(len(late)):
         own, reached = late[n], since[n]

@@ -14,11 +14,13 @@ from esprof.replay.dfg import Cls
 
 @dataclass(frozen=True)
 class Placed:
-    """Rows as nodes. For a matched collective `first` is its arrival and `last` its transfer; else both are one."""
+    """Rows as nodes (`records.NODE`): a matched collective has two, an arrival and a transfer, all other work has one."""
 
     nodes: np.ndarray
     first: np.ndarray
+    """Number of the first node of each row; of a matched collective its arrival."""
     last: np.ndarray
+    """Number of the last node of each row; of a matched collective its transfer."""
 
 
 def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, place: Place) -> Placed:
@@ -28,12 +30,14 @@ def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, 
     lies between arrival and join is waiting (docs/replay.md §2; Lumos, MLSys 2025). An unmatched one stays whole: how much
     of it was waiting for a peer nobody knows, so with peers it counts as unexplained.
     """
+    # The place of each row among the collectives, whose rows ascend; -1 where it is none.
     calls = events.collectives.row
     call = np.minimum(np.searchsorted(calls, rows), len(calls) - 1)
     call = np.where(entries(calls, call, -1) == rows, call, -1)
     number = entries(met.number, call, -1)
     matched = number >= 0
     unexplained = entries(met.shared, call, False) & ~matched
+    # A row has one node, or two if it is a matched collective: the running sum of these counts is where its last one stands.
     last = np.cumsum(1 + matched) - 1
     of = np.repeat(np.arange(len(rows)), 1 + matched)  # which of `rows` each node stands for
     is_arrival = np.zeros(len(of), bool)

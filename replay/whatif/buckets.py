@@ -34,23 +34,25 @@ class NotBuckets(Exception):
 
 @dataclass(frozen=True)
 class Backward:
-    """One rank's backward pass in one step. The gradients are in the order in which they came."""
+    """One rank's backward pass in one step. Gradients stand in the order in which they came."""
 
     rank: Rank
     step: int
     gradients: tuple[int, ...]
     """Node at whose end each gradient is in its bucket."""
     sizes: tuple[Bytes, ...]
-    """Of each gradient."""
+    """Size of each gradient, bytes in single precision."""
     readers: tuple[int, ...]
     """Node that first reads each reduced gradient."""
     arrivals: tuple[int, ...]
-    """Nodes at which the rank comes to the all-reduce of each bucket, in the order in which they are filled."""
+    """Nodes at which the rank comes to the all-reduce of each bucket, in the order in which the buckets are filled."""
     transfers: tuple[int, ...]
+    """Nodes of the transfer of each bucket, in the order in which the buckets are filled."""
 
 
 def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Dfg:
     """The graph as `bucket_cap_mb=bucket_mb` would make it. Raises NotBuckets where that cannot be told."""
+    # Backward passes of different ranks belong together if they share their all-reduces.
     meeting: dict[tuple[int, ...], list[Backward]] = defaultdict(list)
     for one in backward_passes(run, dfg):
         meeting[tuple(sorted(dfg.collective[list(one.arrivals)].tolist()))].append(one)
@@ -64,7 +66,7 @@ def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Dfg:
 
 
 def fill(sizes: tuple[Bytes, ...], cap: float) -> list[int]:
-    """How many gradients each bucket takes: one is closed when it holds `cap` bytes or more."""
+    """How many gradients each bucket takes: a bucket is closed once it holds `cap` bytes or more."""
     counts, held, number = [], 0, 0
     for size in sizes:
         held, number = held + size, number + 1
@@ -85,7 +87,8 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
         for step in dfg.marks.steps:
             mine = (dfg.rank == rank) & (dfg.step == step)
             nodes = np.flatnonzero(evaluated & mine)
-            # An operation that issues an all-reduce goes on behind it: the gradient was there before.
+            # An operation that issues an all-reduce goes on behind it, as a second node of the same event: the gradient was
+            # there at the end of the first.
             gradients = nodes[np.unique(dfg.event[nodes], return_index=True)[1]]
             arrivals = [node for node in issued if mine[node]]
             if not arrivals or len(gradients) != len(sizes[step]):
@@ -104,7 +107,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
 
 
 def _gradient_sizes(run: Run, rank: Rank) -> dict[int, list[Bytes]]:
-    """Step -> bytes of each gradient, in the order in which they were accumulated."""
+    """Step -> bytes of each gradient, in the order in which gradients were accumulated. Raises NotBuckets."""
     events = run.events(rank)
     codes, names = events.codes("name")
     if _GRADIENT not in names:
@@ -119,7 +122,10 @@ def _gradient_sizes(run: Run, rank: Rank) -> dict[int, list[Bytes]]:
 
 
 def _first_shape(shapes: str | None) -> list[int]:
-    """The shape of an operation's first input; `shapes` is that of all of them, in JSON, as the trace has it."""
+    """The shape of an operation's first input; `shapes` are those of all inputs, in JSON, as the trace has them.
+
+    Raises NotBuckets where that is no shape.
+    """
     try:
         first, *_ = msgspec.json.decode(shapes or "", type=list[msgspec.Raw])
         return msgspec.json.decode(first, type=list[int])
@@ -130,6 +136,7 @@ def _first_shape(shapes: str | None) -> list[int]:
 def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
     """The arrivals on communication threads whose all-reduce was issued by one of these nodes, in order of issue."""
     arrivals = dfg.on("comm") & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
+    # The target of each edge: each node, as often as it has predecessors.
     target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
     edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & callers[dfg.pred_idx] & arrivals[target])
     issued: list[int] = target[edges[np.argsort(dfg.pred_idx[edges], kind="stable")]].tolist()
@@ -137,15 +144,16 @@ def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
 
 
 def _transfer_of(dfg: Dfg, arrival: int) -> int:
+    """The transfer, on the same rank, of the collective to which this arrival belongs."""
     own = (dfg.collective == dfg.collective[arrival]) & (dfg.rank == dfg.rank[arrival]) & dfg.of(Cls.COMMUNICATION)
     return int(np.flatnonzero(own)[0])
 
 
 def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
-    """The all-reduces in the order in which the gradients fill them: each holds those since the one before, no more and no
-    less. They are given as they seem issued, by when they began; threads woken at once begin in any order.
+    """The all-reduces (`arrivals`) in the order in which gradients of these sizes (bytes) fill them.
 
-    Raises NotBuckets where no order fits.
+    Each holds exactly the gradients since the one before it. They are given in the order in which they seem to be issued,
+    by when they began, but threads woken at once begin in any order. Raises NotBuckets where no order fits.
     """
     ends, held, order = set(accumulate(sizes)), 0, list[int]()
     waiting = {node: int(dfg.bytes[_transfer_of(dfg, node)]) for node in arrivals}
@@ -160,7 +168,10 @@ def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
 
 
 def _after(dfg: Dfg, gradients: np.ndarray) -> tuple[int, ...]:
-    """For gradients that stay in their buckets: what follows the last of them on its thread, as reader of all."""
+    """The reader of each gradient, where gradients stay in their buckets: for all what follows the last on its thread.
+
+    Raises NotBuckets where nothing follows.
+    """
     on_lane = np.flatnonzero(dfg.lane == dfg.lane[gradients[0]])
     follower = on_lane[on_lane > gradients.max()]
     if not len(follower):
@@ -202,6 +213,6 @@ def _exchange(overlay: Overlay, together: list[Backward], counts: list[int], lin
 
 
 def _latency(dfg: Dfg, one: Backward) -> Ns:
-    """From issue to arrival: the least that this rank shows in this step."""
+    """Latency from the issue of an all-reduce to the arrival at it, ns: the least that this rank shows in this step."""
     edges = [edge for node in one.arrivals for edge in range(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])]
     return min(int(dfg.pred_lag[edge]) for edge in edges if dfg.pred_kind[edge] == Edge.LAUNCH)

@@ -14,8 +14,10 @@ from esprof.types import Ns
 
 
 def scale(dfg: Dfg, nodes: np.ndarray, factor: float | np.ndarray) -> Dfg:
-    """Make `nodes` `factor` times as fast, one for all or one value a node of the graph: 2.0 halves their durations. A
-    factor of 1.0 is the graph itself."""
+    """Make `nodes` `factor` times as fast: 2.0 halves their durations, 1.0 leaves the graph as it is.
+
+    `factor` is one number for all, or one for each node of the graph, shape (N,).
+    """
     if np.all(np.equal(factor, 1.0)):
         return dfg
     chosen = _mask(dfg, nodes)
@@ -28,7 +30,7 @@ def scale(dfg: Dfg, nodes: np.ndarray, factor: float | np.ndarray) -> Dfg:
 
 
 def shorten(dfg: Dfg, nodes: np.ndarray, to_ns: Ns) -> Dfg:
-    """Let `nodes` take at most `to_ns`, without unexplained delays."""
+    """Let `nodes` take at most `to_ns` (ns), and start without the delays that nothing explains."""
     chosen = _mask(dfg, nodes)
     return with_columns(
         dfg,
@@ -38,15 +40,17 @@ def shorten(dfg: Dfg, nodes: np.ndarray, to_ns: Ns) -> Dfg:
 
 
 def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
-    """Let other work stand in the place of `nodes` (ids), which takes `dur_ns`, one value each or one for all."""
+    """Put other work in the place of `nodes` (ids), which takes `dur_ns` (ns): one value for each, or one for all."""
     dur = dfg.dur_ns.copy()
     dur[nodes] = dur_ns
     return with_columns(dfg, dur_ns=dur)
 
 
 def remove(dfg: Dfg, nodes: np.ndarray) -> Dfg:
-    """Take `nodes` out: what waited for one of them waits for what that waited for. A node at which a step begins or ends
-    stays, and takes no time."""
+    """Take `nodes` out: what waited for a removed node waits for the predecessors of that node.
+
+    A node at which a step begins or ends stays, and takes no time.
+    """
     chosen, borders = _mask(dfg, nodes), _mask(dfg, np.union1d(dfg.marks.first, dfg.marks.last))
     overlay = Overlay(shorten(dfg, chosen & borders, 0))
     overlay.dropped |= chosen & ~borders
@@ -56,9 +60,12 @@ def remove(dfg: Dfg, nodes: np.ndarray) -> Dfg:
 
 
 def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence[Ns]) -> Dfg:
-    """Put new work on the lane right behind each node of `after`. What came next on the lane waits for it; what else
-    waits for the node does not."""
+    """Put new work of `dur_ns` (ns each) on the lane right behind each node of `after`.
+
+    What came next on the lane waits for the new work; what else waits for the node does not.
+    """
     overlay = Overlay(dfg)
+    # The target of each edge: each node, as often as it has predecessors.
     target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
     behind = (dfg.pred_kind == Edge.LANE) & np.isin(dfg.pred_idx, after)
     overlay.cut |= behind
@@ -72,10 +79,13 @@ def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence
 
 
 def relane(dfg: Dfg, nodes: np.ndarray, lane: int) -> Dfg:
-    """Move `nodes` to another lane. There the first recorded goes first, when it is ready and the lane is free; on their
-    old lanes their neighbours close up."""
+    """Move `nodes` to the lane of this number. On their old lanes their neighbours close up.
+
+    Whenever the new lane is free, it runs the node with the earliest recorded start of those that are ready.
+    """
     overlay = Overlay(dfg)
     moved = _mask(dfg, nodes)
+    # The target of each edge: each node, as often as it has predecessors.
     target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
     on_lane = dfg.pred_kind == Edge.LANE
     # On the lane that they come to, the recorded order would leave them no place between two neighbours.
@@ -98,11 +108,15 @@ def _divided(values: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
 
 
 def _bridges(dfg: Dfg, dropped: np.ndarray, among: np.ndarray) -> list[tuple[int, int, Ns, Edge]]:
-    """Edges that take the place of the paths through `dropped` nodes along `among` (a mask of edges): (source, target, lag,
-    kind)."""
+    """(source, target, lag in ns, kind) of edges that take the place of the paths through `dropped` nodes.
+
+    `dropped` is a mask of nodes, `among` of the edges that count as paths. The lag of a path is the sum of its edges' lags,
+    and of several paths between two nodes through the same last edge the longest counts.
+    """
+    # `reached` holds, for each dropped node, the nodes that stay from which a path leads to it, with the lag of that path.
     bridges: list[tuple[int, int, Ns, Edge]] = []
     reached: dict[int, dict[int, Ns]] = {}
-    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))  # The target of each edge.
     # Nodes stand in topological order: what a dropped node waits for is known before what waits for it.
     for edge in np.flatnonzero(among & (dropped[target] | dropped[dfg.pred_idx])).tolist():
         source, node, lag = int(dfg.pred_idx[edge]), int(target[edge]), int(dfg.pred_lag[edge])

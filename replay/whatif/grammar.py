@@ -36,6 +36,7 @@ def _split(spec: str) -> list[str]:
 
 
 def _term(text: str) -> Term:
+    """The term that this text spells. Raises UsageError, with the known terms, where it is none."""
     # The last "=" outside the brackets: a pattern may hold one.
     at = text.rfind("=", text.rfind("]") + 1)
     target = _TARGET.fullmatch(text[:at].strip()) if at >= 0 else None

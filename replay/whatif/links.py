@@ -9,37 +9,45 @@ from esprof.replay.dfg import Cls, Dfg
 from esprof.types import Bytes, Ns
 
 UNDISTURBED = 0.05
-"""Share of the transfers, the fastest by byte, that are taken to be limited by nothing but the link."""
+"""Share of the transfers, those with the least time a byte, that are taken to be limited by nothing but the link."""
 
 TYPICAL = 0.25
-"""Quantile of the time by byte that a transfer takes which computing does not slow down."""
+"""Quantile of the time a byte of all transfers at which a transfer is taken not to be slowed down by computing."""
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """Stretches of time in which transfers followed one another without a gap. Two transfers that share a link take as long
-    as one after the other, so a stretch tells more of the link than one of them. C collectives, S stretches."""
+    """Stretches of time in which transfers followed one another without a gap. C collectives, S stretches.
+
+    Two transfers that share a link take as long together as one after the other: a stretch tells more of the link than a
+    single transfer.
+    """
 
     collective: np.ndarray
     """Numbers of the collectives, ascending, int[C]."""
     stretch: np.ndarray
     """Stretch of each collective, int[C]."""
     took_ns: np.ndarray
+    """Duration of each stretch, ns, int64[S]."""
     moved: np.ndarray
-    """Bytes a rank, int64[S]."""
+    """Bytes that each rank moved in each stretch, int64[S]."""
 
     @property
     def ns_per_byte(self) -> np.ndarray:
+        """Time a byte in each stretch, float64[S]."""
         slowness: np.ndarray = self.took_ns / self.moved
         return slowness
 
     def link_ns_per_byte(self, quantile: float = UNDISTURBED) -> float:
-        """Time by byte, of the stretches that move at least half as much as is usual: of a short one, latency is most."""
+        """This quantile of the time a byte, ns, over the stretches that move at least half the median number of bytes.
+
+        The time of shorter stretches is mostly latency.
+        """
         large = self.moved >= np.median(self.moved) / 2
         return float(np.quantile(self.ns_per_byte[large], quantile))
 
     def transfer_ns(self, size: Bytes) -> Ns:
-        """What a transfer of `size` bytes a rank takes on a link that carries one after the other."""
+        """What a transfer of `size` bytes a rank takes on a link that carries one transfer after the other, ns."""
         return round(size * self._typical)
 
     @cached_property
@@ -52,10 +60,14 @@ def stretches(dfg: Dfg) -> Stretches | None:
     nodes = np.flatnonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
     if not len(nodes):
         return None
+    # A collective lasts from the first begin to the last end on any rank; `first` is one of its transfers, `which`
+    # numbers it.
     collective, first, which = np.unique(dfg.collective[nodes], return_index=True, return_inverse=True)
     begin, end = np.full(len(collective), np.iinfo(np.int64).max), np.zeros(len(collective), np.int64)
     np.minimum.at(begin, which, dfg.recorded_ns[nodes])
     np.maximum.at(end, which, (dfg.recorded_ns + dfg.dur_ns)[nodes])
+    # In order of begin, a stretch opens where a collective begins behind the latest end so far; the running sum numbers
+    # them. It closes with the last collective before the next one opens, at the latest end up to there.
     order = np.argsort(begin, kind="stable")
     reached = np.maximum.accumulate(end[order])
     opens = np.r_[True, begin[order][1:] > reached[:-1]]
@@ -71,10 +83,11 @@ def stretches(dfg: Dfg) -> Stretches | None:
 
 
 def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
-    """Per node of `dfg`, the part of its time that the link takes, float64[N]: 1 but for transfers between CPUs, where it is
-    what the bytes need at the speed of the fastest. The CPUs take the rest: they copy, add up, and compute beside.
+    """For each node of `dfg`, the share of its time that the link takes, float64[N], from 0 to 1.
 
-    `recorded` is the graph that `dfg` was made of by edits: what was changed tells nothing of the link.
+    Of a transfer between CPUs it is what its bytes need at the speed of the fastest transfers; the CPUs take the rest: they
+    copy, add up, and compute at the same time. Of all other nodes it is 1. `recorded` is the graph from which `dfg` was made
+    by edits: edited times would tell nothing of the link.
     """
     share, found = np.ones(dfg.nodes), stretches(recorded)
     if found is None:
@@ -82,7 +95,7 @@ def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
     known = int(recorded.collective.max()) + 1
     of_number = np.ones(max(known, int(dfg.collective.max()) + 1))
     of_number[found.collective] = np.minimum(1.0, found.link_ns_per_byte() / found.ns_per_byte)[found.stretch]
-    # What an edit put in takes what is typical (`transfer_ns`).
+    # A transfer that an edit put in takes the typical time (`transfer_ns`).
     of_number[known:] = found.link_ns_per_byte() / found.link_ns_per_byte(TYPICAL)
     nodes = np.flatnonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
     share[nodes] = of_number[dfg.collective[nodes]]

@@ -16,11 +16,11 @@ class Overlay:
 
     dfg: Dfg
     dropped: np.ndarray = field(init=False)
-    """Mask of the nodes to take out, with their edges."""
+    """Mask of the nodes of `dfg` to take out with their edges, bool[N]."""
     cut: np.ndarray = field(init=False)
-    """Mask of the edges to take out."""
+    """Mask of the edges of `dfg` to take out, bool[E]."""
     lane: np.ndarray = field(init=False)
-    """Lane of each node of `dfg`; change it to move one."""
+    """Lane of each node of `dfg`, int32[N]; change an entry to move its node."""
     _nodes: list[tuple[int, int, int, Ns, Ns, int, int, Bytes]] = field(default_factory=list)
     _edges: list[tuple[int, int, Ns, Edge]] = field(default_factory=list)
     _names: dict[str, int] = field(init=False)
@@ -51,7 +51,7 @@ class Overlay:
         return self.dfg.nodes + len(self._nodes) - 1
 
     def add_collective(self) -> int:
-        """A number for a collective that was not in the graph."""
+        """The number of a collective that was not in the graph."""
         self._collectives += 1
         return self._collectives - 1
 
@@ -60,12 +60,14 @@ class Overlay:
         self._edges.append((source, target, lag_ns, kind))
 
     def compile(self) -> Dfg:
-        """The graph with the changes made. Lanes whose order they leave open are scheduled (`schedule`).
+        """The graph with the changes made. Lanes whose order the changes leave open are scheduled (`schedule`).
 
         Raises InputError if the new dependencies form a cycle.
         """
+        # The columns of the new nodes, one line each, in the order of `names` below.
         dfg, added = self.dfg, np.array(self._nodes, np.int64).reshape(-1, 8).T
         kept = np.flatnonzero(~self.dropped)
+        # The new id of each node, -1 for one that is taken out; the new nodes follow those that stay.
         place = np.full(dfg.nodes + len(self._nodes), -1, np.int64)
         place[kept] = np.arange(len(kept))
         place[dfg.nodes :] = len(kept) + np.arange(len(self._nodes))
@@ -79,19 +81,22 @@ class Overlay:
         return freeze(loose, schedule(loose).order)
 
     def _predecessors(self, place: np.ndarray) -> dict[str, Any]:
-        """Edges in CSR form, of two between the same nodes the stricter."""
+        """Edges in CSR form by the new ids (`place`): of several between two nodes the one with the longest lag."""
         dfg, nodes, longest = self.dfg, int(place.max(initial=-1)) + 1, np.iinfo(self.dfg.pred_lag.dtype).max
         added = np.array(self._edges, np.int64).reshape(-1, 4).T
-        target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+        target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))  # The target of each edge.
         old = ~self.cut & (place[target] >= 0) & (place[dfg.pred_idx] >= 0)
         columns = (dfg.pred_idx, target, dfg.pred_lag, dfg.pred_kind)
         source, target, lag, kind = (
             np.concatenate([column[old].astype(np.int64), more]) for column, more in zip(columns, added, strict=True)
         )
         source, target = place[source], place[target]
+        # By target, then source, the longest lag first: of each pair of nodes the first edge stays, and no node waits for
+        # itself.
         order = np.lexsort((-lag, source, target))
         pairs = target[order] * nodes + source[order]
         order = order[np.r_[True, pairs[1:] != pairs[:-1]] & (source[order] != target[order])]
+        # Edges stand target by target: `pred_ptr` is where those of each node begin.
         return {
             "pred_ptr": np.searchsorted(target[order], np.arange(nodes + 1)).astype(dfg.pred_ptr.dtype),
             "pred_idx": source[order].astype(dfg.pred_idx.dtype),

@@ -23,9 +23,9 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
     `kept` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
 
     Each node gets the mean duration (and residual) of its counterparts, the nodes of the same rank, lane role, name and
-    occurrence, in the fit steps; one without counterparts, the mean of its name on that rank. Means, because a step is a
-    sum: of operations that are stopped now and then (a CPU quota, another process), medians see none. What is replayed with
-    these is then set right by the fitted steps as they were measured (`_calibrated`).
+    occurrence, in the fit steps; one without counterparts gets the mean of its name on that rank. Means are taken because a
+    step is a sum: the median of an operation that is stopped now and then (a CPU quota, another process) shows none of those
+    stops. The replay with these means is then set right by the fitted steps as they were measured (`_calibrated`).
     """
     steps = np.array(dfg.marks.steps)[kept]
     half = len(steps) // 2
@@ -34,6 +34,7 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
         return Prediction(fit_steps=(), held_out=(), reason="needs at least two steady steps")
     fitted, wanted = np.isin(dfg.step, fit), np.isin(dfg.step, steps)
     dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
+    # One number for rank and key; nodes of a collective have numbers of their own, beyond all of these.
     exact = dfg.rank.astype(np.int64) * (int(dfg.key.max()) + 2) + dfg.key + 1
     part = dfg.collective >= 0
     exact[part] = int(exact.max()) + 1 + _collective_identity(dfg)[part]
@@ -62,13 +63,17 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
 
 
 def _collective_identity(dfg: Dfg) -> np.ndarray:
-    """Per node, a number that its counterparts in other steps share: rank, name, and which of its step's collectives it is
-    part of, in order of first arrival. Which of several communication threads takes one is chance."""
+    """For each node a number that its counterparts in other steps share, int64[N]: rank, name, place of its collective.
+
+    The place is that among the collectives of its step, in order of first arrival. The lane does not count: which of several
+    communication threads takes a collective is chance.
+    """
     nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank >= 0))
     count = int(dfg.collective.max(initial=-1)) + 1
     arrival, step = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, np.int64)
     np.minimum.at(arrival, dfg.collective[nodes], dfg.recorded_ns[nodes])
     step[dfg.collective[nodes]] = dfg.step[nodes]
+    # In order of step and arrival: the place within the step is the place among all, less where the step begins.
     order = np.lexsort((arrival, step))
     which = np.empty(count, np.int64)
     which[order] = np.arange(count) - np.searchsorted(step[order], step[order])
@@ -77,10 +82,11 @@ def _collective_identity(dfg: Dfg) -> np.ndarray:
 
 
 def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:
-    """The replayed steps, of which the first were `measured_ns`, set right by those.
+    """The replayed steps (ns), set right by the first of them, the fitted ones, of which `measured_ns` is what they took.
 
-    Ranks that wait for the slowest of them gain by means, and a hiccup in one fitted step is in all means: the medians tell
-    by how much. And of how replayed steps differ, only the part counts that the fitted steps showed to be real.
+    Means make ranks wait less for the slowest one, and put a hiccup of one fitted step into all steps: the difference
+    between the medians of the fitted steps, measured and replayed, sets that right. Differences between replayed steps
+    count by the slope that least squares gives for the fitted steps, from 0 to 1.
     """
     fitted = replayed_ns[: len(measured_ns)]
     apart, real = fitted - fitted.mean(), measured_ns - measured_ns.mean()
@@ -94,7 +100,7 @@ def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:
 def mean_error(prediction: Prediction) -> float | None:
     """Relative error of the mean of the held-out steps, signed; None where fewer than `FEWEST` were held out.
 
-    Of the mean, as what-ifs predict it: how single steps scatter about it is no fault of the model.
+    What-ifs predict the mean: how single steps scatter about it is no fault of the model.
     """
     if len(prediction.held_out) < FEWEST:
         return None

@@ -25,11 +25,11 @@ MAX_ERROR_PCT = 10.0
 """A graph whose own error on the run is above this answers no what-if, unless the caller allows more."""
 
 CARRIED_OUT = 0.05
-"""Relative error that what-ifs had when they were carried out, at the 90th percentile (docs/accuracy.md): how unseen steps
-come out says nothing of how well a change is modelled, so no interval of a change is narrower."""
+"""Relative error that what-ifs had when they were carried out, at the 90th percentile (docs/accuracy.md). No interval of a
+change is narrower: the error of unseen steps says nothing of how well a change is modelled."""
 
 _MOST_VALUES = 1 << 26
-"""Nodes times scenarios that are replayed side by side: each takes eight bytes."""
+"""Most nodes times scenarios that are replayed side by side: each such pair takes eight bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Price:
     """What a scenario makes of the steady steps."""
 
     step_ns: np.ndarray
-    """Predicted duration of each, float64."""
+    """Predicted duration of each steady step, ns, float64[steps]."""
     saving_ns: float
-    """What their mean gains; negative if it loses."""
+    """By how much the mean steady step gets shorter, ns; negative if it gets longer."""
     notes: tuple[str, ...] = ()
     """What should be said of the scenario."""
 
 
 def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
-    """`scenario` changed by all `terms` at once, in whatever order they come. Raises Declined."""
+    """`scenario` changed by all `terms` at once, in whatever order they come. Raises Declined where one has no evidence."""
     in_order = sorted(terms, key=lambda term: (term.kind.phase, term.kind.name))
     for phase, of_phase in groupby(in_order, key=lambda term: term.kind.phase):
         if phase is Phase.SPEED:
@@ -66,10 +66,11 @@ class Pricer:
     kept: np.ndarray
     """Positions of the steady steps in `dfg.marks.steps`."""
     measured_ns: np.ndarray
-    """Recorded duration of each of them."""
+    """Recorded duration of each steady step, ns."""
     executor: Executor | None = None
-    """Where the replays of several scenarios run; None runs them here."""
+    """What runs the replays of several scenarios; None runs them in this thread."""
     _known: dict[tuple[str, ...], Price | Declined] = field(default_factory=dict, repr=False)
+    """Price of each scenario that was asked for, by its terms in canonical spelling, sorted."""
 
     @cached_property
     def baseline(self) -> Timeline:
@@ -77,6 +78,7 @@ class Pricer:
 
     @cached_property
     def _base(self) -> np.ndarray:
+        """Replayed duration (ns) of each steady step as recorded (`_cost`)."""
         return self._cost(self.baseline)
 
     @cached_property
@@ -108,18 +110,18 @@ class Pricer:
 
     @property
     def step_ns(self) -> float:
-        """Mean measured steady step."""
+        """Mean measured duration of the steady steps, ns."""
         return float(self.measured_ns.mean())
 
     def price(self, spec: str) -> Price:
-        """The price of one scenario. Raises Declined where the run lacks its evidence, UsageError where it is none."""
+        """The price of one scenario. Raises Declined where the run lacks the evidence, UsageError if it is no scenario."""
         (price,) = self.prices([spec])
         if isinstance(price, Declined):
             raise price
         return price
 
     def prices(self, specs: Iterable[str]) -> list[Price | Declined]:
-        """The prices of several scenarios, or why they have none. What was priced before is not replayed again.
+        """The price of each scenario, or why it has none. A scenario that was priced before is not replayed again.
 
         Raises UsageError for what is no scenario.
         """
@@ -135,11 +137,11 @@ class Pricer:
         return [self._known[key] for key in keys]
 
     def price_edited(self, dfg: Dfg) -> Price:
-        """The price of a graph that was edited by hand (`edits`): of a change that no term spells."""
+        """The price of a change that no term spells: of `dfg`, a graph made by hand with `edits`."""
         return self._priced(Scenario(self.run, self.dfg, self.steps, dfg), replay(dfg))
 
     def saving_ns(self, spec: str) -> float | None:
-        """Mean time that a steady step gains; negative if it loses, None where the scenario is declined."""
+        """By how much the mean steady step gets shorter, ns; negative if longer, None where the scenario is declined."""
         (price,) = self.prices([spec])
         return None if isinstance(price, Declined) else price.saving_ns
 
@@ -178,10 +180,10 @@ class Pricer:
             return reason
 
     def _priced(self, scenario: Scenario, timeline: Timeline) -> Price:
-        """Each steady step as it was measured, scaled by how replay changes.
+        """The price of a scenario from its replay: each steady step as measured, scaled by how its replay changes.
 
-        Where no node takes longer, no step does in the long run: a longer mean then only says that the steps before these
-        gained more than they did, so it counts as no change; and the other way round.
+        Where no node takes longer, no step does in the long run. A longer mean then only says that the steps before the
+        steady ones gained more than these, and counts as no change; so does a shorter mean where no node takes less.
         """
         steps: np.ndarray = self.measured_ns * (self._cost(timeline, scenario.least_ns) / self._base)
         if scenario.only_takes_other_times:
@@ -191,9 +193,9 @@ class Pricer:
         return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
 
     def _replayed(self, dfgs: Sequence[Dfg]) -> list[Timeline]:
-        """The replay of each graph, right at least where steps begin and end and on the GPUs' streams.
+        """The replay of each graph. Only the ends of nodes at borders of steps and on GPU streams are sure to be right.
 
-        Several that differ from the recorded graph in times alone are run side by side.
+        Graphs that differ from the recorded one in times alone are replayed side by side, where there are several.
         """
         share_out = self.executor.map if self.executor is not None else map
         alike = [number for number, dfg in enumerate(dfgs) if dfg.pred_idx is self.dfg.pred_idx]
@@ -216,21 +218,24 @@ class Pricer:
 
     @cached_property
     def _observed(self) -> np.ndarray:
-        """The nodes whose ends tell the steps' durations (`_cost`)."""
+        """Ids of the nodes whose ends tell the steps' durations (`_cost`), ascending."""
         borders = np.union1d(self.dfg.marks.first, self.dfg.marks.last)
         return np.union1d(borders, np.flatnonzero(self.dfg.on("stream")))
 
     @cached_property
     def _untold(self) -> str | None:
-        """What the interval should hold and cannot, for want of steps."""
+        """Which error the interval should hold and cannot, since too few steps were recorded; None where it holds all."""
         if len(self.kept) == 1:
             return "one step: its spread is unknown"
         too_few = mean_error(self.prediction) is None
         return "too few steps: the error of unseen ones is unknown" if too_few else None
 
     def _cost(self, timeline: Timeline, least_ns: np.ndarray | None = None) -> np.ndarray:
-        """Replayed duration (ns) of each steady step, no shorter than `least_ns` or than its busiest stream needs, and no
-        shorter on average than the GPUs take to get on, beyond the backlog that they build up as it is."""
+        """Replayed duration (ns) of each steady step, no shorter than `least_ns` or than its busiest stream needs.
+
+        On average the steps are not shorter than what the GPUs need either, but for the backlog that they build up as
+        recorded (docs/replay.md §3).
+        """
         steps = np.maximum(timeline.step_ns(), timeline.busiest_stream_ns())[self.kept]
         if least_ns is not None:
             steps = np.maximum(steps, least_ns[self.kept])
@@ -241,6 +246,7 @@ class Pricer:
 
     @cached_property
     def _usual_backlog_ns(self) -> float:
+        """The backlog that the GPUs build up as recorded, ns."""
         return self._backlog_ns(self.baseline)
 
     def _backlog_ns(self, timeline: Timeline) -> float:
@@ -249,8 +255,11 @@ class Pricer:
         return float(progress[self.kept].sum() - timeline.step_ns()[self.kept].sum()) if progress.any() else 0.0
 
     def _margin(self, steps: np.ndarray) -> float:
-        """Two standard errors of the mean over steps, and the error known for this run or for changes as such, whichever
-        is more, added as independent."""
+        """Half the width of the interval of the mean of `steps`, ns.
+
+        It is two standard errors of the mean and the error known for this run, or for changes as such if that is more, added
+        as independent: the root of the sum of their squares.
+        """
         spread = float(steps.std(ddof=1) / np.sqrt(len(steps))) if len(steps) > 1 else 0.0
         changed = not np.array_equal(steps, self.measured_ns)
         error = max(self.error, CARRIED_OUT if changed else 0.0)
@@ -258,7 +267,7 @@ class Pricer:
 
 
 def _longer(recorded: Dfg, changed: Dfg) -> np.ndarray:
-    """By how much each node takes longer than it did, unexplained delays included, ns, float64[N]."""
+    """By how much each node takes longer in `changed` than in `recorded`, its residual included, ns, float64[N]."""
     longer: np.ndarray = (changed.dur_ns + changed.residual_ns - recorded.dur_ns - recorded.residual_ns).astype(
         np.float64
     )
@@ -266,7 +275,7 @@ def _longer(recorded: Dfg, changed: Dfg) -> np.ndarray:
 
 
 def what_if(run: Run, dfg: Dfg, scenarios: Sequence[str]) -> list[WhatIf]:
-    """Answer each scenario on `dfg`, all of whose steps count."""
+    """Answer each scenario on `dfg`, all of whose steps count as steady. Raises UsageError for what is no scenario."""
     timeline = replay(dfg)
     pricer = Pricer(run, dfg, np.arange(len(dfg.marks.steps)), timeline.step_ns())
     return pricer.answers(scenarios)

@@ -22,26 +22,27 @@ class Scenario:
     recorded: Dfg
     """The graph before any change."""
     steps: tuple[int, ...]
-    """Numbers of the steady steps: by them a rank counts as slow or not."""
+    """Numbers of the steady steps, by which a rank counts as slow or not."""
     dfg: Dfg
     """The graph with the changes made so far."""
     notes: tuple[str, ...] = ()
+    """What should be said of the scenario beside its price."""
     least_ns: np.ndarray | None = None
-    """What no step can be shorter than, ns, one per step of `dfg.marks`; None where only the graph and its busiest stream
-    bound them."""
+    """Least duration of each step of `dfg.marks`, ns, shape (steps,); None where only the graph and its busiest stream bound
+    the steps."""
 
     def noted(self, *notes: str) -> "Scenario":
-        """The same with more said of it, nothing twice."""
+        """The scenario with these notes added, none of them twice."""
         return replace(self, notes=tuple(dict.fromkeys([*self.notes, *notes])))
 
     @property
     def only_takes_other_times(self) -> bool:
-        """Whether nodes and edges are those that were recorded."""
+        """Whether nodes and edges are those that were recorded, so that only durations differ."""
         return self.least_ns is None and self.dfg.pred_idx is self.recorded.pred_idx
 
 
 def ranks_with(run: Run, device: str) -> list[Rank]:
-    """The ranks whose device has this in its name. Raises Declined where none has."""
+    """The ranks whose device has `device` in its name. Raises Declined where none has."""
     found = [meta.rank for meta in run.meta.ranks if device in (meta.device or "")]
     if not found:
         raise Declined(f"no rank of this run has a device {device!r}")

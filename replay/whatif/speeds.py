@@ -15,7 +15,7 @@ _UNMATCHED = "collectives that have no match on all their ranks stay as they wer
 
 
 def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
-    """`now` with the durations divided by what `terms` say together. Raises Declined where one of them finds no work.
+    """`now` with the durations divided by what `terms` say together. Raises Declined where a term finds no work.
 
     Of a transfer between CPUs, a faster link shortens what the link takes, and a faster CPU the rest.
     """
@@ -30,13 +30,16 @@ def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
             cpu[np.isin(dfg.rank, term.ranks(now))] *= term.value
         if dfg.of(Cls.RESIDUAL).any() and (nodes & dfg.of(Cls.COMMUNICATION)).any():
             now = now.noted(_UNMATCHED)
+    # Of a unit of time, the link's share and the CPUs' share each take less by their own factor, and all by that of the
+    # work.
     share = link_share(dfg, now.recorded)
     speed = work / (share / link + (1 - share) / _slowest(dfg, cpu))
     return replace(now, dfg=edits.scale(dfg, speed != 1.0, speed))
 
 
 def _slowest(dfg: Dfg, cpu: np.ndarray) -> np.ndarray:
-    """How many times as fast the CPUs behind each node are: of a transfer between CPUs, the slowest of its ranks."""
+    """How many times as fast the CPU of each node is, float64[N]; of a transfer between CPUs that of its slowest rank."""
+    # The least over the transfers of each collective, read back by each of these.
     transfers = np.flatnonzero(dfg.on("comm") & (dfg.collective >= 0))
     of_number = np.full(int(dfg.collective.max(initial=-1)) + 1, np.inf)
     np.minimum.at(of_number, dfg.collective[transfers], cpu[transfers])

@@ -18,28 +18,29 @@ class Phase(IntEnum):
     """When a term is applied among those of its scenario, in whatever order they are written."""
 
     REFUSE = 0
-    """Before any work is done for a scenario that cannot be answered."""
+    """Declines the scenario, before any work is done for it."""
     REBUILD = 1
-    """Other nodes and edges. They are found by recorded times, before other terms change those."""
+    """Replaces nodes and edges. They are found by recorded times, so before other terms change those."""
     MEND = 2
-    """Ranks as fast as their peers. Which are slow is told by recorded times, too."""
+    """Makes slow ranks as fast as their peers. Slow ranks are found by recorded times, so before other terms change
+    those."""
     SPEED = 3
-    """All speed-ups at once, for their factors multiply."""
+    """Applies all speed-ups at once, since their factors multiply."""
     REMOVE = 4
-    """Work that takes no time any more."""
+    """Lets some work take no time."""
     BOUND = 5
-    """What hides whatever the others leave to hide."""
+    """Hides the transfers that all other terms leave, and so comes last."""
 
 
 class Resource(Enum):
     """What a speed-up makes faster."""
 
     WORK = "work"
-    """The nodes themselves."""
+    """All of the time of the term's nodes."""
     CPU = "cpu"
-    """The nodes, and the CPUs' part of transfers between CPUs."""
+    """All of the time of the term's nodes, and the CPUs' part of transfers between CPUs."""
     LINK = "link"
-    """The link's part of transfers between CPUs, and all of other transfers."""
+    """The link's part of transfers between CPUs, and all of the time of other transfers."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Edit:
-    """Any other effect."""
+    """The effect of a term that is no speed-up: changes the graph in any way."""
 
     phase: Phase
     apply: Callable[[Scenario, "tuple[Term, ...]"], Scenario]
@@ -75,11 +76,11 @@ class Kind:
 
     name: str
     examples: tuple[str, ...]
-    """How it is written, each a whole term."""
+    """Ways to write the term, each a whole term."""
     meaning: str
-    """One or two sentences for the documentation."""
+    """What the term means, in one or two sentences for the documentation."""
     needs: str
-    """The evidence without which it is declined, for the documentation."""
+    """The evidence without which the term is declined, for the documentation."""
     effect: Speed | Edit
     value: Callable[[str], float]
     """Reads what stands behind the equal sign. Raises UsageError with the reason."""
@@ -87,7 +88,7 @@ class Kind:
     """Reads what stands in brackets behind the name; None where nothing may. Raises UsageError with the reason."""
     argument_is_optional: bool = False
     scoped: bool = False
-    """Whether `rank3.` or `device[NAME].` may stand before it."""
+    """Whether `rank3.` or `device[NAME].` may stand before the name."""
 
     @property
     def phase(self) -> Phase:
@@ -99,23 +100,26 @@ class Term:
     """One term of a scenario, as it was read. Two that mean the same are equal."""
 
     text: str = field(compare=False)
-    """As it was written."""
+    """The term as it was written."""
     kind: Kind
     value: float
-    """A speed-up of 2x is 2.0; what is a word, such as `fix`, is 1.0."""
+    """What stands behind the equal sign: 2.0 for a speed-up of 2x, 1.0 for a word such as `fix`."""
     argument: object = None
+    """What `Kind.argument` read in brackets behind the name; None where nothing stands there."""
     rank: Rank | None = None
+    """Rank to which the term is limited; None where it is not limited to one."""
     device: str | None = None
+    """Part of the name of the devices to which the term is limited; None where it is not limited so."""
 
     @property
     def canonical(self) -> str:
-        """The same text for all spellings of one meaning."""
+        """The term in one spelling: terms of one meaning have the same, however they were written."""
         scope = f"rank{self.rank}." if self.rank is not None else f"device[{self.device}]." if self.device else ""
         argument = self.argument.pattern if isinstance(self.argument, re.Pattern) else self.argument
         return f"{scope}{self.kind.name}[{argument}]={self.value!r}"
 
     def ranks(self, scenario: Scenario) -> list[Rank]:
-        """The ranks that it speaks of. Raises Declined where the run has none of them."""
+        """The ranks to which the term applies. Raises Declined where the run has none of them."""
         if self.rank is not None:
             return known_ranks(scenario.run, [self.rank])
         if self.device is not None:
@@ -127,11 +131,12 @@ class Term:
 
 
 def speed_up(value: str) -> float:
-    """`2x` or `2`: how many times as fast."""
+    """Read `2x` or `2`: how many times as fast. Raises UsageError."""
     return number(value[:-1] if value.lower().endswith("x") else value)
 
 
 def number(value: str) -> float:
+    """Read a number from `_LEAST` to `_MOST`. Raises UsageError for all else."""
     try:
         read = float(value)
     except ValueError:
@@ -145,7 +150,7 @@ def number(value: str) -> float:
 
 
 def word(only: str) -> Callable[[str], float]:
-    """A value that can only be this word."""
+    """A reader of values that can only be this word; it raises UsageError for all else."""
 
     def read(value: str) -> float:
         if value != only:
@@ -156,20 +161,21 @@ def word(only: str) -> Callable[[str], float]:
 
 
 def zero(value: str) -> float:
-    """`0`: work that takes no time."""
+    """Read `0`, which stands for work that takes no time. Raises UsageError for all else."""
     if value not in ("0", "0.0"):
         raise UsageError("its value can only be 0: work that takes no time", remedy="Write 0 behind the equal sign.")
     return 0.0
 
 
 def anything(value: str) -> float:
-    """A value of which nothing is asked yet."""
+    """Accept any value but none at all: for terms that are always declined. Raises UsageError."""
     if not value:
         raise UsageError("its value is missing", remedy="Write one behind the equal sign.")
     return 1.0
 
 
 def regex(pattern: str) -> re.Pattern[str]:
+    """Compile a regular expression. Raises UsageError where it is none."""
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Which nodes of a graph are whose work: what several kinds of terms speed up."""
+"""Masks of the nodes of a graph by the kind of work and by rank, as what-if terms select them."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def gpu_work(dfg: Dfg) -> np.ndarray:
 
 
 def cpu_work(dfg: Dfg) -> np.ndarray:
-    """Mask of all that CPU threads do themselves, the gaps between operations included."""
+    """Mask of the work of CPU threads, the gaps between operations included."""
     mask: np.ndarray = dfg.on("cpu") & dfg.of(*_HOST_WORK)
     return mask
 
@@ -29,13 +29,13 @@ def named(dfg: Dfg, term: Term) -> np.ndarray:
 
 
 def of_ranks(scenario: Scenario, term: Term) -> np.ndarray:
-    """Mask of the nodes of the ranks that the term speaks of. Raises Declined where the run has none of them."""
+    """Mask of the nodes of the ranks to which the term applies. Raises Declined where the run has none of them."""
     mask: np.ndarray = np.isin(scenario.dfg.rank, term.ranks(scenario))
     return mask
 
 
 def required(mask: np.ndarray, reason: str) -> np.ndarray:
-    """The mask. Raises Declined, for this reason, where it holds nothing."""
+    """`mask` itself. Raises Declined, with this reason, where it selects nothing."""
     if not mask.any():
         raise Declined(reason)
     return mask

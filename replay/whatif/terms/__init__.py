@@ -12,4 +12,4 @@ def _found() -> dict[str, Kind]:
 
 
 TERMS = _found()
-"""By name, in the order in which they are applied."""
+"""All kinds of terms by name, in the order in which the terms of a scenario are applied."""

@@ -10,8 +10,8 @@ from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, number
 
 MORE, MANY = 2, 8
-"""Times as many transfers as were recorded above which what each costs beside its bytes counts, and may turn a gain into a
-loss."""
+"""How many times as many transfers as recorded give a note (MORE), or are declined (MANY): what a transfer costs beside its
+bytes is not modelled, and may turn a gain into a loss."""
 
 
 def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:

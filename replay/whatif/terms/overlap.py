@@ -12,13 +12,15 @@ from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
 
 
 def _overlapped(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    """Nobody waits for a transfer, only for ranks that come late to it. What remains of the network is that no step is
-    shorter than the time in which its busiest rank transfers."""
+    """`now` without waiting for transfers: ranks wait only for those that come late to one.
+
+    No step is shorter than the time in which its busiest rank has transfers under way.
+    """
     transfers = now.dfg.of(Cls.COMMUNICATION)
     if not transfers.any():
         raise Declined("no communication was recorded in these steps")
     before = replay(now.dfg)
-    # Transfers may reach into the next step: even so none gets longer than it was.
+    # Transfers may reach into the next step, but no step gets longer than it was.
     most = np.maximum(before.step_ns(), before.busiest_stream_ns())
     hidden = replace(now, dfg=edits.shorten(now.dfg, transfers, 0), least_ns=np.minimum(before.transfer_ns(), most))
     return hidden.noted("a bound: no transfer is waited for")

@@ -23,7 +23,7 @@ CLASSES = {
     "cpu": (Cls.CPU, Cls.LAUNCH),
     "allocator": (Cls.ALLOCATOR,),
 }
-"""What stands in brackets -> the classes of nodes that are mended."""
+"""Word in brackets behind `straggler` -> the classes of nodes that are mended."""
 CLASSES["work"] = tuple(cls for classes in CLASSES.values() for cls in classes)
 
 
@@ -51,9 +51,10 @@ class Mended(NamedTuple):
 def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None = None) -> Mended:
     """Give each node of the `slow` ranks the median duration of its counterparts on the other ranks.
 
-    Only slow ranks (`blame.slow_ranks`): replacing all at once would only swap two ranks' work, and replacing single nodes
-    that happened to be slow would sell noise as gain. A step in which such a rank did no more than its peers stays.
-    `classes` limits what is replaced. Raises Declined below 90 % matched time.
+    Only slow ranks (`blame.slow_ranks`) are changed: replacing the work of all ranks at once would only swap it, and
+    replacing single nodes that happened to be slow would sell noise as gain. A step in which a slow rank did no more than
+    its peers stays. `classes` limits what is replaced. Raises Declined where less than 90 % of the slow ranks' time has
+    counterparts.
     """
     if len(dfg.marks.ranks) < 2:
         raise Declined("needs at least two ranks")
@@ -72,7 +73,8 @@ def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None =
         found &= dfg.of(*classes)
     dur = dfg.dur_ns.copy()
     dur[found] = np.rint(peers[found]).astype(np.int64)
-    # An allocator call stops its device until all work on it is done: the peers' may be long for waiting for this rank.
+    # An allocator call stops its device until all work on it is done: on the peers it may take long because they wait for
+    # this rank.
     spared = (dfg.of(Cls.ALLOCATOR) & (dur > dfg.dur_ns)) | _no_slower(dfg, dur, slow)
     dur[spared] = dfg.dur_ns[spared]
     if classes is None or Cls.ALLOCATOR in classes:
@@ -82,10 +84,13 @@ def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None =
 
 
 def _without_waiting(dfg: Dfg, dur_ns: np.ndarray, slow: list[Rank]) -> np.ndarray:
-    """`dur_ns` with the allocator calls that other ranks make while a collective of theirs waits for a `slow` one cut to
-    what the counterpart on the slow rank takes: an allocator call stops for the work that its device holds, and a pending
-    collective is such work (docs/replay.md §4)."""
+    """`dur_ns` with the allocator calls cut that other ranks make while a collective of theirs waits for a `slow` rank.
+
+    Such a call takes no longer than its counterpart on the slow rank: an allocator call stops for the work that its device
+    holds, and a pending collective is such work (docs/replay.md §4).
+    """
     calls = dfg.of(Cls.ALLOCATOR) & (dfg.key >= 0)
+    # One number for step and key: counterparts in the same step.
     known = dfg.step.astype(np.int64) * (int(dfg.key.max()) + 1) + dfg.key
     own = calls & np.isin(dfg.rank, slow)
     dur = dur_ns.copy()
@@ -98,7 +103,7 @@ def _without_waiting(dfg: Dfg, dur_ns: np.ndarray, slow: list[Rank]) -> np.ndarr
 
 
 def _waits_for(dfg: Dfg, slow: list[Rank]) -> list[tuple[Ns, Ns, Rank]]:
-    """(begin, end, rank) of each wait, on another rank, for a collective to which a `slow` rank came last."""
+    """(begin, end, rank) of each wait of a rank for a collective to which a `slow` rank came last; ns since `t0_ns`."""
     seen = arrivals(dfg, dfg.marks.steps)
     last = seen.last()
     waits = []
@@ -110,23 +115,25 @@ def _waits_for(dfg: Dfg, slow: list[Rank]) -> list[tuple[Ns, Ns, Rank]]:
 
 
 def _no_slower(dfg: Dfg, after_ns: np.ndarray, ranks: list[Rank]) -> np.ndarray:
-    """Mask of the nodes of those steps of `ranks` in which the change would add to their work instead of taking away."""
+    """Mask of the nodes of those steps of `ranks` in which `after_ns` would add to the work instead of taking away."""
     mask = np.zeros(dfg.nodes, bool)
     for rank in ranks:
         nodes = np.flatnonzero((dfg.rank == rank) & (dfg.step >= 0))
         _, step = np.unique(dfg.step[nodes], return_inverse=True)
+        # The sum of all changes in each step.
         change = np.bincount(step, weights=(after_ns - dfg.dur_ns)[nodes])
         mask[nodes] = change[step] > 0
     return mask
 
 
 def _peer_medians(dfg: Dfg, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:
-    """Per node of `ranks` among `own`, the median duration (ns) of its counterparts on all other ranks; else NaN.
+    """For each node of `ranks` among `own`, the median duration (ns) of its counterparts on all other ranks; else NaN.
 
-    Counterparts share step, lane role, name, neighbour and occurrence; where there is none (rank 0 logs, and so has other
-    neighbours), step, lane role and name; for a loader, which works ahead, lane role and name in any step. A gap that no
-    peer has takes no time there.
+    Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has other
+    neighbours), they share step, lane role and name; for a loader, which works ahead, lane role and name in any step. A gap
+    that no peer has takes no time there.
     """
+    # Each identity packs the numbers that counterparts share into one int64.
     roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
     role = np.array([roles[lane.role] for lane in dfg.lanes] + [-1], np.int64)[dfg.lane]
     purpose = role * len(dfg.names) + dfg.name
