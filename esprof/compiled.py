@@ -43,10 +43,11 @@ def compiled(function: _Function) -> _Function:
 
 
 def compiled_in_place(function: _Function) -> _Function:
-    """As `compiled`, for a function that works on arrays that it is given and makes none; it becomes part of its callers.
+    """Compile a `function` that works on arrays that it is given and makes none, as a part of each compiled caller.
 
-    It counts no references to its arrays: the atomic operations at each call, which numba can seldom prove needless, would
-    cost more than most functions that are called in a loop. So a tuple of arrays is an argument like any other.
+    References to arrays are not counted: the atomic operations at each call, which numba can seldom prove needless, would
+    cost more than most functions that are called in a loop. So a tuple of arrays is an argument like any other. Otherwise
+    this is like `compiled`.
     """
     return _compile(function, _OPTIONS | {"_nrt": False, "forceinline": True})
 

@@ -19,7 +19,7 @@ class Assignment:
     """
 
     ests: tuple[tuple[Est, ...], ...]
-    """Per rank, ascending."""
+    """The ESTs of each rank, ascending."""
 
     def __post_init__(self) -> None:
         listed = sorted(est for ests in self.ests for est in ests)
@@ -30,12 +30,12 @@ class Assignment:
 
     @classmethod
     def of(cls, ests: Sequence[Sequence[Est]]) -> "Assignment":
-        """From a list of ESTs a rank, in any order."""
+        """The assignment that gives each rank its list of ESTs, in any order."""
         return cls(tuple(tuple(sorted(part)) for part in ests))
 
     @classmethod
     def even(cls, n_est: int, world: int) -> "Assignment":
-        """Contiguous ranges whose lengths differ by at most one, the longer ones first."""
+        """The assignment of contiguous ranges whose lengths differ by at most one, the longer ones first."""
         length, longer = divmod(n_est, world)
         starts = [rank * length + min(rank, longer) for rank in range(world + 1)]
         return cls(tuple(tuple(range(starts[rank], starts[rank + 1])) for rank in range(world)))
@@ -49,7 +49,7 @@ class Assignment:
         return len(self.ests)
 
     def check_fits(self, n_est: int, world: int) -> None:
-        """Raise UsageError where it is not of so many ESTs to so many processes."""
+        """Raise UsageError where this does not assign `n_est` ESTs to `world` processes."""
         if (self.n_est, self.world) != (n_est, world):
             raise UsageError(
                 f"the assignment is of {self.n_est} ESTs to {self.world} processes; here are {n_est} and {world}"

@@ -55,18 +55,19 @@ class SampleOrder:
         return step // self.steps_per_epoch
 
     def batch(self, step: int, est: Est, micro: int) -> list[int]:
-        """The samples of one micro-batch, in order."""
+        """Indices of the samples of one micro-batch, in order; without `drop_last` an epoch's last may be short or empty."""
         order = _permutation(self.samples, self.seed + self.epoch(step), self.shuffle)
         first = ((step % self.steps_per_epoch) * self.accumulate + micro) * self.batch_size
+        # Every n_est-th sample, from the EST's own on.
         mine: list[int] = order[first * self.n_est + est : (first + self.batch_size) * self.n_est : self.n_est].tolist()
         return mine
 
     def share(self, step: int, est: Est) -> int:
-        """Samples of an EST in a step."""
+        """Number of samples of an EST in a step."""
         return sum(len(self.batch(step, est, micro)) for micro in range(self.accumulate))
 
     def count(self, step: int) -> int:
-        """Samples of the whole step."""
+        """Number of samples of the whole step, over all ESTs."""
         return min(self.per_step, self.samples - (step % self.steps_per_epoch) * self.per_step)
 
 
@@ -84,8 +85,8 @@ def one_thread() -> Iterator[None]:
 class Batches:
     """The batches of this process's ESTs, in the order in which they run, from `step` on without end.
 
-    One DataLoader makes them; its workers start with the first, and are shared by the ESTs. Nothing of it need be saved. A
-    micro-batch without samples is passed over.
+    One DataLoader makes the batches of all ESTs; its workers start with the first one. There is no state to save. A
+    micro-batch without samples is left out.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Batches:
 
     def __next__(self) -> Any:
         if self._iterator is None:
-            with seeded(self._seed):  # The loader draws a seed for its workers, which the EST's stream would lack.
+            with seeded(self._seed):  # The loader draws a seed for its workers, but must not draw it from an EST's.
                 self._iterator = iter(self._loader)
         return next(self._iterator)
 

@@ -18,14 +18,14 @@ class Feed(Protocol):
     order: SampleOrder
 
     def move(self, ests: Sequence[Est], step: int) -> None:
-        """From `step` on give batches to these ESTs."""
+        """Give batches to these ESTs, from `step` on."""
 
     def next(self, est: Est, loader: EstLoader) -> Any:
-        """The next batch of an EST, which has this loader of its own."""
+        """The next batch of an EST; `loader` is the EST's own."""
 
 
 class DatasetFeed:
-    """Deals out a dataset; nothing of it belongs to an EST."""
+    """Deals out one dataset to all ESTs; their own loaders are not used."""
 
     def __init__(self, dataset: Dataset[Any], order: SampleOrder, data: Data) -> None:
         self.order = order
@@ -55,7 +55,7 @@ class LoaderFeed:
 
 
 def feed(dataset: Dataset[Any] | Loaders, n_est: int, batch_size: int, seed: int, data: Data) -> Feed:
-    """Raises UsageError for a dataset or loaders of which nobody can tell how long an epoch is."""
+    """The feed for a dataset, or for `Loaders`. Raises UsageError where the length of an epoch is not known."""
 
     def order(samples: int) -> SampleOrder:
         return SampleOrder(samples, n_est, batch_size, data.accumulate, seed, data.drop_last, data.shuffle)

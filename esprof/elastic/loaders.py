@@ -32,19 +32,22 @@ MakeLoader = Callable[[Est, int], StatefulLoader]
 
 @dataclass(frozen=True)
 class Loaders:
-    """Takes the place of a dataset for one that has a state of its own: each EST has a loader, whose state moves with it and
-    is in its checkpoint."""
+    """Takes the place of a dataset that has a state of its own: each EST has a loader, whose state moves with the EST and is
+    in checkpoints."""
 
     make: MakeLoader
-    """Makes the loader of an EST, given its number and how many there are: a StatefulDataLoader. All have batches of the
-    trainer's `batch_size`, and as many of them to an epoch."""
+    """Makes the loader of an EST, a StatefulDataLoader, given the EST's number and the number of ESTs. All loaders have
+    batches of the trainer's `batch_size`, and equally many batches in an epoch."""
 
 
 _END = object()
 
 
 def batches_per_epoch(make: MakeLoader, n_est: int, seed: int, accumulate: int) -> int:
-    """Raises UsageError for a loader that cannot tell, that has no state, or whose epochs are no whole number of steps."""
+    """Number of batches in an epoch of a loader.
+
+    Raises UsageError for a loader without a length or a state, or whose epochs are no whole number of steps.
+    """
     with seeded(derived_seed(seed, 0, 0)):
         loader = make(0, n_est)
     if not hasattr(loader, "state_dict"):
@@ -61,12 +64,12 @@ def batches_per_epoch(make: MakeLoader, n_est: int, seed: int, accumulate: int) 
 class EstLoader:
     """The loader of one EST, made when it is first asked for a batch, and made again where the EST has moved to.
 
-    While it works the generators are seeded by how many batches were taken, so that neither it nor its workers take
-    anything from the EST's own stream. What worker processes draw themselves starts anew where a loader is made again.
+    While the loader works, the generators are seeded by the number of batches taken, so that neither the loader nor its
+    workers draw from the EST's own stream. What worker processes draw starts anew where a loader is made again.
     """
 
     def __init__(self, state: Tensor | None = None) -> None:
-        """`state` (1-D, uint8) is what `state` gave, to go on from there."""
+        """`state` (1-D, uint8) is what the method `state` gave, to go on from there."""
         self._state: dict[str, Any] | None = _unpacked(state) if state is not None else None
         self._taken: int = self._state["taken"] if self._state else 0
         self._loader: StatefulLoader | None = None
@@ -75,7 +78,7 @@ class EstLoader:
     def next(self, make: MakeLoader, est: Est, n_est: int, seed: int, per_epoch: int) -> Any:
         """The next batch; after the last one, the `per_epoch`-th, the next epoch's first.
 
-        Raises UsageError for a loader whose epoch is not as long.
+        Raises UsageError for a loader whose epoch does not have `per_epoch` batches.
         """
         new = self._loader is None  # One made again at an epoch's end may begin the next epoch by itself.
         if self._loader is None:
@@ -100,7 +103,7 @@ class EstLoader:
         return batch
 
     def state(self) -> Tensor | None:
-        """Where it stands, as bytes; None before the first batch."""
+        """The state of the loader as bytes (1-D, uint8); None before the first batch."""
         if self._loader is not None:
             self._state = {"taken": self._taken, "loader": self._loader.state_dict()}
         return _packed(self._state) if self._state is not None else None

@@ -19,12 +19,12 @@ Amp = Literal["bf16", "fp16"] | None
 """The type in which `torch.autocast` lets a model compute; None for the parameters' own."""
 
 ScheduleBy = Literal["step", "epoch"]
-"""After what a scheduler steps."""
+"""The unit after which a scheduler steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """How samples become batches. Of `Loaders`, which make batches themselves, `accumulate` alone is asked."""
+    """How samples become batches. With `Loaders`, which make batches themselves, only `accumulate` counts."""
 
     accumulate: int = 1
     """Batches that each EST takes in one step; the gradient is that of all of them."""
@@ -130,7 +130,7 @@ def check_steps(optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
 
 
 _Rule = tuple[Callable[[Any], bool], str]
-"""What holds of an option, and how that is said."""
+"""(whether a value makes sense, what the value has to be in words)."""
 
 
 def _at_least(least: int) -> _Rule:

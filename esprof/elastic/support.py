@@ -36,8 +36,8 @@ def check(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A batch with all its tensors on `device`: those of lists, tuples and mappings; what has a method `to` moves itself,
-    what else it holds stays."""
+    """A batch with all its tensors on `device`, those in lists, tuples and mappings included. An object with a method `to`
+    is moved by that; anything else stays as it is."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if callable(getattr(type(batch), "to", None)):

@@ -33,7 +33,7 @@ class Agreement:
     transport: Transport
     fingerprint: Fingerprint
     settings: Mapping[str, Scalar]
-    """Those of this process that choose kernels, as they were then."""
+    """Settings of this process that choose kernels, as they were at the time of the agreement."""
 
     @classmethod
     def reach(
@@ -45,13 +45,13 @@ class Agreement:
         job: dict[str, Value],
         start: dict[str, object],
     ) -> "Agreement":
-        """Raises MismatchError where the ranks are not of one job, or start it unlike."""
+        """Let all ranks agree. Raises MismatchError where the ranks are not of one job, or do not start it alike."""
         terms, ests = step_terms(state, assignment) | start, json.dumps(assignment.ests)
         fingerprint = agree(level, transport, job, machine_fields(state.device), terms, ests)
         return cls(transport, fingerprint, kernel_settings())
 
     def check_settings(self) -> None:
-        """Raise UsageError where this process has changed some since."""
+        """Raise UsageError where this process has since changed a setting that chooses kernels."""
         check_unchanged(self.settings, self.fingerprint.determinism)
 
     def check_alike(self, step: int, fields: Mapping[str, object]) -> None:
@@ -62,12 +62,12 @@ class Agreement:
 def job_fields(
     state: TrainingState, order: SampleOrder, gradients: Gradients, scheduler_by: ScheduleBy, *, loaders: bool
 ) -> dict[str, Value]:
-    """What of the job its fingerprint holds."""
+    """The fields of the fingerprint that say what the job is."""
     own = {
         "loaders": loaders,
         "amp": gradients.amp,
         "reduction": gradients.reduction,
-        # Of a tree's sum the bits do not depend on it.
+        # The bits of a tree's sum do not depend on the buckets.
         "bucket_mb": gradients.bucket_mb if gradients.reduction == "ring" else None,
         "codec": gradients.codec,
         "clip_norm": gradients.clip_norm,

@@ -53,15 +53,15 @@ class StepResult:
     step: int
     epoch: int
     losses: tuple[float, ...]
-    """Per EST, the mean over its samples; NaN for an EST that had none. The same on every rank."""
+    """Mean loss of each EST over its samples, NaN for an EST that had none; the same on every rank."""
     samples: tuple[int, ...]
-    """Per EST, how many it had."""
+    """Number of samples of each EST."""
     skipped: bool
     """Whether the fp16 scaler found an infinite gradient and the parameters stayed as they were."""
 
     @property
     def loss(self) -> float:
-        """Mean over the ESTs that had samples, in the order of their numbers."""
+        """Mean loss of the ESTs that had samples, added in the order of their numbers."""
         known = [loss for loss, count in zip(self.losses, self.samples, strict=True) if count]
         return sum(known) / len(known)
 
@@ -140,7 +140,7 @@ class ElasticTrainer:
         self._log = self._open_log(proof)
         self._turns = Turns(self.state, self.layout, self._transport, self._feed, self.spans, loss_fn, gradients.amp)
         self._unusable: str | None = None
-        """Why no further step can be made."""
+        """Why no further step can be made; None while one can."""
         self._seed_between_steps()
 
     @property
@@ -149,8 +149,11 @@ class ElasticTrainer:
         return self.state.next_step
 
     def step(self) -> StepResult:
-        """One forward and backward pass of every EST, one reduction, one step of the optimizer. After one that raised there
-        is no other."""
+        """One forward and backward pass of every EST, one reduction, one step of the optimizer.
+
+        Raises UsageError for a gradient that is missing or comes twice, and for kernel settings that have changed;
+        MismatchError where the ranks differ. After a step that raised no other can be made.
+        """
         self._check_usable()
         self.layout.check()
         self._agreement.check_settings()
@@ -179,7 +182,7 @@ class ElasticTrainer:
 
     def save(self) -> None:
         """Write a checkpoint of the job as it is now, and return once it is on disk. Every rank calls this between the same
-        two steps. Raises OutputError on all of them where it cannot be written."""
+        two steps. Raises OutputError on all ranks where it cannot be written, UsageError without a `checkpoint` folder."""
         self._check_usable()
         if self.checkpoints is None:
             raise UsageError("there is no folder to save to", remedy="Pass checkpoint=Checkpoint(FOLDER).")
@@ -187,7 +190,7 @@ class ElasticTrainer:
         self.checkpoints.finish()
 
     def flush(self) -> None:
-        """Write what is still to be written. `fit` ends with this; who calls `step` calls it after the last one."""
+        """Write what is still to be written. `fit` ends with this; a script that calls `step` calls this after the last."""
         if self.checkpoints:
             self.checkpoints.finish_or_warn()
         self._telemetry.write()
@@ -205,7 +208,10 @@ class ElasticTrainer:
             self._log.close()
 
     def assign(self, assignment: Assignment) -> None:
-        """From the next step on run the ESTs elsewhere. Every rank calls this between the same two steps."""
+        """From the next step on run the ESTs by `assignment`. Every rank calls this between the same two steps.
+
+        Raises UsageError at level D0 and for another number of ESTs or processes, MismatchError where the ranks differ.
+        """
         self._check_usable()
         assignment.check_fits(self.order.n_est, self._transport.world)
         if self.fingerprint.determinism == "D0":
@@ -216,10 +222,11 @@ class ElasticTrainer:
         self._feed.move(self._mine, self.next_step)
 
     def set_codec(self, spec: str, from_step: int) -> None:
-        """Encode gradients with another codec from that step on; state of the old one is dropped. Every rank calls this.
+        """Encode gradients with the codec `spec` from that step on; the old one's state is dropped. Every rank calls this.
 
         The step must lie ahead, unless this was planned before it: a job that goes on from a checkpoint may say it again.
-        This changes the training, as the learning rate does, and is part of a run's identity; an assignment is not.
+        Raises UsageError for a step that is past or an unknown codec. A codec changes the training, as the learning rate
+        does, and is part of a run's identity; an assignment is not.
         """
         codecs = self.state.codecs
         if codecs.get(from_step) == spec:
@@ -227,7 +234,7 @@ class ElasticTrainer:
         if from_step < self.next_step:
             raise UsageError(f"step {from_step} is past: the next one is {self.next_step}")
         check_codec(spec, scaled=self.state.scaler.is_enabled())
-        if from_step == self.next_step:  # A later one is compared with the losses of a step before it.
+        if from_step == self.next_step:  # A later change is compared along with the losses of an earlier step.
             self._agreement.check_alike(self.next_step, {"codec": spec})
         codecs[from_step] = spec
 
@@ -238,7 +245,7 @@ class ElasticTrainer:
 
     @property
     def spans(self) -> Spans:
-        """What the parts of a step take, if telemetry is asked for."""
+        """The notes of how long the parts of a step take, kept if telemetry is asked for."""
         return self._telemetry.spans
 
     @property
@@ -253,11 +260,12 @@ class ElasticTrainer:
             )
 
     def _seed_between_steps(self) -> None:
-        """What a script draws between two steps depends on the step alone, not on which ESTs a rank has run last."""
+        """Seed all generators, so that what a script draws between two steps depends on the step alone, not on which ESTs
+        this rank has run last."""
         seed_all(derived_seed(self.order.seed, "between", self.next_step))
 
     def _update(self) -> bool:
-        """Let optimizer and scheduler step, and so begin the next step; whether fp16's scaler held the optimizer back."""
+        """Let optimizer and scheduler step, and count the step. Returns whether fp16's scaler held the optimizer back."""
         state, number = self.state, self.next_step
         with self.spans("optimizer"):
             seed_all(derived_seed(self.order.seed, "update", number))  # A noisy optimizer does the same on all ranks.

@@ -21,20 +21,21 @@ class Transport(Protocol):
     world: int
 
     def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
-        """Start: `sizes[r]` elements of `send` (1-D) to each rank r, `out_sizes[r]` from it, in the ranks' order."""
+        """Start to send `sizes[r]` elements of `send` (1-D) to each rank r, and to receive `out_sizes[r]` elements of `out`
+        (1-D) from it, both in the ranks' order."""
 
     def gather(self, out: Tensor, mine: Tensor) -> Work:
-        """Start: `mine` (1-D, equally long on all ranks) of all ranks into `out`, in the ranks' order."""
+        """Start to gather `mine` (1-D, equally long on all ranks) of all ranks in `out`, in the ranks' order."""
 
     def broadcast(self, tensor: Tensor, source: int) -> Work: ...
 
     def add(self, tensor: Tensor) -> Work:
-        """Start: the sum over all ranks, in place, in whatever order the transport adds."""
+        """Start to sum `tensor` over all ranks, in place, in whatever order the transport adds."""
 
 
 class GroupTransport:
-    """A `torch.distributed` group. What its backend does not move from where it is, such as gloo a GPU's tensors or NCCL
-    the host's, makes a detour: over the host, or over the GPU `gpu`."""
+    """A `torch.distributed` group. Tensors on a device that its backend does not serve, such as a GPU's with gloo or the
+    host's with NCCL, make a detour: over the host, or over the GPU `gpu`."""
 
     def __init__(self, group: dist.ProcessGroup | None = None, gpu: str = "cuda") -> None:
         self._group = group
@@ -69,7 +70,7 @@ class GroupTransport:
         return dist.get_global_rank(self._group, rank) if self._group is not None else rank
 
     def _start(self, call: Callable[[Tensor, Tensor], Any], out: Tensor, send: Tensor, *, filled: bool = False) -> Work:
-        """Start `call(out, send)`; `filled` says that `out` is what is sent, too."""
+        """Start `call(out, send)`; `filled` says that `out` also holds what is sent."""
         detour = self._detours.get(out.device.type)
         if detour is None:
             work: Work = call(out, send)
@@ -79,7 +80,8 @@ class GroupTransport:
 
 
 def _detours(config: str, gpu: str) -> dict[str, str]:
-    """Device type -> the one by which its tensors travel instead, of a group's backends such as `cpu:gloo,cuda:nccl`."""
+    """Device type -> the device over which its tensors travel, for those that the backends (`cpu:gloo,cuda:nccl`) do not
+    serve."""
     backends = dict(part.split(":") for part in config.split(","))
     if backends.get("cuda") == "gloo":
         return {"cuda": "cpu"}
@@ -87,7 +89,7 @@ def _detours(config: str, gpu: str) -> dict[str, str]:
 
 
 class _Staged:
-    """A transfer whose result goes where it belongs when it is waited for."""
+    """A transfer by a detour, whose result is copied to its own device when the transfer is waited for."""
 
     def __init__(self, work: Work, there: Tensor, out: Tensor) -> None:
         self._work = work
@@ -121,7 +123,7 @@ class Alone:
 
 
 def transport_for(model: nn.Module) -> Transport:
-    """By which the processes of this job reach each other: torch.distributed's group of all, if there is one."""
+    """The transport between the processes of this job: torch.distributed's group of all, if it is initialized."""
     if not dist.is_available() or not dist.is_initialized():
         return Alone()
     gpus = [str(parameter.device) for parameter in model.parameters() if parameter.is_cuda]

@@ -45,9 +45,10 @@ class Turns:
         self._hooks = self.layout.watch(self._on_gradient)
 
     def run(self, assignment: Assignment, told: float) -> tuple[Tensor, Tensor]:
-        """Make the next step's gradient that of the parameters.
+        """Compute the next step's gradient, and attach it to the parameters.
 
-        Returns the loss of each EST, and what each rank has `told`; both stay on the device: nothing need wait for them.
+        Returns the loss of each EST and what each rank has `told` (float64, 1-D); both stay on the device, so that nothing
+        has to wait for them. Raises UsageError where a gradient is missing, comes twice, or was replaced.
         """
         state, rank = self.state, self.transport.rank
         shared = torch.zeros(assignment.n_est + assignment.world, dtype=torch.float64, device=state.device)
@@ -67,7 +68,7 @@ class Turns:
         return losses, words
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Remove the hooks on the model's parameters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -119,7 +120,7 @@ class Turns:
 
     def _on_gradient(self, slot: Slot) -> None:
         if self.spans.est is None:
-            return  # A backward pass of somebody else's.
+            return  # A backward pass of the script's own, outside any turn.
         if slot.name in self._seen:
             raise UsageError(
                 f"the gradient of {slot.name} came twice in one backward pass, and the first may have been sent",

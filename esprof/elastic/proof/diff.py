@@ -21,12 +21,11 @@ class Distance(msgspec.Struct, frozen=True):
     """How far two arrays of one type and shape are apart."""
 
     differing: int
-    """Elements whose bits differ."""
+    """Number of elements whose bits differ."""
     max_ulp: int | None = None
-    """Largest distance in units in the last place: how many numbers of the type lie between, and one. NaN is left out, and
-    integers have none."""
+    """Largest distance of two elements, in units in the last place: 1 for neighbours. NaN is left out; None for integers."""
     nan: int = 0
-    """Differing elements that are NaN in either."""
+    """Number of differing elements that are NaN in either array."""
 
 
 class TensorDifference(msgspec.Struct, frozen=True):
@@ -46,19 +45,20 @@ class LossDifference(msgspec.Struct, frozen=True):
 
 
 class StepDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first step after which the two were not the same."""
+    """The first step after which the two jobs were not the same."""
 
     step: int
     epoch: int
     assignment_a: tuple[tuple[int, ...], ...]
     assignment_b: tuple[tuple[int, ...], ...]
     losses: tuple[LossDifference, ...]
-    """Of the ESTs whose loss differs: those that parted before they had a gradient."""
+    """Losses of the ESTs whose loss differs: they parted before they had a gradient."""
     tensors: int
-    """How many there are after the step, and how many of them differ."""
+    """Number of tensors after the step."""
     tensors_differing: int
+    """Number of tensors that differ after the step."""
     tensor: TensorDifference | None
-    """The first that differs, in the order of the model."""
+    """The first tensor that differs, in the order of the model; None where only losses differ."""
 
 
 class ElasticDiff(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,14 +69,16 @@ class ElasticDiff(msgspec.Struct, frozen=True, kw_only=True):
     a: str
     b: str
     steps_equal: int
-    """Steps in both logs that were the same, up to the first that was not."""
+    """Number of steps that were the same in both logs, up to the first that was not."""
     last_equal: int | None
+    """The last of the steps that were the same; None where none was."""
     only_a: int
-    """Steps that log A alone has; counted where the outcome is `equal`."""
+    """Number of steps that log A alone has; complete where the outcome is `equal`."""
     only_b: int
+    """Number of steps that log B alone has; complete where the outcome is `equal`."""
     difference: StepDifference | None = None
     mismatch: Difference | None = None
-    """What keeps them from being compared."""
+    """What keeps the two logs from being compared; None where they can be."""
 
 
 def diff(path_a: Path, path_b: Path) -> ElasticDiff:
@@ -98,7 +100,7 @@ class _Comparison:
         if mismatch:
             return self._answer("not-comparable", mismatch=mismatch)
         for a, b in _pairs(self._a.steps(), self._b.steps(), self._only):
-            if a.codec != b.codec:  # It is part of what is trained, as a fingerprint's fields are.
+            if a.codec != b.codec:  # A codec is part of what is trained, as the fields of a fingerprint are.
                 mismatch = Difference(f"codec of step {a.step}", a.codec, b.codec)
                 return self._answer("not-comparable", mismatch=mismatch)
             if (a.sha256, a.losses, a.skipped) != (b.sha256, b.losses, b.skipped):
@@ -147,7 +149,7 @@ class _Comparison:
         return TensorDifference(name, known.dtype, math.prod(known.shape), apart, reason)
 
     def _distance(self, a: Digest | None, b: Digest | None) -> tuple[Distance | None, str | None]:
-        """What it is, or why it is unknown."""
+        """How far the two tensors are apart, or why that is unknown."""
         if a is None or b is None:
             return None, f"log {'B' if a else 'A'} has no such tensor"
         if (a.dtype, a.shape) != (b.dtype, b.shape):
@@ -159,7 +161,7 @@ class _Comparison:
 
 
 def distance(a: Array, b: Array, *, is_float: bool) -> Distance:
-    """Of two arrays of one type and shape; `is_float` tells bfloat16, which NumPy lacks, from integers."""
+    """How far two arrays of one type and shape are apart; `is_float` tells bfloat16, which NumPy lacks, from integers."""
     bits_a, bits_b = _bits(a), _bits(b)
     places = bits_a != bits_b
     differing = int(places.sum())
@@ -173,7 +175,7 @@ def distance(a: Array, b: Array, *, is_float: bool) -> Distance:
 
 
 def _bits(array: Array) -> Array:
-    """Flat, as unsigned integers."""
+    """The bits of each element, as unsigned integers, 1-D."""
     flat: Array = np.ascontiguousarray(array).reshape(-1)
     return flat.view(f"u{array.itemsize}")
 
@@ -181,12 +183,13 @@ def _bits(array: Array) -> Array:
 def _ordered(bits: Array) -> Array:
     """Floats' bits as unsigned integers that are ordered as the floats are, -0 below +0."""
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
+    # The bits of negative floats count backwards: these are inverted, and the positive ones put above them.
     ordered: Array = np.where(bits & sign, ~bits, bits | sign)
     return ordered
 
 
 def _is_nan(bits: Array, dtype: np.dtype[Any]) -> Array:
-    """Of a float's bits; bfloat16, which NumPy lacks, comes as integers."""
+    """Mask of the floats that are NaN, by their bits; bfloat16, which NumPy lacks, comes with an integer `dtype`."""
     if dtype.kind == "f":
         return np.asarray(np.isnan(bits.view(dtype)))
     return np.asarray((bits & np.uint16(0x7FFF)) > np.uint16(0x7F80))
@@ -210,7 +213,7 @@ def _values(log: Path, digest: Digest) -> Array | None:
 
 
 def _pairs(a: Iterator[StepLine], b: Iterator[StepLine], only: dict[str, int]) -> Iterator[tuple[StepLine, StepLine]]:
-    """Lines of the same step; the others are counted in `only`."""
+    """Pairs of lines of the same step; lines of steps that one log alone has are counted in `only`."""
     line_a, line_b = next(a, None), next(b, None)
     while line_a is not None or line_b is not None:
         if line_b is None or (line_a is not None and line_a.step < line_b.step):

@@ -65,8 +65,8 @@ def agree(
 ) -> Fingerprint:
     """The job's fingerprint, made of those of all ranks.
 
-    `terms` must be the same on all ranks, too, but may change when the job goes on: they are no part of it. Raises
-    MismatchError where the ranks train different things, or at D1 where they compute on different machines.
+    `terms` must be the same on all ranks, too, but may change when the job goes on, so they are no part of the fingerprint.
+    Raises MismatchError where the ranks train different things, or at D1 where they compute on different machines.
     """
     require_alike(transport, "job", job, _SAME_SCRIPT)
     require_alike(transport, "terms", terms, _SAME_SCRIPT)
@@ -78,7 +78,7 @@ def agree(
 
 
 def check_unchanged(settings: Mapping[str, Scalar], level: str) -> None:
-    """Raise UsageError where what `kernel_settings` told is another thing now, and bits are promised."""
+    """Raise UsageError where `settings`, an earlier `kernel_settings()`, no longer hold and `level` promises bits."""
     found = different("machine", settings, kernel_settings())
     if found and level != "hetero-relaxed":
         raise UsageError(
@@ -93,7 +93,7 @@ def require_alike(transport: Transport, where: str, fields: Mapping[str, object]
 
 
 def check_same_job(saved: Fingerprint, now: Fingerprint, path: Path) -> None:
-    """Raise MismatchError where a job could not go on from what another one saved with the bits that are promised."""
+    """Raise MismatchError where the job `now` could not go on from a checkpoint of `saved` with the promised bits."""
     found = different("job", saved.job, now.job)
     if found:
         raise _other_job(found, path, "Give the job what it had, or let it start anew in another folder.")
@@ -118,7 +118,7 @@ def model_fields(model: nn.Module) -> dict[str, Value]:
 
 
 def optimizer_fields(optimizer: Optimizer) -> dict[str, Value]:
-    """Its class and, as far as all groups of parameters have one, how it is implemented."""
+    """The optimizer's class and, as far as its groups of parameters tell, how it is implemented (`foreach`, `fused`, …)."""
     kind = type(optimizer)
     fields: dict[str, Value] = {"optimizer": f"{kind.__module__}.{kind.__qualname__}"}
     for name in _IMPLEMENTATION:
@@ -169,7 +169,7 @@ def machine_fields(device: torch.device) -> dict[str, Scalar]:
 
 
 def kernel_settings() -> dict[str, Scalar]:
-    """What of it a script can change between two steps."""
+    """Those of the `machine_fields` that a script can change between two steps."""
     backends: Any = torch.backends
     cuda = backends.cuda
     return {

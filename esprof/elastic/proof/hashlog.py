@@ -60,7 +60,8 @@ class HashLog:
     ) -> None:
         """Add the line of a step, with the hashes of `tensors` as they are after it.
 
-        Raises MismatchError on all ranks where they are not the same on all of them, though these compute alike.
+        Raises MismatchError on all ranks where the hashes differ between ranks that compute alike, OutputError where the
+        line cannot be written.
         """
         digests = {name: self._digest(tensor) for name, tensor in tensors.items()}
         whole = hashlib.sha256(msgspec.json.encode(list(digests.items()))).hexdigest()
@@ -89,7 +90,7 @@ class HashLog:
 
     def _compare(self, step: int, whole: str, digests: dict[str, Digest]) -> None:
         if not self._alike or len(set(tell_all(self._transport, whole))) == 1:
-            return  # Ranks that compute with different things drift apart, which no level forbids them to.
+            return  # Ranks that compute on different machines drift apart, and no level promises otherwise.
         ranks = tell_all(self._transport, {name: digest.sha256 for name, digest in digests.items()})
         for rank, other in enumerate(ranks):
             found = different("", ranks[0], other)

@@ -18,7 +18,7 @@ Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
-"""Of one field of a fingerprint. A list has the value of each rank, where the ranks differ."""
+"""Value of one field of a fingerprint. A list has the value of each rank, where the ranks differ."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -36,9 +36,9 @@ class Fingerprint(msgspec.Struct, frozen=True):
     job: dict[str, Value]
     """What is trained on what: number of ESTs, seed, batch size, model, optimizer and its implementation."""
     machine: dict[str, Value]
-    """What computes it: torch build, device, threads, and the flags that choose kernels."""
+    """What computes: torch build, device, threads, and the flags that choose kernels."""
     processes: dict[str, Value]
-    """Which ESTs run on which process: of level D0 alone, where bits depend on it."""
+    """Which ESTs run on which process; empty but at level D0, where bits depend on it."""
 
     def difference(self, other: "Fingerprint") -> Difference | None:
         """The first field that keeps logs of the two from being compared."""
@@ -67,10 +67,10 @@ class StepLine(msgspec.Struct, frozen=True):
     step: int
     epoch: int
     losses: tuple[str, ...]
-    """Per EST, as `float.hex()` writes it."""
+    """Loss of each EST, as `float.hex()` writes it."""
     skipped: bool
     sha256: Sha256
-    """Of all `tensors` together."""
+    """Hash of all `tensors` together."""
     assignment: tuple[tuple[int, ...], ...]
     codec: str
     tensors: dict[str, Digest]
@@ -79,19 +79,19 @@ class StepLine(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for loss in self.losses:
-            float.fromhex(loss)  # What is no number is told where the line is read, not where it is compared.
+            float.fromhex(loss)  # A loss that is no number fails where the line is read, not where it is compared.
 
 
 @dataclass(frozen=True)
 class StepLog:
-    """A log on disk."""
+    """A step-hash log on disk."""
 
     path: Path
     fingerprint: Fingerprint
 
     @classmethod
     def open(cls, path: Path) -> "StepLog":
-        """Raises InputError where `path` cannot be read or is no step log."""
+        """Open the log at `path`. Raises InputError where it cannot be read or is no step log."""
         for number, line in _lines(path):
             header = _decode(path, number, line, Header)
             if header.schema != SCHEMA:
@@ -100,7 +100,7 @@ class StepLog:
         raise InputError("has no header", path=path, remedy=_OTHER)
 
     def steps(self) -> Iterator[StepLine]:
-        """Its lines, in the order of their steps. Raises InputError for a broken one."""
+        """The lines of the log, in the order of their steps. Raises InputError for a broken one."""
         before = -1
         for number, text in _lines(self.path):
             if number > 1:
@@ -133,7 +133,7 @@ def _shown(fields: Mapping[str, object], name: str) -> str:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered from 1. What a killed job left unfinished at the end is no line."""
+    """The lines of a file, numbered from 1, without an unfinished last one, as a killed job leaves it."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):

@@ -19,7 +19,7 @@ _DDP_BUCKET_MB = 25
 
 
 def bucket_bytes(bucket_mb: float | None) -> int:
-    """How large a bucket gets. None stands for the default, as with `DistributedDataParallel`."""
+    """Size of a bucket in bytes, from MiB. None stands for the default, as with `DistributedDataParallel`."""
     return int((_DDP_BUCKET_MB if bucket_mb is None else bucket_mb) * (1 << 20))
 
 
@@ -35,7 +35,7 @@ def reducer(kind: Reduction, layout: Layout, transport: Transport, n_est: int, b
 
 
 def _store() -> Store:
-    """The job's, where the processes have found each other; one of its own for a job of one process."""
+    """The store by which the job's processes have found each other; a new one for a job of one process."""
     if dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
     return HashStore()

@@ -24,7 +24,7 @@ class Codec(Protocol):
     """
 
     spec: str
-    """The text that `codec()` makes this codec of."""
+    """The text from which `codec()` makes this codec."""
 
     def encode(self, gradient: Tensor, state: State) -> Tensor:
         """Exactly `wire_bytes(gradient.numel())` bytes; `state` is changed in place, and empty at first."""
@@ -121,7 +121,7 @@ def check_codec(spec: str, *, scaled: bool) -> None:
 
 
 def typed(wire: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bytes as numbers, wherever they begin."""
+    """The bytes (1-D, uint8) as numbers of `dtype`; a copy where they do not begin on a multiple of the number's size."""
     aligned = wire.storage_offset() % dtype.itemsize == 0
     return (wire if aligned else wire.clone()).view(dtype)
 

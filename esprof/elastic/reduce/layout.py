@@ -10,10 +10,11 @@ from torch.utils.hooks import RemovableHandle
 from esprof.errors import UsageError
 
 _NOTHING = -0.0
-"""What a gradient starts from: the one number that leaves every other as it was when added, 0.0 turns -0.0 into 0.0."""
+"""What a gradient starts from: adding -0.0 leaves every number as it is, while adding 0.0 turns -0.0 into 0.0."""
 
 _ALIGNMENT = 64
-"""Bytes. A kernel may add in another order where its input begins within a vector, and where depends on the world's size."""
+"""Bytes to which each slot, and each rank's shard of a bucket, is aligned: a kernel may add in another order where its input
+begins within a vector, and where a shard begins depends on the world's size."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,14 @@ class Layout:
         self.numel = self.buckets[-1].stop
         self._trained = [(name, parameter, parameter.requires_grad) for name, parameter in model.named_parameters()]
         self._views: dict[str, Tensor] = {}
-        """Per slot the gradient that is attached."""
+        """Name of a parameter -> the gradient that is attached to it."""
 
     def new(self) -> Tensor:
         """A flat tensor; its content is arbitrary."""
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
     def attach(self, flat: Tensor, *, clear: bool) -> None:
-        """Make `flat` the parameters' gradients, emptied first if so asked."""
+        """Make the parts of `flat` the parameters' gradients; with `clear` they start from nothing."""
         if clear:
             flat.fill_(_NOTHING)
         for slot in self.slots:
@@ -109,13 +110,14 @@ class Countdown:
         self._taken = 0
 
     def arrived(self, slot: Slot) -> Iterator[Bucket]:
-        """The complete ones not taken yet, in the buckets' order: all ranks have to start the same transfers in turn."""
+        """Count a gradient, and yield the buckets that are complete now, in the buckets' order: all ranks have to start the
+        same transfers in turn."""
         self._missing[slot.bucket] -= 1
         while self._taken < len(self._missing) and self._missing[self._taken] <= 0:
             yield self._take()
 
     def rest(self) -> Iterator[Bucket]:
-        """All others."""
+        """Yield all buckets that were not yielded yet, in their order."""
         while self._taken < len(self._missing):
             yield self._take()
 

@@ -29,9 +29,9 @@ class VirtualRingReducer:
     transport: Transport
     n_est: int
     store: Store
-    """Where the members find each other."""
+    """Store by which the members of the ring find each other."""
     bucket_caps: list[int]
-    """In bytes: of the first rebuilt bucket, and of each one after it."""
+    """Sizes in bytes: of the first rebuilt bucket, and of each one after it."""
     bytes_sent: int = 0
     _arrival: list[int] = field(default_factory=list)
     """Parameters, numbered as registered, in the order in which EST 0's first step came to them; empty until then."""
@@ -94,7 +94,8 @@ class VirtualRingReducer:
         self._arrival = state["arrival"].tolist()
 
     def _connect(self) -> dict[Est, dist.ProcessGroupGloo]:
-        """The members that run here. Each waits for all others: hence the threads, and a store's client for each."""
+        """Make the ring's members for this rank's ESTs. Each waits for all others, and so has its own thread and client of
+        the store."""
         number = torch.tensor([self.store.add("esprof/elastic/rings", 1) if self.transport.rank == 0 else 0])
         self.transport.broadcast(number, 0).wait()
         prefix = f"esprof/elastic/ring/{int(number)}"
@@ -124,7 +125,8 @@ class VirtualRingReducer:
         return _Sum(work, bucket, slots)
 
     def _share_arrival(self, owner: int) -> list[int]:
-        """On all ranks the order of EST 0's last pass, the one that DDP reduces in and so goes by."""
+        """The order in which gradients arrived in EST 0's last pass, told to all ranks: DDP goes by the pass in which it
+        reduces."""
         numbers = {slot.name: number for number, slot in enumerate(self.layout.slots[::-1])}
         order = torch.zeros(len(numbers), dtype=torch.int64)
         if self.transport.rank == owner:
@@ -135,7 +137,7 @@ class VirtualRingReducer:
 
 @dataclass
 class _Sum:
-    """A bucket of one EST whose sum over all is under way."""
+    """A bucket of one EST whose sum over all ESTs is under way."""
 
     work: Work
     tensor: Tensor

@@ -11,10 +11,11 @@ class Copier(Protocol):
     """Copies tensors beside what the device computes."""
 
     def copy(self, to: Tensor, source: Tensor) -> Any:
-        """Start, once all that the device has been given so far is done; returns what `wait` takes. One after the other."""
+        """Start to copy `source`, once all work that the device was given so far is done. Copies are made one after the
+        other. Returns what `wait` takes."""
 
     def wait(self, copied: Any) -> None:
-        """Let the device not go on before this copy is done."""
+        """Let the device wait until this copy is done."""
 
 
 class SideStream:
@@ -45,17 +46,17 @@ class Stash:
 
     @classmethod
     def on(cls, device: torch.device) -> "Stash | None":
-        """None where the device's memory is the host's: nothing need be copied there."""
+        """The stash for a device; None where the device's memory is the host's, so that none is needed."""
         return cls(SideStream(device)) if device.type == "cuda" else None
 
     def put(self, flat: Tensor) -> "Held":
-        """Start to take it off; its tensor comes back by `emptied`."""
+        """Start to copy a sum to host memory; its tensor `flat` comes back from `emptied`."""
         host = self._hosts.pop() if self._hosts else torch.empty_like(flat, device="cpu", pin_memory=flat.is_cuda)
         self._leaving.append((flat, self._copier.copy(host, flat)))
         return Held(self, host)
 
     def emptied(self) -> Tensor | None:
-        """A tensor of the device whose sum has left it, if there is one."""
+        """A tensor of the device whose sum has been copied to the host; None where there is none."""
         if not self._leaving:
             return None
         flat, copied = self._leaving.pop(0)
@@ -77,10 +78,10 @@ class Held:
     host: Tensor
 
     def fetch(self, where: slice, out: Tensor) -> Tensor:
-        """A stretch of it, in `out` on the device."""
+        """Copy a stretch of the sum to `out` on the device, and return `out`."""
         self.stash.fetch(self.host[where], out)
         return out
 
     def release(self) -> None:
-        """It is needed no longer."""
+        """Give the host memory back, as the sum is needed no longer."""
         self.stash.release(self.host)

@@ -15,7 +15,7 @@ from esprof.elastic.reduce.tree import Fold, Node, cover
 from esprof.elastic.transport import Transport, Work
 
 CodecStates = Mapping[Est, dict[str, State]]
-"""Per EST and parameter name."""
+"""EST -> name of a parameter -> what the codec keeps for them."""
 
 
 class Reducer(Protocol):
@@ -26,7 +26,7 @@ class Reducer(Protocol):
     """
 
     bytes_sent: int
-    """Handed to the transport for other ranks since `begin`."""
+    """Bytes handed to the transport for other ranks since `begin`."""
 
     def begin(self, assignment: Assignment, codec: Codec | None, states: CodecStates) -> None: ...
 
@@ -40,10 +40,10 @@ class Reducer(Protocol):
     def ready(self, slot: Slot) -> None: ...
 
     def finish(self) -> Tensor:
-        """The mean, in a tensor of the layout; valid until the next `begin`."""
+        """The mean gradient of all ESTs, in a flat tensor of the layout; valid until the next `begin`."""
 
     def state(self) -> dict[str, Tensor]:
-        """What the bits of later steps depend on; the same on all ranks."""
+        """The reducer's state, on which the bits of later steps depend; the same on all ranks."""
 
     def load(self, state: dict[str, Tensor]) -> None: ...
 
@@ -57,13 +57,13 @@ def encoded(
 
 
 def pass_through(codec: Codec, flat: Tensor, slots: Sequence[Slot], states: dict[str, State]) -> None:
-    """Make of a gradient what its bytes decode to."""
+    """Replace gradients in `flat` by what their encoded bytes decode to."""
     for slot, wire in encoded(codec, flat, slots, states):
         codec.decode(wire, slot.of(flat))
 
 
 def add(left: Tensor, right: Tensor) -> Tensor:
-    """Their sum, in the place of the right one: of the two, the left has waited and may be elsewhere."""
+    """The sum of two tensors, in the memory of the right one: the left one is older, and may have been in the stash."""
     return right.add_(left)
 
 
@@ -209,7 +209,7 @@ class TreeReducer:
         return _Sent(work, out)
 
     def _inbox(self, bucket: Bucket, numel: int) -> Tensor:
-        """Where the shards of a bucket arrive: the same tensor in each step, new memory would have to be mapped first."""
+        """The tensor in which a bucket's shards arrive: the same in each step, since new memory has to be mapped first."""
         found = self._inboxes.get(bucket.start)
         if found is None or found.numel() != numel:
             found = torch.empty(numel, dtype=self.layout.dtype, device=self.layout.device)
@@ -229,7 +229,7 @@ class TreeReducer:
         return self.transport.gather(result[bucket.start : bucket.stop], total.mul_(1 / self.n_est))
 
     def _whole(self) -> Tensor:
-        """Of a job of one process: everything has been folded into the tensor of the last EST."""
+        """The mean in a job of one process, where everything has been folded into the tensor of the last EST."""
         assert self._last is not None
         self._recycle(self._last.flat)
         return self._last.flat.mul_(1 / self.n_est)
@@ -285,7 +285,7 @@ class TreeReducer:
 
 @dataclass
 class _Sent:
-    """A bucket on its way, and where the shards that this rank has to fold arrive; without `work` it is all here."""
+    """A bucket on its way, and where the shards that this rank has to fold arrive; `work` is None where nothing is sent."""
 
     work: Work | None
     tensor: Tensor

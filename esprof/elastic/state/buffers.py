@@ -13,8 +13,8 @@ from esprof.errors import UsageError
 class Buffers:
     """Every EST starts a step from the same buffers; what EST 0 makes of them is kept, on all ranks.
 
-    A module may change a buffer in place or assign another tensor of that shape and type; when a turn is over the tensors of
-    the step's begin are the module's again, with the new values.
+    A module may change a buffer in place or assign another tensor of that shape and type. When a turn is over, the module
+    has the tensors that it had when the step began again, with the new values.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -26,7 +26,7 @@ class Buffers:
         self._kept: list[Tensor] = []
 
     def begin(self) -> None:
-        """A step begins."""
+        """Keep the values that the buffers have when a step begins."""
         # To walk through the model takes longer than to copy small buffers: once a step is enough.
         named = [(name, module._buffers) for name, module in self._model.named_modules()]
         self._modules = [buffers for _, buffers in named]
@@ -40,11 +40,14 @@ class Buffers:
         self._kept = self._before
 
     def enter(self) -> None:
-        """An EST's turn begins."""
+        """Give the buffers the values of the step's begin, as an EST's turn begins."""
         self._write(self._before)
 
     def leave(self, est: Est) -> None:
-        """An EST's turn ends. Raises UsageError where a buffer has come, gone, or changed its shape or type."""
+        """Take the buffers back as an EST's turn ends, and keep the values of EST 0.
+
+        Raises UsageError where a buffer has come, gone, or changed its shape or type.
+        """
         if sum(map(len, self._modules)) != len(self._places):
             raise UsageError("a buffer was registered, or deleted, in a step", remedy="Register buffers in __init__.")
         for place in self._places:
@@ -54,7 +57,7 @@ class Buffers:
 
     @torch.no_grad()
     def finish(self, transport: Transport, owner: int) -> None:
-        """The step ends: take the buffers of EST 0 from the rank that runs it."""
+        """Give the buffers on all ranks the values of EST 0, which the rank `owner` runs, as the step ends."""
         self._write(self._kept)
         if transport.world > 1:
             for dtype in dict.fromkeys(buffer.dtype for buffer in self._own):
@@ -81,7 +84,7 @@ class _Place:
 
     @torch.no_grad()
     def reclaim(self) -> None:
-        """Put the tensor back with the value of the one that is there now."""
+        """Put the tensor back, with the value of the one that is there now. Raises UsageError for another shape or type."""
         now = self.buffers[self.key]
         if now is self.tensor:
             return
@@ -99,7 +102,7 @@ def _kind(tensor: Tensor | None) -> str:
 
 
 def _share(buffers: list[Tensor], transport: Transport, owner: int) -> None:
-    """Overwrite these with those of `owner`, in one transfer."""
+    """Overwrite buffers of one type with those of the rank `owner`, in one transfer."""
     flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
     transport.broadcast(flat, owner).wait()
     for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):

@@ -36,7 +36,7 @@ _METADATA = ".metadata"
 _WHOLE = re.compile(r"step-(\d{8,})")
 _UNFINISHED = ".step-*.tmp"
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What a network file system says that cannot lock a folder."""
+"""Errors of a network file system that cannot lock a folder."""
 
 
 class FileHash(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """What makes a folder of files a checkpoint."""
 
     step: int
-    """The job's next step."""
+    """Number of the job's next step."""
     fingerprint: Fingerprint
     files: dict[str, FileHash]
     schema: str = SCHEMA
@@ -65,9 +65,9 @@ def write(
 ) -> None:
     """Write the checkpoint of a step, to which each rank gives its `tensors`, and remove all but the last `keep`.
 
-    All ranks call this, with a transport of `group`, which nobody else uses meanwhile. `shared/…` is written once. What is
-    there of the same step gives way. Raises OutputError on all ranks where the file system refuses on one, or another job
-    is writing to the folder.
+    All ranks call this, with a transport of `group`, which nothing else uses meanwhile. Tensors `shared/…` are written once.
+    An older checkpoint of the same step is replaced. Raises OutputError on all ranks where the file system refuses on one,
+    or another job is writing to the folder.
     """
     whole = folder / f"step-{step:08d}"
     temporary = folder / f".{whole.name}.tmp"
@@ -95,7 +95,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Raises InputError where the folder `path` is no checkpoint."""
+    """The manifest of the checkpoint in the folder `path`. Raises InputError where it is no checkpoint."""
     file = path / _MANIFEST
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
@@ -111,7 +111,10 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def verify(path: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
-    """Raise InputError for a file that the manifest leaves out, or the first of a share of them that is not what it says."""
+    """Raise InputError for a file that the manifest leaves out, or one that differs from the manifest.
+
+    Only part `share` of the files, cut into `shares` parts, is compared, so that ranks can divide the work.
+    """
     there = {file.name for file in path.glob("*.distcp")} | {_METADATA}
     for name in sorted(there - manifest.files.keys()):
         raise InputError("is not in the manifest", path=path / name, remedy=_without(path))
@@ -139,7 +142,7 @@ def read(path: Path, want: Callable[[str], bool]) -> NamedTensors:
             if want(name) and isinstance(found, TensorStorageMetadata)
         }
         dcp.read(reader, metadata, tensors)
-    except Exception as error:  # There is no end to what a forged file makes torch trip over.
+    except Exception as error:  # A forged file can make torch raise almost anything.
         raise InputError(f"is no checkpoint of tensors: {error}", path=path, remedy=_without(path)) from error
     return tensors
 
@@ -165,13 +168,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """What a killed job, or one without room, left behind."""
+    """Remove what a killed job, or one without room, left behind."""
     for leftover in folder.glob(_UNFINISHED):
         shutil.rmtree(leftover)
 
 
 def _files_of(path: Path, rank: int) -> list[Path]:
-    """What this rank has written."""
+    """The files that this rank has written."""
     return [*sorted(path.glob(f"__{rank}_*.distcp")), *([path / _METADATA] if rank == 0 else [])]
 
 
@@ -181,7 +184,7 @@ def _hash(path: Path) -> tuple[Bytes, str]:
 
 
 def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
-    """Make it visible, once all of it is on disk."""
+    """Make a checkpoint visible under its name, once all of it is on disk."""
     unseen = [name for name in manifest.files if not (temporary / name).exists()]
     if unseen:
         raise OutputError(
@@ -204,7 +207,7 @@ def _remove_all_but(folder: Path, keep: int) -> None:
 
 
 def _set_aside(whole: Path) -> Path:
-    """Under another name: half of one must not look like a whole."""
+    """Rename a checkpoint that is to be removed: half of one must not look like a whole one."""
     return whole.rename(whole.with_name(f".{whole.name}.old.tmp"))
 
 
@@ -225,7 +228,7 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _refusals(path: Path) -> Iterator[None]:
-    """Tell what the file system, or DCP of it, has against the block."""
+    """Raise OutputError where the file system refuses something in the block, whether it or torch reports it."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -239,7 +242,7 @@ def _refusals(path: Path) -> Iterator[None]:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """What the file system said: torch raises a RuntimeError of its own over it, while it closes the file."""
+    """The OSError behind an error, if there is one: torch raises a RuntimeError of its own while it closes the file."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error

@@ -25,7 +25,7 @@ class EstContext:
     loader: EstLoader = field(default_factory=EstLoader)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it as named tensors."""
+        """The whole context as named tensors."""
         found = {f"{_RNG}{name}": tensor for name, tensor in self.rng.tensors().items()}
         for parameter, state in self.codec.items():
             found |= {f"{_CODEC}{parameter}/{name}": tensor for name, tensor in state.items()}
@@ -34,7 +34,7 @@ class EstContext:
 
     @classmethod
     def new(cls, seed: int, device: torch.device) -> "EstContext":
-        """That of an EST before its first turn: with the generators of a process that has seeded all of them."""
+        """The context of an EST before its first turn: with the generators as `seed_all(seed)` leaves them."""
         before = RngState.capture(device)
         seed_all(seed)
         context = cls(RngState.capture(device))
@@ -43,7 +43,7 @@ class EstContext:
 
     @classmethod
     def of_tensors(cls, tensors: dict[str, Tensor], device: torch.device) -> "EstContext":
-        """Tensors of the generators stay in host memory, those of the codec go to `device`."""
+        """The context that `tensors` gave. Generators' tensors stay in host memory, those of the codec go to `device`."""
         rng = {name.removeprefix(_RNG): tensor for name, tensor in tensors.items() if name.startswith(_RNG)}
         context = cls(RngState.of_tensors(rng), loader=EstLoader(tensors.get(_LOADER)))
         for name, tensor in tensors.items():
@@ -56,7 +56,7 @@ class EstContext:
 def move(
     contexts: dict[Est, EstContext], before: Assignment, after: Assignment, transport: Transport, device: torch.device
 ) -> None:
-    """Make `contexts`, which has the ESTs that this rank ran, have those that it runs from now on. All ranks call this."""
+    """Change `contexts` from the ESTs that this rank ran to those that it runs from now on. All ranks call this."""
     for est in range(before.n_est):
         source, target = before.owner(est), after.owner(est)
         if source != target:

@@ -55,7 +55,7 @@ def write(path: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | Non
     if group is not None:
         save(tensors, storage_writer=writer, process_group=group)
         return
-    # What `save` does, too, for a process alone; but it warns then, in whichever thread.
+    # The same as `save` does for a process alone, but without the warning that `save` gives then.
     planner = DefaultSavePlanner()
     planner.set_up_planner(tensors, writer.storage_meta(), is_coordinator=True)
     writer.set_up_storage_writer(True)
@@ -65,7 +65,7 @@ def write(path: Path, tensors: dict[str, Tensor], group: dist.ProcessGroup | Non
 
 
 def read(reader: SafeReader, metadata: Metadata, tensors: dict[str, Tensor]) -> None:
-    """Fill `tensors`, for this rank alone. torch loads each with `weights_only`."""
+    """Fill `tensors` in place, for this rank alone. torch loads each with `weights_only`."""
     planner = DefaultLoadPlanner()
     planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, True)

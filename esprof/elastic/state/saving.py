@@ -23,13 +23,13 @@ from esprof.types import Ns
 
 @dataclass(frozen=True)
 class Saved:
-    """What one checkpoint took on this rank."""
+    """How long one checkpoint took on this rank."""
 
     step: int
     staging_ns: Ns
-    """Training stood still: for the copy to host memory, and before it for the end of the checkpoint before."""
+    """How long training stood still: until the checkpoint before was written, and for the copy to host memory."""
     writing_ns: Ns
-    """Training went on, unless the checkpoint was asked for with `save()`."""
+    """How long the writing took, while training went on unless the checkpoint was asked for with `save()`."""
 
 
 class Checkpoints:
@@ -45,7 +45,7 @@ class Checkpoints:
         self.folder = Path(asked.folder)
         self.every = asked.every
         self.last: Saved | None = None
-        """Of the last that was written."""
+        """Times of the last checkpoint that was written; None before the first one."""
         self._fingerprint = fingerprint
         self._keep = asked.keep
         self._group = _own_group(transport)
@@ -82,13 +82,14 @@ class Checkpoints:
         self._flight = self._thread.submit(self._write, step, tensors, time.monotonic_ns() - started_ns)
 
     def finish(self) -> None:
-        """Wait for the one under way. Raises OutputError where it could not be written."""
+        """Wait for the checkpoint under way, if there is one. Raises OutputError where it could not be written."""
         flight, self._flight = self._flight, None
         if flight is not None:
             self.last = flight.result()
 
     def finish_or_warn(self) -> None:
-        """The same for one that nobody asked for: training goes on without it, and says so."""
+        """Wait for the checkpoint under way, if there is one. Where it could not be written, rank 0 warns and training goes
+        on."""
         try:
             self.finish()
         except EsprofError as error:

@@ -18,7 +18,8 @@ NamedTensors = dict[str, Tensor]
 MODEL = "shared/model/"
 _OPTIMIZER, _SCHEDULE, _REDUCER = "shared/optimizer/", "shared/schedule/", "shared/reducer/"
 _STATE, _PLAN = "shared/state", "shared/plan"
-"""What is no tensor, as the bytes of its JSON: of optimizer, scheduler and scaler; and what the job is about to do."""
+"""Names of two tensors that hold JSON as bytes: the parts of optimizer, scheduler and scaler that are no tensors; and the
+job's next step and codecs."""
 
 
 def capture(job: TrainingState) -> NamedTensors:
@@ -38,7 +39,7 @@ def wanted(name: str, ests: Collection[Est]) -> bool:
 
 @torch.no_grad()
 def restore(job: TrainingState, tensors: NamedTensors) -> None:
-    """Make the job what it was. `tensors` has all that is `wanted`; the model is that which was captured."""
+    """Make the job what it was when captured. `tensors` has all that is `wanted`; the model must be the same."""
     state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
     for name, tensor in model_tensors(job.model).items():
         tensor.copy_(tensors[f"{MODEL}{name}"])
@@ -57,8 +58,8 @@ def restore(job: TrainingState, tensors: NamedTensors) -> None:
 
 
 def training_tensors(job: TrainingState) -> NamedTensors:
-    """What a step changes on all ranks, where it is: parameters, buffers, the optimizer's state, and as `state` its settings
-    and those of scheduler and scaler. What ESTs have of their own is not among it: it shows in the next step."""
+    """What a step changes on all ranks, uncopied: parameters, buffers, the optimizer's state, and as `state` the settings of
+    optimizer, scheduler and scaler. The ESTs' own state is left out: it shows in the next step."""
     return {name.removeprefix("shared/"): tensor for name, tensor in _training(job).items()}
 
 
@@ -92,7 +93,7 @@ def _of_bytes(tensor: Tensor) -> Any:
 
 
 def _pack_optimizer(model: nn.Module, optimizer: Optimizer, tensors: NamedTensors) -> Any:
-    """State under the names of parameters, which say more than their places do."""
+    """The optimizer's state by names of parameters, which say more than their places; its tensors go to `tensors`."""
     whole = optimizer.state_dict()
     names = _parameter_names(model, optimizer)
     state = {
@@ -108,7 +109,7 @@ def _unpack_optimizer(model: nn.Module, optimizer: Optimizer, packed: Any, tenso
 
 
 def _parameter_names(model: nn.Module, optimizer: Optimizer) -> list[str]:
-    """In the order in which the optimizer numbers its parameters."""
+    """Names of the parameters, in the order in which the optimizer numbers them."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 

@@ -23,14 +23,14 @@ class TrainingState:
     optimizer: Optimizer
     scheduler: LRScheduler | None
     scaler: GradScaler
-    """Of the loss; disabled but for fp16."""
+    """Scaler of the loss; disabled except for fp16."""
     reducer: Reducer
     codecs: dict[int, str]
-    """Step -> what gradients are encoded with from there on."""
+    """Step -> text of the codec that encodes gradients from that step on."""
     contexts: dict[Est, EstContext]
-    """Of the ESTs that this rank runs."""
+    """Contexts of the ESTs that this rank runs."""
     device: torch.device
-    """Where the parameters are."""
+    """Device of the parameters."""
     next_step: int = 0
     """Number of the step that comes next, from 0."""
 
@@ -40,11 +40,11 @@ class TrainingState:
             transport.broadcast(tensor.detach(), 0).wait()
 
     def codec_spec(self, step: int) -> str:
-        """What gradients are encoded with in a step."""
+        """Text of the codec that encodes gradients in a step."""
         return self.codecs[max(start for start in self.codecs if start <= step)]
 
     def begin_codec(self) -> Codec | None:
-        """The codec of the next step. Where it has changed the ESTs begin with an empty state."""
+        """The codec of the next step, None for none. Where it changes there, the ESTs' codec state is emptied."""
         if self.next_step in self.codecs:
             for context in self.contexts.values():
                 context.codec.clear()

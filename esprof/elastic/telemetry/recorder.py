@@ -28,7 +28,7 @@ from esprof.trace.schema import EVENTS, STEPS, Table, table
 from esprof.types import Ns
 
 _KEPT = 256
-"""Steps of which a Run tells, the newest ones."""
+"""Number of steps that a Run holds, the newest ones."""
 
 _CALLS = {
     "all_to_all": "c10d::alltoall_base_",
@@ -67,7 +67,7 @@ class _Row:
     step: int
     est: Est | None = None
     tid: int | None = None
-    """None for the thread that trains."""
+    """Number of the communication thread; None for the thread that trains."""
     coll_seq: int | None = None
     collective: str | None = None
     peer: int | None = None
@@ -77,7 +77,7 @@ class _Row:
 
 
 class Telemetry:
-    """Notes every step of this rank, and writes the newest as a Run: whenever as many are over, and on `write`.
+    """Notes every step of this rank, and writes the newest _KEPT as a Run: after every _KEPT steps, and on `write`.
 
     A step lasts from the end of the one before to its own. Backends do not tell when they took up a transfer: that is worked
     out from when each was started and done. All ranks must make the same calls.
@@ -97,13 +97,13 @@ class Telemetry:
         self._phase = "timed"
 
     def begin_step(self) -> None:
-        """The first step begins with this, each later one where that before it ended."""
+        """Begin the first step; each later one begins where the one before it ended."""
         if not self._steps:
             self._begun_ns = time.time_ns()
             self._forget()
 
     def end_step(self, number: int, samples: int) -> None:
-        """A step is over, in which this rank saw so many samples."""
+        """End step `number`, in which this rank saw so many samples."""
         end_ns = time.time_ns()
         spans, transfers = self.spans.take(), self.transport.take()
         self._steps.append(_Step(number, self._begun_ns, end_ns, self._phase, samples, spans, transfers))
@@ -113,7 +113,7 @@ class Telemetry:
             self.write()
 
     def write(self) -> None:
-        """Write the Run as of now. Together on all ranks; rank 0 adds what is true of all."""
+        """Write the Run as of now. All ranks call this together; rank 0 writes what holds for all. Raises OutputError."""
         if not self._since_written:
             return
         rank, events = self._own.rank, self._events()
@@ -204,7 +204,7 @@ class NoTelemetry:
 def open_telemetry(
     path: str | Path | None, transport: Transport, device: torch.device, workers: int
 ) -> Telemetry | NoTelemetry:
-    """Of a job that asked for it, if it has named a Run to write, and loads data with so many processes."""
+    """The telemetry of a job: none where `path`, the Run to write, is None. `workers` processes load data."""
     return Telemetry(Path(path), transport, device, workers=workers) if path else NoTelemetry(transport, device)
 
 
@@ -218,6 +218,7 @@ class _Lanes:
     def rows(self, step: _Step) -> Iterator[_Row]:
         for transfer in step.transfers:
             assert transfer.end_ns is not None
+            # The thread that is free first takes up the transfer.
             thread = self._free_ns.index(min(self._free_ns))
             start = min(max(transfer.start_ns, self._free_ns[thread]), transfer.end_ns)
             self._free_ns[thread] = transfer.end_ns
@@ -239,14 +240,14 @@ class _Lanes:
 
 
 def _backend(device: torch.device) -> str:
-    """By which the device's tensors travel."""
+    """Name of the backend by which the device's tensors travel."""
     config = str(dist.get_backend_config()) if dist.is_available() and dist.is_initialized() else "cpu:gloo"
     backends = dict(part.split(":") for part in config.split(","))
     return backends.get(device.type) or next(iter(backends.values()))
 
 
 def _without(waits: Iterable[tuple[Ns, Ns]], start: Ns, end: Ns) -> Iterator[tuple[Ns, Ns]]:
-    """What is left of a stretch of time without these ones, which are sorted."""
+    """The parts of the time from `start` to `end` that lie in none of the `waits`, which are sorted."""
     for begin, over in waits:
         if over <= start or begin >= end:
             continue

@@ -20,7 +20,7 @@ class Span:
     """One stretch of a step on this rank; times are ns since the Unix epoch."""
 
     what: str
-    """`data`, `forward`, `backward`, `switch`, `stage`, `reduce` or `optimizer`."""
+    """Part of the step: `data`, `forward`, `backward`, `switch`, `stage`, `reduce` or `optimizer`."""
     est: Est | None
     start_ns: Ns
     end_ns: Ns
@@ -35,7 +35,7 @@ class Spans:
 
     def __init__(self, device: torch.device, *, keep: bool = False) -> None:
         self.est: Est | None = None
-        """Whose turn it is."""
+        """The EST whose turn it is; None outside the turns."""
         self._device = device
         self._keep = keep
         self._spans: list[Span] = []

@@ -20,20 +20,20 @@ class Transfer:
 
     collective: str
     sequence: int
-    """Its number among all that the transport made: the same on all ranks."""
+    """Number of the collective among all that the transport made, the same on all ranks."""
     root: Rank | None
     in_bytes: Bytes
     out_bytes: Bytes
     dtype: str
     est: Est | None
-    """In whose turn it was started."""
+    """The EST in whose turn the collective was started; None outside the turns."""
     start_ns: Ns
     issued_ns: Ns
-    """When the call that started it returned."""
+    """When the call that started the collective returned."""
     end_ns: Ns | None = None
-    """When it was done, or, where the backend does not tell, when the wait for it was over; None while under way."""
+    """When the collective was done or, where the backend does not tell, when the wait for it was; None while under way."""
     waits: tuple[tuple[Ns, Ns], ...] = ()
-    """From when to when this rank's thread waited for it."""
+    """(start, end) of each time that this rank's thread waited for the collective."""
 
 
 class WatchedTransport:
@@ -85,7 +85,7 @@ class WatchedTransport:
 class _Watched:
     """A transfer under way, whose end and wait are noted.
 
-    NCCL calls one done as soon as it is in a stream: of tensors on a device only the end of the wait tells the end.
+    NCCL calls a transfer done as soon as it is in a stream: for tensors on a GPU only the end of the wait tells its end.
     """
 
     def __init__(self, work: Work, transfer: Transfer, device: torch.device) -> None:

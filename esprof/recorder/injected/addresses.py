@@ -1,4 +1,4 @@
-"""By which addresses other hosts may reach this one."""
+"""The addresses by which other hosts may reach this one."""
 
 import fcntl
 import os

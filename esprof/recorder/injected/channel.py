@@ -29,7 +29,7 @@ _BODY = struct.Struct(f"!B{_FIELDS - 1}q")
 _ASK, _ANSWER = 1, 2
 
 _SO_TIMESTAMPNS = 35
-"""From asm-generic/socket.h; Python has no name for it. The kernel then says when each packet came in."""
+"""Socket option of asm-generic/socket.h, without a name in Python: the kernel then says when each packet came in."""
 _TIMESPEC = struct.Struct("@ll")
 _ROOM = 4 << 20
 """Bytes of packets that may wait to be read: a thousand ranks may ask at the same moment."""

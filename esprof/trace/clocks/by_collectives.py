@@ -36,7 +36,7 @@ class Calls:
     end_ns: Ints
 
     def on(self, clocks: "Clocks") -> "Calls":
-        """The same calls on the clock of the job."""
+        """These calls with their times on the clock of the job."""
         start_ns, end_ns = self.start_ns.copy(), self.end_ns.copy()
         for rank, mine in self.rows.items():
             start_ns[mine] = clocks.apply(rank, start_ns[mine])

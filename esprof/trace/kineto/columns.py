@@ -71,7 +71,7 @@ def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _prefer_the_recorders_steps(rows: Rows, kinds: np.ndarray) -> None:
-    """Where the recorder has marked the steps, those of a profiler that the job itself runs are annotations like others."""
+    """Make the steps that a profiler of the job marks plain annotations, where the recorder has marked steps as well."""
     at = np.flatnonzero(_are(kinds, "step"))
     ours = rows.pick(at).texts("name").map(lambda name: name.startswith(_RECORDERS_STEP), bool, False)
     if ours.any():

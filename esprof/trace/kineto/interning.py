@@ -36,7 +36,7 @@ class Interned:
         yield from entries[:, 1:].tolist()
 
     def grown(self) -> "Interned":
-        """The same pieces with the same numbers in a table of twice the capacity."""
+        """A table of twice the capacity, with the same pieces under the same numbers."""
         larger = Interned(2 * self.capacity)
         _copy(self.address, larger.address)
         return larger
