@@ -1,11 +1,21 @@
 """What holds for all tests."""
 
+import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
+
+
+def pytest_configure() -> None:
+    """Undo what a shell leaves to the processes that tests start: background jobs of a script ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # It would come before what a test installs in an environment of its own.
+    os.environ.pop("PYTHONPATH", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
