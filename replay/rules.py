@@ -15,9 +15,12 @@ LONG_CALL: Ns = 60 * NS_PER_US
 """A synchronising call longer than this has waited for something."""
 
 SYNC_EARLY: Ns = 60 * NS_PER_US
+"""A call may return this much before the kernel for which it waited ends, by the clocks of CPU and GPU, which differ by
+tens of microseconds on one rank. A tighter bound misses real waits, and a wait matched in part misleads more than none."""
+
 SYNC_LATE: Ns = 100 * NS_PER_US
-"""A call may return this much before, and after, the kernel it waited for ends: the CPU and GPU clocks of one rank differ
-by tens of microseconds. Tighter bounds miss real waits; a wait matched in part misleads more than none."""
+"""A call may return this much after the kernel for which it waited ended, by the clocks of CPU and GPU, which differ by
+tens of microseconds on one rank. A tighter bound misses real waits, and a wait matched in part misleads more than none."""
 
 HIDDEN_WAIT: Ns = 500 * NS_PER_US
 """Silence before `cudaEventElapsedTime` or `cudaFree` longer than this hides a wait that the profiler did not record."""
@@ -67,7 +70,7 @@ CALL_TRAITS = np.dtype(
         ("hides_wait", np.bool_),  # the profiler leaves out waits before it
     ]
 )
-"""What kind of runtime call it is."""
+"""What is asked about a call of the GPU's runtime, one flag each."""
 
 
 @cache
@@ -89,11 +92,11 @@ class Rules:
     """Which rules hold. All do, but where the worth of one is measured by going without."""
 
     rendezvous: bool = True
-    """Collectives start when the last rank has come; else each lasts as long as it was recorded to."""
+    """Whether collectives start when the last rank has come; if not, each call takes as long as it was recorded to."""
     inferred_syncs: bool = True
-    """Waits of the CPU whose cause is found by time; else they stay where they were recorded, as residual."""
+    """Whether waits of the CPU get a cause found by time; if not, they stay where they were recorded, as residual."""
     stream_waits: bool = True
-    """Streams wait for one another, by events or by time."""
+    """Whether streams wait for one another, by events or by time."""
 
 
 ALL_RULES = Rules()
