@@ -9,7 +9,7 @@ from esprof.replay.engine.timeline import union_ns
 from esprof.types import Rank
 
 CLEARLY = 1.4
-"""A rank is slow when it bears this much more than an even share of the blame: of two ranks, seven tenths."""
+"""A rank is slow when it bears more than this many times an even share of the blame: of two ranks, seven tenths."""
 
 CHANCE = 0.05
 """Probability below which being late in that many steps does not count as chance."""

@@ -38,7 +38,7 @@ LATE_KERNEL: Ns = 20 * NS_PER_US
 """A kernel that starts this much later than all its known reasons allow has one that was not recorded."""
 
 FOLLOWS: Ns = 12 * NS_PER_US
-"""A late kernel that starts within this of another stream's kernel end waited for it."""
+"""A late kernel that starts at most this long after a kernel of another stream ended has waited for that kernel."""
 
 QUEUE_DEPTH = 900
 """Outstanding launches from which on the GPU's launch queue (about 1,000 deep) was full at times."""
@@ -89,7 +89,7 @@ def call_traits(runtime: str) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class Rules:
-    """Which rules hold. All do, but where the worth of one is measured by going without."""
+    """Which rules of graph building are applied: all, except to measure what a rule is worth by leaving it out."""
 
     rendezvous: bool = True
     """Whether collectives start when the last rank has come; if not, each call takes as long as it was recorded to."""
