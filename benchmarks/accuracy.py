@@ -116,7 +116,7 @@ OFF = (ALL_RULES, Rules(rendezvous=False), Rules(inferred_syncs=False), Rules(st
 
 
 def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
-    """A row a steady step, and what they come to together."""
+    """A row for each steady step, then mean, median, 90th percentile and worst of all."""
     columns: tuple[list[float], ...] = ([], [], [])
     for name, one in runs.items():
         kept, dropped = (100 * (steps / one.measured_ns - 1) for steps in (one.timeline.step_ns(), strict_ns(one)))
@@ -136,18 +136,19 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
 
 
 def strict_ns(one: Replayed) -> np.ndarray:
+    """Duration of each step replayed without residuals but contention, ns."""
     return replay(strict(one.built.dfg)).step_ns()
 
 
 def explained_pct(one: Replayed, at: int) -> float:
-    """Of one step, as `Replayed.explained_pct` is of all."""
+    """Share of the critical path of one step, at position `at` in the graph, that is no residual or contention, per cent."""
     totals = class_totals(critical_path(one.timeline, at, at))
     unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
     return 100 * (1 - unexplained / sum(totals.values()))
 
 
 def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
-    """A row a run with two steady steps or more."""
+    """A row for each run that has two steady steps or more."""
     for name, one in runs.items():
         held = one.pricer.prediction.held_out
         if not held:
@@ -177,19 +178,20 @@ def sleep_gains(one: Replayed) -> list[float]:
 
 
 def outlier_error(one: Replayed) -> list[float]:
-    """Per cent by which the outlier, without allocator calls, differs from the mean of the other steps."""
+    """Per cent by which each step left out differs, without its allocator calls, from the mean of the steady steps."""
     dfg = one.built.dfg
     mended = replay(edits.shorten(dfg, dfg.of(Cls.ALLOCATOR), 0)).step_ns()
     return [100 * (mended[one.steps.all.index(step)] / one.pricer.step_ns - 1) for step in one.steps.left_out]
 
 
 def slowed_steps(one: Replayed) -> list[float]:
-    """Steps in ms, but for the first that is steady, with a GPU of half the speed."""
+    """Durations of the steady steps but the first, ms, with GPU streams at half the speed."""
     dfg = one.built.dfg
     return (one.pricer.price_edited(edits.scale(dfg, dfg.on("stream"), 0.5)).step_ns[1:] / 1e6).tolist()
 
 
 def counterfactual_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    """A row for each change whose effect is known: its figures by all rules, and without one kind of rule each."""
     for case in counterfactuals():
         (source,) = folder.glob(case.trace)
         run = esprof.load(source)

@@ -30,19 +30,22 @@ from esprof.recorder.shared.settings import Settings
 
 @dataclass
 class Blocks:
-    """One entry a step, in ns."""
+    """What each step took, with the recorder on or off; each list holds an entry for each step."""
 
     on: list[bool] = field(default_factory=list)
+    """Whether the recorder was on in each step."""
     step_ns: list[int] = field(default_factory=list)
+    """Wall time of each step."""
     cpu_ns: list[int] = field(default_factory=list)
-    """Of the training thread: other work on the machine does not count."""
+    """CPU time of the training thread in each step, in which other work on the machine does not count."""
     border_ns: list[int] = field(default_factory=list)
-    """Of the hook behind the step before."""
+    """Wall time of the optimizer's hook at the end of the step before each."""
     next_ns: list[int] = field(default_factory=list)
-    """Of `next` outside the loader's own code."""
+    """Wall time of the loader's `next` in each step, less that of the loader's own code."""
     background_writer_cpu_s: float = 0.0
-    """CPU time of the recorder's thread."""
+    """CPU time of the recorder's background writer over the whole job."""
     seconds: float = 0.0
+    """Wall time of all steps."""
 
 
 class Alternation:
@@ -104,7 +107,10 @@ class Alternation:
         self._time_next(sign=1)
 
     def _time_next(self, sign: int) -> None:
-        """Count what `next` takes as it is now: with `sign` -1 the loader's own share, with 1 the whole."""
+        """Put a clock around `next` as it is now, which adds to `_next_ns` with `sign` 1, and takes away with -1.
+
+        The clock around the loader's own code takes away, the one around everything adds: the recorder's part stays.
+        """
         inner = _BaseDataLoaderIter.__next__
 
         def timed(iterator: Any) -> Any:

@@ -92,7 +92,7 @@ def elastic(n_est: int, telemetry: Path | None = None) -> ElasticTrainer:
 
 
 def switching(steps: int) -> None:
-    """By the job's own telemetry."""
+    """`switch_pct`, by the job's own telemetry."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = elastic(4, Path(folder, "run"))
         for _ in range(steps + 1):
@@ -111,7 +111,7 @@ def switching(steps: int) -> None:
 
 
 def telling(repeats: int) -> None:
-    """What the telemetry itself takes."""
+    """`telemetry_pct`: steps with telemetry against steps without, in CPU time."""
     with tempfile.TemporaryDirectory() as folder:
         steps = [elastic(4).step, elastic(4, Path(folder, "run")).step]
         silent, telling = alternating(steps, 3 * repeats, time.process_time)
@@ -119,6 +119,7 @@ def telling(repeats: int) -> None:
 
 
 def against_one(n_est: int, repeats: int) -> None:
+    """`ests_vs_one`: a step of `n_est` ESTs against as many steps of one EST, and of plain PyTorch."""
     one, several, plain = elastic(1), elastic(n_est), plain_steps()
 
     def of_one() -> None:
@@ -148,7 +149,7 @@ def plain_steps() -> Callable[[], None]:
 
 
 def alternating(actions: list[Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> list[float]:
-    """The median time of each action by this clock, s. They take turns, once unmeasured."""
+    """The median time of each action by this clock, s. The actions take turns; their first turn is not measured."""
     times: list[list[float]] = [[] for _ in actions]
     for repeat in range(repeats + 1):
         for action, taken in zip(actions, times, strict=True):
@@ -160,7 +161,7 @@ def alternating(actions: list[Callable[[], Any]], repeats: int, clock: Callable[
 
 
 def memory() -> None:
-    """The peak of the resident set, each number of ESTs in a process of its own."""
+    """`memory_copies`, by the peak of the resident set; each number of ESTs runs in a process of its own."""
     peaks = {n_est: in_a_process(peak_of, n_est) for n_est in (1, 2, 4, 8, 16)}
     for n_est, (peak, gradient) in peaks.items():
         copies = (peak - peaks[1][0]) / gradient
@@ -169,7 +170,7 @@ def memory() -> None:
 
 
 def peak_of(n_est: int) -> tuple[int, int]:
-    """Bytes: (peak of the resident set, of one copy of the gradients)."""
+    """(peak of the resident set in a step of `n_est` ESTs, size of one copy of the gradients), bytes."""
     torch.set_num_threads(1)
     model = nn.Sequential(*(nn.Linear(1536, 1536) for _ in range(10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, foreach=False)
@@ -210,7 +211,7 @@ def worker(rank: int, action: Callable[[int], None], world: int, repeats: int, s
 
 
 def reduction(repeats: int) -> None:
-    """One EST a process, so that both ways add up as many gradients."""
+    """`tree_vs_all_reduce`, with one EST a process, so that both ways add up as many gradients."""
     transport = GroupTransport()
     layout = Layout(nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8))), transport.world, BUCKET)
     reducer = TreeReducer(layout, transport, transport.world)

@@ -50,7 +50,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """A change of one setting. `what_if` is what says its effect: a spec, or an edit of the graph."""
+    """A change from one setting to another. `what_if` predicts its effect: a spec of terms, or an edit of the graph."""
 
     job: str
     name: str
@@ -110,14 +110,18 @@ def demo(folder: Path, name: str, **faults: list[float]) -> Setting:
 
 
 def with_fp16(replayed: Replayed) -> Dfg:
-    """Gradients cast to half precision and back: half the bytes on the link, and the casts where DDP's hook makes them,
-    before a bucket is sent and after it came."""
+    """The graph with gradients cast to half precision and back.
+
+    The link moves half the bytes, and the casts are made where DDP's hook makes them: before a bucket is sent, and after it
+    came.
+    """
     dfg = replayed.built.dfg
     there, back = cast_costs()
     dur = dfg.dur_ns.copy()
     for one in backward_passes(replayed.run, dfg):
         size = dfg.bytes[list(one.transfers)]
         dur[list(one.transfers)] = np.rint(HALF * dur[list(one.transfers)] + back * size)
+        # The gradient that completes each bucket: the first at which the running sum of sizes reaches that of the buckets.
         closing = np.searchsorted(np.cumsum(one.sizes), np.cumsum(size))
         dur[np.array(one.gradients)[closing]] += np.rint(there * size).astype(np.int64)
     return edits.replace(dfg, np.arange(dfg.nodes), dur)
@@ -140,7 +144,7 @@ def cast_costs(elements: int = 1 << 18, repeats: int = 50) -> tuple[float, float
 
 
 def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
-    """Record the case, predict, and only then record the change. Step times in ms."""
+    """Record the case, predict, and only then record the change. Returns mean step times in ms by name."""
     slug = re.sub(r"\W+", "-", f"{case.job} {case.name}")
     before = replay_run(record(case.before, folder / f"{slug}-a{repeat}"))
     if isinstance(case.what_if, str):
@@ -157,6 +161,7 @@ def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
 
 
 def record(setting: Setting, out: Path) -> esprof.Run:
+    """The recording of a setting in `out`, which is made unless it is there already."""
     if not (out / "run.json").exists():
         bed = ["-m", "benchmarks.testbed", "torchrun", "--cpu", *map(str, setting.cpu), "--rate", *setting.rate, "--"]
         options = ["-q", "-f", "-o", str(out), *f"--skip 3 --warmup 2 --steps {STEPS} --stack-steps 0".split()]

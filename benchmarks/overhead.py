@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def outside(bench: Bench, job: Job, folder: Path) -> None:
-    """`recorder_outside_pct`, and the same in CPU time of the training thread; and, by clocks of its own, what is in it."""
+    """`recorder_outside_pct`, in wall time and in CPU time of the training thread, and by two clocks the hooks in it."""
     rounds = [_alternate(job, folder) for _ in range(bench.repeats)]
     for name, column in (("recorder_outside_pct", "step_ns"), ("recorder_outside_cpu_pct", "cpu_ns")):
         bare_ns = float(np.median(np.concatenate([_bare(blocks, column) for blocks in rounds])))
@@ -146,27 +146,27 @@ def _alternate(job: Job, folder: Path) -> Blocks:
 
 
 def _by_block(blocks: Blocks, column: str) -> np.ndarray:
-    """A column, a row a block: without those in which the job warms up, and without the step of the change itself."""
+    """A column, shape (blocks, steps), without the blocks in which the job warms up and the first step of each block."""
     values = np.array(getattr(blocks, column))
     rows: np.ndarray = values[: len(values) // BLOCK * BLOCK].reshape(-1, BLOCK)[SETTLED:, 1:]
     return rows
 
 
 def _differences(blocks: Blocks, column: str) -> np.ndarray:
-    """ns: for each block with the recorder, its median step less those of the blocks beside it."""
+    """For each block with the recorder, its median step less the mean of those of the two blocks beside it, ns."""
     on, step = _by_block(blocks, "on")[:, 0], np.median(_by_block(blocks, column), axis=1)
     extra: np.ndarray = (step[1:-1] - (step[:-2] + step[2:]) / 2)[on[1:-1]]
     return extra
 
 
 def _bare(blocks: Blocks, column: str) -> np.ndarray:
-    """ns of the steps without the recorder."""
+    """The steps without the recorder, ns."""
     steps: np.ndarray = _by_block(blocks, column)[~_by_block(blocks, "on")]
     return steps
 
 
 def _extra(blocks: Blocks, column: str) -> float:
-    """ns that a clock around the recorder's part shows more where the part is there, by the medians."""
+    """By how much the median of a clock's readings is higher in the steps with the recorder, ns."""
     values, on = _by_block(blocks, column), _by_block(blocks, "on")
     return float(np.median(values[on]) - np.median(values[~on]))
 
@@ -191,14 +191,15 @@ class Window:
 
     steps: int
     events: float
-    """A step."""
+    """Median number of events in a step of the window but the first."""
     plain_ms: float
+    """Median of the plain steps beside the window."""
     timed_ms: float
-    """Median of its steps but the first."""
+    """Median of the steps of the window but the first."""
     open_ms: float
-    """What the steps of its warm-up take more."""
+    """By how much the steps of the window's warm-up together take longer than plain ones."""
     close_ms: float
-    """What the step in which it is written takes more."""
+    """By how much the steps in which the window is written together take longer than plain ones."""
 
 
 def _windows(run: Run) -> Iterator[Window]:

@@ -42,7 +42,7 @@ MB = 1e6
 WORKERS = 256
 SCENARIOS = 64
 LARGER_THAN_CACHES = 1 << 25
-"""Numbers in each of three arrays: 256 MiB."""
+"""Numbers in each of three arrays of 256 MiB, which no cache holds."""
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ class Bench:
         self._machine = {"machine": _processor(), "repeats": repeats}
 
     def rate(self, name: str, amount: float, unit: str, action: Callable[[], Any], context: dict[str, Any]) -> None:
-        """Print `amount` by CPU second."""
+        """Print `amount` a second of CPU time."""
         times = self._times(action, time.process_time)
         spread = {"median": _rounded(amount / median(times)), "worst": _rounded(amount / max(times))}
         self.print(name, amount / min(times), f"{unit}/s", context | spread)

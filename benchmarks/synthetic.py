@@ -8,9 +8,9 @@ from esprof.replay.dfg import Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import longest_path
 
 KERNELS = 8
-"""Between two collectives."""
+"""Kernels of a worker between two collectives."""
 _QUEUE = 4
-"""Kernels that a CPU may be ahead of its GPU."""
+"""How many kernels a CPU may be ahead of its GPU."""
 _LAUNCH_NS = 4_000
 
 
@@ -20,6 +20,8 @@ def job(nodes: int, workers: int, *, queues: bool = True) -> Dfg:
 
     Without `queues`, the edges that order GPUs and links are left out for a scheduler to find again.
     """
+    # A block is a line of launches and one of kernels, a node a worker, KERNELS times; then the join, and a line of
+    # transfers. Ids stand in such lines, so that a shifted slice ties each line to a later one.
     size = 2 * KERNELS * workers + 1 + workers
     blocks = max(2, nodes // size)
     begin = size * np.arange(blocks)[:, None]
@@ -53,11 +55,14 @@ def job(nodes: int, workers: int, *, queues: bool = True) -> Dfg:
 def _dfg(
     dur: np.ndarray, lane: np.ndarray, cls: np.ndarray, links: list[tuple[np.ndarray, np.ndarray, Edge]], workers: int
 ) -> Dfg:
+    """The graph of these nodes and links, with recorded starts as replay gives them."""
     nodes = len(dur)
+    # Each link ties arrays of ids, or one id to many: brought to one shape, they are edges.
     pairs = [np.broadcast_arrays(source, target) for source, target, _ in links]
     source = np.concatenate([pair[0].ravel().astype(np.int32) for pair in pairs])
     target = np.concatenate([pair[1].ravel().astype(np.int32) for pair in pairs])
     kind = np.concatenate([np.full(pair[0].size, link[2], np.int8) for pair, link in zip(pairs, links, strict=True)])
+    # By target, then source: how many edges enter each node, summed up, are the CSR offsets.
     order = np.lexsort((source, target))
     kind = kind[order]
     zeros, none = np.zeros(nodes, np.int64), np.full(nodes, -1, np.int32)

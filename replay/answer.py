@@ -33,6 +33,8 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What durations fitted on some steady steps say of the other steady steps."""
+
     fit_steps: tuple[int, ...]
     held_out: tuple[HeldOut, ...]
     reason: str | None = None
@@ -100,18 +102,22 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostClock(msgspec.Struct, frozen=True, kw_only=True):
-    """A host's clock against the others', by the ends of collectives, and how far apart its ranks end them afterwards."""
+    """A host's clock against those of the other hosts, by the ends of collectives, and what stays apart afterwards."""
 
     host: str
     ranks: tuple[Rank, ...]
     offset_us: float
-    """By how much it is ahead."""
+    """By how much the host's clock is ahead."""
     drift_ppm: float
-    """0 where the window is too short to tell."""
+    """By how much the host's clock runs too fast, parts in a million; 0 where the window is too short to tell."""
     moved: bool
-    """Whether it was set right: one that is nearly right is left alone."""
+    """Whether the host's clock was set right: a clock that is nearly right is left alone."""
     residual_p50_us: float | None
+    """Median distance of a rank's end of a collective from the median end of its peers, once clocks are set right; that
+    of the host's worst rank."""
     residual_p99_us: float | None
+    """99th percentile of the distance of a rank's end of a collective from the median end of its peers, once clocks are set
+    right; that of the host's worst rank."""
 
 
 class GraphSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +126,8 @@ class GraphSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Wall time of reading the run, of building its graph and of replaying it, s."""
+
     read: float
     build: float
     replay: float
@@ -133,14 +141,15 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[StepTime, ...]
     left_out: tuple[LeftOut, ...]
     step_us: float
-    """Mean measured time of the steps above, under the profiler: what the what-ifs are compared with."""
+    """Mean measured time of `steps`, under the profiler: what the what-ifs are compared with."""
     unprofiled_step_us: float | None
-    """Median of the steps without profiler next to the window. None where fewer than three were seen."""
+    """Median of the steps without profiler next to the window; None where fewer than three were seen."""
     overhead_pct: float | None
-    """By how much the median of the steps above is longer than that."""
+    """By how much the median of `steps` is longer than `unprofiled_step_us`; None where that is not known."""
     strict_error_pct: float
-    """Error of the whole span when residuals are dropped."""
+    """Error of the sum of `steps` when residuals are dropped."""
     explained_pct: float
+    """Share of the critical path that is neither residual nor contention."""
     known_error_pct: float | None
     """Error known for this very run: of the steps that a fit has not seen (mean), or of the replay without residuals,
     whichever is worse. Every what-if's interval holds it. None where too few steps were recorded to hold any back."""

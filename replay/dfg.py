@@ -1,4 +1,4 @@
-"""The global dataflow graph (Dfg): struct of arrays in topological order, predecessors in CSR form."""
+"""The global dataflow graph (Dfg): a struct of arrays, nodes in topological order, predecessors in CSR form."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Cls(IntEnum):
-    """What a node's time is spent on: the class of the critical path and of the what-ifs."""
+    """What a node's time is spent on. The critical path is divided by these classes, and what-ifs choose nodes by them."""
 
     COMPUTE = 0
     COMMUNICATION = 1
     WAIT = 2
-    """A stream waits for another one, or a launch for room in the queue: recorded, and for what."""
+    """A node without work of its own, at which a rank or a thread waits: an arrival at a collective, a join, a hand-over."""
     CPU = 3
     HOST_GAP = 4
     DATA = 5
@@ -39,13 +39,14 @@ class Edge(IntEnum):
     LANE = 0
     LAUNCH = 1
     WAIT = 2
+    """A stream waits for another as the profiler recorded it, or a launch waits for room in the launch queue."""
     SYNC = 3
     THREAD = 4
     RENDEZVOUS = 5
     INFERRED = 6
-    """Found by time alone: no event of the trace says so."""
+    """A dependency found by time alone: no event of the trace says so."""
     LIKELY_WAIT = 7
-    """A stream waits: that was recorded, and for what is guessed by the order of launches."""
+    """A stream waits: the wait was recorded, and what it is for is guessed by the order of launches."""
 
 
 GUESSES = (Edge.INFERRED, Edge.LIKELY_WAIT)
@@ -70,62 +71,67 @@ class Lane:
     kind: str
     """`cpu`, `stream`, `comm` or `loader`."""
     role: str
-    """The same on all ranks for the same purpose, such as `main` or `stream 7`."""
+    """What the lane is for, such as `main` or `stream 7`: the same for lanes of one purpose on all ranks."""
 
 
 @dataclass(frozen=True)
 class StepMarks:
-    """Where steps begin and end: node ids, shape (steps, ranks)."""
+    """The nodes at which steps begin and end on each rank."""
 
     steps: tuple[int, ...]
+    """Numbers of the steps, ascending."""
     ranks: tuple[Rank, ...]
     first: np.ndarray
+    """Id of the node at whose end each step begins, shape (steps, ranks)."""
     last: np.ndarray
+    """Id of the node at whose end each step ends, shape (steps, ranks)."""
 
 
 @dataclass(frozen=True)
 class Dfg:
     """One job's graph over consecutive steps. N nodes, E edges; times in ns since `t0_ns`, durations in ns.
 
-    A node starts at `max over predecessors p of end[p] + lag`, or where it was recorded to if it has none, `residual` later,
-    and ends `dur` after that. `dur_ns` is intrinsic work; `residual_ns` is the part of the recorded start that nothing
-    explains (contention, where `contended`).
+    A node is ready at `max over predecessors p of end[p] + lag`, or at its recorded start if it has no predecessor. It
+    starts `residual` after that, and ends `dur` after its start. `dur_ns` is intrinsic work; `residual_ns` is the part of
+    the recorded start that no edge explains (contention, where `contended`).
     """
 
     t0_ns: Ns
     dur_ns: np.ndarray
-    """int64[N]"""
+    """int64[N], ns of intrinsic work of each node."""
     recorded_ns: np.ndarray
-    """int64[N], recorded start of the intrinsic work: what the residual is measured against."""
+    """int64[N], recorded start of the intrinsic work, ns since `t0_ns`: what the residual is measured against."""
     residual_ns: np.ndarray
-    """int64[N], never negative."""
+    """int64[N], delay of each node's start that no edge explains, ns, never negative."""
     contended: np.ndarray
-    """bool[N]"""
+    """bool[N], whether a node's residual is contention: it waited for room on a busy device."""
     lane: np.ndarray
-    """int32[N], index into `lanes`; `JOIN_LANE` for the join of a collective."""
+    """int32[N], lane of each node, an index into `lanes`; `JOIN_LANE` for the join of a collective."""
     step: np.ndarray
-    """int32[N], step that issued the node; -1 for what was issued before the first."""
+    """int32[N], step that issued each node; -1 for what was issued before the first step."""
     cls: np.ndarray
-    """int8[N], a `Cls`."""
+    """int8[N], class of each node, a `Cls`."""
     name: np.ndarray
-    """int32[N], index into `names`."""
+    """int32[N], name of each node, an index into `names`."""
     event: np.ndarray
-    """int32[N], row in the rank's event table; -1 where the node stands for none."""
+    """int32[N], row of each node in its rank's event table; -1 where the node stands for no row."""
     collective: np.ndarray
-    """int32[N], number of the matched collective that the node is part of; -1 elsewhere."""
+    """int32[N], number of the matched collective that each node is part of; -1 where it is part of none."""
     bytes: np.ndarray
-    """int64[N], what a transfer moved; -1 where that is not known and elsewhere."""
+    """int64[N], bytes that a transfer moved; -1 where that is not known, and for other nodes."""
     key: np.ndarray
-    """int32[N], the same for the counterparts of a node on other ranks and in other steps: lane role, name, occurrence."""
+    """int32[N], a number that counterparts share, on all ranks and in all steps: one for each lane role, name, name of the
+    neighbour before, and occurrence in the step; -1 for nodes that have none."""
     pred_ptr: np.ndarray
-    """int32[N + 1]"""
+    """int32[N + 1], CSR offsets: the edges that enter node n are those from pred_ptr[n] to before pred_ptr[n + 1]."""
     pred_idx: np.ndarray
-    """int32[E], ascending within a node."""
+    """int32[E], predecessor at the start of each edge, ascending within a node."""
     pred_lag: np.ndarray
-    """int32[E], ns, signed."""
+    """int32[E], least time from the predecessor's end to when the node is ready, ns; may be negative."""
     pred_kind: np.ndarray
-    """int8[E], an `Edge`."""
+    """int8[E], kind of each edge, an `Edge`."""
     names: tuple[str, ...]
+    """Distinct names of nodes."""
     lanes: tuple[Lane, ...]
     marks: StepMarks
 
@@ -139,19 +145,20 @@ class Dfg:
 
     @cached_property
     def rank(self) -> np.ndarray:
-        """int32[N], -1 for the join of a collective."""
-        # The last entry is that of lane -1.
+        """int32[N], rank of each node; -1 for the join of a collective."""
+        # The last entry is that of lane -1, which indexes it.
         ranks: np.ndarray = np.array([*(lane.rank for lane in self.lanes), -1], np.int32)[self.lane]
         return ranks
 
     def on(self, *lane_kinds: str) -> np.ndarray:
-        """Boolean mask of the nodes on lanes of these kinds; `join` are the joins of collectives, on none."""
+        """bool[N], mask of the nodes on lanes of these kinds; the kind `join` stands for joins, which are on no lane."""
+        # The last entry is that of lane -1, which indexes it.
         kinds = [*(lane.kind for lane in self.lanes), "join"]
         mask: np.ndarray = np.array([kind in lane_kinds for kind in kinds])[self.lane]
         return mask
 
     def of(self, *classes: Cls) -> np.ndarray:
-        """Boolean mask of the nodes of these classes."""
+        """bool[N], mask of the nodes of these classes."""
         among = np.zeros(len(Cls), bool)
         among[list(classes)] = True
         mask: np.ndarray = among[self.cls]

@@ -36,9 +36,9 @@ class Replayed:
     built: Built
     steps: Steps
     measured_ns: np.ndarray
-    """Of all steps of the graph."""
+    """Recorded duration of each step of the graph (`steps.all`), ns, int64[steps]."""
     unprofiled_ns: float | None
-    """Median of the steps without profiler next to them."""
+    """Median duration of the steps without profiler next to the window, ns; None where they are too few."""
     pricer: Pricer
     path: tuple[Piece, ...]
     """Critical path over the steady steps."""
@@ -58,6 +58,7 @@ class Replayed:
 
     @property
     def explained_pct(self) -> float:
+        """Share of the critical path that is neither residual nor contention, in per cent."""
         totals = class_totals(list(self.path))
         span = sum(totals.values())
         unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
@@ -72,7 +73,10 @@ class Replayed:
 
 
 def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Replayed:
-    """Build and replay `run`. `read_s` is what opening it took; `rules` leaves some out, to see what they are for."""
+    """Build and replay `run`. `read_s` is how long opening the run took; `rules` are those by which the graph is built.
+
+    Raises InputError where the run has no graph (`build`).
+    """
     started = time.perf_counter()
     steps = steps_of(run)
     built = build_counted(run, steps, rules=rules)
@@ -99,7 +103,7 @@ def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Repla
 def answer_run(
     run: Run, what_if: Sequence[str] = (), read_s: float = 0.0, max_error_pct: float = MAX_ERROR_PCT
 ) -> ReplayAnswer:
-    """Everything that `esprof replay` answers about `run`."""
+    """Everything that `esprof replay` answers about `run`. Raises InputError (`replay_run`) and UsageError (`answer`)."""
     return answer(replay_run(run, read_s), what_if, max_error_pct)
 
 
@@ -144,7 +148,8 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
 
 
 def _stretches(kept: np.ndarray) -> list[tuple[int, int]]:
-    """Runs of consecutive positions, as (first, last)."""
+    """(first, last) of each run of consecutive numbers in `kept`, which ascends."""
+    # A run ends where the next number is more than one higher.
     breaks = np.flatnonzero(np.diff(kept) > 1)
     firsts, lasts = np.r_[kept[0], kept[breaks + 1]], np.r_[kept[breaks], kept[-1]]
     return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
@@ -187,7 +192,7 @@ def _coverage(replayed: Replayed) -> Coverage:
 
 
 def _step_warnings(steps: Steps) -> tuple[Warning, ...]:
-    """Steps that were recorded, and are not in the graph."""
+    """Warnings of steps that were recorded, and are not in the graph."""
     found = []
     if len(steps.windows) > 1:
         text = (

@@ -15,9 +15,12 @@ LONG_CALL: Ns = 60 * NS_PER_US
 """A synchronising call longer than this has waited for something."""
 
 SYNC_EARLY: Ns = 60 * NS_PER_US
+"""A call may return this much before the kernel for which it waited ends, by the clocks of CPU and GPU, which differ by
+tens of microseconds on one rank. A tighter bound misses real waits, and a wait matched in part misleads more than none."""
+
 SYNC_LATE: Ns = 100 * NS_PER_US
-"""A call may return this much before, and after, the kernel it waited for ends: the CPU and GPU clocks of one rank differ
-by tens of microseconds. Tighter bounds miss real waits; a wait matched in part misleads more than none."""
+"""A call may return this much after the kernel for which it waited ended, by the clocks of CPU and GPU, which differ by
+tens of microseconds on one rank. A tighter bound misses real waits, and a wait matched in part misleads more than none."""
 
 HIDDEN_WAIT: Ns = 500 * NS_PER_US
 """Silence before `cudaEventElapsedTime` or `cudaFree` longer than this hides a wait that the profiler did not record."""
@@ -35,7 +38,7 @@ LATE_KERNEL: Ns = 20 * NS_PER_US
 """A kernel that starts this much later than all its known reasons allow has one that was not recorded."""
 
 FOLLOWS: Ns = 12 * NS_PER_US
-"""A late kernel that starts within this of another stream's kernel end waited for it."""
+"""A late kernel that starts at most this long after a kernel of another stream ended has waited for that kernel."""
 
 QUEUE_DEPTH = 900
 """Outstanding launches from which on the GPU's launch queue (about 1,000 deep) was full at times."""
@@ -67,7 +70,7 @@ CALL_TRAITS = np.dtype(
         ("hides_wait", np.bool_),  # the profiler leaves out waits before it
     ]
 )
-"""What kind of runtime call it is."""
+"""What is asked about a call of the GPU's runtime, one flag each."""
 
 
 @cache
@@ -86,14 +89,14 @@ def call_traits(runtime: str) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class Rules:
-    """Which rules hold. All do, but where the worth of one is measured by going without."""
+    """Which rules of graph building are applied: all, except to measure what a rule is worth by leaving it out."""
 
     rendezvous: bool = True
-    """Collectives start when the last rank has come; else each lasts as long as it was recorded to."""
+    """Whether collectives start when the last rank has come; if not, each call takes as long as it was recorded to."""
     inferred_syncs: bool = True
-    """Waits of the CPU whose cause is found by time; else they stay where they were recorded, as residual."""
+    """Whether waits of the CPU get a cause found by time; if not, they stay where they were recorded, as residual."""
     stream_waits: bool = True
-    """Streams wait for one another, by events or by time."""
+    """Whether streams wait for one another, by events or by time."""
 
 
 ALL_RULES = Rules()

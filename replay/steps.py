@@ -15,16 +15,17 @@ from esprof.trace.schema import Table
 from esprof.types import Ns, Rank
 
 ALLOCATOR_SHARE = 0.25
-"""A step that spends more of its time in allocator calls, on any rank, is not steady."""
+"""A step that spends a larger share of its time than this in allocator calls, on any rank, is not steady."""
 
 FEWEST_STEADY = 4
-"""From this many steps on, the window's first is left out: the profiler itself starts in it."""
+"""Steps in a window from which on its first one is left out, since the profiler itself starts in that step."""
 
 NEAR = 50
-"""Plain steps before and after a window that tell what its steps would take: a job's pace changes over the hours."""
+"""How many plain steps before a window, and how many after it, tell what its steps would take without the profiler: a job's
+pace changes over the hours."""
 
 FEWEST_PLAIN = 3
-"""Steps below which their median means little."""
+"""Plain steps below which their median means little."""
 
 
 class LeftOutFor(Enum):
@@ -40,9 +41,9 @@ class Reason:
 
     cause: LeftOutFor
     rank: Rank | None = None
-    """The last of the ranks that it was found on; None where it concerns all alike."""
+    """The last of the ranks on which the cause was found; None where it concerns all ranks alike."""
     share: float | None = None
-    """Of the step, what allocator calls take on that rank."""
+    """Share of the step that allocator calls take on `rank`, from 0 to 1; None for other causes."""
 
     def __str__(self) -> str:
         if self.cause is LeftOutFor.FIRST:
@@ -56,15 +57,15 @@ class Steps:
 
     run: Run = field(repr=False)
     borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]
-    """Start and end of each recorded step, by rank and number, each rank's by its own clock."""
+    """(start, end) of each recorded step in ns, by rank and number of the step, on the rank's own clock."""
     windows: tuple[range, ...]
     """Unbroken stretches of steps that every rank recorded, ascending."""
     all: tuple[int, ...]
     """The steps that a graph covers: the longest window, and of equals the latest."""
     kept: tuple[int, ...]
-    """Those of them that count: the steady ones, or all where none is steady."""
+    """The steps of `all` that count: the steady ones, or all where none is steady."""
     left_out: Mapping[int, Reason]
-    """The others, each with the reason."""
+    """The steps of `all` that do not count, each with the reason."""
 
     @property
     def lost(self) -> list[int]:
@@ -73,9 +74,9 @@ class Steps:
         return sorted(recorded.difference(*self.windows))
 
     def measured_ns(self, shift: Mapping[Rank, Ns]) -> np.ndarray:
-        """Recorded duration of each of `all`: from when the last rank enters it to when the last rank leaves it.
+        """Recorded duration of each step of `all`, ns: from when the last rank enters it to when the last rank leaves it.
 
-        `shift` is added to the times of each rank, to bring them on one clock.
+        `shift` (ns) is added to the times of each rank, to bring them on one clock.
         """
         spans = [[self.borders[rank][step] for rank in self.run.ranks] for step in self.all]
         by = np.array([shift.get(rank, 0) for rank in self.run.ranks], np.int64)
@@ -84,7 +85,7 @@ class Steps:
         return took
 
     def unprofiled_ns(self, shift: Mapping[Rank, Ns]) -> float | None:
-        """What a step takes without the profiler: the median of the plain steps near; None where there are too few."""
+        """What a step takes without the profiler, ns: the median of the plain steps near; None where they are too few."""
         return unprofiled_ns(self.run, self.all, shift)
 
 
@@ -106,9 +107,9 @@ def steps_of(run: Run) -> Steps:
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
-    """Step number -> (start, end) of the steps that the profiler recorded on `rank`.
+    """Step number -> (start, end), ns on the rank's clock, of the steps that the profiler recorded on `rank`.
 
-    Of a window that was given up (to the job's own profiler, say) the steps were meant to be timed, and are not.
+    The steps of a window that was given up (to the job's own profiler, say) were meant to be recorded, and are left out.
     """
     table = run.steps(rank)
     kept = [range(window.first, window.last + 1) for window in run.rank(rank).windows if not window.stacks]
@@ -126,6 +127,7 @@ def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
 
 
 def _unsteady(run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int]) -> dict[int, Reason]:
+    """The steps that are not steady, each with the reason."""
     reasons: dict[int, Reason] = {}
     if len(steps) >= FEWEST_STEADY:
         reasons[steps[0]] = Reason(LeftOutFor.FIRST)
@@ -161,7 +163,7 @@ def unbroken(steps_of: Mapping[Rank, Collection[int]]) -> list[range]:
 
 
 def at_window(run: Run, step: int) -> Run:
-    """`run` as if it had been recorded in the window around `step` alone; steps without profiler stay.
+    """`run` as if nothing but the window around `step` had been recorded; steps without the profiler stay.
 
     Raises UsageError where no window holds that step.
     """
@@ -186,9 +188,10 @@ def _without_other_windows(steps: Table, window: range) -> Table:
 
 
 def unprofiled_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> float | None:
-    """Median duration of the plain steps next to `window`; None where there are too few.
+    """Median duration of the plain steps next to `window`, ns; None where they are too few.
 
-    As `Steps.measured_ns`, it is the job's step: from when the last rank enters it to when the last rank leaves it.
+    A step of the job lasts from when the last rank enters it to when the last rank leaves it. `shift` (ns) is added to the
+    times of each rank, to bring them on one clock.
     """
     plain = {rank: plain_steps(run.steps(rank)) for rank in run.ranks}
     shared = reduce(np.intersect1d, [steps.ints("step") for steps in plain.values()])
@@ -204,6 +207,6 @@ def unprofiled_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> 
 
 
 def plain_steps(steps: Table) -> Table:
-    """The rows of steps without profiler, but the first of all: it holds what a job does once."""
+    """The rows of steps without the profiler, but for the job's first step, which holds what a job does only once."""
     phases = np.array([phase or "" for phase in steps.texts("phase")])
     return steps.where(np.flatnonzero((phases == "plain") & (np.arange(len(steps)) > 0)))

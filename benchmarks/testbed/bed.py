@@ -106,8 +106,10 @@ class Bed:
         del self.hosts[index]
 
     def set_rate(self, index: int, rate: str | None) -> None:
-        """Change the rate of a host's link at once. What it holds in its queue is sent at the new rate, or, where there
-        is none any more, lost and sent again."""
+        """Change the rate of a host's link at once; None is as fast as the machine.
+
+        What the link holds in its queue is sent at the new rate; with None it is lost, and sent again.
+        """
         host = self._host(index)
         network.set_rate(self._switch, host.name, index, rate)
         self.hosts[index] = replace(host, rate=rate)

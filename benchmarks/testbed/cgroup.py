@@ -11,9 +11,10 @@ from benchmarks.testbed.system import BedUnavailable
 PERIOD_US = 10_000
 """The quota is handed out anew each 10 ms: with the kernel's default of 100 ms, a step could fall into one long pause."""
 LEAST_QUOTA_US = 1_000
-"""The kernel takes no less."""
+"""Least CPU quota that the kernel takes, µs a period."""
 _FIRST = {True: ("cpu.weight", 10_000), False: ("cpu.shares", 262_144)}
-"""The heaviest weight of v2 and of v1: what else runs on the machine gets what the hosts leave, at least a fifth."""
+"""File and value of the heaviest weight, of v2 (True) and of v1: all else on the machine gets what the hosts leave, at
+least a fifth."""
 PATIENCE_S = 10.0
 """How long killed processes may take to be gone."""
 

@@ -18,11 +18,13 @@ NAMESPACES = Path("/run/netns")
 _MTU = 9000
 """Jumbo frames, as clusters use: at 1500, 1 Gbit/s would cost half a core at either end."""
 _FRAME = 10_000
-"""Bytes: a full frame with its header, and room for tc's rounding. A smaller bucket would drop the frame."""
+"""Least size of a link's token bucket, bytes: a full frame with its header, and room for tc's rounding. A smaller bucket
+would drop the frame."""
 _BURST_S = 150e-6
 """How long a link may lag behind its rate and still catch up. More would let 1 MB messages through above the rate."""
 _QUEUE = 64 << 20
-"""Bytes: more than the TCP windows of 8 hosts at Linux's usual limits. A lost packet would cost TCP's 200 ms timeout."""
+"""Size of a link's queue, bytes: more than the TCP windows of 8 hosts at Linux's usual limits, since a lost packet would
+cost TCP's timeout of 200 ms."""
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
@@ -101,7 +103,8 @@ def remove(name: str) -> None:
 
 
 def _settings() -> str:
-    """One segment a packet, so that the sender cannot pass 64 kB at once; and no link-local IPv6, which gloo might pick."""
+    """Settings of a link for `ip`: one segment a packet, so that a sender cannot pass 64 kB at once, and no link-local IPv6,
+    which gloo might pick."""
     return "gso_max_segs 1 addrgenmode none"
 
 

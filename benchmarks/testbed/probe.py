@@ -16,12 +16,12 @@ from benchmarks.testbed.network import bits_per_s
 
 LINK_RATES = ("100mbit", "200mbit", "500mbit", "1gbit")
 CPU_SHARES = ((0.125, 0.375), (0.5, 0.5), (0.25, 0.25, 0.25, 0.25))
-"""Of what the hosts may have together: two unlike, two like, and four that share two cores."""
+"""Shares of each host in what the hosts may have together: two unlike, two like, and four that share two cores."""
 JOB_RATES = ("200mbit", "1gbit")
 JOB_SHARES = (0.375, 0.1875)
 REPEATS = 2
 UNEVEN_STEPS = 8
-"""Steps that a job needs to settle: its first connections, buckets and buffers."""
+"""Steps in which a job settles: its first connections, buckets and buffers."""
 
 Figure = dict[str, Any]
 

@@ -101,7 +101,7 @@ def rank_part(events: RankEvents, met: Met, rules: Rules) -> Part:
 
 
 def _work(draft: _Draft, events: RankEvents, met: Met) -> _Work:
-    """Add the nodes of a rank to `draft`: those that the chains of its threads look at first."""
+    """Add the nodes of a rank to `draft`. GPU, gloo and loader come first, since the chains of threads look at them."""
     on_gpu = draft.add(gpu.gpu_work(events, met, draft.place))
     on_gloo = draft.add(gloo.gloo_work(events, met, draft.place))
     loading = draft.add(loader.loader_work(events, draft.place))

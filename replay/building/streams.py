@@ -110,7 +110,7 @@ def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _just_ended(gpu: GpuWork, late: np.ndarray) -> np.ndarray:
-    """For each late piece, of the last pieces that ended before it began the latest on another stream; -1 for none."""
+    """For each late piece, the last on another stream of the `_LOOK_BACK` pieces that ended before it began; -1 for none."""
     # How many had ended by then: the last of them stands one place before that. The latest is tried last, and so stays.
     by_end = np.argsort(gpu.end, kind="stable")
     ended = np.searchsorted(gpu.end[by_end], gpu.start[late] + rules.REJECT_WAIT, side="right")

@@ -85,7 +85,7 @@ class _State(NamedTuple):
 
 
 class _Frozen(NamedTuple):
-    """A graph while its nodes are numbered anew, by which all is indexed here. N nodes; times in ns."""
+    """A graph while `freeze` works; arrays are indexed by the new numbers of the N nodes, times in ns."""
 
     delay: np.ndarray
     """Residual and duration of each node, int64[N]."""

@@ -74,7 +74,7 @@ class Timeline:
         return longest
 
     def gpu_progress_ns(self) -> np.ndarray:
-        """Per step, how far the GPUs get on: growth of the end of all work launched up to it, ns; 0 without a GPU."""
+        """Per step, how far the GPUs get on: by how much the end of all work launched so far grows, ns; 0 without a GPU."""
         dfg, marks = self.dfg, self.dfg.marks
         on_gpu = dfg.on("stream")
         if not on_gpu.any():
