@@ -8,6 +8,7 @@ import numpy as np
 
 from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
 from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule, ms
+from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.trace.flight.log import Snapshot
 from esprof.trace.flight.standstill import Standstill, ranks_text, standstill
 from esprof.trace.run import Run
@@ -57,7 +58,7 @@ def _finished_steps(run: Run) -> dict[int, dict[Rank, Snapshot]]:
     for meta in run.meta.ranks:
         last = last_step(run, meta.rank)
         for snapshot in run.flight(meta.rank).snapshots:
-            if 0 < snapshot.step <= last and snapshot.reason in ("slow", "hang"):
+            if 0 < snapshot.step <= last and snapshot.reason in (SnapshotReason.SLOW, SnapshotReason.HANG):
                 found[snapshot.step][meta.rank] = snapshot
     return found
 

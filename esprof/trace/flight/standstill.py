@@ -16,7 +16,7 @@ from esprof.types import Bytes, Ns, Rank
 
 Group = tuple[tuple[Rank, ...], str, str]
 """Ranks, name and backend: names are told apart by the members, and each backend of a group counts for itself."""
-_Kind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
+StandstillKind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
 _Numbers = dict[int, Call]
 _SAME_SIZE = ("allreduce", "broadcast")
 """Collectives that take a tensor of the same size from every rank."""
@@ -84,7 +84,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     `stuck`: all entered it, and it does not end.
     """
 
-    kind: _Kind
+    kind: StandstillKind
     waiting: tuple[Waiting, ...]
     """What is waited in, most ranks first; empty where ranks that disagreed do not wait."""
     at_fault: tuple[Rank, ...]
@@ -180,7 +180,7 @@ def _of_fronts(fronts: list[Waiting], ended: frozenset[Rank]) -> Standstill:
     """Whom the waiting comes down to: ranks that are waited for, and do not wait for another themselves."""
     links = [front for front in fronts if front.missing or front.unknown]
     held_up = {rank for front in links for rank in front.waiting}
-    choices: tuple[tuple[_Kind, Callable[[Waiting], set[Rank]]], ...] = (
+    choices: tuple[tuple[StandstillKind, Callable[[Waiting], set[Rank]]], ...] = (
         ("absent", lambda front: set(front.missing)),
         ("gone", lambda front: set(front.unknown) & ended),
         ("unseen", lambda front: set(front.unknown)),
