@@ -3,16 +3,19 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
 from esprof.analyzers.rule import Cause, Page, Rule
+from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.trace.flight.log import FlightLog, Frame, Snapshot
-from esprof.trace.flight.standstill import Mismatch, Standstill, ranks_text, standstill
+from esprof.trace.flight.standstill import Mismatch, Standstill, StandstillKind, standstill
 from esprof.trace.run import Run
 from esprof.types import Rank
 
-_IDS = {
+_IDS: dict[StandstillKind, str] = {
     "absent": "ESP801",
     "gone": "ESP801",
     "unseen": "ESP801",
@@ -22,7 +25,7 @@ _IDS = {
 }
 _LOST_PEER = re.compile(r"connection (closed|reset) by (peer|remote)|broken pipe|remote process exited", re.IGNORECASE)
 """What backends raise where the process at the other end has gone."""
-_ADVICE = {
+_ADVICE: dict[StandstillKind, str] = {
     "absent": "Every rank of a group has to enter each of its collectives. Look where these ranks are: at code that only "
     "some ranks run (`if rank == 0`), a loop that they leave early or enter late, a read or lock that does not "
     "return. If it is a long save or validation, nothing hangs: `esprof record --hang` says how long is long.",
@@ -34,7 +37,7 @@ _ADVICE = {
     "circle": "Enter the collectives of several groups in the same order on all ranks.",
     "stuck": "All ranks did their part, so look at the way between them: network, NCCL_DEBUG=INFO, a full device queue.",
 }
-_AFTER_DEATH = {
+_AFTER_DEATH: dict[Literal["error", "signal"] | None, str] = {
     None: "Nothing of esprof's ends a process so: look for the kernel's out-of-memory killer (`dmesg`), for limits of the "
     "scheduler or container, or for os._exit() in the job.",
     "error": "The exception was raised in the job; the other ranks end because of this one.",
@@ -48,8 +51,8 @@ class _Death:
 
     rank: Rank
     cause: str | None
-    kind: str | None
-    """`signal`, `error`, or None where it left no word."""
+    kind: Literal["error", "signal"] | None
+    """What ended it; None where it left no word."""
     place: Frame | None
 
 
@@ -59,7 +62,7 @@ def hangs(run: Run) -> list[Cause]:
     last = {rank: last_step(run, rank) for rank in logs}
     open_ones = _open_snapshots(logs, last)
     still = standstill(open_ones, [rank for rank, log in logs.items() if log.ended and rank not in open_ones])
-    alive_then = [rank for rank, snapshot in open_ones.items() if snapshot.reason in ("hang", "asked")]
+    alive_then = [rank for rank, one in open_ones.items() if one.reason in (SnapshotReason.HANG, SnapshotReason.ASKED)]
     if still and still.kind != "mismatch" and not alive_then:
         still = None  # An exception may leave any collective unfinished.
     crashed, vanished, raised = _deaths({rank: log for rank, log in logs.items() if rank not in alive_then})
@@ -79,10 +82,10 @@ def _open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) ->
     """Of each rank the latest snapshot of a step that never ended, though the job did not end in peace there."""
     found = {}
     for rank, log in logs.items():
-        of_step = [snapshot for snapshot in log.snapshots if snapshot.step > last[rank] and snapshot.reason != "slow"]
-        errors = [snapshot for snapshot in of_step if snapshot.reason == "error"]
+        of_step = [one for one in log.snapshots if one.step > last[rank] and one.reason != SnapshotReason.SLOW]
+        errors = [one for one in of_step if one.reason == SnapshotReason.ERROR]
         if of_step and (errors or not log.ended):
-            found[rank] = next((one for one in reversed(of_step) if one.reason != "error"), of_step[-1])
+            found[rank] = next((one for one in reversed(of_step) if one.reason != SnapshotReason.ERROR), of_step[-1])
     return found
 
 
@@ -123,7 +126,7 @@ def _death_cause(
     step = max(last.values()) + 1  # What a killed rank had not yet written of its last steps, the others have.
     return Cause(
         id="ESP803",
-        title=f"{ranks_text(ranks).capitalize()} died in step {step}: {_first_line(first.cause)}",
+        title=f"{readable.ranks(ranks).capitalize()} died in step {step}: {_first_line(first.cause)}",
         ranks=ranks,
         confidence="high",
         severity="critical",
@@ -141,7 +144,7 @@ def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) 
     """Some ranks ended in peace, and another one lost its connection to them."""
     return Cause(
         id="ESP801",
-        title=f"{ranks_text(left).capitalize()} ended after step {max(last[rank] for rank in left)}, "
+        title=f"{readable.ranks(left).capitalize()} ended after step {max(last[rank] for rank in left)}, "
         f"while rank {lost.rank} went on to a collective with {'it' if len(left) == 1 else 'them'}",
         ranks=left,
         confidence="high",

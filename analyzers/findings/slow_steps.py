@@ -10,6 +10,7 @@ from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
 from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
 from esprof.readable import duration, ranks
+from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.trace.flight.log import Snapshot
 from esprof.trace.flight.standstill import Standstill, standstill
 from esprof.trace.run import Run
@@ -59,7 +60,7 @@ def _finished_steps(run: Run) -> dict[int, dict[Rank, Snapshot]]:
     for meta in run.meta.ranks:
         last = last_step(run, meta.rank)
         for snapshot in run.flight(meta.rank).snapshots:
-            if 0 < snapshot.step <= last and snapshot.reason in ("slow", "hang"):
+            if 0 < snapshot.step <= last and snapshot.reason in (SnapshotReason.SLOW, SnapshotReason.HANG):
                 found[snapshot.step][meta.rank] = snapshot
     return found
 

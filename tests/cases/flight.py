@@ -1,5 +1,6 @@
 """Flight recordings by hand: what ranks had entered when they were looked at, and where they were."""
 
+from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.trace.flight.log import Call, CallLog, FlightLog, Frame, GroupMembers, Snapshot, Thread
 from esprof.trace.run import RankMeta, Run, RunMeta
 from esprof.trace.schema import EVENTS, STEPS, table
@@ -33,7 +34,7 @@ def snapshot(rank, calls, *, place=("train.py", 10, "main"), groups=None, world=
     frames = (Frame("/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 3, "wait"), Frame(*place))
     members = groups or {"0": tuple(range(world))}
     return Snapshot(
-        reason=fields.pop("reason", "hang"),
+        reason=SnapshotReason(fields.pop("reason", "hang")),
         rank=rank,
         at_ns=fields.pop("at_ns", SEEN_NS),
         step=step,

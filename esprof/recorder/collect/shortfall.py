@@ -1,8 +1,9 @@
 """Says what a recording lacks, and why: warnings where something was recorded, an error where nothing was."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from esprof import readable
 from esprof.errors import InputError
 from esprof.recorder.collect.notes import Lost, RankNotes, RankRows
 from esprof.recorder.collect.raw import claimed_again, processes, read_rows
@@ -20,8 +21,7 @@ def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> 
     seen = {one.rank for one in notes}
     missing = tuple(sorted({rank for one in notes for rank in range(one.identity.world_size)} - seen))
     if missing:
-        listed = ", ".join(map(str, missing))
-        found.append(Warning("rank-missing", f"nothing was recorded of rank {listed}", missing))
+        found.append(Warning("rank-missing", f"nothing was recorded of {readable.ranks(missing)}", missing))
     for rank in claimed_again(raw):
         message = f"rank {rank}: a second process of the job was rank {rank} too; only the first is recorded"
         found.append(Warning("rank-again", message, (rank,)))
@@ -128,7 +128,7 @@ def _of_windows(
         yield "order-missed", f"heard in step {missed.step} of the window ordered for step {missed.at}, too late"
     for reason in dict.fromkeys(one.reason for one in lost):
         firsts = [one.first for one in lost if one.reason == reason]
-        where = f"of step {firsts[0]}" if len(firsts) == 1 else f"of steps {_listed(firsts)}"
+        where = f"of {readable.numbered('step', firsts)}"
         yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {reason}"
     timed = notes.taken("timed")
     if settings.windows and not timed and not alive:
@@ -141,12 +141,6 @@ def _of_windows(
 
 def _last_step(rows: RankRows) -> int:
     return rows.steps[-1].step if rows.steps else 0
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    """The first of the numbers as text, since a long job may lose many windows."""
-    shown = list(map(str, numbers))
-    return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
 
 
 def _count(number: int, thing: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..shared.files import NewFile, write_new
+from ..shared.reasons import SnapshotReason
 from ..shared.settings import Settings
 from .calls import dumps
 from .log import Log
@@ -86,7 +87,7 @@ class FlightWatch:
         self._slow_step = 0
         self._suspect = 0
         self._standstill = _Standstill()
-        self._kept: list[tuple[str, str]] = []
+        self._kept: list[tuple[SnapshotReason, str]] = []
         """Reason and path of the snapshots on disk, oldest first."""
         self._taken = 0
         _note_deadly_signals(os.path.join(raw, f"fatal-{state.rank:05d}.txt"))
@@ -94,7 +95,7 @@ class FlightWatch:
     def tick(self, now_ns: int) -> None:
         # The launcher asks where this rank is.
         if any(order.content.get("snapshot") is True for order in self._orders.new()):
-            self._take("asked", self._threads())
+            self._take(SnapshotReason.ASKED, self._threads())
         # In this order: the training thread sets the start first, and a new step with an old start would look slow.
         step = self._state.step
         age_ns = now_ns - self._state.start_ns
@@ -111,7 +112,8 @@ class FlightWatch:
             frames = reversed(traceback.extract_tb(error.__traceback__))
             listed = [[frame.filename, frame.lineno, frame.name] for frame in frames][:_MOST_FRAMES]
             thread = {"name": threading.current_thread().name, "training": True, "frames": listed}
-            self._take("error", [thread], error="".join(traceback.format_exception_only(error)).strip()[:1000])
+            text = "".join(traceback.format_exception_only(error)).strip()
+            self._take(SnapshotReason.ERROR, [thread], error=text[:1000])
 
     def _reckon(self, now_ns: int) -> None:
         self._usual, self._reckoned_ns = Usual.of(list(self._state.recent)), now_ns
@@ -126,10 +128,10 @@ class FlightWatch:
         hang_ns = self._usual.hang_ns(self._hang_s)
         if age_ns > hang_ns:
             if self._standstill.is_new(step, now_ns, hang_ns):
-                self._take("hang", self._threads())
+                self._take(SnapshotReason.HANG, self._threads())
         elif age_ns > self._usual.slow_ns and self._slow_step != step and now_ns >= self._next_slow_ns:
             self._slow_step, self._next_slow_ns = step, now_ns + _SLOW_APART_NS
-            self._take("slow", self._threads())
+            self._take(SnapshotReason.SLOW, self._threads())
 
     def _in_own_window(self) -> bool:
         """Whether the training thread is busy with a window of the recorder: that is no fault of the job."""
@@ -146,7 +148,7 @@ class FlightWatch:
             for ident, frame in stacks[:_MOST_THREADS]
         ]
 
-    def _take(self, reason: str, threads: list[dict[str, object]], error: str | None = None) -> None:
+    def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], error: str | None = None) -> None:
         state, usual = self._state, self._usual
         snapshot = {
             "reason": reason,
@@ -160,7 +162,7 @@ class FlightWatch:
             "threads": threads,
             "steps": self._log.tail("steps"),
             "groups": _groups(),
-            "calls": _calls(_CALLS_OF_SLOW_STEP if reason == "slow" else None),
+            "calls": _calls(_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
         }
         self._make_room()
         path = f"{self._prefix}.{self._taken}.json"
@@ -172,7 +174,7 @@ class FlightWatch:
     def _make_room(self) -> None:
         """Remove the oldest snapshot of a slow step, or else the oldest of all, where there are too many."""
         if len(self._kept) >= _MOST:
-            oldest = next((kept for kept in self._kept if kept[0] == "slow"), self._kept[0])
+            oldest = next((kept for kept in self._kept if kept[0] == SnapshotReason.SLOW), self._kept[0])
             self._kept.remove(oldest)
             os.unlink(oldest[1])
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from esprof.recorder.launcher.attach import leave_order
+from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.recorder.shared.settings import Settings
 from esprof.recorder.shared.talk import say
 from esprof.text import printable
@@ -68,16 +69,16 @@ class _Standstills:
             self._say("the ranks that waited go on")
             self._reported = None
         reasons = [self._take_in(name) for name in sorted(set(names) - self._read)]
-        if "hang" in reasons and self._open_since_s is None:
+        if SnapshotReason.HANG in reasons and self._open_since_s is None:
             self._open_since_s, self._asked = now_s, False
         if self._open_since_s is not None:
             self._look_into(standstill(self._latest, deaths.ended), now_s, deaths)
 
-    def _take_in(self, name: str) -> str | None:
+    def _take_in(self, name: str) -> SnapshotReason | None:
         """Read the file `name` if it is a snapshot, and return its reason."""
         self._read.add(name)
         snapshot = read_snapshot(self._raw / name) if _SNAPSHOT.fullmatch(name) else None
-        if snapshot is None or snapshot.reason not in ("hang", "asked"):
+        if snapshot is None or snapshot.reason not in (SnapshotReason.HANG, SnapshotReason.ASKED):
             return None
         latest = self._latest.get(snapshot.rank)
         if latest is None or latest.at_ns < snapshot.at_ns:

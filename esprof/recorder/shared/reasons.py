@@ -3,6 +3,19 @@
 from enum import StrEnum
 
 
+class SnapshotReason(StrEnum):
+    """Why the flight recorder of a rank took a snapshot."""
+
+    HANG = "hang"
+    """A step has lasted so long that it may never end."""
+    SLOW = "slow"
+    """A step has lasted much longer than those before it."""
+    ASKED = "asked"
+    """The launcher wanted to know where all ranks are."""
+    ERROR = "error"
+    """An exception ends the process."""
+
+
 class LossReason(StrEnum):
     """Why a window was not kept, in the words that are said of it."""
 

@@ -10,14 +10,11 @@ from collections.abc import Iterable
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.types import Bytes, Ns, Rank
-
-Reason = Literal["hang", "slow", "asked", "error"]
-"""Why a snapshot was taken: a step may hang, a step is slow, the launcher asked for it, an exception ends the process."""
 
 _LIBRARY = re.compile(
     r"^<frozen |(^|/)(site-packages|dist-packages|lib/python\d[.\d]*|esprof/recorder/(injected|shared|hook))/"
@@ -109,7 +106,7 @@ class CallLog(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One look at a rank."""
 
-    reason: Reason
+    reason: SnapshotReason
     rank: Rank
     at_ns: Ns
     step: int

@@ -6,18 +6,19 @@ the same number, so a rank whose numbers lag behind, or stand for other collecti
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from itertools import groupby
 from typing import Literal
 
 import msgspec
 
+from esprof import readable
 from esprof.trace.flight.log import Call, Snapshot
+from esprof.trace.groups import group_name
 from esprof.types import Bytes, Ns, Rank
 
 Group = tuple[tuple[Rank, ...], str, str]
 """Ranks, name and backend of a process group: a name is unique among the members only, and each backend of a group numbers
 its own collectives."""
-_Kind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
+StandstillKind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
 _Numbers = dict[int, Call]
 _SAME_SIZE = ("allreduce", "broadcast")
 """Collectives that take a tensor of the same size from every rank."""
@@ -34,7 +35,7 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
         return cls(collective=call.collective, bytes=call.bytes)
 
     def __str__(self) -> str:
-        return f"{self.collective} of {_size(self.bytes)}" if self.bytes else self.collective
+        return f"{self.collective} of {readable.size(self.bytes)}" if self.bytes else self.collective
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     groups. `stuck`: all ranks entered the collective, and it does not end.
     """
 
-    kind: _Kind
+    kind: StandstillKind
     waiting: tuple[Waiting, ...]
     """The collectives that ranks wait in, most ranks first; empty where a mismatch keeps no rank waiting."""
     at_fault: tuple[Rank, ...]
@@ -108,7 +109,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
             return _told_mismatch(self.mismatch)
         first = self.waiting[0]
         which = f"{first.what.collective} {first.number}"
-        who, others = ranks_text(self.at_fault), ranks_text(first.waiting)
+        who, others = readable.ranks(self.at_fault), readable.ranks(first.waiting)
         wait = "waits" if len(first.waiting) == 1 else "wait"
         match self.kind:
             case "absent":
@@ -120,7 +121,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
             case "circle":
                 return " and ".join(_told_link(waiting) for waiting in self.waiting)
             case _:
-                return f"{which} does not end, though all of {ranks_text(first.group)} entered it"
+                return f"{which} does not end, though all of {readable.ranks(first.group)} entered it"
 
 
 def standstill(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ()) -> Standstill | None:
@@ -184,7 +185,7 @@ def _of_fronts(fronts: list[Waiting], ended: frozenset[Rank]) -> Standstill:
     """The standstill of ranks that wait: at fault are those waited for that wait for no other rank themselves."""
     links = [front for front in fronts if front.missing or front.unknown]
     held_up = {rank for front in links for rank in front.waiting}
-    choices: tuple[tuple[_Kind, Callable[[Waiting], set[Rank]]], ...] = (
+    choices: tuple[tuple[StandstillKind, Callable[[Waiting], set[Rank]]], ...] = (
         ("absent", lambda front: set(front.missing)),
         ("gone", lambda front: set(front.unknown) & ended),
         ("unseen", lambda front: set(front.unknown)),
@@ -239,38 +240,15 @@ def _nature(call: Call) -> tuple[str, int | None]:
 
 
 def _told_mismatch(mismatch: Mismatch) -> str:
-    who = ranks_text(mismatch.odd)
-    group = f"group {runs(mismatch.group)}"
-    told = (
-        f"{who} entered {mismatch.theirs} as number {mismatch.number} of {group}, where {ranks_text(mismatch.agreed)}"
-    )
+    who = readable.ranks(mismatch.odd)
+    group = f"group {group_name(mismatch.group)}"
+    told = f"{who} entered {mismatch.theirs} as number {mismatch.number} of {group}, where {readable.ranks(mismatch.agreed)}"
     left_out = ", and left that one out" if mismatch.skipped else ""
     return f"{told} entered {mismatch.others}{left_out}"
 
 
 def _told_link(waiting: Waiting) -> str:
-    who, wait = ranks_text(waiting.waiting), "waits" if len(waiting.waiting) == 1 else "wait"
-    awaited = ranks_text(waiting.missing or waiting.unknown)
-    which = f"{waiting.what.collective} {waiting.number} of group {runs(waiting.group)} ({waiting.name!r})"
+    who, wait = readable.ranks(waiting.waiting), "waits" if len(waiting.waiting) == 1 else "wait"
+    awaited = readable.ranks(waiting.missing or waiting.unknown)
+    which = f"{waiting.what.collective} {waiting.number} of group {group_name(waiting.group)} ({waiting.name!r})"
     return f"{who} {wait} in {which} for {awaited}"
-
-
-def ranks_text(ranks: Collection[Rank]) -> str:
-    """`rank 1`, `ranks 0-2,5`."""
-    return f"rank {runs(ranks)}" if len(ranks) == 1 else f"ranks {runs(ranks)}"
-
-
-def runs(ranks: Collection[Rank]) -> str:
-    """Ranks with runs shortened: `0-2,5`."""
-    ordered = enumerate(sorted(ranks))
-    # Neighbours share the difference between their value and their place.
-    found = [[rank for _, rank in run] for _, run in groupby(ordered, key=lambda pair: pair[1] - pair[0])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in found)
-
-
-def _size(amount: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"

@@ -95,8 +95,8 @@ def test_the_line_of_a_gap_is_found_whatever_the_operations_around_it_are_called
         "before": forward, "after": "autograd::engine::evaluate_function: AddmmBackward0",
         "frame": "train.py(42): forward", "call": None, "dur_ns": 9_000_000,
     }  # fmt: skip
-    place = found(run_of(ranks, stacks={1: [gap]}), "ESP201").evidence["place"]["1"]
-    assert place["python"] == "train.py(42): forward"
+    straggler = found(run_of(ranks, stacks={1: [gap]}), "ESP201")
+    assert straggler.evidence["python_line"].of(1) == "train.py(42): forward"
 
 
 def test_an_operation_whose_name_looks_like_a_gap_has_no_line_of_one():
@@ -104,9 +104,9 @@ def test_an_operation_whose_name_looks_like_a_gap_has_no_line_of_one():
     slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op(forward, 0, 20_000)]
     usual = [row for row in ddp_rank() if row.name != "aten::linear"] + [op(forward, 0, 10_000)]
     gap = {"before": "encode", "after": "decode", "frame": "train.py(42): forward", "call": None, "dur_ns": 9_000_000}
-    place = found(run_of({0: usual, 1: slow}, stacks={1: [gap]}), "ESP202").evidence["place"]["1"]
-    assert place["where"] == forward
-    assert "python" not in place
+    straggler = found(run_of({0: usual, 1: slow}, stacks={1: [gap]}), "ESP202")
+    assert straggler.evidence["lost_in"].of(1) == forward
+    assert "python_line" not in straggler.evidence
 
 
 def test_two_stragglers_that_mask_each_other_are_priced_together():

@@ -145,7 +145,7 @@ def test_a_rank_that_was_late_and_came_is_a_stall_of_that_step():
     ended = {one.rank: FlightLog(snapshots=(one,)) for one in (WAITING, ELSEWHERE)}
     found = only(run_of_flight(ended, last_step=20, long_steps={9: 8 * S}))
     assert (found.id, found.severity, found.ranks, found.confidence) == ("ESP804", "warning", (1,), "high")
-    assert found.title == "Step 9 took 8.00 s instead of 10 ms: rank 1 kept the others waiting at data.py(88): read"
+    assert found.title == "Step 9 took 8,000 ms instead of 10.0 ms: rank 1 kept the others waiting at data.py(88): read"
     assert found.evidence["took"] == by_step({9: 8_000 * MS}, "ns")
     assert found.evidence["lost_in_all"] == Evidence(7_990 * MS, "ns")
 
@@ -156,7 +156,7 @@ def test_stalls_at_one_place_are_one_finding():
         for step in (9, 12, 15)
     ]
     found = only(run_of_flight({0: FlightLog(snapshots=tuple(snapshots))}, last_step=20, long_steps={12: 3 * S}))
-    assert found.title == "3 steps took up to 3.00 s instead of 10 ms: rank 0 was seen at data.py(88): read"
+    assert found.title == "3 steps took up to 3,000 ms instead of 10.0 ms: rank 0 was seen at data.py(88): read"
     assert found.confidence == "medium"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.trace.flight.standstill import runs, standstill
+from esprof.trace.flight.standstill import standstill
 from tests.cases.flight import BEGAN_NS, SEEN_NS, S, call, looks, snapshot
 
 
@@ -46,7 +46,7 @@ def test_a_rank_that_was_looked_at_before_the_others_came_is_not_accused():
 def test_a_rank_of_which_nothing_is_seen_is_named_as_such():
     found = standstill(looks(*(snapshot(rank, [call(1, over=False)], world=3) for rank in (0, 1))))
     assert (found.kind, found.at_fault) == ("unseen", (2,))
-    assert str(found) == "ranks 0-1 wait in all_reduce 1, and nothing is seen of rank 2"
+    assert str(found) == "ranks 0–1 wait in all_reduce 1, and nothing is seen of rank 2"
 
 
 def test_a_rank_that_had_ended_is_told_from_one_that_is_not_seen():
@@ -128,7 +128,7 @@ def test_sizes_that_may_differ_are_no_mismatch():
     asked = [[call(1, "all_to_all", elements=n, over=False)] for n in (5, 7)]
     found = standstill(looks(*(snapshot(rank, calls) for rank, calls in enumerate(asked))))
     assert found.kind == "stuck"
-    assert str(found) == "all_to_all 1 does not end, though all of ranks 0-1 entered it"
+    assert str(found) == "all_to_all 1 does not end, though all of ranks 0–1 entered it"
 
 
 def test_a_rank_that_left_one_call_out_shows_by_what_it_entered_since():
@@ -156,7 +156,3 @@ def test_the_wait_of_most_ranks_is_told_where_there_are_two():
         )
     )
     assert (found.at_fault, found.waiting[0].waiting) == ((3,), (0, 1))
-
-
-def test_ranks_are_listed_as_runs():
-    assert runs([5, 0, 1, 2]) == "0-2,5"
