@@ -80,15 +80,18 @@ def _bar(rank: int, lane: str, start: Ns, end: Ns, begin: Ns, name: str, cls: st
 def _merged(spans: list[tuple[Ns, Ns, str, str]], finest: float) -> list[tuple[Ns, Ns, str, str]]:
     """Join neighbours of the same class when either is too thin to see; the joint bar says how many it stands for."""
     found: list[tuple[Ns, Ns, str, str]] = []
-    joined = 1
+    more: list[int] = []  # How many further spans each of `found` stands for.
     for start, end, name, cls in sorted(spans):
         if found:
-            s, e, longest, before = found[-1]
-            thin = end - start < finest or e - s < finest
-            if before == cls and start - e < finest and thin:
-                joined += 1
-                found[-1] = (s, end, f"{longest.partition(' (+')[0]} (+{joined - 1} more)", cls)
+            begin, until, first, before = found[-1]
+            thin = end - start < finest or until - begin < finest
+            if before == cls and start - until < finest and thin:
+                found[-1] = (begin, end, first, cls)
+                more[-1] += 1
                 continue
-        joined = 1
         found.append((start, end, name, cls))
-    return found
+        more.append(0)
+    return [
+        (start, end, f"{name} (+{others} more)" if others else name, cls)
+        for (start, end, name, cls), others in zip(found, more, strict=True)
+    ]

@@ -1,8 +1,11 @@
-"""Masks of the nodes of a graph by the kind of work and by rank, as what-if terms select them."""
+"""The nodes of a graph by the kind of work and by rank, as what-if terms select them."""
+
+from dataclasses import replace
 
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Term
 
@@ -32,6 +35,17 @@ def of_ranks(scenario: Scenario, term: Term) -> np.ndarray:
     """Mask of the nodes of the ranks to which the term applies. Raises Declined where the run has none of them."""
     mask: np.ndarray = np.isin(scenario.dfg.rank, term.ranks(scenario))
     return mask
+
+
+def taking_no_time(now: Scenario, terms: tuple[Term, ...], cls: Cls, missing: str) -> Scenario:
+    """The scenario in which all work of class `cls` takes no time, on the ranks of each term.
+
+    Raises Declined, with the reason `missing`, where such ranks have no such work.
+    """
+    for term in terms:
+        nodes = required(now.dfg.of(cls) & of_ranks(now, term), missing)
+        now = replace(now, dfg=edits.shorten(now.dfg, nodes, 0))
+    return now
 
 
 def required(mask: np.ndarray, reason: str) -> np.ndarray:

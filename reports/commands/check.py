@@ -9,7 +9,7 @@ from esprof.analyzers.gate.baseline import SHOWN_PHASE, Baseline, choose_phase, 
 from esprof.analyzers.gate.check import METRICS, Options, check, parse_rule
 from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.output import claim, write_bytes
-from esprof.reports.commands.common import answer, json_option, open_run, output_options, run_argument
+from esprof.reports.commands.common import STDOUT, answer, json_option, open_run, output_options, run_argument
 from esprof.reports.junit import render_junit
 from esprof.reports.terminal.check import render_markdown, render_text
 from esprof.trace.run import Run
@@ -20,7 +20,12 @@ _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_
 @click.command("check")
 @run_argument
 @click.option("--baseline", type=Path, metavar="BASE", help="What --save-baseline wrote, or another Run directory.")
-@click.option("--save-baseline", type=Path, metavar="BASE", help="Write RUN's samples to this file; compare nothing.")
+@click.option(
+    "--save-baseline",
+    type=Path,
+    metavar="BASE",
+    help="Write RUN's samples to this file (- is stdout); compare nothing.",
+)
 @click.option(
     "--fail-on",
     "rules",
@@ -73,7 +78,8 @@ def command(
         rules=tuple(parse_rule(rule) for text in rules for rule in text.split(",")), alpha=alpha, min_steps=min_steps
     )
     if save_baseline is not None and baseline is None:
-        claim(save_baseline, force=force)
+        if save_baseline != STDOUT:
+            claim(save_baseline, force=force)
         _save(open_run(sources)[0], save_baseline, min_steps)
         return EXIT_OK
     if baseline is None or save_baseline is not None:
@@ -88,7 +94,11 @@ def command(
 
 def _save(run: Run, path: Path, min_steps: int) -> None:
     measured = measure(run, choose_phase(run, min_steps))
-    write_bytes(path, msgspec.json.encode(measured) + b"\n")
+    text = msgspec.json.encode(measured) + b"\n"
+    if path == STDOUT:
+        click.echo(text, nl=False)
+        return
+    write_bytes(path, text)
     steps = len(measured.samples["step_time"])
     click.echo(f"Wrote {steps} {SHOWN_PHASE[measured.phase]} to {path}", err=True)
 

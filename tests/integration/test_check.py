@@ -42,6 +42,13 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
+def test_a_baseline_may_go_to_stdout(folder):
+    result = check("run", "--save-baseline", "-", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == (folder / "base.json").read_text()
+    assert not (folder / "-").exists()
+
+
 def test_same_code_passes(folder):
     result = check("same", "--baseline", "base.json", cwd=folder)
     assert result.returncode == 0, result.stderr

@@ -1,20 +1,13 @@
 """`allocator=0`: no allocator calls that stop the device."""
 
-from dataclasses import replace
-
 from esprof.replay.dfg import Cls
-from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import of_ranks, required
+from esprof.replay.whatif.work import taking_no_time
 
 
 def _without_allocator(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    for term in terms:
-        calls = now.dfg.of(Cls.ALLOCATOR) & of_ranks(now, term)
-        required(calls, "no call of the memory allocator was recorded in these steps")
-        now = replace(now, dfg=edits.shorten(now.dfg, calls, 0))
-    return now
+    return taking_no_time(now, terms, Cls.ALLOCATOR, "no call of the memory allocator was recorded in these steps")
 
 
 TERM = Kind(

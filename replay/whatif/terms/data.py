@@ -1,20 +1,13 @@
 """`data=0`: loaders that never make a rank wait."""
 
-from dataclasses import replace
-
 from esprof.replay.dfg import Cls
-from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import of_ranks, required
+from esprof.replay.whatif.work import taking_no_time
 
 
 def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    for term in terms:
-        batches = now.dfg.of(Cls.DATA) & of_ranks(now, term)
-        required(batches, "no data loader was recorded in these steps")
-        now = replace(now, dfg=edits.shorten(now.dfg, batches, 0))
-    return now
+    return taking_no_time(now, terms, Cls.DATA, "no data loader was recorded in these steps")
 
 
 TERM = Kind(
