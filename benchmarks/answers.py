@@ -5,9 +5,11 @@ A change that is not meant to change answers proves it:
     python -m benchmarks.answers write before.json ../shared/traces my-run …     # on the code before
     python -m benchmarks.answers write after.json ../shared/traces my-run …      # and after
     python -m benchmarks.answers compare before.json after.json                  # exit 3 where they differ
+    python -m benchmarks.answers compare before.json after.json --but title --but evidence
 
 It goes by the command line alone, so that it outlives any change inside. Of a folder that is no run itself, each entry
-that is one is taken. What depends on the hour or the machine, `timing_s`, is left out.
+that is one is taken. What depends on the hour or the machine, `timing_s`, is left out. A comparison prints what differs,
+then a table of how many values were compared; fields that are meant to differ are named with `--but`, and not compared.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ SCENARIOS = (
 )  # fmt: skip
 ESPROF = [str(Path(sys.executable).parent / "esprof")]
 LEFT_OUT = {"timing_s"}
+VERBS = ("replay", "diagnose", "check")
+ABSENT = "(absent)"
 
 
 def inputs(places: list[Path]) -> Iterator[tuple[str, Path]]:
@@ -65,16 +69,37 @@ def _answer(arguments: list[str]) -> dict[str, Any]:
     return {"exit": done.returncode, "answer": told}
 
 
-def differences(before: Any, after: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(place, before, after) of each value that is not the same."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in [*before, *(key for key in after if key not in before)]:
-            yield from differences(before.get(key), after.get(key), f"{where}/{key}")
-    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for place, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from differences(one, other, f"{where}/{place}")
-    elif before != after:
-        yield where, before, after
+def values(answers: Any, left_out: Collection[str], where: str = "") -> Iterator[tuple[str, Any]]:
+    """(place, value) of each number, text or truth value in `answers`, without the fields `left_out`."""
+    if isinstance(answers, dict):
+        for key, value in answers.items():
+            if key not in left_out:
+                yield from values(value, left_out, f"{where}/{key}")
+    elif isinstance(answers, list):
+        for place, value in enumerate(answers):
+            yield from values(value, left_out, f"{where}/{place}")
+    else:
+        yield where, answers
+
+
+def compare(before: dict[str, Any], after: dict[str, Any], left_out: Collection[str]) -> int:
+    """Print what differs and the table. Returns how many values differ, or are on one side alone."""
+    rows, changed = [], 0
+    for run in [*before, *(run for run in after if run not in before)]:
+        counts = []
+        for verb in VERBS:
+            old, new = (dict(values(side.get(run, {}).get(verb), left_out)) for side in (before, after))
+            places = [place for place in old | new if old.get(place, ABSENT) != new.get(place, ABSENT)]
+            for place in places:
+                print(f"{run}: {verb}{place}: {old.get(place, ABSENT)!r} -> {new.get(place, ABSENT)!r}")
+            counts += [len(old | new), len(places)]
+            changed += len(places)
+        rows.append((run, *counts))
+    print("| run |" + "".join(f" {verb}: values | differ |" for verb in VERBS))
+    print("|---|" + "--:|--:|" * len(VERBS))
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
+    return changed
 
 
 def main() -> int:
@@ -83,20 +108,19 @@ def main() -> int:
     write = verbs.add_parser("write")
     write.add_argument("out", type=Path)
     write.add_argument("runs", type=Path, nargs="+")
-    compare = verbs.add_parser("compare")
-    compare.add_argument("before", type=Path)
-    compare.add_argument("after", type=Path)
+    against = verbs.add_parser("compare")
+    against.add_argument("before", type=Path)
+    against.add_argument("after", type=Path)
+    against.add_argument("--but", action="append", default=[], metavar="FIELD", help="not compared; repeatable")
     asked = parser.parse_args()
     if asked.verb == "write":
         found = {name: answers(path) for name, path in inputs(asked.runs)}
         asked.out.write_text(json.dumps(found, indent=1))
         return 0
     before, after = (json.loads(path.read_text()) for path in (asked.before, asked.after))
-    changed = 0
-    for place, one, other in differences(before, after):
-        changed += 1
-        print(f"{place}: {json.dumps(one)} -> {json.dumps(other)}")
-    print(json.dumps({"name": "answers_changed", "value": changed, "unit": "values", "context": {"runs": len(before)}}))
+    changed = compare(before, after, asked.but)
+    context = {"runs": len(before), "not_compared": asked.but}
+    print(json.dumps({"name": "answers_changed", "value": changed, "unit": "values", "context": context}))
     return 3 if changed else 0
 
 
