@@ -135,7 +135,7 @@ def unpriced(cause: Cause) -> Finding:
 
 
 def severity(pct: float) -> Severity:
-    """How loud a finding is, by the share of a step that it costs, in per cent."""
+    """The severity of a finding that costs this share of a step, in per cent."""
     if pct >= 20:
         return "critical"
     return "warning" if pct >= 5 else "info"

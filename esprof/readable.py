@@ -1,6 +1,6 @@
 """Figures and lists as people read them: durations, sizes, and runs of ranks or steps."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from esprof.types import NS_PER_MS, NS_PER_S, Rank
@@ -27,6 +27,11 @@ def size(amount: float) -> str:
 def ranks(which: Iterable[Rank]) -> str:
     """`rank 1`, `ranks 0–2, 5`."""
     return numbered("rank", which)
+
+
+def verb(plural: str, which: Collection[Rank]) -> str:
+    """The verb of a sentence about these ranks: `waits` of one, `wait` of several."""
+    return f"{plural}s" if len(which) == 1 else plural
 
 
 def numbered(noun: str, numbers: Iterable[int]) -> str:

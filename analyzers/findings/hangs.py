@@ -38,7 +38,7 @@ _ADVICE: dict[StandstillKind, str] = {
     "stuck": "All ranks did their part, so look at the way between them: network, NCCL_DEBUG=INFO, a full device queue.",
 }
 _AFTER_DEATH: dict[Literal["error", "signal"] | None, str] = {
-    None: "Nothing of esprof's ends a process so: look for the kernel's out-of-memory killer (`dmesg`), for limits of the "
+    None: "esprof does not end a process this way: look for the kernel's out-of-memory killer (`dmesg`), for limits of the "
     "scheduler or container, or for os._exit() in the job.",
     "error": "The exception was raised in the job; the other ranks end because of this one.",
     "signal": "Look at the native code that ran there; `python -X faulthandler` and a core dump tell more.",

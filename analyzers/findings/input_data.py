@@ -33,7 +33,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     stall = readable.duration(ns(next(part.input_stall for part in case.parts if part.rank == ranks[0])))
     yield Cause(
         id="ESP101",
-        title=f"{readable.ranks(ranks).capitalize()} {'waits' if len(ranks) == 1 else 'wait'} {stall} a step for input data",
+        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data",
         ranks=ranks,
         scenario=scenario,
         confidence="high" if len(case.run.stages(ranks[0])) else "medium",

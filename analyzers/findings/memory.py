@@ -40,7 +40,7 @@ def _cause(peaks: list[RankMemory], share: float) -> Cause:
     whose = "its GPU's memory" if of == "cuda" else "the memory that this machine has for the job"
     return Cause(
         id="ESP502",
-        title=f"{readable.ranks(ranks).capitalize()} {'comes' if len(ranks) == 1 else 'come'} to {share:.0f} % of {whose}",
+        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('come', ranks)} to {share:.0f} % of {whose}",
         severity="warning",
         ranks=ranks,
         # Of a machine, other processes take a share that is not seen here, and pages that ranks share count for each.

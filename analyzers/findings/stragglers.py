@@ -99,7 +99,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
     by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
     yield Cause(
         id=kind.id,
-        title=f"{named} {'keeps' if len(ranks) == 1 else 'keep'} the others waiting: {kind.phrase}",
+        title=f"{named} {readable.verb('keep', ranks)} the others waiting: {kind.phrase}",
         ranks=ranks,
         scenario=_ALL,
         confidence="high" if is_sure and saving > 2 * margin else "medium",

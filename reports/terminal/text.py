@@ -16,6 +16,7 @@ from rich.text import Text
 
 from esprof.analyzers.finding import PARTS, Diagnosis, Finding
 from esprof.analyzers.rule import Page
+from esprof.readable import decimal
 from esprof.replay.answer import Coverage, ReplayAnswer
 from esprof.reports import units
 from esprof.reports.classes import time_class
@@ -325,4 +326,4 @@ def _table(*columns: str, header: bool = True) -> Table:
 
 
 def _bare_ms(us: float) -> str:
-    return units.duration(us).removesuffix(" ms")
+    return decimal(us / 1_000)

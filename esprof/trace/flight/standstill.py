@@ -110,7 +110,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
         first = self.waiting[0]
         which = f"{first.what.collective} {first.number}"
         who, others = readable.ranks(self.at_fault), readable.ranks(first.waiting)
-        wait = "waits" if len(first.waiting) == 1 else "wait"
+        wait = readable.verb("wait", first.waiting)
         match self.kind:
             case "absent":
                 return f"{who} did not enter {which}, which {others} {wait} in"
@@ -248,7 +248,7 @@ def _told_mismatch(mismatch: Mismatch) -> str:
 
 
 def _told_link(waiting: Waiting) -> str:
-    who, wait = readable.ranks(waiting.waiting), "waits" if len(waiting.waiting) == 1 else "wait"
+    who, wait = readable.ranks(waiting.waiting), readable.verb("wait", waiting.waiting)
     awaited = readable.ranks(waiting.missing or waiting.unknown)
     which = f"{waiting.what.collective} {waiting.number} of group {group_name(waiting.group)} ({waiting.name!r})"
     return f"{who} {wait} in {which} for {awaited}"

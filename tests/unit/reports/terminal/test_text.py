@@ -29,6 +29,13 @@ def test_diagnosis_layout():
     assert_gold("diagnosis.txt", terminal.diagnosis(case.diagnosis()))
 
 
+def test_where_a_step_goes_is_in_milliseconds_however_long_the_step():
+    diagnosis = case.diagnosis()
+    slow = msgspec.structs.replace(diagnosis.breakdown[0], step_us=62_000_000.0)
+    shown = terminal.diagnosis(msgspec.structs.replace(diagnosis, breakdown=(slow,)))
+    assert "62,000" in shown
+
+
 def test_replay_layout():
     assert_gold("replay.txt", terminal.replay(case.replay()))
 
