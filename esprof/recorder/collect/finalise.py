@@ -26,7 +26,7 @@ from esprof.recorder.shared.settings import Settings
 from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.trace.flight.log import FlightLog, read_flight, read_snapshot
 from esprof.trace.flight.log import is_alive as holds_lock
-from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning
+from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import read_run, write_flight, write_meta, write_table
 from esprof.trace.schema import MEMORY, STEPS, Table, table
 from esprof.types import Rank
@@ -112,7 +112,7 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
 
 def _still_running(path: Path, settings: Settings, executor: Executor | None) -> Run:
     message = "the job still runs: this is what was recorded of it up to now"
-    return _as_it_stands(path, settings, executor, [Warning("still-running", message)])
+    return _as_it_stands(path, settings, executor, [Warning(WarningCode.STILL_RUNNING, message)])
 
 
 def _outlived(raw: Path) -> bool:

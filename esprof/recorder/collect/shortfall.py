@@ -10,7 +10,7 @@ from esprof.recorder.collect.raw import claimed_again, processes, read_rows
 from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from esprof.text import printable
-from esprof.trace.run import Warning
+from esprof.trace.run import Warning, WarningCode
 
 
 def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> list[Warning]:
@@ -21,7 +21,7 @@ def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> 
     seen = {one.rank for one in notes}
     missing = tuple(sorted({rank for one in notes for rank in range(one.identity.world_size)} - seen))
     if missing:
-        found.append(Warning("rank-missing", f"nothing was recorded of {readable.ranks(missing)}", missing))
+        found.append(Warning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing))
     for rank in claimed_again(raw):
         message = f"rank {rank}: a second process of the job was rank {rank} too; only the first is recorded"
         found.append(Warning("rank-again", message, (rank,)))
@@ -132,7 +132,7 @@ def _of_windows(
         yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {reason}"
     timed = notes.taken("timed")
     if settings.windows and not timed and not alive:
-        yield "rank-missing", f"has no timed window; its last whole step is {_last_step(rows)}"
+        yield "no-timed-window", f"has no timed window; its last whole step is {_last_step(rows)}"
     for window in timed:
         whole = window.last - window.first + 1
         if whole < settings.steps:

@@ -12,7 +12,7 @@ from esprof.errors import InputError
 from esprof.text import printable
 from esprof.trace.kineto.reader import Trace, read_trace
 from esprof.trace.reader import Reader
-from esprof.trace.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning
+from esprof.trace.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.schema import Table
 from esprof.types import Rank
 
@@ -61,7 +61,7 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning
     missing = tuple(sorted(set(range(world)) - set(by_rank)))
     if missing:
         message = f"no trace of {readable.ranks(missing)}; the job had {world} ranks"
-        warnings.append(Warning("rank-missing", message, missing))
+        warnings.append(Warning(WarningCode.RANK_MISSING, message, missing))
     for rank, trace in by_rank.items():
         warnings.extend(Warning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
     meta = RunMeta(

@@ -72,6 +72,12 @@ def test_every_lack_of_a_rank_is_named():
     ]
 
 
+def test_a_rank_without_a_timed_window_is_not_missing():
+    assert said(rank(1, window=None), rows(last=5)) == [
+        ("no-timed-window", "has no timed window; its last whole step is 5")
+    ]
+
+
 def test_windows_that_were_lost_for_the_same_reason_are_told_together():
     lost = [Lost(first=10 * i, phase="timed", reason=LossReason.DISK_LIMIT) for i in range(1, 8)]
     lost.append(Lost(first=7, phase="stack", reason=LossReason.MEMORY_LIMIT))
