@@ -15,7 +15,6 @@ from statistics import median
 
 import msgspec
 
-import esprof
 from esprof.errors import OutputError
 from esprof.recorder.collect.notes import RankNotes, RankRows
 from esprof.recorder.collect.raw import is_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
@@ -30,6 +29,7 @@ from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import read_run, write_flight, write_meta, write_table
 from esprof.trace.schema import MEMORY, STEPS, Table, table
 from esprof.types import Rank
+from esprof.version import __version__
 
 _ENOUGH_STEPS = 3
 """Fewest steps of which a median is taken: of fewer it means little."""
@@ -262,7 +262,7 @@ def _meta(
         created_ns=read_job(raw).started_ns or time.time_ns(),
         command=tuple(command),
         exit_code=exit_code,
-        versions=versions | {"esprof": esprof.__version__},
+        versions=versions | {"esprof": __version__},
         world_size=max(one.identity.world_size for one in notes),
         ranks=tuple(rank.meta for rank in ranks),
         groups=tuple(groups.values()),
