@@ -21,6 +21,7 @@ from esprof.recorder.collect.raw import is_alive, read_job, read_notes, read_row
 from esprof.recorder.collect.shortfall import is_empty, lost_windows, nothing_recorded, of_job, of_rank
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
 from esprof.recorder.collect.windows import RankWindows, read_windows
+from esprof.recorder.shared import names
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.trace.flight.log import FlightLog, read_flight, read_snapshot
@@ -171,7 +172,7 @@ def _write_rank(out: Path, settings: Settings, notes: RankNotes, clock: HostOffs
 
 def _read_rank(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
     """One rank, whose process may still run."""
-    return _recorded(raw, settings, notes, clock, alive=holds_lock(raw / f"rank-{notes.rank:05d}.jsonl"))
+    return _recorded(raw, settings, notes, clock, alive=holds_lock(raw / names.notes_of(notes.rank)))
 
 
 def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None, *, alive: bool) -> _Recorded:

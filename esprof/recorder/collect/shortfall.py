@@ -7,6 +7,7 @@ from esprof import readable
 from esprof.errors import InputError
 from esprof.recorder.collect.notes import Lost, RankNotes, RankRows
 from esprof.recorder.collect.raw import claimed_again, processes, read_rows
+from esprof.recorder.shared import names
 from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from esprof.text import printable
@@ -57,7 +58,7 @@ def is_empty(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> bool:
         return True
     wanted = settings.windows and not any(one.taken("timed") for one in notes)
     in_order = all(one.ended or one.stopped for one in notes)
-    return wanted and in_order and not any(raw.glob("flight-*.json"))
+    return wanted and in_order and not any(names.is_snapshot(file.name) for file in raw.glob("*"))
 
 
 def nothing_recorded(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> InputError:

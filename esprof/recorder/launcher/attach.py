@@ -12,6 +12,7 @@ from typing import Any
 
 from esprof import readable
 from esprof.errors import InputError, OutputError, unreadable
+from esprof.recorder.shared import names
 from esprof.trace.flight.log import is_alive
 from esprof.types import Rank
 
@@ -129,7 +130,7 @@ def _own(raw: Path) -> None:
 
 
 def _log_of_leader(raw: Path) -> Path:
-    return raw / "rank-00000.jsonl"
+    return raw / names.notes_of(0)
 
 
 def _no_answer(run: Path, ranks: "_Ranks", timeout_s: float) -> InputError:
@@ -148,7 +149,7 @@ class _Ranks:
     def __init__(self, raws: Sequence[Path], at: int) -> None:
         self._raws = raws
         self._at = at
-        self._logs = {path: _RankLog(path, at, os.path.getsize(path)) for path in self._paths()}
+        self._logs = {path: _RankLog(path, rank, at, os.path.getsize(path)) for path, rank in self._notes()}
         self._steps_before = self._written()
 
     @property
@@ -170,28 +171,28 @@ class _Ranks:
         return self._written() != self._steps_before
 
     def look(self) -> None:
-        for path in self._paths():
+        for path, rank in self._notes():
             if path not in self._logs:
-                self._logs[path] = _RankLog(path, self._at, 0)
+                self._logs[path] = _RankLog(path, rank, self._at, 0)
             self._logs[path].look()
 
-    def _paths(self) -> Iterator[Path]:
+    def _notes(self) -> Iterator[tuple[Path, Rank]]:
         for raw in self._raws:
-            yield from (path for path in raw.glob("rank-*.jsonl") if path.stem.removeprefix("rank-").isdigit())
+            yield from names.all_notes(raw).items()
 
     def _written(self) -> list[tuple[str, int]]:
-        files = [file for raw in self._raws for file in raw.glob("rank-*.roll.*.jsonl")]
+        files = [file for raw in self._raws for file in raw.glob(names.ROLLING)]
         return sorted((str(file), file.stat().st_mtime_ns) for file in files)
 
 
 class _RankLog:
     """The notes of one rank, and what they answer."""
 
-    def __init__(self, path: Path, at: int, seen: int) -> None:
+    def __init__(self, path: Path, rank: Rank, at: int, seen: int) -> None:
         """`seen`: bytes of the notes that are older than the request."""
         self.path = path
-        self.rank = int(path.stem.removeprefix("rank-"))
-        self.answer = RankAnswer(self.rank, "waiting")
+        self.rank = rank
+        self.answer = RankAnswer(rank, "waiting")
         self._at = at
         self._seen = seen
         self._lost_s = 0.0

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from esprof.recorder.shared import names
 from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.types import Bytes, Ns, Rank
 
@@ -189,12 +190,12 @@ def main_stack(fatal: str) -> tuple[Frame, ...]:
 
 def read_flight(raw: Path, rank: Rank, *, ended: bool) -> FlightLog:
     """What `rank` has left in `raw` up to now. A snapshot that cannot be read is left out."""
-    snapshots = [snapshot for file in raw.glob(f"flight-{rank:05d}.*.json") if (snapshot := read_snapshot(file))]
+    snapshots = [snapshot for file in raw.glob(names.snapshots_of(rank)) if (snapshot := read_snapshot(file))]
     return FlightLog(
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.at_ns)),
-        fatal=_text(raw / f"fatal-{rank:05d}.txt") or None,
+        fatal=_text(raw / names.fatal(rank)) or None,
         ended=ended,
-        alive=is_alive(raw / f"rank-{rank:05d}.jsonl"),
+        alive=is_alive(raw / names.notes_of(rank)),
     )
 
 
