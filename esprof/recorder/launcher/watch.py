@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+
 from esprof.recorder.launcher.attach import leave_order
 from esprof.recorder.shared import names
 from esprof.recorder.shared.reasons import SnapshotReason
@@ -18,8 +20,17 @@ from esprof.types import NS_PER_S, Rank
 _PATIENCE_S = 2.0
 """Seconds that the snapshots of all ranks, or the note of what ended one of them, may take to appear."""
 _MOST_NAMED = 4
-_LAST_WORDS = (b'{"kind":"end"', b'{"kind":"stopped"')
-"""How the rows begin that a rank leaves only if it ends in good order, or if its recorder gave up before."""
+_LAST_WORDS = ("end", "stopped")
+"""Kinds of the rows that a rank leaves only if it ends in good order, or if its recorder gave up before."""
+
+
+class _Note(msgspec.Struct):
+    """The kind of a row, which is all of it that counts here."""
+
+    kind: str
+
+
+_NOTE = msgspec.json.Decoder(_Note)
 
 
 def say_on_stderr(line: str) -> None:
@@ -174,4 +185,12 @@ def _bytes_of_steps(raw: Path, rank: Rank) -> list[int]:
 def _has_last_words(notes: Path) -> bool:
     """Whether a rank said how it ends. A recorder that gave up may leave notes for hours after that row."""
     with notes.open("rb") as rows:
-        return any(row.startswith(_LAST_WORDS) for row in rows)
+        return any(_kind(row) in _LAST_WORDS for row in rows)
+
+
+def _kind(row: bytes) -> str | None:
+    """The kind of a row; None where it was not written to its end."""
+    try:
+        return _NOTE.decode(row).kind
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
