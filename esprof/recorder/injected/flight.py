@@ -114,7 +114,7 @@ class FlightWatch:
             listed = [[frame.filename, frame.lineno, frame.name] for frame in frames][:_MOST_FRAMES]
             thread = {"name": threading.current_thread().name, "training": True, "frames": listed}
             text = "".join(traceback.format_exception_only(error)).strip()
-            self._take(SnapshotReason.ERROR, [thread], error=text[:1000])
+            self._take(SnapshotReason.ERROR, [thread], error=text[:1000], error_type=type(error).__name__)
 
     def _reckon(self, now_ns: int) -> None:
         self._usual, self._reckoned_ns = Usual.of(list(self._state.recent)), now_ns
@@ -149,7 +149,8 @@ class FlightWatch:
             for ident, frame in stacks[:_MOST_THREADS]
         ]
 
-    def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], error: str | None = None) -> None:
+    def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], **error: str) -> None:
+        """`error` are the fields of a snapshot that tell of an exception."""
         state, usual = self._state, self._usual
         snapshot = {
             "reason": reason,
@@ -159,12 +160,11 @@ class FlightWatch:
             "since_ns": state.start_ns,
             "usual_ns": usual.median_ns,
             "p99_ns": usual.p99_ns,
-            "error": error,
             "threads": threads,
             "steps": self._log.tail("steps"),
             "groups": _groups(),
             "calls": _calls(_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
-        }
+        } | error
         self._make_room()
         path = os.path.join(self._raw, names.snapshot(state.rank, self._taken))
         self._taken += 1

@@ -161,12 +161,12 @@ class _Deaths:
         """Report the death of `rank` if it is news, and return whether it was. A rank that got SIGTERM was ended by the
         launcher, or by a person."""
         cause = read_flight(self._raw, rank, ended=False)
-        if cause.signal is None and now_s - self.dead[rank] < _PATIENCE_S:
+        if not (cause.fault or cause.was_terminated) and now_s - self.dead[rank] < _PATIENCE_S:
             return False
         self._settled.add(rank)
-        if cause.signal == "SIGTERM" or not (cause.signal or others_live):
+        if cause.was_terminated or not (cause.fault or others_live):
             return False
-        how = cause.signal or "killed, perhaps for lack of memory, or by os._exit()"
+        how = cause.fault or "killed, perhaps for lack of memory, or by os._exit()"
         self._say(f"rank {rank} has died: {how}{f', at {cause.place}' if cause.place else ''}")
         return True
 

@@ -118,7 +118,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     p99_ns: Ns | None = None
     """99th percentile (ns) of the durations of recent plain steps; None where they are too few."""
     error: str | None = None
-    """The exception that ends the process; None where none does."""
+    """The exception that ends the process, as Python prints it; None where none does."""
+    error_type: str | None = None
+    """The name of that exception's type."""
     threads: tuple[Thread, ...] = ()
     steps: tuple[tuple[int, Ns, Ns, str], ...] = ()
     """The latest steps: number, start, duration, phase."""
@@ -155,12 +157,15 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return not (self.ended or self.alive)
 
     @property
-    def signal(self) -> str | None:
-        """The fault or signal that ended the process, as far as it could note it: `Segmentation fault`, `SIGTERM`, …"""
-        if not self.died or not self.fatal:
-            return None
-        fault = _FATAL.search(self.fatal)
-        return fault.group(1) if fault else "SIGTERM"
+    def fault(self) -> str | None:
+        """The fault that ended the process, as far as it could note it: `Segmentation fault`, …"""
+        found = _FATAL.search(self.fatal) if self.died and self.fatal else None
+        return found.group(1) if found else None
+
+    @property
+    def was_terminated(self) -> bool:
+        """Whether SIGTERM ended the process: it noted its stacks then, but no fault."""
+        return self.died and bool(self.fatal) and self.fault is None
 
     @property
     def place(self) -> Frame | None:

@@ -37,14 +37,16 @@ def test_a_line_is_named_as_in_the_rest_of_the_run():
 
 
 def test_what_faulthandler_wrote_tells_the_signal_and_the_line():
-    assert (killed(fatal=SIGTERM_TEXT).signal, killed(fatal=SEGV_TEXT).signal) == ("SIGTERM", "Segmentation fault")
+    assert [killed(fatal=text).fault for text in (SIGTERM_TEXT, SEGV_TEXT)] == [None, "Segmentation fault"]
+    assert [killed(fatal=text).was_terminated for text in (SIGTERM_TEXT, SEGV_TEXT)] == [True, False]
     assert killed(fatal=SEGV_TEXT).place == Frame("/job/train.py", 88, "step")
-    assert killed().signal is None
+    assert (killed().fault, killed().was_terminated) == (None, False)
     assert [frame.function for frame in main_stack(SIGTERM_TEXT)] == ["all_reduce", "step", "<module>"]
 
 
 def test_a_fault_that_the_process_outlived_did_not_end_it():
-    assert FlightLog(fatal=SEGV_TEXT, ended=True).signal is None
+    outlived = FlightLog(fatal=SEGV_TEXT, ended=True)
+    assert (outlived.fault, outlived.was_terminated) == (None, False)
 
 
 def test_snapshots_are_read_by_time_and_broken_ones_left_out(tmp_path):
