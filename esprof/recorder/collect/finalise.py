@@ -17,15 +17,14 @@ import msgspec
 
 from esprof.errors import OutputError
 from esprof.recorder.collect.notes import RankNotes, RankRows
-from esprof.recorder.collect.raw import is_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
+from esprof.recorder.collect.raw import any_rank_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
 from esprof.recorder.collect.shortfall import is_empty, lost_windows, nothing_recorded, of_job, of_rank
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
 from esprof.recorder.collect.windows import RankWindows, read_windows
 from esprof.recorder.shared import names
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
-from esprof.trace.flight.log import FlightLog, read_flight, read_snapshot
-from esprof.trace.flight.log import is_alive as holds_lock
+from esprof.trace.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
 from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import read_run, write_flight, write_meta, write_table
 from esprof.trace.schema import MEMORY, STEPS, Table, table
@@ -100,7 +99,7 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
     """
     raw = path / "raw"
     settings, job = _settings(raw), read_job(raw)
-    if is_alive(raw, in_doubt=True):
+    if any_rank_alive(raw, in_doubt=True):
         return _still_running(path, settings, executor)
     message = "the launcher could not finish this run: how the command ended is not known"
     was_awaited = job.launcher_pid is not None and job.exit_code is None
@@ -119,7 +118,7 @@ def _still_running(path: Path, settings: Settings, executor: Executor | None) ->
 def _outlived(raw: Path) -> bool:
     """Whether processes of the job are still there some time after the command has ended."""
     deadline = time.monotonic() + _PATIENCE_S
-    while is_alive(raw, in_doubt=False):
+    while any_rank_alive(raw, in_doubt=False):
         if time.monotonic() > deadline:
             return True
         time.sleep(_GLANCE_S)
@@ -172,7 +171,7 @@ def _write_rank(out: Path, settings: Settings, notes: RankNotes, clock: HostOffs
 
 def _read_rank(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
     """One rank, whose process may still run."""
-    return _recorded(raw, settings, notes, clock, alive=holds_lock(raw / names.notes_of(notes.rank)))
+    return _recorded(raw, settings, notes, clock, alive=may_be_alive(raw / names.notes_of(notes.rank)))
 
 
 def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None, *, alive: bool) -> _Recorded:

@@ -70,7 +70,7 @@ def snapshot_paths(raw: Path, rank: Rank) -> list[Path]:
     return sorted(raw.glob(names.snapshots_of(rank)), key=lambda file: (len(file.name), file.name))
 
 
-def is_alive(raw: Path, *, in_doubt: bool) -> bool:
+def any_rank_alive(raw: Path, *, in_doubt: bool) -> bool:
     """Whether a rank of the job still runs: it holds the lock of its notes as long as it lives.
 
     `in_doubt` is the answer where that cannot be told, as on a file system that knows no locks.

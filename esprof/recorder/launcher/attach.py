@@ -13,7 +13,7 @@ from typing import Any
 from esprof import readable
 from esprof.errors import InputError, OutputError, unreadable
 from esprof.recorder.shared import names
-from esprof.trace.flight.log import is_alive
+from esprof.trace.flight.log import may_be_alive
 from esprof.types import Rank
 
 _GLANCE_S = 0.25
@@ -158,7 +158,7 @@ class _Ranks:
 
     @property
     def alive(self) -> bool:
-        return any(is_alive(log.path) for log in self.logs)
+        return any(may_be_alive(log.path) for log in self.logs)
 
     @property
     def settled(self) -> bool:
@@ -206,7 +206,7 @@ class _RankLog:
     def look(self) -> None:
         if self.settled:
             return
-        alive = is_alive(self.path)  # Before the notes are read: else its last ones might be overlooked.
+        alive = may_be_alive(self.path)  # Before the notes are read: else its last ones might be overlooked.
         for row in self._new_rows():
             self._take(row)
         if self.answer.outcome == "waiting" and not alive:

@@ -13,7 +13,7 @@ from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.recorder.shared.settings import Settings
 from esprof.recorder.shared.talk import say
 from esprof.text import printable
-from esprof.trace.flight.log import Snapshot, is_alive, read_flight, read_snapshot
+from esprof.trace.flight.log import Snapshot, may_be_alive, read_flight, read_snapshot
 from esprof.trace.flight.standstill import Standstill, standstill
 from esprof.types import NS_PER_S, Rank
 
@@ -149,7 +149,7 @@ class _Deaths:
 
     def _is_alive(self, rank: Rank, now_s: float) -> bool:
         notes = self._raw / names.notes_of(rank)
-        if is_alive(notes):
+        if may_be_alive(notes):
             return True
         if _has_last_words(notes):
             self.ended.add(rank)

@@ -200,7 +200,7 @@ def read_flight(raw: Path, rank: Rank, *, ended: bool) -> FlightLog:
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.at_ns)),
         fatal=_text(raw / names.fatal(rank)) or None,
         ended=ended,
-        alive=is_alive(raw / names.notes_of(rank)),
+        alive=may_be_alive(raw / names.notes_of(rank)),
     )
 
 
@@ -212,7 +212,7 @@ def read_snapshot(file: Path) -> Snapshot | None:
         return None
 
 
-def is_alive(notes: Path) -> bool:
+def may_be_alive(notes: Path) -> bool:
     """Whether the process that writes the file `notes` is there. True also where that cannot be told."""
     return is_locked(notes) is not False
 
