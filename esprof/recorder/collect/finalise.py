@@ -6,7 +6,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from esprof.recorder.shared import names
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.trace.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
+from esprof.trace.parallel import run_all
 from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import read_run, write_flight, write_meta, write_table
 from esprof.trace.schema import MEMORY, STEPS, Table, table
@@ -33,8 +34,6 @@ from esprof.version import __version__
 
 _ENOUGH_STEPS = 3
 """Fewest steps of which a median is taken: of fewer it means little."""
-_AT_ONCE = min(os.cpu_count() or 1, 8)
-"""Ranks that are read at the same time by default."""
 _PATIENCE_S = 2.0
 _GLANCE_S = 0.05
 
@@ -146,10 +145,7 @@ def _read_ranks(
 ) -> list[_Recorded]:
     """Read all ranks. With `out` their tables are written there, each rank's as it is read, and not kept in memory."""
     read = partial(_read_rank, raw, settings) if out is None else partial(_write_rank, out, settings)
-    if executor is not None:
-        return list(executor.map(read, notes, _clocks(notes)))
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return list(threads.map(read, notes, _clocks(notes)))
+    return run_all(executor, read, notes, _clocks(notes))
 
 
 def _clocks(notes: Sequence[RankNotes]) -> list[HostOffset | None]:

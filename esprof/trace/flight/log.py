@@ -15,6 +15,7 @@ import msgspec
 
 from esprof.recorder.shared import names
 from esprof.recorder.shared.reasons import SnapshotReason
+from esprof.trace.collective_names import ITEM_BYTES
 from esprof.types import Bytes, Ns, Rank
 
 _LIBRARY = re.compile(
@@ -22,10 +23,6 @@ _LIBRARY = re.compile(
     r"|(^|/)torch/(nn|distributed|autograd|optim|utils|_\w+)/"
 )
 """Files that are not the job's own."""
-_ITEM_BYTES = {
-    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "ComplexHalf": 4,
-    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
-}  # fmt: skip
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)$", re.MULTILINE)
 _FATAL_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
@@ -92,7 +89,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bytes(self) -> Bytes | None:
         """Bytes of the call's inputs; None for an element type of unknown size."""
-        items = [_ITEM_BYTES.get(dtype) for dtype in self.input_dtypes]
+        items = [ITEM_BYTES.get(dtype.lower()) for dtype in self.input_dtypes]
         if None in items or len(items) != len(self.input_sizes):
             return None
         return sum(prod(sizes) * item for sizes, item in zip(self.input_sizes, items, strict=True) if item)
