@@ -18,7 +18,7 @@ import msgspec
 from esprof.errors import OutputError
 from esprof.recorder.collect.notes import RankNotes, RankRows
 from esprof.recorder.collect.raw import any_rank_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
-from esprof.recorder.collect.shortfall import is_empty, lost_windows, nothing_recorded, of_job, of_rank
+from esprof.recorder.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
 from esprof.recorder.collect.windows import RankWindows, read_windows
 from esprof.recorder.shared import names
@@ -78,14 +78,15 @@ def finalise(
     with _alone_in(raw):
         if (out / "run.json").exists():  # Somebody who opened it was faster.
             return read_run(out)
-        notes, strangers = read_notes(raw)
+        notes, unattributed = read_notes(raw)
         if is_empty(raw, notes, settings):
             explanation = nothing_recorded(raw, notes, settings)
             shutil.rmtree(out, ignore_errors=True)
             raise explanation
         ranks = _read_ranks(raw, notes, settings, executor, out)
-        write_meta(out, _meta(raw, notes, ranks, command, exit_code, [*warnings, *of_job(raw, notes, strangers)]))
-        _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(strangers))
+        told = [*warnings, *job_warnings(raw, notes, unattributed)]
+        write_meta(out, _meta(raw, notes, ranks, command, exit_code, told))
+        _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(unattributed))
     return read_run(out)
 
 
@@ -127,11 +128,11 @@ def _outlived(raw: Path) -> bool:
 def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[Warning]) -> Run:
     """The Run in `path` as far as it is recorded, in memory."""
     raw = path / "raw"
-    notes, strangers = read_notes(raw)
+    notes, unattributed = read_notes(raw)
     if not notes:
         raise nothing_recorded(raw, notes, settings)
     ranks = {rank.meta.rank: rank for rank in _read_ranks(raw, notes, settings, executor, None)}
-    job, warnings = read_job(raw), [*why, *of_job(raw, notes, strangers)]
+    job, warnings = read_job(raw), [*why, *job_warnings(raw, notes, unattributed)]
     meta = _meta(raw, notes, list(ranks.values()), job.command, job.exit_code, warnings)
 
     def read(name: str, rank: Rank) -> Table | None:
@@ -181,7 +182,7 @@ def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset
         flight=msgspec.structs.replace(read_flight(raw, notes.rank, ended=_ended(notes)), alive=alive),
         groups=windows.groups,
         versions=notes.identity.versions | windows.versions,
-        warnings=[*of_rank(notes, rows, lost, settings, alive=alive), *windows.warnings, *warnings],
+        warnings=[*rank_warnings(notes, rows, lost, settings, alive=alive), *windows.warnings, *warnings],
         unreadable=windows.unreadable + unreadable,
     )
 

@@ -1,4 +1,5 @@
-"""Reads what the job's processes noted in `raw`: the launcher's end of `esprof.recorder.injected`.
+"""Reads what the job's processes noted in `raw`, and writes and reads `job.json`, the launcher's own note there: its end of
+`esprof.recorder.injected`.
 
 Any of them may have been killed in the middle of a line, and the disk may have been full: what cannot be read is named, the
 rest is kept.

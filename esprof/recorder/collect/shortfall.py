@@ -14,10 +14,10 @@ from esprof.text import printable
 from esprof.trace.run import Warning, WarningCode
 
 
-def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> list[Warning]:
-    """Warnings of whole ranks that the recording in `raw` lacks. `strangers` are the files that do not tell their rank."""
+def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[Path]) -> list[Warning]:
+    """Warnings of whole ranks that the recording in `raw` lacks; `unattributed` files do not tell whose they are."""
     found = []
-    for file in strangers:
+    for file in unattributed:
         found.append(Warning("rank-unreadable", f"{printable(file.name)} does not say which rank it is of"))
     seen = {one.rank for one in notes}
     missing = tuple(sorted({rank for one in notes for rank in range(one.identity.world_size)} - seen))
@@ -29,7 +29,7 @@ def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> 
     return found
 
 
-def of_rank(
+def rank_warnings(
     notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
 ) -> list[Warning]:
     """Warnings of what the recording lacks of one rank, whose process may still be `alive`."""

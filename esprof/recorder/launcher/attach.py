@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from esprof import readable
 from esprof.errors import InputError, OutputError, unreadable
@@ -26,7 +26,7 @@ class RankAnswer:
     """What became of the window on one rank."""
 
     rank: Rank
-    outcome: str
+    outcome: Literal["recorded", "missed", "lost", "ended", "waiting"]
     """`recorded`, `missed` (the rank heard of the step too late), `lost`, `ended` (its process did), or `waiting`."""
     steps: tuple[int, int] | None = None
     """First and last recorded step."""

@@ -34,8 +34,8 @@ def test_notes_come_back_by_rank_and_kind(tmp_path):
         log.note("memory-limit", limit=1 << 40, of="rss")
         log.note("clock", at_ns=5, offset_ns=-7, rtt_ns=2)
         log.note("fault", message="disk full")
-    (first, second), strangers = read_notes(tmp_path)
-    assert (first.rank, second.rank, second.identity.pid, strangers) == (0, 1, 11, [])
+    (first, second), unattributed = read_notes(tmp_path)
+    assert (first.rank, second.rank, second.identity.pid, unattributed) == (0, 1, 11, [])
     assert [(window.phase, window.first, window.last) for window in first.windows] == [
         ("stack", 5, 6),
         ("timed", 12, 13),
