@@ -10,12 +10,13 @@ to answer at once. The names below load their module on first use.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from esprof.version import __version__
+
 if TYPE_CHECKING:
     from esprof.recorder.api import record, stage, step
     from esprof.trace.load import load
     from esprof.trace.run import Run
 
-__version__ = "0.1.0"
 __all__ = ["Run", "__version__", "load", "record", "stage", "step"]
 
 _HOME = {

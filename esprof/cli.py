@@ -6,9 +6,9 @@ from importlib import import_module
 
 import click
 
-from esprof import __version__
 from esprof.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError
 from esprof.text import printable
+from esprof.version import __version__
 
 VERBS = {
     "demo": ("esprof.reports.commands.demo", "Train two workers with a planted fault; record, diagnose, report."),

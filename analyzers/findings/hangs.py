@@ -94,11 +94,7 @@ def _deaths(logs: Mapping[Rank, FlightLog]) -> tuple[list[_Death], list[_Death],
 
     A rank that got SIGTERM is none of these: the launcher or a person ended it.
     """
-    crashed = [
-        _Death(rank, log.signal, "signal", log.place)
-        for rank, log in logs.items()
-        if log.signal not in (None, "SIGTERM")
-    ]
+    crashed = [_Death(rank, log.fault, "signal", log.place) for rank, log in logs.items() if log.fault is not None]
     vanished = [
         _Death(rank, "killed, or left by os._exit()", None, None)
         for rank, log in logs.items()
@@ -114,8 +110,8 @@ def _first_line(cause: str | None) -> str:
 
 def _raised(log: FlightLog) -> bool:
     """Whether an exception of the rank's own ended it."""
-    error = log.snapshots[-1].error if log.snapshots else None
-    return error is not None and not error.startswith("KeyboardInterrupt")
+    error_type = log.snapshots[-1].error_type if log.snapshots else None
+    return error_type not in (None, "KeyboardInterrupt")
 
 
 def _death_cause(

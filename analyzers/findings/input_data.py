@@ -36,7 +36,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
         title=f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data",
         ranks=ranks,
         scenario=scenario,
-        confidence="high" if len(case.run.stages(ranks[0])) else "medium",
+        confidence="high" if case.run.stages(ranks[0]).is_kind("next").any() else "medium",
         evidence=_evidence(case.replayed, ranks, case.parts),
         advice=_advice(case.replayed, ranks[0], saving),
     )

@@ -22,10 +22,10 @@ ITEM_BYTES = {
     "c10::bfloat16": 2, "int": 4, "int32": 4, "long": 8, "long int": 8, "int64": 8, "short": 2, "char": 1,
     "byte": 1, "signed char": 1, "unsigned char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i64": 8, "u64": 8, "i32": 4, "u32": 4, "i8": 1,
-    "u8": 1,
+    "u8": 1, "complexhalf": 4, "complexfloat": 8, "complexdouble": 16,
 }  # fmt: skip
-"""Element sizes by the names that `record_param_comms` (`Float`), `Input type` (`c10::Half`) and NCCL's kernels (`f16`)
-use, lower-cased."""
+"""Element sizes by the names that `record_param_comms` and the Flight Recorder (`Float`), `Input type` (`c10::Half`) and
+NCCL's kernels (`f16`) use, lower-cased."""
 
 
 def collective_word(name: str) -> str | None:

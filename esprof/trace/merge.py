@@ -15,7 +15,7 @@ from esprof import readable
 from esprof.errors import InputError, OutputError
 from esprof.output import claim
 from esprof.trace.load import load
-from esprof.trace.run import RankMeta, Run, RunMeta, Warning
+from esprof.trace.run import RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import SCHEMAS, read_run, table_path, write_flight, write_meta
 from esprof.types import NS_PER_S, Ns, Rank
 
@@ -71,7 +71,8 @@ def _finished(path: Path) -> Run:
     run = load(path)
     if not (path / "run.json").exists():
         why = next(
-            (warning.message for warning in run.warnings if warning.code == "still-running"), "it is not finished"
+            (warning.message for warning in run.warnings if warning.code == WarningCode.STILL_RUNNING),
+            "it is not finished",
         )
         raise InputError(f"cannot be merged yet: {why}", path=path, remedy="Merge when the job has ended.")
     return run
@@ -150,13 +151,13 @@ def _lasting(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[Warning
     here = {rank.rank for rank in ranks}
     named: set[Rank] = set()
     # A broken side table is copied as it is, and named whenever the Run is opened.
-    for warning in dict.fromkeys(w for run in runs for w in run.warnings if w.code != "table-unreadable"):
-        if warning.code != "rank-missing" or here.isdisjoint(warning.ranks):
+    for warning in dict.fromkeys(w for run in runs for w in run.warnings if w.code != WarningCode.TABLE_UNREADABLE):
+        if warning.code != WarningCode.RANK_MISSING or here.isdisjoint(warning.ranks):
             named.update(warning.ranks)
             yield warning
     missing = tuple(sorted(set(range(runs[0].world_size)) - here - named))
     if missing:
-        yield Warning("rank-missing", f"nothing was recorded of {readable.ranks(missing)}", missing)
+        yield Warning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing)
     unread = tuple(rank.rank for rank in ranks if rank.clock_residual_ns is None)
     if unread and len({rank.host for rank in ranks}) > 1:
         message = f"{readable.ranks(unread)}: the clock was not compared with rank 0's; only collectives tie it"

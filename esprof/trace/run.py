@@ -1,6 +1,7 @@
 """The Run: what was recorded of one job, on all its ranks."""
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,17 @@ MOST_RANKS = 1 << 20
 """Largest world size: a greater number in a file is garbage, and a range over it would exhaust the memory."""
 
 _RankField = Annotated[Rank, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+
+
+class WarningCode(StrEnum):
+    """Codes of the warnings that code acts upon; all others are only shown."""
+
+    RANK_MISSING = "rank-missing"
+    """Nothing was recorded of the ranks."""
+    STILL_RUNNING = "still-running"
+    """The job has not ended: the Run is what was recorded up to now."""
+    TABLE_UNREADABLE = "table-unreadable"
+    """A side table is broken, which is told anew whenever the Run is opened."""
 
 
 class Warning(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from esprof.errors import InputError, unreadable
 from esprof.output import atomic_file
 from esprof.trace.flight.log import FlightLog
 from esprof.trace.memory_limit import memory_limit
-from esprof.trace.run import SCHEMA, Run, RunMeta, Warning
+from esprof.trace.run import SCHEMA, Run, RunMeta, Warning, WarningCode
 from esprof.trace.schema import EVENTS, MEMORY, STACKS, STAGES, STEPS, Table
 from esprof.types import Rank
 
@@ -78,7 +78,7 @@ def read_run(path: Path) -> Run:
             fault = _fault(path, name, rank.rank)
             if fault is not None:
                 broken.add((name, rank.rank))
-                code = "rank-unreadable" if name == "events" else "table-unreadable"
+                code = "rank-unreadable" if name == "events" else WarningCode.TABLE_UNREADABLE
                 warnings.append(Warning(code, f"rank {rank.rank}: {fault}", (rank.rank,)))
         if ("events", rank.rank) not in broken:
             whole.append(rank)

@@ -1,7 +1,7 @@
 """The tables of a Run: one row an event, and the side tables, as Arrow schemas with typed numpy views."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -74,9 +74,12 @@ STEPS = pa.schema(
 """`steps/`: every step of the job, inside windows and out. `phase` is `plain` (no profiler), `warmup`, `timed`, `stack`
 (recorded with stacks, left out of all timing) or `export` (the profiler was started or its trace written in it)."""
 
+StageKind = Literal["next", "fetch", "stage"]
+
 STAGES = pa.schema(
     [
-        ("what", _TEXT),
+        ("kind", _TEXT),
+        ("name", _TEXT),
         ("loader", pa.int32()),
         ("batch", pa.int64()),
         ("worker", pa.int32()),
@@ -88,8 +91,9 @@ STAGES = pa.schema(
         ("prefetch", pa.int32()),
     ]
 )
-"""`stages/`: `next` rows are calls of a DataLoader iterator in the rank, `fetch` rows the making of a batch in a loader
-worker. Both name the iterator (`loader`, counted from 0 in the rank) and the batch number within it."""
+"""`stages/`: what went into a rank's work, by `kind`. `next` rows are calls of a DataLoader iterator in the rank, `fetch`
+rows the making of a batch in a loader worker; both name the iterator (`loader`, counted from 0 in the rank) and the batch
+number within it. `stage` rows are what the job marked with `esprof.stage`, under the `name` that it gave: null elsewhere."""
 
 MEMORY = pa.schema(
     [

@@ -11,7 +11,7 @@ from esprof.replay.building.names import Text, plain
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, edges_of, joined, nodes_of
 from esprof.replay.dfg import Cls, Edge, Lane
-from esprof.trace.schema import Table
+from esprof.trace.schema import StageKind, Table
 from esprof.types import Ns
 
 
@@ -88,10 +88,9 @@ def loader_work(events: RankEvents, place: Place) -> LoaderWork:
     )
 
 
-def _stages(stages: Table, what: str) -> _Stages:
-    codes, kinds = stages.codes("what")
+def _stages(stages: Table, kind: StageKind) -> _Stages:
     start = stages.ints("start_ns")
-    rows = np.flatnonzero(codes == kinds.index(what)) if what in kinds else np.zeros(0, np.int64)
+    rows = np.flatnonzero(stages.is_kind(kind))
     rows = rows[np.argsort(start[rows], kind="stable")]
     columns = ("end_ns", "loader", "batch", "worker", "pid", "workers", "prefetch")
     end, loader, batch, worker, pid, workers, prefetch = (stages.ints(column)[rows] for column in columns)

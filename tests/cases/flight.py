@@ -40,6 +40,7 @@ def snapshot(rank, calls, *, place=("train.py", 10, "main"), groups=None, world=
         step=step,
         since_ns=step * STEP_NS,
         usual_ns=STEP_NS,
+        error_type=fields["error"].partition(":")[0] if "error" in fields else None,
         threads=(
             Thread(name="loader", training=False, frames=(Frame("/usr/lib/python3.11/queue.py", 1, "get"),)),
             Thread(name="MainThread", training=True, frames=frames),

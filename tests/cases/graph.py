@@ -12,7 +12,7 @@ from esprof.trace.kineto.lenient import Misfits
 from esprof.trace.kineto.rows import Rows
 from esprof.trace.kineto.scan import scan
 from esprof.trace.run import Group, RankMeta, Run, RunMeta
-from esprof.trace.schema import STACKS, STAGES, Table, table
+from esprof.trace.schema import STACKS, STAGES, StageKind, Table, table
 
 EPOCH_NS = 1_700_000_000_000_000_000
 MAIN, BACKWARD, GLOO = 1, 2, 9
@@ -97,9 +97,9 @@ def load_call(start: float, end: float, worker: bool = True) -> Row:
     )  # fmt: skip
 
 
-def stage(what: str, batch: int, start: float, end: float, worker: int = 0, prefetch: int = 2) -> dict[str, Any]:
+def stage(kind: StageKind, batch: int, start: float, end: float, worker: int = 0, prefetch: int = 2) -> dict[str, Any]:
     return {
-        "what": what, "loader": 0, "batch": batch, "worker": worker, "pid": 500 + worker,
+        "kind": kind, "loader": 0, "batch": batch, "worker": worker, "pid": 500 + worker,
         "start_ns": EPOCH_NS + round(start * 1000), "end_ns": EPOCH_NS + round(end * 1000),
         "samples": 8, "workers": 1, "prefetch": prefetch,
     }  # fmt: skip

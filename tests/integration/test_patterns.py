@@ -160,9 +160,9 @@ def occurrences(pattern: Pattern, *names: str) -> list[int]:
     return [counts[name] for name in names]
 
 
-def stages(pattern: Pattern, what: str):
+def stages(pattern: Pattern, kind: str, name: str | None = None):
     found = pattern.run.stages(0).to_pandas()
-    return found[found.what == what]
+    return found[(found.kind == kind) & ((found["name"] == name) if name else found["name"].isna())]
 
 
 def reduces_once_a_step(pattern: Pattern) -> None:
@@ -217,8 +217,8 @@ def steps_inside_backward(pattern: Pattern) -> None:
 def names_its_stages(pattern: Pattern) -> None:
     """In the rank, in its worker, and among the profiler's events."""
     pid = pattern.run.rank(0).pid
-    assert set(stages(pattern, "classify").pid) == {pid}
-    decoded = stages(pattern, "decode")
+    assert set(stages(pattern, "stage", "classify").pid) == {pid}
+    decoded = stages(pattern, "stage", "decode")
     assert len(decoded) == STEPS * 64
     assert set(decoded.pid) == set(stages(pattern, "fetch").pid) != {pid}
     assert occurrences(pattern, "classify") == [6]

@@ -104,7 +104,7 @@ def test_the_run_says_where_it_was_made(recorded):
 
 def test_every_batch_taken_was_made_before_by_the_worker_named(recorded):
     stages = recorded.run.stages(0).to_pandas()
-    taken, made = (stages[stages.what == what].set_index("batch") for what in ("next", "fetch"))
+    taken, made = (stages[stages.kind == kind].set_index("batch") for kind in ("next", "fetch"))
     assert list(taken.index) == list(range(24)) or list(taken.index) == list(range(25))
     assert (made.loc[taken.index].end_ns.to_numpy() <= taken.end_ns.to_numpy()).all()
     assert (made.pid != recorded.run.rank(0).pid).all()
@@ -123,7 +123,7 @@ def test_loader_workers_are_recorded_however_they_start(tmp_path, method, persis
     ended = record(tmp_path / "run", command, skip=1, warmup=1, steps=4, stack_steps=0)
     assert ended.code == 0
     stages = ended.run.stages(0).to_pandas()
-    taken, made = (stages[stages.what == what].set_index(["loader", "batch"]) for what in ("next", "fetch"))
+    taken, made = (stages[stages.kind == kind].set_index(["loader", "batch"]) for kind in ("next", "fetch"))
     assert set(taken.index.get_level_values("loader")) == {0, 1}
     assert list(made.loc[taken.index].worker) == list(taken.worker)
     assert (made.loc[taken.index].end_ns.to_numpy() <= taken.end_ns.to_numpy()).all()
@@ -133,7 +133,7 @@ def test_loader_workers_are_recorded_however_they_start(tmp_path, method, persis
 def test_a_loader_without_workers_has_no_worker_in_its_stages(tmp_path):
     ended = record(tmp_path / "run", job("train.py", "--steps", 8), skip=1, warmup=1, steps=3, stack_steps=0)
     stages = ended.run.stages(0).to_pandas()
-    assert set(stages.what) == {"next"}
+    assert set(stages.kind) == {"next"}
     assert stages.worker.isna().all()
     assert set(stages.workers) == {0}
     assert list(stages.batch)[:8] == list(range(8))

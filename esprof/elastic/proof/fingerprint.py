@@ -11,7 +11,6 @@ There is no level for equal bits on different types of device: public torch cann
 """
 
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +24,7 @@ from esprof.elastic.agree import tell_all
 from esprof.elastic.proof.steplog import Difference, Fingerprint, Scalar, Value, different
 from esprof.elastic.transport import Transport
 from esprof.errors import MismatchError, UsageError
+from esprof.recorder.shared.identity import cpu_model
 
 Level = Literal["D0", "D1", "hetero-relaxed"]
 
@@ -201,10 +201,7 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         return f"{found.name} ({found.major}.{found.minor}, {found.multi_processor_count} multiprocessors)"
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return cpu_model()
 
 
 def _joined(values: Sequence[Scalar]) -> Value:

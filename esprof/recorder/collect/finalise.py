@@ -6,7 +6,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,26 +15,25 @@ from statistics import median
 
 import msgspec
 
-import esprof
 from esprof.errors import OutputError
 from esprof.recorder.collect.notes import RankNotes, RankRows
-from esprof.recorder.collect.raw import is_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
-from esprof.recorder.collect.shortfall import is_empty, lost_windows, nothing_recorded, of_job, of_rank
+from esprof.recorder.collect.raw import any_rank_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
+from esprof.recorder.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
 from esprof.recorder.collect.windows import RankWindows, read_windows
+from esprof.recorder.shared import names
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
-from esprof.trace.flight.log import FlightLog, read_flight, read_snapshot
-from esprof.trace.flight.log import is_alive as holds_lock
-from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning
+from esprof.trace.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
+from esprof.trace.parallel import run_all
+from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import read_run, write_flight, write_meta, write_table
 from esprof.trace.schema import MEMORY, STEPS, Table, table
 from esprof.types import Rank
+from esprof.version import __version__
 
 _ENOUGH_STEPS = 3
 """Fewest steps of which a median is taken: of fewer it means little."""
-_AT_ONCE = min(os.cpu_count() or 1, 8)
-"""Ranks that are read at the same time by default."""
 _PATIENCE_S = 2.0
 _GLANCE_S = 0.05
 
@@ -79,14 +78,15 @@ def finalise(
     with _alone_in(raw):
         if (out / "run.json").exists():  # Somebody who opened it was faster.
             return read_run(out)
-        notes, strangers = read_notes(raw)
+        notes, unattributed = read_notes(raw)
         if is_empty(raw, notes, settings):
             explanation = nothing_recorded(raw, notes, settings)
             shutil.rmtree(out, ignore_errors=True)
             raise explanation
         ranks = _read_ranks(raw, notes, settings, executor, out)
-        write_meta(out, _meta(raw, notes, ranks, command, exit_code, [*warnings, *of_job(raw, notes, strangers)]))
-        _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(strangers))
+        told = [*warnings, *job_warnings(raw, notes, unattributed)]
+        write_meta(out, _meta(raw, notes, ranks, command, exit_code, told))
+        _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(unattributed))
     return read_run(out)
 
 
@@ -99,7 +99,7 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
     """
     raw = path / "raw"
     settings, job = _settings(raw), read_job(raw)
-    if is_alive(raw, in_doubt=True):
+    if any_rank_alive(raw, in_doubt=True):
         return _still_running(path, settings, executor)
     message = "the launcher could not finish this run: how the command ended is not known"
     was_awaited = job.launcher_pid is not None and job.exit_code is None
@@ -112,13 +112,13 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
 
 def _still_running(path: Path, settings: Settings, executor: Executor | None) -> Run:
     message = "the job still runs: this is what was recorded of it up to now"
-    return _as_it_stands(path, settings, executor, [Warning("still-running", message)])
+    return _as_it_stands(path, settings, executor, [Warning(WarningCode.STILL_RUNNING, message)])
 
 
 def _outlived(raw: Path) -> bool:
     """Whether processes of the job are still there some time after the command has ended."""
     deadline = time.monotonic() + _PATIENCE_S
-    while is_alive(raw, in_doubt=False):
+    while any_rank_alive(raw, in_doubt=False):
         if time.monotonic() > deadline:
             return True
         time.sleep(_GLANCE_S)
@@ -128,11 +128,11 @@ def _outlived(raw: Path) -> bool:
 def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[Warning]) -> Run:
     """The Run in `path` as far as it is recorded, in memory."""
     raw = path / "raw"
-    notes, strangers = read_notes(raw)
+    notes, unattributed = read_notes(raw)
     if not notes:
         raise nothing_recorded(raw, notes, settings)
     ranks = {rank.meta.rank: rank for rank in _read_ranks(raw, notes, settings, executor, None)}
-    job, warnings = read_job(raw), [*why, *of_job(raw, notes, strangers)]
+    job, warnings = read_job(raw), [*why, *job_warnings(raw, notes, unattributed)]
     meta = _meta(raw, notes, list(ranks.values()), job.command, job.exit_code, warnings)
 
     def read(name: str, rank: Rank) -> Table | None:
@@ -146,10 +146,7 @@ def _read_ranks(
 ) -> list[_Recorded]:
     """Read all ranks. With `out` their tables are written there, each rank's as it is read, and not kept in memory."""
     read = partial(_read_rank, raw, settings) if out is None else partial(_write_rank, out, settings)
-    if executor is not None:
-        return list(executor.map(read, notes, _clocks(notes)))
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return list(threads.map(read, notes, _clocks(notes)))
+    return run_all(executor, read, notes, _clocks(notes))
 
 
 def _clocks(notes: Sequence[RankNotes]) -> list[HostOffset | None]:
@@ -171,7 +168,7 @@ def _write_rank(out: Path, settings: Settings, notes: RankNotes, clock: HostOffs
 
 def _read_rank(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
     """One rank, whose process may still run."""
-    return _recorded(raw, settings, notes, clock, alive=holds_lock(raw / f"rank-{notes.rank:05d}.jsonl"))
+    return _recorded(raw, settings, notes, clock, alive=may_be_alive(raw / names.notes_of(notes.rank)))
 
 
 def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None, *, alive: bool) -> _Recorded:
@@ -185,7 +182,7 @@ def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset
         flight=msgspec.structs.replace(read_flight(raw, notes.rank, ended=_ended(notes)), alive=alive),
         groups=windows.groups,
         versions=notes.identity.versions | windows.versions,
-        warnings=[*of_rank(notes, rows, lost, settings, alive=alive), *windows.warnings, *warnings],
+        warnings=[*rank_warnings(notes, rows, lost, settings, alive=alive), *windows.warnings, *warnings],
         unreadable=windows.unreadable + unreadable,
     )
 
@@ -262,7 +259,7 @@ def _meta(
         created_ns=read_job(raw).started_ns or time.time_ns(),
         command=tuple(command),
         exit_code=exit_code,
-        versions=versions | {"esprof": esprof.__version__},
+        versions=versions | {"esprof": __version__},
         world_size=max(one.identity.world_size for one in notes),
         ranks=tuple(rank.meta for rank in ranks),
         groups=tuple(groups.values()),

@@ -1,10 +1,10 @@
-"""Reads what the job's processes noted in `raw`: the launcher's end of `esprof.recorder.injected`.
+"""Reads what the job's processes noted in `raw`, and writes and reads `job.json`, the launcher's own note there: its end of
+`esprof.recorder.injected`.
 
 Any of them may have been killed in the middle of a line, and the disk may have been full: what cannot be read is named, the
 rest is kept.
 """
 
-import glob
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +13,7 @@ import msgspec
 
 from esprof.output import write_bytes
 from esprof.recorder.collect.notes import Identity, Job, RankNotes, RankRow, RankRows, RecordedWindow, RolledRows, Stage
+from esprof.recorder.shared import names
 from esprof.trace.flight.log import is_locked
 from esprof.types import Rank
 
@@ -33,20 +34,20 @@ def read_job(raw: Path) -> Job:
 
 def read_notes(raw: Path) -> tuple[list[RankNotes], list[Path]]:
     """The notes of every rank that left some, by rank, and the files that should be notes, but do not tell of which rank."""
-    files = sorted(raw.glob("rank-" + "[0-9]" * 5 + "*.jsonl"))
-    found = {file: _rank_notes(file) for file in files if ".roll." not in file.name}
+    found = {file: _rank_notes(file) for file in names.all_notes(raw)}
     return [notes for notes in found.values() if notes], [file for file, notes in found.items() if not notes]
 
 
 def read_rows(raw: Path, notes: RankNotes) -> RankRows:
     """The rows that one rank and its loader workers noted at every step."""
     rows = RankRows()
-    for file in sorted(raw.glob(f"rank-{notes.rank:05d}.roll.[01].jsonl")):
-        _add_rolled(rows, file, rows.stages)
+    for file in (raw / name for name in names.rolling(names.rank_prefix(notes.rank))):
+        if file.exists():
+            _add_rolled(rows, file, rows.stages)
     for process in {row.process for row in notes.workers}:
-        for file in sorted(raw.glob(f"fetch.{glob.escape(process)}.*.roll.[01].jsonl")):
-            pid = file.name.split(".")[-4]
-            _add_rolled(rows, file, rows.worker_stages.setdefault(int(pid) if pid.isdecimal() else 0, []))
+        for file in sorted(raw.glob(names.workers_of(process))):
+            pid = names.pid_of_worker(file.name) or 0
+            _add_rolled(rows, file, rows.worker_stages.setdefault(pid, []))
     # Of the two files of a rank either may be the older one.
     rows.steps = sorted({row.step: row for row in rows.steps if row.step > 0}.values(), key=lambda row: row.step)
     rows.nexts.sort(key=lambda row: row.start_ns)
@@ -57,25 +58,25 @@ def read_rows(raw: Path, notes: RankNotes) -> RankRows:
 
 def trace_path(raw: Path, rank: Rank, window: RecordedWindow) -> Path:
     """Where `rank` left the Kineto trace of a window."""
-    return raw / f"rank-{rank:05d}.{window.phase}.{window.first}.json"
+    return raw / names.window(rank, window.phase, window.first)
 
 
 def calls_path(raw: Path, rank: Rank, window: RecordedWindow) -> Path:
     """Where `rank` left what PyTorch's own flight recorder knew when a timed window was closed."""
-    return raw / f"rank-{rank:05d}.calls.{window.first}.json"
+    return raw / names.calls(rank, window.first)
 
 
 def snapshot_paths(raw: Path, rank: Rank) -> list[Path]:
     """The snapshots that `rank` left, in the order in which they were taken."""
-    return sorted(raw.glob(f"flight-{rank:05d}.*.json"), key=lambda file: (len(file.name), file.name))
+    return sorted(raw.glob(names.snapshots_of(rank)), key=lambda file: (len(file.name), file.name))
 
 
-def is_alive(raw: Path, *, in_doubt: bool) -> bool:
+def any_rank_alive(raw: Path, *, in_doubt: bool) -> bool:
     """Whether a rank of the job still runs: it holds the lock of its notes as long as it lives.
 
     `in_doubt` is the answer where that cannot be told, as on a file system that knows no locks.
     """
-    held = [is_locked(file) for file in raw.glob("rank-*.jsonl") if ".roll." not in file.name]
+    held = [is_locked(file) for file in names.all_notes(raw)]
     return any(in_doubt if one is None else one for one in held)
 
 
@@ -86,7 +87,7 @@ def processes(raw: Path) -> tuple[int, int]:
 
 def claimed_again(raw: Path) -> list[Rank]:
     """Ranks that a second process claimed to be, ascending."""
-    return sorted({int(file.name[6:11]) for file in raw.glob("again-" + "[0-9]" * 5 + ".*")})
+    return sorted({rank for file in raw.glob("again-*") if (rank := names.rank_claimed_again(file.name)) is not None})
 
 
 def _rank_notes(file: Path) -> RankNotes | None:
@@ -94,7 +95,7 @@ def _rank_notes(file: Path) -> RankNotes | None:
     unreadable: list[str] = []
     rows: list[RankRow] = list(_lines(file, msgspec.json.Decoder(RankRow), unreadable))
     identity = next((row for row in rows if isinstance(row, Identity)), None)
-    if identity is None or file.name != f"rank-{identity.rank:05d}.jsonl":
+    if identity is None or file.name != names.notes_of(identity.rank):
         return None
     notes = RankNotes(identity, unreadable=unreadable)
     for row in rows:

@@ -7,28 +7,29 @@ from esprof import readable
 from esprof.errors import InputError
 from esprof.recorder.collect.notes import Lost, RankNotes, RankRows
 from esprof.recorder.collect.raw import claimed_again, processes, read_rows
+from esprof.recorder.shared import names
 from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from esprof.text import printable
-from esprof.trace.run import Warning
+from esprof.trace.run import Warning, WarningCode
 
 
-def of_job(raw: Path, notes: Sequence[RankNotes], strangers: Sequence[Path]) -> list[Warning]:
-    """Warnings of whole ranks that the recording in `raw` lacks. `strangers` are the files that do not tell their rank."""
+def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[Path]) -> list[Warning]:
+    """Warnings of whole ranks that the recording in `raw` lacks; `unattributed` files do not tell whose they are."""
     found = []
-    for file in strangers:
+    for file in unattributed:
         found.append(Warning("rank-unreadable", f"{printable(file.name)} does not say which rank it is of"))
     seen = {one.rank for one in notes}
     missing = tuple(sorted({rank for one in notes for rank in range(one.identity.world_size)} - seen))
     if missing:
-        found.append(Warning("rank-missing", f"nothing was recorded of {readable.ranks(missing)}", missing))
+        found.append(Warning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing))
     for rank in claimed_again(raw):
         message = f"rank {rank}: a second process of the job was rank {rank} too; only the first is recorded"
         found.append(Warning("rank-again", message, (rank,)))
     return found
 
 
-def of_rank(
+def rank_warnings(
     notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
 ) -> list[Warning]:
     """Warnings of what the recording lacks of one rank, whose process may still be `alive`."""
@@ -57,7 +58,7 @@ def is_empty(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> bool:
         return True
     wanted = settings.windows and not any(one.taken("timed") for one in notes)
     in_order = all(one.ended or one.stopped for one in notes)
-    return wanted and in_order and not any(raw.glob("flight-*.json"))
+    return wanted and in_order and not any(names.is_snapshot(file.name) for file in raw.glob("*"))
 
 
 def nothing_recorded(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> InputError:
@@ -132,7 +133,7 @@ def _of_windows(
         yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {reason}"
     timed = notes.taken("timed")
     if settings.windows and not timed and not alive:
-        yield "rank-missing", f"has no timed window; its last whole step is {_last_step(rows)}"
+        yield "no-timed-window", f"has no timed window; its last whole step is {_last_step(rows)}"
     for window in timed:
         whole = window.last - window.first + 1
         if whole < settings.steps:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from esprof.recorder.collect.notes import Fetch, Next, RankNotes, RankRows, Stage, Step, Workers
-from esprof.trace.schema import STAGES, Table, table
+from esprof.trace.schema import STAGES, StageKind, Table, table
 from esprof.types import Ns
 
 _Pass = tuple[int, int]
@@ -19,20 +19,20 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
     """The `stages` table of one rank, by start. A fetch that belongs to none of the rank's passes is left out."""
     loaders = {key: i for i, key in enumerate(dict.fromkeys((row.iterator, row.epoch) for row in rows.nexts))}
     pid = notes.identity.pid
-    found = [_row(row, what="next", loader=loaders[row.iterator, row.epoch], pid=pid) for row in rows.nexts]
+    found = [_row(row, kind="next", loader=loaders[row.iterator, row.epoch], pid=pid) for row in rows.nexts]
     found += [
-        _row(row, what="fetch", loader=loaders[key]) for key, row in _fetches_by_pass(notes, rows) if key in loaders
+        _row(row, kind="fetch", loader=loaders[key]) for key, row in _fetches_by_pass(notes, rows) if key in loaders
     ]
-    found += [_row(row, what=row.name, pid=pid) for row in rows.stages]
+    found += [_row(row, kind="stage", pid=pid) for row in rows.stages]
     worker = {pid: number for start in notes.workers for number, pid in enumerate(start.pids)}
     for pid, stages in rows.worker_stages.items():
-        found += [_row(row, what=row.name, pid=pid, worker=worker.get(pid)) for row in stages]
+        found += [_row(row, kind="stage", pid=pid, worker=worker.get(pid)) for row in stages]
     found.sort(key=lambda row: row["start_ns"])
     return table({name: [row.get(name) for row in found] for name in STAGES.names}, STAGES)
 
 
-def _row(noted: Next | Fetch | Stage, **more: object) -> dict[str, Any]:
-    return msgspec.structs.asdict(noted) | more
+def _row(noted: Next | Fetch | Stage, *, kind: StageKind, **more: object) -> dict[str, Any]:
+    return msgspec.structs.asdict(noted) | {"kind": kind} | more
 
 
 def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | None]]:

@@ -9,6 +9,7 @@ import time
 
 import torch.distributed as dist
 
+from ..shared import names
 from ..shared.settings import Settings
 from .addresses import is_one_machine
 from .background_writer import Part
@@ -158,7 +159,7 @@ class Follower:
             if self._client.is_same_machine:
                 self._clock.is_rank_0s(now_ns)
             # Where rank 0 writes to another folder, as under another launcher, it does not see the orders in this one.
-            if not os.path.exists(os.path.join(self._raw, "rank-00000.jsonl")):
+            if not os.path.exists(os.path.join(self._raw, names.notes_of(0))):
                 self._box = OrderBox(self._raw)
         else:
             self._next_ns = now_ns + _NS

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..shared import names
 from ..shared.files import NewFile, write_new
 from ..shared.reasons import SnapshotReason
 from ..shared.settings import Settings
@@ -76,7 +77,7 @@ class FlightWatch:
     """
 
     def __init__(self, raw: str, state: State, log: Log, settings: Settings) -> None:
-        self._prefix = os.path.join(raw, f"flight-{state.rank:05d}")
+        self._raw = raw
         self._state = state
         self._log = log
         self._hang_s = settings.hang_s
@@ -90,7 +91,7 @@ class FlightWatch:
         self._kept: list[tuple[SnapshotReason, str]] = []
         """Reason and path of the snapshots on disk, oldest first."""
         self._taken = 0
-        _note_deadly_signals(os.path.join(raw, f"fatal-{state.rank:05d}.txt"))
+        _note_deadly_signals(os.path.join(raw, names.fatal(state.rank)))
 
     def tick(self, now_ns: int) -> None:
         # The launcher asks where this rank is.
@@ -113,7 +114,7 @@ class FlightWatch:
             listed = [[frame.filename, frame.lineno, frame.name] for frame in frames][:_MOST_FRAMES]
             thread = {"name": threading.current_thread().name, "training": True, "frames": listed}
             text = "".join(traceback.format_exception_only(error)).strip()
-            self._take(SnapshotReason.ERROR, [thread], error=text[:1000])
+            self._take(SnapshotReason.ERROR, [thread], error=text[:1000], error_type=type(error).__name__)
 
     def _reckon(self, now_ns: int) -> None:
         self._usual, self._reckoned_ns = Usual.of(list(self._state.recent)), now_ns
@@ -139,16 +140,17 @@ class FlightWatch:
         return any(one.f_code.co_filename in _WINDOW_CODE for one in _outwards(frame))
 
     def _threads(self) -> list[dict[str, object]]:
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        names_of = {thread.ident: thread.name for thread in threading.enumerate()}
         training, own = self._state.thread, threading.get_ident()
         stacks = [(ident, frame) for ident, frame in sys._current_frames().items() if ident != own]
         stacks.sort(key=lambda stack: stack[0] != training)
         return [
-            {"name": names.get(ident, ""), "training": ident == training, "frames": _frames(frame)}
+            {"name": names_of.get(ident, ""), "training": ident == training, "frames": _frames(frame)}
             for ident, frame in stacks[:_MOST_THREADS]
         ]
 
-    def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], error: str | None = None) -> None:
+    def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], **error: str) -> None:
+        """`error` are the fields of a snapshot that tell of an exception."""
         state, usual = self._state, self._usual
         snapshot = {
             "reason": reason,
@@ -158,14 +160,13 @@ class FlightWatch:
             "since_ns": state.start_ns,
             "usual_ns": usual.median_ns,
             "p99_ns": usual.p99_ns,
-            "error": error,
             "threads": threads,
             "steps": self._log.tail("steps"),
             "groups": _groups(),
             "calls": _calls(_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
-        }
+        } | error
         self._make_room()
-        path = f"{self._prefix}.{self._taken}.json"
+        path = os.path.join(self._raw, names.snapshot(state.rank, self._taken))
         self._taken += 1
         write_new(f"{path}.part", json.dumps(snapshot, separators=(",", ":")).encode())
         os.rename(f"{path}.part", path)

@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _BaseDatasetFetcher, _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
-from ..shared import identity
+from ..shared import identity, names
 from ..shared.environment import LOADER_OF, changed, with_hook
 from .batch import size
 from .fuse import Fuse
@@ -93,7 +93,7 @@ class LoaderProbe:
     def _note_workers(self, iterator: Any, start_ns: int) -> None:
         pids = [worker.pid for worker in iterator._workers]
         self._log.note("workers", process=self._owner, iterator=iterator._esprof_number, start_ns=start_ns, pids=pids)
-        _make_room(self._raw, f"fetch.{self._owner}.", self._limit)
+        _make_room(self._raw, f"{names.workers_prefix(self._owner)}.", self._limit)
 
     def _on_next(self, original: Callable[..., Any], iterator: Any) -> Any:
         tasks = self._fuse.run(_tasks, iterator)
@@ -153,7 +153,8 @@ class LoaderProbe:
         if self._worker is None or self._worker.pid != os.getpid():
             info = get_worker_info()
             assert info is not None
-            self._worker = _WorkerLog(os.path.join(self._raw, f"fetch.{self._owner}"), self._limit // info.num_workers)
+            prefix = os.path.join(self._raw, names.workers_prefix(self._owner))
+            self._worker = _WorkerLog(prefix, self._limit // info.num_workers)
         return self._worker
 
 
@@ -230,7 +231,8 @@ def _make_room(raw: str, prefix: str, limit: int) -> None:
     for found, entry in files:
         if taken <= limit:
             break
-        if not _is_alive(int(entry.name.split(".")[-4])):
+        pid = names.pid_of_worker(entry.name)
+        if pid is not None and not _is_alive(pid):
             os.unlink(entry.path)
             taken -= found.st_blocks * 512
 

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 
+from ..shared import names
 from ..shared.files import NewFile
 from .rolling import RollingFile
 
@@ -37,7 +38,7 @@ class Log:
 
         Of the rolling rows the newest `limit` bytes are kept, or, if that is less, those of the last `keep_steps` steps.
         """
-        self._file = NewFile(f"{prefix}.jsonl")
+        self._file = NewFile(names.notes(prefix))
         self._pid = os.getpid()
         self._keep_steps = keep_steps
         with suppress(OSError):  # Some network file systems know no locks: then a reader cannot tell whether we live.

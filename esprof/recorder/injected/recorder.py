@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..shared import identity
+from ..shared import identity, names
 from ..shared.files import touch
 from ..shared.settings import Settings
 from . import backward
@@ -133,12 +133,12 @@ class Recorder:
         state, settings = self.state, self._settings
         state.rank, state.world_size = identity.rank_and_world()
         name = identity.process_name()
-        prefix = os.path.join(self._raw, f"rank-{state.rank:05d}")
+        prefix = os.path.join(self._raw, names.rank_prefix(state.rank))
         try:
             self._log.open(prefix, settings.max_log, settings.flight_steps)
         except FileExistsError:
             # Another process of the job is this rank already: an earlier life of it, or a second training.
-            touch(os.path.join(self._raw, f"again-{state.rank:05d}.{name}"))
+            touch(os.path.join(self._raw, names.again(state.rank, name)))
             self._fuse.on = False
             return False
         self._note_identity(name)

@@ -1,5 +1,6 @@
 """A bounded file of lines: two files, of which the older one is emptied when the newer one is full."""
 
+from ..shared import names
 from ..shared.files import NewFile
 
 
@@ -10,9 +11,9 @@ class RollingFile:
     """
 
     def __init__(self, prefix: str, limit: int) -> None:
-        self._prefix = prefix
+        self._paths = names.rolling(prefix)
         self._half = limit // 2
-        self._files = [NewFile(f"{prefix}.roll.0.jsonl")]
+        self._files = [NewFile(self._paths[0])]
         self._now = 0
         self._bytes = 0
 
@@ -25,7 +26,7 @@ class RollingFile:
     def turn(self) -> None:
         """Go on in the other file, from its beginning."""
         if len(self._files) == 1:
-            self._files.append(NewFile(f"{self._prefix}.roll.1.jsonl"))
+            self._files.append(NewFile(self._paths[1]))
         self._now = 1 - self._now
         self._files[self._now].empty()
         self._bytes = 0

@@ -9,6 +9,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ..shared import names
 from ..shared.files import write_new
 from ..shared.reasons import LossReason
 from ..shared.settings import Settings
@@ -181,7 +182,7 @@ class Windows:
         noted = calls.dumps(include_calls=True)
         if not noted:
             return []
-        path = self._path("calls", first)
+        path = os.path.join(self._raw, names.calls(self._state.rank, first))
         write_new(path, noted[0])  # What the second dump, NCCL's, would add is in the trace.
         return [path]
 
@@ -208,8 +209,8 @@ class Windows:
     def _take_back(self) -> None:
         self._job_profiles = False
 
-    def _path(self, what: str, first: int) -> str:
-        return os.path.join(self._raw, f"rank-{self._state.rank:05d}.{what}.{first}.json")
+    def _path(self, phase: str, first: int) -> str:
+        return os.path.join(self._raw, names.window(self._state.rank, phase, first))
 
 
 def _resident() -> int:

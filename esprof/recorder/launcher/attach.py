@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from esprof import readable
 from esprof.errors import InputError, OutputError, unreadable
-from esprof.trace.flight.log import is_alive
+from esprof.recorder.shared import names
+from esprof.trace.flight.log import may_be_alive
 from esprof.types import Rank
 
 _GLANCE_S = 0.25
@@ -25,7 +26,7 @@ class RankAnswer:
     """What became of the window on one rank."""
 
     rank: Rank
-    outcome: str
+    outcome: Literal["recorded", "missed", "lost", "ended", "waiting"]
     """`recorded`, `missed` (the rank heard of the step too late), `lost`, `ended` (its process did), or `waiting`."""
     steps: tuple[int, int] | None = None
     """First and last recorded step."""
@@ -129,7 +130,7 @@ def _own(raw: Path) -> None:
 
 
 def _log_of_leader(raw: Path) -> Path:
-    return raw / "rank-00000.jsonl"
+    return raw / names.notes_of(0)
 
 
 def _no_answer(run: Path, ranks: "_Ranks", timeout_s: float) -> InputError:
@@ -148,7 +149,7 @@ class _Ranks:
     def __init__(self, raws: Sequence[Path], at: int) -> None:
         self._raws = raws
         self._at = at
-        self._logs = {path: _RankLog(path, at, os.path.getsize(path)) for path in self._paths()}
+        self._logs = {path: _RankLog(path, rank, at, os.path.getsize(path)) for path, rank in self._notes()}
         self._steps_before = self._written()
 
     @property
@@ -157,7 +158,7 @@ class _Ranks:
 
     @property
     def alive(self) -> bool:
-        return any(is_alive(log.path) for log in self.logs)
+        return any(may_be_alive(log.path) for log in self.logs)
 
     @property
     def settled(self) -> bool:
@@ -170,28 +171,28 @@ class _Ranks:
         return self._written() != self._steps_before
 
     def look(self) -> None:
-        for path in self._paths():
+        for path, rank in self._notes():
             if path not in self._logs:
-                self._logs[path] = _RankLog(path, self._at, 0)
+                self._logs[path] = _RankLog(path, rank, self._at, 0)
             self._logs[path].look()
 
-    def _paths(self) -> Iterator[Path]:
+    def _notes(self) -> Iterator[tuple[Path, Rank]]:
         for raw in self._raws:
-            yield from (path for path in raw.glob("rank-*.jsonl") if path.stem.removeprefix("rank-").isdigit())
+            yield from names.all_notes(raw).items()
 
     def _written(self) -> list[tuple[str, int]]:
-        files = [file for raw in self._raws for file in raw.glob("rank-*.roll.*.jsonl")]
+        files = [file for raw in self._raws for file in raw.glob(names.ROLLING)]
         return sorted((str(file), file.stat().st_mtime_ns) for file in files)
 
 
 class _RankLog:
     """The notes of one rank, and what they answer."""
 
-    def __init__(self, path: Path, at: int, seen: int) -> None:
+    def __init__(self, path: Path, rank: Rank, at: int, seen: int) -> None:
         """`seen`: bytes of the notes that are older than the request."""
         self.path = path
-        self.rank = int(path.stem.removeprefix("rank-"))
-        self.answer = RankAnswer(self.rank, "waiting")
+        self.rank = rank
+        self.answer = RankAnswer(rank, "waiting")
         self._at = at
         self._seen = seen
         self._lost_s = 0.0
@@ -205,7 +206,7 @@ class _RankLog:
     def look(self) -> None:
         if self.settled:
             return
-        alive = is_alive(self.path)  # Before the notes are read: else its last ones might be overlooked.
+        alive = may_be_alive(self.path)  # Before the notes are read: else its last ones might be overlooked.
         for row in self._new_rows():
             self._take(row)
         if self.answer.outcome == "waiting" and not alive:

@@ -13,8 +13,10 @@ _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, sign
 _SENT_BY_KERNEL = 0x80
 """`si_code` of a signal that the terminal sent: to every process in its foreground, the child among them."""
 
-_GLANCE_S = 1.0
-_AT_ONCE_S = 1.0
+_POLL_S = 1.0
+_DUPLICATE_WITHIN_S = 1.0
+"""Seconds within which a signal that comes again counts as the same: one may have been sent to this process, the other to
+its whole process group."""
 
 
 def run_child(
@@ -58,21 +60,20 @@ def _start(command: Sequence[str], environ: Mapping[str, str], stdout: int, mask
 
 
 def _wait(pid: int, heard: set[signal.Signals], glance: Callable[[], None], on_usr2: Callable[[], None]) -> int:
-    """Wait for the child to end, and return its exit code. A signal that comes again within _AT_ONCE_S is not passed on: it
-    may have been sent to this process and to the whole process group."""
+    """Wait for the child to end, and return its exit code. A signal that comes again at once is passed on only once."""
     heard_at: dict[int, float] = {}
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        news = signal.sigtimedwait(heard, _GLANCE_S)
+        news = signal.sigtimedwait(heard, _POLL_S)
         if news is None:
             glance()
         elif news.si_signo == signal.SIGUSR2:
             on_usr2()
         elif news.si_signo in _FORWARDED and news.si_code != _SENT_BY_KERNEL:
             now = time.monotonic()
-            if now - heard_at.get(news.si_signo, -inf) > _AT_ONCE_S:
+            if now - heard_at.get(news.si_signo, -inf) > _DUPLICATE_WITHIN_S:
                 os.kill(pid, news.si_signo)
             heard_at[news.si_signo] = now

@@ -1,27 +1,36 @@
 """Watches over a recorded job from its launcher: says at once where it stands still, and which rank has died."""
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+
 from esprof.recorder.launcher.attach import leave_order
+from esprof.recorder.shared import names
 from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.recorder.shared.settings import Settings
 from esprof.recorder.shared.talk import say
 from esprof.text import printable
-from esprof.trace.flight.log import Snapshot, is_alive, read_flight, read_snapshot
+from esprof.trace.flight.log import Snapshot, may_be_alive, read_flight, read_snapshot
 from esprof.trace.flight.standstill import Standstill, standstill
 from esprof.types import NS_PER_S, Rank
 
 _PATIENCE_S = 2.0
 """Seconds that the snapshots of all ranks, or the note of what ended one of them, may take to appear."""
 _MOST_NAMED = 4
-_SNAPSHOT = re.compile(r"flight-(\d{5,})\.\d+\.json")
-_NOTES = re.compile(r"rank-(\d{5,})\.jsonl")
-_LAST_WORDS = (b'{"kind":"end"', b'{"kind":"stopped"')
-"""How the rows begin that a rank leaves only if it ends in good order, or if its recorder gave up before."""
+_LAST_WORDS = ("end", "stopped")
+"""Kinds of the rows that a rank leaves only if it ends in good order, or if its recorder gave up before."""
+
+
+class _Note(msgspec.Struct):
+    """The kind of a row, which is all of it that counts here."""
+
+    kind: str
+
+
+_NOTE = msgspec.json.Decoder(_Note)
 
 
 def say_on_stderr(line: str) -> None:
@@ -41,10 +50,10 @@ class Watch:
 
     def look(self) -> None:
         """Say what is new. Raises OSError where `raw` cannot be read or written."""
-        names, now_s = os.listdir(self._raw), time.monotonic()
-        if self._deaths.look(names, now_s):
+        files, now_s = os.listdir(self._raw), time.monotonic()
+        if self._deaths.look(files, now_s):
             _ask_for_snapshots(self._raw)
-        self._standstills.look(names, now_s, self._deaths)
+        self._standstills.look(files, now_s, self._deaths)
 
 
 class _Standstills:
@@ -64,11 +73,11 @@ class _Standstills:
         self._notes: dict[Rank, list[int]] = {}
         """Sizes (bytes) of the notes of each rank that was reported to wait."""
 
-    def look(self, names: Iterable[str], now_s: float, deaths: "_Deaths") -> None:
+    def look(self, files: Iterable[str], now_s: float, deaths: "_Deaths") -> None:
         if self._reported is not None and any(_bytes_of_steps(self._raw, r) != old for r, old in self._notes.items()):
             self._say("the ranks that waited go on")
             self._reported = None
-        reasons = [self._take_in(name) for name in sorted(set(names) - self._read)]
+        reasons = [self._take_in(name) for name in sorted(set(files) - self._read)]
         if SnapshotReason.HANG in reasons and self._open_since_s is None:
             self._open_since_s, self._asked = now_s, False
         if self._open_since_s is not None:
@@ -77,7 +86,7 @@ class _Standstills:
     def _take_in(self, name: str) -> SnapshotReason | None:
         """Read the file `name` if it is a snapshot, and return its reason."""
         self._read.add(name)
-        snapshot = read_snapshot(self._raw / name) if _SNAPSHOT.fullmatch(name) else None
+        snapshot = read_snapshot(self._raw / name) if names.is_snapshot(name) else None
         if snapshot is None or snapshot.reason not in (SnapshotReason.HANG, SnapshotReason.ASKED):
             return None
         latest = self._latest.get(snapshot.rank)
@@ -131,16 +140,16 @@ class _Deaths:
         """Rank -> when its death was first seen, by the monotonic clock."""
         self._settled: set[Rank] = set()
 
-    def look(self, names: Iterable[str], now_s: float) -> bool:
+    def look(self, files: Iterable[str], now_s: float) -> bool:
         """Look for ranks that have died, and return whether a death was reported."""
-        ranks = {int(match[1]) for name in names if (match := _NOTES.fullmatch(name))}
+        ranks = {rank for name in files if (rank := names.rank_of_notes(name)) is not None}
         alive = {rank for rank in ranks - self.ended - self.dead.keys() if self._is_alive(rank, now_s)}
         unsettled = sorted(self.dead.keys() - self._settled)
         return bool([rank for rank in unsettled if self._settle(rank, now_s, others_live=bool(alive))])
 
     def _is_alive(self, rank: Rank, now_s: float) -> bool:
-        notes = self._raw / f"rank-{rank:05d}.jsonl"
-        if is_alive(notes):
+        notes = self._raw / names.notes_of(rank)
+        if may_be_alive(notes):
             return True
         if _has_last_words(notes):
             self.ended.add(rank)
@@ -152,12 +161,12 @@ class _Deaths:
         """Report the death of `rank` if it is news, and return whether it was. A rank that got SIGTERM was ended by the
         launcher, or by a person."""
         cause = read_flight(self._raw, rank, ended=False)
-        if cause.signal is None and now_s - self.dead[rank] < _PATIENCE_S:
+        if not (cause.fault or cause.was_terminated) and now_s - self.dead[rank] < _PATIENCE_S:
             return False
         self._settled.add(rank)
-        if cause.signal == "SIGTERM" or not (cause.signal or others_live):
+        if cause.was_terminated or not (cause.fault or others_live):
             return False
-        how = cause.signal or "killed, perhaps for lack of memory, or by os._exit()"
+        how = cause.fault or "killed, perhaps for lack of memory, or by os._exit()"
         self._say(f"rank {rank} has died: {how}{f', at {cause.place}' if cause.place else ''}")
         return True
 
@@ -169,11 +178,19 @@ def _ask_for_snapshots(raw: Path) -> None:
 
 def _bytes_of_steps(raw: Path, rank: Rank) -> list[int]:
     """The sizes of the files to which `rank` notes its steps: they change when it ends one."""
-    files = [raw / f"rank-{rank:05d}.roll.{half}.jsonl" for half in (0, 1)]
+    files = [raw / name for name in names.rolling(names.rank_prefix(rank))]
     return [file.stat().st_size for file in files if file.exists()]
 
 
 def _has_last_words(notes: Path) -> bool:
     """Whether a rank said how it ends. A recorder that gave up may leave notes for hours after that row."""
     with notes.open("rb") as rows:
-        return any(row.startswith(_LAST_WORDS) for row in rows)
+        return any(_kind(row) in _LAST_WORDS for row in rows)
+
+
+def _kind(row: bytes) -> str | None:
+    """The kind of a row; None where it was not written to its end."""
+    try:
+        return _NOTE.decode(row).kind
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -37,7 +37,7 @@ def device() -> tuple[str, int]:
     """Name of the accelerator that this process uses, or of its CPU, and how many accelerators it sees."""
     if torch.cuda.is_initialized():
         return torch.cuda.get_device_name(), torch.cuda.device_count()
-    return _cpu_model(), 0
+    return cpu_model(), 0
 
 
 def versions() -> dict[str, str]:
@@ -53,7 +53,8 @@ def peak_memory() -> tuple[int, str]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "rss"
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """Name of the processor, or of its architecture where that is all there is."""
     try:
         with open("/proc/cpuinfo") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]

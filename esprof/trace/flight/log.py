@@ -13,7 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from esprof.recorder.shared import names
 from esprof.recorder.shared.reasons import SnapshotReason
+from esprof.trace.collective_names import ITEM_BYTES
 from esprof.types import Bytes, Ns, Rank
 
 _LIBRARY = re.compile(
@@ -21,10 +23,6 @@ _LIBRARY = re.compile(
     r"|(^|/)torch/(nn|distributed|autograd|optim|utils|_\w+)/"
 )
 """Files that are not the job's own."""
-_ITEM_BYTES = {
-    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "ComplexHalf": 4,
-    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
-}  # fmt: skip
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)$", re.MULTILINE)
 _FATAL_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
@@ -91,7 +89,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bytes(self) -> Bytes | None:
         """Bytes of the call's inputs; None for an element type of unknown size."""
-        items = [_ITEM_BYTES.get(dtype) for dtype in self.input_dtypes]
+        items = [ITEM_BYTES.get(dtype.lower()) for dtype in self.input_dtypes]
         if None in items or len(items) != len(self.input_sizes):
             return None
         return sum(prod(sizes) * item for sizes, item in zip(self.input_sizes, items, strict=True) if item)
@@ -117,7 +115,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     p99_ns: Ns | None = None
     """99th percentile (ns) of the durations of recent plain steps; None where they are too few."""
     error: str | None = None
-    """The exception that ends the process; None where none does."""
+    """The exception that ends the process, as Python prints it; None where none does."""
+    error_type: str | None = None
+    """The name of that exception's type."""
     threads: tuple[Thread, ...] = ()
     steps: tuple[tuple[int, Ns, Ns, str], ...] = ()
     """The latest steps: number, start, duration, phase."""
@@ -154,12 +154,15 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return not (self.ended or self.alive)
 
     @property
-    def signal(self) -> str | None:
-        """The fault or signal that ended the process, as far as it could note it: `Segmentation fault`, `SIGTERM`, …"""
-        if not self.died or not self.fatal:
-            return None
-        fault = _FATAL.search(self.fatal)
-        return fault.group(1) if fault else "SIGTERM"
+    def fault(self) -> str | None:
+        """The fault that ended the process, as far as it could note it: `Segmentation fault`, …"""
+        found = _FATAL.search(self.fatal) if self.died and self.fatal else None
+        return found.group(1) if found else None
+
+    @property
+    def was_terminated(self) -> bool:
+        """Whether SIGTERM ended the process: it noted its stacks then, but no fault."""
+        return self.died and bool(self.fatal) and self.fault is None
 
     @property
     def place(self) -> Frame | None:
@@ -189,12 +192,12 @@ def main_stack(fatal: str) -> tuple[Frame, ...]:
 
 def read_flight(raw: Path, rank: Rank, *, ended: bool) -> FlightLog:
     """What `rank` has left in `raw` up to now. A snapshot that cannot be read is left out."""
-    snapshots = [snapshot for file in raw.glob(f"flight-{rank:05d}.*.json") if (snapshot := read_snapshot(file))]
+    snapshots = [snapshot for file in raw.glob(names.snapshots_of(rank)) if (snapshot := read_snapshot(file))]
     return FlightLog(
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.at_ns)),
-        fatal=_text(raw / f"fatal-{rank:05d}.txt") or None,
+        fatal=_text(raw / names.fatal(rank)) or None,
         ended=ended,
-        alive=is_alive(raw / f"rank-{rank:05d}.jsonl"),
+        alive=may_be_alive(raw / names.notes_of(rank)),
     )
 
 
@@ -206,7 +209,7 @@ def read_snapshot(file: Path) -> Snapshot | None:
         return None
 
 
-def is_alive(notes: Path) -> bool:
+def may_be_alive(notes: Path) -> bool:
     """Whether the process that writes the file `notes` is there. True also where that cannot be told."""
     return is_locked(notes) is not False
 

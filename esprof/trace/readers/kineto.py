@@ -1,9 +1,8 @@
 """Kineto traces (`torch.profiler`), one file a rank."""
 
-import os
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from itertools import count
 from pathlib import Path
 
@@ -11,15 +10,14 @@ from esprof import readable
 from esprof.errors import InputError
 from esprof.text import printable
 from esprof.trace.kineto.reader import Trace, read_trace
+from esprof.trace.parallel import run_all
 from esprof.trace.reader import Reader
-from esprof.trace.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning
+from esprof.trace.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.schema import Table
 from esprof.types import Rank
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 _SUFFIXES = (".json", ".json.gz")
-_AT_ONCE = min(os.cpu_count() or 1, 8)
-"""Files that are read at the same time by default: each may take what the memory ceiling allows."""
 
 
 def _recognises(path: Path) -> bool:
@@ -33,13 +31,8 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
 
 def _read_all(files: Sequence[Path], executor: Executor | None) -> tuple[list[tuple[Path, Trace]], list[Warning]]:
     """Read every file; one that fails is a warning as long as another one reads."""
-    if executor is not None:
-        results = list(executor.map(_attempt, files))
-    elif len(files) == 1:
-        results = [_attempt(files[0])]
-    else:
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            results = list(threads.map(_attempt, files))
+    # A single file is read in this thread, where Ctrl-C stops it.
+    results = [_attempt(files[0])] if len(files) == 1 and executor is None else run_all(executor, _attempt, files)
     traces = [(file, found) for file, found in zip(files, results, strict=True) if isinstance(found, Trace)]
     faults = [found for found in results if isinstance(found, InputError)]
     if not traces:
@@ -61,7 +54,7 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning
     missing = tuple(sorted(set(range(world)) - set(by_rank)))
     if missing:
         message = f"no trace of {readable.ranks(missing)}; the job had {world} ranks"
-        warnings.append(Warning("rank-missing", message, missing))
+        warnings.append(Warning(WarningCode.RANK_MISSING, message, missing))
     for rank, trace in by_rank.items():
         warnings.extend(Warning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
     meta = RunMeta(

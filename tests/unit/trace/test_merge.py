@@ -68,8 +68,15 @@ def test_what_another_host_recorded_is_not_missing(tmp_path, parts):
     assert (warning.code, warning.ranks) == ("rank-missing", (2, 4))
 
 
+def test_that_a_rank_has_no_timed_window_is_told_of_the_whole_too(tmp_path):
+    why = Warning("no-timed-window", "rank 4: has no timed window", (4,))
+    more = part(tmp_path / "c", (4,), world_size=5, warnings=(why,))
+    others = part(tmp_path / "d", (0, 1, 2, 3), world_size=5)
+    assert merge([more, others], tmp_path / "whole").warnings == (why,)
+
+
 def test_why_a_rank_is_missing_is_still_told(tmp_path):
-    why = Warning("rank-missing", "rank 1: no window", (1,))
+    why = Warning("rank-missing", "rank 1: never seen", (1,))
     parts = [part(tmp_path / "a", (0,), world_size=3, warnings=(why,)), part(tmp_path / "b", (2,), world_size=3)]
     assert merge(parts, tmp_path / "whole").warnings == (why,)
 

@@ -116,7 +116,7 @@ def test_a_rank_killed_before_its_window_is_told_apart_from_those_with_events(tm
     roll(raw, "rank-00001.roll.0", "steps", step(1), step(2))
     run = finished(raw, exit_code=1)
     assert run.ranks == [0]
-    assert codes(run) == [("rank-killed", (1,)), ("rank-missing", (1,))]
+    assert codes(run) == [("rank-killed", (1,)), ("no-timed-window", (1,))]
     assert len(run.steps(1)) == 2
 
 
@@ -275,7 +275,7 @@ def test_a_job_that_was_killed_before_its_window_leaves_one(tmp_path):
     note(raw, 0, identity())
     roll(raw, "rank-00000.roll.0", "steps", step(1))
     run = finished(raw, exit_code=137)
-    assert codes(run) == [("rank-killed", (0,)), ("rank-missing", (0,))]
+    assert codes(run) == [("rank-killed", (0,)), ("no-timed-window", (0,))]
     assert len(run.steps(0)) == 1
 
 

@@ -3,8 +3,8 @@
 import os
 
 from esprof.recorder.collect.raw import (
+    any_rank_alive,
     claimed_again,
-    is_alive,
     processes,
     read_job,
     read_notes,
@@ -34,8 +34,8 @@ def test_notes_come_back_by_rank_and_kind(tmp_path):
         log.note("memory-limit", limit=1 << 40, of="rss")
         log.note("clock", at_ns=5, offset_ns=-7, rtt_ns=2)
         log.note("fault", message="disk full")
-    (first, second), strangers = read_notes(tmp_path)
-    assert (first.rank, second.rank, second.identity.pid, strangers) == (0, 1, 11, [])
+    (first, second), unattributed = read_notes(tmp_path)
+    assert (first.rank, second.rank, second.identity.pid, unattributed) == (0, 1, 11, [])
     assert [(window.phase, window.first, window.last) for window in first.windows] == [
         ("stack", 5, 6),
         ("timed", 12, 13),
@@ -101,16 +101,16 @@ def test_a_rank_that_died_before_it_said_who_it_was_is_none(tmp_path):
 
 def test_a_rank_is_alive_as_long_as_it_holds_its_file(tmp_path):
     note(tmp_path, 1, identity(1, 2))
-    assert not is_alive(tmp_path, in_doubt=True)
+    assert not any_rank_alive(tmp_path, in_doubt=True)
     log = logging(tmp_path)
-    assert is_alive(tmp_path, in_doubt=False)
+    assert any_rank_alive(tmp_path, in_doubt=False)
     assert log.mine
 
 
 def test_of_a_rank_that_has_written_nothing_yet_it_cannot_be_told(tmp_path):
     (tmp_path / "rank-00000.jsonl").touch()
-    assert is_alive(tmp_path, in_doubt=True)
-    assert not is_alive(tmp_path, in_doubt=False)
+    assert any_rank_alive(tmp_path, in_doubt=True)
+    assert not any_rank_alive(tmp_path, in_doubt=False)
 
 
 def test_snapshots_are_in_the_order_in_which_they_were_taken(tmp_path):

@@ -12,7 +12,7 @@ from esprof.recorder.collect.notes import (
     RecordedWindow,
     Step,
 )
-from esprof.recorder.collect.shortfall import lost_windows, nothing_recorded, of_job, of_rank
+from esprof.recorder.collect.shortfall import job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from tests.cases.raw import roll, step
@@ -33,19 +33,19 @@ def rows(last: int = 20, first: int = 1, timed: range = range(7, 15)) -> RankRow
 
 def said(notes: RankNotes, taken: RankRows, *, alive: bool = False) -> list[tuple[str, str]]:
     lost = lost_windows(notes, taken, alive=alive)
-    found = of_rank(notes, taken, lost, SETTINGS, alive=alive)
+    found = rank_warnings(notes, taken, lost, SETTINGS, alive=alive)
     assert all(warning.ranks == (notes.rank,) for warning in found)
     return [(warning.code, warning.message.removeprefix(f"rank {notes.rank}: ")) for warning in found]
 
 
 def test_a_whole_recording_lacks_nothing(tmp_path):
     assert said(rank(0), rows()) == []
-    assert of_job(tmp_path, [rank(0), rank(1), rank(2)], []) == []
+    assert job_warnings(tmp_path, [rank(0), rank(1), rank(2)], []) == []
 
 
 def test_ranks_that_are_missing_strange_or_twice_there_are_named(tmp_path):
     (tmp_path / "again-00000.host.1.2").touch()
-    found = of_job(tmp_path, [rank(0), rank(2)], [tmp_path / "rank-00001.jsonl"])
+    found = job_warnings(tmp_path, [rank(0), rank(2)], [tmp_path / "rank-00001.jsonl"])
     assert [(warning.code, warning.ranks) for warning in found] == [
         ("rank-unreadable", ()),
         ("rank-missing", (1,)),
@@ -69,6 +69,12 @@ def test_every_lack_of_a_rank_is_named():
         ("steps-dropped", "the rows of 2 steps were dropped to save room; those left begin with step 3"),
         ("order-missed", "heard in step 19 of the window ordered for step 17, too late"),
         ("window-short", "3 of 8 timed steps from 7 on were finished"),
+    ]
+
+
+def test_a_rank_without_a_timed_window_is_not_missing():
+    assert said(rank(1, window=None), rows(last=5)) == [
+        ("no-timed-window", "has no timed window; its last whole step is 5")
     ]
 
 

@@ -74,7 +74,7 @@ def test_passes_are_numbered_and_workers_found_by_process_id_and_time():
         fetches=[made(0, 15, 25), made(0, 115, 125, epoch=1), made(0, 215, 225), made(0, 216, 226, pid=99)],
     )
     table = stages_of(*rank)
-    found = list(zip(table.texts("what"), table.ints("loader"), table.ints("pid"), table.ints("start_ns"), strict=True))
+    found = list(zip(table.texts("kind"), table.ints("loader"), table.ints("pid"), table.ints("start_ns"), strict=True))
     assert found == [
         ("fetch", 0, 50, 15), ("next", 0, 7, 20),
         ("fetch", 1, 50, 115), ("next", 1, 7, 120),
@@ -85,12 +85,13 @@ def test_passes_are_numbered_and_workers_found_by_process_id_and_time():
 def test_stages_of_the_job_say_where_they_ran():
     rank = noted(
         Workers(process="p", iterator=0, start_ns=0, pids=[50, 51]),
-        stages=[Stage(name="load", start_ns=5, end_ns=9)],
+        stages=[Stage(name="load", start_ns=5, end_ns=9), Stage(name="next", start_ns=8, end_ns=9)],
         worker_stages={
             51: [Stage(name="decode", start_ns=3, end_ns=4)],
             99: [Stage(name="decode", start_ns=7, end_ns=8)],
         },
     )
     table = stages_of(*rank)
-    found = zip(table.texts("what"), table.ints("pid"), table.ints("worker"), table.ints("end_ns"), strict=True)
-    assert list(found) == [("decode", 51, 1, 4), ("load", 7, -1, 9), ("decode", 99, -1, 8)]
+    found = zip(table.texts("name"), table.ints("pid"), table.ints("worker"), table.ints("end_ns"), strict=True)
+    assert list(found) == [("decode", 51, 1, 4), ("load", 7, -1, 9), ("decode", 99, -1, 8), ("next", 7, -1, 9)]
+    assert set(table.texts("kind")) == {"stage"}

@@ -225,7 +225,8 @@ def test_the_exception_that_ends_the_process_is_kept(raw, monkeypatch):
         monkeypatch.setattr("sys.last_value", error, raising=False)
     rank.watch.close()
     (taken,) = rank.log.snapshots
-    assert (taken.reason, taken.error) == ("error", "ValueError: invalid literal for int() with base 10: 'many'")
+    assert (taken.reason, taken.error_type) == ("error", "ValueError")
+    assert taken.error == "ValueError: invalid literal for int() with base 10: 'many'"
     assert taken.place.function == "test_the_exception_that_ends_the_process_is_kept"
 
 

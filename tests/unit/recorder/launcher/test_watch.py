@@ -147,8 +147,9 @@ def test_who_waits_for_a_rank_that_died_is_said_so(job):
         '{"kind":"end","step":9}\n',
         '{"kind":"stopped","message":"recording ended: x"}\n' + 200 * f'{{"kind":"clock","at_ns":{S}}}\n',
         f'{{"kind":"stopped","message":"{5_000 * "x"}"}}\n',
+        '{ "step": 9, "kind": "end" }\n{"kind": "cl',
     ],
-    ids=["end", "stopped long ago", "long message"],
+    ids=["end", "stopped long ago", "long message", "written otherwise"],
 )
 def test_a_rank_that_ended_in_peace_did_not_die(job, last):
     job.end(1, last)

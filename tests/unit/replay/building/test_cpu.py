@@ -241,6 +241,18 @@ def test_a_batch_is_made_on_the_workers_lane_and_next_waits_for_it():
     assert replay(strict(dfg)).step_ns().tolist() == [50 * MS, 50 * MS]
 
 
+def test_a_stage_that_the_job_calls_next_is_none_of_the_loaders():
+    case = loading(worker_rows=True)
+    own = [
+        {"kind": "stage", "name": "next", "pid": 100, "start_ns": row["start_ns"] - 10, "end_ns": row["end_ns"] + 10}
+        for row in case["stages"][0]
+        if row["kind"] == "next"
+    ]
+    without, beside = (build(run_of(case["ranks"], stages={0: case["stages"][0] + more})) for more in ([], own))
+    assert replay(strict(beside)).step_ns().tolist() == replay(strict(without)).step_ns().tolist()
+    assert beside.edges == without.edges
+
+
 def test_without_the_workers_the_stall_is_still_data_and_no_residual():
     case = loading(worker_rows=False)
     run = run_of(case["ranks"])
@@ -317,7 +329,7 @@ def test_what_nothing_ever_waits_for_costs_nothing_and_is_swept_up_by_the_next_w
 def test_a_batch_of_before_the_window_makes_room_for_the_next_all_the_same():
     case = loading(worker_rows=True)
     early = stage("fetch", 0, -50_000, -20_000, prefetch=1)
-    stages = [early if row["what"] == "fetch" and row["batch"] == 0 else row for row in case["stages"][0]]
+    stages = [early if row["kind"] == "fetch" and row["batch"] == 0 else row for row in case["stages"][0]]
     dfg = build(run_of(case["ranks"], stages={0: stages}))
     (made,) = [n for n in range(dfg.nodes) if dfg.label(n) == "make batch"]
     sources = dfg.pred_idx[dfg.pred_ptr[made] : dfg.pred_ptr[made + 1]]

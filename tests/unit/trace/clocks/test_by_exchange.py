@@ -116,7 +116,7 @@ def test_every_time_of_a_table_moves_and_what_is_nested_stays_so():
 
 def test_what_is_unknown_stays_unknown():
     clock = clock_of(readings(lambda at: 7 * NS_PER_MS, [0], rtt_ns=0))
-    rows = table({"what": ["fetch", "fetch"], "start_ns": times(1, 2), "end_ns": [int(times(2)[0]), None]}, STAGES)
+    rows = table({"kind": ["fetch", "fetch"], "start_ns": times(1, 2), "end_ns": [int(times(2)[0]), None]}, STAGES)
     ends = clock.aligned(rows).arrow["end_ns"].to_pylist()
     assert ends == [int(times(2)[0]) - 7 * NS_PER_MS, None]
 

@@ -5,7 +5,7 @@ import fcntl
 import msgspec
 import pytest
 
-from esprof.trace.flight.log import FlightLog, Frame, is_alive, main_stack, own_frame, read_flight
+from esprof.trace.flight.log import FlightLog, Frame, main_stack, may_be_alive, own_frame, read_flight
 from tests.cases.flight import SEGV_TEXT, SIGTERM_TEXT, call, killed, snapshot
 
 
@@ -37,14 +37,16 @@ def test_a_line_is_named_as_in_the_rest_of_the_run():
 
 
 def test_what_faulthandler_wrote_tells_the_signal_and_the_line():
-    assert (killed(fatal=SIGTERM_TEXT).signal, killed(fatal=SEGV_TEXT).signal) == ("SIGTERM", "Segmentation fault")
+    assert [killed(fatal=text).fault for text in (SIGTERM_TEXT, SEGV_TEXT)] == [None, "Segmentation fault"]
+    assert [killed(fatal=text).was_terminated for text in (SIGTERM_TEXT, SEGV_TEXT)] == [True, False]
     assert killed(fatal=SEGV_TEXT).place == Frame("/job/train.py", 88, "step")
-    assert killed().signal is None
+    assert (killed().fault, killed().was_terminated) == (None, False)
     assert [frame.function for frame in main_stack(SIGTERM_TEXT)] == ["all_reduce", "step", "<module>"]
 
 
 def test_a_fault_that_the_process_outlived_did_not_end_it():
-    assert FlightLog(fatal=SEGV_TEXT, ended=True).signal is None
+    outlived = FlightLog(fatal=SEGV_TEXT, ended=True)
+    assert (outlived.fault, outlived.was_terminated) == (None, False)
 
 
 def test_snapshots_are_read_by_time_and_broken_ones_left_out(tmp_path):
@@ -70,15 +72,15 @@ def test_a_log_that_does_not_tell_is_of_a_rank_that_ended_well():
 
 def test_who_holds_the_lock_of_its_notes_is_alive(tmp_path):
     notes = tmp_path / "rank-00000.jsonl"
-    assert not is_alive(notes)
+    assert not may_be_alive(notes)
     notes.touch()
-    assert is_alive(notes), "it is about to take its lock"
+    assert may_be_alive(notes), "it is about to take its lock"
     notes.write_text("{}\n")
-    assert not is_alive(notes)
+    assert not may_be_alive(notes)
     with notes.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert is_alive(notes)
-    assert not is_alive(notes)
+        assert may_be_alive(notes)
+    assert not may_be_alive(notes)
 
 
 def test_bytes_are_those_of_the_inputs_or_unknown():

@@ -1,0 +1,107 @@
+"""The names of the files in a recording's `raw` folder: made by the job's processes, parsed by whoever reads them.
+
+A few marks more are spelled where they are left: `python.<pid>` by the hook, which imports nothing of the recorder.
+"""
+
+import glob
+import re
+from pathlib import Path
+
+_NOTES = re.compile(r"rank-(\d{5,})\.jsonl")
+_AGAIN = re.compile(r"again-(\d{5,})\..+")
+_SNAPSHOT = re.compile(r"flight-(\d{5,})\.\d+\.json")
+_WORKER = re.compile(r"fetch\..+\.(\d+)\.roll\.[01]\.jsonl")
+
+ROLLING = "rank-*.roll.[01].jsonl"
+"""Pattern of the files to which any rank notes what it notes at every step."""
+
+
+def rank_prefix(rank: int) -> str:
+    """What the names of a rank's notes, windows and rolling files begin with."""
+    return f"rank-{rank:05d}"
+
+
+def notes(prefix: str) -> str:
+    """The rows that are kept for good, of a rank by its prefix."""
+    return f"{prefix}.jsonl"
+
+
+def notes_of(rank: int) -> str:
+    """The rows of a rank that are kept for good. The rank holds the lock of this file as long as it lives."""
+    return notes(rank_prefix(rank))
+
+
+def rank_of_notes(name: str) -> int | None:
+    """The rank whose notes `name` is to hold; None for any other file."""
+    return _number(_NOTES, name)
+
+
+def all_notes(raw: Path) -> dict[Path, int]:
+    """The notes in `raw`, each with the rank whose they are to be, by rank. Empty where `raw` is gone."""
+    found = {file: rank for file in raw.glob("rank-*.jsonl") if (rank := rank_of_notes(file.name)) is not None}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def rolling(prefix: str) -> tuple[str, str]:
+    """The two files of the newest rows, of a rank or of a loader worker by its prefix."""
+    return f"{prefix}.roll.0.jsonl", f"{prefix}.roll.1.jsonl"
+
+
+def workers_prefix(owner: str) -> str:
+    """What the names of the files of loader workers begin with, whose rank process is called `owner`. The process id of the
+    worker ends its own prefix."""
+    return f"fetch.{owner}"
+
+
+def workers_of(owner: str) -> str:
+    """Pattern of the files of all loader workers of one rank process."""
+    return f"{glob.escape(workers_prefix(owner))}.*.roll.[01].jsonl"
+
+
+def pid_of_worker(name: str) -> int | None:
+    """The process id of the loader worker whose file `name` is; None for any other file."""
+    return _number(_WORKER, name)
+
+
+def window(rank: int, phase: str, first: int) -> str:
+    """The Kineto trace of the window of a rank that begins with step `first`."""
+    return f"{rank_prefix(rank)}.{phase}.{first}.json"
+
+
+def calls(rank: int, first: int) -> str:
+    """What PyTorch's own flight recorder knew when that window was closed."""
+    return window(rank, "calls", first)
+
+
+def snapshot(rank: int, number: int) -> str:
+    """A snapshot of a rank's flight recorder."""
+    return f"flight-{rank:05d}.{number}.json"
+
+
+def snapshots_of(rank: int) -> str:
+    """Pattern of the snapshots of one rank."""
+    return f"flight-{rank:05d}.*.json"
+
+
+def is_snapshot(name: str) -> bool:
+    return _SNAPSHOT.fullmatch(name) is not None
+
+
+def fatal(rank: int) -> str:
+    """All stacks of a rank at the signal that ended it."""
+    return f"fatal-{rank:05d}.txt"
+
+
+def again(rank: int, process: str) -> str:
+    """The mark of a second `process` that is this rank."""
+    return f"again-{rank:05d}.{process}"
+
+
+def rank_claimed_again(name: str) -> int | None:
+    """The rank that the mark `name` tells of; None for any other file."""
+    return _number(_AGAIN, name)
+
+
+def _number(pattern: re.Pattern[str], name: str) -> int | None:
+    found = pattern.fullmatch(name)
+    return int(found[1]) if found else None
