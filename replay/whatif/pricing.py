@@ -182,14 +182,15 @@ class Pricer:
     def _priced(self, scenario: Scenario, timeline: Timeline) -> Price:
         """The price of a scenario from its replay: each steady step as measured, scaled by how its replay changes.
 
-        Where no node takes longer, no step does in the long run. A longer mean then only says that the steps before the
-        steady ones gained more than these, and counts as no change; so does a shorter mean where no node takes less.
+        Where no node takes longer, its residual included, no step does in the long run. A longer mean then only says that the
+        steps before the steady ones gained more than these, and counts as no change; so does a shorter mean where no node
+        takes less.
         """
         steps: np.ndarray = self.measured_ns * (self._cost(timeline, scenario.least_ns) / self._base)
         if scenario.only_takes_other_times:
-            change = scenario.dfg.dur_ns - self.dfg.dur_ns
-            against = (change <= 0).all() if steps.mean() > self.step_ns else (change >= 0).all()
-            steps = self.measured_ns.astype(np.float64) if against else steps
+            longer = _longer(self.dfg, scenario.dfg)
+            is_border_effect = (longer <= 0).all() if steps.mean() > self.step_ns else (longer >= 0).all()
+            steps = self.measured_ns.astype(np.float64) if is_border_effect else steps
         return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
 
     def _replayed(self, dfgs: Sequence[Dfg]) -> list[Timeline]:
