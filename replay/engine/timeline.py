@@ -34,13 +34,14 @@ class Piece:
     rank: Rank
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """Start and end of each node of `dfg`, int64 ns since its `t0_ns`."""
+@dataclass(frozen=True, kw_only=True)
+class StepEnds:
+    """What a replay of `dfg` tells of its steps: all that needs only the ends of some nodes."""
 
     dfg: Dfg
-    start_ns: np.ndarray
     end_ns: np.ndarray
+    """End of each node, int64 ns since `dfg.t0_ns`; only those of nodes at borders of steps and on GPU streams need be
+    right."""
 
     def step_ns(self) -> np.ndarray:
         """Duration of each step of `dfg.marks`, ns: from when the last rank enters it to when the last rank leaves it."""
@@ -62,17 +63,6 @@ class Timeline:
         busiest: np.ndarray = work.max(axis=1, initial=0)
         return busiest
 
-    def transfer_ns(self) -> np.ndarray:
-        """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
-        dfg, marks = self.dfg, self.dfg.marks
-        longest = np.zeros(len(marks.steps), np.int64)
-        transfers = dfg.of(Cls.COMMUNICATION)
-        for row, step in enumerate(marks.steps):
-            for rank in marks.ranks:
-                mine = transfers & (dfg.step == step) & (dfg.rank == rank)
-                longest[row] = max(longest[row], union_ns(self.start_ns[mine], self.end_ns[mine]))
-        return longest
-
     def gpu_progress_ns(self) -> np.ndarray:
         """Per step, how far the GPUs get on: by how much the end of all work launched so far grows, ns; 0 without a GPU."""
         dfg, marks = self.dfg, self.dfg.marks
@@ -86,10 +76,29 @@ class Timeline:
         return progress
 
 
+@dataclass(frozen=True, kw_only=True)
+class Timeline(StepEnds):
+    """Start and end of each node of `dfg`: all ends are right."""
+
+    start_ns: np.ndarray
+    """Start of each node, int64 ns since `dfg.t0_ns`."""
+
+    def transfer_ns(self) -> np.ndarray:
+        """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
+        dfg, marks = self.dfg, self.dfg.marks
+        longest = np.zeros(len(marks.steps), np.int64)
+        transfers = dfg.of(Cls.COMMUNICATION)
+        for row, step in enumerate(marks.steps):
+            for rank in marks.ranks:
+                mine = transfers & (dfg.step == step) & (dfg.rank == rank)
+                longest[row] = max(longest[row], union_ns(self.start_ns[mine], self.end_ns[mine]))
+        return longest
+
+
 def replay(dfg: Dfg) -> Timeline:
     """When each node starts and ends, by one longest-path pass over the graph."""
     start, end = longest_path.run(dfg, dfg.dur_ns, dfg.residual_ns)
-    return Timeline(dfg, start, end)
+    return Timeline(dfg=dfg, start_ns=start, end_ns=end)
 
 
 def strict(dfg: Dfg) -> Dfg:
