@@ -112,7 +112,7 @@ SELF = ("run", "step", ">measured ms", ">kept %", ">strict %", ">explained %")
 UNSEEN = ("run", ">steps", ">mean error %", ">of the mean %", ">worst %", ">naive %", ">naive, mean %", ">spread %")
 KNOWN = ("trace", "what", ">bounds", ">all rules", ">rendezvous off", ">sync inference off", ">stream waits off")
 EXECUTED = ("job", "change", "what-if", ">before ms", ">predicted ms", ">after ms", ">error %", ">noise %")
-OFF = (ALL_RULES, Rules(rendezvous=False), Rules(inferred_syncs=False), Rules(stream_waits=False))
+OFF = (ALL_RULES, Rules(rendezvous=False), Rules(syncs_by_time=False), Rules(stream_waits=False))
 
 
 def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:

@@ -43,13 +43,13 @@ class Edge(IntEnum):
     SYNC = 3
     THREAD = 4
     RENDEZVOUS = 5
-    INFERRED = 6
+    BY_TIME = 6
     """A dependency found by time alone: no event of the trace says so."""
     LIKELY_WAIT = 7
     """A stream waits: the wait was recorded, and what it is for is guessed by the order of launches."""
 
 
-GUESSES = (Edge.INFERRED, Edge.LIKELY_WAIT)
+GUESSES = (Edge.BY_TIME, Edge.LIKELY_WAIT)
 """The kinds of edges that are guessed: no event of the trace tells both of their ends."""
 
 

@@ -93,7 +93,7 @@ class Rules:
 
     rendezvous: bool = True
     """Whether collectives start when the last rank has come; if not, each call takes as long as it was recorded to."""
-    inferred_syncs: bool = True
+    syncs_by_time: bool = True
     """Whether waits of the CPU get a cause found by time; if not, they stay where they were recorded, as residual."""
     stream_waits: bool = True
     """Whether streams wait for one another, by events or by time."""

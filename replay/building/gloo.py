@@ -183,17 +183,17 @@ def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarra
     """Edges from collectives to where the threads that issued them wait for them."""
     work, waiter = (np.concatenate([getattr(one, column) for one in works]) for column in ("number", "waiter"))
     lag = np.minimum(chains.start_of(waiter) - gloo.end[work], 0) + gloo.noted[work]
-    return edges_of(gloo.last[work], waiter, Edge.INFERRED, lag)
+    return edges_of(gloo.last[work], waiter, Edge.BY_TIME, lag)
 
 
 def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
     """Edges from transfers to the calls that issued and waited for them."""
     node = chains.node_of[gloo.call[gloo.blocks]]
     lag = chains.start_of(node) - gloo.end[gloo.blocks] + gloo.noted[gloo.blocks]
-    return edges_of(gloo.last[gloo.blocks], node, Edge.INFERRED, lag)
+    return edges_of(gloo.last[gloo.blocks], node, Edge.BY_TIME, lag)
 
 
 def coverage(gloo: GlooWork) -> Counts:
-    """How many calls waited for what they issued; all of these are inferred by time."""
+    """How many calls waited for what they issued; the cause of all these is found by time."""
     blocked = int(gloo.blocks.sum())
     return Counts(waits=blocked, waits_inferred=blocked)

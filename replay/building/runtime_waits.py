@@ -130,7 +130,7 @@ def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     near = _least(last, np.where(ended, _distance(ends, end), _FAR))
     by_definition = ~calls.of["frees"][at] & (calls.of["whole_device"][at] | (ended.sum(axis=1) == 1))
     latest = _least(last, np.where(ended & by_definition[:, None], -ends, _FAR))
-    return _causes(calls.row[at], np.where(near >= 0, near, latest), Edge.INFERRED)
+    return _causes(calls.row[at], np.where(near >= 0, near, latest), Edge.BY_TIME)
 
 
 def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
@@ -138,7 +138,7 @@ def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     at = np.flatnonzero(calls.of["hides_wait"])
     last = gpu.last_per_stream(calls.start[at])
     near = _least(last, _distance(gpu.end_of(last), calls.start[at]))
-    return _causes(calls.row[at], near, Edge.INFERRED)
+    return _causes(calls.row[at], near, Edge.BY_TIME)
 
 
 def _distance(ends: np.ndarray, until: np.ndarray) -> np.ndarray:
@@ -178,7 +178,7 @@ def hidden_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:
     """Edges from GPU work to the hidden waits that it ended. A hidden wait, where there is one, stands before its call."""
     wait = chains.before(chains.node_of[causes.row])
     wait = np.where(chains.is_named(wait, Text.HIDDEN_WAIT), wait, -1)
-    return edges_of(gpu.last[causes.work], wait, Edge.INFERRED, chains.start_of(wait) - gpu.end_of(causes.work))
+    return edges_of(gpu.last[causes.work], wait, Edge.BY_TIME, chains.start_of(wait) - gpu.end_of(causes.work))
 
 
 def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
@@ -192,11 +192,11 @@ def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
 
 
 def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> Counts:
-    """How many long calls waited, and for how many of them the cause was recorded, or inferred."""
+    """How many long calls waited, and for how many of them the cause was recorded, or found by time."""
     waits = calls.row[calls.waits(causes) & calls.is_long & (chains.node_of[calls.row] >= 0)]
-    inferred = causes.kind == Edge.INFERRED
+    by_time = causes.kind == Edge.BY_TIME
     return Counts(
         waits=len(waits),
-        waits_recorded=int(np.isin(waits, causes.row[~inferred]).sum()),
-        waits_inferred=int(np.isin(waits, causes.row[inferred]).sum()),
+        waits_recorded=int(np.isin(waits, causes.row[~by_time]).sum()),
+        waits_inferred=int(np.isin(waits, causes.row[by_time]).sum()),
     )

@@ -97,7 +97,7 @@ def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarr
     contended = others[covered >= rules.CONTENDED * (gpu.start[others] - since[others])]
     nodes["contended"][gpu.first[contended]] = True
     target, source = late[follows], cause[follows]
-    return edges_of(gpu.last[source], gpu.first[target], Edge.INFERRED, gpu.start[target] - gpu.end[source])
+    return edges_of(gpu.last[source], gpu.first[target], Edge.BY_TIME, gpu.start[target] - gpu.end[source])
 
 
 def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ _CLASS_OF_LAG = {
     Edge.SYNC: Cls.CPU,
     Edge.THREAD: Cls.CPU,
     Edge.RENDEZVOUS: Cls.COMMUNICATION,
-    Edge.INFERRED: Cls.CPU,
+    Edge.BY_TIME: Cls.CPU,
 }
 """What the pause between a node and the one that it waited for counts as: a launch latency, a stream's own pause, the
 time in which a thread wakes up."""

@@ -209,7 +209,7 @@ def _exchange(overlay: Overlay, together: list[Backward], counts: list[int], lin
             overlay.link(gradient, arrive, Edge.LAUNCH, _latency(dfg, one))
             overlay.link(arrive, join, Edge.RENDEZVOUS)
             overlay.link(join, transfer, Edge.RENDEZVOUS)
-            overlay.link(transfer, one.readers[first], Edge.INFERRED)
+            overlay.link(transfer, one.readers[first], Edge.BY_TIME)
 
 
 def _latency(dfg: Dfg, one: Backward) -> Ns:

@@ -254,7 +254,7 @@ def test_without_the_sleep_every_step_is_a_second_shorter(name):
     assert all(0.95 <= gain <= 1.05 for gain in gains)
 
 
-@pytest.mark.parametrize("off", ["rendezvous", "inferred_syncs", "stream_waits"])
+@pytest.mark.parametrize("off", ["rendezvous", "syncs_by_time", "stream_waits"])
 def test_without_one_kind_of_rule_the_sleep_cannot_be_mended(off):
     run = load(TRACES / SLEEP[0])
     whole, without = (build(run, rules=rules) for rules in (ALL_RULES, replace(ALL_RULES, **{off: False})))

@@ -42,7 +42,7 @@ def test_the_wait_for_collectives_keeps_no_time_of_its_own():
     assert dfg.recorded_ns[waiting] == 44 * MS
     assert dfg.residual_ns[waiting] == 0
     kinds = {Edge(dfg.pred_kind[e]) for e in range(dfg.pred_ptr[waiting], dfg.pred_ptr[waiting + 1])}
-    assert kinds == {Edge.LANE, Edge.INFERRED}
+    assert kinds == {Edge.LANE, Edge.BY_TIME}
     assert built.counts.waits_inferred == 2
 
 
