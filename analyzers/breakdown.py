@@ -14,9 +14,10 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
     timeline, dfg = replayed.timeline, replayed.built.dfg
     found = []
     for column, rank in enumerate(dfg.marks.ranks):
-        kept = replayed.pricer.kept
+        steady_at = replayed.pricer.steady_at
         spans = np.stack(
-            [timeline.end_ns[dfg.marks.first[kept, column]], timeline.end_ns[dfg.marks.last[kept, column]]], axis=1
+            [timeline.end_ns[dfg.marks.first[steady_at, column]], timeline.end_ns[dfg.marks.last[steady_at, column]]],
+            axis=1,
         )
         parts = partition(layers(timeline, rank), spans).mean(axis=0)
         meta = replayed.run.rank(rank)

@@ -120,7 +120,7 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
     columns: tuple[list[float], ...] = ([], [], [])
     for name, one in runs.items():
         kept, dropped = (100 * (steps / one.measured_ns - 1) for steps in (one.timeline.step_ns(), strict_ns(one)))
-        for at in one.pricer.kept:
+        for at in one.pricer.steady_at:
             explained = explained_pct(one, int(at))
             for column, value in zip(columns, (abs(kept[at]), abs(dropped[at]), explained), strict=True):
                 column.append(float(value))
@@ -153,7 +153,7 @@ def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
         held = one.pricer.prediction.held_out
         if not held:
             continue
-        measured = {step: ns / 1e3 for step, ns in zip(one.steps.kept, one.pricer.measured_ns, strict=True)}
+        measured = {step: ns / 1e3 for step, ns in zip(one.steps.steady, one.pricer.measured_ns, strict=True)}
         naive = median(measured[step] for step in one.pricer.prediction.fit_steps)
         actual = np.array([step.measured_us for step in held])
         errors = [abs(step.error_pct) for step in held]

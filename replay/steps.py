@@ -62,7 +62,7 @@ class Steps:
     """Unbroken stretches of steps that every rank recorded, ascending."""
     all: tuple[int, ...]
     """The steps that a graph covers: the longest window, and of equals the latest."""
-    kept: tuple[int, ...]
+    steady: tuple[int, ...]
     """The steps of `all` that count: the steady ones, or all where none is steady."""
     left_out: Mapping[int, Reason]
     """The steps of `all` that do not count, each with the reason."""
@@ -102,8 +102,8 @@ def steps_of(run: Run) -> Steps:
     longest = max(map(len, windows))
     steps = tuple([window for window in windows if len(window) == longest][-1])
     reasons = _unsteady(run, borders, steps)
-    kept = tuple(step for step in steps if step not in reasons)
-    return Steps(run, borders, tuple(windows), steps, kept or steps, reasons if kept else {})
+    steady = tuple(step for step in steps if step not in reasons)
+    return Steps(run, borders, tuple(windows), steps, steady or steps, reasons if steady else {})
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:

@@ -66,16 +66,18 @@ class Overlay:
         """
         # The columns of the new nodes, one line each, in the order of `names` below.
         dfg, added = self.dfg, np.array(self._nodes, np.int64).reshape(-1, 8).T
-        kept = np.flatnonzero(~self.dropped)
+        staying = np.flatnonzero(~self.dropped)
         # The new id of each node, -1 for one that is taken out; the new nodes follow those that stay.
         place = np.full(dfg.nodes + len(self._nodes), -1, np.int64)
-        place[kept] = np.arange(len(kept))
-        place[dfg.nodes :] = len(kept) + np.arange(len(self._nodes))
+        place[staying] = np.arange(len(staying))
+        place[dfg.nodes :] = len(staying) + np.arange(len(self._nodes))
         names = {"lane": 0, "name": 1, "cls": 2, "dur_ns": 3, "recorded_ns": 4, "step": 5, "collective": 6, "bytes": 7}
-        columns: dict[str, Any] = {name: _joined(getattr(dfg, name)[kept], added[row]) for name, row in names.items()}
-        columns["lane"] = _joined(self.lane[kept], added[0])
+        columns: dict[str, Any] = {
+            name: _joined(getattr(dfg, name)[staying], added[row]) for name, row in names.items()
+        }
+        columns["lane"] = _joined(self.lane[staying], added[0])
         for name, absent in (("residual_ns", 0), ("contended", 0), ("event", -1), ("key", -1)):
-            columns[name] = _joined(getattr(dfg, name)[kept], np.full(len(self._nodes), absent))
+            columns[name] = _joined(getattr(dfg, name)[staying], np.full(len(self._nodes), absent))
         marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, place[dfg.marks.first], place[dfg.marks.last])
         loose = replace(dfg, **columns, **self._predecessors(place), names=tuple(self._names), marks=marks)
         return freeze(loose, schedule(loose).order)

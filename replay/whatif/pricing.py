@@ -63,7 +63,7 @@ class Pricer:
 
     run: Run
     dfg: Dfg
-    kept: np.ndarray
+    steady_at: np.ndarray
     """Positions of the steady steps in `dfg.marks.steps`."""
     measured_ns: np.ndarray
     """Recorded duration of each steady step, ns."""
@@ -84,13 +84,13 @@ class Pricer:
     @cached_property
     def strict_error(self) -> float:
         """Relative error of the steady steps' sum when residuals are dropped: what the graph alone cannot explain."""
-        replayed = replay(strict(self.dfg)).step_ns()[self.kept]
+        replayed = replay(strict(self.dfg)).step_ns()[self.steady_at]
         return float(replayed.sum() / self.measured_ns.sum() - 1)
 
     @cached_property
     def prediction(self) -> Prediction:
         """What durations fitted on half of the steady steps say of the other half."""
-        return predict(self.dfg, self.kept, self.measured_ns)
+        return predict(self.dfg, self.steady_at, self.measured_ns)
 
     @cached_property
     def error(self) -> float:
@@ -106,7 +106,7 @@ class Pricer:
     @property
     def steps(self) -> tuple[int, ...]:
         """Numbers of the steady steps."""
-        return tuple(self.dfg.marks.steps[position] for position in self.kept)
+        return tuple(self.dfg.marks.steps[position] for position in self.steady_at)
 
     @property
     def step_ns(self) -> float:
@@ -228,7 +228,7 @@ class Pricer:
     @cached_property
     def _untold(self) -> str | None:
         """Which error the interval should hold and cannot, since too few steps were recorded; None where it holds all."""
-        if len(self.kept) == 1:
+        if len(self.steady_at) == 1:
             return "one step: its spread is unknown"
         too_few = mean_error(self.prediction) is None
         return "too few steps: the error of unseen ones is unknown" if too_few else None
@@ -239,11 +239,11 @@ class Pricer:
         On average the steps are not shorter than what the GPUs need either, but for the backlog that they build up as
         recorded (docs/replay.md §3).
         """
-        steps = np.maximum(ends.step_ns(), ends.busiest_stream_ns())[self.kept]
+        steps = np.maximum(ends.step_ns(), ends.busiest_stream_ns())[self.steady_at]
         if least_ns is not None:
-            steps = np.maximum(steps, least_ns[self.kept])
+            steps = np.maximum(steps, least_ns[self.steady_at])
         behind = self._backlog_ns(ends) - max(0.0, self._usual_backlog_ns)
-        missing = behind - float((steps - ends.step_ns()[self.kept]).sum())
+        missing = behind - float((steps - ends.step_ns()[self.steady_at]).sum())
         lengths: np.ndarray = np.maximum(steps + max(0.0, missing) / len(steps), 1)
         return lengths
 
@@ -255,7 +255,7 @@ class Pricer:
     def _backlog_ns(self, ends: StepEnds) -> float:
         """By how much the GPUs fall behind the CPUs over the steady steps, ns; 0 without a GPU."""
         progress = ends.gpu_progress_ns()
-        return float(progress[self.kept].sum() - ends.step_ns()[self.kept].sum()) if progress.any() else 0.0
+        return float(progress[self.steady_at].sum() - ends.step_ns()[self.steady_at].sum()) if progress.any() else 0.0
 
     def _margin(self, steps: np.ndarray) -> float:
         """Half the width of the interval of the mean of `steps`, ns.

@@ -188,7 +188,7 @@ def wall_ns(name):
         {step: (begin + shift[rank], end + shift[rank]) for step, (begin, end) in step_borders(mine.run, rank).items()}
         for rank in mine.run.ranks
     ]
-    kept = mine.steps.kept
+    kept = mine.steps.steady
     breaks = [0, *(i + 1 for i, (one, other) in enumerate(pairwise(kept)) if other != one + 1), len(kept)]
     return sum(
         max(of[kept[last - 1]][1] for of in borders) - min(of[kept[first]][0] for of in borders)
@@ -309,7 +309,7 @@ def test_a_full_launch_queue_does_not_hide_a_busy_gpu():
     """Its GPU works 93.7 ms of each 95.7 ms: at half the speed a step cannot take less than twice that."""
     steps = replayed(NANOSECONDS)
     slower = steps.pricer.price_edited(edits.scale(steps.built.dfg, steps.built.dfg.on("stream"), 0.5)).step_ns
-    assert steps.steps.kept == (102, 103, 104, 105)
+    assert steps.steps.steady == (102, 103, 104, 105)
     assert min(slower[1:]) >= 187 * NS_PER_MS
     assert findings(NANOSECONDS, "ESP4") == []
 
