@@ -73,8 +73,8 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
     """
     roles = events.threads.roles
     backward = Backward(
-        belongs=events.of_texts(events.threads.row, _is_backward),
-        goes_on=events.of_texts(events.threads.row, lambda name: name.startswith(_ENGINE)),
+        belongs=events.by_text(events.threads.row, _is_backward),
+        goes_on=events.by_text(events.threads.row, lambda name: name.startswith(_ENGINE)),
     )
     borders = np.unique([events.step_start, events.step_end])
     node_of, node_at = np.full(len(events.start), -1), np.full(len(borders), -1)

@@ -126,7 +126,7 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
     A process group queues its work first in, first out, so per kind of collective the order of issue is the order of
     start. Paired from the end, because the window may open between a call and its transfer.
     """
-    calls = np.sort(events.threads.row[events.told(events.threads.row, lambda name: name.startswith("c10d::"))])
+    calls = np.sort(events.threads.row[events.by_name(events.threads.row, lambda name: name.startswith("c10d::"))])
     call_kind, row_kind = _kinds(events, calls, rows)
     pairs = [np.zeros((2, 0), np.int64)]
     for kind in np.unique(row_kind).tolist():
@@ -174,8 +174,8 @@ def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
     # Before the n-th was issued, n others were; those that had not ended kept a thread busy. The last lane is the link.
     order = np.argsort(gloo.issued, kind="stable")
     ended = np.searchsorted(np.sort(gloo.end), gloo.issued[order], side="right")
-    found_idle = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
-    latency = int(np.median(found_idle)) if len(found_idle) else 0
+    idle_delays = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
+    latency = int(np.median(idle_delays)) if len(idle_delays) else 0
     return edges_of(chains.ending_by(gloo.thread, gloo.issued), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
 
 

@@ -196,7 +196,7 @@ def coverage(gpu: GpuWork) -> Counts:
     known = np.flatnonzero(gpu.launch >= 0)
     np.minimum.at(first_launched, gpu.lane[known], known)
     lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
-    launching = gpu.events.told(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
+    launching = gpu.events.by_name(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
     return Counts(
         kernels=len(gpu),
         kernels_without_launch=int(lost.sum()),

@@ -68,7 +68,7 @@ def loader_work(events: RankEvents, place: Place) -> LoaderWork:
     dur = np.minimum(events.end[row], events.finish) - events.start[row]
     call = _calls(nexts, events.start[row], dur)
     source = entries(_nodes(made, nexts.key(), place.node), call, -1)
-    in_rank = ~events.told(row, lambda name: "MultiProcessing" in name) | (entries(nexts.worker, call, 0) < 0)
+    in_rank = ~events.by_name(row, lambda name: "MultiProcessing" in name) | (entries(nexts.worker, call, 0) < 0)
     return LoaderWork(
         lanes=tuple(Lane(events.rank, "loader", f"loader worker {worker}") for worker in made.worker[first].tolist()),
         nodes=nodes_of(

@@ -50,7 +50,7 @@ class RuntimeCalls:
     end: np.ndarray
     launched: np.ndarray
     """The first piece of GPU work that each call launched; -1 for none."""
-    of: np.ndarray
+    traits: np.ndarray
     """Traits of each call (`rules.CALL_TRAITS`)."""
 
     @property
@@ -61,7 +61,7 @@ class RuntimeCalls:
     def waits(self, causes: Causes) -> np.ndarray:
         """Mask of the calls that waited: those that have one of `causes`, and long ones of which nothing tells the cause."""
         known = np.isin(self.row, causes.row)
-        waits: np.ndarray = known | (self.of["synchronizes"] & self.is_long & ~self.of["allocates"])
+        waits: np.ndarray = known | (self.traits["synchronizes"] & self.is_long & ~self.traits["allocates"])
         return waits
 
 
@@ -74,19 +74,19 @@ def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
         start=events.start[rows],
         end=np.minimum(events.end[rows], events.finish),
         launched=gpu.launched_by[rows],
-        of=events.told(rows, rules.call_traits, rules.CALL_TRAITS),
+        traits=events.by_name(rows, rules.call_traits, rules.CALL_TRAITS),
     )
 
 
 def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     """The GPU work that calls waited for; none of calls that did not block, or of which nothing tells the cause."""
-    recorded = calls.of["synchronizes"] & (gpu.events.record_of[calls.row] >= 0)
+    recorded = calls.traits["synchronizes"] & (gpu.events.record_of[calls.row] >= 0)
     blocked = calls.is_long & ~recorded
     room = gpu.makes_room[calls.row]
     for_room = blocked & (room >= 0) & _just_before(gpu.end_of(room), calls.end)
-    copy = blocked & ~for_room & calls.of["copies"] & (calls.launched >= 0)
+    copy = blocked & ~for_room & calls.traits["copies"] & (calls.launched >= 0)
     for_copy = copy & _just_before(gpu.end_of(calls.launched), calls.end)
-    unknown = blocked & ~for_room & ~copy & (calls.of["synchronizes"] | calls.of["frees"])
+    unknown = blocked & ~for_room & ~copy & (calls.traits["synchronizes"] | calls.traits["frees"])
     return (
         _recorded(gpu, calls.row[recorded])
         + _causes(calls.row[for_room], room[for_room], Edge.WAIT)
@@ -128,14 +128,14 @@ def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     ends = gpu.end_of(last)
     ended = (ends > start[:, None]) & (ends <= end[:, None] + rules.SYNC_EARLY)
     near = _least(last, np.where(ended, _distance(ends, end), _FAR))
-    by_definition = ~calls.of["frees"][at] & (calls.of["whole_device"][at] | (ended.sum(axis=1) == 1))
+    by_definition = ~calls.traits["frees"][at] & (calls.traits["whole_device"][at] | (ended.sum(axis=1) == 1))
     latest = _least(last, np.where(ended & by_definition[:, None], -ends, _FAR))
     return _causes(calls.row[at], np.where(near >= 0, near, latest), Edge.BY_TIME)
 
 
 def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     """The GPU work whose end may have ended a silence before calls that hide a wait (docs/replay.md §1.5)."""
-    at = np.flatnonzero(calls.of["hides_wait"])
+    at = np.flatnonzero(calls.traits["hides_wait"])
     last = gpu.last_per_stream(calls.start[at])
     near = _least(last, _distance(gpu.end_of(last), calls.start[at]))
     return _causes(calls.row[at], near, Edge.BY_TIME)

@@ -20,7 +20,7 @@ def stream_waits(gpu: GpuWork) -> tuple[np.ndarray, int]:
     launched last. Waits that NCCL sets up behind its own launch are left out.
     """
     events = gpu.events
-    rows = events.runtime[events.told(events.runtime, lambda name: name.endswith("StreamWaitEvent"))]
+    rows = events.runtime[events.by_name(events.runtime, lambda name: name.endswith("StreamWaitEvent"))]
     is_recorded = events.record_of[rows] >= 0
     recorded, unrecorded = rows[is_recorded], rows[~is_recorded]
     likely = unrecorded[~_behind_own_launch(gpu, unrecorded)]

@@ -187,7 +187,7 @@ class Pricer:
         node takes less.
         """
         steps: np.ndarray = self.measured_ns * (self._cost(ends, scenario.least_ns) / self._base)
-        if scenario.only_takes_other_times:
+        if scenario.only_changes_times:
             longer = _longer(self.dfg, scenario.dfg)
             is_border_effect = (longer <= 0).all() if steps.mean() > self.step_ns else (longer >= 0).all()
             steps = self.measured_ns.astype(np.float64) if is_border_effect else steps
