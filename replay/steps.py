@@ -8,8 +8,7 @@ from functools import reduce
 import numpy as np
 
 from esprof.errors import InputError, UsageError
-from esprof.replay import rules
-from esprof.replay.rules import call_name
+from esprof.replay.runtime_names import allocates
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from esprof.types import Ns, Rank
@@ -141,7 +140,7 @@ def _unsteady(run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], ste
 def _allocator_shares(events: Table, borders: Sequence[tuple[Ns, Ns]], steps: Sequence[int]) -> list[tuple[int, float]]:
     """Each step with the share of it that allocator calls (`cudaMalloc`, `cudaFree` and kin) take."""
     codes, names = events.codes("name")
-    allocators = [code for code, name in enumerate(names) if rules.ALLOCATOR.match(call_name(name))]
+    allocators = [code for code, name in enumerate(names) if allocates(name)]
     calls = events.is_kind("runtime") & np.isin(codes, allocators)
     starts, durations = events.ints("start_ns")[calls], events.ints("dur_ns")[calls]
     shares = []

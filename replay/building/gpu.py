@@ -14,6 +14,7 @@ from esprof.replay.building.records import Place, edges_of, joined
 from esprof.replay.building.rendezvous import Met
 from esprof.replay.building.transfers import placed_at
 from esprof.replay.dfg import Edge, Lane
+from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 from esprof.types import Ns
 
 
@@ -196,7 +197,7 @@ def coverage(gpu: GpuWork) -> Counts:
     known = np.flatnonzero(gpu.launch >= 0)
     np.minimum.at(first_launched, gpu.lane[known], known)
     lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
-    launching = gpu.events.by_name(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
+    launching = gpu.events.by_name(gpu.events.runtime, call_traits, CALL_TRAITS)["launches"]
     return Counts(
         kernels=len(gpu),
         kernels_without_launch=int(lost.sum()),

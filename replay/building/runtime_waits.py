@@ -12,6 +12,7 @@ from esprof.replay.building.lookup import position
 from esprof.replay.building.names import Text
 from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
+from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 _FAR = np.iinfo(np.int64).max
 """Measure of a piece of work that cannot be the cause (`_least`)."""
@@ -51,7 +52,7 @@ class RuntimeCalls:
     launched: np.ndarray
     """The first piece of GPU work that each call launched; -1 for none."""
     traits: np.ndarray
-    """Traits of each call (`rules.CALL_TRAITS`)."""
+    """Traits of each call (`CALL_TRAITS`)."""
 
     @property
     def is_long(self) -> np.ndarray:
@@ -74,7 +75,7 @@ def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
         start=events.start[rows],
         end=np.minimum(events.end[rows], events.finish),
         launched=gpu.launched_by[rows],
-        traits=events.by_name(rows, rules.call_traits, rules.CALL_TRAITS),
+        traits=events.by_name(rows, call_traits, CALL_TRAITS),
     )
 
 
