@@ -18,7 +18,7 @@ from statistics import mean, median
 import numpy as np
 
 import esprof
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.replay.rules import ALL_RULES, Rules
@@ -187,7 +187,7 @@ def outlier_error(one: Replayed) -> list[float]:
 def slowed_steps(one: Replayed) -> list[float]:
     """Durations of the steady steps but the first, ms, with GPU streams at half the speed."""
     dfg = one.built.dfg
-    return (one.pricer.price_edited(edits.scale(dfg, dfg.on("stream"), 0.5)).step_ns[1:] / 1e6).tolist()
+    return (one.pricer.price_edited(edits.scale(dfg, dfg.on(LaneKind.STREAM), 0.5)).step_ns[1:] / 1e6).tolist()
 
 
 def counterfactual_rows(folder: Path) -> Iterator[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, edges_of
 from esprof.replay.building.rendezvous import Met
 from esprof.replay.building.transfers import Placed, placed_at
-from esprof.replay.dfg import Edge, Lane
+from esprof.replay.dfg import Edge, Lane, LaneKind
 from esprof.trace.collective_names import collective_word
 from esprof.types import Rank
 
@@ -74,7 +74,7 @@ def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
     returned = np.minimum(events.end[call], events.finish)
     is_long, after = returned - events.start[call] > rules.LONG_CALL, returned - events.end[row]
     return GlooWork(
-        lanes=(*(Lane(events.rank, "comm", "comm") for _ in threads), *_link(events.rank, len(rows))),
+        lanes=(*(Lane(events.rank, LaneKind.COMM, "comm") for _ in threads), *_link(events.rank, len(rows))),
         nodes=placed.nodes,
         call=call,
         thread=events.thread[call],
@@ -90,7 +90,7 @@ def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
 
 
 def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
-    return (Lane(rank, "comm", "link"),) if collectives else ()
+    return (Lane(rank, LaneKind.COMM, "link"),) if collectives else ()
 
 
 def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> Placed:

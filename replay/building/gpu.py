@@ -13,7 +13,7 @@ from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, edges_of, joined
 from esprof.replay.building.rendezvous import Met
 from esprof.replay.building.transfers import placed_at
-from esprof.replay.dfg import Edge, Lane
+from esprof.replay.dfg import Edge, Lane, LaneKind
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 from esprof.types import Ns
 
@@ -157,7 +157,7 @@ def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
     same = np.flatnonzero(lane[by_lane[1:]] == lane[by_lane[:-1]])
     before[by_lane[same + 1]] = by_lane[same]
     first[by_lane], last[by_lane] = placed.first, placed.last
-    lanes = tuple(Lane(events.rank, "stream", f"stream {stream}") for stream in streams.tolist())
+    lanes = tuple(Lane(events.rank, LaneKind.STREAM, f"stream {stream}") for stream in streams.tolist())
     return GpuWork(events, lanes, streams, placed.nodes, rows, lane, before, first, last, events.launch)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine import longest_path
 from esprof.types import Ns, Rank
 
@@ -56,7 +56,7 @@ class StepEnds:
         a slower GPU; over many steps none can be shorter than this (docs/replay.md §3).
         """
         dfg, steps = self.dfg, self.dfg.marks.steps
-        nodes = np.flatnonzero(dfg.on("stream") & np.isin(dfg.step, steps))
+        nodes = np.flatnonzero(dfg.on(LaneKind.STREAM) & np.isin(dfg.step, steps))
         work = np.zeros((len(steps), len(dfg.lanes)), np.int64)
         # Sums by (step, lane): `add.at` counts each node, where `work[...] += ` would keep one for each pair.
         np.add.at(work, (np.searchsorted(steps, dfg.step[nodes]), dfg.lane[nodes]), dfg.dur_ns[nodes])
@@ -66,7 +66,7 @@ class StepEnds:
     def gpu_progress_ns(self) -> np.ndarray:
         """Per step, how far the GPUs get on: by how much the end of all work launched so far grows, ns; 0 without a GPU."""
         dfg, marks = self.dfg, self.dfg.marks
-        on_gpu = dfg.on("stream")
+        on_gpu = dfg.on(LaneKind.STREAM)
         if not on_gpu.any():
             return np.zeros(len(marks.steps), np.int64)
         reached = [int(self.end_ns[marks.first[0]].max())]

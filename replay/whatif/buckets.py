@@ -14,7 +14,7 @@ from itertools import accumulate
 import msgspec
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif.links import Stretches, stretches
 from esprof.replay.whatif.overlay import Overlay
 from esprof.trace.run import Run
@@ -135,7 +135,7 @@ def _first_shape(shapes: str | None) -> list[int]:
 
 def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
     """The arrivals on communication threads whose all-reduce was issued by one of these nodes, in order of issue."""
-    arrivals = dfg.on("comm") & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
+    arrivals = dfg.on(LaneKind.COMM) & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
     # The target of each edge: each node, as often as it has predecessors.
     target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
     edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & callers[dfg.pred_idx] & arrivals[target])

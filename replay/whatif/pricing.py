@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from esprof.replay.answer import Prediction, WhatIf
-from esprof.replay.dfg import Dfg
+from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay, strict
 from esprof.replay.whatif.grammar import parse
@@ -223,7 +223,7 @@ class Pricer:
     def _observed(self) -> np.ndarray:
         """Ids of the nodes whose ends tell the steps' durations (`_cost`), ascending."""
         borders = np.union1d(self.dfg.marks.first, self.dfg.marks.last)
-        return np.union1d(borders, np.flatnonzero(self.dfg.on("stream")))
+        return np.union1d(borders, np.flatnonzero(self.dfg.on(LaneKind.STREAM)))
 
     @cached_property
     def _untold(self) -> str | None:

@@ -20,7 +20,7 @@ from esprof import load
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.finding import PARTS
 from esprof.replay.building.build import build
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.replayed import answer, replay_run
 from esprof.replay.rules import ALL_RULES
@@ -308,7 +308,7 @@ def test_a_loader_without_workers_is_named_and_priced():
 def test_a_full_launch_queue_does_not_hide_a_busy_gpu():
     """Its GPU works 93.7 ms of each 95.7 ms: at half the speed a step cannot take less than twice that."""
     steps = replayed(NANOSECONDS)
-    slower = steps.pricer.price_edited(edits.scale(steps.built.dfg, steps.built.dfg.on("stream"), 0.5)).step_ns
+    slower = steps.pricer.price_edited(edits.scale(steps.built.dfg, steps.built.dfg.on(LaneKind.STREAM), 0.5)).step_ns
     assert steps.steps.steady == (102, 103, 104, 105)
     assert min(slower[1:]) >= 187 * NS_PER_MS
     assert findings(NANOSECONDS, "ESP4") == []

@@ -8,7 +8,7 @@ import numpy as np
 from esprof import readable
 from esprof.errors import UsageError
 from esprof.replay.blame import arrivals, slow_ranks
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.averages import medians_of
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
@@ -139,7 +139,7 @@ def _peer_medians(dfg: Dfg, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:
     purpose = role * len(dfg.names) + dfg.name
     step = dfg.step.astype(np.int64) + 1
     identities = (step * (int(dfg.key.max()) + 1) + dfg.key, step * (int(purpose.max()) + 1) + purpose, purpose)
-    allowed = (own, own & ~dfg.on("loader") & ~dfg.of(Cls.HOST_GAP), own & dfg.on("loader"))
+    allowed = (own, own & ~dfg.on(LaneKind.LOADER) & ~dfg.of(Cls.HOST_GAP), own & dfg.on(LaneKind.LOADER))
     peers = np.full(dfg.nodes, np.nan)
     for rank in ranks:
         others = own & (dfg.rank != rank)

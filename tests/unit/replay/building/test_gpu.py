@@ -8,7 +8,7 @@ import pytest
 from esprof.analyzers import diagnose_run
 from esprof.replay import replay_run
 from esprof.replay.building.build import build, build_counted
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.rules import Rules
 from esprof.replay.whatif.edits import scale
@@ -433,7 +433,7 @@ def test_nodes_of_a_cuda_graph_depend_on_one_another_across_streams():
     for n in range(1, 10):
         assert reasons(dfg, node(dfg, f"k{n}"))[f"k{n - 1}"] == Edge.BY_TIME
     assert replay(strict(dfg)).end_ns[node(dfg, "k9")] == (30 + 11 * 9 + 10) * US
-    faster = replay(strict(scale(dfg, dfg.on("stream"), 2.0)))
+    faster = replay(strict(scale(dfg, dfg.on(LaneKind.STREAM), 2.0)))
     assert faster.end_ns[node(dfg, "k9")] == (30 + 10 * 5 + 9) * US
 
 
