@@ -162,6 +162,11 @@ class Dfg:
         ranks: np.ndarray = np.array([*(lane.rank for lane in self.lanes), -1], np.int32)[self.lane]
         return ranks
 
+    @cached_property
+    def pred_target(self) -> np.ndarray:
+        """int32[E], the node that each edge enters: each node, as often as it has predecessors."""
+        return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.pred_ptr))
+
     def on(self, kind: LaneKind) -> np.ndarray:
         """bool[N], mask of the nodes on lanes of this kind; joins are on none."""
         # The last entry is that of lane -1, which indexes it.

@@ -136,8 +136,7 @@ def _first_shape(shapes: str | None) -> list[int]:
 def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
     """The arrivals on communication threads whose all-reduce was issued by one of these nodes, in order of issue."""
     arrivals = dfg.on(LaneKind.COMM) & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
-    # The target of each edge: each node, as often as it has predecessors.
-    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    target = dfg.pred_target
     edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & callers[dfg.pred_idx] & arrivals[target])
     issued: list[int] = target[edges[np.argsort(dfg.pred_idx[edges], kind="stable")]].tolist()
     return issued

@@ -86,9 +86,8 @@ class Overlay:
         """Edges in CSR form by the new ids (`place`): of several between two nodes the one with the longest lag."""
         dfg, nodes, longest = self.dfg, int(place.max(initial=-1)) + 1, np.iinfo(self.dfg.pred_lag.dtype).max
         added = np.array(self._edges, np.int64).reshape(-1, 4).T
-        target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))  # The target of each edge.
-        old = ~self.cut & (place[target] >= 0) & (place[dfg.pred_idx] >= 0)
-        columns = (dfg.pred_idx, target, dfg.pred_lag, dfg.pred_kind)
+        old = ~self.cut & (place[dfg.pred_target] >= 0) & (place[dfg.pred_idx] >= 0)
+        columns = (dfg.pred_idx, dfg.pred_target, dfg.pred_lag, dfg.pred_kind)
         source, target, lag, kind = (
             np.concatenate([column[old].astype(np.int64), more]) for column, more in zip(columns, added, strict=True)
         )
