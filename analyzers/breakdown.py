@@ -3,7 +3,7 @@
 import numpy as np
 
 from esprof.analyzers.finding import PARTS, RankBreakdown
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine.timeline import Timeline
 from esprof.replay.replayed import Replayed
 from esprof.types import Rank, us
@@ -14,9 +14,10 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
     timeline, dfg = replayed.timeline, replayed.built.dfg
     found = []
     for column, rank in enumerate(dfg.marks.ranks):
-        kept = replayed.pricer.kept
+        steady_at = replayed.pricer.steady_at
         spans = np.stack(
-            [timeline.end_ns[dfg.marks.first[kept, column]], timeline.end_ns[dfg.marks.last[kept, column]]], axis=1
+            [timeline.end_ns[dfg.marks.first[steady_at, column]], timeline.end_ns[dfg.marks.last[steady_at, column]]],
+            axis=1,
         )
         parts = partition(layers(timeline, rank), spans).mean(axis=0)
         meta = replayed.run.rank(rank)
@@ -31,7 +32,8 @@ def layers(timeline: Timeline, rank: Rank) -> list[np.ndarray]:
     """Intervals (n, 2) in ns of each part but `idle`, in order of precedence."""
     dfg = timeline.dfg
     mine = dfg.rank == rank
-    host, device = mine & dfg.on("cpu"), mine & (dfg.on("stream") if dfg.has_gpu(rank) else dfg.on("cpu"))
+    host = mine & dfg.on(LaneKind.CPU)
+    device = mine & dfg.on(LaneKind.STREAM) if dfg.has_gpu(rank) else host
     return [
         _intervals(timeline, device & dfg.of(Cls.COMPUTE)),
         _intervals(timeline, mine & dfg.of(Cls.COMMUNICATION)),
@@ -54,7 +56,7 @@ def waits(timeline: Timeline, rank: Rank) -> np.ndarray:
 def stalls(timeline: Timeline, rank: Rank) -> np.ndarray:
     """The time this rank's threads spend in the loader's `next`, waiting or making batches, ns, shape (n, 2)."""
     dfg = timeline.dfg
-    nodes = np.flatnonzero((dfg.rank == rank) & dfg.on("cpu") & dfg.of(Cls.DATA))
+    nodes = np.flatnonzero((dfg.rank == rank) & dfg.on(LaneKind.CPU) & dfg.of(Cls.DATA))
     before = np.array([_lane_end_before(timeline, int(node)) for node in nodes], np.int64)
     return np.stack([before, timeline.end_ns[nodes]], axis=1) if len(nodes) else np.zeros((0, 2), np.int64)
 

@@ -27,7 +27,7 @@ def diagnose(replayed: Replayed) -> Diagnosis:
         step_us=us(replayed.pricer.step_ns),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
         overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
-        steps=replayed.steps.kept,
+        steps=replayed.steps.steady,
         world_size=replayed.run.world_size,
         breakdown=case.parts,
         throughput=throughput(replayed),

@@ -18,7 +18,7 @@ from statistics import mean, median
 import numpy as np
 
 import esprof
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.replay.rules import ALL_RULES, Rules
@@ -112,7 +112,7 @@ SELF = ("run", "step", ">measured ms", ">kept %", ">strict %", ">explained %")
 UNSEEN = ("run", ">steps", ">mean error %", ">of the mean %", ">worst %", ">naive %", ">naive, mean %", ">spread %")
 KNOWN = ("trace", "what", ">bounds", ">all rules", ">rendezvous off", ">sync inference off", ">stream waits off")
 EXECUTED = ("job", "change", "what-if", ">before ms", ">predicted ms", ">after ms", ">error %", ">noise %")
-OFF = (ALL_RULES, Rules(rendezvous=False), Rules(inferred_syncs=False), Rules(stream_waits=False))
+OFF = (ALL_RULES, Rules(rendezvous=False), Rules(syncs_by_time=False), Rules(stream_waits=False))
 
 
 def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
@@ -120,7 +120,7 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
     columns: tuple[list[float], ...] = ([], [], [])
     for name, one in runs.items():
         kept, dropped = (100 * (steps / one.measured_ns - 1) for steps in (one.timeline.step_ns(), strict_ns(one)))
-        for at in one.pricer.kept:
+        for at in one.pricer.steady_at:
             explained = explained_pct(one, int(at))
             for column, value in zip(columns, (abs(kept[at]), abs(dropped[at]), explained), strict=True):
                 column.append(float(value))
@@ -153,7 +153,7 @@ def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
         held = one.pricer.prediction.held_out
         if not held:
             continue
-        measured = {step: ns / 1e3 for step, ns in zip(one.steps.kept, one.pricer.measured_ns, strict=True)}
+        measured = {step: ns / 1e3 for step, ns in zip(one.steps.steady, one.pricer.measured_ns, strict=True)}
         naive = median(measured[step] for step in one.pricer.prediction.fit_steps)
         actual = np.array([step.measured_us for step in held])
         errors = [abs(step.error_pct) for step in held]
@@ -187,7 +187,7 @@ def outlier_error(one: Replayed) -> list[float]:
 def slowed_steps(one: Replayed) -> list[float]:
     """Durations of the steady steps but the first, ms, with GPU streams at half the speed."""
     dfg = one.built.dfg
-    return (one.pricer.price_edited(edits.scale(dfg, dfg.on("stream"), 0.5)).step_ns[1:] / 1e6).tolist()
+    return (one.pricer.price_edited(edits.scale(dfg, dfg.on(LaneKind.STREAM), 0.5)).step_ns[1:] / 1e6).tolist()
 
 
 def counterfactual_rows(folder: Path) -> Iterator[tuple[str, ...]]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, Edge, Lane, StepMarks
+from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind, StepMarks
 from esprof.replay.engine import longest_path
 
 KERNELS = 8
@@ -84,7 +84,7 @@ def _dfg(
         "pred_lag": np.where(kind == Edge.LAUNCH, _LAUNCH_NS, 0).astype(np.int32),
         "pred_kind": kind,
     }
-    kinds = ("cpu", "stream", "comm", "comm")
+    kinds = (LaneKind.CPU, LaneKind.STREAM, LaneKind.COMM, LaneKind.COMM)
     dfg = Dfg(
         t0_ns=0,
         names=("node",),

@@ -1,7 +1,7 @@
 """The global dataflow graph (Dfg): a struct of arrays, nodes in topological order, predecessors in CSR form."""
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -43,13 +43,13 @@ class Edge(IntEnum):
     SYNC = 3
     THREAD = 4
     RENDEZVOUS = 5
-    INFERRED = 6
+    BY_TIME = 6
     """A dependency found by time alone: no event of the trace says so."""
     LIKELY_WAIT = 7
     """A stream waits: the wait was recorded, and what it is for is guessed by the order of launches."""
 
 
-GUESSES = (Edge.INFERRED, Edge.LIKELY_WAIT)
+GUESSES = (Edge.BY_TIME, Edge.LIKELY_WAIT)
 """The kinds of edges that are guessed: no event of the trace tells both of their ends."""
 
 
@@ -63,13 +63,25 @@ JOIN_LANE = -1
 """Lane of the join of a collective, which belongs to no rank."""
 
 
+class LaneKind(StrEnum):
+    """What a lane is."""
+
+    CPU = "cpu"
+    """A CPU thread."""
+    STREAM = "stream"
+    """A GPU stream."""
+    COMM = "comm"
+    """A communication thread, or the link that those of a rank share."""
+    LOADER = "loader"
+    """A loader worker."""
+
+
 @dataclass(frozen=True)
 class Lane:
     """What runs one thing at a time: a CPU thread, a GPU stream, a loader worker, a communication thread."""
 
     rank: Rank
-    kind: str
-    """`cpu`, `stream`, `comm` or `loader`."""
+    kind: LaneKind
     role: str
     """What the lane is for, such as `main` or `stream 7`: the same for lanes of one purpose on all ranks."""
 
@@ -150,11 +162,15 @@ class Dfg:
         ranks: np.ndarray = np.array([*(lane.rank for lane in self.lanes), -1], np.int32)[self.lane]
         return ranks
 
-    def on(self, *lane_kinds: str) -> np.ndarray:
-        """bool[N], mask of the nodes on lanes of these kinds; the kind `join` stands for joins, which are on no lane."""
+    @cached_property
+    def pred_target(self) -> np.ndarray:
+        """int32[E], the node that each edge enters: each node, as often as it has predecessors."""
+        return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.pred_ptr))
+
+    def on(self, kind: LaneKind) -> np.ndarray:
+        """bool[N], mask of the nodes on lanes of this kind; joins are on none."""
         # The last entry is that of lane -1, which indexes it.
-        kinds = [*(lane.kind for lane in self.lanes), "join"]
-        mask: np.ndarray = np.array([kind in lane_kinds for kind in kinds])[self.lane]
+        mask: np.ndarray = np.array([*(lane.kind == kind for lane in self.lanes), False])[self.lane]
         return mask
 
     def of(self, *classes: Cls) -> np.ndarray:
@@ -166,7 +182,7 @@ class Dfg:
 
     def has_gpu(self, rank: Rank | None = None) -> bool:
         """Whether anything ran on a GPU stream (of `rank`)."""
-        return any(lane.kind == "stream" and rank in (None, lane.rank) for lane in self.lanes)
+        return any(lane.kind == LaneKind.STREAM and rank in (None, lane.rank) for lane in self.lanes)
 
     def label(self, node: int) -> str:
         return self.names[int(self.name[node])]

@@ -67,8 +67,8 @@ class Replayed:
     @property
     def error_pct(self) -> np.ndarray:
         """Error of each steady step, replayed with residuals kept, in per cent."""
-        kept = self.pricer.kept
-        errors: np.ndarray = 100 * (self.timeline.step_ns()[kept] / self.measured_ns[kept] - 1)
+        steady_at = self.pricer.steady_at
+        errors: np.ndarray = 100 * (self.timeline.step_ns()[steady_at] / self.measured_ns[steady_at] - 1)
         return errors
 
 
@@ -83,9 +83,9 @@ def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Repla
     built_at = time.perf_counter()
     shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
     measured = steps.measured_ns(shift)
-    kept = np.array([steps.all.index(step) for step in steps.kept])
-    pricer = Pricer(run, built.dfg, kept, measured[kept])
-    path = [piece for first, last in _stretches(kept) for piece in critical_path(pricer.baseline, first, last)]
+    steady_at = np.array([steps.all.index(step) for step in steps.steady])
+    pricer = Pricer(run, built.dfg, steady_at, measured[steady_at])
+    path = [piece for first, last in _stretches(steady_at) for piece in critical_path(pricer.baseline, first, last)]
     replay_s = time.perf_counter() - built_at
     return Replayed(
         run=run,
@@ -114,7 +114,7 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
     """
     steps, pricer, dfg = replayed.steps, replayed.pricer, replayed.built.dfg
     scenarios = tuple(pricer.answers(what_if, max_error_pct))
-    replayed_ns = replayed.timeline.step_ns()[pricer.kept]
+    replayed_ns = replayed.timeline.step_ns()[pricer.steady_at]
     return ReplayAnswer(
         world_size=replayed.run.world_size,
         steps=tuple(
@@ -124,7 +124,7 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
                 replayed_us=us(float(replayed_ns[i])),
                 error_pct=round(float(replayed.error_pct[i]), 4),
             )
-            for i, step in enumerate(steps.kept)
+            for i, step in enumerate(steps.steady)
         ),
         left_out=tuple(
             LeftOut(step=step, measured_us=us(float(replayed.measured_ns[steps.all.index(step)])), reason=str(reason))
@@ -147,11 +147,11 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
     )
 
 
-def _stretches(kept: np.ndarray) -> list[tuple[int, int]]:
-    """(first, last) of each run of consecutive numbers in `kept`, which ascends."""
+def _stretches(numbers: np.ndarray) -> list[tuple[int, int]]:
+    """(first, last) of each run of consecutive `numbers`, which ascend."""
     # A run ends where the next number is more than one higher.
-    breaks = np.flatnonzero(np.diff(kept) > 1)
-    firsts, lasts = np.r_[kept[0], kept[breaks + 1]], np.r_[kept[breaks], kept[-1]]
+    breaks = np.flatnonzero(np.diff(numbers) > 1)
+    firsts, lasts = np.r_[numbers[0], numbers[breaks + 1]], np.r_[numbers[breaks], numbers[-1]]
     return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 

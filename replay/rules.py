@@ -1,10 +1,6 @@
-"""The thresholds of graph building, each with its reason. Times in ns."""
+"""The thresholds of graph building, each with its reason, and the switches that leave a rule out. Times in ns."""
 
-import re
 from dataclasses import dataclass
-from functools import cache
-
-import numpy as np
 
 from esprof.types import NS_PER_MS, NS_PER_US, Ns
 
@@ -49,43 +45,6 @@ REJECT_WAIT: Ns = 5 * NS_PER_US
 CONTENDED = 0.8
 """Share of a late start that other streams' kernels must cover for contention to be its reason."""
 
-ALLOCATOR = re.compile(r"^(malloc|free|hostalloc|hostmalloc|hostfree|mem(create|map|unmap|release))")
-_SYNCHRONIZE = re.compile(r"synchronize$|^memcpy(dtoh|htod|dtod)?(_v2)?$")
-_HIDES_WAIT = re.compile(r"^(eventelapsedtime|free)$")
-_VENDOR = re.compile(r"^(cuda|hip|cu)")
-
-
-def call_name(runtime: str) -> str:
-    """A runtime call without its vendor: `cudaStreamSynchronize` and `hipStreamSynchronize` are `streamsynchronize`."""
-    return _VENDOR.sub("", runtime).lower()
-
-
-CALL_TRAITS = np.dtype(
-    [
-        ("allocates", np.bool_),
-        ("synchronizes", np.bool_),
-        ("copies", np.bool_),
-        ("frees", np.bool_),
-        ("whole_device", np.bool_),  # concerns all streams
-        ("hides_wait", np.bool_),  # the profiler leaves out waits before it
-    ]
-)
-"""What is asked about a call of the GPU's runtime, one flag each."""
-
-
-@cache
-def call_traits(runtime: str) -> tuple[bool, ...]:
-    """The CALL_TRAITS of a runtime call, by its name."""
-    name = call_name(runtime)
-    return (
-        bool(ALLOCATOR.match(name)),
-        bool(_SYNCHRONIZE.search(name)),
-        name.startswith("memcpy"),
-        name == "free",
-        "device" in name,
-        bool(_HIDES_WAIT.match(name)),
-    )
-
 
 @dataclass(frozen=True)
 class Rules:
@@ -93,7 +52,7 @@ class Rules:
 
     rendezvous: bool = True
     """Whether collectives start when the last rank has come; if not, each call takes as long as it was recorded to."""
-    inferred_syncs: bool = True
+    syncs_by_time: bool = True
     """Whether waits of the CPU get a cause found by time; if not, they stay where they were recorded, as residual."""
     stream_waits: bool = True
     """Whether streams wait for one another, by events or by time."""

@@ -8,8 +8,7 @@ from functools import reduce
 import numpy as np
 
 from esprof.errors import InputError, UsageError
-from esprof.replay import rules
-from esprof.replay.rules import call_name
+from esprof.replay.runtime_names import allocates
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from esprof.types import Ns, Rank
@@ -62,7 +61,7 @@ class Steps:
     """Unbroken stretches of steps that every rank recorded, ascending."""
     all: tuple[int, ...]
     """The steps that a graph covers: the longest window, and of equals the latest."""
-    kept: tuple[int, ...]
+    steady: tuple[int, ...]
     """The steps of `all` that count: the steady ones, or all where none is steady."""
     left_out: Mapping[int, Reason]
     """The steps of `all` that do not count, each with the reason."""
@@ -102,8 +101,8 @@ def steps_of(run: Run) -> Steps:
     longest = max(map(len, windows))
     steps = tuple([window for window in windows if len(window) == longest][-1])
     reasons = _unsteady(run, borders, steps)
-    kept = tuple(step for step in steps if step not in reasons)
-    return Steps(run, borders, tuple(windows), steps, kept or steps, reasons if kept else {})
+    steady = tuple(step for step in steps if step not in reasons)
+    return Steps(run, borders, tuple(windows), steps, steady or steps, reasons if steady else {})
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
@@ -141,7 +140,7 @@ def _unsteady(run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], ste
 def _allocator_shares(events: Table, borders: Sequence[tuple[Ns, Ns]], steps: Sequence[int]) -> list[tuple[int, float]]:
     """Each step with the share of it that allocator calls (`cudaMalloc`, `cudaFree` and kin) take."""
     codes, names = events.codes("name")
-    allocators = [code for code, name in enumerate(names) if rules.ALLOCATOR.match(call_name(name))]
+    allocators = [code for code, name in enumerate(names) if allocates(name)]
     calls = events.is_kind("runtime") & np.isin(codes, allocators)
     starts, durations = events.ints("start_ns")[calls], events.ints("dur_ns")[calls]
     shares = []

@@ -31,7 +31,7 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
 
 
 def _evidence(case: Case) -> dict[str, Evidence]:
-    dfg, steps = case.replayed.built.dfg, case.replayed.steps.kept
+    dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
     kept = dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, steps)
     by_name = np.bincount(dfg.name[kept], weights=dfg.dur_ns[kept], minlength=len(dfg.names))
     moved, shares = dfg.bytes[kept & (dfg.bytes > 0)].sum(), len(steps) * len(dfg.marks.ranks)

@@ -18,8 +18,8 @@ def host_bound(case: Case) -> Iterator[Cause]:
         return
     idle = {part.rank: part.host / part.step_us for part in case.parts if part.step_us}
     most = max(idle.values(), default=0)
-    launches = dfg.of(Cls.LAUNCH) & np.isin(dfg.step, case.replayed.steps.kept)
-    shares = len(case.replayed.steps.kept) * len(dfg.marks.ranks)
+    launches = dfg.of(Cls.LAUNCH) & np.isin(dfg.step, case.replayed.steps.steady)
+    shares = len(case.replayed.steps.steady) * len(dfg.marks.ranks)
     yield Cause(
         id="ESP401",
         title=f"The host limits the step: a GPU has nothing to do for up to {100 * most:.0f} % of it",

@@ -10,7 +10,7 @@ from esprof.analyzers.breakdown import stalls
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.replayed import Replayed
 from esprof.types import Rank, ns
 
@@ -80,7 +80,7 @@ def _batches(replayed: Replayed, rank: Rank) -> tuple[float | None, int]:
     """Median time (ns) to make a batch on `rank`, and how many workers make them (0: the rank itself)."""
     dfg = replayed.built.dfg
     made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
-    by_worker = made & dfg.on("loader")
+    by_worker = made & dfg.on(LaneKind.LOADER)
     chosen = by_worker if by_worker.any() else made
     workers = int(replayed.run.stages(rank).ints("workers").max(initial=len(np.unique(dfg.lane[by_worker]))))
     return (float(np.median(dfg.dur_ns[chosen])) if chosen.any() else None), workers

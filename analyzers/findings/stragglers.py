@@ -86,14 +86,14 @@ def stragglers(case: Case) -> Iterator[Cause]:
     They are priced together: of two that are late by turns, mending one alone gains nothing (docs/replay.md §4).
     """
     replayed = case.replayed
-    ranks = tuple(slow_ranks(replayed.built.dfg, replayed.steps.kept))
+    ranks = tuple(slow_ranks(replayed.built.dfg, replayed.steps.steady))
     saving = case.pricer.saving_ns(_ALL) if ranks else None
     if saving is None or not case.worth_naming(saving):
         return
     shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
     kind = max(shares, key=lambda kind: shares[kind])
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
-    is_sure = case.is_explained and len(replayed.steps.kept) >= FEW_STEPS
+    is_sure = case.is_explained and len(replayed.steps.steady) >= FEW_STEPS
     places = {rank: place for rank in ranks if (place := _place(replayed, rank, kind))}
     named = readable.ranks(ranks).capitalize()
     by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
@@ -111,7 +111,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
 
 
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, Evidence]:
-    steps = replayed.steps.kept
+    steps = replayed.steps.steady
     seen = arrivals(replayed.built.dfg, steps)
     late = dict(zip(seen.ranks, seen.late_ns(steps).sum(axis=0) / len(steps), strict=True))
     last = np.bincount(seen.last(), minlength=len(seen.ranks))
@@ -137,12 +137,12 @@ def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> Place | None:
     dfg = replayed.built.dfg
     fixed = fix_stragglers(dfg, [rank], CLASSES[kind.work])
     lost = dfg.dur_ns - fixed.dfg.dur_ns
-    mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.kept) & (lost > 0))
+    mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.steady) & (lost > 0))
     if not len(mine):
         return None
     by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
     name = dfg.names[int(by_name.argmax())]
-    lost_ns = round(by_name.max() / len(replayed.steps.kept))
+    lost_ns = round(by_name.max() / len(replayed.steps.steady))
     # A snapshot of the stack tells of a gap alone: an operation may have a name that reads like one.
     line = _python_line(replayed, rank, name) if Cls.HOST_GAP in CLASSES[kind.work] else (None, None)
     return Place(name, lost_ns, *line)

@@ -41,8 +41,8 @@ def summarize(replayed: Replayed) -> Report:
 def excerpt(replayed: Replayed) -> Excerpt:
     """The last steady steps as bars, one row a lane; bounded, with what was left out counted."""
     timeline, dfg = replayed.timeline, replayed.built.dfg
-    last = int(replayed.pricer.kept[-1])
-    first = last - 1 if last - 1 in replayed.pricer.kept and MOST_STEPS > 1 else last
+    last = int(replayed.pricer.steady_at[-1])
+    first = last - 1 if last - 1 in replayed.pricer.steady_at and MOST_STEPS > 1 else last
     begin, finish = int(timeline.end_ns[dfg.marks.first[first]].min()), int(timeline.end_ns[dfg.marks.last[last]].max())
     inside = (timeline.end_ns > begin) & (timeline.start_ns < finish) & (dfg.dur_ns > 0) & (dfg.rank >= 0)
     bars: list[Bar] = []

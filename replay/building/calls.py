@@ -51,9 +51,9 @@ def mark_runtime_calls(rows: Rows, gpu: GpuWork, calls: RuntimeCalls, causes: Ca
     rows.hides_wait[hidden.row] = True
     waits = calls.waits(causes)
     rows.own[calls.row[waits]] = rules.BLOCKING_OWN
-    launches = ~waits & ~calls.of["allocates"] & (calls.launched >= 0)
+    launches = ~waits & ~calls.traits["allocates"] & (calls.launched >= 0)
     rows.cls[calls.row] = np.select(
-        [waits, calls.of["allocates"], launches], [Cls.CPU, Cls.ALLOCATOR, Cls.LAUNCH], Cls.CPU
+        [waits, calls.traits["allocates"], launches], [Cls.CPU, Cls.ALLOCATOR, Cls.LAUNCH], Cls.CPU
     )
     launch: np.ndarray = calls.row[launches]
     launched = gpu.row[calls.launched[launches]]

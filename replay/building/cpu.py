@@ -14,7 +14,7 @@ from esprof.replay.building.lookup import Sequences
 from esprof.replay.building.names import Text, plain
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import NODE, Place, edges_of, joined
-from esprof.replay.dfg import Edge, Lane
+from esprof.replay.dfg import Edge, Lane, LaneKind
 
 _ENGINE = "autograd::engine"
 """What the names of the nodes that a backward pass runs through begin with."""
@@ -73,8 +73,8 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
     """
     roles = events.threads.roles
     backward = Backward(
-        belongs=events.of_texts(events.threads.row, _is_backward),
-        goes_on=events.of_texts(events.threads.row, lambda name: name.startswith(_ENGINE)),
+        belongs=events.by_text(events.threads.row, _is_backward),
+        goes_on=events.by_text(events.threads.row, lambda name: name.startswith(_ENGINE)),
     )
     borders = np.unique([events.step_start, events.step_end])
     node_of, node_at = np.full(len(events.start), -1), np.full(len(borders), -1)
@@ -89,7 +89,7 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
     nodes, thread_of = joined(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     nodes["lane"], nodes["collective"], nodes["bytes"] = place.lane + thread_of, -1, -1
     nodes["step"] = events.step_at(nodes["start_ns"])
-    lanes = tuple(Lane(events.rank, "cpu", role) for role in roles)
+    lanes = tuple(Lane(events.rank, LaneKind.CPU, role) for role in roles)
     return Chains(lanes, nodes, place.node, thread_of, node_of, borders, node_at)
 
 

@@ -14,7 +14,7 @@ from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, edges_of
 from esprof.replay.building.rendezvous import Met
 from esprof.replay.building.transfers import Placed, placed_at
-from esprof.replay.dfg import Edge, Lane
+from esprof.replay.dfg import Edge, Lane, LaneKind
 from esprof.trace.collective_names import collective_word
 from esprof.types import Rank
 
@@ -74,7 +74,7 @@ def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
     returned = np.minimum(events.end[call], events.finish)
     is_long, after = returned - events.start[call] > rules.LONG_CALL, returned - events.end[row]
     return GlooWork(
-        lanes=(*(Lane(events.rank, "comm", "comm") for _ in threads), *_link(events.rank, len(rows))),
+        lanes=(*(Lane(events.rank, LaneKind.COMM, "comm") for _ in threads), *_link(events.rank, len(rows))),
         nodes=placed.nodes,
         call=call,
         thread=events.thread[call],
@@ -90,7 +90,7 @@ def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
 
 
 def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
-    return (Lane(rank, "comm", "link"),) if collectives else ()
+    return (Lane(rank, LaneKind.COMM, "link"),) if collectives else ()
 
 
 def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> Placed:
@@ -126,7 +126,7 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
     A process group queues its work first in, first out, so per kind of collective the order of issue is the order of
     start. Paired from the end, because the window may open between a call and its transfer.
     """
-    calls = np.sort(events.threads.row[events.told(events.threads.row, lambda name: name.startswith("c10d::"))])
+    calls = np.sort(events.threads.row[events.by_name(events.threads.row, lambda name: name.startswith("c10d::"))])
     call_kind, row_kind = _kinds(events, calls, rows)
     pairs = [np.zeros((2, 0), np.int64)]
     for kind in np.unique(row_kind).tolist():
@@ -174,8 +174,8 @@ def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
     # Before the n-th was issued, n others were; those that had not ended kept a thread busy. The last lane is the link.
     order = np.argsort(gloo.issued, kind="stable")
     ended = np.searchsorted(np.sort(gloo.end), gloo.issued[order], side="right")
-    found_idle = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
-    latency = int(np.median(found_idle)) if len(found_idle) else 0
+    idle_delays = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
+    latency = int(np.median(idle_delays)) if len(idle_delays) else 0
     return edges_of(chains.ending_by(gloo.thread, gloo.issued), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
 
 
@@ -183,17 +183,17 @@ def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarra
     """Edges from collectives to where the threads that issued them wait for them."""
     work, waiter = (np.concatenate([getattr(one, column) for one in works]) for column in ("number", "waiter"))
     lag = np.minimum(chains.start_of(waiter) - gloo.end[work], 0) + gloo.noted[work]
-    return edges_of(gloo.last[work], waiter, Edge.INFERRED, lag)
+    return edges_of(gloo.last[work], waiter, Edge.BY_TIME, lag)
 
 
 def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
     """Edges from transfers to the calls that issued and waited for them."""
     node = chains.node_of[gloo.call[gloo.blocks]]
     lag = chains.start_of(node) - gloo.end[gloo.blocks] + gloo.noted[gloo.blocks]
-    return edges_of(gloo.last[gloo.blocks], node, Edge.INFERRED, lag)
+    return edges_of(gloo.last[gloo.blocks], node, Edge.BY_TIME, lag)
 
 
 def coverage(gloo: GlooWork) -> Counts:
-    """How many calls waited for what they issued; all of these are inferred by time."""
+    """How many calls waited for what they issued; the cause of all these is found by time."""
     blocked = int(gloo.blocks.sum())
     return Counts(waits=blocked, waits_inferred=blocked)

@@ -13,7 +13,8 @@ from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, edges_of, joined
 from esprof.replay.building.rendezvous import Met
 from esprof.replay.building.transfers import placed_at
-from esprof.replay.dfg import Edge, Lane
+from esprof.replay.dfg import Edge, Lane, LaneKind
+from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 from esprof.types import Ns
 
 
@@ -156,7 +157,7 @@ def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
     same = np.flatnonzero(lane[by_lane[1:]] == lane[by_lane[:-1]])
     before[by_lane[same + 1]] = by_lane[same]
     first[by_lane], last[by_lane] = placed.first, placed.last
-    lanes = tuple(Lane(events.rank, "stream", f"stream {stream}") for stream in streams.tolist())
+    lanes = tuple(Lane(events.rank, LaneKind.STREAM, f"stream {stream}") for stream in streams.tolist())
     return GpuWork(events, lanes, streams, placed.nodes, rows, lane, before, first, last, events.launch)
 
 
@@ -196,7 +197,7 @@ def coverage(gpu: GpuWork) -> Counts:
     known = np.flatnonzero(gpu.launch >= 0)
     np.minimum.at(first_launched, gpu.lane[known], known)
     lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
-    launching = gpu.events.told(gpu.events.runtime, lambda name: "LaunchKernel" in name or "GraphLaunch" in name)
+    launching = gpu.events.by_name(gpu.events.runtime, call_traits, CALL_TRAITS)["launches"]
     return Counts(
         kernels=len(gpu),
         kernels_without_launch=int(lost.sum()),

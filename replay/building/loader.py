@@ -10,7 +10,7 @@ from esprof.replay.building.lookup import entries, numbered, pairs, position
 from esprof.replay.building.names import Text, plain
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, edges_of, joined, nodes_of
-from esprof.replay.dfg import Cls, Edge, Lane
+from esprof.replay.dfg import Cls, Edge, Lane, LaneKind
 from esprof.trace.schema import StageKind, Table
 from esprof.types import Ns
 
@@ -68,9 +68,11 @@ def loader_work(events: RankEvents, place: Place) -> LoaderWork:
     dur = np.minimum(events.end[row], events.finish) - events.start[row]
     call = _calls(nexts, events.start[row], dur)
     source = entries(_nodes(made, nexts.key(), place.node), call, -1)
-    in_rank = ~events.told(row, lambda name: "MultiProcessing" in name) | (entries(nexts.worker, call, 0) < 0)
+    in_rank = ~events.by_name(row, lambda name: "MultiProcessing" in name) | (entries(nexts.worker, call, 0) < 0)
     return LoaderWork(
-        lanes=tuple(Lane(events.rank, "loader", f"loader worker {worker}") for worker in made.worker[first].tolist()),
+        lanes=tuple(
+            Lane(events.rank, LaneKind.LOADER, f"loader worker {worker}") for worker in made.worker[first].tolist()
+        ),
         nodes=nodes_of(
             len(made.start),
             start_ns=made.start,
@@ -177,5 +179,5 @@ def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, plac
     )
     number = place.node + np.arange(len(nodes))
     asked, given = edges_of(chains.before(receiving), number, Edge.THREAD), edges_of(number, receiving, Edge.SYNC)
-    lanes = (Lane(events.rank, "loader", "loader (not recorded)"),) if len(nodes) else ()
+    lanes = (Lane(events.rank, LaneKind.LOADER, "loader (not recorded)"),) if len(nodes) else ()
     return UnknownBatches(lanes, nodes, joined([asked, given]))

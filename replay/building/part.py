@@ -89,8 +89,8 @@ def rank_part(events: RankEvents, met: Met, rules: Rules) -> Part:
     work = _work(draft, events, met)
     nodes = joined(draft.nodes)
     edges = _edges(work, nodes)
-    if not rules.inferred_syncs:
-        edges = edges[edges["kind"] != Edge.INFERRED]
+    if not rules.syncs_by_time:
+        edges = edges[edges["kind"] != Edge.BY_TIME]
     if rules.stream_waits and len(work.on_gpu):
         waits, rejected = streams.stream_waits(work.on_gpu)
         edges = joined([edges, waits])

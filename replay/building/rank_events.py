@@ -128,7 +128,7 @@ class RankEvents:
     @cached_property
     def comms(self) -> np.ndarray:
         """Rows of the CPU calls that describe collectives, thread by thread."""
-        rows: np.ndarray = self.threads.row[self.told(self.threads.row, "record_param_comms".__eq__)]
+        rows: np.ndarray = self.threads.row[self.by_name(self.threads.row, "record_param_comms".__eq__)]
         return rows
 
     def inside_comms(self, rows: np.ndarray) -> np.ndarray:
@@ -170,19 +170,19 @@ class RankEvents:
         at = position(self.ints("correlation", self.runtime), correlation)
         return entries(self.runtime, at, -1)
 
-    def of_texts(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
+    def by_text(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
         """What `tell` says of each of `texts`, 0 or False for those that none of `rows` has as its name.
 
         `tell` is called once for each text, however many rows have it.
         """
-        told = np.zeros(len(self.texts), dtype)
+        found = np.zeros(len(self.texts), dtype)
         for code in np.flatnonzero(np.bincount(self.name[rows])).tolist():
-            told[code] = tell(self.texts[code])
-        return told
+            found[code] = tell(self.texts[code])
+        return found
 
-    def told(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
+    def by_name(self, rows: np.ndarray, tell: Callable[[str], Any], dtype: np.dtype[Any] | type = bool) -> np.ndarray:
         """What `tell` says of the name of each of `rows`."""
-        found: np.ndarray = self.of_texts(rows, tell, dtype)[self.name[rows]]
+        found: np.ndarray = self.by_text(rows, tell, dtype)[self.name[rows]]
         return found
 
 

@@ -12,6 +12,7 @@ from esprof.replay.building.lookup import position
 from esprof.replay.building.names import Text
 from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
+from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 _FAR = np.iinfo(np.int64).max
 """Measure of a piece of work that cannot be the cause (`_least`)."""
@@ -50,8 +51,8 @@ class RuntimeCalls:
     end: np.ndarray
     launched: np.ndarray
     """The first piece of GPU work that each call launched; -1 for none."""
-    of: np.ndarray
-    """Traits of each call (`rules.CALL_TRAITS`)."""
+    traits: np.ndarray
+    """Traits of each call (`CALL_TRAITS`)."""
 
     @property
     def is_long(self) -> np.ndarray:
@@ -61,7 +62,7 @@ class RuntimeCalls:
     def waits(self, causes: Causes) -> np.ndarray:
         """Mask of the calls that waited: those that have one of `causes`, and long ones of which nothing tells the cause."""
         known = np.isin(self.row, causes.row)
-        waits: np.ndarray = known | (self.of["synchronizes"] & self.is_long & ~self.of["allocates"])
+        waits: np.ndarray = known | (self.traits["synchronizes"] & self.is_long & ~self.traits["allocates"])
         return waits
 
 
@@ -74,19 +75,19 @@ def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
         start=events.start[rows],
         end=np.minimum(events.end[rows], events.finish),
         launched=gpu.launched_by[rows],
-        of=events.told(rows, rules.call_traits, rules.CALL_TRAITS),
+        traits=events.by_name(rows, call_traits, CALL_TRAITS),
     )
 
 
 def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     """The GPU work that calls waited for; none of calls that did not block, or of which nothing tells the cause."""
-    recorded = calls.of["synchronizes"] & (gpu.events.record_of[calls.row] >= 0)
+    recorded = calls.traits["synchronizes"] & (gpu.events.record_of[calls.row] >= 0)
     blocked = calls.is_long & ~recorded
     room = gpu.makes_room[calls.row]
     for_room = blocked & (room >= 0) & _just_before(gpu.end_of(room), calls.end)
-    copy = blocked & ~for_room & calls.of["copies"] & (calls.launched >= 0)
+    copy = blocked & ~for_room & calls.traits["copies"] & (calls.launched >= 0)
     for_copy = copy & _just_before(gpu.end_of(calls.launched), calls.end)
-    unknown = blocked & ~for_room & ~copy & (calls.of["synchronizes"] | calls.of["frees"])
+    unknown = blocked & ~for_room & ~copy & (calls.traits["synchronizes"] | calls.traits["frees"])
     return (
         _recorded(gpu, calls.row[recorded])
         + _causes(calls.row[for_room], room[for_room], Edge.WAIT)
@@ -128,17 +129,17 @@ def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     ends = gpu.end_of(last)
     ended = (ends > start[:, None]) & (ends <= end[:, None] + rules.SYNC_EARLY)
     near = _least(last, np.where(ended, _distance(ends, end), _FAR))
-    by_definition = ~calls.of["frees"][at] & (calls.of["whole_device"][at] | (ended.sum(axis=1) == 1))
+    by_definition = ~calls.traits["frees"][at] & (calls.traits["whole_device"][at] | (ended.sum(axis=1) == 1))
     latest = _least(last, np.where(ended & by_definition[:, None], -ends, _FAR))
-    return _causes(calls.row[at], np.where(near >= 0, near, latest), Edge.INFERRED)
+    return _causes(calls.row[at], np.where(near >= 0, near, latest), Edge.BY_TIME)
 
 
 def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     """The GPU work whose end may have ended a silence before calls that hide a wait (docs/replay.md §1.5)."""
-    at = np.flatnonzero(calls.of["hides_wait"])
+    at = np.flatnonzero(calls.traits["hides_wait"])
     last = gpu.last_per_stream(calls.start[at])
     near = _least(last, _distance(gpu.end_of(last), calls.start[at]))
-    return _causes(calls.row[at], near, Edge.INFERRED)
+    return _causes(calls.row[at], near, Edge.BY_TIME)
 
 
 def _distance(ends: np.ndarray, until: np.ndarray) -> np.ndarray:
@@ -178,7 +179,7 @@ def hidden_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:
     """Edges from GPU work to the hidden waits that it ended. A hidden wait, where there is one, stands before its call."""
     wait = chains.before(chains.node_of[causes.row])
     wait = np.where(chains.is_named(wait, Text.HIDDEN_WAIT), wait, -1)
-    return edges_of(gpu.last[causes.work], wait, Edge.INFERRED, chains.start_of(wait) - gpu.end_of(causes.work))
+    return edges_of(gpu.last[causes.work], wait, Edge.BY_TIME, chains.start_of(wait) - gpu.end_of(causes.work))
 
 
 def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
@@ -192,11 +193,11 @@ def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
 
 
 def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> Counts:
-    """How many long calls waited, and for how many of them the cause was recorded, or inferred."""
+    """How many long calls waited, and for how many of them the cause was recorded, or found by time."""
     waits = calls.row[calls.waits(causes) & calls.is_long & (chains.node_of[calls.row] >= 0)]
-    inferred = causes.kind == Edge.INFERRED
+    by_time = causes.kind == Edge.BY_TIME
     return Counts(
         waits=len(waits),
-        waits_recorded=int(np.isin(waits, causes.row[~inferred]).sum()),
-        waits_inferred=int(np.isin(waits, causes.row[inferred]).sum()),
+        waits_recorded=int(np.isin(waits, causes.row[~by_time]).sum()),
+        waits_inferred=int(np.isin(waits, causes.row[by_time]).sum()),
     )

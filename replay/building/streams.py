@@ -8,6 +8,7 @@ from esprof.replay.building.gpu import GpuWork
 from esprof.replay.building.lookup import entries, position
 from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
+from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 _LOOK_BACK = 4
 """How many of the pieces that ended last before a late kernel began are searched for one of another stream."""
@@ -20,7 +21,7 @@ def stream_waits(gpu: GpuWork) -> tuple[np.ndarray, int]:
     launched last. Waits that NCCL sets up behind its own launch are left out.
     """
     events = gpu.events
-    rows = events.runtime[events.told(events.runtime, lambda name: name.endswith("StreamWaitEvent"))]
+    rows = events.runtime[events.by_name(events.runtime, call_traits, CALL_TRAITS)["makes_stream_wait"]]
     is_recorded = events.record_of[rows] >= 0
     recorded, unrecorded = rows[is_recorded], rows[~is_recorded]
     likely = unrecorded[~_behind_own_launch(gpu, unrecorded)]
@@ -97,7 +98,7 @@ def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarr
     contended = others[covered >= rules.CONTENDED * (gpu.start[others] - since[others])]
     nodes["contended"][gpu.first[contended]] = True
     target, source = late[follows], cause[follows]
-    return edges_of(gpu.last[source], gpu.first[target], Edge.INFERRED, gpu.start[target] - gpu.end[source])
+    return edges_of(gpu.last[source], gpu.first[target], Edge.BY_TIME, gpu.start[target] - gpu.end[source])
 
 
 def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -23,15 +23,16 @@ def ends(dfg: Dfg, dur_ns: np.ndarray, residual_ns: np.ndarray) -> np.ndarray:
     return end
 
 
-def residuals(dur_ns: np.ndarray, recorded_ns: np.ndarray, *predecessors: np.ndarray) -> np.ndarray:
-    """The delay of each node that its predecessors (`pred_ptr`, `pred_idx`, `pred_lag`) do not explain, int64 ns.
+def residuals(
+    dur_ns: np.ndarray, recorded_ns: np.ndarray, pred_ptr: np.ndarray, pred_idx: np.ndarray, pred_lag: np.ndarray
+) -> np.ndarray:
+    """The delay of each node that its predecessors do not explain, int64 ns. All arrays are columns of a Dfg.
 
     Never negative. With these delays kept, replay reproduces every recorded start that is not earlier than its
     predecessors allow.
     """
-    ptr, idx, lag = predecessors[-3:]
     residual, end = np.zeros(len(dur_ns), np.int64), np.empty(len(dur_ns), np.int64)
-    _calibrate(dur_ns, recorded_ns, unsigned(ptr), unsigned(idx), lag, residual, end)
+    _calibrate(dur_ns, recorded_ns, unsigned(pred_ptr), unsigned(pred_idx), pred_lag, residual, end)
     return residual
 
 

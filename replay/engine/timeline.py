@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine import longest_path
 from esprof.types import Ns, Rank
 
@@ -16,7 +16,7 @@ _CLASS_OF_LAG = {
     Edge.SYNC: Cls.CPU,
     Edge.THREAD: Cls.CPU,
     Edge.RENDEZVOUS: Cls.COMMUNICATION,
-    Edge.INFERRED: Cls.CPU,
+    Edge.BY_TIME: Cls.CPU,
 }
 """What the pause between a node and the one that it waited for counts as: a launch latency, a stream's own pause, the
 time in which a thread wakes up."""
@@ -34,13 +34,14 @@ class Piece:
     rank: Rank
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """Start and end of each node of `dfg`, int64 ns since its `t0_ns`."""
+@dataclass(frozen=True, kw_only=True)
+class StepEnds:
+    """What a replay of `dfg` tells of its steps: all that needs only the ends of some nodes."""
 
     dfg: Dfg
-    start_ns: np.ndarray
     end_ns: np.ndarray
+    """End of each node, int64 ns since `dfg.t0_ns`; only those of nodes at borders of steps and on GPU streams need be
+    right."""
 
     def step_ns(self) -> np.ndarray:
         """Duration of each step of `dfg.marks`, ns: from when the last rank enters it to when the last rank leaves it."""
@@ -55,12 +56,32 @@ class Timeline:
         a slower GPU; over many steps none can be shorter than this (docs/replay.md §3).
         """
         dfg, steps = self.dfg, self.dfg.marks.steps
-        nodes = np.flatnonzero(dfg.on("stream") & np.isin(dfg.step, steps))
+        nodes = np.flatnonzero(dfg.on(LaneKind.STREAM) & np.isin(dfg.step, steps))
         work = np.zeros((len(steps), len(dfg.lanes)), np.int64)
         # Sums by (step, lane): `add.at` counts each node, where `work[...] += ` would keep one for each pair.
         np.add.at(work, (np.searchsorted(steps, dfg.step[nodes]), dfg.lane[nodes]), dfg.dur_ns[nodes])
         busiest: np.ndarray = work.max(axis=1, initial=0)
         return busiest
+
+    def gpu_progress_ns(self) -> np.ndarray:
+        """Per step, how far the GPUs get on: by how much the end of all work launched so far grows, ns; 0 without a GPU."""
+        dfg, marks = self.dfg, self.dfg.marks
+        on_gpu = dfg.on(LaneKind.STREAM)
+        if not on_gpu.any():
+            return np.zeros(len(marks.steps), np.int64)
+        reached = [int(self.end_ns[marks.first[0]].max())]
+        for step in marks.steps:
+            reached.append(max(reached[-1], int(self.end_ns[on_gpu & (dfg.step == step)].max(initial=0))))
+        progress: np.ndarray = np.diff(np.array(reached, np.int64))
+        return progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline(StepEnds):
+    """Start and end of each node of `dfg`: all ends are right."""
+
+    start_ns: np.ndarray
+    """Start of each node, int64 ns since `dfg.t0_ns`."""
 
     def transfer_ns(self) -> np.ndarray:
         """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
@@ -73,23 +94,11 @@ class Timeline:
                 longest[row] = max(longest[row], union_ns(self.start_ns[mine], self.end_ns[mine]))
         return longest
 
-    def gpu_progress_ns(self) -> np.ndarray:
-        """Per step, how far the GPUs get on: by how much the end of all work launched so far grows, ns; 0 without a GPU."""
-        dfg, marks = self.dfg, self.dfg.marks
-        on_gpu = dfg.on("stream")
-        if not on_gpu.any():
-            return np.zeros(len(marks.steps), np.int64)
-        reached = [int(self.end_ns[marks.first[0]].max())]
-        for step in marks.steps:
-            reached.append(max(reached[-1], int(self.end_ns[on_gpu & (dfg.step == step)].max(initial=0))))
-        progress: np.ndarray = np.diff(np.array(reached, np.int64))
-        return progress
-
 
 def replay(dfg: Dfg) -> Timeline:
     """When each node starts and ends, by one longest-path pass over the graph."""
     start, end = longest_path.run(dfg, dfg.dur_ns, dfg.residual_ns)
-    return Timeline(dfg, start, end)
+    return Timeline(dfg=dfg, start_ns=start, end_ns=end)
 
 
 def strict(dfg: Dfg) -> Dfg:

@@ -219,7 +219,7 @@ def _fill(
 
 
 def _doubtful_in_cycles(edges: np.ndarray, nodes: int) -> np.ndarray:
-    """Mask of the most doubtful edges (`_DOUBTFUL`) on cycles: guesses first, then collectives that may be matched wrongly.
+    """Mask of the edges on cycles that are of the most doubtful kinds there, in the order of `_DOUBTFUL`.
 
     One call may not find enough: `sort` drops these and asks again until no cycle is left. Raises InputError where no
     edge on a cycle is of such a kind.

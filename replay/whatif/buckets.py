@@ -14,7 +14,7 @@ from itertools import accumulate
 import msgspec
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif.links import Stretches, stretches
 from esprof.replay.whatif.overlay import Overlay
 from esprof.trace.run import Run
@@ -135,9 +135,8 @@ def _first_shape(shapes: str | None) -> list[int]:
 
 def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
     """The arrivals on communication threads whose all-reduce was issued by one of these nodes, in order of issue."""
-    arrivals = dfg.on("comm") & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
-    # The target of each edge: each node, as often as it has predecessors.
-    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
+    arrivals = dfg.on(LaneKind.COMM) & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
+    target = dfg.pred_target
     edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & callers[dfg.pred_idx] & arrivals[target])
     issued: list[int] = target[edges[np.argsort(dfg.pred_idx[edges], kind="stable")]].tolist()
     return issued
@@ -209,7 +208,7 @@ def _exchange(overlay: Overlay, together: list[Backward], counts: list[int], lin
             overlay.link(gradient, arrive, Edge.LAUNCH, _latency(dfg, one))
             overlay.link(arrive, join, Edge.RENDEZVOUS)
             overlay.link(join, transfer, Edge.RENDEZVOUS)
-            overlay.link(transfer, one.readers[first], Edge.INFERRED)
+            overlay.link(transfer, one.readers[first], Edge.BY_TIME)
 
 
 def _latency(dfg: Dfg, one: Backward) -> Ns:

@@ -65,8 +65,6 @@ def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence
     What came next on the lane waits for the new work; what else waits for the node does not.
     """
     overlay = Overlay(dfg)
-    # The target of each edge: each node, as often as it has predecessors.
-    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
     behind = (dfg.pred_kind == Edge.LANE) & np.isin(dfg.pred_idx, after)
     overlay.cut |= behind
     for node, dur in zip(after, dur_ns, strict=True):
@@ -74,7 +72,7 @@ def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence
         new = overlay.add(int(dfg.lane[node]), name, cls, dur, recorded, step=int(dfg.step[node]))
         overlay.link(node, new, Edge.LANE)
         for edge in np.flatnonzero(behind & (dfg.pred_idx == node)):
-            overlay.link(new, int(target[edge]), Edge.LANE, int(dfg.pred_lag[edge]))
+            overlay.link(new, int(dfg.pred_target[edge]), Edge.LANE, int(dfg.pred_lag[edge]))
     return overlay.compile()
 
 
@@ -85,9 +83,7 @@ def relane(dfg: Dfg, nodes: np.ndarray, lane: int) -> Dfg:
     """
     overlay = Overlay(dfg)
     moved = _mask(dfg, nodes)
-    # The target of each edge: each node, as often as it has predecessors.
-    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))
-    on_lane = dfg.pred_kind == Edge.LANE
+    on_lane, target = dfg.pred_kind == Edge.LANE, dfg.pred_target
     # On the lane that they come to, the recorded order would leave them no place between two neighbours.
     overlay.cut |= on_lane & (moved[target] | moved[dfg.pred_idx] | (dfg.lane[target] == lane))
     for source, node, lag, kind in _bridges(dfg, moved, on_lane):
@@ -116,7 +112,7 @@ def _bridges(dfg: Dfg, dropped: np.ndarray, among: np.ndarray) -> list[tuple[int
     # `reached` holds, for each dropped node, the nodes that stay from which a path leads to it, with the lag of that path.
     bridges: list[tuple[int, int, Ns, Edge]] = []
     reached: dict[int, dict[int, Ns]] = {}
-    target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))  # The target of each edge.
+    target = dfg.pred_target
     # Nodes stand in topological order: what a dropped node waits for is known before what waits for it.
     for edge in np.flatnonzero(among & (dropped[target] | dropped[dfg.pred_idx])).tolist():
         source, node, lag = int(dfg.pred_idx[edge]), int(target[edge]), int(dfg.pred_lag[edge])

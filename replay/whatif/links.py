@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.types import Bytes, Ns
 
 UNDISTURBED = 0.05
@@ -57,7 +57,7 @@ class Stretches:
 
 def stretches(dfg: Dfg) -> Stretches | None:
     """The stretches of `dfg` as recorded; None where no matched transfer of known size ran on CPU threads."""
-    nodes = np.flatnonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
+    nodes = np.flatnonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
     if not len(nodes):
         return None
     # A collective lasts from the first begin to the last end on any rank; `first` is one of its transfers, `which`
@@ -97,6 +97,6 @@ def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
     of_number[found.collective] = np.minimum(1.0, found.link_ns_per_byte() / found.ns_per_byte)[found.stretch]
     # A transfer that an edit put in takes the typical time (`transfer_ns`).
     of_number[known:] = found.link_ns_per_byte() / found.link_ns_per_byte(TYPICAL)
-    nodes = np.flatnonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
+    nodes = np.flatnonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
     share[nodes] = of_number[dfg.collective[nodes]]
     return share

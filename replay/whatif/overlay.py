@@ -9,6 +9,23 @@ from esprof.replay.dfg import Cls, Dfg, Edge, StepMarks
 from esprof.replay.engine.schedule import freeze, schedule
 from esprof.types import Bytes, Ns
 
+_NODE = np.dtype(
+    [
+        ("lane", np.int32),
+        ("name", np.int32),
+        ("cls", np.int8),
+        ("dur_ns", np.int64),
+        ("recorded_ns", np.int64),
+        ("step", np.int32),
+        ("collective", np.int32),
+        ("bytes", np.int64),
+    ]
+)
+"""A node to add: those columns of a Dfg that are not the same for all new nodes."""
+
+_EDGE = np.dtype([("source", np.int64), ("target", np.int64), ("lag", np.int64), ("kind", np.int64)])
+"""An edge to add, between ids as they are before `compile`; its lag in ns."""
+
 
 @dataclass
 class Overlay:
@@ -22,7 +39,9 @@ class Overlay:
     lane: np.ndarray = field(init=False)
     """Lane of each node of `dfg`, int32[N]; change an entry to move its node."""
     _nodes: list[tuple[int, int, int, Ns, Ns, int, int, Bytes]] = field(default_factory=list)
+    """The nodes to add, each as `_NODE` has it."""
     _edges: list[tuple[int, int, Ns, Edge]] = field(default_factory=list)
+    """The edges to add, each as `_EDGE` has it."""
     _names: dict[str, int] = field(init=False)
     _collectives: int = field(init=False)
 
@@ -64,18 +83,18 @@ class Overlay:
 
         Raises InputError if the new dependencies form a cycle.
         """
-        # The columns of the new nodes, one line each, in the order of `names` below.
-        dfg, added = self.dfg, np.array(self._nodes, np.int64).reshape(-1, 8).T
-        kept = np.flatnonzero(~self.dropped)
+        dfg, added = self.dfg, np.array(self._nodes, _NODE)
+        staying = np.flatnonzero(~self.dropped)
         # The new id of each node, -1 for one that is taken out; the new nodes follow those that stay.
         place = np.full(dfg.nodes + len(self._nodes), -1, np.int64)
-        place[kept] = np.arange(len(kept))
-        place[dfg.nodes :] = len(kept) + np.arange(len(self._nodes))
-        names = {"lane": 0, "name": 1, "cls": 2, "dur_ns": 3, "recorded_ns": 4, "step": 5, "collective": 6, "bytes": 7}
-        columns: dict[str, Any] = {name: _joined(getattr(dfg, name)[kept], added[row]) for name, row in names.items()}
-        columns["lane"] = _joined(self.lane[kept], added[0])
+        place[staying] = np.arange(len(staying))
+        place[dfg.nodes :] = len(staying) + np.arange(len(self._nodes))
+        columns: dict[str, Any] = {
+            name: _joined(getattr(dfg, name)[staying], added[name]) for name in _NODE.fields or ()
+        }
+        columns["lane"] = _joined(self.lane[staying], added["lane"])
         for name, absent in (("residual_ns", 0), ("contended", 0), ("event", -1), ("key", -1)):
-            columns[name] = _joined(getattr(dfg, name)[kept], np.full(len(self._nodes), absent))
+            columns[name] = _joined(getattr(dfg, name)[staying], np.full(len(self._nodes), absent))
         marks = StepMarks(dfg.marks.steps, dfg.marks.ranks, place[dfg.marks.first], place[dfg.marks.last])
         loose = replace(dfg, **columns, **self._predecessors(place), names=tuple(self._names), marks=marks)
         return freeze(loose, schedule(loose).order)
@@ -83,12 +102,11 @@ class Overlay:
     def _predecessors(self, place: np.ndarray) -> dict[str, Any]:
         """Edges in CSR form by the new ids (`place`): of several between two nodes the one with the longest lag."""
         dfg, nodes, longest = self.dfg, int(place.max(initial=-1)) + 1, np.iinfo(self.dfg.pred_lag.dtype).max
-        added = np.array(self._edges, np.int64).reshape(-1, 4).T
-        target = np.repeat(np.arange(dfg.nodes), np.diff(dfg.pred_ptr))  # The target of each edge.
-        old = ~self.cut & (place[target] >= 0) & (place[dfg.pred_idx] >= 0)
-        columns = (dfg.pred_idx, target, dfg.pred_lag, dfg.pred_kind)
+        added = np.array(self._edges, _EDGE)
+        old = ~self.cut & (place[dfg.pred_target] >= 0) & (place[dfg.pred_idx] >= 0)
+        recorded = {"source": dfg.pred_idx, "target": dfg.pred_target, "lag": dfg.pred_lag, "kind": dfg.pred_kind}
         source, target, lag, kind = (
-            np.concatenate([column[old].astype(np.int64), more]) for column, more in zip(columns, added, strict=True)
+            np.concatenate([column[old].astype(np.int64), added[name]]) for name, column in recorded.items()
         )
         source, target = place[source], place[target]
         # By target, then source, the longest lag first: of each pair of nodes the first edge stays, and no node waits for

@@ -17,17 +17,17 @@ FEWEST = 2
 """Held-out steps from which on their mean tells of the model more than of how steps scatter."""
 
 
-def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
+def predict(dfg: Dfg, steady_at: np.ndarray, measured_ns: np.ndarray) -> Prediction:
     """Fit durations on the first half of the steady steps, predict the others.
 
-    `kept` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
+    `steady_at` are the positions of the steady steps in `dfg.marks.steps`, `measured_ns` is the recorded duration of each.
 
     Each node gets the mean duration (and residual) of its counterparts, the nodes of the same rank, lane role, name and
     occurrence, in the fit steps; one without counterparts gets the mean of its name on that rank. Means are taken because a
     step is a sum: the median of an operation that is stopped now and then (a CPU quota, another process) shows none of those
     stops. The replay with these means is then set right by the fitted steps as they were measured (`_calibrated`).
     """
-    steps = np.array(dfg.marks.steps)[kept]
+    steps = np.array(dfg.marks.steps)[steady_at]
     half = len(steps) // 2
     fit = steps[:half]
     if not half:
@@ -46,7 +46,7 @@ def predict(dfg: Dfg, kept: np.ndarray, measured_ns: np.ndarray) -> Prediction:
             means, known = means_of(identity[fitted], source[fitted], identity[todo])
             values[np.flatnonzero(todo)[known]] = means[known]
         found[np.flatnonzero(todo)[known]] = True
-    predicted = replay(replace(dfg, dur_ns=dur, residual_ns=residual)).step_ns()[kept]
+    predicted = replay(replace(dfg, dur_ns=dur, residual_ns=residual)).step_ns()[steady_at]
     predicted = _calibrated(predicted, measured_ns[:half])
     return Prediction(
         fit_steps=tuple(int(step) for step in fit),

@@ -10,9 +10,9 @@ from itertools import groupby
 import numpy as np
 
 from esprof.replay.answer import Prediction, WhatIf
-from esprof.replay.dfg import Dfg
+from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
-from esprof.replay.engine.timeline import Timeline, replay, strict
+from esprof.replay.engine.timeline import StepEnds, Timeline, replay, strict
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.predict import mean_error, predict
 from esprof.replay.whatif.scenario import Declined, Scenario
@@ -63,7 +63,7 @@ class Pricer:
 
     run: Run
     dfg: Dfg
-    kept: np.ndarray
+    steady_at: np.ndarray
     """Positions of the steady steps in `dfg.marks.steps`."""
     measured_ns: np.ndarray
     """Recorded duration of each steady step, ns."""
@@ -84,13 +84,13 @@ class Pricer:
     @cached_property
     def strict_error(self) -> float:
         """Relative error of the steady steps' sum when residuals are dropped: what the graph alone cannot explain."""
-        replayed = replay(strict(self.dfg)).step_ns()[self.kept]
+        replayed = replay(strict(self.dfg)).step_ns()[self.steady_at]
         return float(replayed.sum() / self.measured_ns.sum() - 1)
 
     @cached_property
     def prediction(self) -> Prediction:
         """What durations fitted on half of the steady steps say of the other half."""
-        return predict(self.dfg, self.kept, self.measured_ns)
+        return predict(self.dfg, self.steady_at, self.measured_ns)
 
     @cached_property
     def error(self) -> float:
@@ -106,7 +106,7 @@ class Pricer:
     @property
     def steps(self) -> tuple[int, ...]:
         """Numbers of the steady steps."""
-        return tuple(self.dfg.marks.steps[position] for position in self.kept)
+        return tuple(self.dfg.marks.steps[position] for position in self.steady_at)
 
     @property
     def step_ns(self) -> float:
@@ -131,9 +131,9 @@ class Pricer:
         made = {key: self._made(terms) for key, terms in new.items()}
         self._known.update({key: reason for key, reason in made.items() if isinstance(reason, Declined)})
         scenarios = {key: scenario for key, scenario in made.items() if isinstance(scenario, Scenario)}
-        timelines = self._replayed([scenario.dfg for scenario in scenarios.values()])
-        for (key, scenario), timeline in zip(scenarios.items(), timelines, strict=True):
-            self._known[key] = self._priced(scenario, timeline)
+        replays = self._replayed([scenario.dfg for scenario in scenarios.values()])
+        for (key, scenario), ends in zip(scenarios.items(), replays, strict=True):
+            self._known[key] = self._priced(scenario, ends)
         return [self._known[key] for key in keys]
 
     def price_edited(self, dfg: Dfg) -> Price:
@@ -179,21 +179,22 @@ class Pricer:
         except Declined as reason:
             return reason
 
-    def _priced(self, scenario: Scenario, timeline: Timeline) -> Price:
+    def _priced(self, scenario: Scenario, ends: StepEnds) -> Price:
         """The price of a scenario from its replay: each steady step as measured, scaled by how its replay changes.
 
-        Where no node takes longer, no step does in the long run. A longer mean then only says that the steps before the
-        steady ones gained more than these, and counts as no change; so does a shorter mean where no node takes less.
+        Where no node takes longer, its residual included, no step does in the long run. A longer mean then only says that
+        the steps before the steady ones gained more than these, and counts as no change; so does a shorter mean where no
+        node takes less.
         """
-        steps: np.ndarray = self.measured_ns * (self._cost(timeline, scenario.least_ns) / self._base)
-        if scenario.only_takes_other_times:
-            change = scenario.dfg.dur_ns - self.dfg.dur_ns
-            against = (change <= 0).all() if steps.mean() > self.step_ns else (change >= 0).all()
-            steps = self.measured_ns.astype(np.float64) if against else steps
+        steps: np.ndarray = self.measured_ns * (self._cost(ends, scenario.least_ns) / self._base)
+        if scenario.only_changes_times:
+            longer = _longer(self.dfg, scenario.dfg)
+            is_border_effect = (longer <= 0).all() if steps.mean() > self.step_ns else (longer >= 0).all()
+            steps = self.measured_ns.astype(np.float64) if is_border_effect else steps
         return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
 
-    def _replayed(self, dfgs: Sequence[Dfg]) -> list[Timeline]:
-        """The replay of each graph. Only the ends of nodes at borders of steps and on GPU streams are sure to be right.
+    def _replayed(self, dfgs: Sequence[Dfg]) -> list[StepEnds]:
+        """What a replay of each graph tells of its steps.
 
         Graphs that differ from the recorded one in times alone are replayed side by side, where there are several.
         """
@@ -203,13 +204,15 @@ class Pricer:
         groups = [alike[first : first + at_once] for first in range(0, len(alike), at_once)] if len(alike) > 1 else []
         side_by_side = {number for group in groups for number in group}
         rest = [number for number in range(len(dfgs)) if number not in side_by_side]
-        found = dict(zip(rest, share_out(replay, [dfgs[number] for number in rest]), strict=True))
+        found: dict[int, StepEnds] = dict(zip(rest, share_out(replay, [dfgs[number] for number in rest]), strict=True))
         longer = [np.stack([_longer(self.dfg, dfgs[number]) for number in group], axis=1) for group in groups]
-        for group, ends in zip(groups, share_out(partial(self._batch.ends_after, self._observed), longer), strict=True):
-            for number, end in zip(group, ends.T, strict=True):
+        for group, columns in zip(
+            groups, share_out(partial(self._batch.ends_after, self._observed), longer), strict=True
+        ):
+            for number, end in zip(group, columns.T, strict=True):
                 end_ns = np.zeros(self.dfg.nodes, np.int64)
                 end_ns[self._observed] = end
-                found[number] = Timeline(dfgs[number], end_ns, end_ns)
+                found[number] = StepEnds(dfg=dfgs[number], end_ns=end_ns)
         return [found[number] for number in range(len(dfgs))]
 
     @cached_property
@@ -220,27 +223,27 @@ class Pricer:
     def _observed(self) -> np.ndarray:
         """Ids of the nodes whose ends tell the steps' durations (`_cost`), ascending."""
         borders = np.union1d(self.dfg.marks.first, self.dfg.marks.last)
-        return np.union1d(borders, np.flatnonzero(self.dfg.on("stream")))
+        return np.union1d(borders, np.flatnonzero(self.dfg.on(LaneKind.STREAM)))
 
     @cached_property
     def _untold(self) -> str | None:
         """Which error the interval should hold and cannot, since too few steps were recorded; None where it holds all."""
-        if len(self.kept) == 1:
+        if len(self.steady_at) == 1:
             return "one step: its spread is unknown"
         too_few = mean_error(self.prediction) is None
         return "too few steps: the error of unseen ones is unknown" if too_few else None
 
-    def _cost(self, timeline: Timeline, least_ns: np.ndarray | None = None) -> np.ndarray:
+    def _cost(self, ends: StepEnds, least_ns: np.ndarray | None = None) -> np.ndarray:
         """Replayed duration (ns) of each steady step, no shorter than `least_ns` or than its busiest stream needs.
 
         On average the steps are not shorter than what the GPUs need either, but for the backlog that they build up as
         recorded (docs/replay.md §3).
         """
-        steps = np.maximum(timeline.step_ns(), timeline.busiest_stream_ns())[self.kept]
+        steps = np.maximum(ends.step_ns(), ends.busiest_stream_ns())[self.steady_at]
         if least_ns is not None:
-            steps = np.maximum(steps, least_ns[self.kept])
-        behind = self._backlog_ns(timeline) - max(0.0, self._usual_backlog_ns)
-        missing = behind - float((steps - timeline.step_ns()[self.kept]).sum())
+            steps = np.maximum(steps, least_ns[self.steady_at])
+        behind = self._backlog_ns(ends) - max(0.0, self._usual_backlog_ns)
+        missing = behind - float((steps - ends.step_ns()[self.steady_at]).sum())
         lengths: np.ndarray = np.maximum(steps + max(0.0, missing) / len(steps), 1)
         return lengths
 
@@ -249,10 +252,10 @@ class Pricer:
         """The backlog that the GPUs build up as recorded, ns."""
         return self._backlog_ns(self.baseline)
 
-    def _backlog_ns(self, timeline: Timeline) -> float:
+    def _backlog_ns(self, ends: StepEnds) -> float:
         """By how much the GPUs fall behind the CPUs over the steady steps, ns; 0 without a GPU."""
-        progress = timeline.gpu_progress_ns()
-        return float(progress[self.kept].sum() - timeline.step_ns()[self.kept].sum()) if progress.any() else 0.0
+        progress = ends.gpu_progress_ns()
+        return float(progress[self.steady_at].sum() - ends.step_ns()[self.steady_at].sum()) if progress.any() else 0.0
 
     def _margin(self, steps: np.ndarray) -> float:
         """Half the width of the interval of the mean of `steps`, ns.

@@ -36,8 +36,8 @@ class Scenario:
         return replace(self, notes=tuple(dict.fromkeys([*self.notes, *notes])))
 
     @property
-    def only_takes_other_times(self) -> bool:
-        """Whether nodes and edges are those that were recorded, so that only durations differ."""
+    def only_changes_times(self) -> bool:
+        """Whether nodes and edges are those that were recorded and no bound was added, so that only times differ."""
         return self.least_ns is None and self.dfg.pred_idx is self.recorded.pred_idx
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.links import link_share
 from esprof.replay.whatif.scenario import Scenario
@@ -40,7 +40,7 @@ def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
 def _slowest(dfg: Dfg, cpu: np.ndarray) -> np.ndarray:
     """How many times as fast the CPU of each node is, float64[N]; of a transfer between CPUs that of its slowest rank."""
     # The least over the transfers of each collective, read back by each of these.
-    transfers = np.flatnonzero(dfg.on("comm") & (dfg.collective >= 0))
+    transfers = np.flatnonzero(dfg.on(LaneKind.COMM) & (dfg.collective >= 0))
     of_number = np.full(int(dfg.collective.max(initial=-1)) + 1, np.inf)
     np.minimum.at(of_number, dfg.collective[transfers], cpu[transfers])
     slowest = cpu.copy()

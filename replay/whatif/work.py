@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Term
@@ -15,13 +15,13 @@ _HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH)
 def gpu_work(dfg: Dfg) -> np.ndarray:
     """Mask of the work on GPU streams, copies to and from the host apart: those run at the speed of the bus."""
     copies = np.array(["HtoD" in name or "DtoH" in name for name in dfg.names])[dfg.name]
-    mask: np.ndarray = dfg.on("stream") & dfg.of(Cls.COMPUTE) & ~copies
+    mask: np.ndarray = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & ~copies
     return mask
 
 
 def cpu_work(dfg: Dfg) -> np.ndarray:
     """Mask of the work of CPU threads, the gaps between operations included."""
-    mask: np.ndarray = dfg.on("cpu") & dfg.of(*_HOST_WORK)
+    mask: np.ndarray = dfg.on(LaneKind.CPU) & dfg.of(*_HOST_WORK)
     return mask
 
 

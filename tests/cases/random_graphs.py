@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from esprof.replay.dfg import Cls, Dfg, Edge, Lane, StepMarks
+from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind, StepMarks
 
 LANES = 3
 
@@ -45,7 +45,7 @@ def dfg_of(
     return Dfg(
         t0_ns=0,
         names=tuple(f"op {node}" for node in range(nodes)),
-        lanes=tuple(Lane(0, "cpu", f"lane {number}") for number in range(LANES)),
+        lanes=tuple(Lane(0, LaneKind.CPU, f"lane {number}") for number in range(LANES)),
         marks=StepMarks((0,), (0,), np.array([[0]]), np.array([[nodes - 1]])),
         **columns,
     )

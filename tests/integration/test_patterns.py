@@ -128,7 +128,7 @@ def test_every_rank_has_its_window_and_nothing_is_missing(pattern):
 
 
 def test_replay_gives_every_steady_step_as_it_was(pattern):
-    assert pattern.replayed.steps.kept == (4, 5, 6, 7, 8)
+    assert pattern.replayed.steps.steady == (4, 5, 6, 7, 8)
     assert np.abs(pattern.replayed.error_pct).max() <= 2
     assert pattern.replayed.built.unmatched == dict.fromkeys(pattern.ranks, 0)
 
@@ -280,7 +280,7 @@ def test_the_profiler_is_the_jobs_while_it_wants_it(name, windows, codes, plain,
         marked = events.where(events.is_kind("step")).ints("step").tolist()
         assert marked == [step for window in windows for step in range(window.first, window.last + 1)]
     longest = max(windows, key=lambda window: (window.last - window.first, window.first))
-    assert pattern.replayed.steps.kept == tuple(range(longest.first + 1, longest.last + 1))
+    assert pattern.replayed.steps.steady == tuple(range(longest.first + 1, longest.last + 1))
     assert np.abs(pattern.replayed.error_pct).max() <= 2
 
 

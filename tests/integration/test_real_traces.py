@@ -20,7 +20,7 @@ from esprof import load
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.finding import PARTS
 from esprof.replay.building.build import build
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.replayed import answer, replay_run
 from esprof.replay.rules import ALL_RULES
@@ -188,7 +188,7 @@ def wall_ns(name):
         {step: (begin + shift[rank], end + shift[rank]) for step, (begin, end) in step_borders(mine.run, rank).items()}
         for rank in mine.run.ranks
     ]
-    kept = mine.steps.kept
+    kept = mine.steps.steady
     breaks = [0, *(i + 1 for i, (one, other) in enumerate(pairwise(kept)) if other != one + 1), len(kept)]
     return sum(
         max(of[kept[last - 1]][1] for of in borders) - min(of[kept[first]][0] for of in borders)
@@ -254,7 +254,7 @@ def test_without_the_sleep_every_step_is_a_second_shorter(name):
     assert all(0.95 <= gain <= 1.05 for gain in gains)
 
 
-@pytest.mark.parametrize("off", ["rendezvous", "inferred_syncs", "stream_waits"])
+@pytest.mark.parametrize("off", ["rendezvous", "syncs_by_time", "stream_waits"])
 def test_without_one_kind_of_rule_the_sleep_cannot_be_mended(off):
     run = load(TRACES / SLEEP[0])
     whole, without = (build(run, rules=rules) for rules in (ALL_RULES, replace(ALL_RULES, **{off: False})))
@@ -308,8 +308,8 @@ def test_a_loader_without_workers_is_named_and_priced():
 def test_a_full_launch_queue_does_not_hide_a_busy_gpu():
     """Its GPU works 93.7 ms of each 95.7 ms: at half the speed a step cannot take less than twice that."""
     steps = replayed(NANOSECONDS)
-    slower = steps.pricer.price_edited(edits.scale(steps.built.dfg, steps.built.dfg.on("stream"), 0.5)).step_ns
-    assert steps.steps.kept == (102, 103, 104, 105)
+    slower = steps.pricer.price_edited(edits.scale(steps.built.dfg, steps.built.dfg.on(LaneKind.STREAM), 0.5)).step_ns
+    assert steps.steps.steady == (102, 103, 104, 105)
     assert min(slower[1:]) >= 187 * NS_PER_MS
     assert findings(NANOSECONDS, "ESP4") == []
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.buckets import NotBuckets, rebucket
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, number
@@ -33,7 +33,7 @@ def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 
 
 def _transfers(dfg: Dfg) -> int:
-    return int(np.count_nonzero(dfg.on("comm") & dfg.of(Cls.COMMUNICATION)))
+    return int(np.count_nonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION)))
 
 
 TERM = Kind(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 from esprof.replay.whatif.work import of_ranks, required
@@ -15,7 +15,7 @@ LONG_GAP_NS = NS_PER_MS
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     dfg = scenario.dfg
     long_gaps = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > LONG_GAP_NS)
-    work = dfg.on("cpu") & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps
+    work = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps
     return required(work & of_ranks(scenario, term), "no CPU work was recorded there")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from esprof import readable
 from esprof.errors import UsageError
 from esprof.replay.blame import arrivals, slow_ranks
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.averages import medians_of
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
@@ -52,9 +52,9 @@ def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None =
     """Give each node of the `slow` ranks the median duration of its counterparts on the other ranks.
 
     Only slow ranks (`blame.slow_ranks`) are changed: replacing the work of all ranks at once would only swap it, and
-    replacing single nodes that happened to be slow would sell noise as gain. A step in which a slow rank did no more than
-    its peers stays. `classes` limits what is replaced. Raises Declined where less than 90 % of the slow ranks' time has
-    counterparts.
+    replacing single nodes that happened to be slow would report noise as a gain. A step in which a slow rank did no more
+    than its peers stays. `classes` limits what is replaced. Raises Declined where less than 90 % of the slow ranks' time
+    has counterparts.
     """
     if len(dfg.marks.ranks) < 2:
         raise Declined("needs at least two ranks")
@@ -75,7 +75,7 @@ def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None =
     dur[found] = np.rint(peers[found]).astype(np.int64)
     # An allocator call stops its device until all work on it is done: on the peers it may take long because they wait for
     # this rank.
-    spared = (dfg.of(Cls.ALLOCATOR) & (dur > dfg.dur_ns)) | _no_slower(dfg, dur, slow)
+    spared = (dfg.of(Cls.ALLOCATOR) & (dur > dfg.dur_ns)) | _in_steps_made_longer(dfg, dur, slow)
     dur[spared] = dfg.dur_ns[spared]
     if classes is None or Cls.ALLOCATOR in classes:
         dur = _without_waiting(dfg, dur, slow)
@@ -114,7 +114,7 @@ def _waits_for(dfg: Dfg, slow: list[Rank]) -> list[tuple[Ns, Ns, Rank]]:
     return waits
 
 
-def _no_slower(dfg: Dfg, after_ns: np.ndarray, ranks: list[Rank]) -> np.ndarray:
+def _in_steps_made_longer(dfg: Dfg, after_ns: np.ndarray, ranks: list[Rank]) -> np.ndarray:
     """Mask of the nodes of those steps of `ranks` in which `after_ns` would add to the work instead of taking away."""
     mask = np.zeros(dfg.nodes, bool)
     for rank in ranks:
@@ -139,7 +139,7 @@ def _peer_medians(dfg: Dfg, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:
     purpose = role * len(dfg.names) + dfg.name
     step = dfg.step.astype(np.int64) + 1
     identities = (step * (int(dfg.key.max()) + 1) + dfg.key, step * (int(purpose.max()) + 1) + purpose, purpose)
-    allowed = (own, own & ~dfg.on("loader") & ~dfg.of(Cls.HOST_GAP), own & dfg.on("loader"))
+    allowed = (own, own & ~dfg.on(LaneKind.LOADER) & ~dfg.of(Cls.HOST_GAP), own & dfg.on(LaneKind.LOADER))
     peers = np.full(dfg.nodes, np.nan)
     for rank in ranks:
         others = own & (dfg.rank != rank)

@@ -4,7 +4,7 @@ import numpy as np
 
 from esprof.replay.building.assemble import graph_of
 from esprof.replay.building.records import edges_of, nodes_of
-from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
+from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, Lane, LaneKind, StepMarks
 from esprof.replay.engine import topology
 
 NAMES = ("a", "b", "gap")
@@ -24,7 +24,7 @@ def graph(
 
 
 def mains(ranks: int) -> list[Lane]:
-    return [Lane(rank, "cpu", "main") for rank in range(ranks)]
+    return [Lane(rank, LaneKind.CPU, "main") for rank in range(ranks)]
 
 
 def test_counterparts_share_a_key_and_repeats_do_not():
@@ -47,13 +47,13 @@ def test_a_gap_that_only_one_rank_has_changes_no_key_behind_it():
 
 
 def test_the_same_work_on_lanes_of_other_roles_is_no_counterpart():
-    dfg = graph([Lane(0, "cpu", "main"), Lane(0, "cpu", "autograd")], [(0, "a", 0, 1), (1, "a", 0, 1)])
+    dfg = graph([Lane(0, LaneKind.CPU, "main"), Lane(0, LaneKind.CPU, "autograd")], [(0, "a", 0, 1), (1, "a", 0, 1)])
     assert dfg.key[0] != dfg.key[1]
 
 
 def test_a_join_is_on_no_lane_and_has_no_counterpart():
     dfg = graph(mains(1), [(0, "a", 0, 1), (JOIN_LANE, "b", 1, 0)])
-    join = int(np.flatnonzero(dfg.on("join"))[0])
+    join = int(np.flatnonzero(dfg.lane == JOIN_LANE)[0])
     assert (dfg.key[join], dfg.rank[join]) == (-1, -1)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from esprof.replay.building.build import Built, build, build_counted
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.replayed import replay_run
 from esprof.replay.whatif.pricing import what_if
@@ -241,7 +241,7 @@ def test_several_steps_are_one_graph_and_a_backlog_goes_from_one_to_the_next(ste
         rows += [step(n, 100 * n, 100 * n + 100), op("aten::mm", 100 * n, 100)]
         rows += [call("cudaLaunchKernel", 100 * n + 10, 5, n + 1), kernel("gemm", 20 + 150 * n, 150, n + 1)]
     dfg = build(run_of({0: rows}))
-    assert replay(strict(dfg)).end_ns[dfg.on("stream")].max() == (20 + 150 * step_count) * US
+    assert replay(strict(dfg)).end_ns[dfg.on(LaneKind.STREAM)].max() == (20 + 150 * step_count) * US
 
 
 def test_a_group_with_a_member_that_is_not_here_is_matched_with_nothing():

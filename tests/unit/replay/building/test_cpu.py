@@ -8,7 +8,7 @@ import pytest
 from esprof.errors import InputError
 from esprof.replay import replay_run
 from esprof.replay.building.build import build, build_counted
-from esprof.replay.dfg import Cls, Edge
+from esprof.replay.dfg import Cls, Edge, LaneKind
 from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
 from esprof.replay.steps import steps_of
 from esprof.replay.whatif.pricing import what_if
@@ -42,7 +42,7 @@ def test_the_wait_for_collectives_keeps_no_time_of_its_own():
     assert dfg.recorded_ns[waiting] == 44 * MS
     assert dfg.residual_ns[waiting] == 0
     kinds = {Edge(dfg.pred_kind[e]) for e in range(dfg.pred_ptr[waiting], dfg.pred_ptr[waiting + 1])}
-    assert kinds == {Edge.LANE, Edge.INFERRED}
+    assert kinds == {Edge.LANE, Edge.BY_TIME}
     assert built.counts.waits_inferred == 2
 
 
@@ -236,7 +236,7 @@ def test_a_batch_is_made_on_the_workers_lane_and_next_waits_for_it():
     dfg = build(run_of(case["ranks"], stages=case["stages"]))
     made = [n for n in range(dfg.nodes) if dfg.label(n) == "make batch"]
     assert [int(dfg.dur_ns[n]) for n in made] == [39_500_000, 49_500_000]
-    nexts = np.flatnonzero(dfg.on("cpu") & dfg.of(Cls.DATA))
+    nexts = np.flatnonzero(dfg.on(LaneKind.CPU) & dfg.of(Cls.DATA))
     assert dfg.dur_ns[nexts].tolist() == [500_000, 500_000]  # the median of taking a batch over
     assert replay(strict(dfg)).step_ns().tolist() == [50 * MS, 50 * MS]
 

@@ -8,7 +8,7 @@ import pytest
 from esprof.analyzers import diagnose_run
 from esprof.replay import replay_run
 from esprof.replay.building.build import build, build_counted
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.rules import Rules
 from esprof.replay.whatif.edits import scale
@@ -51,7 +51,7 @@ def test_a_synchronisation_keeps_20_us_and_waits_for_the_kernel_for_the_rest():
     dfg = build(run_of({0: synced()}))
     waiting = node(dfg, "cudaStreamSynchronize")
     assert dfg.dur_ns[waiting] == 20 * US
-    assert reasons(dfg, waiting)["gemm"] == Edge.INFERRED
+    assert reasons(dfg, waiting)["gemm"] == Edge.BY_TIME
     assert dfg.residual_ns[waiting] == 0
     assert replay(strict(dfg)).step_ns().tolist() == [1110 * US]
 
@@ -66,7 +66,7 @@ def test_a_slower_gpu_makes_the_synchronisation_longer():
 def test_the_clocks_of_cpu_and_gpu_may_differ_by_tens_of_microseconds():
     for early in (940.0, 1095.0):  # the call returns 60 µs before, or 95 µs after, its kernel ends
         dfg = build(run_of({0: synced(early)}))
-        assert reasons(dfg, node(dfg, "cudaStreamSynchronize")).get("gemm") == Edge.INFERRED
+        assert reasons(dfg, node(dfg, "cudaStreamSynchronize")).get("gemm") == Edge.BY_TIME
 
 
 def test_a_wait_that_nothing_explains_is_residual_not_work():
@@ -80,7 +80,7 @@ def test_a_wait_that_nothing_explains_is_residual_not_work():
 def test_with_one_stream_to_wait_for_only_the_late_return_is_unexplained():
     dfg = build(run_of({0: synced(2000.0)}))
     waiting = node(dfg, "cudaStreamSynchronize")
-    assert reasons(dfg, waiting)["gemm"] == Edge.INFERRED
+    assert reasons(dfg, waiting)["gemm"] == Edge.BY_TIME
     assert dfg.residual_ns[waiting] == (2000 - 1000 - 100 - 20) * US  # of the return, 100 µs may be its wake-up
 
 
@@ -117,7 +117,7 @@ def test_silence_before_an_elapsed_time_call_that_ends_with_a_kernel_was_a_wait(
         op("aten::add", 2050, 950),
     ]
     dfg = build(run_of({0: rows}))
-    assert reasons(dfg, node(dfg, "wait before the next call"))["gemm"] == Edge.INFERRED
+    assert reasons(dfg, node(dfg, "wait before the next call"))["gemm"] == Edge.BY_TIME
     assert predicted(rows, "gpu=2x")[0] == pytest.approx(3000 - 1000, abs=25)
 
 
@@ -193,7 +193,7 @@ def test_a_late_kernel_that_follows_anothers_end_waited_for_it():
         op("aten::add", 100, 900),
     ]
     dfg = build(run_of({0: rows}))
-    assert reasons(dfg, node(dfg, "other"))["first"] == Edge.INFERRED
+    assert reasons(dfg, node(dfg, "other"))["first"] == Edge.BY_TIME
 
 
 def test_a_late_kernel_under_a_full_gpu_is_contention_and_scales_with_compute():
@@ -431,9 +431,9 @@ def test_nodes_of_a_cuda_graph_depend_on_one_another_across_streams():
     turns = [(f"k{n}", 30 + 11.0 * n, 10, (7, 20)[n % 2]) for n in range(10)]
     dfg = build(run_of({0: graph_launch(turns)}))
     for n in range(1, 10):
-        assert reasons(dfg, node(dfg, f"k{n}"))[f"k{n - 1}"] == Edge.INFERRED
+        assert reasons(dfg, node(dfg, f"k{n}"))[f"k{n - 1}"] == Edge.BY_TIME
     assert replay(strict(dfg)).end_ns[node(dfg, "k9")] == (30 + 11 * 9 + 10) * US
-    faster = replay(strict(scale(dfg, dfg.on("stream"), 2.0)))
+    faster = replay(strict(scale(dfg, dfg.on(LaneKind.STREAM), 2.0)))
     assert faster.end_ns[node(dfg, "k9")] == (30 + 10 * 5 + 9) * US
 
 
@@ -486,7 +486,7 @@ def test_silence_before_a_cuda_free_that_ends_with_a_kernel_was_a_wait():
         op("aten::add", 2400, 600),
     ]
     dfg = build(run_of({0: rows}))
-    assert reasons(dfg, node(dfg, "wait before the next call"))["gemm"] == Edge.INFERRED
+    assert reasons(dfg, node(dfg, "wait before the next call"))["gemm"] == Edge.BY_TIME
     assert dfg.dur_ns[node(dfg, "cudaFree")] == 300 * US
 
 
@@ -506,9 +506,9 @@ def test_without_a_rule_its_edges_are_not_there():
     ]
     run = run_of({0: rows})
     plain, unsynced, unwaited = (
-        build(run, rules=r) for r in (Rules(), Rules(inferred_syncs=False), Rules(stream_waits=False))
+        build(run, rules=r) for r in (Rules(), Rules(syncs_by_time=False), Rules(stream_waits=False))
     )
-    assert reasons(plain, node(plain, "cudaStreamSynchronize"))["other"] == Edge.INFERRED
+    assert reasons(plain, node(plain, "cudaStreamSynchronize"))["other"] == Edge.BY_TIME
     assert "other" not in reasons(unsynced, node(unsynced, "cudaStreamSynchronize"))
     assert reasons(plain, node(plain, "other"))["first"] == Edge.LIKELY_WAIT
     assert "first" not in reasons(unwaited, node(unwaited, "other"))

@@ -67,7 +67,7 @@ def test_the_frozen_graph_takes_as_long_as_the_schedule_and_is_its_own_schedule(
     frozen = freeze(dfg, plan.order)
     end = replayed(frozen)
     assert end.tolist() == (plan.start_ns + dfg.dur_ns)[plan.order].tolist()
-    target = np.repeat(np.arange(frozen.nodes), np.diff(frozen.pred_ptr))
+    target = frozen.pred_target
     assert (frozen.pred_idx < target).all()
     assert (np.diff(frozen.pred_idx)[np.diff(target) == 0] > 0).all()
     again = schedule(frozen)

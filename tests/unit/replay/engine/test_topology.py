@@ -34,17 +34,17 @@ def test_no_node_comes_before_what_it_waits_for():
 
 
 def test_a_cycle_of_guesses_loses_its_guesses_and_says_so():
-    order, before, dropped = sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.INFERRED))
+    order, before, dropped = sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.BY_TIME))
     assert order == [0, 1]
     assert before.kind.tolist() == [Edge.LAUNCH]
-    assert dropped == [Edge.INFERRED]
+    assert dropped == [Edge.BY_TIME]
 
 
 def test_what_follows_a_cycle_keeps_its_guesses():
-    edges = (edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.INFERRED), edge(1, 2, Edge.INFERRED), edge(0, 2, Edge.LANE))
+    edges = (edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.BY_TIME), edge(1, 2, Edge.BY_TIME), edge(0, 2, Edge.LANE))
     _, before, dropped = sort([0, 5, 40], *edges)
-    assert before.kind.tolist() == [Edge.LAUNCH, Edge.LANE, Edge.INFERRED]
-    assert dropped == [Edge.INFERRED]
+    assert before.kind.tolist() == [Edge.LAUNCH, Edge.LANE, Edge.BY_TIME]
+    assert dropped == [Edge.BY_TIME]
 
 
 def test_collectives_that_can_only_be_matched_wrongly_come_apart():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from esprof.replay.building.build import build
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif import edits
 from tests.cases.graph import ddp_rank, gloo, launched, op, run_of, step
@@ -137,7 +137,7 @@ def test_relane_lets_two_kernels_run_at_once():
 
 def test_relane_to_the_same_lane_changes_nothing():
     dfg = build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
-    comm = dfg.on("comm") & (dfg.rank == 0)
+    comm = dfg.on(LaneKind.COMM) & (dfg.rank == 0)
     same(edits.relane(dfg, comm, int(dfg.lane[comm][0])), dfg)
 
 

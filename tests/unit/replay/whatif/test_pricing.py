@@ -134,6 +134,22 @@ def test_a_mended_rank_can_be_made_faster_still():
     assert answer.predicted_us == pytest.approx(22 * MS, abs=20)
 
 
+def test_a_shorter_delay_is_a_gain_though_no_work_gets_shorter():
+    # The marker takes no time: it waits for room on a GPU that the large kernel fills up to 420 µs. The tiny one shows how
+    # long a launch takes.
+    rows = [
+        *launched("large", 0, 10, 410, 1),
+        *launched("tiny", 8, 18, 2, 4, stream=9),
+        *launched("marker", 20, 490, 0, 2, stream=8),
+        call("cudaStreamSynchronize", 30, 465, 3),
+    ]
+    run = run_of({0: [step(1, 0, 600), op("aten::mm", 0, 30), op("aten::item", 496, 104), *rows]})
+    dfg = build(run)
+    recorded, shorter = what_if(run, dfg, ["kernel[marker]=1x", "kernel[marker]=2x"])
+    assert dfg.contended.sum() == 1
+    assert (recorded.predicted_us, shorter.predicted_us) == (600, pytest.approx(420, abs=10))
+
+
 def test_numbers_of_steps_may_be_large():
     rows = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
     for mine in rows.values():

@@ -1,0 +1,52 @@
+"""What calls of the GPU's runtime do, told by their names: the one place where these are compared."""
+
+import re
+from functools import cache
+
+import numpy as np
+
+_ALLOCATES = re.compile(r"^(malloc|free|hostalloc|hostmalloc|hostfree|mem(create|map|unmap|release))")
+_SYNCHRONIZES = re.compile(r"synchronize$|^memcpy(dtoh|htod|dtod)?(_v2)?$")
+_HIDES_WAIT = re.compile(r"^(eventelapsedtime|free)$")
+_LAUNCHES = re.compile(r"launchkernel|graphlaunch")
+_VENDOR = re.compile(r"^(cuda|hip|cu)")
+
+CALL_TRAITS = np.dtype(
+    [
+        ("allocates", np.bool_),
+        ("synchronizes", np.bool_),
+        ("copies", np.bool_),
+        ("frees", np.bool_),
+        ("whole_device", np.bool_),  # concerns all streams
+        ("hides_wait", np.bool_),  # the profiler leaves out waits before it
+        ("launches", np.bool_),  # a kernel or a CUDA graph
+        ("makes_stream_wait", np.bool_),  # lets a stream wait for an event
+    ]
+)
+"""What is asked about a call of the GPU's runtime, one flag each."""
+
+
+@cache
+def call_traits(runtime: str) -> tuple[bool, ...]:
+    """The CALL_TRAITS of a runtime call, by its name."""
+    name = _without_vendor(runtime)
+    return (
+        bool(_ALLOCATES.match(name)),
+        bool(_SYNCHRONIZES.search(name)),
+        name.startswith("memcpy"),
+        name == "free",
+        "device" in name,
+        bool(_HIDES_WAIT.match(name)),
+        bool(_LAUNCHES.search(name)),
+        name.endswith("streamwaitevent"),
+    )
+
+
+def allocates(runtime: str) -> bool:
+    """Whether a runtime call is one by which an allocator asks the driver for memory or gives it back."""
+    return bool(_ALLOCATES.match(_without_vendor(runtime)))
+
+
+def _without_vendor(runtime: str) -> str:
+    """A runtime call without its vendor: `cudaStreamSynchronize` and `hipStreamSynchronize` are `streamsynchronize`."""
+    return _VENDOR.sub("", runtime).lower()
