@@ -113,21 +113,21 @@ def test_a_rank_that_goes_is_named_and_not_the_one_that_misses_it(tmp_path, way,
 
 
 @pytest.mark.parametrize(
-    ("way", "code", "noted"),
+    ("way", "code", "fault"),
     [
         ("fault", 128 + signal.SIGSEGV, "Segmentation fault"),
-        ("terminated", 128 + signal.SIGTERM, "SIGTERM"),
+        ("terminated", 128 + signal.SIGTERM, None),
         ("answers_terminated", 7, None),
         soak("child_terminated", 0, None),
         soak("own_faulthandler", 128 + signal.SIGSEGV, None),
     ],
 )
-def test_a_job_dies_as_it_would_without_us_and_the_stacks_are_kept(tmp_path, way, code, noted):
+def test_a_job_dies_as_it_would_without_us_and_the_stacks_are_kept(tmp_path, way, code, fault):
     ended = record(tmp_path / "run", job("deadly.py", way), flight=100)
     assert ended.code == code
     log = ended.run.flight(0)
-    assert log.signal == noted
-    if noted:
+    assert (log.fault, log.was_terminated) == (fault, way == "terminated")
+    if fault or log.was_terminated:
         assert log.place.function == way
     else:
         assert not log.fatal

@@ -41,7 +41,7 @@ def begun(out: Path, command: list[str], mode: str) -> Running:
     running = Running(recording(out, command, **MODES[mode]), out)
     running.read(5)
     if mode == "on demand":
-        assert attach(out, timeout_s=60).whole
+        assert attach(out, timeout_s=300).whole
     running.read(35)
     return running
 

@@ -85,7 +85,7 @@ def test_windows_that_were_lost_for_the_same_reason_are_told_together():
     assert found == [
         (
             "windows-lost",
-            "7 windows of steps 10, 20, 30, 40, 50 and 2 more not kept: the traces exceeded the disk limit",
+            "7 windows of steps 10, 20, 30, 40, 50, 60, 70 not kept: the traces exceeded the disk limit",
         ),
         ("windows-lost", "1 window of step 7 not kept: the rest would exceed the memory limit"),
     ]
