@@ -107,10 +107,14 @@ class Rule:
 
 
 def priced(cause: Cause, case: Case) -> Finding:
-    """The cause with what a step gains in its scenario, and the command that shows it."""
-    saving_ns = 0.0
-    if cause.scenario is not None:
-        saving_ns = max(0.0, case.pricer.price(cause.scenario).saving_ns)
+    """The cause with what a step gains in its scenario, and the command that shows it.
+
+    Where the scenario is declined the finding has neither.
+    """
+    saving = None if cause.scenario is None else case.pricer.saving_ns(cause.scenario)
+    if cause.scenario is None or saving is None:
+        return unpriced(cause)
+    saving_ns = max(0.0, saving)
     pct = 100 * saving_ns / case.pricer.step_ns
     return _finding(
         cause,
@@ -118,7 +122,7 @@ def priced(cause: Cause, case: Case) -> Finding:
         saving_pct=round(pct, 3),
         saving_device_hours_per_day=round(pct / 100 * HOURS_A_DAY * case.run.world_size, 3),
         severity=cause.severity or severity(pct),
-        command=_command(cause.scenario, case.run) if cause.scenario is not None else None,
+        command=_command(cause.scenario, case.run),
     )
 
 
@@ -156,4 +160,4 @@ def _finding(cause: Cause, **figures: Any) -> Finding:
 def _command(scenario: str, run: Run) -> str:
     """What prints the finding's price."""
     window = f" --window {run.window}" if run.window is not None else ""
-    return f"esprof replay {shlex.quote(str(run.path or 'RUN'))}{window} --what-if {shlex.quote(scenario)}"
+    return f"esprof replay {shlex.join(run.sources) or 'RUN'}{window} --what-if {shlex.quote(scenario)}"

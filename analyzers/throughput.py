@@ -29,7 +29,7 @@ def throughput_of_steps(run: Run) -> tuple[float | None, Throughput | None]:
     if not tables:
         return None, None
     step_ns = max(float(np.median(steps.ints("dur_ns"))) for steps in tables)
-    return step_ns, _rates(tables, step_ns / NS_PER_S)
+    return step_ns, _rates(tables, step_ns / NS_PER_S) if step_ns > 0 else None
 
 
 def _rates(tables: list[Table], step_s: float) -> Throughput:

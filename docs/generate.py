@@ -56,7 +56,8 @@ def what_ifs() -> str:
     """Every kind of what-if term, in the order in which the terms of a scenario are applied."""
     intro = (
         "A scenario is one term or several, joined by commas: all hold at once. Commas within brackets belong to the term. "
-        "Before a term that may be limited to some ranks stands `rank3.` or `device[NAME].`, where NAME is a part of the "
+        "Before a term that may be limited to some ranks stands `rank3.`, `rank0-3+6.` or `device[NAME].`, where "
+        "NAME is a part of the "
         "device's name."
     )
     parts = [NOTE, "# What-ifs\n", intro]

@@ -18,7 +18,7 @@ def duration(ns: float) -> str:
 def size(amount: float) -> str:
     """Bytes in binary units: `512 B`, `25.0 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(amount) < 1024:
+        if round(abs(amount), 1) < 1024:
             return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
@@ -53,6 +53,8 @@ def runs(numbers: Iterable[int]) -> str:
 def decimal(value: float) -> str:
     """Three or four figures that count, thousands separated."""
     amount = abs(value)
-    if amount >= 1_000 or amount == 0:
-        return f"{value:,.0f}"
-    return f"{value:.{1 if amount >= 10 else 2 if amount >= 0.1 else 3}f}"
+    if amount == 0:
+        return "0"
+    # The borders are those of the rounded figures: 999.96 is 1,000, and 9.996 is 10.0.
+    decimals = 0 if amount >= 999.95 else 1 if amount >= 9.995 else 2 if amount >= 0.0995 else 3
+    return f"{value:,.{decimals}f}"

@@ -138,10 +138,15 @@ def _unsteady(run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], ste
 
 
 def _allocator_shares(events: Table, borders: Sequence[tuple[Ns, Ns]], steps: Sequence[int]) -> list[tuple[int, float]]:
-    """Each step with the share of it that allocator calls (`cudaMalloc`, `cudaFree` and kin) take."""
+    """Each step with the share of it that allocator calls (`cudaMalloc`, `cudaFree` and kin) take.
+
+    Only threads that run operations count: another one, such as that which pins memory for a loader, holds up nobody.
+    """
     codes, names = events.codes("name")
     allocators = [code for code, name in enumerate(names) if allocates(name)]
-    calls = events.is_kind("runtime") & np.isin(codes, allocators)
+    threads = events.ints("tid")
+    training = np.isin(threads, threads[events.is_kind("op")])
+    calls = events.is_kind("runtime") & np.isin(codes, allocators) & training
     starts, durations = events.ints("start_ns")[calls], events.ints("dur_ns")[calls]
     shares = []
     for step, (begin, end) in zip(steps, borders, strict=True):
@@ -178,7 +183,9 @@ def at_window(run: Run, step: int) -> Run:
         table: Table = getattr(run, name)(rank)  # Each table has its name for a method.
         return table
 
-    return Run(run.meta, read, run.path, run.warnings[len(run.meta.warnings) :], run.flight, step)
+    found = Run(run.meta, read, run.path, run.warnings[len(run.meta.warnings) :], run.flight, step)
+    found.sources = run.sources
+    return found
 
 
 def _without_other_windows(steps: Table, window: range) -> Table:

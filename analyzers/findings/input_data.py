@@ -12,6 +12,7 @@ from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.term import scope
 from esprof.types import Rank, ns
 
 MOST_OF_IT = 0.8
@@ -26,19 +27,21 @@ _ALL = "data=0"
 def input_stalls(case: Case) -> Iterator[Cause]:
     """The DataLoader keeps ranks waiting."""
     ranks = _stalling(case)
-    scenario = ",".join(f"rank{rank}.data=0" for rank in ranks)
+    scenario = f"{scope(ranks)}.data=0"
     saving = case.pricer.saving_ns(scenario) if ranks else None
     if saving is None or not case.worth_naming(saving):
         return
-    stall = readable.duration(ns(next(part.input_stall for part in case.parts if part.rank == ranks[0])))
+    stalls_ns = {part.rank: ns(part.input_stall) for part in case.parts if part.rank in ranks}
+    worst = max(stalls_ns, key=lambda rank: stalls_ns[rank])
+    stall = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(stalls_ns[worst])}"
     yield Cause(
         id="ESP101",
         title=f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data",
         ranks=ranks,
         scenario=scenario,
-        confidence="high" if case.run.stages(ranks[0]).is_kind("next").any() else "medium",
-        evidence=_evidence(case.replayed, ranks, case.parts),
-        advice=_advice(case.replayed, ranks[0], saving),
+        confidence="high" if case.run.stages(worst).is_kind("next").any() else "medium",
+        evidence=_evidence(case.replayed, ranks, worst, case.parts),
+        advice=_advice(case.replayed, worst, saving),
     )
 
 
@@ -57,20 +60,22 @@ def _stalling(case: Case) -> tuple[Rank, ...]:
     ranks: list[Rank] = []
     for part in sorted(stalling, key=lambda part: -part.input_stall):
         ranks.append(part.rank)
-        saving = case.pricer.saving_ns(",".join(f"rank{rank}.data=0" for rank in sorted(ranks)))
+        saving = case.pricer.saving_ns(f"{scope(ranks)}.data=0")
         if saving is not None and saving >= MOST_OF_IT * all_mended:
             break
     return tuple(sorted(ranks))
 
 
-def _evidence(replayed: Replayed, ranks: tuple[Rank, ...], parts: tuple[RankBreakdown, ...]) -> dict[str, Evidence]:
+def _evidence(
+    replayed: Replayed, ranks: tuple[Rank, ...], worst: Rank, parts: tuple[RankBreakdown, ...]
+) -> dict[str, Evidence]:
     stall = {part.rank: ns(part.input_stall) for part in parts}
     evidence = {
         "input_stall": by_rank({rank: stall[rank] for rank in ranks}, "ns"),
         "input_stall_other_ranks": by_rank({rank: of for rank, of in stall.items() if rank not in ranks}, "ns"),
         "stalls": Evidence(sum(len(stalls(replayed.timeline, rank)) for rank in ranks)),
     }
-    fetch, workers = _batches(replayed, ranks[0])
+    fetch, workers = _batches(replayed, worst)
     if fetch is not None:
         evidence |= {"batch": Evidence(round(fetch), "ns"), "loader_workers": Evidence(workers)}
     return evidence

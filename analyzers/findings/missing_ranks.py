@@ -14,7 +14,7 @@ def missing_ranks(case: Case) -> Iterator[Cause]:
         return
     yield Cause(
         id="ESP903",
-        title=f"{len(missing)} of {run.world_size} ranks are missing",
+        title=f"{len(missing)} of {run.world_size} ranks {'is' if len(missing) == 1 else 'are'} missing",
         ranks=missing,
         confidence="high",
         evidence={"missing": Evidence(missing, "ranks"), "step": Evidence(round(case.pricer.step_ns), "ns")},

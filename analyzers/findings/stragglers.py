@@ -11,6 +11,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
 from esprof.replay.dfg import Cls, gap_name
 from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
 from esprof.types import NS_PER_MS, Rank
 
@@ -94,7 +95,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
     kind = max(shares, key=lambda kind: shares[kind])
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
     is_sure = case.is_explained and len(replayed.steps.steady) >= FEW_STEPS
-    places = {rank: place for rank in ranks if (place := _place(replayed, rank, kind))}
+    places = _places(replayed, ranks, kind)
     named = readable.ranks(ranks).capitalize()
     by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
     yield Cause(
@@ -133,10 +134,19 @@ def _place_evidence(places: dict[Rank, Place]) -> dict[str, Evidence]:
     return {name: one for name, one in evidence.items() if one.value}
 
 
-def _place(replayed: Replayed, rank: Rank, kind: Lateness) -> Place | None:
+def _places(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, Place]:
     dfg = replayed.built.dfg
-    fixed = fix_stragglers(dfg, [rank], CLASSES[kind.work])
-    lost = dfg.dur_ns - fixed.dfg.dur_ns
+    try:
+        fixed = fix_stragglers(dfg, list(ranks), CLASSES[kind.work])
+    except Declined:  # Their work of this kind has no counterpart: it was not what was priced.
+        return {}
+    lost_ns = dfg.dur_ns - fixed.dfg.dur_ns
+    return {rank: place for rank in ranks if (place := _place(replayed, rank, kind, lost_ns)) is not None}
+
+
+def _place(replayed: Replayed, rank: Rank, kind: Lateness, lost: np.ndarray) -> Place | None:
+    """Where this rank loses most; `lost` is what each node takes longer than its peers, ns, shape (N,)."""
+    dfg = replayed.built.dfg
     mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.steady) & (lost > 0))
     if not len(mine):
         return None

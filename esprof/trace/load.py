@@ -28,7 +28,9 @@ def load(source: str | Path | Sequence[str | Path], executor: Executor | None = 
     if not files:
         raise InputError("no trace was named", remedy=_NAME_ONE)
     named = str(sources[0]) if len(sources) == 1 else f"{len(files)} files"
-    return _reader_of(files).read(files, Path(named), executor)
+    run = _reader_of(files).read(files, Path(named), executor)
+    run.sources = tuple(map(str, sources))
+    return run
 
 
 def _folder_reader(path: Path) -> Reader | None:

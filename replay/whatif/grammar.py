@@ -1,13 +1,20 @@
-"""The what-if grammar: one scenario is comma-separated terms `[SCOPE.]NAME[ARGUMENT]=VALUE`, all of which hold at once."""
+"""The what-if grammar: one scenario is comma-separated terms `[SCOPE.]NAME[ARGUMENT]=VALUE`, all of which hold at once.
+
+A scope is one rank or several, `rank3.` or `rank0-3+6.`, or `device[NAME].`.
+"""
 
 import re
 
 from esprof.errors import UsageError
 from esprof.replay.whatif.term import Term
 from esprof.replay.whatif.terms import TERMS
+from esprof.trace.run import MOST_RANKS
+from esprof.types import Rank
 
+_RANKS = r"\d{1,7}(?:-\d{1,7})?"
 _TARGET = re.compile(
-    r"(?:(?:rank(?P<rank>\d{1,9})|device\[(?P<device>.+)\])\.)?(?P<name>[a-z_.]+)(?:\[(?P<argument>.+)\])?"
+    rf"(?:(?:rank(?P<ranks>{_RANKS}(?:\+{_RANKS})*)|device\[(?P<device>.+)\])\.)?"
+    r"(?P<name>[a-z_.]+)(?:\[(?P<argument>.+)\])?"
 )
 
 
@@ -43,7 +50,7 @@ def _term(text: str) -> Term:
     kind = TERMS.get(target["name"]) if target else None
     if target is None or kind is None:
         raise _unknown(text)
-    is_scoped = target["rank"] is not None or target["device"] is not None
+    is_scoped = target["ranks"] is not None or target["device"] is not None
     has_argument = target["argument"] is not None
     if (is_scoped and not kind.scoped) or (has_argument and kind.argument is None):
         raise _unknown(text)
@@ -55,11 +62,22 @@ def _term(text: str) -> Term:
             kind=kind,
             value=kind.value(text[at + 1 :].strip()),
             argument=kind.argument(target["argument"]) if kind.argument and has_argument else None,
-            rank=int(target["rank"]) if target["rank"] else None,
+            only=_ranks(target["ranks"]) if target["ranks"] else (),
             device=target["device"],
         )
     except UsageError as error:
         raise UsageError(f"{text!r}: {error.reason}", remedy=error.remedy) from error
+
+
+def _ranks(text: str) -> tuple[Rank, ...]:
+    """The ranks of `0-3+6`, ascending."""
+    found: set[Rank] = set()
+    for part in text.split("+"):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), min(int(last or first), MOST_RANKS) + 1))
+    if not found:
+        raise UsageError(f"{text!r} names no rank", remedy="Ranks are written rank3, rank0-3 or rank0-3+6.")
+    return tuple(sorted(found))
 
 
 def _unknown(text: str) -> UsageError:

@@ -1,7 +1,7 @@
 """What a what-if term is, and what a kind of term has to tell of itself: a file in `terms/` for each kind."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from esprof.errors import UsageError
 from esprof.replay.whatif.scenario import Declined, Scenario, known_ranks, ranks_with
+from esprof.trace.groups import group_name
 from esprof.types import Rank
 
 _LEAST, _MOST = 1e-3, 1e6
@@ -88,7 +89,7 @@ class Kind:
     """Reads what stands in brackets behind the name; None where nothing may. Raises UsageError with the reason."""
     argument_is_optional: bool = False
     scoped: bool = False
-    """Whether `rank3.` or `device[NAME].` may stand before the name."""
+    """Whether `rank3.` , `rank0-3+6.` or `device[NAME].` may stand before the name."""
 
     @property
     def phase(self) -> Phase:
@@ -106,25 +107,30 @@ class Term:
     """What stands behind the equal sign: 2.0 for a speed-up of 2x, 1.0 for a word such as `fix`."""
     argument: object = None
     """What `Kind.argument` read in brackets behind the name; None where nothing stands there."""
-    rank: Rank | None = None
-    """Rank to which the term is limited; None where it is not limited to one."""
+    only: tuple[Rank, ...] = ()
+    """Ranks to which the term is limited, ascending; empty where it names none."""
     device: str | None = None
     """Part of the name of the devices to which the term is limited; None where it is not limited so."""
 
     @property
     def canonical(self) -> str:
         """The term in one spelling: terms of one meaning have the same, however they were written."""
-        scope = f"rank{self.rank}." if self.rank is not None else f"device[{self.device}]." if self.device else ""
+        where = f"{scope(self.only)}." if self.only else f"device[{self.device}]." if self.device else ""
         argument = self.argument.pattern if isinstance(self.argument, re.Pattern) else self.argument
-        return f"{scope}{self.kind.name}[{argument}]={self.value!r}"
+        return f"{where}{self.kind.name}[{argument}]={self.value!r}"
 
     def ranks(self, scenario: Scenario) -> list[Rank]:
         """The ranks to which the term applies. Raises Declined where the run has none of them."""
-        if self.rank is not None:
-            return known_ranks(scenario.run, [self.rank])
+        if self.only:
+            return known_ranks(scenario.run, self.only)
         if self.device is not None:
             return ranks_with(scenario.run, self.device)
         return scenario.run.ranks
+
+
+def scope(ranks: Iterable[Rank]) -> str:
+    """The scope of a term that is limited to these ranks, as `Term.only`: `rank0-3+6`."""
+    return f"rank{group_name(ranks).replace(',', '+')}"
 
 
 # How values and arguments are read
@@ -132,18 +138,22 @@ class Term:
 
 def speed_up(value: str) -> float:
     """Read `2x` or `2`: how many times as fast. Raises UsageError."""
-    return number(value[:-1] if value.lower().endswith("x") else value)
+    return _number(value[:-1] if value.lower().endswith("x") else value, value)
 
 
 def number(value: str) -> float:
     """Read a number from `_LEAST` to `_MOST`. Raises UsageError for all else."""
+    return _number(value, value)
+
+
+def _number(value: str, written: str) -> float:
     try:
         read = float(value)
     except ValueError:
         read = 0.0
     if not _LEAST <= read <= _MOST:
         raise UsageError(
-            f"{value!r} is not a number from {_LEAST:g} to {_MOST:g}",
+            f"{written!r} is not a number from {_LEAST:g} to {_MOST:g}",
             remedy="A speed-up is written 2x, or 0.5x for half as fast.",
         )
     return read

@@ -208,7 +208,7 @@ def _finding_details(finding: Finding) -> Iterable[RenderableType]:
     for label, text in (units.evidence(key, value) for key, value in finding.evidence.items()):
         evidence.add_row(Text(printable(label), style="dim"), printable(text, 300))
     advice = [Text(printable(line, 2_000)) for line in finding.advice.splitlines()]
-    then = [Text.assemble(("next  ", "dim"), printable(finding.command, 500))] if finding.command else []
+    then = [Text.assemble(("next  ", "dim"), printable(finding.command, 2_000))] if finding.command else []
     yield Padding(Group(*advice, evidence, *then), (0, 0, 0, 4))
 
 

@@ -10,7 +10,7 @@ from esprof.analyzers.findings import PAGES
 from esprof.analyzers.summary.summary import MOST_BARS
 from esprof.replay import answer_run
 from esprof.types import NS_PER_MS as MS
-from tests.cases.graph import call, ddp_rank, gloo, launched, load_call, nccl_ranks, op, run_of, stage, step
+from tests.cases.graph import call, ddp_rank, gloo, launched, load_call, nccl, nccl_ranks, op, run_of, stage, step
 
 
 def found(run, id: str) -> Finding:
@@ -262,3 +262,58 @@ def test_the_report_is_bounded_and_counts_what_it_leaves_out():
     assert all(
         bar.start_us >= 0 and bar.start_us + bar.dur_us <= report.timeline.span_us + 1 for bar in report.timeline.bars
     )
+
+
+def test_a_thread_that_pins_memory_makes_no_allocator_finding():
+    rows = []
+    for n in range(6):
+        at = 10_000.0 * n
+        rows += [step(n + 1, at, at + 10_000), op("aten::mm", at + 10, 9_000), *launched("k", at + 50, at + 60, 300, n)]
+        if n == 3:
+            rows.append(call("cudaHostAlloc", at + 100, 4_000, 900, tid=555))
+    diagnosis = diagnose_run(run_of({0: rows}))
+    assert diagnosis.steps == (2, 3, 4, 5, 6)  # A window's first step is left out.
+    assert "ESP501" not in {finding.id for finding in diagnosis.findings}
+
+
+def late_by_turns(rank: int, own: str) -> list:
+    """Six steps of two all-reduces: rank 0 comes 3 ms late to the first, rank 1, which runs `own` before, to the second."""
+    rows = []
+    for n in range(6):
+        at, first = 20_000.0 * n, 4_000.0 + (3_000 if rank == 0 else 0)
+        ends, extra = at + 7_070, 3_000.0 if rank == 1 else 0.0
+        second = ends + 4_010 + extra
+        rows += [
+            step(n + 1, at, at + 20_000),
+            op("aten::mm", at, first),
+            *nccl(at + first, at + first + 20, ends, 4 * n + 1),
+            call("cudaStreamSynchronize", at + first + 10, ends - at - first, 4 * n + 2),
+            op("aten::mm2", ends + 10, 4_000),
+            *([op(own, ends + 4_010, extra)] if extra else []),
+            *nccl(second, second + 20, ends + 7_080, 4 * n + 3),
+            call("cudaStreamSynchronize", second + 10, ends + 7_080 - second, 4 * n + 4),
+            op("aten::item", ends + 7_090, at + 20_000 - ends - 7_090),
+        ]
+    return rows
+
+
+@pytest.mark.parametrize("own", ["aten::mm2", "aten::only_here"])
+def test_slow_ranks_are_named_where_work_of_one_has_no_counterpart(own):
+    findings = diagnose_run(run_of({rank: late_by_turns(rank, own) for rank in range(4)})).findings
+    assert [finding.ranks for finding in findings if finding.id.startswith("ESP2")] == [(0, 1)]
+
+
+def test_of_several_ranks_that_wait_for_data_the_worst_is_told():
+    def rows(stall: float) -> list:
+        return [
+            step(1, 0, 100_000),
+            load_call(0, stall, worker=False),
+            op("aten::linear", stall, 20_000),
+            *gloo(stall + 20_000, stall + 20_010, 90_000),
+            op("end", 90_010, 9_990),
+        ]
+
+    stalled = found(run_of({0: rows(35_000), 1: rows(65_000)}), "ESP101")
+    assert stalled.ranks == (0, 1)
+    assert stalled.title == "Ranks 0–1 wait up to 65.0 ms a step for input data"
+    assert stalled.command.endswith("--what-if rank0-1.data=0")

@@ -13,6 +13,9 @@ from esprof.reports import units
     [
         (62_000_000.0, "62.0 s"),
         (9_999_000.0, "9,999 ms"),
+        (999_960.0, "1,000 ms"),
+        (9_996.0, "10.0 ms"),
+        (-0.0, "0 ms"),
         (1_057_400.0, "1,057 ms"),
         (120_340.0, "120.3 ms"),
         (3_049.0, "3.05 ms"),
@@ -41,7 +44,15 @@ def test_errors_carry_their_sign(value, text):
 
 
 @pytest.mark.parametrize(
-    ("amount", "text"), [(0, "0 B"), (1023, "1023 B"), (25 << 20, "25.0 MiB"), (3 << 50, "3072.0 TiB"), (None, "–")]
+    ("amount", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1_048_575, "1.0 MiB"),
+        (25 << 20, "25.0 MiB"),
+        (3 << 50, "3072.0 TiB"),
+        (None, "–"),
+    ],
 )
 def test_sizes(amount, text):
     assert units.size(amount) == text

@@ -26,8 +26,21 @@ def test_speed_ups_are_factors(text, target, factor):
 
 
 def test_scopes_name_a_rank_or_a_device():
-    assert parse("rank12.cpu=2x")[0].rank == 12
+    assert parse("rank12.cpu=2x")[0].only == (12,)
+    assert parse("rank0-2+5.cpu=2x")[0].only == (0, 1, 2, 5)
+    assert parse("rank5+0-2.cpu=2x")[0].canonical == "rank0-2+5.cpu[None]=2.0"
     assert parse("device[Tesla V100-SXM2,16GB].gpu=2x")[0].device == "Tesla V100-SXM2,16GB"
+
+
+@pytest.mark.parametrize("text", ["rank3-1.gpu=2x", "rank0-.gpu=2x", "rank+1.gpu=2x", "rank1,2.gpu=2x"])
+def test_ranks_that_cannot_be_are_a_usage_error(text):
+    with pytest.raises(UsageError):
+        parse(text)
+
+
+def test_a_wrong_factor_is_quoted_as_it_was_written():
+    with pytest.raises(UsageError, match="'2xx' is not a number"):
+        parse("gpu=2xx")
 
 
 def test_commas_and_equal_signs_inside_brackets_belong_to_the_pattern():
