@@ -201,7 +201,7 @@ def _step_warnings(steps: Steps) -> tuple[Warning, ...]:
         found.append(Warning("one-window", text))
     lost = steps.lost
     if lost:
-        text = f"left out: {len(lost)} steps that not all ranks recorded ({readable.runs(lost)})"
+        text = f"{readable.numbered('step', lost)} left out: not all ranks recorded them"
         found.append(Warning("steps-left-out", text))
     return tuple(found)
 
@@ -252,6 +252,6 @@ def _count_warnings(built: Built) -> tuple[Warning, ...]:
     # That a guess was wrong says nothing of the traces.
     recorded = counts.edges_dropped - counts.guesses_dropped
     if recorded:
-        text = f"{recorded} dependencies formed a cycle and were dropped: events may be missing"
+        text = f"dependencies formed a cycle, and {recorded} were dropped: events may be missing"
         found.append(Warning("cycle-broken", text))
     return tuple(found)

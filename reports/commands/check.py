@@ -77,7 +77,11 @@ def command(
     options = Options(
         rules=tuple(parse_rule(rule) for text in rules for rule in text.split(",")), alpha=alpha, min_steps=min_steps
     )
+    if as_json and style not in ("text", "json"):
+        raise UsageError(f"--json and --format {style} exclude each other")
     if save_baseline is not None and baseline is None:
+        if output != STDOUT or as_json or style != "text":
+            raise UsageError("--save-baseline writes the baseline alone", remedy="Leave out -o, --json and --format.")
         if save_baseline != STDOUT:
             claim(save_baseline, force=force)
         _save(open_run(sources)[0], save_baseline, min_steps)
