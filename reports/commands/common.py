@@ -1,5 +1,6 @@
 """What the verbs share: how they take a run, and how they hand over an answer."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,16 @@ from esprof.reports.terminal.text import Screen
 STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
+
+
+class Finite(click.FloatRange):
+    """A range of numbers, and NaN is none: it compares with no bound, so click finds it in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 def run_argument(command: _Command) -> _Command:

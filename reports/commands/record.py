@@ -16,7 +16,7 @@ from esprof.output import claim
 from esprof.recorder.launcher.attach import attach as attach_to
 from esprof.recorder.launcher.launch import Recording, collect, launch, place, require_torch
 from esprof.recorder.shared.settings import Settings
-from esprof.reports.commands.common import json_option, json_text, status
+from esprof.reports.commands.common import Finite, json_option, json_text, status
 from esprof.text import printable
 from esprof.trace.run import Run
 
@@ -92,7 +92,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--hang",
     metavar="SECONDS",
-    type=click.FloatRange(0, 86_400),
+    type=Finite(0, 86_400),
     default=_DEFAULT.hang_s,
     show_default=True,
     help="Report a step that lasts longer, and much longer than others, as hung; 0 never.",

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from esprof.errors import InputError, OutputError, UsageError
-from esprof.reports.commands import common, diagnose, explain, replay, report
+from esprof.reports.commands import check, common, diagnose, explain, record, replay, report
 from esprof.trace.rundir import write_run
 from tests.cases.graph import gloo, op, run_of, step
 
@@ -168,3 +168,11 @@ def test_status_speaks_on_terminals_only(capsys):
     said = capsys.readouterr()
     assert said.out == "data\n"
     assert said.err == ""
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize(("module", "option"), [(check, "--alpha"), (replay, "--max-error"), (record, "--hang")])
+def test_a_limit_is_a_finite_number(module, option, number):
+    answer = invoke(module, option, number, "there is no run here")
+    assert answer.exit_code == 2
+    assert f"Invalid value for '{option}'" in answer.stderr
