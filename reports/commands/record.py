@@ -23,6 +23,8 @@ from esprof.trace.run import Run
 _DEFAULT = Settings()
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_NUMBER = r"\d{1,12}"
+"""More digits mean nothing here, and very many cannot be converted."""
 
 
 class StepsOrTime(click.ParamType):  # type: ignore[type-arg]  # Not generic in click 8.1.
@@ -31,7 +33,7 @@ class StepsOrTime(click.ParamType):  # type: ignore[type-arg]  # Not generic in 
     name = "STEPS|TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
-        match = re.fullmatch(r"(\d+)(s|min|h)?", str(value))
+        match = re.fullmatch(rf"({_NUMBER})(s|min|h)?", str(value))
         if match is None or not int(match[1]):
             self.fail(f"{value!r} is neither a number of steps nor a time such as 30s, 10min or 2h", param, ctx)
         number = int(match[1])
@@ -44,7 +46,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+)([KMG])", str(value))
+        match = re.fullmatch(rf"({_NUMBER})([KMG])", str(value))
         if match is None or not int(match[1]):
             self.fail(f"{value!r} is no size such as 64M or 2G", param, ctx)
         return int(match[1]) * _BYTES[match[2]]

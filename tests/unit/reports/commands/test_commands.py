@@ -176,3 +176,12 @@ def test_a_limit_is_a_finite_number(module, option, number):
     answer = invoke(module, option, number, "there is no run here")
     assert answer.exit_code == 2
     assert f"Invalid value for '{option}'" in answer.stderr
+
+
+@pytest.mark.parametrize("unit", ["", "s", "M"])
+@pytest.mark.parametrize("option", ["--skip", "--every", "--max-log"])
+def test_a_number_too_long_to_read_is_a_usage_error(option, unit):
+    for digits in (400, 5_000):
+        answer = invoke(record, option, digits * "9" + unit, "--", "true")
+        assert answer.exit_code == 2
+        assert f"Invalid value for '{option}'" in answer.stderr
