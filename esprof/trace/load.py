@@ -45,6 +45,8 @@ def _reader_of(files: list[Path]) -> Reader:
 
 def _matches(source: str | Path) -> list[Path]:
     """The path that `source` names, or all that match it as a pattern; at least one."""
+    if source == "":  # As an unset variable leaves it; Path would take it for the current folder.
+        raise InputError("no run was named: the name is empty", remedy=_NAME_ONE)
     path = Path(source)
     try:
         matches = [path] if path.exists() else sorted(Path(match) for match in glob.glob(str(source)))

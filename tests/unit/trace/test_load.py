@@ -269,6 +269,16 @@ def test_no_name_at_all():
         load([])
 
 
+@pytest.mark.parametrize("sources", ["", [""], ["trace.json", ""]])
+def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch, sources):
+    run_directory(tmp_path / "run")
+    case.write(tmp_path / "run" / "trace.json", trace(rank=0))
+    monkeypatch.chdir(tmp_path / "run")
+    with pytest.raises(InputError, match="no run was named") as caught:
+        load(sources)
+    assert caught.value.remedy
+
+
 def test_where_nothing_reads_the_first_fault_is_told(tmp_path):
     folder(tmp_path, a=b"{", b=b"[")
     with pytest.raises(InputError, match="not valid JSON") as caught:
