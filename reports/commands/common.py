@@ -108,6 +108,12 @@ def wrote(what: str, path: Path) -> None:
     click.echo(f"Wrote the {what} to {path}", err=True)
 
 
+def refuse_stdout(output: Path) -> None:
+    """Raise UsageError where a Run is to go to stdout."""
+    if output == STDOUT:
+        raise UsageError("a run is a folder: it cannot go to stdout", remedy="Name a folder with -o.")
+
+
 def refuse_on_terminal(what: str) -> None:
     """Raise UsageError if stdout is a terminal: nobody can read megabytes of markup there."""
     if sys.stdout.isatty():

@@ -16,7 +16,7 @@ from esprof.output import claim
 from esprof.recorder.launcher.attach import attach as attach_to
 from esprof.recorder.launcher.launch import Recording, collect, launch, place, require_torch
 from esprof.recorder.shared.settings import Settings
-from esprof.reports.commands.common import Finite, json_option, json_text, status
+from esprof.reports.commands.common import Finite, json_option, json_text, refuse_stdout, status
 from esprof.text import printable
 from esprof.trace.run import Run
 
@@ -136,6 +136,7 @@ def command(
         raise UsageError("--at goes with --attach RUN")
     if not job:
         raise UsageError("no command to record", remedy="esprof record -o RUN -- torchrun … train.py")
+    refuse_stdout(output)
     settings = _settings(**options)
     require_torch(job[0])
     output = place(output, os.environ)
