@@ -22,9 +22,10 @@ def load(source: str | Path | Sequence[str | Path], executor: Executor | None = 
     readable, or where the files are not of one run.
     """
     sources = [source] if isinstance(source, str | Path) else list(source)
-    if len(sources) == 1 and (whole := _folder_reader(Path(sources[0]))) is not None:
-        return whole.read([Path(sources[0])], Path(sources[0]), executor)
-    files = [file for one in sources for file in _files(one)]
+    matches = [_matches(one) for one in sources]
+    if len(matches) == 1 and len(matches[0]) == 1 and (whole := _folder_reader(matches[0][0])) is not None:
+        return whole.read(matches[0], matches[0][0], executor)
+    files = [file for paths in matches for file in _files(paths)]
     if not files:
         raise InputError("no trace was named", remedy=_NAME_ONE)
     named = str(sources[0]) if len(sources) == 1 else f"{len(files)} files"
@@ -44,21 +45,32 @@ def _reader_of(files: list[Path]) -> Reader:
     return next((reader for reader in of_files if all(map(reader.recognises, files))), DEFAULT)
 
 
-def _files(source: str | Path) -> list[Path]:
+def _matches(source: str | Path) -> list[Path]:
+    """The path that `source` names, or all that match it as a pattern; at least one."""
+    if source == "":  # As an unset variable leaves it; Path would take it for the current folder.
+        raise InputError("no run was named: the name is empty", remedy=_NAME_ONE)
     path = Path(source)
     try:
-        if _folder_reader(path) is not None:
-            raise InputError("is a Run directory", path=path, remedy="Name it alone: a Run holds all ranks of its job.")
-        if path.is_dir():
-            return _traces_in(path)
-        if path.exists():
-            return [path]
-        matches = sorted(Path(match) for match in glob.glob(str(source)))
+        matches = [path] if path.exists() else sorted(Path(match) for match in glob.glob(str(source)))
     except OSError as error:
         raise unreadable(path, error) from error
     if not matches:
         raise InputError("does not exist", path=path, remedy=_NAME_ONE)
     return matches
+
+
+def _files(matches: list[Path]) -> list[Path]:
+    """The traces that one source names: those in a folder, if it is the only match, or else all matches."""
+    for path in matches:
+        if _folder_reader(path) is not None:
+            remedy = "Name it alone, as it holds all ranks; `esprof merge` joins the runs of one job."
+            raise InputError("is a Run directory", path=path, remedy=remedy)
+    if len(matches) > 1 or not matches[0].is_dir():
+        return matches
+    try:
+        return _traces_in(matches[0])
+    except OSError as error:
+        raise unreadable(matches[0], error) from error
 
 
 def _traces_in(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from esprof.analyzers.gate.baseline import SHOWN_PHASE, Baseline, choose_phase, 
 from esprof.analyzers.gate.check import METRICS, Options, check, parse_rule
 from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.output import claim, write_bytes
-from esprof.reports.commands.common import STDOUT, answer, json_option, open_run, output_options, run_argument
+from esprof.reports.commands.common import STDOUT, Finite, answer, json_option, open_run, output_options, run_argument
 from esprof.reports.junit import render_junit
 from esprof.reports.terminal.check import render_markdown, render_text
 from esprof.trace.run import Run
@@ -37,7 +37,7 @@ _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_
 )
 @click.option(
     "--alpha",
-    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    type=Finite(0, 0.5, min_open=True, max_open=True),
     default=0.01,
     show_default=True,
     help="Chance of failing without cause, over all rules.",

@@ -1,5 +1,6 @@
 """What the verbs share: how they take a run, and how they hand over an answer."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,16 @@ from esprof.reports.terminal.text import Screen
 STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
+
+
+class Finite(click.FloatRange):
+    """A range of numbers, and NaN is none: it compares with no bound, so click finds it in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 def run_argument(command: _Command) -> _Command:
@@ -95,6 +106,12 @@ def json_text(value: msgspec.Struct) -> str:
 
 def wrote(what: str, path: Path) -> None:
     click.echo(f"Wrote the {what} to {path}", err=True)
+
+
+def refuse_stdout(output: Path) -> None:
+    """Raise UsageError where a Run is to go to stdout."""
+    if output == STDOUT:
+        raise UsageError("a run is a folder: it cannot go to stdout", remedy="Name a folder with -o.")
 
 
 def refuse_on_terminal(what: str) -> None:

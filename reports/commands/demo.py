@@ -16,7 +16,7 @@ from esprof.output import claim
 from esprof.recorder.launcher.launch import Recording, require_torch
 from esprof.recorder.shared.environment import changed
 from esprof.recorder.shared.settings import Settings
-from esprof.reports.commands.common import json_option, json_text, status, wrote
+from esprof.reports.commands.common import json_option, json_text, refuse_stdout, status, wrote
 from esprof.reports.commands.record import diagnosed, record, say, say_recorded, say_verdict
 from esprof.trace.run import Run
 
@@ -82,6 +82,7 @@ def command(fault: str, rank: int, output: Path, force: bool, as_json: bool) -> 
     takes 40 % of one. Neither the recorder nor the diagnosis is told the fault. With --json the diagnosis goes to stdout,
     and the job's own output to stderr.
     """
+    refuse_stdout(output)
     require_torch("python")
     claim(output, force=force)
     say(f"training a small GPT on {WORKERS} workers, with {_planted(fault, rank)}")

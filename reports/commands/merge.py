@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from esprof import readable
-from esprof.reports.commands.common import status
+from esprof.reports.commands.common import refuse_stdout, status
 from esprof.reports.commands.record import say
 from esprof.text import printable
 from esprof.trace.merge import merge
@@ -34,6 +34,7 @@ def command(sources: tuple[Path, ...], output: Path, force: bool) -> None:
     esprof merge RUN -o WHOLE
     esprof merge host0/RUN host1/RUN -o WHOLE
     """
+    refuse_stdout(output)
     with status("Joining the runs"):
         run = merge(sources, output, force=force)
     for warning in run.warnings:

@@ -16,13 +16,15 @@ from esprof.output import claim
 from esprof.recorder.launcher.attach import attach as attach_to
 from esprof.recorder.launcher.launch import Recording, collect, launch, place, require_torch
 from esprof.recorder.shared.settings import Settings
-from esprof.reports.commands.common import json_option, json_text, status
+from esprof.reports.commands.common import Finite, json_option, json_text, refuse_stdout, status
 from esprof.text import printable
 from esprof.trace.run import Run
 
 _DEFAULT = Settings()
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_NUMBER = r"\d{1,12}"
+"""More digits mean nothing here, and very many cannot be converted."""
 
 
 class StepsOrTime(click.ParamType):  # type: ignore[type-arg]  # Not generic in click 8.1.
@@ -31,7 +33,7 @@ class StepsOrTime(click.ParamType):  # type: ignore[type-arg]  # Not generic in 
     name = "STEPS|TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
-        match = re.fullmatch(r"(\d+)(s|min|h)?", str(value))
+        match = re.fullmatch(rf"({_NUMBER})(s|min|h)?", str(value))
         if match is None or not int(match[1]):
             self.fail(f"{value!r} is neither a number of steps nor a time such as 30s, 10min or 2h", param, ctx)
         number = int(match[1])
@@ -44,7 +46,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+)([KMG])", str(value))
+        match = re.fullmatch(rf"({_NUMBER})([KMG])", str(value))
         if match is None or not int(match[1]):
             self.fail(f"{value!r} is no size such as 64M or 2G", param, ctx)
         return int(match[1]) * _BYTES[match[2]]
@@ -92,7 +94,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--hang",
     metavar="SECONDS",
-    type=click.FloatRange(0, 86_400),
+    type=Finite(0, 86_400),
     default=_DEFAULT.hang_s,
     show_default=True,
     help="Report a step that lasts longer, and much longer than others, as hung; 0 never.",
@@ -134,6 +136,7 @@ def command(
         raise UsageError("--at goes with --attach RUN")
     if not job:
         raise UsageError("no command to record", remedy="esprof record -o RUN -- torchrun … train.py")
+    refuse_stdout(output)
     settings = _settings(**options)
     require_torch(job[0])
     output = place(output, os.environ)

@@ -8,6 +8,7 @@ from esprof.replay import answer_run
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.commands.common import (
+    Finite,
     answer,
     json_option,
     open_run,
@@ -32,7 +33,7 @@ from esprof.reports.terminal import text
     "--max-error",
     "max_error",
     metavar="PERCENT",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=MAX_ERROR_PCT,
     show_default=True,
     help="Answer no what-if where replay's own error on this run is larger.",

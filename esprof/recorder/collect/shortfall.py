@@ -38,7 +38,7 @@ def rank_warnings(
 
 
 def lost_windows(notes: RankNotes, rows: RankRows, *, alive: bool) -> list[Lost]:
-    """The windows that the rank had to give up, and those that were open when it was killed."""
+    """The windows that the rank noted as given up, and those that were open when it was killed."""
     lost = list(notes.lost)
     if alive or notes.ended or notes.stopped:
         return lost

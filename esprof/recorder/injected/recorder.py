@@ -49,7 +49,7 @@ class Recorder:
         self._schedule = Schedule(settings)
         self._windows = Windows(raw, settings, self._schedule, self.state, log)
         self._memory = MemoryProbe(self.state, log)
-        self._fuse = Fuse("recording", log, self._windows.drop, note="stopped")
+        self._fuse = Fuse("recording", log, self._windows.stop, note="stopped")
         self._background_writer: BackgroundWriter | None = None
         self._pacer: weakref.ref[Optimizer] | None = None
         self._without_pacer = 0

@@ -51,6 +51,8 @@ class Windows:
         self._state = state
         self._log = log
         self._open: _Open | None = None
+        self._closing: _Open | None = None
+        """The window that is being written, and is not noted as kept yet."""
         self._done_with: int | None = None
         """The base of the window that was last ended before its time, or not opened; None where there was none."""
         self._job_profiles = False
@@ -84,12 +86,18 @@ class Windows:
         """Close the open window at the end of the job, and keep its whole steps."""
         self._close(self._state.step - 1)
 
-    def drop(self) -> None:
-        """Stop the open window, whose profiler would otherwise collect events to the end of the job, and keep nothing."""
+    def stop(self) -> None:
+        """Give up the window that is open or being written, as the recorder ends by a fault.
+
+        Its profiler would otherwise collect events to the end of the job.
+        """
         self._mind_threads()
-        opened, self._open = self._open, None
-        if opened is not None:
-            opened.window.close(keep=False)
+        lost = self._open or self._closing
+        try:
+            self._drop()
+        finally:
+            if lost is not None:
+                self._note_lost(lost.first, lost.phase, LossReason.RECORDER_STOPPED)
 
     def let_go_in_child(self) -> None:
         opened, self._open = self._open, None
@@ -156,6 +164,12 @@ class Windows:
         if self._abandoned is not None and self._abandoned.window.is_closed:
             self._abandoned = None
 
+    def _drop(self) -> None:
+        """Stop the open window, and keep nothing."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.window.close(keep=False)
+
     def _close(self, last: int) -> None:
         """Close the open window, and keep it if it holds a whole step."""
         self._mind_threads()
@@ -163,15 +177,16 @@ class Windows:
         if opened is None:
             return
         if last < opened.first:
-            self.drop()
+            self._drop()
             return
-        self._open = None
+        self._open, self._closing = None, opened
         opened.window.close(keep=True)
         files = [self._path(opened.phase, opened.first)]
         if opened.phase == "timed":
             files += self._write_calls(opened.first)
         self._log.flush()  # Whoever reads this window wants the steps around it.
         self._log.note("window", phase=opened.phase, first=opened.first, last=last)
+        self._closing = None
         self._keep_newest(opened, files)
 
     def _write_calls(self, first: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _MODE = 0o600
@@ -17,6 +18,8 @@ class NewFile:
     def __init__(self, path: str) -> None:
         self.number = os.open(path, _NEW, _MODE)
         self._identity = _identity(self.number)
+        # Reentrant, as a signal handler of the job may come here while its thread is here already.
+        self._appending = threading.RLock()
 
     @property
     def is_ours(self) -> bool:
@@ -26,10 +29,13 @@ class NewFile:
             return False
 
     def append(self, data: bytes) -> None:
-        """Write all of `data`, or raise OSError: a full disk may take a part of it without an error."""
-        self._check()
-        if os.write(self.number, data) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        """Write all of `data`, or none and raise OSError: a full disk may take a part of it without an error."""
+        with self._appending:
+            self._check()
+            before = os.fstat(self.number).st_size
+            if os.write(self.number, data) < len(data):
+                os.ftruncate(self.number, before)  # Half a row would spoil the next one, which may still fit.
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def empty(self) -> None:
         self._check()

@@ -23,4 +23,5 @@ class LossReason(StrEnum):
     OTHER_THREAD = "the training went on in another thread"
     MEMORY_LIMIT = "the rest would exceed the memory limit"
     DISK_LIMIT = "the traces exceeded the disk limit"
+    RECORDER_STOPPED = "the recorder stopped before it was closed"
     CUT = "the process ended before it was closed"

@@ -205,7 +205,7 @@ def read_snapshot(file: Path) -> Snapshot | None:
     """One snapshot; None where the file is broken, or was replaced by a newer one."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Snapshot)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -69,16 +69,43 @@ def test_a_list_of_files_and_folders(tmp_path):
     assert load([tmp_path / "node0", last]).ranks == [0, 1, 2]
 
 
-def test_a_run_directory(tmp_path):
+def run_directory(path: Path) -> Path:
     write_run(
-        tmp_path / "run",
+        path,
         RunMeta(world_size=1, ranks=(RankMeta(rank=0),)),
         {("events", 0): table({"name": ["aten::mm"], "kind": ["op"], "start_ns": [1], "dur_ns": [2]}, EVENTS)},
     )
-    run = load(tmp_path / "run")
+    return path
+
+
+def test_a_run_directory(tmp_path):
+    run = load(run_directory(tmp_path / "run"))
     assert (run.meta.source, run.events(0).texts("name")) == ("esprof", ["aten::mm"])
     with pytest.raises(InputError, match="is a Run directory"):
         load([tmp_path / "run", case.write(tmp_path / "a.json", trace(rank=1))])
+
+
+def test_a_pattern_of_one_folder_opens_it(tmp_path):
+    alone = run_directory(tmp_path / "run-a")
+    assert load(f"{tmp_path}/run-*").path == load(alone).path
+    folder(tmp_path / "traces-a", a=trace(rank=0, world=2), b=trace(rank=1, world=2))
+    assert load(f"{tmp_path}/traces-*").ranks == [0, 1]
+
+
+def test_a_pattern_of_several_runs_names_one_of_them(tmp_path):
+    first = run_directory(tmp_path / "run-a")
+    run_directory(tmp_path / "run-b")
+    with pytest.raises(InputError, match="is a Run directory") as caught:
+        load(f"{tmp_path}/run-*")
+    assert caught.value.path == first
+    assert "esprof merge" in caught.value.remedy
+
+
+def test_a_pattern_may_match_a_folder_that_is_no_trace(tmp_path):
+    folder(tmp_path, a0=trace(rank=0, world=1))
+    (tmp_path / "a1").mkdir()
+    run = load(f"{tmp_path}/a*")
+    assert (run.ranks, codes(run)) == ([0], ["trace-unreadable"])
 
 
 @pytest.mark.integration
@@ -240,6 +267,16 @@ def test_nothing_there(tmp_path, name):
 def test_no_name_at_all():
     with pytest.raises(InputError, match="no trace was named"):
         load([])
+
+
+@pytest.mark.parametrize("sources", ["", [""], ["trace.json", ""]])
+def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch, sources):
+    run_directory(tmp_path / "run")
+    case.write(tmp_path / "run" / "trace.json", trace(rank=0))
+    monkeypatch.chdir(tmp_path / "run")
+    with pytest.raises(InputError, match="no run was named") as caught:
+        load(sources)
+    assert caught.value.remedy
 
 
 def test_where_nothing_reads_the_first_fault_is_told(tmp_path):

@@ -181,6 +181,23 @@ def test_a_file_that_does_not_fit_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_row_that_does_not_fit_leaves_the_next_one_readable(tmp_path):
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        file = NewFile(str(tmp_path / "file"))
+        file.append(b"first\n")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (15, 15))
+        try:
+            file.append(b"x" * 20 + b"\n")
+        except OSError:
+            file.append(b"stopped\n")
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "file").read_bytes() == b"first\nstopped\n"
+
+
 def test_a_line_larger_than_the_limit_is_kept_whole(tmp_path):
     file = RollingFile(str(tmp_path / "rank"), 10)
     for letter in b"abc":

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from esprof.errors import InputError, OutputError, UsageError
-from esprof.reports.commands import common, diagnose, explain, replay, report
+from esprof.reports.commands import check, common, demo, diagnose, explain, merge, record, replay, report
 from esprof.trace.rundir import write_run
 from tests.cases.graph import gloo, op, run_of, step
 
@@ -168,3 +168,29 @@ def test_status_speaks_on_terminals_only(capsys):
     said = capsys.readouterr()
     assert said.out == "data\n"
     assert said.err == ""
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+@pytest.mark.parametrize(("module", "option"), [(check, "--alpha"), (replay, "--max-error"), (record, "--hang")])
+def test_a_limit_is_a_finite_number(module, option, number):
+    answer = invoke(module, option, number, "there is no run here")
+    assert answer.exit_code == 2
+    assert f"Invalid value for '{option}'" in answer.stderr
+
+
+@pytest.mark.parametrize("unit", ["", "s", "M"])
+@pytest.mark.parametrize("option", ["--skip", "--every", "--max-log"])
+def test_a_number_too_long_to_read_is_a_usage_error(option, unit):
+    for digits in (400, 5_000):
+        answer = invoke(record, option, digits * "9" + unit, "--", "true")
+        assert answer.exit_code == 2
+        assert f"Invalid value for '{option}'" in answer.stderr
+
+
+@pytest.mark.parametrize(("module", "arguments"), [(record, ["--", "true"]), (merge, ["run"]), (demo, [])])
+def test_a_run_is_not_written_to_stdout(module, arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="folder") as caught:
+        invoke(module, "-o", "-", *arguments)
+    assert caught.value.remedy
+    assert list(tmp_path.iterdir()) == []

@@ -54,6 +54,7 @@ def test_snapshots_are_read_by_time_and_broken_ones_left_out(tmp_path):
         taken = snapshot(3, [call(1)], at_ns=at_ns)
         (tmp_path / f"flight-00003.{number}.json").write_bytes(msgspec.json.encode(taken))
     (tmp_path / "flight-00003.3.json").write_text('{"reason": "hang", "ra')
+    (tmp_path / "flight-00003.4.json").write_bytes(b'{"reason": "\xff"}')
     (tmp_path / "flight-00004.0.json").write_text("{}")
     (tmp_path / "fatal-00003.txt").write_text(SIGTERM_TEXT)
     log = read_flight(tmp_path, 3, ended=False)
