@@ -125,7 +125,7 @@ class Run:
         left; None where there is none. `window` is a step of the only window that this Run holds; None for all of a run."""
         self.meta = meta
         self.path = path
-        self.sources = (str(path),) if path is not None else ()
+        self.sources: tuple[str, ...] = (str(path),) if path is not None else ()
         """What a command line names to open this Run again."""
         self.warnings = meta.warnings + warnings
         self.window = window
