@@ -194,7 +194,8 @@ def test_the_folder_becomes_read_only(tmp_path, mode):
     unharmed(ended, command)
     check(ended.run, mode)
     assert ended.stderr.count("the job goes on") == (mode == "repeated windows")
-    assert codes(ended.run) == ({("recorder-fault", (0,))} if mode == "repeated windows" else set())
+    lost = {("recorder-fault", (0,)), ("windows-lost", (0,))}
+    assert codes(ended.run) == (lost if mode == "repeated windows" else set())
 
 
 @modes("on demand")
