@@ -205,17 +205,13 @@ class Thread:
     def wait(self, event: int, stream: int = COMPUTE) -> None:
         self.call("cudaStreamWaitEvent", Wait(stream, event), ns=US)
 
-    def sync(self, *, event: int = -1, stream: int = -1, kind: Kind = Kind.CPU, name: str = "") -> None:
-        called = (
-            "cudaEventSynchronize"
-            if event >= 0
-            else "cudaStreamSynchronize"
-            if stream >= 0
-            else "cudaDeviceSynchronize"
-        )
-        self.code.append(
-            Sync(name or called, self.cost(kind, name or called, 4 * US, self.build.noise.cpu), event, stream)
-        )
+    def sync(
+        self, *, event: int = -1, stream: int = -1, kind: Kind = Kind.CPU, name: str = "", ns: float = 4 * US
+    ) -> None:
+        if not name:
+            name = "Event" if event >= 0 else "Stream" if stream >= 0 else "Device"
+            name = f"cuda{name}Synchronize"
+        self.code.append(Sync(name, self.cost(kind, name, ns, self.build.noise.cpu), event, stream))
 
     def copy(self, direction: str, nbytes: int, stream: int = COMPUTE) -> None:
         """`HtoD` or `DtoH`, of pinned memory."""

@@ -30,6 +30,7 @@ SHAPES = {
     "streams": Shape(parallel.streams, (2, 4)),
     "graphs": Shape(parallel.graphs, (2, 4)),
     "pieces": Shape(parallel.pieces, (2, 4)),
+    "backlog": Shape(parallel.backlog, (2,)),
     "gloo": Shape(cpus.gloo, (2, 4, 8)),
 }
 

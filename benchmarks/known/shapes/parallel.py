@@ -2,6 +2,7 @@
 several compute streams."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from benchmarks.known.build import US, Thread
 from benchmarks.known.comms import Group
@@ -190,6 +191,32 @@ def streams(sketch: Sketch) -> list[Group]:
             else:
                 script.forward(layer, scale)
         buckets(script, layers, group, 3, scale)
+        script.optimize(layers)
+
+    sketch.write(step)
+    return [group]
+
+
+def backlog(sketch: Sketch) -> list[Group]:
+    """A script that waits for nothing and is soon as far ahead of its GPU as the queue of launches allows."""
+    layers, group = model(sketch.rng, 12, width_ns=60 * US), _everyone(sketch)
+    sketch.habits = replace(
+        sketch.habits,
+        warmup=14,
+        item_every=0,
+        event_sync=False,
+        workers=None,
+        sleep_ns=0,
+        cpu_per_op_ns=4 * US,
+        allocator_ns=0,
+    )
+
+    def step(script: Script, number: int) -> None:
+        scale = script.scale(number)
+        for _ in range(3):
+            for layer in layers:
+                script.forward(layer, scale)
+        buckets(script, layers, group, 4, scale)
         script.optimize(layers)
 
     sketch.write(step)

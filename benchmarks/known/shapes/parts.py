@@ -1,14 +1,13 @@
 """What the scripts of most jobs have in common: models, batches, the ends of steps."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from benchmarks.known.build import COMPUTE, US, Build, Thread
-from benchmarks.known.program import AUTOGRAD, MAIN, Busy, Call, Kernel, Kind
+from benchmarks.known.program import AUTOGRAD, MAIN, Busy, Kind
 
 MS = 1_000 * US
 
@@ -35,9 +34,11 @@ class Layer:
 class Habits:
     """What a script does in each step beside its model; drawn for each job."""
 
+    warmup: int = 2
+    """Steps before the window."""
     steps: int = 6
-    item: bool = True
-    """Reads the loss at the end of each step."""
+    item_every: int = 1
+    """Reads the loss at the end of each step, or of one in several; 0 never."""
     event_sync: bool = False
     """Waits for an event of the step before, as scripts do that keep one step ahead."""
     workers: int | None = 0
@@ -48,6 +49,8 @@ class Habits:
     uneven: float = 0.0
     """By how much more work a rank has when it is its turn: one rank after another, a step each."""
     cpu_per_op_ns: int = 12 * US
+    allocator_ns: int = 0
+    """What the allocator needs in each step for giving memory back, which waits for the device, and asking for more."""
 
 
 def model(rng: np.random.Generator, layers: int, *, width_ns: float) -> list[Layer]:
@@ -115,9 +118,12 @@ class Script:
         with self.main.annotation("Optimizer.zero_grad#AdamW.zero_grad"):
             self.main.busy(15 * US)
 
-    def finish(self) -> None:
+    def finish(self, number: int) -> None:
         """The end of a step: what the script waits for."""
-        if self.habits.item:
+        if self.habits.allocator_ns and self.main.build.device:
+            self.main.sync(kind=Kind.ALLOCATOR, name="cudaFree", ns=self.habits.allocator_ns / 2)
+            self.main.call("cudaMalloc", kind=Kind.ALLOCATOR, ns=self.habits.allocator_ns / 2)
+        if self.habits.item_every and number % self.habits.item_every == 0:
             self.main.item()
         if self.habits.event_sync:
             self.events.append(self.main.record())
@@ -166,30 +172,15 @@ class Script:
         self.batches += 1
 
 
-def scripts(build: Build, habits: Habits, body: Callable[[Script, int], None]) -> int:
-    """Write all steps of all ranks: `body` writes what a script does in one step, but its batch and its end. Gives the
-    first step that is to be recorded."""
-    first = 2
+def scripts(build: Build, habits: Habits, body: Callable[[Script, int], None]) -> None:
+    """Write all steps of all ranks: `body` writes what a script does in one step, but its batch and its end."""
     for rank in build.ranks:
         script = Script(rank.thread(MAIN), habits)
-        number = 0
-        while number < first + habits.steps:
+        for number in range(habits.warmup + habits.steps):
             script.main.step(number)
             script.batch()
             body(script, number)
-            script.finish()
-            number += 1
-            if number == 1 and rank.number == 0 and build.device and not (habits.item or habits.event_sync):
-                first = _until_steady(script.main.rank.threads.values())
+            script.finish(number)
         script.main.step(None)
         if build.device:
             script.main.sync()
-    return first
-
-
-def _until_steady(threads: Iterable[Thread]) -> int:
-    """Steps until the pace of a script that waits for nothing is set by its GPU and the limit of its queue, where the GPU is
-    slower than the CPU by a sixth or more: else the pace hardly depends on which of the two sets it."""
-    code = [at for thread in threads for at in thread.code if isinstance(at, Call)]
-    streams = Counter(command.stream for call in code for command in call.commands if isinstance(command, Kernel))
-    return min(120, -(-6 * 1024 // max(streams.values(), default=1)))

@@ -1,4 +1,4 @@
-"""Pipelines: each rank holds some layers, and passes activations on and gradients back, batch by batch."""
+"""Pipelines: each rank holds as many layers, and passes activations on and gradients back, batch by batch."""
 
 from benchmarks.known.build import US, Thread
 from benchmarks.known.comms import Group

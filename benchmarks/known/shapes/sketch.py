@@ -31,8 +31,8 @@ class Sketch:
 
     def write(self, body: Callable[[Script, int], None]) -> None:
         """Write the scripts of all ranks, and say which steps are recorded."""
-        first = scripts(self.build, self.habits, body)
-        lost = self.recording.lost
+        scripts(self.build, self.habits, body)
+        first, lost = self.habits.warmup, self.recording.lost
         self.recording = replace(self.recording, first=first, lost=(lost[0], first + lost[1]) if lost else None)
 
 
@@ -52,18 +52,17 @@ def sketch(seed: int, worlds: Sequence[int]) -> Sketch:
         link=float(rng.choice([0.02, 0.08, 0.2])),
         tails=float(rng.choice([0.0, 0.0, 0.001, 0.004])),
     )
-    waits = rng.choice(["item", "event", "none"], p=[0.65, 0.25, 0.1])
-    if world > 4 and waits == "none":
-        waits = "item"  # It takes more than a hundred steps until such a job is steady.
+    waits = rng.choice(["item", "event", "seldom"], p=[0.6, 0.25, 0.15])
     habits = Habits(
         steps=int(rng.integers(4, 9)),
-        item=bool(waits == "item"),
+        item_every={"item": 1, "event": 0, "seldom": 3}[str(waits)],
         event_sync=bool(waits == "event"),
         workers=[None, 0, 0, 2, 4][int(rng.integers(0, 5))],
         batch_ns=round(float(rng.choice([0.3, 1.0, 4.0, 12.0])) * MS),
         sleep_ns=round(float(rng.choice([0, 0, 0, 0.5, 3.0])) * MS),
         uneven=float(rng.choice([0, 0, 0, 0.4])),
         cpu_per_op_ns=round(float(rng.choice([6, 15, 40])) * US),
+        allocator_ns=round(float(rng.choice([0, 0, 0, 0, 0.4])) * MS),
     )
     plant = _plant(rng, world) if rng.random() < 0.35 else None
     build = Build(world, rng, noise, plant)
