@@ -15,18 +15,19 @@ Where the documentation leaves the meaning open, the literal reading is taken an
 - `straggler=fix` takes the planted excess away. Where nothing is planted, or no rank clearly keeps the others waiting,
   nothing changes.
 - `allocator` calls take no time and wait for nothing.
-- `overlap=perfect` is `communication=0`, and no step shorter than the longest time for which one rank has transfers under
-  way in the step as it ran (several at once count once). A transfer belongs to the step in which it ends.
+- `overlap=perfect` is `communication=0`, and no step shorter than the longest time within that step, as it ran, for which
+  one rank has transfers under way (several at once count once).
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
 
 from benchmarks.known.machine import run
 from benchmarks.known.program import Cost, Kind, Ns, Program
 from benchmarks.known.timeline import Timeline
 
+AS_IT_RAN = "gpu=1x"
+"""A scenario that changes nothing."""
 LONG_GAP_NS = 1_000_000
 """A longer gap is a sleep or I/O (docs/what-ifs.md, host)."""
 
@@ -41,10 +42,23 @@ def true_steps(program: Program, scenario: str, without: Collection[int] = ()) -
     """Duration of each step of the program under a scenario: a term, or several joined by commas. Ranks `without` are
     not looked at."""
     steps = run(program, changed(program, scenario)).step_ns(without)
-    if "overlap=perfect" in scenario.split(","):
-        least = _busiest(program, run(program))
+    if _hides(scenario):
+        before = run(program)
+        least = {number: _busiest(program, before, span) for number, span in before.spans(without).items()}
         steps = {number: max(ns, least[number]) for number, ns in steps.items()}
     return steps
+
+
+def true_window(program: Program, scenario: str, first: int, without: Collection[int] = ()) -> Ns:
+    """Duration under a scenario of all that is recorded from the step `first` on, taken as one step."""
+    begin, end = run(program, changed(program, scenario)).window(first, without)
+    before = run(program) if _hides(scenario) else None
+    least = _busiest(program, before, before.window(first, without)) if before else 0
+    return max(end - begin, least)
+
+
+def _hides(scenario: str) -> bool:
+    return "overlap=perfect" in scenario.split(",")
 
 
 def changed(program: Program, scenario: str) -> list[Ns]:
@@ -110,21 +124,14 @@ def _keeps_busy(cost: Cost) -> bool:
     return cost.kind in (Kind.CPU, Kind.ALLOCATOR) or (cost.kind is Kind.GAP and cost.ns <= LONG_GAP_NS)
 
 
-def _busiest(program: Program, timeline: Timeline) -> dict[int, Ns]:
-    """For each step the longest time for which one rank has transfers under way."""
-    longest: dict[int, Ns] = {}
-    for rank, marks in enumerate(timeline.steps):
-        spans: dict[int, list[tuple[Ns, Ns]]] = {}
-        starts = [at for _, at in marks]
-        for transfer, (begin, end) in zip(program.transfers, timeline.transfers, strict=True):
-            at = bisect_left(starts, end) - 1
-            number = marks[at][0] if 0 <= at < len(marks) else None
-            if rank in transfer.members and number is not None:
-                spans.setdefault(number, []).append((begin, end))
-        for number, _ in marks:
-            if number is not None:
-                longest[number] = max(longest.get(number, 0), _union(spans.get(number, [])))
-    return longest
+def _busiest(program: Program, timeline: Timeline, span: tuple[Ns, Ns]) -> Ns:
+    """The longest time within the span for which one rank has transfers under way."""
+    within: list[list[tuple[Ns, Ns]]] = [[] for _ in program.ranks]
+    for transfer, (begin, end) in zip(program.transfers, timeline.transfers, strict=True):
+        if begin < span[1] and end > span[0]:
+            for rank in transfer.members:
+                within[rank].append((max(begin, span[0]), min(end, span[1])))
+    return max(_union(spans) for spans in within)
 
 
 def _union(spans: list[tuple[Ns, Ns]]) -> Ns:

@@ -46,6 +46,8 @@ class Job:
     recording: Recording
     plant: Plant | None
     is_uneven: bool
+    traits: tuple[str, ...]
+    """What is special about it, to look at the errors of such jobs."""
 
 
 def job(shape: str, seed: int) -> Job:
@@ -53,4 +55,28 @@ def job(shape: str, seed: int) -> Job:
     drawn = sketch(seed, SHAPES[shape].worlds)
     groups = SHAPES[shape].write(drawn)
     program = drawn.build.program(spacing_ns=drawn.spacing_ns)
-    return Job(shape, seed, program, groups, drawn.recording, drawn.build.plant, bool(drawn.habits.uneven))
+    return Job(
+        shape, seed, program, groups, drawn.recording, drawn.build.plant, bool(drawn.habits.uneven), _traits(drawn)
+    )
+
+
+def _traits(drawn: Sketch) -> tuple[str, ...]:
+    habits, recording = drawn.habits, drawn.recording
+    held = {
+        "item each step": habits.item_every == 1,
+        "item seldom": habits.item_every > 1,
+        "event of the step before": habits.event_sync,
+        "loader": habits.workers == 0,
+        "loader workers": bool(habits.workers),
+        "sleeps": bool(habits.sleep_ns),
+        "uneven": bool(habits.uneven),
+        "allocator": bool(habits.allocator_ns),
+        "planted": drawn.build.plant is not None,
+        "tails": bool(drawn.build.noise.tails),
+        "rank missing": recording.missing is not None,
+        "step lost": recording.lost is not None,
+        "no steps": not recording.steps,
+        "sync rows": recording.syncs,
+        "several hosts": recording.hosts > 1,
+    }
+    return tuple(name for name, holds in held.items() if holds) or ("none of these",)

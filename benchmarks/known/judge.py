@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.known.asked import INPUT, LATE, Said, ask
-from benchmarks.known.changes import true_steps
+from benchmarks.known.changes import AS_IT_RAN, true_steps, true_window
 from benchmarks.known.jobs import Job, job
 from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
@@ -42,6 +42,7 @@ class Verdict:
     low: float
     high: float
     reason: str
+    traits: tuple[str, ...]
 
     @property
     def error_pct(self) -> float:
@@ -106,24 +107,21 @@ def judge(shape: str, seed: int, max_error_pct: float) -> Judged:
 
 
 def _judge(one: Job, folder: Path, max_error_pct: float) -> Judged:
-    timeline = run(one.program)
-    write(folder, one.program, timeline, one.groups, one.recording)
+    write(folder, one.program, run(one.program), one.groups, one.recording)
     said = ask(folder, ON_GPUS if one.program.devices else ON_CPUS, max_error_pct)
     without = () if one.recording.missing is None else (one.recording.missing,)
-    recorded = [number for number in timeline.step_ns() if number >= one.recording.first]
-    # Without steps the window is one: what a step takes there is the sum.
-    counted = said.steps if one.recording.steps else recorded
-    per = 1 if one.recording.steps else 1 / len(recorded)
 
-    def mean_us(steps: dict[int, int]) -> float:
-        return fmean(steps[number] for number in counted) / 1e3 / per
+    def true_us(scenario: str) -> float:
+        if not one.recording.steps:
+            return true_window(one.program, scenario, one.recording.first, without) / 1e3
+        steps = true_steps(one.program, scenario, without)
+        return fmean(steps[number] for number in said.steps) / 1e3
 
-    before = mean_us(timeline.step_ns(without))
+    before = true_us(AS_IT_RAN)
     verdicts = tuple(
         Verdict(
-            one.shape, one.seed, answer.scenario, before,
-            mean_us(true_steps(one.program, answer.scenario, without)),
-            said.step_us, answer.predicted_us, answer.low_us, answer.high_us, answer.reason,
+            one.shape, one.seed, answer.scenario, before, true_us(answer.scenario), said.step_us,
+            answer.predicted_us, answer.low_us, answer.high_us, answer.reason, one.traits,
         )
         for answer in said.answers
     )  # fmt: skip

@@ -29,6 +29,8 @@ def report(judged: Sequence[Judged]) -> None:
     _table(("class", *_ANSWERS), [[*key, *_errors(by_class[key])] for key in sorted(by_class)])
     by_term = _by(verdicts, lambda one: one.scenario) | {"all": verdicts}
     _table(_ANSWERS, [[term, *_errors(some)] for term, some in by_term.items()])
+    by_trait = _by_trait(verdicts)
+    _table(("trait", *_ANSWERS[1:]), [[trait, *_errors(by_trait[trait])] for trait in sorted(by_trait)])
     reasons = Counter(
         (one.scenario, re.sub(r"\d[\d.,]*", "N", one.reason)) for one in verdicts if one.predicted is None
     )
@@ -41,6 +43,14 @@ def report(judged: Sequence[Judged]) -> None:
     for term, some in by_term.items():
         _figures(some, what_if=term)
     _blame_figures(blames)
+
+
+def _by_trait(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = defaultdict(list)
+    for one in verdicts:
+        for trait in one.traits:
+            found[trait].append(one)
+    return found
 
 
 def _failures(judged: Sequence[Judged]) -> None:

@@ -35,7 +35,21 @@ class Timeline:
     def step_ns(self, without: Collection[int] = ()) -> dict[int, Ns]:
         """Duration of each step: from when the last rank begins it to when the last rank ends it. Ranks `without` do not
         count."""
+        return {number: end - begin for number, (begin, end) in self.spans(without).items()}
+
+    def spans(self, without: Collection[int] = ()) -> dict[int, tuple[Ns, Ns]]:
+        """When each step began and ended, by the last rank."""
         marks = [one for rank, one in enumerate(self.steps) if rank not in without]
         begins = [max(one[at][1] for one in marks) for at in range(len(marks[0]))]
-        numbers = [number for number, _ in marks[0]][:-1]
-        return {number: begins[at + 1] - begins[at] for at, number in enumerate(numbers) if number is not None}
+        numbers = [number for number, _ in marks[0]]
+        return {number: (begins[at], begins[at + 1]) for at, number in enumerate(numbers[:-1]) if number is not None}
+
+    def window(self, first: int, without: Collection[int] = ()) -> tuple[Ns, Ns]:
+        """When all that was recorded from the step `first` on began and ended, by the last rank."""
+        opened = [next(at for number, at in marks if number == first) for marks in self.steps]
+        begins, ends = dict[int, Ns](), dict[int, Ns]()
+        for row in self.rows:
+            if row.start >= opened[row.rank] and row.rank not in without:
+                begins[row.rank] = min(begins.get(row.rank, row.start), row.start)
+                ends[row.rank] = max(ends.get(row.rank, 0), row.end)
+        return max(begins.values()), max(ends.values())

@@ -62,7 +62,7 @@ def sketch(seed: int, worlds: Sequence[int]) -> Sketch:
         sleep_ns=round(float(rng.choice([0, 0, 0, 0.5, 3.0])) * MS),
         uneven=float(rng.choice([0, 0, 0, 0.4])),
         cpu_per_op_ns=round(float(rng.choice([6, 15, 40])) * US),
-        allocator_ns=round(float(rng.choice([0, 0, 0, 0, 0.4])) * MS),
+        allocator_ns=round(float(rng.choice([0, 0.4], p=[0.9, 0.1])) * MS),
     )
     plant = _plant(rng, world) if rng.random() < 0.35 else None
     build = Build(world, rng, noise, plant)
