@@ -54,6 +54,8 @@ def sketch(seed: int, worlds: Sequence[int]) -> Sketch:
     )
     waits = rng.choice(["item", "event", "seldom"], p=[0.6, 0.25, 0.15])
     habits = Habits(
+        # Ranks that may be a step or two ahead of each other take that many steps to get there.
+        warmup={"item": 2, "event": 14, "seldom": 6}[str(waits)],
         steps=int(rng.integers(4, 9)),
         item_every={"item": 1, "event": 0, "seldom": 3}[str(waits)],
         event_sync=bool(waits == "event"),
