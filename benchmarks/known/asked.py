@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import esprof
 from esprof.analyzers import diagnose_run
@@ -53,7 +54,7 @@ def ask(folder: Path, scenarios: Sequence[str], max_error_pct: float) -> Said:
     )
 
 
-def _answer(one) -> Answer:
+def _answer(one: Any) -> Answer:
     if not one.answered:
         return Answer(one.spec, None, 0.0, 0.0, one.reason or "")
     return Answer(one.spec, one.predicted_us, one.low_us, one.high_us, "")

@@ -1,7 +1,7 @@
 """Writes programs: what a line of a training script makes torch do on a thread and a stream, with durations drawn once."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -133,9 +133,11 @@ class Thread:
         return self.build.cost(kind, self.rank.number, name, ns, scatter)
 
     @contextmanager
-    def op(self, name: str, before: float = 3 * US, after: float = US, **args: object) -> Iterator[None]:
+    def op(
+        self, name: str, before: float = 3 * US, after: float = US, args: Mapping[str, object] | None = None
+    ) -> Iterator[None]:
         """An operation that takes `before` until what is within begins, and `after` when it has ended."""
-        self.code.append(Open(name, "cpu_op", args))
+        self.code.append(Open(name, "cpu_op", args or {}))
         self.open.append(name)
         self.busy(before)
         yield

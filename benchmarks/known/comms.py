@@ -64,8 +64,13 @@ class Group:
         """The commands of such a collective within a graph, which tells no arguments, and the wait for its end."""
         kernel = replace(self._kernel(thread, _SPELLINGS[collective], nbytes), args={})
         before, end = next(thread.rank.events), next(thread.rank.events)
-        begin = [Record(before, COMPUTE), Wait(self.stream, before)]
-        return [*begin, kernel, Record(end, self.stream)], Wait(COMPUTE, end)
+        commands: list[Record | Wait | Kernel] = [
+            Record(before, COMPUTE),
+            Wait(self.stream, before),
+            kernel,
+            Record(end, self.stream),
+        ]
+        return commands, Wait(COMPUTE, end)
 
     def _kernel(self, thread: Thread, spelling: _Spelling, nbytes: int) -> Kernel:
         short, size = _DTYPES[self.dtype]
@@ -123,7 +128,7 @@ class Group:
         }
 
     def _launch(self, thread: Thread, kernel: Kernel, annotated: str, after: int) -> int:
-        with thread.op("record_param_comms", before=2 * US, **kernel.args):
+        with thread.op("record_param_comms", 2 * US, args=kernel.args):
             if after != kernel.stream:
                 thread.wait(thread.record(after), kernel.stream)
             with thread.annotation(annotated):

@@ -134,7 +134,8 @@ def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:
     # Slow input is a finding of its own; a rank that is named there is named for it.
     is_input = plant is not None and plant.kind is Kind.LOAD
     named = tuple(dict.fromkeys(_named(said, with_input=is_input)))
-    felt = 1 - fixed.truth / fixed.before if plant else 0.0
+    # Nobody can name a rank of which there is no file.
+    felt = 1 - fixed.truth / fixed.before if plant and plant.rank != one.recording.missing else 0.0
     return Blame(
         one.shape, one.seed, plant.rank if plant else None, plant.kind if plant else "", felt, one.is_uneven, named
     )

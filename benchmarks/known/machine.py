@@ -182,8 +182,8 @@ class _Machine:
 
     def _call(self, row: Row, call: Call) -> _Process:
         device = self.devices[row.rank]
-        for stream in {command.stream for command in call.commands if isinstance(command, Kernel)}:
-            queue = self._stream(row.rank, stream)
+        for number in {command.stream for command in call.commands if isinstance(command, Kernel)}:
+            queue = self._stream(row.rank, number)
             while queue.kernels >= self.program.queue:
                 if queue.room.is_up:
                     queue.room = _Signal()
