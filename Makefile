@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TREE := build/tree
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs docs-check wheel clean
+.PHONY: help demo test known lint types docs docs-check wheel clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -17,6 +17,9 @@ demo: $(READY) ## Train two workers with a planted fault, record them, find the 
 
 test: $(READY) ## Run the tests, two at a time; those in a browser need Chromium.
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
+
+known: $(READY) ## Judge what-ifs by jobs whose truth is simulated; ARGS="--programs 60 --seed 1".
+	$(BIN)/python -m benchmarks.known $(ARGS)
 
 lint: $(READY) ## Check style and format.
 	$(BIN)/ruff check .

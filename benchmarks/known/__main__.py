@@ -1,0 +1,57 @@
+"""How far what-ifs and diagnoses are from a truth that is known: jobs made up, run exactly, recorded as torch would.
+
+    python -m benchmarks.known [--programs 300] [--seed N] [--class NAME] [--json FILE]
+
+The figures depend on the programs alone, not on the machine. One JSON line a figure comes after the tables.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.known.jobs import SHAPES
+from benchmarks.known.judge import Judged, judge
+from benchmarks.known.tables import report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0, help="of the first program; the others follow")
+    parser.add_argument("--class", dest="shape", choices=SHAPES, help="jobs of this class only")
+    parser.add_argument("--max-error", type=float, default=10.0, help="as of `esprof replay`")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every answer, one JSON line each")
+    asked = parser.parse_args()
+    shapes = [asked.shape] if asked.shape else list(SHAPES)
+    judged = []
+    for seed in range(asked.seed, asked.seed + asked.programs):
+        judged.append(judge(shapes[seed % len(shapes)], seed, asked.max_error))
+        if sys.stderr.isatty():
+            print(f"\r{len(judged)}/{asked.programs}", end="", file=sys.stderr)
+    if asked.json:
+        asked.json.write_text("".join(f"{json.dumps(line, default=float)}\n" for line in lines(judged)))
+    report(judged)
+    return 0
+
+
+def lines(judged: Iterable[Judged]) -> Iterator[dict[str, object]]:
+    """All that was found about each program."""
+    for one in judged:
+        head = {"class": one.shape, "seed": one.seed}
+        if one.said is None:
+            yield head | {"failure": one.failure}
+            continue
+        errors = {"self": one.said.self_error_pct, "strict": one.said.strict_error_pct, "step": one.step_error_pct}
+        yield head | {"errors_pct": errors, "warnings": one.said.warnings, "findings": one.said.named}
+        for verdict in one.verdicts:
+            off = {} if verdict.predicted is None else {"error_pct": verdict.error_pct, "holds": verdict.holds}
+            yield head | asdict(verdict) | off
+        if one.blame:
+            yield head | {"blame": asdict(one.blame)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What esprof says about a recorded job: the only module here that knows esprof."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import esprof
+from esprof.analyzers import diagnose_run
+from esprof.replay import answer_run
+
+LATE = ("ESP201", "ESP202", "ESP203", "ESP204")
+"""Findings that name a rank as late."""
+INPUT = "ESP101"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one scenario would give, in µs; without `predicted_us` it was refused for `reason`."""
+
+    scenario: str
+    predicted_us: float | None
+    low_us: float
+    high_us: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """Steps counted and their mean, replay's own errors, the answers, and (finding, ranks) of all findings in order."""
+
+    steps: tuple[int, ...]
+    step_us: float
+    self_error_pct: float
+    strict_error_pct: float
+    answers: tuple[Answer, ...]
+    named: tuple[tuple[str, tuple[int, ...]], ...]
+    warnings: tuple[str, ...]
+
+
+def ask(folder: Path, scenarios: Sequence[str], max_error_pct: float) -> Said:
+    run = esprof.load(folder)
+    replayed = answer_run(run, scenarios, 0.0, max_error_pct)
+    found = diagnose_run(run)
+    errors = [abs(step.error_pct) for step in replayed.steps]
+    return Said(
+        steps=tuple(step.step for step in replayed.steps),
+        step_us=replayed.step_us,
+        self_error_pct=max(errors, default=0.0),
+        strict_error_pct=abs(replayed.strict_error_pct),
+        answers=tuple(_answer(one) for one in replayed.what_if),
+        named=tuple((one.id, tuple(one.ranks)) for one in found.findings),
+        warnings=tuple(warning.code for warning in run.warnings),
+    )
+
+
+def _answer(one: Any) -> Answer:
+    if not one.answered:
+        return Answer(one.spec, None, 0.0, 0.0, one.reason or "")
+    return Answer(one.spec, one.predicted_us, one.low_us, one.high_us, "")

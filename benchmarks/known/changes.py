@@ -1,0 +1,142 @@
+"""What each term of docs/what-ifs.md does to a program, by what is written there: the truth of a what-if is the program run
+again with the durations that these functions give.
+
+Where the documentation leaves the meaning open, the literal reading is taken and said here:
+
+- `gpu` is work on streams but not transfers, which are the links' (`network`), and not copies between host and device.
+  Copies on the device and memsets are work.
+- `cpu` speeds up the processes that make batches, too: they are CPU threads of the job. The time from the end of a launch
+  to its kernel is the driver's and the device's, and stays. Sleeps are gaps, and so become shorter.
+- `host` leaves the making of batches alone (it does not keep the device busy by itself), and each gap longer than 1 ms.
+- `network` is links that carry so many times as much: the share of a transfer that grows with its bytes becomes shorter,
+  its latency does not. (The page says of transfers between GPUs that they "take so much less", without naming latency.)
+- `collective` and `communication` take the whole transfer, latency and the CPUs' part included.
+- `kernel` on a job that computes on CPUs is time spent directly in an operation of that name, not in those it calls.
+- `straggler=fix` takes the planted excess away. Where nothing is planted, or no rank clearly keeps the others waiting,
+  nothing changes.
+- `allocator` calls take no time and wait for nothing.
+- `overlap=perfect` is `communication=0`, and no step shorter than the longest time within that step, as it ran, for which
+  one rank has transfers under way (several at once count once).
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable
+
+from benchmarks.known.machine import run
+from benchmarks.known.program import Cost, Kind, Ns, Program
+from benchmarks.known.timeline import Timeline
+
+AS_IT_RAN = "gpu=1x"
+"""A scenario that changes nothing."""
+LONG_GAP_NS = 1_000_000
+"""A longer gap is a sleep or I/O (docs/what-ifs.md, host)."""
+
+_TERM = re.compile(
+    r"(?:rank(?P<rank>\d+)\.|device\[(?P<device>[^]]+)\]\.)?(?P<name>\w+)(?:\[(?P<pattern>.*)\])?=(?P<value>.+)"
+)
+_TRANSFER = (Kind.LATENCY, Kind.BYTES, Kind.HANDLING)
+_THREADS = (Kind.CPU, Kind.GAP, Kind.LOAD, Kind.ALLOCATOR, Kind.HANDLING)
+
+
+def true_steps(program: Program, scenario: str, without: Collection[int] = ()) -> dict[int, Ns]:
+    """Duration of each step of the program under a scenario: a term, or several joined by commas. Ranks `without` are
+    not looked at."""
+    steps = run(program, changed(program, scenario)).step_ns(without)
+    if _hides(scenario):
+        before = run(program)
+        least = {number: _busiest(program, before, span) for number, span in before.spans(without).items()}
+        steps = {number: max(ns, least[number]) for number, ns in steps.items()}
+    return steps
+
+
+def true_window(program: Program, scenario: str, first: int, without: Collection[int] = ()) -> Ns:
+    """Duration under a scenario of all that is recorded from the step `first` on, taken as one step."""
+    begin, end = run(program, changed(program, scenario)).window(first, without)
+    before = run(program) if _hides(scenario) else None
+    least = _busiest(program, before, before.window(first, without)) if before else 0
+    return max(end - begin, least)
+
+
+def _hides(scenario: str) -> bool:
+    return "overlap=perfect" in scenario.split(",")
+
+
+def changed(program: Program, scenario: str) -> list[Ns]:
+    """The durations of the program under a scenario."""
+    durations = program.drawn
+    for term in scenario.split(","):
+        match = _TERM.fullmatch(term)
+        if not match:
+            raise ValueError(f"no term: {term}")
+        change = _change(match["name"], match["pattern"], match["value"], Kind.KERNEL if program.devices else Kind.CPU)
+        for at, cost in enumerate(program.costs):
+            if _is_on(program, cost, match["rank"], match["device"]):
+                durations[at] = change(cost, durations[at])
+    return durations
+
+
+def _is_on(program: Program, cost: Cost, rank: str | None, device: str | None) -> bool:
+    if rank is not None:
+        return cost.rank == int(rank)
+    return device is None or (cost.rank >= 0 and device in program.devices[cost.rank])
+
+
+_Change = Callable[[Cost, Ns], Ns]
+
+
+def _change(name: str, pattern: str | None, value: str, computing: Kind) -> _Change:
+    """The change that a term is; `computing` is the kind of work in which the job computes."""
+    match name, value:
+        case "communication" | "overlap", _:
+            return _none(_TRANSFER)
+        case "data", "0":
+            return _none((Kind.LOAD,))
+        case "allocator", "0":
+            return _none((Kind.ALLOCATOR,))
+        case "straggler", "fix":
+            return lambda cost, ns: max(0, ns - cost.excess)
+    factor = float(value.removesuffix("x"))
+    named = re.compile(pattern) if pattern else None
+    is_faster: Callable[[Cost], bool]
+    match name:
+        case "gpu":
+            is_faster = lambda cost: cost.kind is Kind.KERNEL  # noqa: E731
+        case "network":
+            is_faster = lambda cost: cost.kind is Kind.BYTES  # noqa: E731
+        case "cpu":
+            is_faster = lambda cost: cost.kind in _THREADS  # noqa: E731
+        case "host":
+            is_faster = _keeps_busy
+        case "kernel" if named:
+            is_faster = lambda cost: cost.kind is computing and bool(named.search(cost.name))  # noqa: E731
+        case "collective" if named:
+            is_faster = lambda cost: cost.kind in _TRANSFER and bool(named.search(cost.name))  # noqa: E731
+        case _:
+            raise ValueError(f"no such term: {name}")
+    return lambda cost, ns: round(ns / factor) if is_faster(cost) else ns
+
+
+def _none(kinds: Iterable[Kind]) -> _Change:
+    return lambda cost, ns: 0 if cost.kind in kinds else ns
+
+
+def _keeps_busy(cost: Cost) -> bool:
+    return cost.kind in (Kind.CPU, Kind.ALLOCATOR) or (cost.kind is Kind.GAP and cost.ns <= LONG_GAP_NS)
+
+
+def _busiest(program: Program, timeline: Timeline, span: tuple[Ns, Ns]) -> Ns:
+    """The longest time within the span for which one rank has transfers under way."""
+    within: list[list[tuple[Ns, Ns]]] = [[] for _ in program.ranks]
+    for transfer, (begin, end) in zip(program.transfers, timeline.transfers, strict=True):
+        if begin < span[1] and end > span[0]:
+            for rank in transfer.members:
+                within[rank].append((max(begin, span[0]), min(end, span[1])))
+    return max(_union(spans) for spans in within)
+
+
+def _union(spans: list[tuple[Ns, Ns]]) -> Ns:
+    total, reached = 0, -1
+    for begin, end in sorted(spans):
+        total += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

@@ -1,0 +1,147 @@
+"""Asks esprof about jobs, and holds what it says against the truth."""
+
+import tempfile
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.known.asked import INPUT, LATE, Said, ask
+from benchmarks.known.changes import AS_IT_RAN, true_steps, true_window
+from benchmarks.known.jobs import Job, job
+from benchmarks.known.kineto import write
+from benchmarks.known.machine import run
+from benchmarks.known.program import Kind
+
+ON_GPUS = (
+    "gpu=2x", "gpu=0.5x", "rank0.gpu=2x", "cpu=2x", "host=2x", "network=2x", "network=0.5x", "kernel[gemm]=2x",
+    "collective[AllReduce|AllGather]=2x", "communication=0", "overlap=perfect", "data=0", "straggler=fix",
+    "allocator=0", "gpu=2x,network=2x",
+)  # fmt: skip
+ON_CPUS = (
+    "cpu=2x", "rank0.cpu=2x", "host=2x", "network=2x", "network=0.5x", "kernel[mm]=2x", "collective[all_reduce]=2x",
+    "communication=0", "overlap=perfect", "data=0", "straggler=fix",
+)  # fmt: skip
+
+FELT = 0.03
+"""A planted cause that costs less of a step than this need not be found."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One answer and the truth, µs. `before` is the step as it ran; without `predicted` the answer was refused."""
+
+    shape: str
+    seed: int
+    scenario: str
+    before: float
+    truth: float
+    said_before: float
+    predicted: float | None
+    low: float
+    high: float
+    reason: str
+    traits: tuple[str, ...]
+
+    @property
+    def error_pct(self) -> float:
+        assert self.predicted is not None
+        return 100 * (self.predicted / self.truth - 1) if self.truth else 0.0
+
+    @property
+    def gain_error_pct(self) -> float:
+        """By how much of the step the gain is off."""
+        assert self.predicted is not None
+        return 100 * ((self.said_before - self.predicted) - (self.before - self.truth)) / self.before
+
+    @property
+    def holds(self) -> bool:
+        """Whether the interval of the step time holds the truth, rounding aside."""
+        return self.low - 0.01 <= self.truth <= self.high + 0.01
+
+    @property
+    def holds_gain(self) -> bool:
+        gain = self.before - self.truth
+        return self.said_before - self.high - 0.01 <= gain <= self.said_before - self.low + 0.01
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Whom `diagnose` names as late, first first, and whom it should."""
+
+    shape: str
+    seed: int
+    planted: int | None
+    kind: str
+    felt: float
+    """Share of the step that the planted cause costs."""
+    is_uneven: bool
+    named: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All about one job; with `failure`, nothing but that."""
+
+    shape: str
+    seed: int
+    said: Said | None = None
+    step_error_pct: float = 0.0
+    """How far the step time that esprof measured is from the true one."""
+    verdicts: tuple[Verdict, ...] = ()
+    blame: Blame | None = None
+    failure: str = ""
+
+
+def judge(shape: str, seed: int, max_error_pct: float) -> Judged:
+    """Write, ask and judge one job. What fails is the answer, with its last line and place."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _judge(job(shape, seed), Path(folder), max_error_pct)
+    except Exception as error:  # noqa: BLE001 - Whatever esprof trips over is counted and shown.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return Judged(
+            shape, seed, failure=f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+        )
+
+
+def _judge(one: Job, folder: Path, max_error_pct: float) -> Judged:
+    write(folder, one.program, run(one.program), one.groups, one.recording)
+    said = ask(folder, ON_GPUS if one.program.devices else ON_CPUS, max_error_pct)
+    without = () if one.recording.missing is None else (one.recording.missing,)
+
+    def true_us(scenario: str) -> float:
+        if not one.recording.steps:
+            return true_window(one.program, scenario, one.recording.first, without) / 1e3
+        steps = true_steps(one.program, scenario, without)
+        return fmean(steps[number] for number in said.steps) / 1e3
+
+    before = true_us(AS_IT_RAN)
+    verdicts = tuple(
+        Verdict(
+            one.shape, one.seed, answer.scenario, before, true_us(answer.scenario), said.step_us,
+            answer.predicted_us, answer.low_us, answer.high_us, answer.reason, one.traits,
+        )
+        for answer in said.answers
+    )  # fmt: skip
+    fixed = next(verdict for verdict in verdicts if verdict.scenario == "straggler=fix")
+    return Judged(one.shape, one.seed, said, 100 * (said.step_us / before - 1), verdicts, _blame(one, said, fixed))
+
+
+def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:
+    plant = one.plant
+    # Slow input is a finding of its own; a rank that is named there is named for it.
+    is_input = plant is not None and plant.kind is Kind.LOAD
+    named = tuple(dict.fromkeys(_named(said, with_input=is_input)))
+    # Nobody can name a rank of which there is no file.
+    felt = 1 - fixed.truth / fixed.before if plant and plant.rank != one.recording.missing else 0.0
+    return Blame(
+        one.shape, one.seed, plant.rank if plant else None, plant.kind if plant else "", felt, one.is_uneven, named
+    )
+
+
+def _named(said: Said, *, with_input: bool) -> Iterator[int]:
+    for finding, ranks in said.named:
+        if finding in LATE or (with_input and finding == INPUT and len(ranks) == 1):
+            yield from ranks

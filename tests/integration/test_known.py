@@ -1,0 +1,31 @@
+import pytest
+
+from benchmarks.known.__main__ import lines
+from benchmarks.known.judge import judge
+from benchmarks.known.tables import report
+
+pytestmark = pytest.mark.integration
+
+
+def test_jobs_are_judged_from_end_to_end(capsys):
+    judged = [judge(shape, seed, 10.0) for seed, shape in enumerate(("ddp", "pipeline", "gloo", "graphs", "fsdp"))]
+    assert not [one.failure for one in judged if one.failure]
+    for one in judged:
+        assert one.said
+        assert one.said.self_error_pct >= 0
+        assert len(one.verdicts) >= 8
+        assert all(verdict.reason for verdict in one.verdicts if verdict.predicted is None)
+    report(judged)
+    assert "known_what_if_error" in capsys.readouterr().out
+    assert len(list(lines(judged))) >= 5 * 9
+
+
+def test_a_program_that_fails_is_counted(monkeypatch, capsys):
+    def broken(*_):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr("benchmarks.known.judge.ask", broken)
+    one = judge("gloo", 7, 10.0)
+    assert "no such luck" in one.failure
+    report([one])
+    assert "FAILED --class gloo --seed 7" in capsys.readouterr().out

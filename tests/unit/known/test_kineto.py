@@ -1,0 +1,85 @@
+"""What is written against what `esprof.load` reads."""
+
+import numpy as np
+import pytest
+
+import esprof
+from benchmarks.known.jobs import SHAPES, job
+from benchmarks.known.kineto import BASE_NS, OPENED_NS, Recording, write
+from benchmarks.known.machine import run
+
+
+def recorded(folder, shape, **how):
+    one = job(shape, 3)
+    timeline = run(one.program)
+    how = Recording(first=one.recording.first, **how)
+    write(folder, one.program, timeline, one.groups, how)
+    return one, timeline, esprof.load(folder)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_read_without_warnings(tmp_path, shape):
+    one, _, found = recorded(tmp_path, shape)
+    assert not found.warnings
+    assert list(found.ranks) == list(range(len(one.program.ranks)))
+
+
+def test_times_are_read_to_the_nanosecond(tmp_path):
+    one, timeline, found = recorded(tmp_path, "ddp")
+    for rank, marks in enumerate(timeline.steps):
+        events = found.events(rank)
+        steps = events.where(events.is_kind("step"))
+        begins = [at for number, at in marks if number is not None and number >= one.recording.first]
+        assert steps.ints("start_ns").tolist() == [BASE_NS + OPENED_NS + at for at in begins]
+        assert (steps.ints("start_ns") + steps.ints("dur_ns")).tolist()[-1] == BASE_NS + OPENED_NS + marks[-1][1]
+
+
+def test_kernels_have_their_launch_and_collectives_what_they_move(tmp_path):
+    one, timeline, found = recorded(tmp_path, "fsdp")
+    events = found.events(0)
+    kernels = events.where(events.is_kind("kernel", "memcpy", "collective"))
+    opened = timeline.steps[0][one.recording.first][1]
+    rows = [row for row in timeline.rows if row.rank == 0 and isinstance(row.lane, int) and row.start >= opened]
+    assert sorted(kernels.ints("correlation").tolist()) == sorted(row.correlation for row in rows)
+    collectives = events.where(events.is_kind("collective"))
+    assert set(collectives.texts("collective")) == {"all_gather", "reduce_scatter"}
+    assert np.all(collectives.ints("in_bytes") > 0)
+
+
+def test_messages_name_their_peer(tmp_path):
+    _, _, found = recorded(tmp_path, "pipeline")
+    events = found.events(0)
+    collectives = events.where(events.is_kind("collective"))
+    assert {"send", "recv", "all_reduce"} == set(collectives.texts("collective"))
+    assert set(collectives.ints("peer").tolist()) == {-1, 1}
+
+
+def test_a_call_describes_what_its_kernel_does_not(tmp_path):
+    _, _, found = recorded(tmp_path, "tensor", described=False)
+    events = found.events(0)
+    collectives = events.where(events.is_kind("collective"))
+    assert np.all(collectives.ints("in_bytes") > 0)
+    assert len(set(collectives.texts("group"))) == 2
+
+
+def test_synchronisation_is_told_where_it_is_switched_on(tmp_path):
+    _, _, found = recorded(tmp_path, "ddp", syncs=True)
+    events = found.events(0)
+    syncs = events.where(events.is_kind("sync"))
+    assert {"Stream Wait Event", "Stream Sync"} <= set(syncs.texts("name"))
+    waits = syncs.where(np.array([name == "Stream Wait Event" for name in syncs.texts("name")]))
+    records = events.where(np.array([name == "cudaEventRecord" for name in events.texts("name")]))
+    assert set(waits.ints("sync_correlation").tolist()) <= set(records.ints("correlation").tolist())
+
+
+def test_what_is_missing_is_named(tmp_path):
+    _, _, found = recorded(tmp_path, "ddp", missing=2)
+    assert 2 not in found.ranks
+    assert [warning.code for warning in found.warnings] == ["rank-missing"]
+
+
+def test_a_lost_step_is_lost_on_its_rank_only(tmp_path):
+    first = job("ddp", 3).recording.first
+    _, _, found = recorded(tmp_path, "ddp", lost=(1, first + 2))
+    numbers = {rank: {step for step in found.events(rank).ints("step").tolist() if step >= 0} for rank in (0, 1)}
+    assert numbers[0] - numbers[1] == {first + 2}
