@@ -1,17 +1,13 @@
 """`communication=0`: transfers that take no time."""
 
-from dataclasses import replace
-
 from esprof.replay.dfg import Cls
-from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import not_recorded, required
+from esprof.replay.whatif.work import not_recorded, taking_no_time
 
 
 def _without_transfers(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    transfers = required(now.dfg.of(Cls.COMMUNICATION), not_recorded(now.dfg, "communication"))
-    return replace(now, dfg=edits.shorten(now.dfg, transfers, 0))
+    return taking_no_time(now, terms, Cls.COMMUNICATION, not_recorded(now.dfg, "communication"))
 
 
 TERM = Kind(
