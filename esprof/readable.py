@@ -42,12 +42,18 @@ def numbered(noun: str, numbers: Iterable[int]) -> str:
 
 def runs(numbers: Iterable[int]) -> str:
     """Numbers as runs of neighbours, in order: `0–2, 5`. Of many runs the first are named: `0, 2, 4 and 97 more`."""
-    # Neighbours share the difference between their value and their place.
-    neighbours = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    found = [[number for _, number in run] for _, run in neighbours]
+    found = stretches(numbers)
     named, more = found[:_MOST_RUNS], sum(map(len, found[_MOST_RUNS:]))
     text = ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in named)
     return f"{text} and {more:,} more" if more else text
+
+
+def stretches(numbers: Iterable[int]) -> list[range]:
+    """The unbroken stretches of `numbers`, ascending: 5, 0, 1, 2 are 0 to 2, and 5."""
+    # Neighbours share the difference between their value and their place.
+    runs = groupby(enumerate(sorted(set(numbers))), key=lambda pair: pair[1] - pair[0])
+    found = [[number for _, number in run] for _, run in runs]
+    return [range(run[0], run[-1] + 1) for run in found]
 
 
 def decimal(value: float) -> str:

@@ -7,6 +7,7 @@ from functools import reduce
 
 import numpy as np
 
+from esprof import readable
 from esprof.errors import InputError, UsageError
 from esprof.replay.runtime_names import allocates
 from esprof.trace.run import Run
@@ -157,13 +158,7 @@ def _allocator_shares(events: Table, borders: Sequence[tuple[Ns, Ns]], steps: Se
 
 def unbroken(steps_of: Mapping[Rank, Collection[int]]) -> list[range]:
     """The unbroken stretches of steps that all ranks have, ascending."""
-    found: list[range] = []
-    for step in sorted(set.intersection(*map(set, steps_of.values()))):
-        if found and step == found[-1].stop:
-            found[-1] = range(found[-1].start, step + 1)
-        else:
-            found.append(range(step, step + 1))
-    return found
+    return readable.stretches(set.intersection(*map(set, steps_of.values())))
 
 
 def at_window(run: Run, step: int) -> Run:
@@ -174,7 +169,7 @@ def at_window(run: Run, step: int) -> Run:
     windows = unbroken({rank: step_borders(run, rank) for rank in run.ranks})
     window = next((window for window in windows if step in window), None)
     if window is None:
-        known = ", ".join(f"{window[0]}–{window[-1]}" for window in windows)
+        known = readable.runs(step for window in windows for step in window)
         raise UsageError(f"no window holds step {step}", remedy=f"Windows of this run: steps {known or 'none'}.")
 
     def read(name: str, rank: Rank) -> Table | None:
@@ -183,9 +178,8 @@ def at_window(run: Run, step: int) -> Run:
         table: Table = getattr(run, name)(rank)  # Each table has its name for a method.
         return table
 
-    found = Run(run.meta, read, run.path, run.warnings[len(run.meta.warnings) :], run.flight, step)
-    found.sources = run.sources
-    return found
+    beside = run.warnings[len(run.meta.warnings) :]
+    return Run(run.meta, read, run.path, beside, run.flight, step, run.sources)
 
 
 def _without_other_windows(steps: Table, window: range) -> Table:

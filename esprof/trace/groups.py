@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from esprof.readable import stretches
 from esprof.trace.run import MOST_RANKS, Group
 from esprof.types import Rank
 
@@ -11,13 +12,7 @@ _LIST = re.compile(r"\s*[\[(]?\s*\d{1,7}(\s*,\s*\d{1,7})*\s*[\])]?\s*", re.ASCII
 
 def group_name(ranks: Iterable[Rank]) -> str:
     """A name that all members agree on: sorted ranks with runs shortened, such as `0-3` or `0,2,4`."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in parts)
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in stretches(ranks))
 
 
 def parse_ranks(listed: list[int] | str | None) -> tuple[Rank, ...] | None:

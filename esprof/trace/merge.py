@@ -95,7 +95,7 @@ def _refuse_strangers(runs: dict[Path, Run]) -> None:
     latest, earliest = max(spans, key=lambda path: spans[path][0]), min(spans, key=lambda path: spans[path][1])
     pause_ns = spans[latest][0] - spans[earliest][1]
     if pause_ns > _CLOCKS_APART_NS:
-        raise _not_one_job(f"{latest} begins {pause_ns / NS_PER_S:.0f} s after {earliest} has ended")
+        raise _not_one_job(f"{latest} begins {readable.duration(pause_ns)} after {earliest} has ended")
 
 
 def _not_one_job(why: str) -> InputError:

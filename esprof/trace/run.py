@@ -120,13 +120,14 @@ class Run:
         warnings: tuple[Warning, ...] = (),
         flight: Callable[[Rank], FlightLog | None] = lambda rank: None,
         window: int | None = None,
+        sources: tuple[str, ...] = (),
     ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
-        left; None where there is none. `window` is a step of the only window that this Run holds; None for all of a run."""
+        left; None where there is none. `window` is a step of the only window that this Run holds; None for all of a run.
+        `sources` are what a command line names to open the Run again; the path alone, where none are given."""
         self.meta = meta
         self.path = path
-        self.sources: tuple[str, ...] = (str(path),) if path is not None else ()
-        """What a command line names to open this Run again."""
+        self.sources = sources or ((str(path),) if path is not None else ())
         self.warnings = meta.warnings + warnings
         self.window = window
         self._read = read

@@ -4,6 +4,7 @@ import re
 import zlib
 from pathlib import Path
 
+from esprof import readable
 from esprof.errors import InputError, unreadable
 from esprof.types import Bytes
 
@@ -33,7 +34,7 @@ def content(path: Path, limit: Bytes) -> bytearray:
 def too_large(path: Path, limit: Bytes) -> InputError:
     """What to raise when reading `path` would take more memory than `limit`."""
     return InputError(
-        f"is larger than the memory limit of {limit / 2**30:.1f} GiB (uncompressed)",
+        f"is larger than the memory limit of {readable.size(limit)} (uncompressed)",
         path=path,
         remedy="Record fewer steps a window, or raise ESPROF_MEMORY_LIMIT (bytes).",
     )

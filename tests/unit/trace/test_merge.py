@@ -126,7 +126,7 @@ def test_a_rank_in_two_runs_is_refused(tmp_path):
     ("other", "reason"),
     [
         ({"world_size": 8}, "world sizes 4, 8"),
-        ({"start_ns": EPOCH_NS + 100 * NS_PER_S}, "begins 90 s after .*a has ended"),
+        ({"start_ns": EPOCH_NS + 100 * NS_PER_S}, "begins 90.0 s after .*a has ended"),
     ],
 )
 def test_runs_of_two_jobs_are_refused(tmp_path, other, reason):
