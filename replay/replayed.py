@@ -85,7 +85,8 @@ def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Repla
     measured = steps.measured_ns(shift)
     steady_at = np.array([steps.all.index(step) for step in steps.steady])
     pricer = Pricer(run, built.dfg, steady_at, measured[steady_at])
-    path = [piece for first, last in _stretches(steady_at) for piece in critical_path(pricer.baseline, first, last)]
+    stretches = readable.stretches(steady_at.tolist())
+    path = [piece for steady in stretches for piece in critical_path(pricer.baseline, steady[0], steady[-1])]
     replay_s = time.perf_counter() - built_at
     return Replayed(
         run=run,
@@ -145,14 +146,6 @@ def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float
         timing_s=replayed.timing,
         warnings=replayed.warnings,
     )
-
-
-def _stretches(numbers: np.ndarray) -> list[tuple[int, int]]:
-    """(first, last) of each run of consecutive `numbers`, which ascend."""
-    # A run ends where the next number is more than one higher.
-    breaks = np.flatnonzero(np.diff(numbers) > 1)
-    firsts, lasts = np.r_[numbers[0], numbers[breaks + 1]], np.r_[numbers[breaks], numbers[-1]]
-    return [(int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def _critical_path(replayed: Replayed) -> CriticalPath:

@@ -73,6 +73,11 @@ def test_ranks_are_named_in_runs(which, world, text):
     assert units.ranks(which, world) == text
 
 
+def test_stretches_are_of_neighbours_each_number_once():
+    assert readable.stretches([5, 0, 1, 2, 2]) == [range(3), range(5, 6)]
+    assert readable.stretches([]) == []
+
+
 def test_a_long_list_names_its_first_runs_and_counts_the_rest():
     assert readable.numbered("step", range(0, 60, 2)) == "steps 0, 2, 4, 6, 8, 10, 12, 14, 16, 18 and 20 more"
     assert readable.numbered("step", range(1_000)) == "steps 0–999"
