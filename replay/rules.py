@@ -30,6 +30,16 @@ HANDOVER: Ns = 100 * NS_PER_US
 STREAM_GAP: Ns = 5 * NS_PER_US
 """Largest pause between two kernels of a busy stream that is the GPU's own."""
 
+LAUNCH_LATENCY: Ns = 5 * NS_PER_US
+"""From a launch to its kernel on an idle stream, where the trace shows too few to tell."""
+
+FEWEST_LATENCIES = 20
+"""Kernels on idle streams from which on their latencies tell that of a launch."""
+
+QUICKEST = 0.05
+"""Quantile of the latencies on idle streams that is the launch's own: what is longer may have waited. Of jobs limited by
+their GPU, the median is milliseconds."""
+
 LATE_KERNEL: Ns = 20 * NS_PER_US
 """A kernel that starts this much later than all its known reasons allow has one that was not recorded."""
 

@@ -18,8 +18,10 @@ CALL_TRAITS = np.dtype(
         ("copies", np.bool_),
         ("frees", np.bool_),
         ("whole_device", np.bool_),  # concerns all streams
+        ("whole_stream", np.bool_),  # concerns all that a stream was given
         ("hides_wait", np.bool_),  # the profiler leaves out waits before it
         ("launches", np.bool_),  # a kernel or a CUDA graph
+        ("records_event", np.bool_),
         ("makes_stream_wait", np.bool_),  # lets a stream wait for an event
     ]
 )
@@ -36,8 +38,10 @@ def call_traits(runtime: str) -> tuple[bool, ...]:
         name.startswith("memcpy"),
         name == "free",
         "device" in name,
+        name.startswith("streamsynchronize"),
         bool(_HIDES_WAIT.match(name)),
         bool(_LAUNCHES.search(name)),
+        name.startswith("eventrecord"),
         name.endswith("streamwaitevent"),
     )
 

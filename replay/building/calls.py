@@ -8,7 +8,7 @@ from esprof.replay.building.gloo import GlooWork
 from esprof.replay.building.gpu import GpuWork
 from esprof.replay.building.loader import LoaderWork
 from esprof.replay.building.names import Form, packed
-from esprof.replay.building.runtime_waits import Causes, RuntimeCalls
+from esprof.replay.building.runtime_waits import Causes, RuntimeCalls, own_ns
 from esprof.replay.dfg import Cls
 
 
@@ -44,16 +44,16 @@ def mark_loads(rows: Rows, loader: LoaderWork) -> None:
 def mark_runtime_calls(rows: Rows, gpu: GpuWork, calls: RuntimeCalls, causes: Causes, hidden: Causes) -> np.ndarray:
     """Mark the runtime calls, and return the rows of those that launched work and did not wait.
 
-    A call that waited keeps `BLOCKING_OWN` as its own work. If nothing tells what it waited for, the rest of its time stays
-    where it was recorded, as residual.
+    Of a call that waited, only a part is its own work (`runtime_waits.own_ns`). If nothing tells what it waited for, the rest
+    of its time stays where it was recorded, as residual.
     """
     rows.is_call[calls.row] = True
     rows.hides_wait[hidden.row] = True
     waits = calls.waits(causes)
-    rows.own[calls.row[waits]] = rules.BLOCKING_OWN
+    rows.own[calls.row[waits]] = own_ns(gpu, calls, causes)[waits]
     launches = ~waits & ~calls.traits["allocates"] & (calls.launched >= 0)
     rows.cls[calls.row] = np.select(
-        [waits, calls.traits["allocates"], launches], [Cls.CPU, Cls.ALLOCATOR, Cls.LAUNCH], Cls.CPU
+        [calls.traits["allocates"], waits, launches], [Cls.ALLOCATOR, Cls.CPU, Cls.LAUNCH], Cls.CPU
     )
     launch: np.ndarray = calls.row[launches]
     launched = gpu.row[calls.launched[launches]]

@@ -58,28 +58,40 @@ class GpuWork:
 
     @cached_property
     def launched(self) -> np.ndarray:
-        """When each piece was launched, ns; its own start where its launch was not recorded."""
-        return np.where(self.launch >= 0, self.events.start[self.launch], self.start)
+        """When each piece was launched, ns.
+
+        A stream runs in order of launch. So a launch that was not recorded came before that of the next piece on the stream,
+        and before the window where no launch to the stream had been recorded by then.
+        """
+        known = self.launch >= 0
+        launched = np.where(known, self.events.start[self.launch], np.iinfo(np.int64).max)
+        for lane in range(len(self.lanes)):
+            mine = np.flatnonzero(self.lane == lane)
+            latest = np.minimum.accumulate(launched[mine][::-1])[::-1]
+            before_window = ~np.logical_or.accumulate(known[mine])
+            latest[before_window] = np.minimum(latest[before_window], self.events.begin)
+            launched[mine] = latest
+        return np.where(known, self.events.start[self.launch], np.minimum(launched, self.start))
 
     @cached_property
     def is_collective(self) -> np.ndarray:
         return np.isin(self.row, self.events.collectives.row)
 
     @property
-    def _origin(self) -> Ns:
+    def origin(self) -> Ns:
         """A moment before all work and all calls."""
         return int(self.start.min(initial=self.events.begin))
 
     @cached_property
     def to_stream(self) -> Sequences:
         """The work of each lane in order of launch, which is not always the order of recorded times."""
-        return Sequences(self.lane, self.launched, self._origin)
+        return Sequences(self.lane, self.launched, self.origin)
 
     @cached_property
     def by_thread(self) -> Sequences:
         """The work that each thread launched, in order of launch."""
         thread = np.where(self.launch >= 0, self.events.thread[self.launch], -1)
-        return Sequences(thread, self.launched, self._origin)
+        return Sequences(thread, self.launched, self.origin)
 
     @cached_property
     def in_order(self) -> np.ndarray:
@@ -127,23 +139,39 @@ class GpuWork:
 
     @cached_property
     def makes_room(self) -> np.ndarray:
-        """For each row of the event table, the work whose end lets its launch into the GPU's finite launch queue; -1: none.
+        """For each row of the event table, the work whose end lets its launch into its stream's finite queue; -1: none.
 
-        Launch n returns only after kernel n - Q has started, where Q is the depth of the queue: the most launches seen
-        outstanding, if that is near the known depth of about 1,000; else the queue was never full (docs/replay.md §1.6). A
-        kernel starts when the one before it on its stream ends. What one call launches takes one place.
+        Launch n to a stream returns only after kernel n - Q has started, where Q is the depth of the queue (docs/replay.md
+        §1.6). A kernel starts when the one before it ends. What one call launches takes one place.
         """
         room = np.full(len(self.events.start), -1, np.int32)
-        order = self.in_order[self.is_first[self.in_order]]
+        first = self.in_order[self.is_first[self.in_order]]
+        for lane in range(len(self.lanes)):
+            order = first[self.lane[first] == lane]
+            depth = self._queue_depth(order)
+            if depth >= rules.QUEUE_DEPTH:
+                call, first_out = self.launch[order[depth:]], self.before[order[:-depth]]
+                room[call[call >= 0]] = first_out[call >= 0]
+        return room
+
+    def _queue_depth(self, order: np.ndarray) -> int:
+        """How many launches to a stream may be outstanding, if its queue was ever full; `order` are its pieces.
+
+        It is the most that were seen outstanding, or one or two less: a piece that has to start yet counts too, although it
+        has left the queue. Of these, it is the depth by which most launches waited for room until they returned.
+        """
         # How many kernels had started when each was launched: of those launched before it, the others were outstanding.
         started = np.searchsorted(np.sort(self.start[order]), self.launched[order], side="right")
-        depth = int((np.arange(len(order)) - started).max(initial=0))
-        if depth >= rules.QUEUE_DEPTH:
-            # For launch n: the piece before kernel n - Q on its stream, and the call.
-            first_out, launch = self.before[order[:-depth]], self.launch[order[depth:]]
-            known = (first_out >= 0) & (launch >= 0)
-            room[launch[known]] = first_out[known]
-        return room
+        most = int((np.arange(len(order)) - started).max(initial=0))
+        if most < rules.QUEUE_DEPTH:
+            return most
+        depths = [most - 2, most - 1, most]
+        return max(depths, key=lambda depth: self._waited_for_room(order, depth))
+
+    def _waited_for_room(self, order: np.ndarray, depth: int) -> int:
+        """How many launches of the pieces `order` would have waited until they returned, were `depth` that of the queue."""
+        call, ended = self.launch[order[depth:]], self.end_of(self.before[order[:-depth]])
+        return int(((self.events.start[call] < ended) & (ended <= self.events.end[call]) & (call >= 0)).sum())
 
 
 def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
@@ -174,18 +202,32 @@ def stream_order(gpu: GpuWork) -> np.ndarray:
     return joined([to_next, edges_of(gpu.first, gpu.last, Edge.LANE)])
 
 
-def launches(gpu: GpuWork, chains: Chains) -> np.ndarray:
+def launches(gpu: GpuWork, chains: Chains, held: np.ndarray) -> np.ndarray:
     """Edges from each launch to its kernels, all of them if it launched a CUDA graph.
 
     The latency counts from the start of the call, since a kernel may run before the call returns: the edge comes from the
-    node before the call. The latency is the median of this rank's idle streams, and never more than the kernel's own.
+    node before the call. A kernel that found its stream idle and had nothing else to wait for shows its latency; all others
+    have that of the quickest of those. `held` (bool) are the pieces that an event of another stream may have held back.
     """
     mine = np.flatnonzero(gpu.launch >= 0)
     own = gpu.start[mine] - gpu.launched[mine]
     before = gpu.before[mine]
     idle = ((before < 0) | (gpu.end[before] < gpu.launched[mine])) & gpu.is_first[mine]
+    shows = idle & ~held[mine] & ~gpu.is_collective[mine]
+    least = _latency(own[shows])
+    lag = np.where(shows & (own <= least + rules.LATE_KERNEL), own, np.minimum(own, least))
     source = chains.ending_by(gpu.events.thread[gpu.launch[mine]], gpu.launched[mine])
-    return edges_of(source, gpu.first[mine], Edge.LAUNCH, np.minimum(own, _median(own[idle])))
+    return edges_of(source, gpu.first[mine], Edge.LAUNCH, lag)
+
+
+def _latency(shown: np.ndarray) -> Ns:
+    """The time from a launch to its kernel, of the latencies that were `shown`, ns.
+
+    It is a low quantile: some of these kernels waited for what nothing tells, the device's memory or its other streams.
+    """
+    if len(shown) < rules.FEWEST_LATENCIES:
+        return rules.LAUNCH_LATENCY
+    return int(np.quantile(shown, rules.QUICKEST))
 
 
 def coverage(gpu: GpuWork) -> Counts:

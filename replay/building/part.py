@@ -85,18 +85,18 @@ class _Work:
 
 def rank_part(events: RankEvents, met: Met, rules: Rules) -> Part:
     """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
-    draft, rejected = _Draft(), 0
+    draft = _Draft()
     work = _work(draft, events, met)
     nodes = joined(draft.nodes)
-    edges = _edges(work, nodes)
+    waits = streams.waits(work.on_gpu)
+    edges = _edges(work, nodes, waits.held)
     if not rules.syncs_by_time:
         edges = edges[edges["kind"] != Edge.BY_TIME]
     if rules.stream_waits and len(work.on_gpu):
-        waits, rejected = streams.stream_waits(work.on_gpu)
-        edges = joined([edges, waits])
+        edges = joined([edges, waits.edges])
         edges = joined([edges, streams.late_kernels(work.on_gpu, nodes, edges)])
     first, last = cpu.step_marks(events, work.chains)
-    counts = _coverage(work) + Counts(waits_rejected=rejected)
+    counts = _coverage(work) + Counts(waits_rejected=waits.rejected)
     return Part(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
 
 
@@ -117,8 +117,8 @@ def _work(draft: _Draft, events: RankEvents, met: Met) -> _Work:
     return _Work(on_gpu, on_gloo, loading, runtime, causes, hidden, launches, issued, chains, unknown)
 
 
-def _edges(work: _Work, nodes: np.ndarray) -> np.ndarray:
-    """All edges within a rank but those between GPU streams."""
+def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """All edges within a rank but those between GPU streams; `held` are the pieces of GPU work that waited for an event."""
     chains = work.chains
     # Nodes stand in sections: GPU work first, which `stream_order` ties, and unknown batches last, which have edges of
     # their own.
@@ -128,8 +128,8 @@ def _edges(work: _Work, nodes: np.ndarray) -> np.ndarray:
             gpu.stream_order(work.on_gpu),
             in_lane_order(nodes["lane"][:in_order], len(work.on_gpu.nodes)),
             cpu.hand_overs(work.on_gpu.events, chains),
-            gpu.launches(work.on_gpu, chains),
-            runtime_waits.sync_edges(work.on_gpu, work.causes, chains),
+            gpu.launches(work.on_gpu, chains, held),
+            runtime_waits.sync_edges(work.on_gpu, work.runtime, work.causes, chains),
             runtime_waits.hidden_edges(work.on_gpu, work.hidden, chains),
             runtime_waits.queue_edges(work.on_gpu, work.launches, chains),
             work.on_gloo.queue,

@@ -14,6 +14,9 @@ from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
+_LOOK_BACK = 16
+"""How many of the pieces that ended last by a moment are looked at for the one that a call waited for."""
+
 _FAR = np.iinfo(np.int64).max
 """Measure of a piece of work that cannot be the cause (`_least`)."""
 
@@ -80,20 +83,32 @@ def runtime_calls(gpu: GpuWork) -> RuntimeCalls:
 
 
 def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
-    """The GPU work that calls waited for; none of calls that did not block, or of which nothing tells the cause."""
-    recorded = calls.traits["synchronizes"] & (gpu.events.record_of[calls.row] >= 0)
-    blocked = calls.is_long & ~recorded
+    """The GPU work that calls waited for, or would have waited for; none of calls of which nothing tells the cause."""
+    traits, long = calls.traits, calls.is_long
+    told = traits["synchronizes"] & _is_told(gpu, calls)
     room = gpu.makes_room[calls.row]
-    for_room = blocked & (room >= 0) & _just_before(gpu.end_of(room), calls.end)
-    copy = blocked & ~for_room & calls.traits["copies"] & (calls.launched >= 0)
+    for_room = ~told & (room >= 0) & (gpu.end_of(room) > calls.start) & _in_time(gpu.end_of(room), calls.end)
+    copy = long & ~told & ~for_room & traits["copies"] & (calls.launched >= 0)
     for_copy = copy & _just_before(gpu.end_of(calls.launched), calls.end)
-    unknown = blocked & ~for_room & ~copy & (calls.traits["synchronizes"] | calls.traits["frees"])
+    stops = traits["frees"] | (traits["synchronizes"] & traits["whole_device"])
+    of_device = _of_device(gpu, calls, np.flatnonzero(stops & ~told))
+    unknown = traits["synchronizes"] & ~told & ~for_room & ~copy & ~np.isin(calls.row, of_device.row)
     return (
-        _recorded(gpu, calls.row[recorded])
+        _recorded(gpu, calls.row[told])
         + _causes(calls.row[for_room], room[for_room], Edge.WAIT)
         + _causes(calls.row[for_copy], calls.launched[for_copy], Edge.SYNC)
-        + _likely(gpu, calls, np.flatnonzero(unknown))
+        + of_device
+        + _likely(gpu, calls, np.flatnonzero(unknown & long))
+        + _own_stream(gpu, calls, np.flatnonzero(unknown & ~long & traits["whole_stream"]))
     )
+
+
+def _is_told(gpu: GpuWork, calls: RuntimeCalls) -> np.ndarray:
+    """Mask of the calls whose record tells what they wait for. That of an event recorded before the window does not."""
+    events, record = gpu.events, gpu.events.record_of[calls.row]
+    event = np.where(record >= 0, events.ints("sync_correlation", record), -1)
+    told: np.ndarray = (record >= 0) & ((event < 0) | (events.runtime_of(event) >= 0))
+    return told
 
 
 def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
@@ -114,12 +129,32 @@ def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
     return _causes(row, one, Edge.SYNC) + _causes(all_of_them, every.ravel(), Edge.SYNC)
 
 
-def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
-    """What the calls at these places, which have no record, waited for.
+def _of_device(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
+    """What the calls at these places wait for, which by their definition wait for all streams: the last of each.
 
-    Of the last work on each stream that was launched before a call and ended inside it, the cause is the piece that ended as
-    the call returned. Where there is none, it is the piece that ended last, if the call waits for all streams or only one
-    stream has such work; of `cudaFree`, which takes long by itself, nothing is known then.
+    Nothing for a call that returned before one of these ended: then something is amiss.
+    """
+    every = gpu.last_per_stream(calls.start[at])
+    ended = _in_time(gpu.end_of(every), calls.end[at][:, None]).all(axis=1)
+    return _causes(np.repeat(calls.row[at[ended]], len(gpu.lanes)), every[ended].ravel(), Edge.SYNC)
+
+
+def _own_stream(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
+    """What the calls at these places, which wait for a stream and found it idle, would have waited for.
+
+    The stream is likely to be that to which the thread launched last.
+    """
+    last = gpu.by_thread.last(gpu.events.thread[calls.row[at]], calls.start[at])
+    last = np.where(_in_time(gpu.end_of(last), calls.end[at]), last, -1)
+    return _causes(calls.row[at], last, Edge.BY_TIME)
+
+
+def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
+    """What the long calls at these places, which have no record, waited for.
+
+    Of the last work on each stream that was launched before a call, the cause is the piece that ended as the call returned;
+    else any piece that did, since what is waited for may have work queued behind it. Where there is none, it is the only
+    piece of the former that ended inside the call.
     """
     if not len(at):
         return _NO_CAUSES
@@ -127,19 +162,34 @@ def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     # A line for each call, a column for each stream.
     last = gpu.last_per_stream(start)
     ends = gpu.end_of(last)
-    ended = (ends > start[:, None]) & (ends <= end[:, None] + rules.SYNC_EARLY)
+    ended = (ends > start[:, None]) & _in_time(ends, end[:, None])
     near = _least(last, np.where(ended, _distance(ends, end), _FAR))
-    by_definition = ~calls.traits["frees"][at] & (calls.traits["whole_device"][at] | (ended.sum(axis=1) == 1))
-    latest = _least(last, np.where(ended & by_definition[:, None], -ends, _FAR))
-    return _causes(calls.row[at], np.where(near >= 0, near, latest), Edge.BY_TIME)
+    near = np.where(near >= 0, near, _ending_at(gpu, start, end))
+    only = _least(last, np.where(ended & (ended.sum(axis=1) == 1)[:, None], -ends, _FAR))
+    return _causes(calls.row[at], np.where(near >= 0, near, only), Edge.BY_TIME)
 
 
 def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     """The GPU work whose end may have ended a silence before calls that hide a wait (docs/replay.md §1.5)."""
     at = np.flatnonzero(calls.traits["hides_wait"])
-    last = gpu.last_per_stream(calls.start[at])
-    near = _least(last, _distance(gpu.end_of(last), calls.start[at]))
+    start = calls.start[at]
+    last = gpu.last_per_stream(start)
+    near = _least(last, _distance(gpu.end_of(last), start))
+    near = np.where(near >= 0, near, _ending_at(gpu, start, start))
     return _causes(calls.row[at], near, Edge.BY_TIME)
+
+
+def _ending_at(gpu: GpuWork, since: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """Of all pieces launched by `since`, the one that ended nearest to each `moment` and just before it; -1 for none. ns."""
+    if not len(gpu):
+        return np.full(len(moment), -1)
+    by_end = np.argsort(gpu.end, kind="stable")
+    ended = np.searchsorted(gpu.end[by_end], moment + rules.SYNC_EARLY, side="right")
+    # A line for each moment, a column for each piece that ended up to then, from the last one backwards.
+    back = ended[:, None] - 1 - np.arange(_LOOK_BACK)
+    piece = by_end[np.maximum(back, 0)]
+    usable = (back >= 0) & (gpu.launched[piece] <= since[:, None])
+    return _least(piece, np.where(usable, _distance(gpu.end[piece], moment), _FAR))
 
 
 def _distance(ends: np.ndarray, until: np.ndarray) -> np.ndarray:
@@ -158,21 +208,48 @@ def _least(work: np.ndarray, measure: np.ndarray) -> np.ndarray:
     return np.where(measure[line, column] < _FAR, work[line, column], -1)
 
 
+def _in_time(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """Whether something that ended at `moment` can have been over when a call returned at `until`."""
+    over: np.ndarray = moment <= until + rules.SYNC_EARLY
+    return over
+
+
 def _just_before(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
     """Whether something that ended at `moment` can be what a call that returned at `until` waited for."""
-    apart = until - moment
-    near: np.ndarray = (apart >= -rules.SYNC_EARLY) & (apart <= rules.SYNC_LATE)
+    near: np.ndarray = _in_time(moment, until) & (until - moment <= rules.SYNC_LATE)
     return near
 
 
-def sync_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:
+def own_ns(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
+    """How much of each call is its own work, ns: of one that waited, what lies behind the end of what it waited for.
+
+    That is no more than BLOCKING_OWN, but for `cudaFree`, which takes long by itself. A call that waited for something unknown
+    keeps BLOCKING_OWN.
+    """
+    ended = _ended(gpu, calls, causes)
+    took = calls.end - calls.start
+    own = np.where(ended > calls.start, np.maximum(calls.end - ended, 0), took)
+    return np.where(calls.traits["frees"], own, np.minimum(own, np.where(calls.is_long, rules.BLOCKING_OWN, took)))
+
+
+def _ended(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
+    """When the last of the causes of each call ended, ns; 0 for a call without."""
+    of_row = np.zeros(len(gpu.events.start), np.int64)
+    np.maximum.at(of_row, causes.row, gpu.end_of(causes.work))
+    return of_row[calls.row]
+
+
+def sync_edges(gpu: GpuWork, calls: RuntimeCalls, causes: Causes, chains: Chains) -> np.ndarray:
     """Edges from what calls waited for to the return of the calls.
 
-    By the recorded clocks a call may return a little before or after what it waited for: the lag keeps that.
+    By the recorded clocks a call may return a little before or after what it waited for: the lag keeps that. Whatever else
+    the call would have waited for lets it go on as soon.
     """
-    node = chains.node_of[causes.row]
-    lag = np.clip(chains.start_of(node) - gpu.end_of(causes.work), -rules.SYNC_EARLY, rules.SYNC_LATE)
-    return edges_of(gpu.last[causes.work], node, causes.kind, lag)
+    ended, node = _ended(gpu, calls, causes), chains.node_of[calls.row]
+    waited = np.clip(chains.start_of(node) - ended, -rules.SYNC_EARLY, rules.SYNC_LATE)
+    lag = np.zeros(len(gpu.events.start), np.int64)
+    lag[calls.row] = np.where(ended > calls.start, waited, 0)
+    return edges_of(gpu.last[causes.work], chains.node_of[causes.row], causes.kind, lag[causes.row])
 
 
 def hidden_edges(gpu: GpuWork, causes: Causes, chains: Chains) -> np.ndarray:

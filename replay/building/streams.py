@@ -1,11 +1,14 @@
 """Why work on one GPU stream waits for another: events waited for, recorded or by launch order, and late kernels."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from esprof.compiled import compiled
 from esprof.replay import rules
 from esprof.replay.building.gpu import GpuWork
-from esprof.replay.building.lookup import entries, position
+from esprof.replay.building.lookup import position
+from esprof.replay.building.pending_events import likely_waits
 from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
@@ -14,20 +17,35 @@ _LOOK_BACK = 4
 """How many of the pieces that ended last before a late kernel began are searched for one of another stream."""
 
 
-def stream_waits(gpu: GpuWork) -> tuple[np.ndarray, int]:
-    """(edges between streams by `cudaStreamWaitEvent`, number of waits that cannot be true and got none).
+@dataclass(frozen=True)
+class StreamWaits:
+    """Waits of one rank's streams for each other, set up by `cudaStreamWaitEvent`."""
 
-    A wait that the profiler recorded tells its streams. One of which there is only the call is likely to be for what was
-    launched last. Waits that NCCL sets up behind its own launch are left out.
+    edges: np.ndarray
+    held: np.ndarray
+    """bool, an entry for each piece of GPU work: an event may have held it back."""
+    rejected: int
+    """How many waits cannot be true, and got no edge."""
+
+
+def waits(gpu: GpuWork) -> StreamWaits:
+    """Which work on one stream waited for which on another by an event.
+
+    A wait that the profiler recorded tells its streams; what one of which there is only the call is for, is guessed. Waits
+    that NCCL sets up behind its own launch are left out.
     """
     events = gpu.events
     rows = events.runtime[events.by_name(events.runtime, call_traits, CALL_TRAITS)["makes_stream_wait"]]
     is_recorded = events.record_of[rows] >= 0
-    recorded, unrecorded = rows[is_recorded], rows[~is_recorded]
-    likely = unrecorded[~_behind_own_launch(gpu, unrecorded)]
-    by_record, wrong = _across_streams(gpu, *_recorded_waits(gpu, recorded), Edge.WAIT)
-    by_order, unlikely = _across_streams(gpu, *_likely_waits(gpu, likely), Edge.LIKELY_WAIT)
-    return np.concatenate([by_record, by_order]), wrong + unlikely
+    unrecorded = rows[~is_recorded]
+    by_record = _recorded_waits(gpu, rows[is_recorded])
+    by_order = likely_waits(gpu, unrecorded[~_behind_own_launch(gpu, unrecorded)])
+    held = np.zeros(len(gpu), bool)
+    for _, target in (by_record, by_order):
+        held[target[target >= 0]] = True
+    recorded, wrong = _across_streams(gpu, *by_record, Edge.WAIT)
+    likely, unlikely = _across_streams(gpu, *by_order, Edge.LIKELY_WAIT)
+    return StreamWaits(np.concatenate([recorded, likely]), held, wrong + unlikely)
 
 
 def _across_streams(gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: Edge) -> tuple[np.ndarray, int]:
@@ -56,19 +74,6 @@ def _recorded_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
     since = events.start[np.where(recorded >= 0, recorded, rows)]
     awaited, waiting = (position(gpu.streams, events.ints(column, record)) for column in ("sync_stream", "stream"))
     return gpu.to_stream.last(awaited, since), gpu.to_stream.next(waiting, events.start[rows])
-
-
-def _likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(source, target) of each wait of which only the call was recorded, pieces of GPU work; -1 where there is none.
-
-    The thread's next launch waits for what was launched last on another stream; a collective, for what its own thread
-    launched just before (docs/replay.md §1.3).
-    """
-    thread, moment = gpu.events.thread[rows], gpu.events.start[rows]
-    target = gpu.by_thread.next(thread, moment)
-    own = gpu.by_thread.last(thread, moment)
-    other = gpu.last_on_another(entries(gpu.lane, target, -1), moment)
-    return np.where(entries(gpu.is_collective, target, False), own, other), target
 
 
 def _behind_own_launch(gpu: GpuWork, rows: np.ndarray) -> np.ndarray:

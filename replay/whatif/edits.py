@@ -39,6 +39,18 @@ def shorten(dfg: Dfg, nodes: np.ndarray, to_ns: Ns) -> Dfg:
     )
 
 
+def cut(dfg: Dfg, edges: np.ndarray) -> Dfg:
+    """Take out `edges`, a mask (bool[E]): nobody waits for what they led from. A node keeps at least one edge of its own."""
+    kept = np.append(0, np.cumsum(~edges))
+    return with_columns(
+        dfg,
+        pred_ptr=kept[dfg.pred_ptr].astype(dfg.pred_ptr.dtype),
+        pred_idx=dfg.pred_idx[~edges],
+        pred_lag=dfg.pred_lag[~edges],
+        pred_kind=dfg.pred_kind[~edges],
+    )
+
+
 def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
     """Put other work in the place of `nodes` (ids), which takes `dur_ns` (ns): one value for each, or one for all."""
     dur = dfg.dur_ns.copy()

@@ -28,6 +28,9 @@ CARRIED_OUT = 0.05
 """Relative error that what-ifs had when they were carried out, at the 90th percentile (docs/accuracy.md). No interval of a
 change is narrower: the error of unseen steps says nothing of how well a change is modelled."""
 
+_CAUGHT_UP = 0.01
+"""Share of a step that a GPU may lie further behind its CPU than as recorded, and count as no further behind."""
+
 _MOST_VALUES = 1 << 26
 """Most nodes times scenarios that are replayed side by side: each such pair takes eight bytes."""
 
@@ -234,28 +237,40 @@ class Pricer:
         return "too few steps: the error of unseen ones is unknown" if too_few else None
 
     def _cost(self, ends: StepEnds, least_ns: np.ndarray | None = None) -> np.ndarray:
-        """Replayed duration (ns) of each steady step, no shorter than `least_ns` or than its busiest stream needs.
+        """Replayed duration (ns) of each steady step, no shorter than `least_ns`.
 
         On average the steps are not shorter than what the GPUs need either, but for the backlog that they build up as
-        recorded (docs/replay.md §3).
+        recorded: a job that never waits for its GPU leaves its steps before the GPU is done with them (docs/replay.md §3).
         """
-        steps = np.maximum(ends.step_ns(), ends.busiest_stream_ns())[self.steady_at]
+        steps = ends.step_ns()[self.steady_at]
+        behind = self._behind_ns(ends)
         if least_ns is not None:
             steps = np.maximum(steps, least_ns[self.steady_at])
-        behind = self._backlog_ns(ends) - max(0.0, self._usual_backlog_ns)
-        missing = behind - float((steps - ends.step_ns()[self.steady_at]).sum())
-        lengths: np.ndarray = np.maximum(steps + max(0.0, missing) / len(steps), 1)
+        lengths: np.ndarray = np.maximum(steps + behind / len(steps), 1)
         return lengths
 
+    def _behind_ns(self, ends: StepEnds) -> float:
+        """How much further than as recorded the GPUs fall behind the CPUs over the steady steps, ns.
+
+        0 where they catch up in between, since a CPU waits for them: then they fall behind no further.
+        """
+        backlog, usual = self._backlog_ns(ends), np.maximum(self._usual_backlog_ns, 0)
+        more: np.ndarray = backlog - usual
+        return float(more[-1]) if (more > _CAUGHT_UP * self.step_ns).all() else 0.0
+
     @cached_property
-    def _usual_backlog_ns(self) -> float:
-        """The backlog that the GPUs build up as recorded, ns."""
+    def _usual_backlog_ns(self) -> np.ndarray:
+        """The backlog that the GPUs build up as recorded (`_backlog_ns`)."""
         return self._backlog_ns(self.baseline)
 
-    def _backlog_ns(self, ends: StepEnds) -> float:
-        """By how much the GPUs fall behind the CPUs over the steady steps, ns; 0 without a GPU."""
+    def _backlog_ns(self, ends: StepEnds) -> np.ndarray:
+        """By how much the GPUs have fallen behind the CPUs since the first steady step, at the end of each, ns, float64[steps].
+
+        0 without a GPU.
+        """
         progress = ends.gpu_progress_ns()
-        return float(progress[self.steady_at].sum() - ends.step_ns()[self.steady_at].sum()) if progress.any() else 0.0
+        behind: np.ndarray = np.cumsum((progress - ends.step_ns())[self.steady_at], dtype=np.float64)
+        return behind if progress.any() else np.zeros(len(self.steady_at))
 
     def _margin(self, steps: np.ndarray) -> float:
         """Half the width of the interval of the mean of `steps`, ns.

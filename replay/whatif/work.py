@@ -9,7 +9,7 @@ from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Term
 
-_HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH)
+_HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH, Cls.ALLOCATOR, Cls.DATA)
 
 
 def gpu_work(dfg: Dfg) -> np.ndarray:
@@ -20,8 +20,8 @@ def gpu_work(dfg: Dfg) -> np.ndarray:
 
 
 def cpu_work(dfg: Dfg) -> np.ndarray:
-    """Mask of the work of CPU threads, the gaps between operations included."""
-    mask: np.ndarray = dfg.on(LaneKind.CPU) & dfg.of(*_HOST_WORK)
+    """Mask of the work of CPU threads and loader workers, the gaps between operations included."""
+    mask: np.ndarray = (dfg.on(LaneKind.CPU) | dfg.on(LaneKind.LOADER)) & dfg.of(*_HOST_WORK)
     return mask
 
 

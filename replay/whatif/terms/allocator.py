@@ -1,20 +1,41 @@
 """`allocator=0`: no allocator calls that stop the device."""
 
-from esprof.replay.dfg import Cls
+from dataclasses import replace
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import taking_no_time
+from esprof.replay.whatif.work import of_ranks, required
+
+_OWN_LANE = (Edge.LANE, Edge.THREAD)
 
 
 def _without_allocator(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    return taking_no_time(now, terms, Cls.ALLOCATOR, "no call of the memory allocator was recorded in these steps")
+    for term in terms:
+        missing = "no call of the memory allocator was recorded in these steps"
+        calls = required(now.dfg.of(Cls.ALLOCATOR) & of_ranks(now, term), missing)
+        dfg = edits.cut(now.dfg, _waiting(now.dfg, calls))
+        now = replace(now, dfg=edits.shorten(dfg, calls, 0))
+    return now
+
+
+def _waiting(dfg: Dfg, calls: np.ndarray) -> np.ndarray:
+    """Mask of the edges (bool[E]) by which `calls` (bool[N]) wait for their device, be it in themselves or just before."""
+    target, in_order = dfg.pred_target, np.isin(dfg.pred_kind, _OWN_LANE)
+    before = np.zeros(dfg.nodes, bool)
+    before[dfg.pred_idx[in_order & calls[target]]] = True
+    waiting: np.ndarray = ~in_order & (calls | before & dfg.of(Cls.WAIT))[target]
+    return waiting
 
 
 TERM = Kind(
     name="allocator",
     examples=("allocator=0", "rank3.allocator=0"),
     meaning="Calls by which PyTorch's caching allocator asks the driver for memory or gives it back (cudaMalloc, cudaFree) "
-    "take no time.",
+    "take no time, and do not wait for the device.",
     needs="Such calls in the trace.",
     effect=Edit(Phase.REMOVE, _without_allocator),
     value=zero,
