@@ -1,4 +1,4 @@
-"""What the link takes of a transfer between CPUs (gloo), and what the CPUs take: from the recorded transfers alone."""
+"""What the link takes of a transfer, and what latency or CPUs take: from the recorded transfers alone."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,13 +6,20 @@ from functools import cached_property
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.types import Bytes, Ns
+from esprof.types import NS_PER_US, Bytes, Ns
 
 UNDISTURBED = 0.05
 """Share of the transfers, those with the least time a byte, that are taken to be limited by nothing but the link."""
 
 TYPICAL = 0.25
 """Quantile of the time a byte of all transfers at which a transfer is taken not to be slowed down by computing."""
+
+
+LATENCY: Ns = 10 * NS_PER_US
+"""Latency of a collective between GPUs where the recorded ones are all of one size, and so tell none."""
+
+APART = 1.5
+"""How many times as large as the smallest transfer the largest must be for a line to be drawn through their times."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,16 @@ def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
     """For each node of `dfg`, the share of its time that the link takes, float64[N], from 0 to 1.
 
     Of a transfer between CPUs it is what its bytes need at the speed of the fastest transfers; the CPUs take the rest: they
-    copy, add up, and compute at the same time. Of all other nodes it is 1. `recorded` is the graph from which `dfg` was made
-    by edits: edited times would tell nothing of the link.
+    copy, add up, and compute at the same time. Of one between GPUs it is all but the latency. Of all other nodes it is 1.
+    `recorded` is the graph from which `dfg` was made by edits: edited times would tell nothing of the link.
     """
-    share, found = np.ones(dfg.nodes), stretches(recorded)
+    share = np.ones(dfg.nodes)
+    latency = _latency_ns(recorded)
+    transfers = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
+    of_number = np.zeros(max(len(latency), int(dfg.collective.max(initial=-1)) + 1))
+    of_number[: len(latency)] = latency
+    share[transfers] -= np.minimum(of_number[dfg.collective[transfers]] / np.maximum(dfg.dur_ns[transfers], 1), 1)
+    found = stretches(recorded)
     if found is None:
         return share
     known = int(recorded.collective.max()) + 1
@@ -100,3 +113,37 @@ def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
     nodes = np.flatnonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
     share[nodes] = of_number[dfg.collective[nodes]]
     return share
+
+
+def _latency_ns(dfg: Dfg) -> np.ndarray:
+    """What each collective between GPUs takes that does not grow with its bytes, ns, float64[collectives]; 0 for others.
+
+    Transfers of one kind on one stream, which is that of a process group, take `latency + bytes * slowness` (the α–β model):
+    a line through their median times by size (Theil and Sen). Where they are all of about one size, the latency is the median
+    of that of the others, and where there are none, LATENCY. No transfer is all latency but the smallest.
+    """
+    count = int(dfg.collective.max(initial=-1)) + 1
+    latency = np.zeros(count)
+    nodes = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
+    number, first = np.unique(dfg.collective[nodes], return_index=True)
+    nodes = nodes[first]
+    kind = dfg.lane[nodes].astype(np.int64) * len(dfg.names) + dfg.name[nodes]
+    fitted: list[float] = []
+    for one in np.unique(kind).tolist():
+        mine = kind == one
+        found = _intercept(dfg.bytes[nodes[mine]], dfg.dur_ns[nodes[mine]])
+        latency[number[mine]] = np.nan if found is None else found
+        fitted += [] if found is None else [found]
+    usual = float(np.median(fitted)) if fitted else LATENCY
+    return np.where(np.isnan(latency), usual, latency)
+
+
+def _intercept(size: np.ndarray, took_ns: np.ndarray) -> float | None:
+    """The time (ns) at which the line through the median times by size starts; None where the sizes are too much alike."""
+    sizes, which = np.unique(size, return_inverse=True)
+    if sizes[-1] < APART * sizes[0]:
+        return None
+    medians = np.array([np.median(took_ns[which == at]) for at in range(len(sizes))])
+    one, other = np.triu_indices(len(sizes), 1)
+    slope = float(np.median((medians[other] - medians[one]) / (sizes[other] - sizes[one])))
+    return float(np.clip(np.median(medians - slope * sizes), 0, medians.min()))

@@ -17,7 +17,8 @@ _UNMATCHED = "collectives that have no match on all their ranks stay as they wer
 def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
     """`now` with the durations divided by what `terms` say together. Raises Declined where a term finds no work.
 
-    Of a transfer between CPUs, a faster link shortens what the link takes, and a faster CPU the rest.
+    Of a transfer between CPUs, a faster link shortens what the link takes, and a faster CPU the rest; of one between GPUs, a
+    faster link leaves the latency.
     """
     dfg = now.dfg
     work, link, cpu = (np.ones(dfg.nodes) for _ in range(3))
@@ -27,10 +28,10 @@ def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
         nodes = effect.nodes(now, term)
         (link if effect.resource is Resource.LINK else work)[nodes] *= term.value
         if effect.resource is Resource.CPU:
-            cpu[np.isin(dfg.rank, term.ranks(now))] *= term.value
+            cpu[np.isin(dfg.rank, term.ranks(now)) & ~dfg.on(LaneKind.STREAM)] *= term.value
         if dfg.of(Cls.RESIDUAL).any() and (nodes & dfg.of(Cls.COMMUNICATION)).any():
             now = now.noted(_UNMATCHED)
-    # Of a unit of time, the link's share and the CPUs' share each take less by their own factor, and all by that of the
+    # Of a unit of time, the link's share and the rest's share each take less by their own factor, and all by that of the
     # work.
     share = link_share(dfg, now.recorded)
     speed = work / (share / link + (1 - share) / _slowest(dfg, cpu))

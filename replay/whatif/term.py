@@ -41,7 +41,7 @@ class Resource(Enum):
     CPU = "cpu"
     """All of the time of the term's nodes, and the CPUs' part of transfers between CPUs."""
     LINK = "link"
-    """The link's part of transfers between CPUs, and all of the time of other transfers."""
+    """The link's part of transfers: all but the CPUs' part of those between CPUs, and all but the latency of others."""
 
 
 @dataclass(frozen=True)
