@@ -6,17 +6,21 @@ from esprof.analyzers.summary.report import Report
 from esprof.analyzers.summary.summary import summarize
 from esprof.errors import InputError
 from esprof.replay.replayed import replay_run
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.trace.run import Run
 
 __all__ = ["diagnose", "diagnose_run", "report_run", "summarize"]
 
 
-def diagnose_run(run: Run) -> Diagnosis:
-    """Build, replay and diagnose `run`; without replay where it has no window, or where it hung before all had one."""
+def diagnose_run(run: Run, max_error_pct: float = MAX_ERROR_PCT) -> Diagnosis:
+    """Build, replay and diagnose `run`; without replay where it has no window, or where it hung before all had one.
+
+    Nothing is priced where replay's own error on the run is above `max_error_pct`, in per cent of a step.
+    """
     if not any(len(run.events(rank)) for rank in run.ranks):
         return diagnose_unreplayed(run)
     try:
-        return diagnose(replay_run(run))
+        return diagnose(replay_run(run, max_error_pct=max_error_pct))
     except InputError:
         if not stopped_by(run):
             raise

@@ -89,6 +89,11 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
     step_ns = replayed.pricer.step_ns
     missing = tuple(sorted(set(range(replayed.run.world_size)) - set(replayed.run.ranks)))
     caveat = f" What {readable.ranks(missing)} did is not in this run, and may be the cause." if missing else ""
+    if replayed.pricer.too_far_off:
+        return (
+            f"A step takes {readable.duration(step_ns)}, and what it would gain cannot be said: "
+            f"{replayed.pricer.too_far_off}.{caveat}"
+        )
     if not findings or findings[0].saving_us <= 0:
         computing = sum(part.compute / part.step_us for part in parts) / len(parts)
         return (

@@ -146,9 +146,9 @@ def cast_costs(elements: int = 1 << 18, repeats: int = 50) -> tuple[float, float
 def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
     """Record the case, predict, and only then record the change. Returns mean step times in ms by name."""
     slug = re.sub(r"\W+", "-", f"{case.job} {case.name}")
-    before = replay_run(record(case.before, folder / f"{slug}-a{repeat}"))
+    before = replay_run(record(case.before, folder / f"{slug}-a{repeat}"), max_error_pct=100)
     if isinstance(case.what_if, str):
-        (answer,) = before.pricer.answers([case.what_if], max_error_pct=100)
+        (answer,) = before.pricer.answers([case.what_if])
         if answer.predicted_us is None:
             raise SystemExit(f"{case.job} {case.name}: {case.what_if} was not answered: {answer.reason}")
         predicted = answer.predicted_us / 1e3

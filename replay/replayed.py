@@ -72,8 +72,12 @@ class Replayed:
         return errors
 
 
-def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Replayed:
+def replay_run(
+    run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES, max_error_pct: float = MAX_ERROR_PCT
+) -> Replayed:
     """Build and replay `run`. `read_s` is how long opening the run took; `rules` are those by which the graph is built.
+
+    What-ifs are declined where replay's own error on the run is above `max_error_pct`.
 
     Raises InputError where the run has no graph (`build`).
     """
@@ -84,7 +88,7 @@ def replay_run(run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES) -> Repla
     shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
     measured = steps.measured_ns(shift)
     steady_at = np.array([steps.all.index(step) for step in steps.steady])
-    pricer = Pricer(run, built.dfg, steady_at, measured[steady_at])
+    pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
     stretches = readable.stretches(steady_at.tolist())
     path = [piece for steady in stretches for piece in critical_path(pricer.baseline, steady[0], steady[-1])]
     replay_s = time.perf_counter() - built_at
@@ -105,16 +109,16 @@ def answer_run(
     run: Run, what_if: Sequence[str] = (), read_s: float = 0.0, max_error_pct: float = MAX_ERROR_PCT
 ) -> ReplayAnswer:
     """Everything that `esprof replay` answers about `run`. Raises InputError (`replay_run`) and UsageError (`answer`)."""
-    return answer(replay_run(run, read_s), what_if, max_error_pct)
+    return answer(replay_run(run, read_s, max_error_pct=max_error_pct), what_if)
 
 
-def answer(replayed: Replayed, what_if: Sequence[str] = (), max_error_pct: float = MAX_ERROR_PCT) -> ReplayAnswer:
-    """The ReplayAnswer of a replayed run; what-ifs are declined where replay's own error on it is above `max_error_pct`.
+def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
+    """The ReplayAnswer of a replayed run.
 
     Raises UsageError for a spec that is no scenario.
     """
     steps, pricer, dfg = replayed.steps, replayed.pricer, replayed.built.dfg
-    scenarios = tuple(pricer.answers(what_if, max_error_pct))
+    scenarios = tuple(pricer.answers(what_if))
     replayed_ns = replayed.timeline.step_ns()[pricer.steady_at]
     return ReplayAnswer(
         world_size=replayed.run.world_size,

@@ -14,6 +14,7 @@ from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay, strict
 from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.margins import beyond_scatter, mean_margin, model_error
 from esprof.replay.whatif.predict import mean_error, predict
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.speeds import sped_up
@@ -23,10 +24,6 @@ from esprof.types import us
 
 MAX_ERROR_PCT = 10.0
 """A graph whose own error on the run is above this answers no what-if, unless the caller allows more."""
-
-CARRIED_OUT = 0.05
-"""Relative error that what-ifs had when they were carried out, at the 90th percentile (docs/accuracy.md). No interval of a
-change is narrower: the error of unseen steps says nothing of how well a change is modelled."""
 
 _CAUGHT_UP = 0.01
 """Share of a step that a GPU may lie further behind its CPU than as recorded, and count as no further behind."""
@@ -70,6 +67,8 @@ class Pricer:
     """Positions of the steady steps in `dfg.marks.steps`."""
     measured_ns: np.ndarray
     """Recorded duration of each steady step, ns."""
+    max_error_pct: float = MAX_ERROR_PCT
+    """Error known for this run, in per cent of a step, above which no scenario is priced."""
     executor: Executor | None = None
     """What runs the replays of several scenarios; None runs them in this thread."""
     _known: dict[tuple[str, ...], Price | Declined] = field(default_factory=dict, repr=False)
@@ -97,14 +96,28 @@ class Pricer:
 
     @cached_property
     def error(self) -> float:
-        """Relative error known for this very run, never negative: of the mean of the steps that a fit has not seen, or of
-        the replay without residuals, whichever is worse."""
-        return max(abs(self.strict_error), abs(mean_error(self.prediction) or 0.0))
+        """Relative error known for this very run, never negative: of the replay without residuals, or of the mean of the steps
+        that a fit has not seen, as far as the scatter of steps does not explain that, whichever is worse."""
+        unseen = mean_error(self.prediction)
+        if unseen is None:
+            return abs(self.strict_error)
+        fitted = len(self.prediction.fit_steps)
+        seen, others = self.measured_ns[:fitted].tolist(), self.measured_ns[fitted:].tolist()
+        return max(abs(self.strict_error), beyond_scatter(unseen, seen, others))
 
     @property
     def known_error(self) -> float | None:
-        """`error`, or None where too few steps were recorded to hold any back: nothing but self-replay is known then."""
-        return None if mean_error(self.prediction) is None else self.error
+        """How far off replay is on this very run: on its steps without residuals, or on steps that a fit has not seen, whichever
+        is worse, relative. None where too few steps were recorded to hold any back."""
+        unseen = mean_error(self.prediction)
+        return None if unseen is None else max(abs(self.strict_error), abs(unseen))
+
+    @cached_property
+    def too_far_off(self) -> str | None:
+        """Why nothing is priced on this run: its `error` is above `max_error_pct`; None where it is not."""
+        if 100 * self.error <= self.max_error_pct:
+            return None
+        return f"replay is {100 * self.error:.1f} % off on this very run, more than the {self.max_error_pct:g} % allowed"
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -126,9 +139,11 @@ class Pricer:
     def prices(self, specs: Iterable[str]) -> list[Price | Declined]:
         """The price of each scenario, or why it has none. A scenario that was priced before is not replayed again.
 
-        Raises UsageError for what is no scenario.
+        All are declined where the error known for this run is above `max_error_pct`. Raises UsageError for what is no scenario.
         """
         asked = [parse(spec) for spec in specs]
+        if asked and self.too_far_off:
+            return [Declined(self.too_far_off) for _ in asked]
         keys = [tuple(sorted(term.canonical for term in terms)) for terms in asked]
         new = {key: terms for key, terms in zip(keys, asked, strict=True) if key not in self._known}
         made = {key: self._made(terms) for key, terms in new.items()}
@@ -148,24 +163,18 @@ class Pricer:
         (price,) = self.prices([spec])
         return None if isinstance(price, Declined) else price.saving_ns
 
-    def answers(self, specs: Sequence[str], max_error_pct: float = MAX_ERROR_PCT) -> list[WhatIf]:
-        """Answer scenarios; decline all where the error known for this run is above `max_error_pct`, in per cent of a step.
-
-        Raises UsageError for a spec that is no scenario.
-        """
-        for spec in specs:
-            parse(spec)
-        if specs and 100 * self.error > max_error_pct:
-            known = (
-                f"replay is {100 * self.error:.1f} % off on this very run, more than the {max_error_pct:g} % allowed"
-            )
-            return [WhatIf(spec=spec, answered=False, reason=known) for spec in specs]
+    def answers(self, specs: Sequence[str]) -> list[WhatIf]:
+        """Answer scenarios. Raises UsageError for a spec that is no scenario."""
         return [self._answer(spec, price) for spec, price in zip(specs, self.prices(specs), strict=True)]
 
     def _answer(self, spec: str, price: Price | Declined) -> WhatIf:
         if isinstance(price, Declined):
             return WhatIf(spec=spec, answered=False, reason=str(price))
-        predicted, margin = float(price.step_ns.mean()), self._margin(price.step_ns)
+        predicted, scatter = float(price.step_ns.mean()), mean_margin(price.step_ns)
+        model = self._model_margin(spec, predicted)
+        margin = float(np.hypot(scatter, model))
+        # Steps before and after the change are the same ones: of a gain, only how it differs between them is scatter.
+        gain = float(np.hypot(mean_margin(self.measured_ns - price.step_ns), model))
         return WhatIf(
             spec=spec,
             answered=True,
@@ -173,8 +182,18 @@ class Pricer:
             speedup=round(self.step_ns / predicted, 4) if predicted else None,
             low_us=us(max(0.0, predicted - margin)),
             high_us=us(predicted + margin),
+            saving_us=us(price.saving_ns),
+            saving_low_us=us(price.saving_ns - gain),
+            saving_high_us=us(price.saving_ns + gain),
             note="; ".join([*price.notes, *([self._untold] if self._untold else [])]) or None,
         )
+
+    def _model_margin(self, spec: str, predicted_ns: float) -> float:
+        """How far the prediction may be off for what the graph does not hold, ns: known of this run, and of such changes."""
+        longer = max(self.step_ns, predicted_ns)
+        job = "partial" if len(self.run.ranks) < self.run.world_size else "gpu" if self.dfg.has_gpu() else "cpu"
+        of_change = model_error(job, (term.kind.name for term in parse(spec)))
+        return float(np.hypot(self.error, of_change)) * longer
 
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         try:
@@ -250,38 +269,29 @@ class Pricer:
         return lengths
 
     def _behind_ns(self, ends: StepEnds) -> float:
-        """How much further than as recorded the GPUs fall behind the CPUs over the steady steps, ns.
+        """How much further the GPUs fall behind the CPUs over the steady steps than they would with the backlog that they build
+        up as recorded, ns.
 
-        0 where they catch up in between, since a CPU waits for them: then they fall behind no further.
+        That backlog is work, and takes longer where the work does. 0 where the GPUs catch up in between, since a CPU waits for
+        them: then they fall behind no further.
         """
-        backlog, usual = self._backlog_ns(ends), np.maximum(self._usual_backlog_ns, 0)
-        more: np.ndarray = backlog - usual
+        progress, backlog = self._progress_ns(ends)
+        usual_progress, usual_backlog = self._usual_progress_ns
+        allowed = np.maximum(usual_backlog, 0) * progress / np.maximum(usual_progress, 1)
+        more: np.ndarray = backlog - allowed
         return float(more[-1]) if (more > _CAUGHT_UP * self.step_ns).all() else 0.0
 
     @cached_property
-    def _usual_backlog_ns(self) -> np.ndarray:
-        """The backlog that the GPUs build up as recorded (`_backlog_ns`)."""
-        return self._backlog_ns(self.baseline)
+    def _usual_progress_ns(self) -> tuple[np.ndarray, np.ndarray]:
+        """`_progress_ns` of the run as recorded."""
+        return self._progress_ns(self.baseline)
 
-    def _backlog_ns(self, ends: StepEnds) -> np.ndarray:
-        """By how much the GPUs have fallen behind the CPUs since the first steady step, at the end of each, ns, float64[steps].
-
-        0 without a GPU.
-        """
-        progress = ends.gpu_progress_ns()
-        behind: np.ndarray = np.cumsum((progress - ends.step_ns())[self.steady_at], dtype=np.float64)
-        return behind if progress.any() else np.zeros(len(self.steady_at))
-
-    def _margin(self, steps: np.ndarray) -> float:
-        """Half the width of the interval of the mean of `steps`, ns.
-
-        It is two standard errors of the mean and the error known for this run, or for changes as such if that is more, added
-        as independent: the root of the sum of their squares.
-        """
-        spread = float(steps.std(ddof=1) / np.sqrt(len(steps))) if len(steps) > 1 else 0.0
-        changed = not np.array_equal(steps, self.measured_ns)
-        error = max(self.error, CARRIED_OUT if changed else 0.0)
-        return 2 * float(np.hypot(spread, error * steps.mean() / 2))
+    def _progress_ns(self, ends: StepEnds) -> tuple[np.ndarray, np.ndarray]:
+        """(how far the GPUs get on, how far they fall behind the CPUs) from the first steady step to the end of each, ns,
+        float64[steps]. 0 without a GPU."""
+        progress = ends.gpu_progress_ns()[self.steady_at].astype(np.float64)
+        steps = ends.step_ns()[self.steady_at] if progress.any() else 0
+        return np.cumsum(progress), np.cumsum(progress - steps)
 
 
 def _longer(recorded: Dfg, changed: Dfg) -> np.ndarray:

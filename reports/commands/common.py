@@ -16,6 +16,7 @@ from esprof import Run, load
 from esprof.errors import UsageError
 from esprof.output import claim, write_bytes
 from esprof.replay.steps import at_window
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.terminal.text import Screen
 
 STDOUT = Path("-")
@@ -40,6 +41,19 @@ def run_argument(command: _Command) -> _Command:
 
 def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")(command)
+
+
+def max_error_option(command: _Command) -> _Command:
+    """--max-error PERCENT: how far off replay may be on a run that it is asked about."""
+    return click.option(
+        "--max-error",
+        "max_error",
+        metavar="PERCENT",
+        type=Finite(min=0),
+        default=MAX_ERROR_PCT,
+        show_default=True,
+        help="Predict nothing where replay's own error on this run is larger.",
+    )(command)
 
 
 def window_option(command: _Command) -> _Command:

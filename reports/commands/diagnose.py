@@ -8,6 +8,7 @@ from esprof.analyzers import diagnose_run
 from esprof.reports.commands.common import (
     answer,
     json_option,
+    max_error_option,
     open_run,
     output_options,
     run_argument,
@@ -19,15 +20,16 @@ from esprof.reports.terminal import text
 
 @click.command("diagnose")
 @run_argument
+@max_error_option
 @window_option
 @json_option
 @output_options("-", "answer")
-def command(sources: tuple[str, ...], window: int | None, as_json: bool, output: Path, force: bool) -> None:
+def command(sources: tuple[str, ...], max_error: float, window: int | None, as_json: bool, output: Path, force: bool) -> None:
     """Name what the step time is lost to, and what it would gain.
 
     Findings come most time first; `esprof explain ID` says more about one.
     """
     run, _ = open_run(sources, window)
     with status("Diagnosing"):
-        found = diagnose_run(run)
+        found = diagnose_run(run, max_error)
     answer(found, text.diagnosis, as_json=as_json, output=output, force=force)

@@ -6,11 +6,10 @@ import click
 
 from esprof.replay import answer_run
 from esprof.replay.whatif.grammar import parse
-from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.commands.common import (
-    Finite,
     answer,
     json_option,
+    max_error_option,
     open_run,
     output_options,
     run_argument,
@@ -29,15 +28,7 @@ from esprof.reports.terminal import text
     multiple=True,
     help="A scenario, such as gpu=2x, network=2x, data=0, straggler=fix, or terms joined by commas. Repeatable.",
 )
-@click.option(
-    "--max-error",
-    "max_error",
-    metavar="PERCENT",
-    type=Finite(min=0),
-    default=MAX_ERROR_PCT,
-    show_default=True,
-    help="Answer no what-if where replay's own error on this run is larger.",
-)
+@max_error_option
 @window_option
 @json_option
 @output_options("-", "answer")

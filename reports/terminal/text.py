@@ -221,16 +221,19 @@ def _breakdown(answer: Diagnosis) -> Table:
 
 
 def _what_ifs(answer: ReplayAnswer) -> Table:
-    table = _table("scenario", ">predicted", ">interval", ">speed-up", ">known error", "note")
-    known = answer.known_error_pct
-    error = units.UNKNOWN if known is None else f"± {units.pct(known)}"
+    table = _table("scenario", ">predicted", ">interval", ">speed-up", ">saves", ">interval", "note")
     for scenario in answer.what_if:
         if scenario.answered:
-            interval = f"{units.duration(scenario.low_us)} … {units.duration(scenario.high_us)}"
             predicted, speedup = units.duration(scenario.predicted_us), units.times(scenario.speedup)
+            between = _interval(scenario.low_us, scenario.high_us)
+            saves, saving = units.duration(scenario.saving_us), _interval(scenario.saving_low_us, scenario.saving_high_us)
             note = printable(scenario.note or "", 300)
-            table.add_row(printable(scenario.spec), predicted, interval, speedup, error, note)
+            table.add_row(printable(scenario.spec), predicted, between, speedup, saves, saving, note)
     return table
+
+
+def _interval(low_us: float | None, high_us: float | None) -> str:
+    return f"{units.duration(low_us)} … {units.duration(high_us)}"
 
 
 def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:

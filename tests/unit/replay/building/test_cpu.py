@@ -158,8 +158,8 @@ def test_network_and_cpu_scale_only_their_own_work():
 
 
 def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most():
-    """A worker makes a batch each 40 ms, ahead of a long first step. With a faster CPU that step ends before the later
-    batches are there, so that the later steps, which alone count, wait for them."""
+    """A worker makes a batch each 40 ms, ahead of a long first step. Where that step ends sooner, the later batches are not
+    there yet, so that the later steps, which alone count, wait for them."""
     rows, stages, now = [], [], 0.0
     for n in range(6):
         ready, work = 40_000.0 * (n + 1), 100_000 if n == 0 else 20_000
@@ -168,7 +168,7 @@ def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most()
         stages += [stage("fetch", n, ready - 40_000, ready, prefetch=9), stage("next", n, now, got, prefetch=9)]
         now = got + work
     pricer = replay_run(run_of({0: rows}, stages={0: stages})).pricer
-    specs = ("cpu=2x", "cpu=1.2x", "cpu=1x", "cpu=0.9x", "cpu=0.5x")
+    specs = tuple(f"kernel[train]={factor}x" for factor in (2, 1.2, 1, 0.9, 0.5))
     predicted = [answer.predicted_us for answer in pricer.answers(specs)]
     assert predicted == sorted(predicted)
     assert predicted[0] == predicted[2] == pytest.approx(24_000, rel=0.01)

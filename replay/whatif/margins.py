@@ -1,0 +1,42 @@
+"""How far an answer may be off: by how steps scatter, by what replay is known to be off on this run, and by how well changes
+of its kind are modelled."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+MODEL_ERROR: dict[str, dict[str, float]] = {"gpu": {}, "cpu": {}, "partial": {}}
+"""Share of a step by which the gain of a what-if was off in 19 of 20 answers whose truth is known, by class of job and name of
+term: of `benchmarks.known` for jobs that compute on GPUs, and for those of which ranks are missing; the greater of that and
+what was carried out (docs/accuracy.md) for those that compute on CPUs. Other terms have the greatest of their class."""
+
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+"""97.5 % quantiles of Student's t, from one degree of freedom on."""
+
+_NORMAL = 1.96
+
+
+def mean_margin(values: np.ndarray) -> float:
+    """Half the width of the 95 % interval of the mean that these values are a sample of, in their unit; 0 for one value."""
+    freedom = len(values) - 1
+    if freedom < 1:
+        return 0.0
+    quantile = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL
+    return float(quantile * values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def beyond_scatter(relative_error: float, seen: Sequence[float], unseen: Sequence[float]) -> float:
+    """What of an error of the mean of `unseen` steps the scatter of steps does not explain, relative, never negative.
+
+    `seen` are the durations on which the prediction rests, `unseen` those that it is held against, in one unit.
+    """
+    together = np.array([*seen, *unseen], float)
+    scatter = mean_margin(together) * np.sqrt(len(together)) * np.sqrt(1 / len(seen) + 1 / len(unseen))
+    return max(0.0, abs(relative_error) - float(scatter / np.mean(unseen)))
+
+
+def model_error(job: str, terms: Iterable[str]) -> float:
+    """The share of a step by which the gain of a scenario of these terms may be off, on this class of job (`MODEL_ERROR`)."""
+    known = MODEL_ERROR[job]
+    most = max(known.values(), default=0.0)
+    return float(np.sqrt(sum(known.get(term, most) ** 2 for term in set(terms))))
