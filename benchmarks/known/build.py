@@ -224,8 +224,9 @@ class Thread:
 
     def item(self, stream: int = COMPUTE) -> None:
         with self.op("aten::item"), self.op("aten::_local_scalar_dense"):
-            self.copy("DtoH", 4, stream)
-            self.sync(stream=stream)
+            if self.build.device:
+                self.copy("DtoH", 4, stream)
+                self.sync(stream=stream)
 
     def post(self) -> int:
         flag = next(self.rank.flags)

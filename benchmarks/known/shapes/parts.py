@@ -125,7 +125,7 @@ class Script:
             self.main.call("cudaMalloc", kind=Kind.ALLOCATOR, ns=self.habits.allocator_ns / 2)
         if self.habits.item_every and number % self.habits.item_every == 0:
             self.main.item()
-        if self.habits.event_sync:
+        if self.habits.event_sync and self.main.build.device:
             self.events.append(self.main.record())
             if len(self.events) > 1:
                 self.main.sync(event=self.events[-2])

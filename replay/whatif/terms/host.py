@@ -3,7 +3,7 @@
 import numpy as np
 
 from esprof.replay.dfg import Cls, LaneKind
-from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 from esprof.replay.whatif.work import of_ranks, required
 from esprof.types import NS_PER_MS
@@ -14,6 +14,8 @@ LONG_GAP_NS = NS_PER_MS
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     dfg = scenario.dfg
+    if not dfg.has_gpu():
+        raise Declined("no GPU work was recorded: the device of this job is its CPU (ask cpu=)")
     long_gaps = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > LONG_GAP_NS)
     work = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps
     return required(work & of_ranks(scenario, term), "no CPU work was recorded there")
@@ -24,7 +26,7 @@ TERM = Kind(
     examples=("host=2x", "rank3.host=2x"),
     meaning="What CPU threads do to keep their device busy (operations, launches, gaps of up to 1 ms) runs so many times as "
     "fast. Longer gaps, which are sleeps or I/O, and transfers stay.",
-    needs="CPU operations in the trace.",
+    needs="CPU operations and GPU kernels in the trace.",
     effect=Speed(Resource.WORK, _nodes),
     value=speed_up,
     scoped=True,
