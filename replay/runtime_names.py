@@ -19,6 +19,7 @@ CALL_TRAITS = np.dtype(
         ("frees", np.bool_),
         ("whole_device", np.bool_),  # concerns all streams
         ("whole_stream", np.bool_),  # concerns all that a stream was given
+        ("one_event", np.bool_),  # concerns what was given before an event was recorded
         ("hides_wait", np.bool_),  # the profiler leaves out waits before it
         ("launches", np.bool_),  # a kernel or a CUDA graph
         ("records_event", np.bool_),
@@ -39,6 +40,7 @@ def call_traits(runtime: str) -> tuple[bool, ...]:
         name == "free",
         "device" in name,
         name.startswith("streamsynchronize"),
+        name.startswith("eventsynchronize"),
         bool(_HIDES_WAIT.match(name)),
         bool(_LAUNCHES.search(name)),
         name.startswith("eventrecord"),

@@ -8,11 +8,14 @@ from esprof.replay import rules
 from esprof.replay.building.counts import Counts
 from esprof.replay.building.cpu import Chains
 from esprof.replay.building.gpu import GpuWork
-from esprof.replay.building.lookup import position
+from esprof.replay.building.lookup import Sequences, entries, position
 from esprof.replay.building.names import Text
 from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
+
+_MOST_IN_FLIGHT = 4
+"""How many events back a script may wait for one that it recorded."""
 
 _LOOK_BACK = 16
 """How many of the pieces that ended last by a moment are looked at for the one that a call waited for."""
@@ -93,11 +96,14 @@ def causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
     stops = traits["frees"] | (traits["synchronizes"] & traits["whole_device"])
     of_device = _of_device(gpu, calls, np.flatnonzero(stops & ~told))
     unknown = traits["synchronizes"] & ~told & ~for_room & ~copy & ~np.isin(calls.row, of_device.row)
+    of_events = _of_events(gpu, calls, np.flatnonzero(unknown & traits["one_event"]))
+    unknown &= ~np.isin(calls.row, of_events.row)
     return (
         _recorded(gpu, calls.row[told])
         + _causes(calls.row[for_room], room[for_room], Edge.WAIT)
         + _causes(calls.row[for_copy], calls.launched[for_copy], Edge.SYNC)
         + of_device
+        + of_events
         + _likely(gpu, calls, np.flatnonzero(unknown & long))
         + _own_stream(gpu, calls, np.flatnonzero(unknown & ~long & traits["whole_stream"]))
     )
@@ -147,6 +153,31 @@ def _own_stream(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     last = gpu.by_thread.last(gpu.events.thread[calls.row[at]], calls.start[at])
     last = np.where(_in_time(gpu.end_of(last), calls.end[at]), last, -1)
     return _causes(calls.row[at], last, Edge.BY_TIME)
+
+
+def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
+    """What the calls at these places, which wait for an event, waited for, where that is the same event each time.
+
+    A script that keeps n steps in flight waits in each for the event that it recorded n before the latest. n is the number for
+    which most of the calls that took long returned as what was launched before that event ended, if those are more than half;
+    where none took long, the least for which all of it was over by then.
+    """
+    events = gpu.events
+    rows = events.runtime[events.by_name(events.runtime, call_traits, CALL_TRAITS)["records_event"]]
+    records = rows[events.inside_comms(rows) < 0]
+    thread, start, end = events.thread[calls.row[at]], calls.start[at], calls.end[at]
+    long = calls.is_long[at]
+    by_thread = Sequences(events.thread[records], events.start[records], gpu.origin)
+    record, best, most = by_thread.last(thread, start), np.full(len(at), -1), 0.5 * int(long.sum())
+    for _ in range(_MOST_IN_FLIGHT):
+        since = entries(events.start, entries(records, record, -1), 0)
+        piece = np.where(record >= 0, gpu.by_thread.last(thread, since), -1)
+        over = _in_time(gpu.end_of(piece), end)
+        hits = int((long & (piece >= 0) & _just_before(gpu.end_of(piece), end)).sum())
+        if hits > most or (not long.any() and over.all() and (best < 0).all()):
+            best, most = np.where(over, piece, -1), hits
+        record = np.where(record >= 0, by_thread.last(thread, since - 1), -1)
+    return _causes(calls.row[at], best, Edge.BY_TIME)
 
 
 def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
