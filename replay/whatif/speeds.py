@@ -26,10 +26,11 @@ def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
         effect = term.kind.effect
         assert isinstance(effect, Speed), "only speed-ups have this phase"
         nodes = effect.nodes(now, term)
-        (link if effect.resource is Resource.LINK else work)[nodes] *= term.value
+        faster = link if effect.resource is Resource.LINK else work
+        faster /= 1 - nodes + nodes / term.value
         if effect.resource is Resource.CPU:
             cpu[np.isin(dfg.rank, term.ranks(now)) & ~dfg.on(LaneKind.STREAM)] *= term.value
-        if dfg.of(Cls.RESIDUAL).any() and (nodes & dfg.of(Cls.COMMUNICATION)).any():
+        if dfg.of(Cls.RESIDUAL).any() and nodes[dfg.of(Cls.COMMUNICATION)].any():
             now = now.noted(_UNMATCHED)
     # Of a unit of time, the link's share and the rest's share each take less by their own factor, and all by that of the
     # work.

@@ -50,7 +50,7 @@ class Speed:
 
     resource: Resource
     nodes: Callable[[Scenario, "Term"], np.ndarray]
-    """Mask of the nodes that become faster. Raises Declined where there is none."""
+    """How much of the time of each node becomes faster, from 0 to 1, or a mask. Raises Declined where nothing does."""
 
 
 @dataclass(frozen=True)

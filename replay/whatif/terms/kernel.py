@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from esprof.replay.dfg import Cls
+from esprof.replay.whatif.nested import share_in
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, regex, speed_up
 from esprof.replay.whatif.work import cpu_work, gpu_work, named, not_recorded, required
@@ -10,15 +10,17 @@ from esprof.replay.whatif.work import cpu_work, gpu_work, named, not_recorded, r
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     dfg = scenario.dfg
-    computing = gpu_work(dfg) | cpu_work(dfg) & dfg.of(Cls.COMPUTE)
-    return required(computing & named(dfg, term), not_recorded(dfg, "kernel of that name"))
+    share = (gpu_work(dfg) & named(dfg, term)).astype(float)
+    if not dfg.has_gpu():
+        share = np.where(cpu_work(dfg), share_in(scenario.run, dfg, term.argument), 0)  # type: ignore[arg-type]
+    return required(share, not_recorded(dfg, "kernel of that name"))
 
 
 TERM = Kind(
     name="kernel",
     examples=("kernel[REGEX]=2x",),
     meaning="GPU kernels, and operations of jobs that compute on CPUs, take so much less where the regular expression finds "
-    "their name.",
+    "their name. Of an operation that calls others, only its own time does.",
     needs="Kernels or operations of that name.",
     effect=Speed(Resource.WORK, _nodes),
     value=speed_up,
