@@ -70,7 +70,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """By how much the mean step gets shorter; negative if longer."""
     saving_low_us: float | None = None
     saving_high_us: float | None = None
-    """Ends of the saving's own interval. It is narrower than that of the step: both have the same steps, however they scatter."""
+    """Ends of the saving's own interval. It is narrower than that of the step: both have the same steps, however they
+    scatter."""
     reason: str | None = None
     note: str | None = None
 

@@ -44,8 +44,8 @@ def mark_loads(rows: Rows, loader: LoaderWork) -> None:
 def mark_runtime_calls(rows: Rows, gpu: GpuWork, calls: RuntimeCalls, causes: Causes, hidden: Causes) -> np.ndarray:
     """Mark the runtime calls, and return the rows of those that launched work and did not wait.
 
-    Of a call that waited, only a part is its own work (`runtime_waits.own_ns`). If nothing tells what it waited for, the rest
-    of its time stays where it was recorded, as residual.
+    Of a call that waited, only a part is its own work (`runtime_waits.own_ns`). If nothing tells what it waited for, the
+    rest of its time stays where it was recorded, as residual.
     """
     rows.is_call[calls.row] = True
     rows.hides_wait[hidden.row] = True

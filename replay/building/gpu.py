@@ -71,7 +71,8 @@ class GpuWork:
             before_window = ~np.logical_or.accumulate(known[mine])
             latest[before_window] = np.minimum(latest[before_window], self.events.begin)
             launched[mine] = latest
-        return np.where(known, self.events.start[self.launch], np.minimum(launched, self.start))
+        found: np.ndarray = np.where(known, self.events.start[self.launch], np.minimum(launched, self.start))
+        return found
 
     @cached_property
     def is_collective(self) -> np.ndarray:

@@ -20,10 +20,11 @@ _LAUNCH, _RECORD, _WAIT = 1, 2, 3
 def likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(source, target) of the waits that the calls `rows` set up, pieces of GPU work; -1 where there is none.
 
-    A wait inside the call of a collective, before its launch, is the collective's: for what the thread had launched. Any other
-    holds back what the thread launches next that is no collective, until an event is done. If the call follows that which
-    recorded an event, it is for that one. Else it is for one of the events that nothing has waited for yet: every collective
-    ends with one. The first recorded is the first waited for, unless another was done just when the held piece began.
+    A wait inside the call of a collective, before its launch, is the collective's: for what the thread had launched. Any
+    other holds back what the thread launches next that is no collective, until an event is done. If the call follows that
+    which recorded an event, it is for that one. Else it is for one of the events that nothing has waited for yet: every
+    collective ends with one. The first recorded is the first waited for, unless another was done just when the held piece
+    began.
     """
     events = gpu.events
     thread, moment = events.thread[rows], events.start[rows]
@@ -74,7 +75,9 @@ def _pending(gpu: GpuWork, waits: np.ndarray, target: np.ndarray, other: np.ndar
     order = np.lexsort((row, events.start[row]))
     found = np.full(len(row), -1)
     threads = int(events.thread.max(initial=0)) + 1
-    found[order] = _follow(_Calls(*(column[order] for column in calls)), gpu.lane, gpu.start, gpu.end, gpu.is_collective, threads)
+    found[order] = _follow(
+        _Calls(*(column[order] for column in calls)), gpu.lane, gpu.start, gpu.end, gpu.is_collective, threads
+    )
     return found[len(launches) + len(records) :]
 
 

@@ -158,9 +158,9 @@ def _own_stream(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
 def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     """What the calls at these places, which wait for an event, waited for, where that is the same event each time.
 
-    A script that keeps n steps in flight waits in each for the event that it recorded n before the latest. n is the number for
-    which most of the calls that took long returned as what was launched before that event ended, if those are more than half;
-    where none took long, the least for which all of it was over by then.
+    A script that keeps n steps in flight waits in each for the event that it recorded n before the latest. n is the number
+    for which most of the calls that took long returned as what was launched before that event ended, if those are more than
+    half; where none took long, the least for which all of it was over by then.
     """
     events = gpu.events
     rows = events.runtime[events.by_name(events.runtime, call_traits, CALL_TRAITS)["records_event"]]
@@ -254,20 +254,23 @@ def _just_before(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
 def own_ns(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
     """How much of each call is its own work, ns: of one that waited, what lies behind the end of what it waited for.
 
-    That is no more than BLOCKING_OWN, but for `cudaFree`, which takes long by itself. A call that waited for something unknown
-    keeps BLOCKING_OWN.
+    That is no more than BLOCKING_OWN, but for `cudaFree`, which takes long by itself. A call that waited for something
+    unknown keeps BLOCKING_OWN.
     """
     ended = _ended(gpu, calls, causes)
     took = calls.end - calls.start
     own = np.where(ended > calls.start, np.maximum(calls.end - ended, 0), took)
-    return np.where(calls.traits["frees"], own, np.minimum(own, np.where(calls.is_long, rules.BLOCKING_OWN, took)))
+    most = np.where(calls.is_long, rules.BLOCKING_OWN, took)
+    kept: np.ndarray = np.where(calls.traits["frees"], own, np.minimum(own, most))
+    return kept
 
 
 def _ended(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
     """When the last of the causes of each call ended, ns; 0 for a call without."""
     of_row = np.zeros(len(gpu.events.start), np.int64)
     np.maximum.at(of_row, causes.row, gpu.end_of(causes.work))
-    return of_row[calls.row]
+    ended: np.ndarray = of_row[calls.row]
+    return ended
 
 
 def sync_edges(gpu: GpuWork, calls: RuntimeCalls, causes: Causes, chains: Chains) -> np.ndarray:

@@ -119,12 +119,14 @@ def _latency_ns(dfg: Dfg) -> np.ndarray:
     """What each collective between GPUs takes that does not grow with its bytes, ns, float64[collectives]; 0 for others.
 
     Transfers of one kind on one stream, which is that of a process group, take `latency + bytes * slowness` (the α–β model):
-    a line through their median times by size (Theil and Sen). Where they are all of about one size, the latency is the median
-    of that of the others, and where there are none, LATENCY. No transfer is all latency but the smallest.
+    a line through their median times by size (Theil and Sen). Where they are all of about one size, the latency is the
+    median of that of the others, and where there are none, LATENCY. No transfer is all latency but the smallest.
     """
     count = int(dfg.collective.max(initial=-1)) + 1
     latency = np.zeros(count)
-    nodes = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0))
+    nodes = np.flatnonzero(
+        dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0)
+    )
     number, first = np.unique(dfg.collective[nodes], return_index=True)
     nodes = nodes[first]
     kind = dfg.lane[nodes].astype(np.int64) * len(dfg.names) + dfg.name[nodes]

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 MODEL_ERROR: dict[str, dict[str, float]] = {"gpu": {}, "cpu": {}, "partial": {}}
-"""Share of a step by which the gain of a what-if was off in 19 of 20 answers whose truth is known, by class of job and name of
-term: of `benchmarks.known` for jobs that compute on GPUs, and for those of which ranks are missing; the greater of that and
-what was carried out (docs/accuracy.md) for those that compute on CPUs. Other terms have the greatest of their class."""
+"""Share of a step by which the gain of a what-if was off in 19 of 20 answers whose truth is known, by class of job and name
+of term: of `benchmarks.known` for jobs that compute on GPUs, and for those of which ranks are missing; the greater of that
+and what was carried out (docs/accuracy.md) for those that compute on CPUs. Other terms have the greatest of their class."""
 
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """97.5 % quantiles of Student's t, from one degree of freedom on."""
@@ -36,7 +36,8 @@ def beyond_scatter(relative_error: float, seen: Sequence[float], unseen: Sequenc
 
 
 def model_error(job: str, terms: Iterable[str]) -> float:
-    """The share of a step by which the gain of a scenario of these terms may be off, on this class of job (`MODEL_ERROR`)."""
+    """The share of a step by which the gain of a scenario of these terms may be off, on this class of job
+    (`MODEL_ERROR`)."""
     known = MODEL_ERROR[job]
     most = max(known.values(), default=0.0)
     return float(np.sqrt(sum(known.get(term, most) ** 2 for term in set(terms))))

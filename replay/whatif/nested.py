@@ -11,8 +11,8 @@ from esprof.trace.schema import Table
 
 
 def share_in(run: Run, dfg: Dfg, name: re.Pattern[str]) -> np.ndarray:
-    """For each node of `dfg` that is (a part of) an operation on a CPU thread, the share of that operation's time that is spent
-    in operations whose name the pattern finds, but not in those that these call; 0 for all others. float64[N]."""
+    """For each node of `dfg` that is (a part of) an operation on a CPU thread, the share of that operation's time that is
+    spent in operations whose name the pattern finds, but not in those that these call; 0 for all others. float64[N]."""
     share = np.zeros(dfg.nodes)
     on_threads = dfg.on(LaneKind.CPU) & (dfg.event >= 0)
     for rank in dfg.marks.ranks:

@@ -96,8 +96,8 @@ class Pricer:
 
     @cached_property
     def error(self) -> float:
-        """Relative error known for this very run, never negative: of the replay without residuals, or of the mean of the steps
-        that a fit has not seen, as far as the scatter of steps does not explain that, whichever is worse."""
+        """Relative error known for this very run, never negative: of the replay without residuals, or of the mean of the
+        steps that a fit has not seen, as far as the scatter of steps does not explain that, whichever is worse."""
         unseen = mean_error(self.prediction)
         if unseen is None:
             return abs(self.strict_error)
@@ -107,8 +107,8 @@ class Pricer:
 
     @property
     def known_error(self) -> float | None:
-        """How far off replay is on this very run: on its steps without residuals, or on steps that a fit has not seen, whichever
-        is worse, relative. None where too few steps were recorded to hold any back."""
+        """How far off replay is on this very run: on its steps without residuals, or on steps that a fit has not seen,
+        whichever is worse, relative. None where too few steps were recorded to hold any back."""
         unseen = mean_error(self.prediction)
         return None if unseen is None else max(abs(self.strict_error), abs(unseen))
 
@@ -117,7 +117,9 @@ class Pricer:
         """Why nothing is priced on this run: its `error` is above `max_error_pct`; None where it is not."""
         if 100 * self.error <= self.max_error_pct:
             return None
-        return f"replay is {100 * self.error:.1f} % off on this very run, more than the {self.max_error_pct:g} % allowed"
+        return (
+            f"replay is {100 * self.error:.1f} % off on this very run, more than the {self.max_error_pct:g} % allowed"
+        )
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -139,7 +141,8 @@ class Pricer:
     def prices(self, specs: Iterable[str]) -> list[Price | Declined]:
         """The price of each scenario, or why it has none. A scenario that was priced before is not replayed again.
 
-        All are declined where the error known for this run is above `max_error_pct`. Raises UsageError for what is no scenario.
+        All are declined where the error known for this run is above `max_error_pct`. Raises UsageError for what is no
+        scenario.
         """
         asked = [parse(spec) for spec in specs]
         if asked and self.too_far_off:
@@ -269,11 +272,11 @@ class Pricer:
         return lengths
 
     def _behind_ns(self, ends: StepEnds) -> float:
-        """How much further the GPUs fall behind the CPUs over the steady steps than they would with the backlog that they build
-        up as recorded, ns.
+        """How much further the GPUs fall behind the CPUs over the steady steps than they would with the backlog that they
+        build up as recorded, ns.
 
-        That backlog is work, and takes longer where the work does. 0 where the GPUs catch up in between, since a CPU waits for
-        them: then they fall behind no further.
+        That backlog is work, and takes longer where the work does. 0 where the GPUs catch up in between, since a CPU waits
+        for them: then they fall behind no further.
         """
         progress, backlog = self._progress_ns(ends)
         usual_progress, usual_backlog = self._usual_progress_ns

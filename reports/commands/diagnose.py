@@ -24,7 +24,9 @@ from esprof.reports.terminal import text
 @window_option
 @json_option
 @output_options("-", "answer")
-def command(sources: tuple[str, ...], max_error: float, window: int | None, as_json: bool, output: Path, force: bool) -> None:
+def command(
+    sources: tuple[str, ...], max_error: float, window: int | None, as_json: bool, output: Path, force: bool
+) -> None:
     """Name what the step time is lost to, and what it would gain.
 
     Findings come most time first; `esprof explain ID` says more about one.

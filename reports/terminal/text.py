@@ -226,7 +226,10 @@ def _what_ifs(answer: ReplayAnswer) -> Table:
         if scenario.answered:
             predicted, speedup = units.duration(scenario.predicted_us), units.times(scenario.speedup)
             between = _interval(scenario.low_us, scenario.high_us)
-            saves, saving = units.duration(scenario.saving_us), _interval(scenario.saving_low_us, scenario.saving_high_us)
+            saves, saving = (
+                units.duration(scenario.saving_us),
+                _interval(scenario.saving_low_us, scenario.saving_high_us),
+            )
             note = printable(scenario.note or "", 300)
             table.add_row(printable(scenario.spec), predicted, between, speedup, saves, saving, note)
     return table

@@ -14,8 +14,8 @@ def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
 TERM = Kind(
     name="cpu",
     examples=("cpu=2x", "rank3.cpu=0.5x", "device[NAME].cpu=2x"),
-    meaning="All that CPU threads and loader workers do runs so many times as fast: gaps between operations, the CPUs' part of "
-    "transfers between CPUs, and the making of batches included.",
+    meaning="All that CPU threads and loader workers do runs so many times as fast: gaps between operations, the CPUs' "
+    "part of transfers between CPUs, and the making of batches included.",
     needs="CPU operations in the trace.",
     effect=Speed(Resource.CPU, _nodes),
     value=speed_up,

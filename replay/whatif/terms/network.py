@@ -16,8 +16,8 @@ def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
 TERM = Kind(
     name="network",
     examples=("network=2x",),
-    meaning="Links carry so many times as much: of a transfer between GPUs the latency stays, of one between CPUs all but the "
-    "part that the link takes.",
+    meaning="Links carry so many times as much: of a transfer between GPUs the latency stays, of one between CPUs all but "
+    "the part that the link takes.",
     needs="Collectives that are matched on all their ranks.",
     effect=Speed(Resource.LINK, _nodes),
     value=speed_up,

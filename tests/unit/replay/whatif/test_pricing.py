@@ -122,7 +122,9 @@ def test_steps_that_scatter_say_nothing_against_the_graph_but_widen_the_interval
     (found,) = answer.what_if
     # Steps of 5, 5, 5, 10 and 10 ms: 2.78 standard errors about their mean, with four degrees of freedom.
     assert found.predicted_us == pytest.approx(7 * MS)
-    assert found.high_us - found.predicted_us == pytest.approx(2.78 * np.std([5, 5, 5, 10, 10], ddof=1) / np.sqrt(5) * MS, rel=0.1)
+    assert found.high_us - found.predicted_us == pytest.approx(
+        2.78 * np.std([5, 5, 5, 10, 10], ddof=1) / np.sqrt(5) * MS, rel=0.1
+    )
 
 
 def test_a_gain_that_is_the_same_in_steps_that_scatter_is_known_better_than_the_steps(monkeypatch):
@@ -130,7 +132,11 @@ def test_a_gain_that_is_the_same_in_steps_that_scatter_is_known_better_than_the_
     rows = []
     for number, length in enumerate((10, 10, 10, 10, 20, 20)):
         begin = 20 * MS * number
-        rows += [step(number, begin, begin + length * MS), op("a", begin, 4 * MS), op("b", begin + 4 * MS, (length - 4) * MS)]
+        rows += [
+            step(number, begin, begin + length * MS),
+            op("a", begin, 4 * MS),
+            op("b", begin + 4 * MS, (length - 4) * MS),
+        ]
     (found,) = answer_run(run_of({0: rows}), ["kernel[^a$]=2x"]).what_if
     assert (found.saving_us, found.saving_low_us, found.saving_high_us) == pytest.approx((2 * MS, 2 * MS, 2 * MS))
     assert found.high_us - found.low_us > 5 * MS
