@@ -132,7 +132,18 @@ def what_ifs():
     declined = ("storage=2x", "the run has no record of where a fetch spends its time")
     return (
         *(
-            WhatIf(spec=spec, answered=True, predicted_us=us, speedup=STEP_US / us, low_us=low, high_us=high, note=note)
+            WhatIf(
+                spec=spec,
+                answered=True,
+                predicted_us=us,
+                speedup=STEP_US / us,
+                low_us=low,
+                high_us=high,
+                saving_us=STEP_US - us,
+                saving_low_us=STEP_US - us - 700.0,
+                saving_high_us=STEP_US - us + 700.0,
+                note=note,
+            )
             for spec, us, low, high, note in answered
         ),
         WhatIf(spec=declined[0], answered=False, reason=declined[1]),
