@@ -10,7 +10,7 @@ import numpy as np
 from esprof import readable
 from esprof.errors import InputError, UsageError
 from esprof.replay.runtime_names import allocates
-from esprof.trace.run import Run
+from esprof.trace.run import Run, Warning
 from esprof.trace.schema import Table
 from esprof.types import Ns, Rank
 
@@ -33,6 +33,8 @@ class LeftOutFor(Enum):
 
     FIRST = "first"
     ALLOCATOR = "allocator"
+    LOST = "lost"
+    """A rank recorded nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Reason:
     def __str__(self) -> str:
         if self.cause is LeftOutFor.FIRST:
             return "the window's first step"
+        if self.cause is LeftOutFor.LOST:
+            return f"rank {self.rank} did not record it"
         return f"{100 * (self.share or 0):.0f} % of it are allocator calls on rank {self.rank}"
 
 
@@ -56,16 +60,20 @@ class Steps:
     """The recorded steps of a run, sorted once for all that asks about them."""
 
     run: Run = field(repr=False)
+    """The run, without the ranks that recorded no CPU operation in `all`."""
     borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]
-    """(start, end) of each recorded step in ns, by rank and number of the step, on the rank's own clock."""
+    """(start, end) of each step in ns, by rank and number of the step, on the rank's own clock: of those that it recorded,
+    and of those that it lost (`bridged`)."""
     windows: tuple[range, ...]
-    """Unbroken stretches of steps that every rank recorded, ascending."""
+    """Unbroken stretches of steps whose borders are known on every rank, ascending."""
     all: tuple[int, ...]
     """The steps that a graph covers: the longest window, and of equals the latest."""
     steady: tuple[int, ...]
     """The steps of `all` that count: the steady ones, or all where none is steady."""
     left_out: Mapping[int, Reason]
     """The steps of `all` that do not count, each with the reason."""
+    lost_by: Mapping[Rank, Collection[int]]
+    """The steps of `all` of which each rank recorded nothing; without the ranks that recorded all."""
 
     @property
     def lost(self) -> list[int]:
@@ -90,8 +98,15 @@ class Steps:
 
 
 def steps_of(run: Run) -> Steps:
-    """Sort the steps of `run`. Raises InputError where its ranks have no recorded step in common."""
-    borders = {rank: step_borders(run, rank) for rank in run.ranks}
+    """Sort the steps of `run`. A rank that recorded no CPU operation in them is left out, as if its trace were missing.
+
+    Raises InputError where its ranks have no recorded step in common.
+    """
+    idle = [rank for rank in run.ranks if not _works(run.events(rank))]
+    if 0 < len(idle) < len(run.ranks):
+        return steps_of(_without(run, idle))
+    recorded = {rank: step_borders(run, rank) for rank in run.ranks}
+    borders = bridged(recorded)
     windows = unbroken(borders)
     if not windows:
         raise InputError(
@@ -101,9 +116,42 @@ def steps_of(run: Run) -> Steps:
         )
     longest = max(map(len, windows))
     steps = tuple([window for window in windows if len(window) == longest][-1])
-    reasons = _unsteady(run, borders, steps)
+    spans = {rank: (borders[rank][steps[0]][0], borders[rank][steps[-1]][1]) for rank in run.ranks}
+    idle = [rank for rank in run.ranks if not _works(run.events(rank), spans[rank])]
+    if 0 < len(idle) < len(run.ranks):
+        return steps_of(_without(run, idle))
+    lost_by = {rank: lost for rank, mine in recorded.items() if (lost := set(steps).difference(mine))}
+    lost = {step: Reason(LeftOutFor.LOST, rank) for rank, gone in lost_by.items() for step in gone}
+    reasons = _unsteady(run, borders, steps) | lost
     steady = tuple(step for step in steps if step not in reasons)
-    return Steps(run, borders, tuple(windows), steps, steady or steps, reasons if steady else {})
+    if not steady:  # A step that was recorded is better than none.
+        reasons, steady = lost, tuple(step for step in steps if step not in lost)
+    return Steps(run, borders, tuple(windows), steps, steady, reasons, lost_by)
+
+
+def bridged(recorded: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]) -> dict[Rank, dict[int, tuple[Ns, Ns]]]:
+    """The borders of the steps that each rank recorded, and of each that it lost between two that it recorded.
+
+    What another rank recorded this one has run: from the end of its step before to the start of its step behind.
+    """
+    everywhere = sorted(set().union(*recorded.values()))
+    found = {}
+    for rank, mine in recorded.items():
+        lost = [step for step in everywhere if step not in mine and step - 1 in mine and step + 1 in mine]
+        found[rank] = {**mine, **{step: (mine[step - 1][1], mine[step + 1][0]) for step in lost}}
+    return found
+
+
+def _works(events: Table, span: tuple[Ns, Ns] | None = None) -> bool:
+    """Whether a CPU operation of the job begins within `span`, ns; anywhere, where that is None."""
+    start = events.ints("start_ns")
+    inside = slice(*np.searchsorted(start, span)) if span else slice(None)
+    return bool(((events.is_kind("op") | events.is_kind("loader")) & (events.ints("tid") >= 0))[inside].any())
+
+
+def _without(run: Run, idle: Sequence[Rank]) -> Run:
+    text = f"{readable.ranks(idle)} left out: no CPU operation in these steps; record with ProfilerActivity.CPU"
+    return run.without(idle, Warning("no-operations", text, tuple(idle)))
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
@@ -166,7 +214,7 @@ def at_window(run: Run, step: int) -> Run:
 
     Raises UsageError where no window holds that step.
     """
-    windows = unbroken({rank: step_borders(run, rank) for rank in run.ranks})
+    windows = unbroken(bridged({rank: step_borders(run, rank) for rank in run.ranks}))
     window = next((window for window in windows if step in window), None)
     if window is None:
         known = readable.runs(step for window in windows for step in window)
