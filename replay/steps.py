@@ -18,7 +18,8 @@ ALLOCATOR_SHARE = 0.25
 """A step that spends a larger share of its time than this in allocator calls, on any rank, is not steady."""
 
 FEWEST_STEADY = 4
-"""Steps in a window from which on its first one is left out, since the profiler itself starts in that step."""
+"""Steps in a window, but for those around a lost one, from which on its first one is left out, since the profiler itself
+starts in that step."""
 
 NEAR = 50
 """How many plain steps before a window, and how many after it, tell what its steps would take without the profiler: a job's
@@ -35,6 +36,9 @@ class LeftOutFor(Enum):
     ALLOCATOR = "allocator"
     LOST = "lost"
     """A rank recorded nothing of it."""
+    AFTER_LOST = "after lost"
+    """A rank recorded nothing of the step before, and so enters this one as recorded, whatever a what-if makes faster: the
+    others would seem to wait for it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Reason:
             return "the window's first step"
         if self.cause is LeftOutFor.LOST:
             return f"rank {self.rank} did not record it"
+        if self.cause is LeftOutFor.AFTER_LOST:
+            return f"rank {self.rank} did not record the step before"
         return f"{100 * (self.share or 0):.0f} % of it are allocator calls on rank {self.rank}"
 
 
@@ -120,26 +126,33 @@ def steps_of(run: Run) -> Steps:
     idle = [rank for rank in run.ranks if not _works(run.events(rank), spans[rank])]
     if 0 < len(idle) < len(run.ranks):
         return steps_of(_without(run, idle))
-    lost_by = {rank: lost for rank, mine in recorded.items() if (lost := set(steps).difference(mine))}
-    lost = {step: Reason(LeftOutFor.LOST, rank) for rank, gone in lost_by.items() for step in gone}
-    reasons = _unsteady(run, borders, steps) | lost
+    lost_by = {rank: gone for rank, mine in recorded.items() if (gone := set(steps).difference(mine))}
+    lost = _around_lost(lost_by)
+    reasons = _unsteady(run, borders, steps, len(set(steps) - set(lost))) | lost
+    if len(reasons) == len(steps):  # Steps that are not steady are better than none.
+        reasons = lost
     steady = tuple(step for step in steps if step not in reasons)
-    if not steady:  # A step that was recorded is better than none.
-        reasons, steady = lost, tuple(step for step in steps if step not in lost)
     return Steps(run, borders, tuple(windows), steps, steady, reasons, lost_by)
 
 
 def bridged(recorded: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]) -> dict[Rank, dict[int, tuple[Ns, Ns]]]:
-    """The borders of the steps that each rank recorded, and of each that it lost between two that it recorded.
+    """The borders of the steps that each rank recorded, and of those that it lost between two that all ranks recorded.
 
     What another rank recorded this one has run: from the end of its step before to the start of its step behind.
     """
-    everywhere = sorted(set().union(*recorded.values()))
-    found = {}
-    for rank, mine in recorded.items():
-        lost = [step for step in everywhere if step not in mine and step - 1 in mine and step + 1 in mine]
-        found[rank] = {**mine, **{step: (mine[step - 1][1], mine[step + 1][0]) for step in lost}}
-    return found
+    common = set.intersection(*map(set, recorded.values()))
+    lost = [step for step in set().union(*recorded.values()) - common if {step - 1, step + 1} <= common]
+    return {
+        rank: {step: (mine[step - 1][1], mine[step + 1][0]) for step in lost} | dict(mine)
+        for rank, mine in recorded.items()
+    }
+
+
+def _around_lost(lost_by: Mapping[Rank, Collection[int]]) -> dict[int, Reason]:
+    """The steps that ranks lost, and those behind them, each with the reason."""
+    lost = {step: rank for rank, steps in lost_by.items() for step in steps}
+    behind = {step + 1: Reason(LeftOutFor.AFTER_LOST, rank) for step, rank in lost.items()}
+    return behind | {step: Reason(LeftOutFor.LOST, rank) for step, rank in lost.items()}
 
 
 def _works(events: Table, span: tuple[Ns, Ns] | None = None) -> bool:
@@ -174,10 +187,12 @@ def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
     return found
 
 
-def _unsteady(run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int]) -> dict[int, Reason]:
-    """The steps that are not steady, each with the reason."""
+def _unsteady(
+    run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int], whole: int
+) -> dict[int, Reason]:
+    """The steps that are not steady, each with the reason; `whole` is of how many of them no rank lost anything."""
     reasons: dict[int, Reason] = {}
-    if len(steps) >= FEWEST_STEADY:
+    if whole >= FEWEST_STEADY:
         reasons[steps[0]] = Reason(LeftOutFor.FIRST)
     for rank in run.ranks:
         for step, share in _allocator_shares(run.events(rank), [borders[rank][step] for step in steps], steps):

@@ -34,8 +34,8 @@ _PAGES = (
         "The job had more ranks than this run holds.",
         "`missing` lists them; `matched_without` is how many collective calls were matched though one of their members is "
         "missing.",
-        "None: what a missing rank does to the others is seen only as their waiting, which in collectives cannot be told from "
-        "transfer. Device-hours, samples and tokens are of the ranks that the run has.",
+        "None: what a missing rank does to the others is seen only as their waiting, which in collectives cannot be told "
+        "from transfer. Device-hours, samples and tokens are of the ranks that the run has.",
         "Record all ranks, or add their files.",
     ),
 )

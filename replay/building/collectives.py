@@ -53,11 +53,12 @@ def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collect
     known: dict[str, int] = {}
     parts = [_identified(run, rank, mine, known, lost) for rank, mine in enumerate(events)]
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rank_at, between, kind, word, turn, *others, size, start, end = columns
+    rank_at, between, kind, word, turn, members, present, is_p2p, sends, receives, size, start, end = columns
     between, _ = numbered(between)
     what, _ = numbered(pairs(between, kind))
+    identity, _ = numbered(pairs(what, numbered(turn)[0]))
     alike = np.where(size >= 0, pairs(numbered(pairs(between, word))[0], numbered(size)[0]), -1)
-    return CollectiveCalls(rank_at, numbered(pairs(what, numbered(turn)[0]))[0], *others, size, alike, start, end)
+    return CollectiveCalls(rank_at, identity, members, present, is_p2p, sends, receives, size, alike, start, end)
 
 
 def _identified(

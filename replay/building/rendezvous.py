@@ -38,8 +38,8 @@ class Rendezvous:
     met: list[Met]
     """What is known of the calls of each rank, in the order of the run's ranks."""
     arrival_ns: np.ndarray
-    """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,). A rank that
-    the run lacks may have been the last: then this is a guess."""
+    """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,). A
+    guess where it is one that the run lacks."""
     early: int
     """How many calls ended before those that they waited for came: a sign of clocks out of step."""
 

@@ -204,7 +204,7 @@ def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[Spans |
 
 
 def _step_of(steps: Spans | None, stream: np.ndarray, launches: Launches) -> np.ndarray:
-    """Number of the step in which each row was issued: a GPU row belongs to the step of its launch. All are 0 without steps."""
+    """Number of the step in which each row was issued: a GPU row belongs to the step of its launch. 0 without steps."""
     return np.zeros(len(stream), np.int64) if steps is None else steps.of(_issued(stream, launches))
 
 

@@ -149,8 +149,13 @@ def job_rows(steps=range(8), lost=(), late_ms=0.0):
 def test_a_step_that_a_rank_lost_is_left_out_and_hides_no_others():
     steps = steps_of(run_of({0: job_rows(), 1: job_rows(lost=(4,))}))
     assert steps.windows == (range(8),)
-    assert steps.steady == (1, 2, 3, 5, 6, 7)
+    assert steps.steady == (1, 2, 3, 6, 7)
     assert str(steps.left_out[4]) == "rank 1 did not record it"
+    assert str(steps.left_out[5]) == "rank 1 did not record the step before"
+
+
+def test_the_first_of_few_steps_counts_where_others_were_lost():
+    assert steps_of(run_of({0: job_rows(range(4)), 1: job_rows(range(4), lost=(2,))})).steady == (0, 1)
 
 
 def test_the_steps_around_one_that_a_rank_lost_are_those_of_a_whole_run():
@@ -161,7 +166,7 @@ def test_the_steps_around_one_that_a_rank_lost_are_those_of_a_whole_run():
     assert all(abs(step.error_pct) < 0.1 for step in lost.steps)
     assert all(abs(step.error_pct) < 0.1 for step in lost.prediction.held_out)
     assert lost.coverage.unmatched_by_rank == {0: 1, 1: 0}
-    assert [one.step for one in lost.left_out] == [0, 4]
+    assert [one.step for one in lost.left_out] == [0, 4, 5]
 
 
 def test_in_a_step_that_a_rank_lost_the_others_are_matched_with_one_another():
@@ -175,8 +180,8 @@ def test_in_a_step_that_a_rank_lost_the_others_are_matched_with_one_another():
 def test_a_lost_step_never_counts_whatever_is_wrong_with_the_others():
     allocating = [call("cudaMalloc", number * 20 * MS, 10 * MS) for number in range(3)]
     steps = steps_of(run_of({0: [*job_rows(range(3)), *allocating], 1: job_rows(range(3), lost=(1,))}))
-    assert steps.steady == (0, 2)
-    assert list(steps.left_out) == [1]
+    assert steps.steady == (0,)
+    assert sorted(steps.left_out) == [1, 2]
 
 
 def test_several_steps_that_a_rank_lost_end_the_window():
