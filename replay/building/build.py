@@ -36,7 +36,7 @@ def build(run: Run, steps: Steps | None = None, executor: Executor | None = None
     """The global dataflow graph of `run` over its recorded steps (`steps_of(run)`, where `steps` does not tell).
 
     With an executor, of threads or processes, ranks are built side by side. Raises InputError where the ranks have no
-    recorded step in common, where a rank recorded no CPU operation, and where the recorded dependencies form a cycle.
+    recorded step in common, where none of them recorded a CPU operation, and where the recorded dependencies form a cycle.
     """
     return build_counted(run, steps, executor, rules).dfg
 
