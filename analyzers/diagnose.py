@@ -29,6 +29,7 @@ def diagnose(replayed: Replayed) -> Diagnosis:
         overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
         steps=replayed.steps.steady,
         world_size=replayed.run.world_size,
+        missing_ranks=replayed.run.missing_ranks,
         breakdown=case.parts,
         throughput=throughput(replayed),
         explained_pct=round(replayed.explained_pct, 3),
@@ -59,6 +60,7 @@ def diagnose_unreplayed(run: Run) -> Diagnosis:
         overhead_pct=None,
         steps=(),
         world_size=run.world_size,
+        missing_ranks=run.missing_ranks,
         breakdown=(),
         throughput=speed,
         explained_pct=None,
@@ -87,7 +89,7 @@ def _stopped_verdict(finding: Finding) -> str:
 
 def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankBreakdown, ...]) -> str:
     step_ns = replayed.pricer.step_ns
-    missing = tuple(sorted(set(range(replayed.run.world_size)) - set(replayed.run.ranks)))
+    missing = replayed.run.missing_ranks
     caveat = f" What {readable.ranks(missing)} did is not in this run, and may be the cause." if missing else ""
     if replayed.pricer.too_far_off:
         return (

@@ -22,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     saving_us: float
     saving_pct: float
     saving_device_hours_per_day: float
-    """Device-hours a day that the saving is worth when the job runs all day on these workers."""
+    """Device-hours a day that the saving is worth when the job runs all day, on the ranks that the run has."""
     confidence: Confidence
     evidence: dict[str, Evidence]
     """What the finding rests on, by name, such as `late_per_step`."""
@@ -57,7 +57,7 @@ PARTS = ("compute", "exposed_communication", "wait", "input_stall", "host", "idl
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the whole job. `samples_per_s` and `tokens_per_s` are None where the run does not tell."""
+    """Of the ranks that the run has. `samples_per_s` and `tokens_per_s` are None where the run does not tell."""
 
     steps_per_s: float
     samples_per_s: float | None
@@ -80,6 +80,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     overhead_pct: float | None
     steps: tuple[int, ...]
     world_size: int
+    missing_ranks: tuple[Rank, ...]
+    """The ranks of the job of which the run has nothing: all figures are of the others."""
     breakdown: tuple[RankBreakdown, ...]
     throughput: Throughput | None
     explained_pct: float | None

@@ -120,7 +120,7 @@ def priced(cause: Cause, case: Case) -> Finding:
         cause,
         saving_us=us(saving_ns),
         saving_pct=round(pct, 3),
-        saving_device_hours_per_day=round(pct / 100 * HOURS_A_DAY * case.run.world_size, 3),
+        saving_device_hours_per_day=round(pct / 100 * HOURS_A_DAY * len(case.run.ranks), 3),
         severity=cause.severity or severity(pct),
         command=_command(cause.scenario, case.run),
     )

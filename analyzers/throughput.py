@@ -1,4 +1,4 @@
-"""Steps, samples and tokens per second of the whole job."""
+"""Steps, samples and tokens per second."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from esprof.types import NS_PER_S
 def throughput(replayed: Replayed) -> Throughput:
     """Rates from steps without profiler where enough were seen, else from the steady recorded ones.
 
-    Samples and tokens are summed over ranks, and None where a rank does not tell.
+    Samples and tokens are summed over the ranks that the run has, and None where a rank does not tell.
     """
     run = replayed.run
     tables = [run.steps(rank) for rank in run.ranks]

@@ -82,6 +82,10 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     collectives: int
     """Collective calls seen, over all ranks."""
     collectives_matched: int
+    """Calls that were matched with those of all peers that the run has, or that have no peer."""
+    collectives_partial: int
+    """Those of `collectives_matched` that have a member of which nothing was recorded, in that step or at all: in these,
+    waiting for that member and transfer cannot be told apart."""
     p2p: int
     """Sends and receives seen, over all ranks."""
     p2p_matched: int

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from esprof import readable
@@ -17,6 +18,7 @@ from esprof.replay.answer import (
     ReplayAnswer,
     StepTime,
     Timing,
+    WhatIf,
 )
 from esprof.replay.building.build import Built, build_counted
 from esprof.replay.dfg import Cls
@@ -83,6 +85,7 @@ def replay_run(
     """
     started = time.perf_counter()
     steps = steps_of(run)
+    run = steps.run
     built = build_counted(run, steps, rules=rules)
     built_at = time.perf_counter()
     shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
@@ -101,7 +104,7 @@ def replay_run(
         pricer=pricer,
         path=tuple(path),
         timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
-        warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + _count_warnings(built),
+        warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + _count_warnings(run, built),
     )
 
 
@@ -118,7 +121,7 @@ def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
     Raises UsageError for a spec that is no scenario.
     """
     steps, pricer, dfg = replayed.steps, replayed.pricer, replayed.built.dfg
-    scenarios = tuple(pricer.answers(what_if))
+    scenarios = tuple(_noted(replayed, scenario) for scenario in pricer.answers(what_if))
     replayed_ns = replayed.timeline.step_ns()[pricer.steady_at]
     return ReplayAnswer(
         world_size=replayed.run.world_size,
@@ -152,6 +155,15 @@ def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
     )
 
 
+def _noted(replayed: Replayed, scenario: WhatIf) -> WhatIf:
+    """The scenario with a note of what no scenario can tell, where ranks are missing."""
+    missing = replayed.run.missing_ranks
+    if not (scenario.answered and missing and replayed.built.counts.collectives_partial):
+        return scenario
+    note = f"waiting for {readable.ranks(missing)} cannot be told from transfer"
+    return msgspec.structs.replace(scenario, note="; ".join(filter(None, (scenario.note, note))))
+
+
 def _critical_path(replayed: Replayed) -> CriticalPath:
     path = list(replayed.path)
     classes, ranks = class_totals(path), rank_totals(path)
@@ -171,6 +183,7 @@ def _coverage(replayed: Replayed) -> Coverage:
     return Coverage(
         collectives=counts.collectives,
         collectives_matched=counts.collectives_matched,
+        collectives_partial=counts.collectives_partial,
         p2p=counts.p2p,
         p2p_matched=counts.p2p_matched,
         kernels=counts.kernels,
@@ -184,7 +197,7 @@ def _coverage(replayed: Replayed) -> Coverage:
         unmatched_by_rank=replayed.built.unmatched,
         edges_dropped=counts.edges_dropped,
         lags_clamped=counts.lags_clamped,
-        missing_ranks=tuple(sorted(set(range(run.world_size)) - set(run.ranks))),
+        missing_ranks=run.missing_ranks,
     )
 
 
@@ -239,13 +252,18 @@ def _clock_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
     return tuple(found)
 
 
-def _count_warnings(built: Built) -> tuple[Warning, ...]:
+def _count_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
     counts, found = built.counts, []
     seen = counts.collectives + counts.p2p
     unmatched = sum(built.unmatched.values())
     if unmatched:
         text = f"{unmatched} of {seen} collective and point-to-point calls have no counterpart on their peers"
         found.append(Warning("collectives-unmatched", text, tuple(rank for rank, n in built.unmatched.items() if n)))
+    missing = run.missing_ranks
+    if counts.collectives_partial and missing:
+        which = f"{counts.collectives_partial} of {seen} collective and point-to-point calls"
+        text = f"{which} were matched without {readable.ranks(missing)}: waiting for them cannot be told from transfer"
+        found.append(Warning("collectives-partial", text, missing))
     # That a guess was wrong says nothing of the traces.
     recorded = counts.edges_dropped - counts.guesses_dropped
     if recorded:

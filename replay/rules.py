@@ -52,6 +52,10 @@ QUEUE_DEPTH = 900
 REJECT_WAIT: Ns = 5 * NS_PER_US
 """A stream wait whose source ends this much after its target started was paired wrongly."""
 
+ABSENT_LATE = 1.5
+"""A collective that takes this many times as long as those alike, once all members that are here have come, waited for one
+that the run lacks."""
+
 CONTENDED = 0.8
 """Share of a late start that other streams' kernels must cover for contention to be its reason."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from esprof import readable
 from esprof.errors import InputError, UsageError
 from esprof.replay.runtime_names import allocates
-from esprof.trace.run import Run
+from esprof.trace.run import Run, Warning
 from esprof.trace.schema import Table
 from esprof.types import Ns, Rank
 
@@ -18,7 +18,8 @@ ALLOCATOR_SHARE = 0.25
 """A step that spends a larger share of its time than this in allocator calls, on any rank, is not steady."""
 
 FEWEST_STEADY = 4
-"""Steps in a window from which on its first one is left out, since the profiler itself starts in that step."""
+"""Steps in a window, but for those around a lost one, from which on its first one is left out, since the profiler itself
+starts in that step."""
 
 NEAR = 50
 """How many plain steps before a window, and how many after it, tell what its steps would take without the profiler: a job's
@@ -33,6 +34,11 @@ class LeftOutFor(Enum):
 
     FIRST = "first"
     ALLOCATOR = "allocator"
+    LOST = "lost"
+    """A rank recorded nothing of it."""
+    AFTER_LOST = "after lost"
+    """A rank recorded nothing of the step before, and so enters this one as recorded, whatever a what-if makes faster: the
+    others would seem to wait for it."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,10 @@ class Reason:
     def __str__(self) -> str:
         if self.cause is LeftOutFor.FIRST:
             return "the window's first step"
+        if self.cause is LeftOutFor.LOST:
+            return f"rank {self.rank} did not record it"
+        if self.cause is LeftOutFor.AFTER_LOST:
+            return f"rank {self.rank} did not record the step before"
         return f"{100 * (self.share or 0):.0f} % of it are allocator calls on rank {self.rank}"
 
 
@@ -56,16 +66,20 @@ class Steps:
     """The recorded steps of a run, sorted once for all that asks about them."""
 
     run: Run = field(repr=False)
+    """The run, without the ranks that recorded no CPU operation in `all`."""
     borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]
-    """(start, end) of each recorded step in ns, by rank and number of the step, on the rank's own clock."""
+    """(start, end) of each step in ns, by rank and number of the step, on the rank's own clock: of those that it recorded,
+    and of those that it lost (`bridged`)."""
     windows: tuple[range, ...]
-    """Unbroken stretches of steps that every rank recorded, ascending."""
+    """Unbroken stretches of steps whose borders are known on every rank, ascending."""
     all: tuple[int, ...]
     """The steps that a graph covers: the longest window, and of equals the latest."""
     steady: tuple[int, ...]
     """The steps of `all` that count: the steady ones, or all where none is steady."""
     left_out: Mapping[int, Reason]
     """The steps of `all` that do not count, each with the reason."""
+    lost_by: Mapping[Rank, Collection[int]]
+    """The steps of `all` of which each rank recorded nothing; without the ranks that recorded all."""
 
     @property
     def lost(self) -> list[int]:
@@ -90,8 +104,15 @@ class Steps:
 
 
 def steps_of(run: Run) -> Steps:
-    """Sort the steps of `run`. Raises InputError where its ranks have no recorded step in common."""
-    borders = {rank: step_borders(run, rank) for rank in run.ranks}
+    """Sort the steps of `run`. A rank that recorded no CPU operation in them is left out, as if its trace were missing.
+
+    Raises InputError where its ranks have no recorded step in common.
+    """
+    idle = [rank for rank in run.ranks if not _works(run.events(rank))]
+    if 0 < len(idle) < len(run.ranks):
+        return steps_of(_without(run, idle))
+    recorded = {rank: step_borders(run, rank) for rank in run.ranks}
+    borders = bridged(recorded)
     windows = unbroken(borders)
     if not windows:
         raise InputError(
@@ -101,9 +122,49 @@ def steps_of(run: Run) -> Steps:
         )
     longest = max(map(len, windows))
     steps = tuple([window for window in windows if len(window) == longest][-1])
-    reasons = _unsteady(run, borders, steps)
+    spans = {rank: (borders[rank][steps[0]][0], borders[rank][steps[-1]][1]) for rank in run.ranks}
+    idle = [rank for rank in run.ranks if not _works(run.events(rank), spans[rank])]
+    if 0 < len(idle) < len(run.ranks):
+        return steps_of(_without(run, idle))
+    lost_by = {rank: gone for rank, mine in recorded.items() if (gone := set(steps).difference(mine))}
+    lost = _around_lost(lost_by)
+    reasons = _unsteady(run, borders, steps, len(set(steps) - set(lost))) | lost
+    if len(reasons) == len(steps):  # Steps that are not steady are better than none.
+        reasons = lost
     steady = tuple(step for step in steps if step not in reasons)
-    return Steps(run, borders, tuple(windows), steps, steady or steps, reasons if steady else {})
+    return Steps(run, borders, tuple(windows), steps, steady, reasons, lost_by)
+
+
+def bridged(recorded: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]) -> dict[Rank, dict[int, tuple[Ns, Ns]]]:
+    """The borders of the steps that each rank recorded, and of those that it lost between two that all ranks recorded.
+
+    What another rank recorded this one has run: from the end of its step before to the start of its step behind.
+    """
+    common = set.intersection(*map(set, recorded.values()))
+    lost = [step for step in set().union(*recorded.values()) - common if {step - 1, step + 1} <= common]
+    return {
+        rank: {step: (mine[step - 1][1], mine[step + 1][0]) for step in lost} | dict(mine)
+        for rank, mine in recorded.items()
+    }
+
+
+def _around_lost(lost_by: Mapping[Rank, Collection[int]]) -> dict[int, Reason]:
+    """The steps that ranks lost, and those behind them, each with the reason."""
+    lost = {step: rank for rank, steps in lost_by.items() for step in steps}
+    behind = {step + 1: Reason(LeftOutFor.AFTER_LOST, rank) for step, rank in lost.items()}
+    return behind | {step: Reason(LeftOutFor.LOST, rank) for step, rank in lost.items()}
+
+
+def _works(events: Table, span: tuple[Ns, Ns] | None = None) -> bool:
+    """Whether a CPU operation of the job begins within `span`, ns; anywhere, where that is None."""
+    start = events.ints("start_ns")
+    inside = slice(*np.searchsorted(start, span)) if span else slice(None)
+    return bool(((events.is_kind("op") | events.is_kind("loader")) & (events.ints("tid") >= 0))[inside].any())
+
+
+def _without(run: Run, idle: Sequence[Rank]) -> Run:
+    text = f"{readable.ranks(idle)} left out: no CPU operation in these steps; record with ProfilerActivity.CPU"
+    return run.without(idle, Warning("no-operations", text, tuple(idle)))
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
@@ -126,10 +187,12 @@ def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:
     return found
 
 
-def _unsteady(run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int]) -> dict[int, Reason]:
-    """The steps that are not steady, each with the reason."""
+def _unsteady(
+    run: Run, borders: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]], steps: Sequence[int], whole: int
+) -> dict[int, Reason]:
+    """The steps that are not steady, each with the reason; `whole` is of how many of them no rank lost anything."""
     reasons: dict[int, Reason] = {}
-    if len(steps) >= FEWEST_STEADY:
+    if whole >= FEWEST_STEADY:
         reasons[steps[0]] = Reason(LeftOutFor.FIRST)
     for rank in run.ranks:
         for step, share in _allocator_shares(run.events(rank), [borders[rank][step] for step in steps], steps):
@@ -166,7 +229,7 @@ def at_window(run: Run, step: int) -> Run:
 
     Raises UsageError where no window holds that step.
     """
-    windows = unbroken({rank: step_borders(run, rank) for rank in run.ranks})
+    windows = unbroken(bridged({rank: step_borders(run, rank) for rank in run.ranks}))
     window = next((window for window in windows if step in window), None)
     if window is None:
         known = readable.runs(step for window in windows for step in window)

@@ -89,6 +89,11 @@ def ranks(which: Sequence[Rank], world_size: int) -> str:
     return f"all {world_size} ranks" if len(which) == world_size > 1 else readable.ranks(which)
 
 
+def recorded_ranks(world_size: int, missing: Sequence[Rank]) -> str:
+    """`8 ranks`; `1 of 128 ranks` where some are missing."""
+    return f"{world_size - len(missing):,} of {plural(world_size, 'rank')}" if missing else plural(world_size, "rank")
+
+
 def plural(number: int, noun: str) -> str:
     """`1 step`, `2 steps`."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"

@@ -9,16 +9,21 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 def missing_ranks(case: Case) -> Iterator[Cause]:
     """The job had more ranks than the run holds."""
     run = case.run
-    missing = tuple(sorted(set(range(run.world_size)) - set(run.ranks)))
+    missing = run.missing_ranks
     if not missing:
         return
+    partial = case.replayed.built.counts.collectives_partial
     yield Cause(
         id="ESP903",
         title=f"{len(missing)} of {run.world_size} ranks {'is' if len(missing) == 1 else 'are'} missing",
         ranks=missing,
         confidence="high",
-        evidence={"missing": Evidence(missing, "ranks"), "step": Evidence(round(case.pricer.step_ns), "ns")},
-        advice="A straggler among them cannot be seen: record all ranks.",
+        evidence={
+            "missing": Evidence(missing, "ranks"),
+            "matched_without": Evidence(partial),
+            "step": Evidence(round(case.pricer.step_ns), "ns"),
+        },
+        advice="A straggler among them cannot be seen, and waiting for them looks like transfer: record all ranks.",
     )
 
 
@@ -27,8 +32,10 @@ _PAGES = (
         "ESP903",
         "Ranks are missing",
         "The job had more ranks than this run holds.",
-        "`missing` lists them.",
-        "None: what a missing rank does to the others is seen only as their waiting.",
+        "`missing` lists them; `matched_without` is how many collective calls were matched though one of their members is "
+        "missing.",
+        "None: what a missing rank does to the others is seen only as their waiting, which in collectives cannot be told "
+        "from transfer. Device-hours, samples and tokens are of the ranks that the run has.",
         "Record all ranks, or add their files.",
     ),
 )

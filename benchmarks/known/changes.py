@@ -38,23 +38,23 @@ _TRANSFER = (Kind.LATENCY, Kind.BYTES, Kind.HANDLING)
 _THREADS = (Kind.CPU, Kind.GAP, Kind.LOAD, Kind.ALLOCATOR, Kind.HANDLING)
 
 
-def true_steps(program: Program, scenario: str, without: Collection[int] = ()) -> dict[int, Ns]:
+def true_steps(
+    program: Program, scenario: str, without: Collection[int] = (), by_optimizers_from: int | None = None
+) -> dict[int, Ns]:
     """Duration of each step of the program under a scenario: a term, or several joined by commas. Ranks `without` are
-    not looked at."""
-    steps = run(program, changed(program, scenario)).step_ns(without)
+    not looked at. Where the job tells of no steps, those count that its optimizers end, from a step on."""
+
+    def spans(timeline: Timeline) -> dict[int, tuple[Ns, Ns]]:
+        if by_optimizers_from is None:
+            return timeline.spans(without)
+        return timeline.optimizer_spans(by_optimizers_from, without)
+
+    steps = {number: end - begin for number, (begin, end) in spans(run(program, changed(program, scenario))).items()}
     if _hides(scenario):
         before = run(program)
-        least = {number: _busiest(program, before, span) for number, span in before.spans(without).items()}
+        least = {number: _busiest(program, before, span) for number, span in spans(before).items()}
         steps = {number: max(ns, least[number]) for number, ns in steps.items()}
     return steps
-
-
-def true_window(program: Program, scenario: str, first: int, without: Collection[int] = ()) -> Ns:
-    """Duration under a scenario of all that is recorded from the step `first` on, taken as one step."""
-    begin, end = run(program, changed(program, scenario)).window(first, without)
-    before = run(program) if _hides(scenario) else None
-    least = _busiest(program, before, before.window(first, without)) if before else 0
-    return max(end - begin, least)
 
 
 def _hides(scenario: str) -> bool:

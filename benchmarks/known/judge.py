@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.known.asked import INPUT, LATE, Said, ask
-from benchmarks.known.changes import AS_IT_RAN, true_steps, true_window
+from benchmarks.known.changes import AS_IT_RAN, true_steps
 from benchmarks.known.jobs import Job, job
 from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
@@ -112,9 +112,7 @@ def _judge(one: Job, folder: Path, max_error_pct: float) -> Judged:
     without = () if one.recording.missing is None else (one.recording.missing,)
 
     def true_us(scenario: str) -> float:
-        if not one.recording.steps:
-            return true_window(one.program, scenario, one.recording.first, without) / 1e3
-        steps = true_steps(one.program, scenario, without)
+        steps = true_steps(one.program, scenario, without, None if one.recording.steps else one.recording.first)
         return fmean(steps[number] for number in said.steps) / 1e3
 
     before = true_us(AS_IT_RAN)

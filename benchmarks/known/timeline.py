@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from benchmarks.known.program import Ns
 
@@ -44,12 +45,14 @@ class Timeline:
         numbers = [number for number, _ in marks[0]]
         return {number: (begins[at], begins[at + 1]) for at, number in enumerate(numbers[:-1]) if number is not None}
 
-    def window(self, first: int, without: Collection[int] = ()) -> tuple[Ns, Ns]:
-        """When all that was recorded from the step `first` on began and ended, by the last rank."""
+    def optimizer_spans(self, first: int, without: Collection[int] = ()) -> dict[int, tuple[Ns, Ns]]:
+        """When each step that an optimizer ends began and ended, by the last rank, from 0 on; the first of them begins with
+        what is recorded first, at the step `first`. Ranks `without` do not count."""
         opened = [next(at for number, at in marks if number == first) for marks in self.steps]
-        begins, ends = dict[int, Ns](), dict[int, Ns]()
-        for row in self.rows:
-            if row.start >= opened[row.rank] and row.rank not in without:
-                begins[row.rank] = min(begins.get(row.rank, row.start), row.start)
-                ends[row.rank] = max(ends.get(row.rank, 0), row.end)
-        return max(begins.values()), max(ends.values())
+        marks = []
+        for rank in set(range(len(self.steps))).difference(without):
+            rows = [row for row in self.rows if row.rank == rank and row.start >= opened[rank]]
+            ends = sorted(row.end for row in rows if row.name.startswith("Optimizer.step#"))
+            marks.append([min(row.start for row in rows), *ends])
+        borders = [max(at) for at in zip(*marks, strict=False)]
+        return dict(enumerate(pairwise(borders)))

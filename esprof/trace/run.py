@@ -1,6 +1,6 @@
 """The Run: what was recorded of one job, on all its ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -146,6 +146,27 @@ class Run:
     @property
     def world_size(self) -> int:
         return self.meta.world_size
+
+    @property
+    def missing_ranks(self) -> tuple[Rank, ...]:
+        """The ranks of the job that are not among `ranks`, ascending."""
+        return tuple(sorted(set(range(self.world_size)).difference(self.ranks)))
+
+    def without(self, ranks: Collection[Rank], why: Warning) -> "Run":
+        """This run as if no events of `ranks` had been recorded; what is known of them beside the events stays."""
+        metas = (
+            msgspec.structs.replace(meta, events=0, windows=()) if meta.rank in ranks else meta
+            for meta in self.meta.ranks
+        )
+        return Run(
+            msgspec.structs.replace(self.meta, ranks=tuple(metas)),
+            self._table,
+            self.path,
+            (*self.warnings[len(self.meta.warnings) :], why),
+            self._flight,
+            self.window,
+            self.sources,
+        )
 
     def rank(self, rank: Rank) -> RankMeta:
         return next(meta for meta in self.meta.ranks if meta.rank == rank)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from esprof.replay.building.assemble import assemble
-from esprof.replay.building.collectives import CollectiveCalls, calls_of, match
+from esprof.replay.building.collectives import CollectiveCalls, calls_of, is_partial, match
 from esprof.replay.building.counts import Counts
 from esprof.replay.building.part import rank_part
 from esprof.replay.building.rank_events import read_rank
@@ -36,7 +36,7 @@ def build(run: Run, steps: Steps | None = None, executor: Executor | None = None
     """The global dataflow graph of `run` over its recorded steps (`steps_of(run)`, where `steps` does not tell).
 
     With an executor, of threads or processes, ranks are built side by side. Raises InputError where the ranks have no
-    recorded step in common, where a rank recorded no CPU operation, and where the recorded dependencies form a cycle.
+    recorded step in common, where none of them recorded a CPU operation, and where the recorded dependencies form a cycle.
     """
     return build_counted(run, steps, executor, rules).dfg
 
@@ -46,8 +46,9 @@ def build_counted(
 ) -> Built:
     """`build`, with what was counted on the way, the clocks and the transfer times. Raises InputError as `build` does."""
     steps = steps or steps_of(run)
+    run = steps.run
     events = [read_rank(run, rank, steps.borders[rank], steps.all) for rank in run.ranks]
-    calls = calls_of(run, events)
+    calls = calls_of(run, events, steps.lost_by)
     number = match(calls)
     if not rules.rendezvous:
         number, calls = np.full(len(number), -1), replace(calls, members=np.ones_like(calls.members))
@@ -66,6 +67,7 @@ def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous
         p2p=int(calls.is_p2p.sum()),
         # A rank alone has nobody to be matched with.
         collectives_matched=int((~calls.is_p2p & ((number >= 0) | (calls.members == 1))).sum()),
+        collectives_partial=int((~calls.is_p2p & is_partial(calls, number)).sum()),
         p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
         negative_transfers=rendezvous.early,
     )

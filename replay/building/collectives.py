@@ -1,6 +1,6 @@
 """Which collective calls of different ranks are one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
@@ -27,6 +27,8 @@ class CollectiveCalls:
     transfers from point to point for each group, sender, receiver and step. Only calls of one identity can be one."""
     members: np.ndarray
     """How many ranks take part in each call, those that the run lacks among them; 0 where that cannot be told."""
+    present: np.ndarray
+    """How many of them the run has, without those that recorded nothing of the step that issued the call."""
     is_p2p: np.ndarray
     """bool: the call is point to point, one transfer or several at once."""
     sends: np.ndarray
@@ -35,40 +37,50 @@ class CollectiveCalls:
     """bool: the call's rank needs data of other ranks."""
     bytes: np.ndarray
     """Bytes of each call, the same for all calls that are one; -1 where unknown, or, as of an all-to-all, not the same."""
+    alike: np.ndarray
+    """A number for each group, kind and size: such calls transfer about alike long; -1 where the size is not known."""
     start_ns: np.ndarray
     end_ns: np.ndarray
 
 
-def calls_of(run: Run, events: Sequence[RankEvents]) -> CollectiveCalls:
-    """The collective calls of all ranks.
+def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collection[int]]) -> CollectiveCalls:
+    """The collective calls of all ranks; `lost` are the steps of which a rank recorded nothing.
 
     Identity is (group, sequence number) where the trace has it. Else it is (group, kind of collective, step that launched
     it). The kind is the kernel's own word, not the call's: a launch before the window is not there to tell what it was for.
     Of a point-to-point transfer it is (sender, receiver, step): its sequence numbers are counted by each rank for itself.
     """
     known: dict[str, int] = {}
-    parts = [_identified(run, rank, mine, known) for rank, mine in enumerate(events)]
-    rank_at, between, kind, turn, *others = (np.concatenate(column) for column in zip(*parts, strict=True))
-    what, _ = numbered(pairs(numbered(between)[0], kind))
-    return CollectiveCalls(rank_at, numbered(pairs(what, numbered(turn)[0]))[0], *others)
+    parts = [_identified(run, rank, mine, known, lost) for rank, mine in enumerate(events)]
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rank_at, between, kind, word, turn, members, present, is_p2p, sends, receives, size, start, end = columns
+    between, _ = numbered(between)
+    what, _ = numbered(pairs(between, kind))
+    identity, _ = numbered(pairs(what, numbered(turn)[0]))
+    alike = np.where(size >= 0, pairs(numbered(pairs(between, word))[0], numbered(size)[0]), -1)
+    return CollectiveCalls(rank_at, identity, members, present, is_p2p, sends, receives, size, alike, start, end)
 
 
-def _identified(run: Run, at: int, events: RankEvents, known: dict[str, int]) -> tuple[np.ndarray, ...]:
-    """Of each call of a rank: its place in the run, between whom it is, its kind, its turn, and the other columns of
-    CollectiveCalls. `known` numbers names alike on all ranks."""
+def _identified(
+    run: Run, at: int, events: RankEvents, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
+) -> tuple[np.ndarray, ...]:
+    """Of each call of a rank: its place in the run, between whom it is, its kind, where it has no number, and in any case,
+    its turn, and the other columns of CollectiveCalls but `alike`. `known` numbers names alike on all ranks."""
     rows = events.collectives
-    group, members = _groups(run, events.rank, rows, known)
+    group, members, present = _groups(run, events, known, lost)
     is_send, is_receive = _is_word(rows, "send"), _is_word(rows, "recv")
     has_peer, is_p2p = (is_send | is_receive) & (rows.peer >= 0), is_send | is_receive | events.several_at_once
     sender, receiver = np.where(is_send, events.rank, rows.peer), np.where(is_send, rows.peer, events.rank)
-    by_number = (rows.sequence >= 0) & ~is_p2p
+    by_number, word = (rows.sequence >= 0) & ~is_p2p, _kinds(events, known)
     return (
         np.full(len(rows.row), at),
         # Below 0, so that no pair of ranks has the number of a group.
         np.where(has_peer, -1 - pairs(sender, receiver), group),
-        np.select([has_peer, by_number], [group, 0], 1 + _kinds(events, known)),
+        np.select([has_peer, by_number], [group, 0], 1 + word),
+        word,
         np.where(by_number, rows.sequence, events.issued_in(rows.row)),
         np.select([has_peer, is_p2p], [2, 0], members),
+        np.select([has_peer, is_p2p], [1 + np.isin(rows.peer, run.ranks), 0], present),
         is_p2p,
         *_roles(rows, events.rank),
         np.where(_is_word(rows, "all_to_all"), -1, rows.bytes),
@@ -77,14 +89,20 @@ def _identified(run: Run, at: int, events: RankEvents, known: dict[str, int]) ->
     )
 
 
-def _groups(run: Run, rank: Rank, rows: Collectives, known: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """(number of the group, how many members it has) of each call. Where the trace names none, it is that of all ranks."""
-    numbers, sizes = [], []
-    for name in rows.groups:
-        members = members_of(run, name)
-        numbers.append(known.setdefault(name or group_name(range(run.world_size)), len(known)))
-        sizes.append(len(members) if rank in members else 0)
-    return np.array(numbers)[rows.group], np.array(sizes)[rows.group]
+def _groups(
+    run: Run, events: RankEvents, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
+) -> tuple[np.ndarray, ...]:
+    """(number of the group, how many members it has, how many of them are present) of each call (`CollectiveCalls`). Where
+    the trace names no group, it is that of all ranks."""
+    rows, here = events.collectives, set(run.ranks)
+    members = [set(members_of(run, name)) for name in rows.groups]
+    members = [some if events.rank in some else set() for some in members]
+    numbers = [known.setdefault(name or group_name(range(run.world_size)), len(known)) for name in rows.groups]
+    whole, present = np.array([(len(some), len(some & here)) for some in members])[rows.group].T
+    for rank, steps in lost.items():
+        is_member = np.array([rank in some for some in members])[rows.group]
+        present = present - (is_member & np.isin(events.issued_in(rows.row), list(steps)))
+    return np.array(numbers)[rows.group], whole, present
 
 
 def _kinds(events: RankEvents, known: dict[str, int]) -> np.ndarray:
@@ -117,8 +135,8 @@ def match(calls: CollectiveCalls) -> np.ndarray:
 
     Calls of one identity are matched by their occurrence, counted from the end: windows open at different places on
     different ranks, but all ranks leave a step together (docs/replay.md §2). Where the sizes then differ, calls are aligned
-    by their sizes. Calls that still differ in size are not matched, nor those with a member that the run lacks: it may be
-    the one that came last.
+    by their sizes. Calls that still differ in size are not matched. Of members that the run lacks nothing is known: the
+    others are matched without them.
     """
     # Backwards, the occurrence of a call is how many calls of its identity its rank makes after it.
     mine = np.flatnonzero(calls.members > 1)[::-1]
@@ -126,16 +144,27 @@ def match(calls: CollectiveCalls) -> np.ndarray:
     turn, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
     for together in _out_of_step(calls, mine, turn):
         turn[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
-    # Calls of one identity and turn are one, if each member has made its call.
+    # Calls of one identity and turn are one, if each member that is present has made its call.
     rendezvous, found = numbered(pairs(calls.identity[mine], turn))
-    members = np.zeros(len(found), np.int64)
-    members[rendezvous] = calls.members[mine]
-    whole = np.bincount(rendezvous, minlength=len(found)) == members
-    matched = whole & _of_one_size(rendezvous, calls.bytes[mine], len(found))
+    present = np.zeros(len(found), np.int64)
+    present[rendezvous] = calls.present[mine]
+    whole = np.bincount(rendezvous, minlength=len(found)) == present
+    matched = whole & _tell(calls, mine, rendezvous) & _of_one_size(rendezvous, calls.bytes[mine], len(found))
     number = np.full(len(calls.rank), -1)
     # Those that matched are numbered without gaps.
     number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[rendezvous]
     return number
+
+
+def _tell(calls: CollectiveCalls, mine: np.ndarray, rendezvous: np.ndarray) -> np.ndarray:
+    """Whether the calls of each rendezvous tell of one another: one of them has data that another one needs.
+
+    `rendezvous` is that of each of the calls `mine`. Receivers wait for nobody who is here where the run lacks their root.
+    """
+    count = rendezvous.max(initial=-1) + 1
+    given, taken = (np.bincount(rendezvous[role[mine]], minlength=count) for role in (calls.sends, calls.receives))
+    tell: np.ndarray = (np.bincount(rendezvous, minlength=count) > 1) & (given > 0) & (taken > 0)
+    return tell
 
 
 def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
@@ -145,6 +174,12 @@ def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.nda
     np.maximum.at(most, rendezvous, size)
     agree: np.ndarray = (least == most) | (most < 0)
     return agree
+
+
+def is_partial(calls: CollectiveCalls, number: np.ndarray) -> np.ndarray:
+    """Which calls were matched, and have a member that is not present: bool mask. `number` is what `match` gave."""
+    mask: np.ndarray = (number >= 0) & (calls.present < calls.members)
+    return mask
 
 
 def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, turn: np.ndarray) -> Iterator[np.ndarray]:

@@ -10,7 +10,9 @@ class Counts:
     collectives: int = 0
     """Calls of collectives. Sends and receives are not among them."""
     collectives_matched: int = 0
-    """Calls of collectives that were matched with those of all peers, or that have no peer."""
+    """Calls of collectives that were matched with those of all peers that the run has, or that have no peer."""
+    collectives_partial: int = 0
+    """Those of `collectives_matched` that have a member of which nothing was recorded, in that step or at all."""
     p2p: int = 0
     """Sends and receives."""
     p2p_matched: int = 0

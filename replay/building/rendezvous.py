@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.replay.building.collectives import CollectiveCalls
+from esprof.replay import rules
+from esprof.replay.building.collectives import CollectiveCalls, is_partial
 from esprof.trace.clocks.by_collectives import Calls, Clocks, Transfers, align_hosts, transfers
 from esprof.trace.run import Run
 
@@ -37,7 +38,8 @@ class Rendezvous:
     met: list[Met]
     """What is known of the calls of each rank, in the order of the run's ranks."""
     arrival_ns: np.ndarray
-    """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,)."""
+    """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,). A
+    guess where it is one that the run lacks."""
     early: int
     """How many calls ended before those that they waited for came: a sign of clocks out of step."""
 
@@ -60,6 +62,10 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     transfer_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
     if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
         transfer_ns[both_ways] = found.ns
+    lacking = is_partial(calls, number)[at] & both_ways
+    late_ns = _late_ns(rendezvous, transfer_ns, np.where(lacking, calls.alike[at], -1))
+    arrival_ns += late_ns
+    transfer_ns = np.maximum(transfer_ns - late_ns[rendezvous], 0)
     # Once one rank has ended a collective, all have its data; the others may be stopped before they note that. The latest
     # of the negative ends is the earliest end; argsort of argsort is the place of each among all.
     turn = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
@@ -80,6 +86,21 @@ def _latest(number: np.ndarray, moment: np.ndarray) -> np.ndarray:
     latest = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
     np.maximum.at(latest, number, moment)
     return latest
+
+
+def _late_ns(number: np.ndarray, transfer_ns: np.ndarray, alike: np.ndarray) -> np.ndarray:
+    """How long each collective waited for a member that the run lacks once all others had come, ns, shape (collectives,).
+
+    `number` is the collective of each call, and `alike` is -1 where no member lacks. The last of those that are here may not
+    have been the last of all: then all that it shows is the most that the transfer can have taken. Mostly it was the last,
+    or close: what takes clearly longer than transfers alike do by the median waited.
+    """
+    took, of = -_latest(number, -transfer_ns), _latest(number, alike)
+    order = np.lexsort((took, of))
+    names, first, count = np.unique(of[order], return_index=True, return_counts=True)
+    usual = took[order][first + (count - 1) // 2][np.searchsorted(names, of)]
+    waited: np.ndarray = (of >= 0) & (took > rules.ABSENT_LATE * usual)
+    return np.where(waited, took - usual, 0)
 
 
 def _spread(at: np.ndarray, like: np.ndarray, values: np.ndarray) -> np.ndarray:

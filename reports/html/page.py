@@ -86,6 +86,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "runs": runs,
         "plural": units.plural,
+        "recorded_ranks": units.recorded_ranks,
         "evidence": _evidence,
         "named": _named,
         "shell": shlex.join,

@@ -90,7 +90,7 @@ def diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
 def replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
     """What each scenario would give, how well the replay reproduces the run, and where its critical path runs."""
     steps = units.plural(len(answer.steps), "steady step")
-    ranks = units.plural(answer.world_size, "rank")
+    ranks = units.recorded_ranks(answer.world_size, answer.coverage.missing_ranks)
     blocks: list[RenderableType] = [
         _headline(f"A step takes {_step_time(answer)} on {ranks} (mean of {steps}).", screen),
         "",
@@ -172,7 +172,7 @@ def _wrapped(text: str, width: int, at_most: int = 3) -> list[str]:
 def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
     """What the figures are of, and how far replay can be trusted with them."""
     rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
-    ranks = units.plural(answer.world_size, "rank")
+    ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
     if answer.replay_error_pct is None:
         yield _fact("Step", f"{units.duration(answer.step_us)} on {ranks} (median of all); {rates}", screen)
         yield _fact("Replay", "none: there is no window that could be replayed", screen)
@@ -221,7 +221,7 @@ def _breakdown(answer: Diagnosis) -> Table:
 
 
 def _what_ifs(answer: ReplayAnswer) -> Table:
-    table = _table("scenario", ">predicted", ">interval", ">speed-up", ">saves", ">interval", "note")
+    table = _table("scenario", ">predicted", ">speed-up", ">saves", ">interval", "note")
     for scenario in answer.what_if:
         if scenario.answered:
             predicted, speedup = units.duration(scenario.predicted_us), units.times(scenario.speedup)
@@ -233,10 +233,6 @@ def _what_ifs(answer: ReplayAnswer) -> Table:
             note = printable(scenario.note or "", 300)
             table.add_row(printable(scenario.spec), predicted, between, speedup, saves, saving, note)
     return table
-
-
-def _interval(low_us: float | None, high_us: float | None) -> str:
-    return f"{units.duration(low_us)} … {units.duration(high_us)}"
 
 
 def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:

@@ -140,7 +140,10 @@ def run_of(
     host = hosts or {}
     meta = RunMeta(
         world_size=world,
-        ranks=tuple(RankMeta(rank=rank, host=host.get(rank, "here"), device="CPU") for rank in sorted(ranks)),
+        ranks=tuple(
+            RankMeta(rank=rank, host=host.get(rank, "here"), device="CPU", events=len(ranks[rank]))
+            for rank in sorted(ranks)
+        ),
         groups=tuple(groups.values()),
     )
     return Run(meta, lambda name, rank: tables.get((name, rank)))

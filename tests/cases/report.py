@@ -113,6 +113,7 @@ def diagnosis(ranks=4, found=None, warnings=WARNINGS):
         overhead_pct=4.2,
         steps=(11, 12, 13, 14),
         world_size=ranks,
+        missing_ranks=(),
         breakdown=breakdown(ranks),
         throughput=Throughput(steps_per_s=8.31, samples_per_s=1_064.0, tokens_per_s=None),
         explained_pct=97.1,
@@ -199,6 +200,7 @@ def replay(ranks=4, scenarios=None, warnings=WARNINGS):
         coverage=Coverage(
             collectives=4_960,
             collectives_matched=4_958,
+            collectives_partial=0,
             p2p=0,
             p2p_matched=0,
             kernels=18_200,

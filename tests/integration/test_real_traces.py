@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from esprof import load
@@ -347,3 +348,17 @@ def test_a_clock_20_ms_ahead_is_set_back(tmp_path, name, rank):
     assert max(abs(step.error_pct) for step in found.steps) <= 1
     assert abs(found.strict_error_pct) <= 1
     assert found.step_us == pytest.approx(replay_of(name).step_us, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["hta/df_index_resolver.json.gz", NANOSECONDS])
+def test_where_profiler_steps_are_taken_away_optimizers_tell_the_same_steps(tmp_path, name):
+    """From the end of one optimizer's step to that of the next is as long as a step, but for what scatters."""
+    with gzip.open(TRACES / name) as file:
+        document = json.load(file)
+    document["traceEvents"] = [row for row in document["traceEvents"] if "ProfilerStep" not in row.get("name", "")]
+    (tmp_path / "trace.json").write_text(json.dumps(document))
+    bare, told = load(tmp_path / "trace.json"), replayed(name).run
+    assert "steps-by-optimizer" in [warning.code for warning in bare.warnings]
+    found, wanted = (run.steps(run.ranks[0]).ints("dur_ns") for run in (bare, told))
+    assert len(found) == len(wanted)
+    assert np.median(found[1:]) == pytest.approx(np.median(wanted[1:]), rel=0.05)

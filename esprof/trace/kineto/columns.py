@@ -10,8 +10,9 @@ from esprof.trace.collective_names import names_a_collective
 from esprof.trace.kineto.collectives import Launches, moved_by
 from esprof.trace.kineto.rows import Rows, Texts
 from esprof.trace.kineto.scan import MISSING
+from esprof.trace.kineto.steps import RECORDERS_STEP, STEP_NAMES, Spans, by_optimizers, marked
 from esprof.trace.run import Group, Warning
-from esprof.trace.schema import EST_TURN, EVENTS, KINDS, Table, table
+from esprof.trace.schema import EST_TURN, EVENTS, KINDS, STEPS, Table, table
 
 _KIND_OF_CATEGORY = {
     "cpu_op": "op",
@@ -28,8 +29,6 @@ _KIND_OF_CATEGORY = {
     "cuda_sync": "sync",
     "python_function": "python",
 }
-_STEP = re.compile(r"(?:ProfilerStep|esprof\.step)#\s*(\d{1,9})$")
-_RECORDERS_STEP = "esprof.step#"
 _EST = re.compile(rf"{EST_TURN}(\d{{1,9}})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
 _NCCL_KERNEL = re.compile(r"nccl(Dev)?Kernel|^nccl|^rccl", re.IGNORECASE)
@@ -42,8 +41,8 @@ _MAIN, _AUTOGRAD, _COMM, _OTHER = range(len(_ROLES))
 
 def event_table(
     rows: Rows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group]
-) -> tuple[Table, tuple[Warning, ...]]:
-    """Build the event table of one rank, sorted by start.
+) -> tuple[Table, Table | None, tuple[Warning, ...]]:
+    """Build the event table of one rank, sorted by start, and the table of its steps where no event tells of them.
 
     `times` is (start ns, duration ns) per row; `groups` maps this process's group names to groups.
     """
@@ -73,7 +72,7 @@ def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 def _prefer_the_recorders_steps(rows: Rows, kinds: np.ndarray) -> None:
     """Make the steps that a profiler of the job marks plain annotations, where the recorder has marked steps as well."""
     at = np.flatnonzero(_are(kinds, "step"))
-    ours = rows.pick(at).texts("name").map(lambda name: name.startswith(_RECORDERS_STEP), bool, False)
+    ours = rows.pick(at).texts("name").map(lambda name: name.startswith(RECORDERS_STEP), bool, False)
     if ours.any():
         kinds[at[~ours]] = _CODE["annotation"]
 
@@ -84,7 +83,7 @@ def _kind_of_category(category: str) -> int:
 
 
 def _kind_of_host_name(name: str) -> int:
-    if name.startswith(("ProfilerStep", _RECORDERS_STEP)):
+    if name.startswith(STEP_NAMES):
         return _CODE["step"]
     if name.startswith("enumerate(DataLoader)#"):
         return _CODE["loader"]
@@ -108,15 +107,15 @@ def _sorted_table(
     starts: np.ndarray,
     durations: np.ndarray,
     groups: dict[str, Group],
-) -> tuple[Table, tuple[Warning, ...]]:
-    """The event table of rows that are sorted and have a kind each."""
+) -> tuple[Table, Table | None, tuple[Warning, ...]]:
+    """`event_table` of rows that are sorted and have a kind each."""
     names = rows.texts("name").filled("")
     tid, stream, device = (
         np.where(mask, rows.numbers(key), MISSING)
         for key, mask in (("tid", ~on_gpu), ("stream", on_gpu), ("device", on_gpu))
     )
     launches = Launches(starts, starts + durations, tid, _launched_by(kinds, rows.numbers("correlation")))
-    steps, warnings = _steps(names, kinds, stream, launches)
+    steps, warnings = _steps(names, kinds, launches)
     roles = _thread_roles(names, kinds, tid)
     external = rows.numbers("External id")
     columns = {
@@ -131,7 +130,7 @@ def _sorted_table(
         "stream": _int_column(stream),
         "correlation": _int_column(rows.numbers("correlation")),
         "external_id": _int_column(np.where(external == MISSING, rows.numbers("external id"), external)),
-        "step": _int_column(steps, np.int32),
+        "step": _int_column(_step_of(steps, stream, launches), np.int32),
         "autograd_seq": _int_column(rows.numbers("Sequence number")),
         "fwd_tid": _int_column(rows.numbers("Fwd thread id")),
         "sync_stream": _int_column(rows.numbers("wait_on_stream")),
@@ -139,7 +138,9 @@ def _sorted_table(
         "shapes": _text_column(rows.texts("Input Dims").each(lambda dims: dims.decode(errors="replace"))),
         "est": _int_column(_ests(names, kinds, roles, stream, launches), np.int32),
     }
-    return table(columns | _moved(rows, names, kinds, launches, groups), EVENTS), warnings
+    events = table(columns | _moved(rows, names, kinds, launches, groups), EVENTS)
+    is_told = _are(kinds, "step").any()
+    return events, None if steps is None or is_told else _step_table(steps), warnings
 
 
 def _launched_by(kinds: np.ndarray, correlation: np.ndarray) -> np.ndarray:
@@ -186,20 +187,30 @@ def _busiest(threads: np.ndarray) -> int:
     return int(threads[np.bincount(threads)[threads].argmax()])
 
 
-def _steps(
-    names: Texts, kinds: np.ndarray, stream: np.ndarray, launches: Launches
-) -> tuple[np.ndarray, tuple[Warning, ...]]:
-    """Number each row by the step it was issued in: a GPU row belongs to the step of its launch."""
+def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[Spans | None, tuple[Warning, ...]]:
+    """The steps of the trace; None where nothing tells them. Where the profiler was not told of any, optimizers end them."""
     rows = np.flatnonzero(_are(kinds, "step"))
-    if not len(rows):
+    if len(rows):
+        return marked(Texts(names.codes[rows], names.values), launches.start_ns[rows], launches.end_ns[rows]), ()
+    rows = np.flatnonzero(_are(kinds, "op", "annotation"))
+    on_threads = Texts(names.codes[rows], names.values)
+    found = by_optimizers(on_threads, launches.tid[rows], launches.start_ns[rows], launches.end_ns[rows])
+    if found is None:
         warning = Warning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step")
-        return np.zeros(len(kinds), np.int64), (warning,)
-    starts, issued = launches.start_ns, _issued(stream, launches)
-    numbers = Texts(names.codes[rows], names.values).map(_step_number, np.int64, MISSING)
-    # The last step that began before each row was issued; what came after the last step's end belongs to none.
-    slot = np.searchsorted(starts[rows], issued, side="right") - 1
-    inside = (slot >= 0) & (issued < launches.end_ns[rows[-1]])
-    return np.where(inside, numbers[slot], MISSING), ()
+        return None, (warning,)
+    steps, together = found
+    ends = "each Optimizer.step ends" if together == 1 else f"{together} Optimizer.steps end"
+    return steps, (Warning("steps-by-optimizer", f"the trace has no ProfilerStep; {ends} a step"),)
+
+
+def _step_of(steps: Spans | None, stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """Number of the step in which each row was issued: a GPU row belongs to the step of its launch. 0 without steps."""
+    return np.zeros(len(stream), np.int64) if steps is None else steps.of(_issued(stream, launches))
+
+
+def _step_table(steps: Spans) -> Table:
+    columns = {"step": steps.number, "start_ns": steps.start_ns, "dur_ns": steps.end_ns - steps.start_ns}
+    return table(columns | {"phase": ["timed"] * len(steps.number)}, STEPS)
 
 
 def _issued(stream: np.ndarray, launches: Launches) -> np.ndarray:
@@ -227,11 +238,6 @@ def _ests(names: Texts, kinds: np.ndarray, roles: Texts, stream: np.ndarray, lau
 
 def _est_number(name: str) -> int:
     match = _EST.match(name)
-    return int(match.group(1)) if match else MISSING
-
-
-def _step_number(name: str) -> int:
-    match = _STEP.match(name)
     return int(match.group(1)) if match else MISSING
 
 

@@ -59,6 +59,8 @@ class Trace:
     warnings: tuple[Warning, ...] = ()
     local_groups: dict[str, Group] = field(default_factory=dict)
     """The process groups by the names that this process has for them."""
+    steps: Table | None = None
+    """The steps, where no event tells of them."""
 
 
 class _Device(msgspec.Struct):
@@ -130,7 +132,7 @@ def _trace_of(path: Path, scanned: Scan) -> Trace:
     groups = named_groups(
         (str(pg.pg_name), _members(pg, world), pg.backend_config, pg.pg_desc) for pg in info.pg_config
     )
-    events, warnings = event_table(rows, times, groups)
+    events, steps, warnings = event_table(rows, times, groups)
     used = set(np.unique(events.ints("device")).tolist())
     return Trace(
         events=events,
@@ -142,6 +144,7 @@ def _trace_of(path: Path, scanned: Scan) -> Trace:
         versions=_versions(document, info),
         warnings=warnings + _left_out(misfits) + lost,
         local_groups=groups,
+        steps=steps,
     )
 
 

@@ -66,7 +66,7 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning
     )
 
     def read(name: str, rank: Rank) -> Table | None:
-        return by_rank[rank].events if name == "events" else None
+        return {"events": by_rank[rank].events, "steps": by_rank[rank].steps}.get(name)
 
     return Run(meta, read, path, tuple(warnings))
 

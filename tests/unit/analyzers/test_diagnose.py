@@ -9,6 +9,7 @@ from esprof.analyzers.finding import Finding
 from esprof.analyzers.findings import PAGES
 from esprof.analyzers.summary.summary import MOST_BARS
 from esprof.replay import answer_run
+from esprof.reports.terminal import text
 from esprof.types import NS_PER_MS as MS
 from tests.cases.graph import call, ddp_rank, gloo, launched, load_call, nccl, nccl_ranks, op, run_of, stage, step
 
@@ -79,6 +80,17 @@ def test_a_straggler_is_named_with_its_place(slow):
     assert straggler.evidence["python_line"].of(slow) == "train.py(42): forward"
     assert straggler.evidence["python_call"].of(slow) == "<built-in function sleep>"
     assert "aten::linear" in straggler.evidence["lost_in"].of(slow)
+
+
+def test_device_hours_are_those_of_the_ranks_that_the_run_has():
+    """Two ranks of a job of 128: nobody knows that mending one would help the others."""
+    ranks = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
+    here, job = run_of(ranks), run_of(ranks, world=128)
+    assert found(job, "ESP201").saving_device_hours_per_day == found(here, "ESP201").saving_device_hours_per_day
+    assert diagnose_run(job).missing_ranks == tuple(range(2, 128))
+    assert diagnose_run(here).missing_ranks == ()
+    assert "on 2 of 128 ranks" in text.diagnosis(diagnose_run(job))
+    assert "on 2 of 128 ranks" in text.replay(answer_run(job))
 
 
 def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():

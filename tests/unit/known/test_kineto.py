@@ -34,6 +34,16 @@ def test_times_are_read_to_the_nanosecond(tmp_path):
         assert (steps.ints("start_ns") + steps.ints("dur_ns")).tolist()[-1] == BASE_NS + OPENED_NS + marks[-1][1]
 
 
+def test_steps_that_are_not_told_of_are_those_of_the_optimizers(tmp_path):
+    one, timeline, found = recorded(tmp_path, "gloo", steps=False)
+    tables = [found.steps(rank) for rank in found.ranks]
+    begins = np.max([steps.ints("start_ns") for steps in tables], axis=0)
+    ends = np.max([steps.ints("start_ns") + steps.ints("dur_ns") for steps in tables], axis=0)
+    spans = np.array(list(timeline.optimizer_spans(one.recording.first).values()))
+    assert len(spans) == sum(number is not None and number >= one.recording.first for number, _ in timeline.steps[0])
+    assert np.stack([begins, ends], axis=1)[1:].tolist() == (BASE_NS + OPENED_NS + spans)[1:].tolist()
+
+
 def test_kernels_have_their_launch_and_collectives_what_they_move(tmp_path):
     one, timeline, found = recorded(tmp_path, "fsdp")
     events = found.events(0)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from esprof.errors import UsageError
+from esprof.errors import InputError, UsageError
 from esprof.replay import answer_run
 from esprof.replay.steps import at_window, steps_of, unprofiled_ns
 from esprof.reports.commands import diagnose, replay
 from esprof.trace.run import Run
 from esprof.trace.rundir import write_run
 from tests.cases import step_runs
-from tests.cases.graph import gloo, op, run_of, step
+from tests.cases.graph import call, gloo, op, run_of, step
 
 MS = 1_000.0
 WINDOWS = (range(10, 14), range(30, 35), range(50, 55))
@@ -127,3 +127,88 @@ def test_replay_tells_profiled_from_unprofiled_steps(run):
     assert answer.unprofiled_step_us == 20_000.0
     assert answer.overhead_pct == pytest.approx(25.0)
     assert answer_run(run).unprofiled_step_us is None
+
+
+# A rank or step that was not recorded
+
+
+def job_rows(steps=range(8), lost=(), late_ms=0.0):
+    """Steps of 20 ms, one behind the other, but for those that were lost."""
+    rows = []
+    for number in (number for number in steps if number not in lost):
+        at = number * 20 * MS
+        rows += [
+            step(number, at, at + 20 * MS),
+            op("aten::linear", at + late_ms * MS, 10 * MS),
+            *gloo(at + 12 * MS, at + 12 * MS + 5, at + 19 * MS),
+            op("Optimizer.step", at + 19 * MS, MS / 2),
+        ]
+    return rows
+
+
+def test_a_step_that_a_rank_lost_is_left_out_and_hides_no_others():
+    steps = steps_of(run_of({0: job_rows(), 1: job_rows(lost=(4,))}))
+    assert steps.windows == (range(8),)
+    assert steps.steady == (1, 2, 3, 6, 7)
+    assert str(steps.left_out[4]) == "rank 1 did not record it"
+    assert str(steps.left_out[5]) == "rank 1 did not record the step before"
+
+
+def test_the_first_of_few_steps_counts_where_others_were_lost():
+    assert steps_of(run_of({0: job_rows(range(4)), 1: job_rows(range(4), lost=(2,))})).steady == (0, 1)
+
+
+def test_the_steps_around_one_that_a_rank_lost_are_those_of_a_whole_run():
+    """Rank 1 is 1 ms late in each step; the one that it lost changes nothing of what is said of the others."""
+    whole = answer_run(run_of({0: job_rows(), 1: job_rows(late_ms=1)}), ["cpu=2x"])
+    lost = answer_run(run_of({0: job_rows(), 1: job_rows(late_ms=1, lost=(4,))}), ["cpu=2x"])
+    assert lost.what_if[0].predicted_us == pytest.approx(whole.what_if[0].predicted_us, rel=0.001)
+    assert all(abs(step.error_pct) < 0.1 for step in lost.steps)
+    assert all(abs(step.error_pct) < 0.1 for step in lost.prediction.held_out)
+    assert lost.coverage.unmatched_by_rank == {0: 1, 1: 0}
+    assert [one.step for one in lost.left_out] == [0, 4, 5]
+
+
+def test_in_a_step_that_a_rank_lost_the_others_are_matched_with_one_another():
+    run = run_of({0: job_rows(), 1: job_rows(lost=(4,)), 2: job_rows()})
+    answer = answer_run(run, ["cpu=2x"])
+    assert (answer.coverage.collectives_matched, answer.coverage.collectives_partial) == (23, 2)
+    assert set(answer.coverage.unmatched_by_rank.values()) == {0}
+    assert "cannot be told" not in (answer.what_if[0].note or "")  # That step does not count.
+
+
+def test_a_lost_step_never_counts_whatever_is_wrong_with_the_others():
+    allocating = [call("cudaMalloc", number * 20 * MS, 10 * MS) for number in range(3)]
+    steps = steps_of(run_of({0: [*job_rows(range(3)), *allocating], 1: job_rows(range(3), lost=(1,))}))
+    assert steps.steady == (0,)
+    assert sorted(steps.left_out) == [1, 2]
+
+
+def test_several_steps_that_a_rank_lost_end_the_window():
+    steps = steps_of(run_of({0: job_rows(), 1: job_rows(lost=(3, 4))}))
+    assert steps.windows == (range(3), range(5, 8))
+    assert steps.lost == [3, 4]
+
+
+def test_a_rank_without_cpu_operations_is_left_out_as_if_its_trace_were_missing():
+    def without(rows):
+        return [row for row in rows if row.cat != "cpu_op"]
+
+    run = run_of({0: job_rows(), 1: job_rows(), 2: without(job_rows())})
+    answer = answer_run(run)
+    assert answer.coverage.missing_ranks == (2,)
+    (warning,) = (one for one in answer.warnings if one.code == "no-operations")
+    assert (warning.ranks, "rank 2 left out" in warning.message) == ((2,), True)
+    assert answer.coverage.collectives_partial == answer.coverage.collectives
+    with pytest.raises(InputError, match="no CPU operation"):
+        answer_run(run_of({0: without(job_rows())}))
+
+
+def test_a_rank_without_cpu_operations_in_the_steps_that_are_looked_at_is_left_out():
+    """Rank 1 has operations in its first step only, which is another window."""
+    both = run_of({0: [*job_rows((0,)), *job_rows(range(10, 14))], 1: [*job_rows((0,)), *marks(range(10, 14))]})
+    assert steps_of(both).run.ranks == [0]
+
+
+def marks(steps):
+    return [step(number, number * 20 * MS, (number + 1) * 20 * MS) for number in steps]

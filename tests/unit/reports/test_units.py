@@ -73,6 +73,12 @@ def test_ranks_are_named_in_runs(which, world, text):
     assert units.ranks(which, world) == text
 
 
+def test_missing_ranks_are_told_beside_those_of_the_run():
+    assert units.recorded_ranks(8, ()) == "8 ranks"
+    assert units.recorded_ranks(1, ()) == "1 rank"
+    assert units.recorded_ranks(128, tuple(range(1, 128))) == "1 of 128 ranks"
+
+
 def test_stretches_are_of_neighbours_each_number_once():
     assert readable.stretches([5, 0, 1, 2, 2]) == [range(3), range(5, 6)]
     assert readable.stretches([]) == []

@@ -228,6 +228,12 @@ def test_without_steps_the_whole_window_is_one(tmp_path):
     assert len(run.stages(0)) == len(run.stacks(0)) == 0
 
 
+def test_without_steps_those_that_optimizers_end_are_the_runs(tmp_path):
+    rows = [row("aten::mm", 0), *(row("Optimizer.step#SGD.step", at, 10, cat="user_annotation") for at in (90, 190))]
+    steps = load(case.write(tmp_path / "a.json", document(*rows))).steps(0)
+    assert (steps.ints("step").tolist(), steps.ints("dur_ns").tolist()) == ([0, 1], [100_000, 100_000])
+
+
 # What it refuses
 
 

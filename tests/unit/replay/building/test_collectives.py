@@ -9,7 +9,7 @@ import pytest
 from esprof.replay.building.build import Built, build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine.timeline import replay, strict
-from esprof.replay.replayed import replay_run
+from esprof.replay.replayed import answer, replay_run
 from esprof.replay.whatif.pricing import what_if
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
@@ -134,11 +134,11 @@ def test_an_all_to_all_of_send_recv_kernels_is_a_collective():
 # Collectives with a root
 
 
-def rooted(word: str, *spans: tuple[float, float], root: int = 0) -> Run:
-    """A collective over the ranks' `spans`; its root is known."""
-    everybody = str(list(range(len(spans))))
+def rooted(word: str, *spans: tuple[float, float], root: int = 0, world: int | None = None) -> Run:
+    """A collective over the ranks' `spans`, the first of a group of so many; its root is known."""
+    everybody = str(list(range(world or len(spans))))
     rows = ranks_of(*(comm(word, start, end, 1, group_ranks=everybody) for start, end in spans))
-    run = run_of(rows)
+    run = run_of(rows, world=world)
     tables = {}
     for rank in run.ranks:
         arrow = run.events(rank).arrow
@@ -244,9 +244,67 @@ def test_several_steps_are_one_graph_and_a_backlog_goes_from_one_to_the_next(ste
     assert replay(strict(dfg)).end_ns[dfg.on(LaneKind.STREAM)].max() == (20 + 150 * step_count) * US
 
 
-def test_a_group_with_a_member_that_is_not_here_is_matched_with_nothing():
-    rows = ranks_of(*(comm("allreduce", 100, 200, 1, group_ranks="[0, 1, 2]") for _ in range(2)))
-    assert build_counted(run_of(rows, world=3)).counts.collectives_matched == 0
+# A rank that the run lacks
+
+
+def lacking(*rows: Sequence[Row]) -> Run:
+    """A run of these ranks, and of one more of which there is no trace."""
+    return run_of(ranks_of(*rows), world=len(rows) + 1)
+
+
+def test_members_are_matched_without_one_that_is_not_here_and_the_answer_says_so():
+    """The last of those that are here came at 200 µs: the transfer took at most from then on."""
+    three = {"group_ranks": "[0, 1, 2]"}
+    run = lacking(comm("allreduce", 100, 300, 1, **three), comm("allreduce", 200, 300, 1, **three))
+    replayed = replay_run(run)
+    assert transfers(replayed.built.dfg, 0) == transfers(replayed.built.dfg, 1) == [(200, 100)]
+    assert replayed.built.unmatched == {0: 0, 1: 0}
+    answered = answer(replayed, ["network=2x"])
+    assert (answered.coverage.collectives_matched, answered.coverage.collectives_partial) == (2, 2)
+    assert "waiting for rank 2 cannot be told from transfer" in answered.what_if[0].note
+    (warning,) = (one for one in answered.warnings if one.code == "collectives-partial")
+    assert warning.ranks == (2,)
+
+
+def test_a_complete_run_has_no_partial_collective_and_no_note():
+    answered = answer(replay_run(run_of(ranks_of(sized(10, 20), sized(10, 20)))), ["network=2x"])
+    assert answered.coverage.collectives_partial == 0
+    assert "cannot be told" not in (answered.what_if[0].note or "")
+
+
+def test_a_collective_that_takes_far_longer_than_those_alike_waited_for_the_absent_member():
+    """Four all-reduces of one size take 60, 50, 200 and 60 µs: the third waited for somebody who is not here."""
+    spans = [(100, 160), (200, 250), (300, 500), (600, 660)]
+    mine = [
+        row
+        for turn, (start, end) in enumerate(spans, 1)
+        for row in comm("allreduce", start, end, turn, 10, group_ranks="[0, 1, 2]")
+    ]
+    dfg = build(lacking(mine, mine))
+    assert transfers(dfg, 0) == [(100, 60), (200, 50), (440, 60), (600, 60)]
+    is_join = dfg.rank < 0
+    assert dfg.residual_ns[is_join].tolist() == [0, 0, 140 * US, 0]
+
+
+def test_in_a_complete_run_a_long_transfer_is_a_transfer():
+    mine = [row for turn, end in enumerate((160, 250, 500), 1) for row in comm("allreduce", 100 * turn, end, turn, 10)]
+    assert transfers(build(run_of(ranks_of(mine, mine))), 0) == [(100, 60), (200, 50), (300, 200)]
+
+
+def test_one_member_alone_has_nobody_to_be_matched_with():
+    built = build_counted(lacking(comm("allreduce", 100, 200, 1)))
+    assert (built.counts.collectives_matched, unmatched(built)) == (0, 1)
+
+
+def test_receivers_whose_root_is_not_here_are_matched_with_nothing():
+    built = build_counted(rooted("broadcast", (100, 300), (200, 300), root=2, world=3))
+    assert (built.counts.collectives_matched, unmatched(built)) == (0, 2)
+
+
+def test_a_receiver_waits_for_its_root_whether_or_not_the_others_are_here():
+    dfg = build(rooted("broadcast", (100, 130), (300, 350), world=3))
+    assert waited_for(dfg, 1) == {0}
+    assert transfers(dfg, 1) == [(300, 50)]
 
 
 def test_collectives_that_two_ranks_entered_in_opposite_order_come_apart_and_are_counted():

@@ -269,6 +269,70 @@ def test_without_steps_the_window_is_one_and_says_so(read):
     assert [warning.code for warning in trace.warnings] == ["no-steps"]
 
 
+def optimizer(ts, dur=10, name="SGD", **more):
+    return row(f"Optimizer.step#{name}.step", ts, dur, **({"cat": "user_annotation"} | more))
+
+
+def steps(trace):
+    """Start and end of each step, µs since the first row."""
+    rows = trace.steps.arrow.to_pylist()
+    assert [one["step"] for one in rows] == list(range(len(rows)))
+    assert {one["phase"] for one in rows} == {"timed"}
+    return [tuple((one["start_ns"] - EPOCH_NS + more) // 1000 for more in (0, one["dur_ns"])) for one in rows]
+
+
+@pytest.mark.parametrize("category", ["user_annotation", "cpu_op"])
+def test_where_the_profiler_was_told_of_no_steps_they_end_with_the_optimizers(read, category):
+    forward = [row("aten::mm", at) for at in (0, 110, 210)]
+    trace = read(*forward, *(optimizer(at, cat=category) for at in (90, 190)), launch(95, 1), kernel(300, 1))
+    assert steps(trace) == [(0, 100), (100, 200)]
+    assert [warning.code for warning in trace.warnings] == ["steps-by-optimizer"]
+    issued = {(event["name"], event["start_ns"]): event["step"] for event in table(trace)}
+    assert [issued["aten::mm", EPOCH_NS + at * 1000] for at in (0, 110, 210)] == [0, 1, None]
+    assert issued["gemm", EPOCH_NS + 300_000] == 0  # Launched in the first step.
+
+
+def test_optimizers_that_take_turns_are_one_step(read):
+    both = [(optimizer(at, name="Adam"), optimizer(at + 50, name="SGD")) for at in (40, 140, 240)]
+    trace = read(row("aten::mm", 0), *(one for pair in both for one in pair))
+    assert steps(trace) == [(0, 100), (100, 200), (200, 300)]
+    assert "2 Optimizer.steps end a step" in trace.warnings[0].message
+
+
+def test_optimizers_of_one_name_are_told_apart_by_what_they_hold(read):
+    """A GAN's two optimizers are of one class, of different numbers of parameters."""
+    rows = [row("aten::mm", 0)]
+    for at in (40, 140, 240):
+        rows += [optimizer(at, name="Adam"), row("aten::addcmul_", at + 2, 1)]
+        rows += [optimizer(at + 50, name="Adam"), row("aten::addcmul_", at + 52, 1), row("aten::addcmul_", at + 54, 1)]
+    assert steps(read(*rows)) == [(0, 100), (100, 200), (200, 300)]
+
+
+def test_an_optimizer_that_holds_more_only_once_ends_a_step_all_the_same(read):
+    """What makes its state in its first step has more to do there."""
+    rows = [row("aten::mm", 0), *(optimizer(at) for at in (90, 190, 290)), row("aten::zeros_like", 95, 1)]
+    assert steps(read(*rows)) == [(0, 100), (100, 200), (200, 300)]
+
+
+def test_an_optimizer_within_another_ends_no_step(read):
+    rows = [one for at in (80, 180) for one in (optimizer(at, 20, name="Wrapper"), optimizer(at + 5, 10))]
+    assert steps(read(row("aten::mm", 0), *rows)) == [(0, 100), (100, 200)]
+
+
+@pytest.mark.parametrize("names", [("SGD",), ("Adam", "SGD"), ("Adam", "SGD", "SGD")])
+def test_optimizers_that_do_not_repeat_tell_of_no_steps(read, names):
+    trace = read(row("aten::mm", 0), *(optimizer(50 * turn, name=name) for turn, name in enumerate(names, 1)))
+    assert trace.steps is None
+    assert [warning.code for warning in trace.warnings] == ["no-steps"]
+
+
+def test_steps_that_the_profiler_was_told_of_come_before_those_of_optimizers(read):
+    trace = read(step(3, 0, 200), optimizer(90), optimizer(190))
+    assert trace.steps is None
+    assert {event["step"] for event in table(trace)} == {3}
+    assert trace.warnings == ()
+
+
 def test_a_step_number_beyond_all_reason_is_no_number(read):
     trace = read(step(10**30, 0, 100), step(3, 100, 100), row("aten::mm", 120), row("aten::add", 20))
     assert {e["name"]: e["step"] for e in table(trace) if e["kind"] == "op"} == {"aten::add": None, "aten::mm": 3}
