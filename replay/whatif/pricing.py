@@ -10,6 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from esprof.replay.answer import Prediction, WhatIf
+from esprof.replay.blame import Blame
 from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay, strict
@@ -77,6 +78,11 @@ class Pricer:
         return replay(self.dfg)
 
     @cached_property
+    def blame(self) -> Blame:
+        """Who delays the steady steps."""
+        return Blame(self.dfg, self.steps)
+
+    @cached_property
     def _base(self) -> np.ndarray:
         """Replayed duration (ns) of each steady step as recorded (`_cost`)."""
         return self._cost(self.baseline)
@@ -138,7 +144,7 @@ class Pricer:
 
     def price_edited(self, dfg: Dfg) -> Price:
         """The price of a change that no term spells: of `dfg`, a graph made by hand with `edits`."""
-        return self._priced(Scenario(self.run, self.dfg, self.steps, dfg), replay(dfg))
+        return self._priced(Scenario(self.run, self.blame, dfg), replay(dfg))
 
     def saving_ns(self, spec: str) -> float | None:
         """By how much the mean steady step gets shorter, ns; negative if longer, None where the scenario is declined."""
@@ -175,7 +181,7 @@ class Pricer:
 
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         try:
-            return apply(Scenario(self.run, self.dfg, self.steps, self.dfg), terms)
+            return apply(Scenario(self.run, self.blame, self.dfg), terms)
         except Declined as reason:
             return reason
 

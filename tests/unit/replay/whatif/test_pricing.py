@@ -7,6 +7,7 @@ import pytest
 
 from esprof.errors import UsageError
 from esprof.replay import answer_run
+from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
 from esprof.replay.replayed import replay_run
 from esprof.replay.whatif import pricing
@@ -180,7 +181,7 @@ def allocating_ranks(early: float = 0.0) -> dict:
 def test_mending_a_straggler_mends_the_allocator_calls_that_wait_for_it():
     run = run_of(allocating_ranks())
     dfg = build(run)
-    mended = fix_stragglers(dfg, [1]).dfg
+    mended = fix_stragglers(Blame(dfg, dfg.marks.steps), [1]).dfg
     (held, own) = (
         next(n for n in range(dfg.nodes) if dfg.label(n) == "cudaMalloc" and dfg.rank[n] == r) for r in (0, 1)
     )
@@ -191,7 +192,7 @@ def test_mending_a_straggler_mends_the_allocator_calls_that_wait_for_it():
 def test_an_allocator_call_outside_the_waiting_stays():
     dfg = build(run_of(allocating_ranks(early=100)))
     held = next(n for n in range(dfg.nodes) if dfg.label(n) == "cudaMalloc" and dfg.rank[n] == 0)
-    assert fix_stragglers(dfg, [1]).dfg.dur_ns[held] == 1_500_000
+    assert fix_stragglers(Blame(dfg, dfg.marks.steps), [1]).dfg.dur_ns[held] == 1_500_000
 
 
 # One way to every price
