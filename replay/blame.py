@@ -1,10 +1,12 @@
 """Who is late, and what that costs the others: arrivals at collectives, and the delay that each rank alone causes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from esprof.replay import rules
 from esprof.replay.counterparts import Counterparts, counterparts, roles_of
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine import longest_path
@@ -73,28 +75,37 @@ def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
     return Arrivals(dfg.marks.ranks, step, arrived)
 
 
-def held(dfg: Dfg, by: tuple[Rank, ...]) -> np.ndarray:
-    """Mask of the allocator calls that a rank makes while a collective of its own waits for another, one of `by`; bool[N].
+def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
+    """How long each call waits for another rank, one of `by`, ns, int64[N]; 0 for nodes that are no such calls.
 
-    An allocator call stops for the work that its device holds, and a pending collective is such work (docs/replay.md §4).
+    Allocator calls stop for the work that their device holds, and launches for room behind it; a collective that waits is
+    such work. So what of a long one lies in a wait of its rank is no work of its own (docs/replay.md §4).
     """
     seen = arrivals(dfg, dfg.marks.steps)
-    calls = np.flatnonzero(dfg.of(Cls.ALLOCATOR))
-    mask = np.zeros(dfg.nodes, bool)
+    calls = np.flatnonzero(dfg.of(Cls.ALLOCATOR, Cls.LAUNCH) & (dfg.dur_ns > rules.LONG_CALL))
+    found = np.zeros(dfg.nodes, np.int64)
     if not len(seen) or not len(calls):
-        return mask
+        return found
     last = seen.last()
     until = seen.arrived_ns[np.arange(len(seen)), last]
     collective, column = np.nonzero(np.isin(seen.ranks, by)[last][:, None] & (seen.arrived_ns < until[:, None]))
-    # All ranks on one axis of time, one behind the other: moments and waits of one never mix with those of another.
-    span = float((dfg.recorded_ns + dfg.dur_ns).max()) + 1
-    begin, end = (column * span + moment for moment in (seen.arrived_ns[collective, column], until[collective]))
-    order = np.argsort(begin)
-    # The furthest that any wait reaches which began no later.
-    reach = np.append(-np.inf, np.maximum.accumulate(end[order]))
+    # All ranks on one axis of time, one behind the other: calls and waits of one never meet those of another.
+    span = int((dfg.recorded_ns + dfg.dur_ns).max()) + 1
+    waits = [column * span + moment for moment in (seen.arrived_ns[collective, column], until[collective])]
     start = np.searchsorted(seen.ranks, dfg.rank[calls]) * span + dfg.recorded_ns[calls]
-    mask[calls] = reach[np.searchsorted(begin[order], start, side="right")] >= start + dfg.dur_ns[calls]
-    return mask
+    within = _covered(*waits, start + dfg.dur_ns[calls]) - _covered(*waits, start)
+    found[calls] = np.minimum(within.astype(np.int64), dfg.dur_ns[calls] - rules.BLOCKING_OWN)
+    return found
+
+
+def _covered(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """How much of the time before each moment `until` lies in any of the intervals, ns."""
+    order = np.argsort(begin)
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    # In order of begin, each interval adds what lies behind the latest end so far.
+    total = np.cumsum(np.maximum(reach - np.maximum(begin, np.append(-np.inf, reach[:-1])), 0))
+    last = np.searchsorted(begin, until, side="right") - 1
+    return np.where(last >= 0, total[last] - np.maximum(reach[last] - until, 0), 0)
 
 
 @dataclass(frozen=True)
@@ -115,14 +126,15 @@ class Blame:
         return roles_of(self.dfg)
 
     @cached_property
-    def held(self) -> np.ndarray:
-        """The allocator calls that wait for another rank (`held`)."""
-        return held(self.dfg, self.dfg.marks.ranks)
+    def work_ns(self) -> np.ndarray:
+        """What each node takes without waiting for other ranks inside of calls (`held_ns`), ns, int64[N]."""
+        work: np.ndarray = self.dfg.dur_ns - held_ns(self.dfg, self.dfg.marks.ranks)
+        return work
 
     @cached_property
     def peers(self) -> Counterparts:
-        """What the same work takes on other ranks. Calls that wait for another rank are no work."""
-        return counterparts(self.dfg, self.held, self.roles)
+        """What the same work takes on other ranks."""
+        return counterparts(self.dfg, self.work_ns, self.roles)
 
     @cached_property
     def usual_ns(self) -> np.ndarray:
@@ -131,8 +143,8 @@ class Blame:
         Work that no rank of the same role has would not be there.
         """
         alone = self.peers.own & np.isnan(self.peers.median) & self.shares_role
-        usual = np.where(np.isnan(self.peers.median), self.dfg.dur_ns, self.peers.median)
-        return np.where(alone | self.held, 0, usual)
+        usual = np.where(np.isnan(self.peers.median), self.work_ns, self.peers.median)
+        return np.where(alone, 0, usual)
 
     @property
     def shares_role(self) -> np.ndarray:
@@ -143,8 +155,9 @@ class Blame:
 
     @cached_property
     def excess_ns(self) -> np.ndarray:
-        """By how much each node takes longer than usual, ns, float64[N]; negative where it is shorter, 0 if it waits."""
-        return np.where(self.held, 0, self.dfg.dur_ns - self.usual_ns)
+        """By how much each node takes longer than usual, ns, float64[N]; negative where it is shorter."""
+        excess: np.ndarray = self.work_ns - self.usual_ns
+        return excess
 
     @cached_property
     def late_ns(self) -> np.ndarray:

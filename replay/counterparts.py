@@ -20,7 +20,7 @@ class Counterparts:
 
     Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has other
     neighbours), they share step, lane role and name; for a loader, which works ahead, lane role and name in any step. A gap
-    that a rank does not have takes no time there. Of several counterparts on one rank the mean counts.
+    that others of the same role do not have takes no time there. Of several counterparts on one rank the mean counts.
     """
 
     own: np.ndarray
@@ -33,17 +33,17 @@ class Counterparts:
     """Mean over all ranks."""
 
 
-def counterparts(dfg: Dfg, spared: np.ndarray, roles: np.ndarray) -> Counterparts:
-    """Compare the own work of all ranks, but for the nodes `spared`, bool[N].
+def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterparts:
+    """Compare the own work of all ranks, `work_ns`, int64[N].
 
-    `roles`, int[ranks], is the role of each rank of `dfg.marks` (`roles_of`): computing, and the gaps in it, have
-    counterparts on ranks of the same role alone.
+    `roles`, int[ranks], is the role of each rank of `dfg.marks` (`roles_of`): computing has counterparts on ranks of the
+    same role alone.
     """
-    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & (dfg.step >= 0) & ~spared
+    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & (dfg.step >= 0)
     column = np.searchsorted(dfg.marks.ranks, dfg.rank).astype(np.int64)
     # The number of a rank's role where that matters, else one more than any. Joins have no rank, and are not compared.
-    role = np.where(dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.HOST_GAP), roles[column], roles.max() + 1)
-    sharing = np.append(np.bincount(roles), len(roles))
+    role = np.where(dfg.of(Cls.COMPUTE, Cls.CONTENTION), roles[np.minimum(column, len(roles) - 1)], roles.max() + 1)
+    sharing = np.bincount(roles)[roles]
     found = Counterparts(own, *(np.full(dfg.nodes, np.nan) for _ in range(3)))
     gap, loader = dfg.of(Cls.HOST_GAP), dfg.on(LaneKind.LOADER)
     step, purpose = dfg.step.astype(np.int64) + 1, _purpose(dfg)
@@ -54,12 +54,12 @@ def counterparts(dfg: Dfg, spared: np.ndarray, roles: np.ndarray) -> Counterpart
         (purpose, own & loader),
     )
     for identity, allowed in identities:
-        identity = identity * len(sharing) + role
+        identity = identity * (int(roles.max()) + 2) + role
         todo = np.unique(identity[allowed & np.isnan(found.others)])
         nodes = np.flatnonzero(allowed)
         nodes = nodes[np.isin(identity[nodes], todo)]
-        absent = np.where(gap[nodes], sharing[role[nodes]], 0)
-        columns = _over_ranks(identity[nodes], column[nodes], dfg.dur_ns[nodes], absent)
+        least = np.where(gap[nodes], sharing[column[nodes]], 0)
+        columns = _over_ranks(identity[nodes], column[nodes], work_ns[nodes], least)
         new = np.isnan(found.others[nodes])
         for into, values in zip((found.others, found.median, found.mean), columns, strict=True):
             into[nodes[new]] = values[new]
@@ -81,6 +81,8 @@ def _over_ranks(
     NaN where fewer than two ranks have it. `column` is the rank of each node; where fewer than `least` ranks have its
     identity, it takes no time on the rest.
     """
+    if not len(identity):
+        return (np.zeros(0),) * 3
     # One value for each identity and rank; sorted by identity, then value.
     pairs, first_of, which = np.unique(
         identity * (int(column.max(initial=0)) + 1) + column, return_index=True, return_inverse=True
@@ -89,7 +91,7 @@ def _over_ranks(
     name = identity[first_of]
     order = np.lexsort((value, name))
     _, first, group, count = np.unique(name[order], return_index=True, return_inverse=True, return_counts=True)
-    zeros = np.maximum(least[first_of][order][first] - count, 0)[group]
+    zeros = np.maximum(np.maximum.reduceat(least[first_of][order], first) - count, 0)[group]
     ranked, begin, total = value[order], first[group], count[group] + zeros
     place = zeros + np.arange(len(order)) - begin
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from esprof import readable
 from esprof.errors import UsageError
-from esprof.replay.blame import Blame, held
+from esprof.replay.blame import Blame, held_ns
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif.averages import medians_of
@@ -98,23 +98,26 @@ def _nothing(blame: Blame) -> str:
 
 
 def _unlike(blame: Blame) -> np.ndarray:
-    """Mask of the computing that only one stage of a pipeline does: it has nothing to be compared with, bool[N]."""
+    """Mask of what only one stage of a pipeline computes: it has nothing to be compared with, bool[N]."""
     dfg = blame.dfg
-    return dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.HOST_GAP) & np.isnan(blame.peers.others) & ~blame.shares_role
+    mask: np.ndarray = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.HOST_GAP) & np.isnan(blame.peers.others) & ~blame.shares_role
+    return mask
 
 
 def _without_waiting(dfg: Dfg, dur_ns: np.ndarray, slow: Sequence[Rank]) -> np.ndarray:
-    """`dur_ns` with the allocator calls cut that other ranks make while a collective of theirs waits for a `slow` rank.
+    """`dur_ns` without the time that calls of other ranks wait for a `slow` rank (`held_ns`).
 
-    Such a call takes no longer than its counterpart on the slow rank.
+    Such a call still takes no less than its counterpart on the slow rank.
     """
-    calls = dfg.of(Cls.ALLOCATOR) & (dfg.key >= 0)
+    waits = held_ns(dfg, slow)
     # One number for step and key: counterparts in the same step.
     known = dfg.step.astype(np.int64) * (int(dfg.key.max()) + 1) + dfg.key
-    own, waiting = calls & np.isin(dfg.rank, slow), np.flatnonzero(calls & held(dfg, slow))
+    own, waiting = (dfg.key >= 0) & np.isin(dfg.rank, slow), np.flatnonzero((waits > 0) & ~np.isin(dfg.rank, slow))
+    own &= dfg.of(Cls.ALLOCATOR, Cls.LAUNCH)
     medians, found = medians_of(known[own], dfg.dur_ns[own], known[waiting])
+    least = np.where(found, np.minimum(medians, dfg.dur_ns[waiting]), 0)
     dur = dur_ns.copy()
-    dur[waiting[found]] = np.minimum(dur[waiting], medians)[found]
+    dur[waiting] = np.minimum(dur[waiting], np.maximum(dfg.dur_ns[waiting] - waits[waiting], least))
     return dur
 
 
