@@ -78,12 +78,14 @@ def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
 def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
     """How long each call waits for another rank, one of `by`, ns, int64[N]; 0 for nodes that are no such calls.
 
-    Allocator calls stop for the work that their device holds, and launches for room behind it; a collective that waits is
-    such work. So what of a long one lies in a wait of its rank is no work of its own (docs/replay.md §4).
+    Allocator calls stop for the work that their device holds, and a collective that waits is such work: what of a long one
+    lies in a wait of its rank is no work of its own. Nor is any of a long launch, which waits for room behind work that may
+    have been launched before the first step (docs/replay.md §4).
     """
     seen = arrivals(dfg, dfg.marks.steps)
-    calls = np.flatnonzero(dfg.of(Cls.ALLOCATOR, Cls.LAUNCH) & (dfg.dur_ns > rules.LONG_CALL))
-    found = np.zeros(dfg.nodes, np.int64)
+    is_long = dfg.dur_ns > rules.LONG_CALL
+    calls = np.flatnonzero(dfg.of(Cls.ALLOCATOR) & is_long)
+    found = np.where(dfg.of(Cls.LAUNCH) & is_long, dfg.dur_ns - rules.BLOCKING_OWN, 0)
     if not len(seen) or not len(calls):
         return found
     last = seen.last()
@@ -204,37 +206,43 @@ class Blame:
 
     @cached_property
     def slow_ranks(self) -> tuple[Rank, ...]:
-        """Ranks that bear clearly more than an even share of the blame, and in more of the steps than chance would give.
+        """Ranks that bear clearly more than an even share of the blame, and have more to do in more of the steps than chance
+        would give.
 
         None where all ranks are late by turns, where a single hiccup makes the difference, and where ranks never meet.
         """
         if not len(arrivals(self.dfg, self.steps)):
             return ()
-        late, count = self.late_ns, len(self.dfg.marks.ranks)
-        blamed = late.sum(axis=0)
+        blamed, count = self.late_ns.sum(axis=0), len(self.dfg.marks.ranks)
         slow = blamed > CLEARLY * blamed.sum() / count
         if slow.any():
             from scipy.special import bdtrc  # It takes half a second to import, and most runs have no slow rank.
 
-            guilty = (late > CLEARLY * late.sum(axis=1, keepdims=True) / count).sum(axis=0)
+            # Delays show only when ranks meet, which may be in one step of several: what counts is who has more to do.
+            guilty = self.has_more().sum(axis=0)
             # `bdtrc(k - 1, n, p)` is the probability of k or more out of n. With more than two ranks, chance has more to
             # pick from, so that each may have only its share of CHANCE. In few steps even all of them may be chance.
             by_chance = bdtrc(guilty - 1, len(self.steps), 1 / count) > CHANCE * 2 / count
             slow &= ~by_chance | (guilty == len(self.steps))
         return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
 
-    @cached_property
-    def clearly_late(self) -> np.ndarray:
-        """Whether each rank had clearly more work than its counterparts in each of `steps`, bool[steps, ranks]; input aside.
+    def has_more(self, besides: tuple[Cls, ...] = ()) -> np.ndarray:
+        """Whether each rank had clearly more work than its counterparts in each of `steps`, bool[steps, ranks].
 
-        Clearly is by more than its nodes scatter. The one that is longest beyond its counterparts need not scatter: a rank
-        may be late by all of its work, or by one pause.
+        It is what a lane does in a step, nodes of the classes `besides` aside, that counts: by more than its nodes scatter,
+        and enough to explain most of the delay that the rank causes in a mean step. The node that is longest beyond its
+        counterparts need not scatter: a rank may be late by all of its work, or by one pause.
         """
-        dfg, count = self.dfg, len(self.dfg.marks.ranks)
-        nodes = np.flatnonzero(self.peers.own & np.isin(dfg.step, self.steps) & ~dfg.of(Cls.DATA) & ~np.isnan(self.peers.median))
-        cell = np.searchsorted(self.steps, dfg.step[nodes]) * count + np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])
-        excess, longest = self.excess_ns[nodes], np.zeros(len(self.steps) * count)
-        np.maximum.at(longest, cell, excess)
-        beyond, squares = (np.bincount(cell, of, len(longest)) for of in (excess, excess**2))
-        clear: np.ndarray = (beyond > 0) & (beyond > SCATTER * np.sqrt(np.maximum(squares - longest**2, 0)))
-        return clear.reshape(len(self.steps), count)
+        dfg, steps, lanes = self.dfg, len(self.steps), len(self.dfg.lanes)
+        nodes = np.flatnonzero(self.peers.own & ~dfg.of(*besides) & np.isin(dfg.step, self.steps))
+        visit = np.searchsorted(self.steps, dfg.step[nodes]) * lanes + dfg.lane[nodes]
+        excess, longest = self.excess_ns[nodes], np.zeros(steps * lanes)
+        np.maximum.at(longest, visit, excess)
+        beyond, squares = (np.bincount(visit, of, len(longest)) for of in (excess, excess**2))
+        column = np.searchsorted(dfg.marks.ranks, [lane.rank for lane in dfg.lanes])
+        least = np.tile(self.late_ns.mean(axis=0)[column] / 2, steps)
+        clear = (beyond > least) & (beyond > SCATTER * np.sqrt(np.maximum(squares - longest**2, 0)))
+        more = np.zeros((steps, len(dfg.marks.ranks)), bool)
+        row, lane = np.nonzero(clear.reshape(steps, lanes))
+        more[row, column[lane]] = True
+        return more

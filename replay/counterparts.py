@@ -36,13 +36,13 @@ class Counterparts:
 def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterparts:
     """Compare the own work of all ranks, `work_ns`, int64[N].
 
-    `roles`, int[ranks], is the role of each rank of `dfg.marks` (`roles_of`): computing has counterparts on ranks of the
-    same role alone.
+    `roles`, int[ranks], is the role of each rank of `dfg.marks` (`roles_of`): computing, and allocator
+    calls, which stop for it, have counterparts on ranks of the same role alone.
     """
     own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & (dfg.step >= 0)
     column = np.searchsorted(dfg.marks.ranks, dfg.rank).astype(np.int64)
     # The number of a rank's role where that matters, else one more than any. Joins have no rank, and are not compared.
-    role = np.where(dfg.of(Cls.COMPUTE, Cls.CONTENTION), roles[np.minimum(column, len(roles) - 1)], roles.max() + 1)
+    role = np.where(dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR), roles[np.minimum(column, len(roles) - 1)], roles.max() + 1)
     sharing = np.bincount(roles)[roles]
     found = Counterparts(own, *(np.full(dfg.nodes, np.nan) for _ in range(3)))
     gap, loader = dfg.of(Cls.HOST_GAP), dfg.on(LaneKind.LOADER)

@@ -9,6 +9,7 @@ from esprof.analyzers.evidence import by_rank
 from esprof.analyzers.findings.stragglers import SCENARIO as MENDED
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.blame import FEW_STEPS
+from esprof.replay.dfg import Cls
 
 MOST = 0.5
 """Share of the steps above which some rank must have more to do: fewer are hiccups."""
@@ -19,10 +20,11 @@ _BALANCED = "balance=fix"
 def late_by_turns(case: Case) -> Iterator[Cause]:
     """In most steps one rank has more to do, and not always the same. What stragglers cost is priced as theirs."""
     blame = case.pricer.blame
-    # In each step, the rank that delays it most, where it had clearly more to do.
+    # In each step, the rank that delays it most, where it had clearly more to do. Input is another finding's.
+    has_more = blame.has_more(besides=(Cls.DATA,))
     at = np.arange(len(blame.steps))
     worst = blame.late_ns.argmax(axis=1)
-    late = (blame.late_ns[at, worst] > 0) & blame.clearly_late[at, worst]
+    late = (blame.late_ns[at, worst] > 0) & has_more[at, worst]
     turns = np.bincount(worst[late], minlength=len(blame.dfg.marks.ranks))
     if np.count_nonzero(turns) < 2 or late.mean() <= MOST:
         return

@@ -181,7 +181,8 @@ class Pricer:
 
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         try:
-            return apply(Scenario(self.run, self.blame, self.dfg), terms)
+            only_mends = all(term.kind.phase is Phase.MEND for term in terms)
+            return apply(Scenario(self.run, self.blame, self.dfg, only_mends=only_mends), terms)
         except Declined as reason:
             return reason
 
@@ -190,13 +191,16 @@ class Pricer:
 
         Where no node takes longer, its residual included, no step does in the long run. A longer mean then only says that
         the steps before the steady ones gained more than these, and counts as no change; so does a shorter mean where no
-        node takes less.
+        node takes less. Ranks that would lose by working like their peers stay as they are.
         """
         steps: np.ndarray = self.measured_ns * (self._cost(ends, scenario.least_ns) / self._base)
         if scenario.only_changes_times:
             longer = _longer(self.dfg, scenario.dfg)
             is_border_effect = (longer <= 0).all() if steps.mean() > self.step_ns else (longer >= 0).all()
             steps = self.measured_ns.astype(np.float64) if is_border_effect else steps
+        if scenario.only_mends and steps.mean() > self.step_ns:
+            steps = self.measured_ns.astype(np.float64)
+            scenario = scenario.noted("the steps would take no less")
         return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
 
     def _replayed(self, dfgs: Sequence[Dfg]) -> list[StepEnds]:

@@ -29,6 +29,8 @@ class Scenario:
     least_ns: np.ndarray | None = None
     """Least duration of each step of `dfg.marks`, ns, shape (steps,); None where only the graph and its busiest stream bound
     the steps."""
+    only_mends: bool = False
+    """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
 
     @property
     def recorded(self) -> Dfg:

@@ -10,13 +10,17 @@ from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
 
 
 def _balanced(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    """`now` with the mean over ranks of its counterparts for each node. Raises Declined where nothing has counterparts."""
+    """`now` with the mean over ranks of its counterparts for each node, on ranks that share their role with another.
+
+    Raises Declined where there are no such ranks.
+    """
     dfg = now.dfg
-    mean = (now.blame if dfg is now.recorded else Blame(dfg, now.steps)).peers.mean
-    known = ~np.isnan(mean)
+    blame = now.blame if dfg is now.recorded else Blame(dfg, now.steps)
+    mean = blame.peers.mean
+    known = ~np.isnan(mean) & blame.shares_role
     if not known.any():
-        raise Declined("no work has a counterpart on another rank")
-    dur = dfg.dur_ns.copy()
+        raise Declined("no two ranks do the same work")
+    dur = blame.work_ns.copy()
     dur[known] = np.rint(mean[known]).astype(np.int64)
     return replace(now, dfg=replace(dfg, dur_ns=dur)).noted("a bound: no rank is ever late for work of its own")
 
