@@ -152,7 +152,9 @@ class Blame:
     def shares_role(self) -> np.ndarray:
         """Mask of the nodes of ranks that share their role with another, bool[N]."""
         shared = np.append(np.bincount(self.roles)[self.roles] > 1, False)
-        mask: np.ndarray = shared[np.where(self.dfg.rank >= 0, np.searchsorted(self.dfg.marks.ranks, self.dfg.rank), -1)]
+        mask: np.ndarray = shared[
+            np.where(self.dfg.rank >= 0, np.searchsorted(self.dfg.marks.ranks, self.dfg.rank), -1)
+        ]
         return mask
 
     @cached_property
@@ -229,9 +231,9 @@ class Blame:
     def has_more(self, besides: tuple[Cls, ...] = ()) -> np.ndarray:
         """Whether each rank had clearly more work than its counterparts in each of `steps`, bool[steps, ranks].
 
-        It is what a lane does in a step, nodes of the classes `besides` aside, that counts: by more than its nodes scatter,
-        and enough to explain most of the delay that the rank causes in a mean step. The node that is longest beyond its
-        counterparts need not scatter: a rank may be late by all of its work, or by one pause.
+        A lane, nodes of the classes `besides` aside, has it by more than its nodes scatter; the one that is longest beyond
+        its counterparts need not scatter, since a rank may be late by all of its work, or by one pause. Together its lanes
+        explain most of the delay that the rank causes in a mean step.
         """
         dfg, steps, lanes = self.dfg, len(self.steps), len(self.dfg.lanes)
         nodes = np.flatnonzero(self.peers.own & ~dfg.of(*besides) & np.isin(dfg.step, self.steps))
@@ -239,10 +241,11 @@ class Blame:
         excess, longest = self.excess_ns[nodes], np.zeros(steps * lanes)
         np.maximum.at(longest, visit, excess)
         beyond, squares = (np.bincount(visit, of, len(longest)) for of in (excess, excess**2))
-        column = np.searchsorted(dfg.marks.ranks, [lane.rank for lane in dfg.lanes])
-        least = np.tile(self.late_ns.mean(axis=0)[column] / 2, steps)
-        clear = (beyond > least) & (beyond > SCATTER * np.sqrt(np.maximum(squares - longest**2, 0)))
-        more = np.zeros((steps, len(dfg.marks.ranks)), bool)
+        clear = (beyond > 0) & (beyond > SCATTER * np.sqrt(np.maximum(squares - longest**2, 0)))
+        # Threads of a rank hand over to one another: together they may be late.
         row, lane = np.nonzero(clear.reshape(steps, lanes))
-        more[row, column[lane]] = True
-        return more
+        column = np.searchsorted(dfg.marks.ranks, [one.rank for one in dfg.lanes])[lane]
+        more = np.zeros((steps, len(dfg.marks.ranks)))
+        np.add.at(more, (row, column), beyond.reshape(steps, lanes)[row, lane])
+        most: np.ndarray = more > self.late_ns.mean(axis=0) / 2
+        return most & (more > 0)

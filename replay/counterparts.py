@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from esprof.replay.averages import medians_of
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 
 ALIKE = 0.9
@@ -42,28 +43,43 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
     own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & (dfg.step >= 0)
     column = np.searchsorted(dfg.marks.ranks, dfg.rank).astype(np.int64)
     # The number of a rank's role where that matters, else one more than any. Joins have no rank, and are not compared.
-    role = np.where(dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR), roles[np.minimum(column, len(roles) - 1)], roles.max() + 1)
+    bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR) & (dfg.rank >= 0)
+    role = np.full(dfg.nodes, roles.max() + 1)
+    role[bound] = roles[column[bound]]
     sharing = np.bincount(roles)[roles]
     found = Counterparts(own, *(np.full(dfg.nodes, np.nan) for _ in range(3)))
     gap, loader = dfg.of(Cls.HOST_GAP), dfg.on(LaneKind.LOADER)
     step, purpose = dfg.step.astype(np.int64) + 1, _purpose(dfg)
     # Each identity packs the numbers that counterparts share into one int64; later ones are for nodes still without.
-    identities = (
-        (step * (int(dfg.key.max()) + 1) + dfg.key, own),
-        (step * (int(purpose.max()) + 1) + purpose, own & ~loader & ~gap),
-        (purpose, own & loader),
+    exact, alike = (
+        (step * (int(shared.max()) + 1) + shared) * (int(roles.max()) + 2) + role for shared in (dfg.key, purpose)
     )
-    for identity, allowed in identities:
-        identity = identity * (int(roles.max()) + 2) + role
+    for identity, allowed in ((exact, own), (alike, own & ~loader & ~gap), (purpose, own & loader)):
         todo = np.unique(identity[allowed & np.isnan(found.others)])
         nodes = np.flatnonzero(allowed)
         nodes = nodes[np.isin(identity[nodes], todo)]
+        new = np.isnan(found.others[nodes])
+        if identity is alike:
+            new &= ~_surplus(identity[nodes], column[nodes], new)
         least = np.where(gap[nodes], sharing[column[nodes]], 0)
         columns = _over_ranks(identity[nodes], column[nodes], work_ns[nodes], least)
-        new = np.isnan(found.others[nodes])
         for into, values in zip((found.others, found.median, found.mean), columns, strict=True):
             into[nodes[new]] = values[new]
     return found
+
+
+def _surplus(identity: np.ndarray, column: np.ndarray, is_new: np.ndarray) -> np.ndarray:
+    """Mask of the new nodes of ranks whose other nodes are already as many as a rank usually has of that identity.
+
+    Such a rank does something more often than the others: what it does once more has no counterpart.
+    """
+    pairs, first, which = np.unique(
+        identity * (int(column.max(initial=0)) + 1) + column, return_index=True, return_inverse=True
+    )
+    count, new = np.bincount(which), np.bincount(which, is_new, len(pairs))
+    usual, _ = medians_of(identity[first], count, identity[first])
+    mask: np.ndarray = (count - new >= usual)[which]
+    return mask & is_new
 
 
 def _purpose(dfg: Dfg) -> np.ndarray:

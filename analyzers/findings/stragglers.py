@@ -182,7 +182,8 @@ _STRAGGLER_PRICE = (
 )
 _STRAGGLER_EVIDENCE = (
     "`late_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "
-    "to its own; a delay that holds up several collectives counts once. "
+    "to its own; a delay that holds up several collectives counts once. Neighbours of a slow rank in its other groups come "
+    "late, too: named is whose own work, beyond that of its counterparts, delays the job. "
     "`lost_in` names the operation or gap where it loses most against its peers, and `python_line` the line that ran "
     "there, where a window with stacks was recorded; `saving` prices each kind of work alone."
 )

@@ -31,17 +31,17 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
     saving = case.pricer.saving_ns(_BALANCED)
     if saving is None or not case.worth_naming(saving - max(0.0, case.pricer.saving_ns(MENDED) or 0.0)):
         return
-    ranks = tuple(rank for rank, count in zip(blame.dfg.marks.ranks, turns, strict=True) if count)
+    latest = {rank: int(count) for rank, count in zip(blame.dfg.marks.ranks, turns, strict=True) if count}
     yield Cause(
         id="ESP205",
-        title=f"{readable.ranks(ranks).capitalize()} are late by turns",
-        ranks=ranks,
+        title=f"{readable.ranks(tuple(latest)).capitalize()} are late by turns",
+        ranks=tuple(latest),
         scenario=_BALANCED,
         confidence="high" if case.is_explained and len(blame.steps) >= FEW_STEPS else "medium",
-        evidence={"latest_in_steps": by_rank({rank: int(count) for rank, count in zip(ranks, turns[turns > 0], strict=True)})},
-        advice="No rank is slow: the work of a step is shared out unevenly, and each step waits for whoever has most. Give all "
-        "ranks as much in each step: batches of like length (sort or pack sequences, count tokens and not samples), experts of "
-        "like load, logging and checkpoints on all ranks in the same step.",
+        evidence={"latest_in_steps": by_rank(latest)},
+        advice="No rank is slow: the work of a step is shared out unevenly, and each step waits for whoever has most. Give "
+        "all ranks as much in each step: batches of like length (sort or pack sequences, count tokens and not samples), "
+        "experts of like load, logging and checkpoints on all ranks in the same step.",
     )
 
 
@@ -49,14 +49,14 @@ _PAGES = (
     Page(
         "ESP205",
         "Ranks are late by turns",
-        "In most steps one rank has more to do than the others, which wait for it, and it is not always the same one. No rank "
-        "is a straggler, yet each step takes as long as its slowest rank.",
-        "`latest_in_steps` counts the steps that each rank delayed most, where its work exceeded that of its counterparts by "
-        "more than it scatters.",
-        "`balance=fix`: replay gives all work the mean duration that the same work takes on all ranks in that step, and runs "
-        "the whole job again. A bound: work can seldom be shared out so evenly.",
-        "Even out what ranks get in a step: sequence lengths, tokens of each expert, data-dependent branches, work that one "
-        "rank does for all.",
+        "In most steps one rank has more to do than the others, which wait for it, and it is not always the same one. No "
+        "rank is a straggler, yet each step takes as long as its slowest rank.",
+        "`latest_in_steps` counts the steps that each rank delayed most, where its work exceeded that of its counterparts "
+        "by more than it scatters.",
+        "`balance=fix`: replay gives all work the mean duration that the same work takes on all ranks in that step, and "
+        "runs the whole job again. A bound: work can seldom be shared out so evenly.",
+        "Even out what ranks get in a step: sequence lengths, tokens of each expert, data-dependent branches, work that "
+        "one rank does for all.",
     ),
 )
 

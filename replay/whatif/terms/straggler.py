@@ -8,9 +8,9 @@ import numpy as np
 
 from esprof import readable
 from esprof.errors import UsageError
+from esprof.replay.averages import medians_of
 from esprof.replay.blame import Blame, held_ns
 from esprof.replay.dfg import Cls, Dfg
-from esprof.replay.whatif.averages import medians_of
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
 from esprof.types import Rank
@@ -83,7 +83,8 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
     dur[spared] = dfg.dur_ns[spared]
     if classes is None or Cls.ALLOCATOR in classes:
         dur = _without_waiting(dfg, dur, slow)
-    return Mended(replace(dfg, dur_ns=dur), f"{readable.ranks(slow)} as fast as the others; {100 * share:.0f} % of the time matched")
+    note = f"{readable.ranks(slow)} as fast as the others; {100 * share:.0f} % of the time matched"
+    return Mended(replace(dfg, dur_ns=dur), note)
 
 
 def _nothing(blame: Blame) -> str:
@@ -96,7 +97,8 @@ def _nothing(blame: Blame) -> str:
 def _unlike(blame: Blame) -> np.ndarray:
     """Mask of what only one stage of a pipeline computes: it has nothing to be compared with, bool[N]."""
     dfg = blame.dfg
-    mask: np.ndarray = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR, Cls.HOST_GAP) & np.isnan(blame.peers.others) & ~blame.shares_role
+    bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR, Cls.HOST_GAP)
+    mask: np.ndarray = bound & np.isnan(blame.peers.others) & ~blame.shares_role
     return mask
 
 
