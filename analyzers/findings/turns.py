@@ -20,11 +20,10 @@ _BALANCED = "balance=fix"
 def late_by_turns(case: Case) -> Iterator[Cause]:
     """In most steps one rank has more to do, and not always the same. What stragglers cost is priced as theirs."""
     blame = case.pricer.blame
-    # In each step, the rank that delays it most, where it had clearly more to do. Input is another finding's.
-    has_more = blame.has_more(besides=(Cls.DATA,))
-    at = np.arange(len(blame.steps))
-    worst = blame.late_ns.argmax(axis=1)
-    late = (blame.late_ns[at, worst] > 0) & has_more[at, worst]
+    # In each step that is delayed, the rank that delays it most, if it had clearly more to do. Input is another finding's.
+    delayed = np.flatnonzero(blame.late_ns.any(axis=1))
+    worst = blame.late_ns[delayed].argmax(axis=1)
+    late = blame.has_more(besides=(Cls.DATA,))[delayed, worst]
     turns = np.bincount(worst[late], minlength=len(blame.dfg.marks.ranks))
     if np.count_nonzero(turns) < 2 or late.mean() <= MOST:
         return

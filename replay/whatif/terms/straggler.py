@@ -65,14 +65,16 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
         raise Declined("needs at least two ranks")
     if not (dfg.collective >= 0).any():
         raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
-    if not slow:
-        return Mended(dfg, _nothing(blame))
     peers = blame.peers.others
-    mine = blame.peers.own & np.isin(dfg.rank, slow)
+    # Where ranks do different things, none can be called slow.
+    mine = blame.peers.own & np.isin(dfg.rank, slow or dfg.marks.ranks)
     found = mine & ~np.isnan(peers)
     share = float(dfg.dur_ns[found].sum()) / max(1.0, float(dfg.dur_ns[mine & ~_unlike(blame)].sum()))
     if share < MATCHED:
-        raise Declined(f"only {100 * share:.0f} % of the slow ranks' time has a counterpart on the other ranks")
+        whose = "slow ranks'" if slow else "ranks'"
+        raise Declined(f"only {100 * share:.0f} % of the {whose} time has a counterpart on the other ranks")
+    if not slow:
+        return Mended(dfg, _nothing(blame))
     if classes is not None:
         found &= dfg.of(*classes)
     dur = dfg.dur_ns.copy()
