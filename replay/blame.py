@@ -93,9 +93,9 @@ def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
     collective, column = np.nonzero(np.isin(seen.ranks, by)[last][:, None] & (seen.arrived_ns < until[:, None]))
     # All ranks on one axis of time, one behind the other: calls and waits of one never meet those of another.
     span = int((dfg.recorded_ns + dfg.dur_ns).max()) + 1
-    waits = [column * span + moment for moment in (seen.arrived_ns[collective, column], until[collective])]
+    begin, end = column * span + seen.arrived_ns[collective, column], column * span + until[collective]
     start = np.searchsorted(seen.ranks, dfg.rank[calls]) * span + dfg.recorded_ns[calls]
-    within = _covered(*waits, start + dfg.dur_ns[calls]) - _covered(*waits, start)
+    within = _covered(begin, end, start + dfg.dur_ns[calls]) - _covered(begin, end, start)
     found[calls] = np.minimum(within.astype(np.int64), dfg.dur_ns[calls] - rules.BLOCKING_OWN)
     return found
 

@@ -78,15 +78,16 @@ def _surplus(identity: np.ndarray, column: np.ndarray, is_new: np.ndarray) -> np
     )
     count, new = np.bincount(which), np.bincount(which, is_new, len(pairs))
     usual, _ = medians_of(identity[first], count, identity[first])
-    mask: np.ndarray = (count - new >= usual)[which]
-    return mask & is_new
+    mask: np.ndarray = is_new & (count - new >= usual)[which]
+    return mask
 
 
 def _purpose(dfg: Dfg) -> np.ndarray:
     """A number for each lane role and name, int64[N]."""
     numbers = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
     role = np.array([numbers[lane.role] for lane in dfg.lanes] + [-1], np.int64)[dfg.lane]
-    return role * len(dfg.names) + dfg.name
+    purpose: np.ndarray = role * len(dfg.names) + dfg.name
+    return purpose
 
 
 def _over_ranks(
@@ -117,12 +118,10 @@ def _over_ranks(
         values: np.ndarray = np.where(position < zeros, 0, ranked[np.clip(begin + position - zeros, 0, last)])
         return values
 
-    def middle(*positions: np.ndarray) -> np.ndarray:
-        return sum(at(position) for position in positions) / len(positions)
-
     # Without the pair itself, what follows it moves up by one.
-    others = middle(*((k + (k >= place)) for k in ((total - 2) // 2, (total - 1) // 2)))
-    medians = middle((total - 1) // 2, total // 2)
+    low, high = ((k + (k >= place)) for k in ((total - 2) // 2, (total - 1) // 2))
+    others = (at(low) + at(high)) / 2
+    medians = (at((total - 1) // 2) + at(total // 2)) / 2
     means = np.bincount(group, weights=ranked)[group] / total
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
