@@ -1,21 +1,32 @@
-"""Who keeps whom waiting: arrivals at collectives, and the waiting that the last rank causes."""
+"""Who is late, and what that costs the others: arrivals at collectives, and the delay that each rank alone causes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg
+from esprof.replay import rules
+from esprof.replay.counterparts import Counterparts, counterparts, roles_of
+from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.engine import longest_path
 from esprof.replay.engine.timeline import union_ns
 from esprof.types import Rank
 
 CLEARLY = 1.4
 """A rank is slow when it bears more than this many times an even share of the blame: of two ranks, seven tenths."""
 
-CHANCE = 0.05
+CHANCE = 0.01
 """Probability below which being late in that many steps does not count as chance."""
 
 FEW_STEPS = 5
-"""Steps from which on chance can be ruled out; with fewer, the share of the blame alone decides."""
+"""Steps from which on chance can be ruled out, however few the ranks."""
+
+MOST_SUSPECTS = 16
+"""Ranks whose delay is replayed: those with most work beyond their counterparts'. A job of any size then needs as many."""
+
+SCATTER = 3.0
+"""Work beyond that of counterparts is more than scatter from this many standard deviations on."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +48,19 @@ class Arrivals:
         return column
 
     def lateness(self) -> np.ndarray:
-        """(second last arrival, last arrival) of each collective, ns, shape (C, 2); equal where only one rank arrived.
-
-        Counting last places is weaker: a rank may be last often, and by next to nothing (docs/replay.md §4).
-        """
+        """(second last arrival, last arrival) of each collective, ns, shape (C, 2); equal where only one rank arrived."""
         # Ranks that did not arrive sort first.
         order = np.sort(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
         # One arrival alone (the others launched it in another step) has nobody to be late for.
         return np.stack([np.where(np.isfinite(order[:, -2]), order[:, -2], order[:, -1]), order[:, -1]], axis=1)
 
-    def late_ns(self, steps: tuple[int, ...]) -> np.ndarray:
-        """How long all others waited for each rank alone in each step, ns, int64[steps, ranks].
+    def late_ns(self) -> np.ndarray:
+        """How long all others waited for each rank alone, ns, int64[ranks].
 
         One delay counts once, however many collectives were outstanding.
         """
         spans, last = self.lateness(), self.last()
-        late = np.zeros((len(steps), len(self.ranks)), np.int64)
-        for row, step in enumerate(steps):
-            for column in range(len(self.ranks)):
-                late[row, column] = union_ns(*spans[(self.step == step) & (last == column)].T)
-        return late
+        return np.array([union_ns(*spans[last == column].T) for column in range(len(self.ranks))], np.int64)
 
 
 def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
@@ -71,22 +75,177 @@ def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
     return Arrivals(dfg.marks.ranks, step, arrived)
 
 
-def slow_ranks(dfg: Dfg, steps: tuple[int, ...]) -> list[Rank]:
-    """Ranks that bear clearly more than an even share of the blame, and in more of the steps than chance would give.
+def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
+    """How long each call waits for another rank, one of `by`, ns, int64[N]; 0 for nodes that are no such calls.
 
-    The list is empty where all ranks are late by turns, or where a single hiccup makes the difference.
+    Allocator calls stop for the work that their device holds, and a collective that waits is such work: what of a long one
+    lies in a wait of its rank is no work of its own. Nor is any of a long launch, which waits for room behind work that may
+    have been launched before the first step (docs/replay.md §4).
     """
-    seen = arrivals(dfg, steps)
-    if not len(seen):
-        return []
-    late = seen.late_ns(steps)
-    count, blamed = len(seen.ranks), late.sum(axis=0)
-    slow = blamed > CLEARLY * blamed.sum() / count
-    if len(steps) >= FEW_STEPS and slow.any():
-        from scipy.special import bdtrc  # It takes half a second to import, and most runs have no slow rank.
+    seen = arrivals(dfg, dfg.marks.steps)
+    is_long = dfg.dur_ns > rules.LONG_CALL
+    calls = np.flatnonzero(dfg.of(Cls.ALLOCATOR) & is_long)
+    found = np.where(dfg.of(Cls.LAUNCH) & is_long, dfg.dur_ns - rules.BLOCKING_OWN, 0)
+    if not len(seen) or not len(calls):
+        return found
+    last = seen.last()
+    until = seen.arrived_ns[np.arange(len(seen)), last]
+    collective, column = np.nonzero(np.isin(seen.ranks, by)[last][:, None] & (seen.arrived_ns < until[:, None]))
+    # All ranks on one axis of time, one behind the other: calls and waits of one never meet those of another.
+    span = int((dfg.recorded_ns + dfg.dur_ns).max()) + 1
+    begin, end = column * span + seen.arrived_ns[collective, column], column * span + until[collective]
+    start = np.searchsorted(seen.ranks, dfg.rank[calls]) * span + dfg.recorded_ns[calls]
+    within = _covered(begin, end, start + dfg.dur_ns[calls]) - _covered(begin, end, start)
+    found[calls] = np.minimum(within.astype(np.int64), dfg.dur_ns[calls] - rules.BLOCKING_OWN)
+    return found
 
-        guilty = (late > CLEARLY * late.sum(axis=1, keepdims=True) / count).sum(axis=0)
-        # `bdtrc(k - 1, n, p)` is the probability of k or more out of n. With more than two ranks, chance has more to pick
-        # from, so that each may have only its share of CHANCE.
-        slow &= bdtrc(guilty - 1, len(steps), 1 / count) <= CHANCE * 2 / count
-    return [rank for rank, is_slow in zip(seen.ranks, slow, strict=True) if is_slow]
+
+def _covered(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """How much of the time before each moment `until` lies in any of the intervals, ns."""
+    order = np.argsort(begin)
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    # In order of begin, each interval adds what lies behind the latest end so far.
+    total = np.cumsum(np.maximum(reach - np.maximum(begin, np.append(-np.inf, reach[:-1])), 0))
+    last = np.searchsorted(begin, until, side="right") - 1
+    return np.where(last >= 0, total[last] - np.maximum(reach[last] - until, 0), 0)
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Who delays the `steps` of a graph, and by how much. Nothing is computed before it is asked for, and all of it once.
+
+    What a rank is to blame for is the delay that it alone would cause: the steps with its work as recorded and all other
+    work as its counterparts' median, less the steps with all work so. Neighbours of a slow rank do no more work than their
+    counterparts, however late they come; and work that a backlog hides delays nobody (docs/replay.md §4).
+    """
+
+    dfg: Dfg
+    steps: tuple[int, ...]
+
+    @cached_property
+    def roles(self) -> np.ndarray:
+        """The role of each rank (`roles_of`)."""
+        return roles_of(self.dfg)
+
+    @cached_property
+    def work_ns(self) -> np.ndarray:
+        """What each node takes without waiting for other ranks inside of calls (`held_ns`), ns, int64[N]."""
+        work: np.ndarray = self.dfg.dur_ns - held_ns(self.dfg, self.dfg.marks.ranks)
+        return work
+
+    @cached_property
+    def peers(self) -> Counterparts:
+        """What the same work takes on other ranks."""
+        return counterparts(self.dfg, self.work_ns, self.roles)
+
+    @cached_property
+    def usual_ns(self) -> np.ndarray:
+        """What each node would take in a job whose ranks are all alike, ns, float64[N].
+
+        Work that no rank of the same role has would not be there.
+        """
+        alone = self.peers.own & np.isnan(self.peers.median) & self.shares_role
+        usual = np.where(np.isnan(self.peers.median), self.work_ns, self.peers.median)
+        return np.where(alone, 0, usual)
+
+    @property
+    def shares_role(self) -> np.ndarray:
+        """Mask of the nodes of ranks that share their role with another, bool[N]."""
+        shared = np.append(np.bincount(self.roles)[self.roles] > 1, False)
+        mask: np.ndarray = shared[
+            np.where(self.dfg.rank >= 0, np.searchsorted(self.dfg.marks.ranks, self.dfg.rank), -1)
+        ]
+        return mask
+
+    @cached_property
+    def excess_ns(self) -> np.ndarray:
+        """By how much each node takes longer than usual, ns, float64[N]; negative where it is shorter."""
+        excess: np.ndarray = self.work_ns - self.usual_ns
+        return excess
+
+    @cached_property
+    def late_ns(self) -> np.ndarray:
+        """The delay that each rank alone causes in each of `steps`, ns, int64[steps, ranks]; 0 where it causes none."""
+        dfg, ranks = self.dfg, self.dfg.marks.ranks
+        by_rank = np.argsort(dfg.rank, kind="stable")
+        borders = np.searchsorted(dfg.rank[by_rank], [*ranks, np.iinfo(np.int32).max])
+        usual = np.rint(self.usual_ns).astype(np.int64)
+        alike = self._progress_ns(usual)
+        late = np.zeros((len(self.steps), len(ranks)), np.int64)
+        for column in self._suspects():
+            mine = by_rank[borders[column] : borders[column + 1]]
+            dur = usual.copy()
+            dur[mine] += np.rint(self.excess_ns[mine]).astype(np.int64)
+            late[:, column] = np.maximum(self._progress_ns(dur) - alike, 0)
+        return late
+
+    def _suspects(self) -> list[int]:
+        """Columns of the ranks with most work beyond their counterparts', by lane and step; at most `MOST_SUSPECTS`."""
+        dfg, count = self.dfg, len(self.steps)
+        within = np.flatnonzero(np.isin(dfg.step, self.steps) & (dfg.lane >= 0))
+        visit = dfg.lane[within].astype(np.int64) * count + np.searchsorted(self.steps, dfg.step[within])
+        visits = np.bincount(visit, self.excess_ns[within], minlength=len(dfg.lanes) * count)
+        column = np.repeat(np.searchsorted(dfg.marks.ranks, [lane.rank for lane in dfg.lanes]), count)
+        beyond = np.bincount(column, np.maximum(visits, 0), minlength=len(dfg.marks.ranks))
+        most = np.argsort(-beyond, kind="stable")[:MOST_SUSPECTS]
+        return [int(rank) for rank in most if beyond[rank] > 0]
+
+    @cached_property
+    def _by_step(self) -> tuple[np.ndarray, np.ndarray]:
+        """(nodes in order of their step, those of loaders aside; where each step of the graph begins among them)."""
+        nodes = np.flatnonzero((self.dfg.step >= 0) & ~self.dfg.on(LaneKind.LOADER))
+        nodes = nodes[np.argsort(self.dfg.step[nodes], kind="stable")]
+        return nodes, np.searchsorted(self.dfg.step[nodes], self.dfg.marks.steps)
+
+    def _progress_ns(self, dur_ns: np.ndarray) -> np.ndarray:
+        """By how much the end of all work issued so far grows with each of `steps`, ns, int64[steps]."""
+        marks = self.dfg.marks
+        end = longest_path.ends(self.dfg, dur_ns, self.dfg.residual_ns)
+        nodes, begin = self._by_step
+        reached = np.maximum.accumulate([end[marks.first[0]].max(), *np.maximum.reduceat(end[nodes], begin)])
+        progress: np.ndarray = np.diff(reached)[np.searchsorted(marks.steps, self.steps)]
+        return progress
+
+    @cached_property
+    def slow_ranks(self) -> tuple[Rank, ...]:
+        """Ranks that bear clearly more than an even share of the blame, and have more to do in more of the steps than chance
+        would give.
+
+        None where all ranks are late by turns, where a single hiccup makes the difference, and where ranks never meet.
+        """
+        if not len(arrivals(self.dfg, self.steps)):
+            return ()
+        blamed, count = self.late_ns.sum(axis=0), len(self.dfg.marks.ranks)
+        slow = blamed > CLEARLY * blamed.sum() / count
+        if slow.any():
+            from scipy.special import bdtrc  # It takes half a second to import, and most runs have no slow rank.
+
+            # Delays show only when ranks meet, which may be in one step of several: what counts is who has more to do.
+            guilty = self.has_more().sum(axis=0)
+            # `bdtrc(k - 1, n, p)` is the probability of k or more out of n. With more than two ranks, chance has more to
+            # pick from, so that each may have only its share of CHANCE. In few steps even all of them may be chance.
+            by_chance = bdtrc(guilty - 1, len(self.steps), 1 / count) > CHANCE * 2 / count
+            slow &= ~by_chance | (guilty == len(self.steps))
+        return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
+
+    def has_more(self, besides: tuple[Cls, ...] = ()) -> np.ndarray:
+        """Whether each rank had clearly more work than its counterparts in each of `steps`, bool[steps, ranks].
+
+        A lane, nodes of the classes `besides` aside, has it by more than its nodes scatter; the one that is longest beyond
+        its counterparts need not scatter, since a rank may be late by all of its work, or by one pause. Together its lanes
+        explain most of the delay that the rank causes in a mean step.
+        """
+        dfg, steps, lanes = self.dfg, len(self.steps), len(self.dfg.lanes)
+        nodes = np.flatnonzero(self.peers.own & ~dfg.of(*besides) & np.isin(dfg.step, self.steps))
+        visit = np.searchsorted(self.steps, dfg.step[nodes]) * lanes + dfg.lane[nodes]
+        excess, longest = self.excess_ns[nodes], np.zeros(steps * lanes)
+        np.maximum.at(longest, visit, excess)
+        beyond, squares = (np.bincount(visit, of, len(longest)) for of in (excess, excess**2))
+        clear = (beyond > 0) & (beyond > SCATTER * np.sqrt(np.maximum(squares - longest**2, 0)))
+        # Threads of a rank hand over to one another: together they may be late.
+        row, lane = np.nonzero(clear.reshape(steps, lanes))
+        column = np.searchsorted(dfg.marks.ranks, [one.rank for one in dfg.lanes])[lane]
+        more = np.zeros((steps, len(dfg.marks.ranks)))
+        np.add.at(more, (row, column), beyond.reshape(steps, lanes)[row, lane])
+        most: np.ndarray = more > self.late_ns.mean(axis=0) / 2
+        return most & (more > 0)

@@ -8,7 +8,7 @@ import numpy as np
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.replay.blame import FEW_STEPS, arrivals, slow_ranks
+from esprof.replay.blame import FEW_STEPS, arrivals
 from esprof.replay.dfg import Cls, gap_name
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.scenario import Declined
@@ -77,7 +77,7 @@ class Place:
     """What that line called."""
 
 
-_ALL = "straggler[work]=fix"
+SCENARIO = "straggler[work]=fix"
 """Of slow ranks, all but what they lose to their data loaders: that is priced apart (ESP101)."""
 
 
@@ -87,8 +87,8 @@ def stragglers(case: Case) -> Iterator[Cause]:
     They are priced together: of two that are late by turns, mending one alone gains nothing (docs/replay.md §4).
     """
     replayed = case.replayed
-    ranks = tuple(slow_ranks(replayed.built.dfg, replayed.steps.steady))
-    saving = case.pricer.saving_ns(_ALL) if ranks else None
+    ranks = case.pricer.blame.slow_ranks
+    saving = case.pricer.saving_ns(SCENARIO) if ranks else None
     if saving is None or not case.worth_naming(saving):
         return
     shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
@@ -102,7 +102,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
         id=kind.id,
         title=f"{named} {readable.verb('keep', ranks)} the others waiting: {kind.phrase}",
         ranks=ranks,
-        scenario=_ALL,
+        scenario=SCENARIO,
         confidence="high" if is_sure and saving > 2 * margin else "medium",
         evidence=_evidence(replayed, ranks)
         | {"saving": Evidence(dict(by_cause), "ns", "cause")}
@@ -114,7 +114,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, Evidence]:
     steps = replayed.steps.steady
     seen = arrivals(replayed.built.dfg, steps)
-    late = dict(zip(seen.ranks, seen.late_ns(steps).sum(axis=0) / len(steps), strict=True))
+    late = dict(zip(seen.ranks, seen.late_ns() / len(steps), strict=True))
     last = np.bincount(seen.last(), minlength=len(seen.ranks))
     return {
         "collectives": Evidence(len(seen)),
@@ -137,7 +137,7 @@ def _place_evidence(places: dict[Rank, Place]) -> dict[str, Evidence]:
 def _places(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, Place]:
     dfg = replayed.built.dfg
     try:
-        fixed = fix_stragglers(dfg, list(ranks), CLASSES[kind.work])
+        fixed = fix_stragglers(replayed.pricer.blame, ranks, CLASSES[kind.work])
     except Declined:  # Their work of this kind has no counterpart: it was not what was priced.
         return {}
     lost_ns = dfg.dur_ns - fixed.dfg.dur_ns
@@ -182,7 +182,8 @@ _STRAGGLER_PRICE = (
 )
 _STRAGGLER_EVIDENCE = (
     "`late_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "
-    "to its own; a delay that holds up several collectives counts once. "
+    "to its own; a delay that holds up several collectives counts once. Neighbours of a slow rank in its other groups come "
+    "late, too: named is whose own work, beyond that of its counterparts, delays the job. "
     "`lost_in` names the operation or gap where it loses most against its peers, and `python_line` the line that ran "
     "there, where a window with stacks was recorded; `saving` prices each kind of work alone."
 )

@@ -66,13 +66,14 @@ class StepEnds:
     def gpu_progress_ns(self) -> np.ndarray:
         """Per step, how far the GPUs get on: by how much the end of all work launched so far grows, ns; 0 without a GPU."""
         dfg, marks = self.dfg, self.dfg.marks
-        on_gpu = dfg.on(LaneKind.STREAM)
-        if not on_gpu.any():
+        nodes = np.flatnonzero(dfg.on(LaneKind.STREAM) & np.isin(dfg.step, marks.steps))
+        if not dfg.has_gpu():
             return np.zeros(len(marks.steps), np.int64)
-        reached = [int(self.end_ns[marks.first[0]].max())]
-        for step in marks.steps:
-            reached.append(max(reached[-1], int(self.end_ns[on_gpu & (dfg.step == step)].max(initial=0))))
-        progress: np.ndarray = np.diff(np.array(reached, np.int64))
+        # The latest end of each step, behind where the first begins.
+        latest = np.zeros(1 + len(marks.steps), np.int64)
+        latest[0] = self.end_ns[marks.first[0]].max()
+        np.maximum.at(latest, 1 + np.searchsorted(marks.steps, dfg.step[nodes]), self.end_ns[nodes])
+        progress: np.ndarray = np.diff(np.maximum.accumulate(latest))
         return progress
 
 
@@ -87,11 +88,15 @@ class Timeline(StepEnds):
         """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
         dfg, marks = self.dfg, self.dfg.marks
         longest = np.zeros(len(marks.steps), np.int64)
-        transfers = dfg.of(Cls.COMMUNICATION)
-        for row, step in enumerate(marks.steps):
-            for rank in marks.ranks:
-                mine = transfers & (dfg.step == step) & (dfg.rank == rank)
-                longest[row] = max(longest[row], union_ns(self.start_ns[mine], self.end_ns[mine]))
+        transfers = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, marks.steps))
+        row = np.searchsorted(marks.steps, dfg.step[transfers])
+        # In order of step and rank: each pair's transfers are a slice.
+        visit = row.astype(np.int64) * len(marks.ranks) + np.searchsorted(marks.ranks, dfg.rank[transfers])
+        order = np.argsort(visit, kind="stable")
+        borders = np.flatnonzero(np.diff(visit[order])) + 1
+        for mine in np.split(order, borders) if len(order) else ():
+            took = union_ns(self.start_ns[transfers[mine]], self.end_ns[transfers[mine]])
+            longest[row[mine[0]]] = max(longest[row[mine[0]]], took)
         return longest
 
 

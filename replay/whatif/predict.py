@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from esprof.replay.answer import HeldOut, Prediction
+from esprof.replay.averages import means_of
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.averages import means_of
 from esprof.types import us
 
 FEWEST_TO_CALIBRATE = 3

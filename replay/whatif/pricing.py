@@ -10,6 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from esprof.replay.answer import Prediction, WhatIf
+from esprof.replay.blame import Blame
 from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay, strict
@@ -77,6 +78,11 @@ class Pricer:
     @cached_property
     def baseline(self) -> Timeline:
         return replay(self.dfg)
+
+    @cached_property
+    def blame(self) -> Blame:
+        """Who delays the steady steps."""
+        return Blame(self.dfg, self.steps)
 
     @cached_property
     def _base(self) -> np.ndarray:
@@ -159,7 +165,7 @@ class Pricer:
 
     def price_edited(self, dfg: Dfg) -> Price:
         """The price of a change that no term spells: of `dfg`, a graph made by hand with `edits`."""
-        return self._priced(Scenario(self.run, self.dfg, self.steps, dfg), replay(dfg))
+        return self._priced(Scenario(self.run, self.blame, dfg), replay(dfg))
 
     def saving_ns(self, spec: str) -> float | None:
         """By how much the mean steady step gets shorter, ns; negative if longer, None where the scenario is declined."""
@@ -200,7 +206,8 @@ class Pricer:
 
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         try:
-            return apply(Scenario(self.run, self.dfg, self.steps, self.dfg), terms)
+            only_mends = all(term.kind.phase is Phase.MEND for term in terms)
+            return apply(Scenario(self.run, self.blame, self.dfg, only_mends=only_mends), terms)
         except Declined as reason:
             return reason
 
@@ -209,13 +216,16 @@ class Pricer:
 
         Where no node takes longer, its residual included, no step does in the long run. A longer mean then only says that
         the steps before the steady ones gained more than these, and counts as no change; so does a shorter mean where no
-        node takes less.
+        node takes less. Ranks that would lose by working like their peers stay as they are.
         """
         steps: np.ndarray = self.measured_ns * (self._cost(ends, scenario.least_ns) / self._base)
         if scenario.only_changes_times:
             longer = _longer(self.dfg, scenario.dfg)
             is_border_effect = (longer <= 0).all() if steps.mean() > self.step_ns else (longer >= 0).all()
             steps = self.measured_ns.astype(np.float64) if is_border_effect else steps
+        if scenario.only_mends and steps.mean() > self.step_ns:
+            steps = self.measured_ns.astype(np.float64)
+            scenario = scenario.noted("the steps would take no less")
         return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
 
     def _replayed(self, dfgs: Sequence[Dfg]) -> list[StepEnds]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from esprof.replay.blame import Blame
 from esprof.replay.dfg import Dfg
 from esprof.trace.run import Run
 from esprof.types import Rank
@@ -19,10 +20,8 @@ class Scenario:
     """A graph, what it was made of, and what should be said of it."""
 
     run: Run
-    recorded: Dfg
-    """The graph before any change."""
-    steps: tuple[int, ...]
-    """Numbers of the steady steps, by which a rank counts as slow or not."""
+    blame: Blame
+    """Who delays the steady steps of the graph before any change."""
     dfg: Dfg
     """The graph with the changes made so far."""
     notes: tuple[str, ...] = ()
@@ -30,6 +29,18 @@ class Scenario:
     least_ns: np.ndarray | None = None
     """Least duration of each step of `dfg.marks`, ns, shape (steps,); None where only the graph and its busiest stream bound
     the steps."""
+    only_mends: bool = False
+    """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
+
+    @property
+    def recorded(self) -> Dfg:
+        """The graph before any change."""
+        return self.blame.dfg
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Numbers of the steady steps."""
+        return self.blame.steps
 
     def noted(self, *notes: str) -> "Scenario":
         """The scenario with these notes added, none of them twice."""

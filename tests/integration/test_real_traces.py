@@ -20,6 +20,7 @@ import pytest
 from esprof import load
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.finding import PARTS
+from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
@@ -249,7 +250,7 @@ def test_a_sleep_of_a_second_is_priced(name):
 def test_without_the_sleep_every_step_is_a_second_shorter(name):
     """Also the step in which the peers' allocators wait, and the one in which they call it under the waiting."""
     mine = replayed(name)
-    mended = replay(fix_stragglers(mine.built.dfg, [2]).dfg).step_ns()
+    mended = replay(fix_stragglers(mine.pricer.blame, [2]).dfg).step_ns()
     gains = (mine.timeline.step_ns() - mended) / NS_PER_S
     assert len(gains) == 3
     assert all(0.95 <= gain <= 1.05 for gain in gains)
@@ -259,12 +260,14 @@ def test_without_the_sleep_every_step_is_a_second_shorter(name):
 def test_without_one_kind_of_rule_the_sleep_cannot_be_mended(off):
     run = load(TRACES / SLEEP[0])
     whole, without = (build(run, rules=rules) for rules in (ALL_RULES, replace(ALL_RULES, **{off: False})))
-    gains = (replay(whole).step_ns() - replay(fix_stragglers(whole, [2]).dfg).step_ns()) / NS_PER_S
+    gains = (
+        replay(whole).step_ns() - replay(fix_stragglers(Blame(whole, whole.marks.steps), [2]).dfg).step_ns()
+    ) / NS_PER_S
     assert min(gains) >= 0.95
     # A self-replay shows nothing of it.
     assert replay(without).step_ns() == pytest.approx(replay(whole).step_ns(), rel=1e-3)
     try:
-        mended = fix_stragglers(without, [2]).dfg
+        mended = fix_stragglers(Blame(without, without.marks.steps), [2]).dfg
     except Declined:
         return
     assert min(replay(without).step_ns() - replay(mended).step_ns()) < 0.5 * NS_PER_S

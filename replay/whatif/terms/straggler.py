@@ -1,5 +1,6 @@
 """`straggler=fix`: slow ranks as fast as their peers."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -7,12 +8,12 @@ import numpy as np
 
 from esprof import readable
 from esprof.errors import UsageError
-from esprof.replay.blame import arrivals, slow_ranks
-from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.averages import medians_of
+from esprof.replay.averages import medians_of
+from esprof.replay.blame import Blame, held_ns
+from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
-from esprof.types import Ns, Rank
+from esprof.types import Rank
 
 MATCHED = 0.9
 """Least share of the slow ranks' time for which counterparts must be found on the other ranks."""
@@ -34,10 +35,13 @@ def _classes(name: str) -> tuple[Cls, ...]:
 
 
 def _mended(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    slow = slow_ranks(now.recorded, now.steps)
+    slow = now.blame.slow_ranks
+    # Another term may have rebuilt the graph: who is slow was recorded, what they are compared with is what there is now.
+    blame = now.blame if now.dfg is now.recorded else Blame(now.dfg, now.steps)
     for term in terms:
-        mended = fix_stragglers(now.dfg, slow, term.argument)  # type: ignore[arg-type]
+        mended = fix_stragglers(blame, slow, term.argument)  # type: ignore[arg-type]
         now = replace(now, dfg=mended.dfg).noted(mended.note)
+        blame = Blame(now.dfg, now.steps)
     return now
 
 
@@ -48,34 +52,36 @@ class Mended(NamedTuple):
     note: str
 
 
-def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None = None) -> Mended:
+def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] | None = None) -> Mended:
     """Give each node of the `slow` ranks the median duration of its counterparts on the other ranks.
 
-    Only slow ranks (`blame.slow_ranks`) are changed: replacing the work of all ranks at once would only swap it, and
-    replacing single nodes that happened to be slow would report noise as a gain. A step in which a slow rank did no more
-    than its peers stays. `classes` limits what is replaced. Raises Declined where less than 90 % of the slow ranks' time
-    has counterparts.
+    Only slow ranks (`Blame.slow_ranks`) are changed: replacing the work of all ranks at once would only swap it, and
+    replacing single nodes that happened to be slow would report noise as a gain. What a lane does in a step stays where the
+    rank did no more of it than its peers. `classes` limits what is replaced. Raises Declined where less than 90 % of the
+    slow ranks' time has counterparts.
     """
+    dfg = blame.dfg
     if len(dfg.marks.ranks) < 2:
         raise Declined("needs at least two ranks")
     if not (dfg.collective >= 0).any():
         raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
-    if not slow:
-        return Mended(dfg, "no rank is clearly slower than its peers: nothing to mend")
-    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & (dfg.step >= 0)
-    peers = _peer_medians(dfg, own, slow)
-    mine = own & np.isin(dfg.rank, slow)
+    peers = blame.peers.others
+    # Where ranks do different things, none can be called slow.
+    mine = blame.peers.own & np.isin(dfg.rank, slow or dfg.marks.ranks)
     found = mine & ~np.isnan(peers)
-    share = float(dfg.dur_ns[found].sum()) / max(1.0, float(dfg.dur_ns[mine].sum()))
+    share = float(dfg.dur_ns[found].sum()) / max(1.0, float(dfg.dur_ns[mine & ~_unlike(blame)].sum()))
     if share < MATCHED:
-        raise Declined(f"only {100 * share:.0f} % of the slow ranks' time has a counterpart on the other ranks")
+        whose = "slow ranks'" if slow else "ranks'"
+        raise Declined(f"only {100 * share:.0f} % of the {whose} time has a counterpart on the other ranks")
+    if not slow:
+        return Mended(dfg, _nothing(blame))
     if classes is not None:
         found &= dfg.of(*classes)
     dur = dfg.dur_ns.copy()
     dur[found] = np.rint(peers[found]).astype(np.int64)
     # An allocator call stops its device until all work on it is done: on the peers it may take long because they wait for
     # this rank.
-    spared = (dfg.of(Cls.ALLOCATOR) & (dur > dfg.dur_ns)) | _in_steps_made_longer(dfg, dur, slow)
+    spared = (dfg.of(Cls.ALLOCATOR) & (dur > dfg.dur_ns)) | _made_longer(dfg, dur)
     dur[spared] = dfg.dur_ns[spared]
     if classes is None or Cls.ALLOCATOR in classes:
         dur = _without_waiting(dfg, dur, slow)
@@ -83,72 +89,46 @@ def fix_stragglers(dfg: Dfg, slow: list[Rank], classes: tuple[Cls, ...] | None =
     return Mended(replace(dfg, dur_ns=dur), note)
 
 
-def _without_waiting(dfg: Dfg, dur_ns: np.ndarray, slow: list[Rank]) -> np.ndarray:
-    """`dur_ns` with the allocator calls cut that other ranks make while a collective of theirs waits for a `slow` rank.
-
-    Such a call takes no longer than its counterpart on the slow rank: an allocator call stops for the work that its device
-    holds, and a pending collective is such work (docs/replay.md §4).
-    """
-    calls = dfg.of(Cls.ALLOCATOR) & (dfg.key >= 0)
-    # One number for step and key: counterparts in the same step.
-    known = dfg.step.astype(np.int64) * (int(dfg.key.max()) + 1) + dfg.key
-    own = calls & np.isin(dfg.rank, slow)
-    dur = dur_ns.copy()
-    for begin, end, rank in _waits_for(dfg, slow):
-        inside = (dfg.recorded_ns >= begin) & (dfg.recorded_ns + dfg.dur_ns <= end)
-        held = np.flatnonzero(calls & inside & (dfg.rank == rank))
-        medians, found = medians_of(known[own], dfg.dur_ns[own], known[held])
-        dur[held[found]] = np.minimum(dur[held], medians)[found]
-    return dur
+def _nothing(blame: Blame) -> str:
+    """What is said where no rank is slow."""
+    if blame.roles.any():
+        return "no rank is clearly slower than its peers: nothing to mend; stages with unlike work are no stragglers"
+    return "no rank is clearly slower than its peers: nothing to mend"
 
 
-def _waits_for(dfg: Dfg, slow: list[Rank]) -> list[tuple[Ns, Ns, Rank]]:
-    """(begin, end, rank) of each wait of a rank for a collective to which a `slow` rank came last; ns since `t0_ns`."""
-    seen = arrivals(dfg, dfg.marks.steps)
-    last = seen.last()
-    waits = []
-    for row in np.flatnonzero(np.isin(np.array(seen.ranks)[last], slow)):
-        arrived = seen.arrived_ns[row]
-        until = int(arrived[last[row]])
-        waits += [(int(a), until, rank) for a, rank in zip(arrived, seen.ranks, strict=True) if a < until]
-    return waits
-
-
-def _in_steps_made_longer(dfg: Dfg, after_ns: np.ndarray, ranks: list[Rank]) -> np.ndarray:
-    """Mask of the nodes of those steps of `ranks` in which `after_ns` would add to the work instead of taking away."""
-    mask = np.zeros(dfg.nodes, bool)
-    for rank in ranks:
-        nodes = np.flatnonzero((dfg.rank == rank) & (dfg.step >= 0))
-        _, step = np.unique(dfg.step[nodes], return_inverse=True)
-        # The sum of all changes in each step.
-        change = np.bincount(step, weights=(after_ns - dfg.dur_ns)[nodes])
-        mask[nodes] = change[step] > 0
+def _unlike(blame: Blame) -> np.ndarray:
+    """Mask of what only one stage of a pipeline computes: it has nothing to be compared with, bool[N]."""
+    dfg = blame.dfg
+    bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR, Cls.HOST_GAP)
+    mask: np.ndarray = bound & np.isnan(blame.peers.others) & ~blame.shares_role
     return mask
 
 
-def _peer_medians(dfg: Dfg, own: np.ndarray, ranks: list[Rank]) -> np.ndarray:
-    """For each node of `ranks` among `own`, the median duration (ns) of its counterparts on all other ranks; else NaN.
+def _without_waiting(dfg: Dfg, dur_ns: np.ndarray, slow: Sequence[Rank]) -> np.ndarray:
+    """`dur_ns` without the time that calls of other ranks wait for a `slow` rank (`held_ns`).
 
-    Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has other
-    neighbours), they share step, lane role and name; for a loader, which works ahead, lane role and name in any step. A gap
-    that no peer has takes no time there.
+    Such a call still takes no less than its counterpart on the slow rank.
     """
-    # Each identity packs the numbers that counterparts share into one int64.
-    roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in dfg.lanes))}
-    role = np.array([roles[lane.role] for lane in dfg.lanes] + [-1], np.int64)[dfg.lane]
-    purpose = role * len(dfg.names) + dfg.name
-    step = dfg.step.astype(np.int64) + 1
-    identities = (step * (int(dfg.key.max()) + 1) + dfg.key, step * (int(purpose.max()) + 1) + purpose, purpose)
-    allowed = (own, own & ~dfg.on(LaneKind.LOADER) & ~dfg.of(Cls.HOST_GAP), own & dfg.on(LaneKind.LOADER))
-    peers = np.full(dfg.nodes, np.nan)
-    for rank in ranks:
-        others = own & (dfg.rank != rank)
-        for identity, mask in zip(identities, allowed, strict=True):
-            todo = np.flatnonzero(mask & (dfg.rank == rank) & np.isnan(peers))
-            medians, known = medians_of(identity[others], dfg.dur_ns[others], identity[todo])
-            peers[todo[known]] = medians[known]
-    peers[own & np.isnan(peers) & dfg.of(Cls.HOST_GAP)] = 0
-    return peers
+    waits = held_ns(dfg, slow)
+    # One number for step and key: counterparts in the same step.
+    known = dfg.step.astype(np.int64) * (int(dfg.key.max()) + 1) + dfg.key
+    own, waiting = (dfg.key >= 0) & np.isin(dfg.rank, slow), np.flatnonzero((waits > 0) & ~np.isin(dfg.rank, slow))
+    own &= dfg.of(Cls.ALLOCATOR, Cls.LAUNCH)
+    medians, found = medians_of(known[own], dur_ns[own], known[waiting])
+    least = np.where(found, np.minimum(medians, dfg.dur_ns[waiting]), 0)
+    dur = dur_ns.copy()
+    dur[waiting] = np.minimum(dur[waiting], np.maximum(dfg.dur_ns[waiting] - waits[waiting], least))
+    return dur
+
+
+def _made_longer(dfg: Dfg, after_ns: np.ndarray) -> np.ndarray:
+    """Mask of what a lane does in a step, where `after_ns` would add to it instead of taking away, bool[N]."""
+    changed = np.flatnonzero(after_ns != dfg.dur_ns)
+    visit = dfg.lane[changed].astype(np.int64) * (int(dfg.step.max()) + 1) + dfg.step[changed]
+    _, which = np.unique(visit, return_inverse=True)
+    mask = np.zeros(dfg.nodes, bool)
+    mask[changed] = np.bincount(which, weights=(after_ns - dfg.dur_ns)[changed])[which] > 0
+    return mask
 
 
 TERM = Kind(
@@ -156,7 +136,8 @@ TERM = Kind(
     examples=("straggler=fix", "straggler[work]=fix"),
     meaning="Ranks that clearly keep the others waiting take as long as their peers for the same work, input data included. "
     "In brackets, what of their work: `host_gap` (time without a recorded operation), `compute`, `cpu` (CPU work and "
-    "launches), `allocator`, or `work` for all of these without the input data.",
+    "launches), `allocator`, or `work` for all of these without the input data. Stages of a pipeline that compute unlike "
+    "things are no peers: one that computes longer is an imbalance of stages.",
     needs="Two ranks or more, matched collectives, and counterparts on the other ranks for nine tenths of the slow ranks' "
     "time.",
     effect=Edit(Phase.MEND, _mended),

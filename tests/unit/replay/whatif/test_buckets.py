@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
@@ -100,7 +101,7 @@ def two_transfers():
 
 def durations_ms(run, *terms):
     """What the two transfers of rank 0 take."""
-    dfg = apply(Scenario(run, recorded := build(run), (1,), recorded), parse(",".join(terms))).dfg
+    dfg = apply(Scenario(run, Blame(recorded := build(run), (1,)), recorded), parse(",".join(terms))).dfg
     return (dfg.dur_ns[dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)] / 1e6).tolist()
 
 

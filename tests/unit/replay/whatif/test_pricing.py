@@ -9,6 +9,7 @@ import pytest
 from esprof.analyzers import diagnose_run
 from esprof.errors import UsageError
 from esprof.replay import answer_run
+from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
 from esprof.replay.replayed import replay_run
 from esprof.replay.whatif import margins, pricing
@@ -166,6 +167,18 @@ def test_the_order_of_terms_does_not_matter(other):
     assert (one.predicted_us, one.note, one.reason) == (two.predicted_us, two.note, two.reason)
 
 
+def test_balanced_ranks_share_the_work_out():
+    # Rank 1 comes at 40 ms, rank 0 at 30 ms: with 5 ms of the gap each, both at 35 ms.
+    run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
+    (answer,) = what_if(run, build(run), ["balance=fix"])
+    assert answer.predicted_us == pytest.approx(45 * MS, abs=20)
+
+
+def test_a_job_of_one_rank_has_nothing_to_balance():
+    (answer,) = what_if(uneven_run(10), build(uneven_run(10)), ["balance=fix"])
+    assert not answer.answered
+
+
 def test_a_mended_rank_can_be_made_faster_still():
     run = run_of({0: ddp_rank(), 1: ddp_rank(slow=10)})
     spec = "rank0.cpu=4x,rank1.cpu=2x,straggler=fix"
@@ -199,10 +212,10 @@ def test_numbers_of_steps_may_be_large():
     assert answer.predicted_us == pytest.approx(40 * MS, abs=10)
 
 
-def allocating_ranks(early: float = 0.0) -> dict:
-    """Rank 1 comes 2 ms late to its all-reduce; rank 0, which waits for it, meanwhile asks for memory, as rank 1 does
-    after. With `early`, rank 0 asks that much sooner."""
-    late, end = 2000.0, 3160.0
+def allocating_ranks(late: float = 2000.0) -> dict:
+    """Rank 1 comes `late` µs late to its all-reduce; rank 0, which waits for it from 1,110 µs on, asks for memory from 1,200
+    to 2,700 µs, and rank 1 after."""
+    end = 3160.0
 
     def rank(begins: float, arrives: float, asks: float, takes: float) -> list:
         return [
@@ -214,13 +227,13 @@ def allocating_ranks(early: float = 0.0) -> dict:
             op("aten::item", 3170, 990),
         ]
 
-    return {0: rank(0, 1090, 1200 - early, 1500), 1: rank(0, 1090 + late, 3100, 20)}
+    return {0: rank(0, 1090, 1200, 1500), 1: rank(0, 1090 + late, 3100, 20)}
 
 
 def test_mending_a_straggler_mends_the_allocator_calls_that_wait_for_it():
     run = run_of(allocating_ranks())
     dfg = build(run)
-    mended = fix_stragglers(dfg, [1]).dfg
+    mended = fix_stragglers(Blame(dfg, dfg.marks.steps), [1]).dfg
     (held, own) = (
         next(n for n in range(dfg.nodes) if dfg.label(n) == "cudaMalloc" and dfg.rank[n] == r) for r in (0, 1)
     )
@@ -228,10 +241,11 @@ def test_mending_a_straggler_mends_the_allocator_calls_that_wait_for_it():
     assert mended.dur_ns[own] == dfg.dur_ns[own]
 
 
-def test_an_allocator_call_outside_the_waiting_stays():
-    dfg = build(run_of(allocating_ranks(early=100)))
+def test_an_allocator_call_keeps_what_lies_outside_the_waiting():
+    dfg = build(run_of(allocating_ranks(late=1000)))
     held = next(n for n in range(dfg.nodes) if dfg.label(n) == "cudaMalloc" and dfg.rank[n] == 0)
-    assert fix_stragglers(dfg, [1]).dfg.dur_ns[held] == 1_500_000
+    # Rank 1 comes at 2,110 µs.
+    assert fix_stragglers(Blame(dfg, dfg.marks.steps), [1]).dfg.dur_ns[held] == 590_000
 
 
 # One way to every price
@@ -239,6 +253,7 @@ def test_an_allocator_call_outside_the_waiting_stays():
 SPECS = [
     "gpu=2x", "cpu=2x", "network=2x", "communication=0", "straggler=fix", "straggler[work]=fix", "data=0",
     "cpu=2x,network=2x", "allocator=0", "host=2x", "overlap=perfect", "storage=2x",
+    "balance=fix",
 ]  # fmt: skip
 
 
