@@ -68,8 +68,8 @@ class Replayed:
         """The same of another path through the replayed graph."""
         totals = class_totals(list(path))
         span = sum(totals.values())
-        unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
-        unexplained += on_path_ns(self.not_run, self.built.dfg, path)
+        missing = on_path_ns(self.not_run, self.built.dfg, path)
+        unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label] + missing
         return float(100 * (1 - unexplained / span)) if span else 100.0
 
     @property
