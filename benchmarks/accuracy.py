@@ -71,7 +71,7 @@ GPUs depends on the step before it.
 
 Necessary, and proof of nothing alone: a replay that merely repeated measured times would score here. *kept*: error
 with residuals kept. *strict*: with all residuals dropped but contention. *explained*: the share of the critical path
-that is neither residual nor contention. Every steady step:
+that is no residual, no contention, and no operation that did not run. Every steady step:
 
 {self_replay}
 """
