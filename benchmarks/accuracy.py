@@ -19,7 +19,7 @@ import numpy as np
 
 import esprof
 from esprof.replay.dfg import Cls, LaneKind
-from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
+from esprof.replay.engine.timeline import critical_path, replay, strict
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.whatif import edits
@@ -71,7 +71,7 @@ GPUs depends on the step before it.
 
 Necessary, and proof of nothing alone: a replay that merely repeated measured times would score here. *kept*: error
 with residuals kept. *strict*: with all residuals dropped but contention. *explained*: the share of the critical path
-that is neither residual nor contention. Every steady step:
+that is no residual, no contention, and no operation that did not run. Every steady step:
 
 {self_replay}
 """
@@ -121,7 +121,7 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
     for name, one in runs.items():
         kept, dropped = (100 * (steps / one.measured_ns - 1) for steps in (one.timeline.step_ns(), strict_ns(one)))
         for at in one.pricer.steady_at:
-            explained = explained_pct(one, int(at))
+            explained = one.explained_of(critical_path(one.timeline, int(at), int(at)))
             for column, value in zip(columns, (abs(kept[at]), abs(dropped[at]), explained), strict=True):
                 column.append(float(value))
             show("self_replay_strict", float(dropped[at]), "%", run=name, step=one.steps.all[at], explained=explained)
@@ -138,13 +138,6 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
 def strict_ns(one: Replayed) -> np.ndarray:
     """Duration of each step replayed without residuals but contention, ns."""
     return replay(strict(one.built.dfg)).step_ns()
-
-
-def explained_pct(one: Replayed, at: int) -> float:
-    """Share of the critical path of one step, at position `at` in the graph, that is no residual or contention, per cent."""
-    totals = class_totals(critical_path(one.timeline, at, at))
-    unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
-    return 100 * (1 - unexplained / sum(totals.values()))
 
 
 def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:

@@ -159,7 +159,7 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     strict_error_pct: float
     """Error of the sum of `steps` when residuals are dropped."""
     explained_pct: float
-    """Share of the critical path that is neither residual nor contention."""
+    """Share of the critical path that is no residual, no contention, and no operation that did not run."""
     known_error_pct: float | None
     """Error known for this very run: of the steps that a fit has not seen (mean), or of the replay without residuals,
     whichever is worse. Every what-if's interval holds it. None where too few steps were recorded to hold any back."""

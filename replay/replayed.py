@@ -21,6 +21,7 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.replay.building.build import Built, build_counted
+from esprof.replay.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.rules import ALL_RULES, Rules
@@ -44,6 +45,8 @@ class Replayed:
     pricer: Pricer
     path: tuple[Piece, ...]
     """Critical path over the steady steps."""
+    not_run: tuple[NotRun, ...]
+    """What did not run of the operations of ranks that compute on CPUs."""
     timing: Timing
     warnings: tuple[Warning, ...]
 
@@ -60,10 +63,15 @@ class Replayed:
 
     @property
     def explained_pct(self) -> float:
-        """Share of the critical path that is neither residual nor contention, in per cent."""
-        totals = class_totals(list(self.path))
+        """Share of the critical path that is no residual, no contention, and no operation that did not run, in per cent."""
+        return self.explained_of(self.path)
+
+    def explained_of(self, path: Sequence[Piece]) -> float:
+        """The same of another path through the replayed graph."""
+        totals = class_totals(list(path))
         span = sum(totals.values())
-        unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label]
+        missing = on_path_ns(self.not_run, self.built.dfg, path)
+        unexplained = totals[Cls.RESIDUAL.label] + totals[Cls.CONTENTION.label] + missing
         return float(100 * (1 - unexplained / span)) if span else 100.0
 
     @property
@@ -94,7 +102,9 @@ def replay_run(
     pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
     stretches = readable.stretches(steady_at.tolist())
     path = [piece for steady in stretches for piece in critical_path(pricer.baseline, steady[0], steady[-1])]
+    missing = not_run(run, built.dfg)
     replay_s = time.perf_counter() - built_at
+    of_graph = _count_warnings(run, built) + warnings_of(missing, steady_at, pricer.step_ns)
     return Replayed(
         run=run,
         built=built,
@@ -103,8 +113,9 @@ def replay_run(
         unprofiled_ns=steps.unprofiled_ns(shift),
         pricer=pricer,
         path=tuple(path),
+        not_run=missing,
         timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
-        warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + _count_warnings(run, built),
+        warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + of_graph,
     )
 
 

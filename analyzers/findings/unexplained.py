@@ -27,7 +27,7 @@ _PAGES = (
         "ESP901",
         "Much of the step is unexplained",
         "A large part of the critical path is waiting for which the trace shows no cause, or contention.",
-        "`explained` = 1 − (residual + contention) / span of the critical path.",
+        "`explained` = 1 − (residual + contention + operations that did not run) / span of the critical path.",
         "None: it lowers the trust in the other findings' prices.",
         "Record with synchronisation events and more steps.",
     ),

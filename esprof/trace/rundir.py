@@ -20,7 +20,7 @@ from esprof.output import atomic_file
 from esprof.trace.flight.log import FlightLog
 from esprof.trace.memory_limit import memory_limit
 from esprof.trace.run import SCHEMA, Run, RunMeta, Warning, WarningCode
-from esprof.trace.schema import EVENTS, MEMORY, STACKS, STAGES, STEPS, Table
+from esprof.trace.schema import ADDED, EVENTS, MEMORY, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Rank
 
 SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY, "stacks": STACKS}
@@ -142,7 +142,7 @@ def _fault(run: Path, name: str, rank: Rank) -> str | None:
         return "its events are missing" if name == "events" else None
     except (OSError, pa.ArrowException) as error:
         return f"its {name} cannot be read ({_first_line(error)})"
-    present = set(footer.schema.names)
+    present = {*footer.schema.names, *ADDED.get(name, ())}
     lacks = [column for column in SCHEMAS[name].names if column not in present]
     if lacks:
         return f"its {name} lack the columns {', '.join(lacks)}"
@@ -157,7 +157,8 @@ def _read_table(path: Path, schema: pa.Schema) -> Table | None:
         return None
     try:
         with pq.ParquetFile(path) as file:
-            return Table(file.read(columns=schema.names).select(schema.names).cast(schema))
+            found = file.read(columns=schema.names)
+            return table({column: found[column] for column in found.column_names}, schema)
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         raise InputError(f"cannot be read: {_first_line(error)}", path=path, remedy=_WITHOUT_IT) from error
 

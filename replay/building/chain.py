@@ -16,6 +16,9 @@ MOST_NODES = 5
 """Most nodes that a row or a border adds: the rest of the operation before it, a wait and the rest of a gap, a hidden
 wait, and the row or border itself."""
 
+NODES_OF_PAUSE = 2
+"""Most nodes that a pause adds: what came before it of the operation, and the wait."""
+
 _NEVER = np.iinfo(np.int64).max
 _STEP, _HAND_OVER, _WAIT, _HIDDEN = map(plain, (Text.STEP, Text.HAND_OVER, Text.WAIT_FOR_COLLECTIVES, Text.HIDDEN_WAIT))
 _START, _END = int(Text.START), int(Text.END)
@@ -56,6 +59,10 @@ class Thread(NamedTuple):
     partner: np.ndarray
     """Latest end of work up to each row of the thread that hands over to this one, ns; empty where there is no such
     thread."""
+    pause_begin: np.ndarray
+    """When each silence inside an operation begins that may be a wait for a collective, ns, ascending."""
+    pause_end: np.ndarray
+    """When each of these ends, ns."""
 
 
 class Works(NamedTuple):
@@ -194,7 +201,7 @@ def lay_out(
         row, start, end = items.row[n], items.start[n], items.end[n]
         until = start if items.inside[n] else operation_end
         if operation >= 0 and now < until:
-            count = _add(nodes, count, now, until, rows.name[operation], rows.cls[operation], operation)
+            count = _operate(thread, rows, works, base, nodes, count, now, until, operation)
             now, before = until, rows.text[operation]
         if not items.inside[n]:
             operation = -1
@@ -217,7 +224,7 @@ def lay_out(
         else:
             operation, operation_end = row, end
     if operation >= 0 and now < operation_end:
-        count = _add(nodes, count, now, operation_end, rows.name[operation], rows.cls[operation], operation)
+        count = _operate(thread, rows, works, base, nodes, count, now, operation_end, operation)
         now, before = operation_end, rows.text[operation]
     if thread.is_main and now < thread.finish:
         count = _gap(thread, works, backward.belongs[before], base, nodes, count, now, thread.finish, before)
@@ -231,6 +238,37 @@ def _add(nodes: np.ndarray, at: int, start: int, end: int, name: int, cls: int, 
     node.start_ns, node.dur_ns = start, end - start
     node.name, node.cls, node.event = name, cls, event
     return at + 1
+
+
+@compiled_in_place
+def _operate(
+    thread: Thread,
+    rows: Rows,
+    works: Works,
+    base: int,
+    nodes: np.ndarray,
+    count: int,
+    begin: int,
+    until: int,
+    operation: int,
+) -> int:
+    """Add what an operation does from `begin` to `until`: its work, cut where it pauses until a collective ends.
+
+    Returns the new count of nodes.
+    """
+    now, name, cls = begin, rows.name[operation], rows.cls[operation]
+    at = np.searchsorted(thread.pause_begin, begin)
+    while at < len(thread.pause_begin) and thread.pause_end[at] <= until:
+        pause = thread.pause_begin[at]
+        works_before = int(now < pause)
+        moment = _awaited(works, pause, thread.pause_end[at], False, base + count + works_before)
+        if moment >= 0:
+            if works_before:
+                count = _add(nodes, count, now, pause, name, cls, operation)
+            count = _add(nodes, count, moment, moment, _WAIT, Cls.WAIT, -1)
+            now = moment
+        at += 1
+    return _add(nodes, count, now, until, name, cls, operation) if now < until else count
 
 
 @compiled_in_place

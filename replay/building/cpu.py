@@ -8,10 +8,21 @@ from itertools import pairwise
 import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.building.chain import MOST_NODES, Backward, Outline, Rows, Thread, Works, lay_out, outline
+from esprof.replay.building.chain import (
+    MOST_NODES,
+    NODES_OF_PAUSE,
+    Backward,
+    Outline,
+    Rows,
+    Thread,
+    Works,
+    lay_out,
+    outline,
+)
 from esprof.replay.building.counts import Counts
 from esprof.replay.building.lookup import Sequences
 from esprof.replay.building.names import Text, plain
+from esprof.replay.building.pauses import pauses
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import NODE, Place, edges_of, joined
 from esprof.replay.dfg import Edge, Lane, LaneKind
@@ -79,9 +90,10 @@ def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place)
     borders = np.unique([events.step_start, events.step_end])
     node_of, node_at = np.full(len(events.start), -1), np.full(len(borders), -1)
     parts: list[np.ndarray] = []
-    for number, thread in enumerate(_threads(events, borders)):
+    for number, thread in enumerate(_threads(events, borders, works)):
         items = _outline(thread, rows)
-        nodes = np.zeros(MOST_NODES * (len(items.row) + 1), NODE)
+        most = MOST_NODES * (len(items.row) + 1) + NODES_OF_PAUSE * len(thread.pause_begin)
+        nodes = np.zeros(most, NODE)
         base = place.node + sum(map(len, parts))
         count = lay_out(items, thread, rows, works[number], backward, base, nodes, node_of, node_at)
         parts.append(nodes[:count])
@@ -97,7 +109,7 @@ def _is_backward(name: str) -> bool:
     return name.startswith(_ENGINE) or any(part in name for part in _BACKWARD)
 
 
-def _threads(events: RankEvents, borders: np.ndarray) -> list[Thread]:
+def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) -> list[Thread]:
     """The rank's threads, as `chain` lays them out."""
     threads = events.threads
     rows = [threads.row[begin:end] for begin, end in pairwise(threads.ptr.tolist())]
@@ -106,6 +118,7 @@ def _threads(events: RankEvents, borders: np.ndarray) -> list[Thread]:
     found = []
     for number, row in enumerate(rows):
         is_main, other = number == threads.main, partner.get(number, -1)
+        pause_begin, pause_end = pauses(events, row, works[number])
         found.append(
             Thread(
                 row=row,
@@ -116,6 +129,8 @@ def _threads(events: RankEvents, borders: np.ndarray) -> list[Thread]:
                 borders=borders if is_main else nothing,
                 # Operations nest, so that their ends do not ascend by themselves.
                 partner=np.maximum.accumulate(events.end[rows[other]]) if other >= 0 else nothing,
+                pause_begin=pause_begin,
+                pause_end=pause_end,
             )
         )
     return found

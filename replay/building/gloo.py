@@ -18,6 +18,9 @@ from esprof.replay.dfg import Edge, Lane, LaneKind
 from esprof.trace.collective_names import collective_word
 from esprof.types import Rank
 
+_CARRIED_OUT_AS = {"reduce_scatter": "all_reduce"}
+"""What PyTorch has gloo do in place of a collective, and calls the transfer by: each rank keeps its part of the result."""
+
 
 @dataclass(frozen=True)
 class GlooWork:
@@ -145,11 +148,12 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
-    """Number of the kind of collective that each row is by its name, an array for each of `rows`."""
+    """Number of the kind of transfer that each row is, or issues, by its name; an array for each of `rows`."""
     words: dict[str | None, int] = {}
     kind = np.zeros(len(events.texts), np.int64)
     for code in np.unique(np.concatenate([events.name[some] for some in rows])).tolist():
-        kind[code] = words.setdefault(collective_word(events.texts[code]), len(words))
+        word = collective_word(events.texts[code])
+        kind[code] = words.setdefault(_CARRIED_OUT_AS.get(word or "", word), len(words))
     return [kind[events.name[some]] for some in rows]
 
 

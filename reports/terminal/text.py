@@ -225,13 +225,9 @@ def _what_ifs(answer: ReplayAnswer) -> Table:
     for scenario in answer.what_if:
         if scenario.answered:
             predicted, speedup = units.duration(scenario.predicted_us), units.times(scenario.speedup)
-            between = _interval(scenario.low_us, scenario.high_us)
-            saves, saving = (
-                units.duration(scenario.saving_us),
-                _interval(scenario.saving_low_us, scenario.saving_high_us),
-            )
-            note = printable(scenario.note or "", 300)
-            table.add_row(printable(scenario.spec), predicted, between, speedup, saves, saving, note)
+            low, high = units.duration(scenario.saving_low_us), units.duration(scenario.saving_high_us)
+            saves, note = units.duration(scenario.saving_us), printable(scenario.note or "", 300)
+            table.add_row(printable(scenario.spec), predicted, speedup, saves, f"{low} … {high}", note)
     return table
 
 

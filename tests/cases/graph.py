@@ -122,6 +122,7 @@ def run_of(
     world: int | None = None,
     stages: dict[int, Sequence[dict[str, Any]]] | None = None,
     stacks: dict[int, Sequence[dict[str, Any]]] | None = None,
+    steps: dict[int, Table] | None = None,
     hosts: dict[int, str] | None = None,
     subgroups: Sequence[tuple[int, ...]] = (),
 ) -> Run:
@@ -137,6 +138,8 @@ def run_of(
             tables["stages", rank] = table(columns_of(stages[rank]), STAGES)
         if stacks and rank in stacks:
             tables["stacks", rank] = table(columns_of(stacks[rank]), STACKS)
+        if steps and rank in steps:
+            tables["steps", rank] = steps[rank]
     host = hosts or {}
     meta = RunMeta(
         world_size=world,

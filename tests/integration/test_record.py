@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from esprof.replay import replay_run
 from esprof.trace.run import Window
 from tests.cases.marks import soak
 from tests.cases.record import JOBS, job, record, run, torchrun
@@ -52,6 +53,8 @@ def test_every_step_of_the_job_has_its_row(recorded):
     starts, durations = steps.ints("start_ns"), steps.ints("dur_ns")
     assert np.array_equal(starts[1:], (starts + durations)[:-1])
     assert steps.ints("samples").tolist() == [8] * 23
+    assert (steps.ints("cpu_ns") > 0).all()
+    assert (steps.ints("ready_ns", missing=0) >= 0).all()
 
 
 def test_step_rows_and_profiler_agree_on_when_a_step_was(recorded):
@@ -161,6 +164,17 @@ def test_ranks_that_a_script_starts_itself_are_recorded(tmp_path, method):
         ("rank-killed", (0,)),
         ("rank-killed", (1,)),
     }
+
+
+@pytest.mark.parametrize("operation", ["compute", "sleep"])
+def test_an_operation_that_sleeps_is_not_taken_for_one_that_computes(tmp_path, operation):
+    """However slow the machine is: what an operation had to wait for a CPU counts as neither."""
+    ended = record(tmp_path / "run", job("idle_operation.py", operation), skip=2, warmup=1, steps=8, stack_steps=0)
+    replayed = replay_run(ended.run)
+    (found,) = replayed.not_run
+    assert found.operations_ns.min() >= 30_000_000
+    assert (np.median(found.idle_ns) > 15_000_000) == (operation == "sleep")
+    assert "HookBackward" in found.longest
 
 
 def test_of_two_optimizers_the_first_tells_the_steps(tmp_path):

@@ -16,7 +16,7 @@ from statistics import median
 import msgspec
 
 from esprof.errors import OutputError
-from esprof.recorder.collect.notes import RankNotes, RankRows
+from esprof.recorder.collect.notes import RankNotes, RankRows, Step
 from esprof.recorder.collect.raw import any_rank_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
 from esprof.recorder.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
@@ -193,7 +193,7 @@ def _ended(notes: RankNotes) -> bool:
 
 
 def _tables(notes: RankNotes, rows: RankRows, windows: RankWindows) -> dict[str, Table]:
-    steps = {name: [getattr(step, name) for step in rows.steps] for name in ("step", "start_ns", "dur_ns", "phase")}
+    steps = {name: [getattr(step, name) for step in rows.steps] for name in Step.__struct_fields__}
     memory = {name: [getattr(sample, name) for sample in rows.memories] for name in MEMORY.names}
     found = {
         "events": windows.events,

@@ -127,6 +127,9 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start_ns: _Time
     dur_ns: _Time
     phase: Phase
+    cpu_ns: _Time | None = None
+    ready_ns: _Time | None = None
+    throttled_ns: _Time | None = None
 
 
 class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):

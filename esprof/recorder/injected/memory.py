@@ -5,12 +5,13 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import torch
 
+from . import control_groups
 from .fuse import Fuse
 from .log import Log
 from .state import State
@@ -19,8 +20,6 @@ EVERY_NS = 250_000_000
 """Least time (ns) between two sampled steps: the steps in between cost no more than a look at the clock."""
 
 _PAGE = resource.getpagesize()
-_CGROUPS = {"": ("/sys/fs/cgroup", "memory.max"), "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")}
-"""Controller, as /proc/self/cgroup names it (cgroup 2 names none) -> root folder and name of the file with the limit."""
 
 Statistics = Callable[[], dict[str, Any]]
 """What `torch.cuda.memory_stats_as_nested_dict` returns: statistics of the current device, or nothing without CUDA."""
@@ -119,25 +118,15 @@ def limit() -> tuple[int, str]:
     if torch.cuda.is_initialized():
         total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         return int(total * torch.cuda.get_per_process_memory_fraction()), "cuda"
-    return min([_PAGE * os.sysconf("SC_PHYS_PAGES"), *_cgroup_limits()]), "rss"
+    of_groups = _limits(control_groups.files("memory", "memory.max", "memory.limit_in_bytes"))
+    return min([_PAGE * os.sysconf("SC_PHYS_PAGES"), *of_groups]), "rss"
 
 
-def _cgroup_limits() -> Iterator[int]:
-    """The limit (bytes) of each memory control group that this process is in, as far as they can be seen from here."""
-    with suppress(FileNotFoundError), open("/proc/self/cgroup") as groups:
-        for line in groups:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            if controllers in _CGROUPS:
-                root, name = _CGROUPS[controllers]
-                yield from _limits_up(root, f"{root}{path}".rstrip("/"), name)
-
-
-def _limits_up(root: str, folder: str, name: str) -> Iterator[int]:
-    """The limits (bytes) of a control group and of those around it. A container may see only the outermost."""
-    while folder.startswith(root):
-        with suppress(OSError, ValueError), open(os.path.join(folder, name)) as file:  # Without a limit it says `max`.
+def _limits(files: Iterable[str]) -> Iterator[int]:
+    """The limits (bytes) that stand in these files of control groups, as far as there are any."""
+    for path in files:
+        with suppress(OSError, ValueError), open(path) as file:  # Without a limit it says `max`.
             yield int(file.read())
-        folder = os.path.dirname(folder)
 
 
 def hide_from_dynamo(function: Any) -> None:

@@ -19,6 +19,7 @@ from ..shared.settings import Settings
 from . import backward
 from .background_writer import BackgroundWriter
 from .coordinator import Coordinator
+from .cpu_time import CpuTime, Ran
 from .flight import FlightWatch
 from .fuse import Fuse
 from .log import Log
@@ -49,6 +50,7 @@ class Recorder:
         self._schedule = Schedule(settings)
         self._windows = Windows(raw, settings, self._schedule, self.state, log)
         self._memory = MemoryProbe(self.state, log)
+        self._cpu_time = CpuTime(log)
         self._fuse = Fuse("recording", log, self._windows.stop, note="stopped")
         self._background_writer: BackgroundWriter | None = None
         self._pacer: weakref.ref[Optimizer] | None = None
@@ -109,15 +111,16 @@ class Recorder:
             return
         if self._background_writer is not None and self._background_writer.fault is not None:
             raise self._background_writer.fault
+        ran = self._cpu_time.at_border()
         if state.step > 0:
-            self._note_step(now)
+            self._note_step(now, ran)
         state.thread = threading.get_ident()
         self._began_ns = time.monotonic_ns()
         state.start_ns, state.step = now, state.step + 1
         self._memory.at_step()
         self._windows.begin_step(state.step)
 
-    def _note_step(self, now: int) -> None:
+    def _note_step(self, now: int, ran: Ran) -> None:
         state = self.state
         phase = self._schedule.phase(state.step)
         took, steady = now - state.start_ns, time.monotonic_ns() - self._began_ns
@@ -125,7 +128,7 @@ class Recorder:
             took = steady
         if phase == "plain":
             state.recent.append(took)
-        self._log.roll("steps", (state.step, state.start_ns, took, phase))
+        self._log.roll("steps", (state.step, state.start_ns, took, phase, *ran))
 
     def _become_rank(self) -> bool:
         """Claim this process's rank in the recording. False, and the recorder off, where another process has it."""

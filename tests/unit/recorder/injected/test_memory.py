@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from esprof.recorder.injected import memory
+from esprof.recorder.injected import control_groups, memory
 from esprof.recorder.injected.log import Log
 from esprof.recorder.injected.memory import MemoryProbe
 from esprof.recorder.injected.state import State
@@ -169,8 +169,8 @@ def test_the_least_limit_of_nested_control_groups_counts(tmp_path):
     (inner.parent / "memory.max").write_text("5000\n")
     (root / "memory.max").write_text("9000\n")
     (tmp_path / "memory.max").write_text("1\n")
-    assert list(memory._limits_up(str(root), str(inner), "memory.max")) == [5000, 9000]
-    assert list(memory._limits_up(str(root), f"{root}/not/here", "memory.max")) == [9000]
+    assert list(memory._limits(control_groups.upwards(str(root), "/outer/inner", "memory.max"))) == [5000, 9000]
+    assert list(memory._limits(control_groups.upwards(str(root), "/not/here", "memory.max"))) == [9000]
 
 
 def test_a_compiled_step_is_compiled_as_it_is_without_the_probe(training):
