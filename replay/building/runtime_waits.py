@@ -158,9 +158,8 @@ def _own_stream(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
 def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     """What the calls at these places, which wait for an event, waited for, where that is the same event each time.
 
-    A script that keeps n steps in flight waits in each for the event that it recorded n before the latest. n is the number
-    for which most of the calls that took long returned as what was launched before that event ended, if those are more than
-    half; where none took long, the least for which all of it was over by then.
+    A script that keeps n steps in flight waits in each for the event that it recorded n before the latest. n is the number for
+    which most of the calls that took long returned as what was launched before that event ended, if those are more than half.
     """
     events = gpu.events
     rows = events.runtime[events.by_name(events.runtime, call_traits, CALL_TRAITS)["records_event"]]
@@ -174,7 +173,7 @@ def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
         piece = np.where(record >= 0, gpu.by_thread.last(thread, since), -1)
         over = _in_time(gpu.end_of(piece), end)
         hits = int((long & (piece >= 0) & _just_before(gpu.end_of(piece), end)).sum())
-        if hits > most or (not long.any() and over.all() and (best < 0).all()):
+        if hits > most:
             best, most = np.where(over, piece, -1), hits
         record = np.where(record >= 0, by_thread.last(thread, since - 1), -1)
     return _causes(calls.row[at], best, Edge.BY_TIME)
