@@ -70,6 +70,12 @@ class Rules:
     """Whether waits of the CPU get a cause found by time; if not, they stay where they were recorded, as residual."""
     stream_waits: bool = True
     """Whether streams wait for one another, by events or by time."""
+    likely_waits: bool = True
+    """Whether a wait of which only the call was recorded is paired with what it is likely to be for."""
+    launch_latency: bool = True
+    """Whether a kernel waits for its launch no longer than launches take; if not, for as long as it was recorded to."""
+    launch_queue: bool = True
+    """Whether launches wait for room in the queue of their stream."""
 
 
 ALL_RULES = Rules()

@@ -1,20 +1,24 @@
 """How far what-ifs and diagnoses are from a truth that is known: jobs made up, run exactly, recorded as torch would.
 
-    python -m benchmarks.known [--programs 300] [--seed N] [--class NAME] [--json FILE]
+    python -m benchmarks.known [--programs 300] [--seed N] [--class NAME] [--without RULE]
 
 The figures depend on the programs alone, not on the machine. One JSON line a figure comes after the tables.
 """
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, fields, replace
+from itertools import repeat
 from pathlib import Path
 
 from benchmarks.known.jobs import SHAPES
 from benchmarks.known.judge import Judged, judge
 from benchmarks.known.tables import report
+from esprof.replay.rules import ALL_RULES, Rules
 
 
 def main() -> int:
@@ -23,14 +27,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program; the others follow")
     parser.add_argument("--class", dest="shape", choices=SHAPES, help="jobs of this class only")
     parser.add_argument("--max-error", type=float, default=10.0, help="as of `esprof replay`")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs that are judged side by side")
+    names = [rule.name for rule in fields(Rules)]
+    parser.add_argument("--without", choices=names, metavar="RULE", help=f"build graphs without it: {', '.join(names)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every answer, one JSON line each")
     asked = parser.parse_args()
     shapes = [asked.shape] if asked.shape else list(SHAPES)
+    seeds = range(asked.seed, asked.seed + asked.programs)
+    rules = replace(ALL_RULES, **{asked.without: False}) if asked.without else ALL_RULES
     judged = []
-    for seed in range(asked.seed, asked.seed + asked.programs):
-        judged.append(judge(shapes[seed % len(shapes)], seed, asked.max_error))
-        if sys.stderr.isatty():
-            print(f"\r{len(judged)}/{asked.programs}", end="", file=sys.stderr)
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        of_seeds = [shapes[seed % len(shapes)] for seed in seeds]
+        for one in pool.map(judge, of_seeds, seeds, repeat(asked.max_error), repeat(rules)):
+            judged.append(one)
+            if sys.stderr.isatty():
+                print(f"\r{len(judged)}/{asked.programs}", end="", file=sys.stderr)
     if asked.json:
         asked.json.write_text("".join(f"{json.dumps(line, default=float)}\n" for line in lines(judged)))
     report(judged)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import esprof
-from esprof.analyzers import diagnose_run
-from esprof.replay import answer_run
+from esprof.analyzers import diagnose
+from esprof.replay.replayed import answer, replay_run
+from esprof.replay.rules import ALL_RULES, Rules
 
 LATE = ("ESP201", "ESP202", "ESP203", "ESP204")
 """Findings that name a rank as late."""
@@ -22,6 +23,8 @@ class Answer:
     predicted_us: float | None
     low_us: float
     high_us: float
+    saving_us: tuple[float, float]
+    """Ends of the interval of the saving."""
     reason: str
 
 
@@ -38,10 +41,10 @@ class Said:
     warnings: tuple[str, ...]
 
 
-def ask(folder: Path, scenarios: Sequence[str], max_error_pct: float) -> Said:
+def ask(folder: Path, scenarios: Sequence[str], max_error_pct: float, rules: Rules = ALL_RULES) -> Said:
     run = esprof.load(folder)
-    replayed = answer_run(run, scenarios, 0.0, max_error_pct)
-    found = diagnose_run(run)
+    rebuilt = replay_run(run, rules=rules, max_error_pct=max_error_pct)
+    replayed, found = answer(rebuilt, scenarios), diagnose(rebuilt)
     errors = [abs(step.error_pct) for step in replayed.steps]
     return Said(
         steps=tuple(step.step for step in replayed.steps),
@@ -56,5 +59,6 @@ def ask(folder: Path, scenarios: Sequence[str], max_error_pct: float) -> Said:
 
 def _answer(one: Any) -> Answer:
     if not one.answered:
-        return Answer(one.spec, None, 0.0, 0.0, one.reason or "")
-    return Answer(one.spec, one.predicted_us, one.low_us, one.high_us, "")
+        return Answer(one.spec, None, 0.0, 0.0, (0.0, 0.0), one.reason or "")
+    saving = (one.saving_low_us, one.saving_high_us)
+    return Answer(one.spec, one.predicted_us, one.low_us, one.high_us, saving, "")

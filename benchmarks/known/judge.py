@@ -13,6 +13,7 @@ from benchmarks.known.jobs import Job, job
 from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
 from benchmarks.known.program import Kind
+from esprof.replay.rules import ALL_RULES, Rules
 
 ON_GPUS = (
     "gpu=2x", "gpu=0.5x", "rank0.gpu=2x", "cpu=2x", "host=2x", "network=2x", "network=0.5x", "kernel[gemm]=2x",
@@ -41,6 +42,7 @@ class Verdict:
     predicted: float | None
     low: float
     high: float
+    saving: tuple[float, float]
     reason: str
     traits: tuple[str, ...]
 
@@ -63,7 +65,18 @@ class Verdict:
     @property
     def holds_gain(self) -> bool:
         gain = self.before - self.truth
-        return self.said_before - self.high - 0.01 <= gain <= self.said_before - self.low + 0.01
+        return self.saving[0] - 0.01 <= gain <= self.saving[1] + 0.01
+
+    @property
+    def job(self) -> str:
+        """The class of job, as intervals have it (`esprof.replay.whatif.margins`)."""
+        return "partial" if "rank missing" in self.traits else "cpu" if self.shape == "gloo" else "gpu"
+
+    @property
+    def model_error(self) -> float:
+        """By how much the gain is off, as a share of the step before or after, whichever is longer."""
+        assert self.predicted is not None
+        return abs(self.gain_error_pct) / 100 * self.before / max(self.before, self.predicted)
 
 
 @dataclass(frozen=True)
@@ -94,11 +107,11 @@ class Judged:
     failure: str = ""
 
 
-def judge(shape: str, seed: int, max_error_pct: float) -> Judged:
+def judge(shape: str, seed: int, max_error_pct: float, rules: Rules = ALL_RULES) -> Judged:
     """Write, ask and judge one job. What fails is the answer, with its last line and place."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _judge(job(shape, seed), Path(folder), max_error_pct)
+            return _judge(job(shape, seed), Path(folder), max_error_pct, rules)
     except Exception as error:  # noqa: BLE001 - Whatever esprof trips over is counted and shown.
         place = traceback.extract_tb(error.__traceback__)[-1]
         return Judged(
@@ -106,9 +119,9 @@ def judge(shape: str, seed: int, max_error_pct: float) -> Judged:
         )
 
 
-def _judge(one: Job, folder: Path, max_error_pct: float) -> Judged:
+def _judge(one: Job, folder: Path, max_error_pct: float, rules: Rules) -> Judged:
     write(folder, one.program, run(one.program), one.groups, one.recording)
-    said = ask(folder, ON_GPUS if one.program.devices else ON_CPUS, max_error_pct)
+    said = ask(folder, ON_GPUS if one.program.devices else ON_CPUS, max_error_pct, rules)
     without = () if one.recording.missing is None else (one.recording.missing,)
 
     def true_us(scenario: str) -> float:
@@ -119,7 +132,7 @@ def _judge(one: Job, folder: Path, max_error_pct: float) -> Judged:
     verdicts = tuple(
         Verdict(
             one.shape, one.seed, answer.scenario, before, true_us(answer.scenario), said.step_us,
-            answer.predicted_us, answer.low_us, answer.high_us, answer.reason, one.traits,
+            answer.predicted_us, answer.low_us, answer.high_us, answer.saving_us, answer.reason, one.traits,
         )
         for answer in said.answers
     )  # fmt: skip

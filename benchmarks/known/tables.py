@@ -12,7 +12,7 @@ from benchmarks.known.judge import FELT, Blame, Judged, Verdict
 
 Key = TypeVar("Key", bound=Hashable)
 One = TypeVar("One")
-_ANSWERS = ("what-if", "n", "median", "p95", "worst", "of seed", "refused", "holds %", "holds gain %")
+_ANSWERS = ("what-if", "n", "median", "mean", "p95", "worst", "of seed", "refused", "holds %", "holds gain %")
 
 
 def report(judged: Sequence[Judged]) -> None:
@@ -43,6 +43,7 @@ def report(judged: Sequence[Judged]) -> None:
     for term, some in by_term.items():
         _figures(some, what_if=term)
     _blame_figures(blames)
+    _model_errors(verdicts)
 
 
 def _by_trait(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
@@ -75,11 +76,12 @@ def _errors(some: Sequence[Verdict]) -> list[str]:
     answered = [one for one in some if one.predicted is not None]
     refused = str(len(some) - len(answered))
     if not answered:
-        return ["0", "", "", "", "", refused, "", ""]
+        return ["0", "", "", "", "", "", refused, "", ""]
     worst = max(answered, key=lambda one: abs(one.error_pct))
     held = [_share(one.holds for one in answered), _share(one.holds_gain for one in answered)]
-    median, p95, _ = _spread([abs(one.error_pct) for one in answered])
-    return [str(len(answered)), median, p95, f"{worst.error_pct:+.2f}", str(worst.seed), refused, *held]
+    errors = [abs(one.error_pct) for one in answered]
+    (median, p95, _), mean = _spread(errors), f"{np.mean(errors):.2f}"
+    return [str(len(answered)), median, mean, p95, f"{worst.error_pct:+.2f}", str(worst.seed), refused, *held]
 
 
 def _blames(blames: Sequence[Blame]) -> None:
@@ -141,6 +143,19 @@ def _blame_figures(blames: Sequence[Blame]) -> None:
         _figure(
             "known_false_alarms", 100 * float(np.mean([bool(one.named) for one in without])), "%", programs=len(without)
         )
+
+
+def _model_errors(verdicts: Iterable[Verdict]) -> None:
+    """What 19 of 20 gains were off by, by class of job and kind of term: `esprof.replay.whatif.margins.MODEL_ERROR`."""
+    single = [one for one in verdicts if one.predicted is not None and "," not in re.sub(r"\[.*]", "", one.scenario)]
+    for (job, term), some in sorted(_by(single, lambda one: (one.job, _kind(one.scenario))).items()):
+        quantile = float(np.quantile([one.model_error for one in some], 0.95))
+        _figure("known_model_error", quantile, "share of a step", job=job, term=term, answers=len(some))
+
+
+def _kind(scenario: str) -> str:
+    """The name of a scenario's only term."""
+    return re.split(r"[\[=]", scenario.split(".", 1)[-1] if scenario.startswith("rank") else scenario)[0]
 
 
 def _by(some: Iterable[One], key: Callable[[One], Key]) -> dict[Key, list[One]]:

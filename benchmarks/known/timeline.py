@@ -47,12 +47,13 @@ class Timeline:
 
     def optimizer_spans(self, first: int, without: Collection[int] = ()) -> dict[int, tuple[Ns, Ns]]:
         """When each step that an optimizer ends began and ended, by the last rank, from 0 on; the first of them begins with
-        what is recorded first, at the step `first`. Ranks `without` do not count."""
+        what is recorded first, at the step `first`. Without an optimizer it is all one step. Ranks `without` do not
+        count."""
         opened = [next(at for number, at in marks if number == first) for marks in self.steps]
         marks = []
         for rank in set(range(len(self.steps))).difference(without):
             rows = [row for row in self.rows if row.rank == rank and row.start >= opened[rank]]
             ends = sorted(row.end for row in rows if row.name.startswith("Optimizer.step#"))
-            marks.append([min(row.start for row in rows), *ends])
+            marks.append([min(row.start for row in rows), *(ends or [max(row.end for row in rows)])])
         borders = [max(at) for at in zip(*marks, strict=False)]
         return dict(enumerate(pairwise(borders)))

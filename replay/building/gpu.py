@@ -40,6 +40,8 @@ class GpuWork:
     """Node of each piece; of a matched collective its transfer."""
     launch: np.ndarray
     """Row of the runtime call that launched each piece."""
+    has_queue: bool
+    """Whether launches wait for room in the queue of their stream."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -149,7 +151,7 @@ class GpuWork:
         first = self.in_order[self.is_first[self.in_order]]
         for lane in range(len(self.lanes)):
             order = first[self.lane[first] == lane]
-            depth = self._queue_depth(order)
+            depth = self._queue_depth(order) if self.has_queue else 0
             if depth >= rules.QUEUE_DEPTH:
                 call, first_out = self.launch[order[depth:]], self.before[order[:-depth]]
                 room[call[call >= 0]] = first_out[call >= 0]
@@ -175,8 +177,8 @@ class GpuWork:
         return int(((self.events.start[call] < ended) & (ended <= self.events.end[call]) & (call >= 0)).sum())
 
 
-def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
-    """The GPU work of a rank, its lanes and nodes numbered from `place` on."""
+def gpu_work(events: RankEvents, met: Met, place: Place, *, has_queue: bool = True) -> GpuWork:
+    """The GPU work of a rank, its lanes and nodes numbered from `place` on. For `has_queue` see GpuWork."""
     rows = events.gpu
     lane, streams = numbered(events.ints("stream", rows))
     by_lane = np.argsort(lane, kind="stable")
@@ -187,7 +189,7 @@ def gpu_work(events: RankEvents, met: Met, place: Place) -> GpuWork:
     before[by_lane[same + 1]] = by_lane[same]
     first[by_lane], last[by_lane] = placed.first, placed.last
     lanes = tuple(Lane(events.rank, LaneKind.STREAM, f"stream {stream}") for stream in streams.tolist())
-    return GpuWork(events, lanes, streams, placed.nodes, rows, lane, before, first, last, events.launch)
+    return GpuWork(events, lanes, streams, placed.nodes, rows, lane, before, first, last, events.launch, has_queue)
 
 
 def stream_order(gpu: GpuWork) -> np.ndarray:
@@ -203,12 +205,13 @@ def stream_order(gpu: GpuWork) -> np.ndarray:
     return joined([to_next, edges_of(gpu.first, gpu.last, Edge.LANE)])
 
 
-def launches(gpu: GpuWork, chains: Chains, held: np.ndarray) -> np.ndarray:
+def launches(gpu: GpuWork, chains: Chains, held: np.ndarray, *, is_short: bool = True) -> np.ndarray:
     """Edges from each launch to its kernels, all of them if it launched a CUDA graph.
 
     The latency counts from the start of the call, since a kernel may run before the call returns: the edge comes from the
     node before the call. A kernel that found its stream idle and had nothing else to wait for shows its latency; all others
     have that of the quickest of those. `held` (bool) are the pieces that an event of another stream may have held back.
+    Unless the latency `is_short`, each kernel keeps what was recorded between its launch and its start.
     """
     mine = np.flatnonzero(gpu.launch >= 0)
     own = gpu.start[mine] - gpu.launched[mine]
@@ -216,7 +219,7 @@ def launches(gpu: GpuWork, chains: Chains, held: np.ndarray) -> np.ndarray:
     idle = ((before < 0) | (gpu.end[before] < gpu.launched[mine])) & gpu.is_first[mine]
     shows = idle & ~held[mine] & ~gpu.is_collective[mine]
     least = _latency(own[shows])
-    lag = np.where(shows & (own <= least + rules.LATE_KERNEL), own, np.minimum(own, least))
+    lag = np.where(shows & (own <= least + rules.LATE_KERNEL), own, np.minimum(own, least)) if is_short else own
     source = chains.ending_by(gpu.events.thread[gpu.launch[mine]], gpu.launched[mine])
     return edges_of(source, gpu.first[mine], Edge.LAUNCH, lag)
 

@@ -86,23 +86,24 @@ class _Work:
 def rank_part(events: RankEvents, met: Met, rules: Rules) -> Part:
     """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
     draft = _Draft()
-    work = _work(draft, events, met)
+    work = _work(draft, events, met, rules)
     nodes = joined(draft.nodes)
     waits = streams.waits(work.on_gpu)
-    edges = _edges(work, nodes, waits.held)
+    edges = _edges(work, nodes, waits.held, rules)
     if not rules.syncs_by_time:
         edges = edges[edges["kind"] != Edge.BY_TIME]
     if rules.stream_waits and len(work.on_gpu):
-        edges = joined([edges, waits.edges])
+        likely = waits.edges["kind"] == Edge.LIKELY_WAIT
+        edges = joined([edges, waits.edges if rules.likely_waits else waits.edges[~likely]])
         edges = joined([edges, streams.late_kernels(work.on_gpu, nodes, edges)])
     first, last = cpu.step_marks(events, work.chains)
     counts = _coverage(work) + Counts(waits_rejected=waits.rejected)
     return Part(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
 
 
-def _work(draft: _Draft, events: RankEvents, met: Met) -> _Work:
+def _work(draft: _Draft, events: RankEvents, met: Met, rules: Rules) -> _Work:
     """Add the nodes of a rank to `draft`. GPU, gloo and loader come first, since the chains of threads look at them."""
-    on_gpu = draft.add(gpu.gpu_work(events, met, draft.place))
+    on_gpu = draft.add(gpu.gpu_work(events, met, draft.place, has_queue=rules.launch_queue))
     on_gloo = draft.add(gloo.gloo_work(events, met, draft.place))
     loading = draft.add(loader.loader_work(events, draft.place))
     runtime = runtime_waits.runtime_calls(on_gpu)
@@ -117,7 +118,7 @@ def _work(draft: _Draft, events: RankEvents, met: Met) -> _Work:
     return _Work(on_gpu, on_gloo, loading, runtime, causes, hidden, launches, issued, chains, unknown)
 
 
-def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray) -> np.ndarray:
+def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np.ndarray:
     """All edges within a rank but those between GPU streams; `held` are the pieces of GPU work that waited for an event."""
     chains = work.chains
     # Nodes stand in sections: GPU work first, which `stream_order` ties, and unknown batches last, which have edges of
@@ -128,7 +129,7 @@ def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray) -> np.ndarray:
             gpu.stream_order(work.on_gpu),
             in_lane_order(nodes["lane"][:in_order], len(work.on_gpu.nodes)),
             cpu.hand_overs(work.on_gpu.events, chains),
-            gpu.launches(work.on_gpu, chains, held),
+            gpu.launches(work.on_gpu, chains, held, is_short=rules.launch_latency),
             runtime_waits.sync_edges(work.on_gpu, work.runtime, work.causes, chains),
             runtime_waits.hidden_edges(work.on_gpu, work.hidden, chains),
             runtime_waits.queue_edges(work.on_gpu, work.launches, chains),

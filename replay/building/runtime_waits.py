@@ -158,8 +158,9 @@ def _own_stream(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
 def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     """What the calls at these places, which wait for an event, waited for, where that is the same event each time.
 
-    A script that keeps n steps in flight waits in each for the event that it recorded n before the latest. n is the number for
-    which most of the calls that took long returned as what was launched before that event ended, if those are more than half.
+    A script that keeps n steps in flight waits in each for the event that it recorded n before the latest. n is the number
+    for which most of the calls that took long returned as what was launched before that event ended, if those are more than
+    half.
     """
     events = gpu.events
     rows = events.runtime[events.by_name(events.runtime, call_traits, CALL_TRAITS)["records_event"]]

@@ -202,7 +202,8 @@ def backlog(sketch: Sketch) -> list[Group]:
     layers, group = model(sketch.rng, 12, width_ns=60 * US), _everyone(sketch)
     sketch.habits = replace(
         sketch.habits,
-        warmup=14,
+        # Under a what-if that leaves little between GPU and CPU, too, the queue has to be full by the first recorded step.
+        warmup=60,
         item_every=0,
         event_sync=False,
         workers=None,
