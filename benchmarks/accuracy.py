@@ -42,7 +42,7 @@ prediction can be better. `graph edit` stands for a prediction by edits of the g
 term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's:
 0.8, and no limit). What `--max-error` would have refused is counted too. Printed by `python -m benchmarks.executed`.
 The rules for links and means were found on earlier recordings of these same jobs and settings: other jobs may do worse.
-The floor of 5 % under every interval is the 90th percentile of this table.
+No saving on jobs that compute on CPUs has an interval below 5 % of a step: the 90th percentile of this table.
 
 {executed}
 
