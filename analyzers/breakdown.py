@@ -20,11 +20,22 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
             axis=1,
         )
         parts = partition(layers(timeline, rank), spans).mean(axis=0)
+        transfers = partition([_intervals(timeline, (dfg.rank == rank) & dfg.of(Cls.COMMUNICATION))], spans)[:, 0].mean()
         meta = replayed.run.rank(rank)
         values = {part: us(float(value)) for part, value in zip(PARTS, parts, strict=True)}
         # Rounded parts must still sum to the step that is shown.
         total = round(sum(values.values()), 3)
-        found.append(RankBreakdown(rank=rank, device=meta.device, host_name=meta.host, step_us=total, **values))
+        overlap = 100 * (1 - parts[PARTS.index("exposed_communication")] / transfers) if transfers else None
+        found.append(
+            RankBreakdown(
+                rank=rank,
+                device=meta.device,
+                host_name=meta.host,
+                step_us=total,
+                overlap_pct=None if overlap is None else round(float(overlap), 2),
+                **values,
+            )
+        )
     return tuple(found)
 
 
@@ -37,6 +48,7 @@ def layers(timeline: Timeline, rank: Rank) -> list[np.ndarray]:
     return [
         _intervals(timeline, device & dfg.of(Cls.COMPUTE)),
         _intervals(timeline, mine & dfg.of(Cls.COMMUNICATION)),
+        _intervals(timeline, device & dfg.of(Cls.COPY)),
         np.concatenate([waits(timeline, rank), _intervals(timeline, mine & dfg.of(Cls.RESIDUAL))]),
         stalls(timeline, rank),
         _intervals(timeline, host & dfg.of(Cls.CPU, Cls.HOST_GAP, Cls.LAUNCH, Cls.ALLOCATOR)),

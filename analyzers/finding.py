@@ -35,7 +35,7 @@ class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """Where one rank's mean step goes, in microseconds. The parts sum to `step_us` exactly.
 
     Every instant counts once, by the first that applies: `compute` (the device computes), `exposed_communication`
-    (only a transfer runs), `wait` (for a peer to arrive at a collective, or all of a collective
+    (only a transfer runs), `copy` (only a copy between host and device runs), `wait` (for a peer to arrive at a collective, or all of a collective
     whose peers are not in the run), `input_stall` (the loader), `host` (the CPU
     works or runs unrecorded code while the device has nothing to do), `idle` (none of these).
     """
@@ -46,13 +46,16 @@ class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     step_us: float
     compute: float
     exposed_communication: float
+    copy: float
     wait: float
     input_stall: float
     host: float
     idle: float
+    overlap_pct: float | None
+    """Share of the time with transfers under way, in per cent, in which the device computes; None without transfers."""
 
 
-PARTS = ("compute", "exposed_communication", "wait", "input_stall", "host", "idle")
+PARTS = ("compute", "exposed_communication", "copy", "wait", "input_stall", "host", "idle")
 """The parts of a `RankBreakdown`, in the order in which they are drawn."""
 
 

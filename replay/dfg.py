@@ -27,6 +27,8 @@ class Cls(IntEnum):
     ALLOCATOR = 7
     CONTENTION = 8
     RESIDUAL = 9
+    COPY = 10
+    """A copy between host and device, at the speed of the bus."""
 
     @property
     def label(self) -> str:

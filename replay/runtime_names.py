@@ -1,4 +1,4 @@
-"""What calls of the GPU's runtime do, told by their names: the one place where these are compared."""
+"""What calls of the GPU's runtime do, and copies, told by their names: the one place where these are compared."""
 
 import re
 from functools import cache
@@ -9,6 +9,7 @@ _ALLOCATES = re.compile(r"^(malloc|free|hostalloc|hostmalloc|hostfree|mem(create
 _SYNCHRONIZES = re.compile(r"synchronize$|^memcpy(dtoh|htod|dtod)?(_v2)?$")
 _HIDES_WAIT = re.compile(r"^(eventelapsedtime|free)$")
 _LAUNCHES = re.compile(r"launchkernel|graphlaunch")
+_BETWEEN_HOST_AND_DEVICE = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 _VENDOR = re.compile(r"^(cuda|hip|cu)")
 
 CALL_TRAITS = np.dtype(
@@ -51,6 +52,11 @@ def call_traits(runtime: str) -> tuple[bool, ...]:
 def allocates(runtime: str) -> bool:
     """Whether a runtime call is one by which an allocator asks the driver for memory or gives it back."""
     return bool(_ALLOCATES.match(_without_vendor(runtime)))
+
+
+def copies_across_bus(work: str) -> bool:
+    """Whether work on a GPU is a copy between host and device, by its name: `Memcpy HtoD (Pinned -> Device)`."""
+    return bool(_BETWEEN_HOST_AND_DEVICE.search(work))
 
 
 def _without_vendor(runtime: str) -> str:

@@ -18,6 +18,7 @@ class TimeClass(msgspec.Struct, frozen=True):
 _DARK, _LIGHT = "#14181f", "#ffffff"
 _COMPUTE = TimeClass("compute", "#2b7bba", _LIGHT, "the device computes")
 _COMMUNICATION = TimeClass("communication", "#63bdea", _DARK, "a transfer runs and nothing computes beside it")
+_COPY = TimeClass("copy", "#4a6fa5", _LIGHT, "a copy between host and device runs, and nothing beside it")
 _WAIT = TimeClass("peer wait", "#d55e2b", _DARK, "a peer has not yet arrived at a collective")
 _DATA = TimeClass("input stall", "#f2c230", _DARK, "the next batch is not there yet")
 _HOST = TimeClass("host", "#c06a9f", _DARK, "the CPU works while the device has nothing to do")
@@ -27,6 +28,7 @@ CLASSES = {
     "compute": _COMPUTE,
     "exposed_communication": _COMMUNICATION,
     "communication": _COMMUNICATION,
+    "copy": _COPY,
     "wait": _WAIT,
     "input_stall": _DATA,
     "data": _DATA,

@@ -10,6 +10,7 @@ from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, nodes_of
 from esprof.replay.building.rendezvous import Met
 from esprof.replay.dfg import Cls
+from esprof.replay.runtime_names import copies_across_bus
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, 
     is_arrival[last[matched] - 1] = True
     start, end, name = events.start[rows], events.end[rows], events.name[rows]
     begin = np.where(matched, end - entries(met.transfer_ns, call, 0), start)
-    cls = np.select([unexplained, call >= 0], [Cls.RESIDUAL, Cls.COMMUNICATION], Cls.COMPUTE)
+    copies = events.by_name(rows, copies_across_bus)
+    cls = np.select([unexplained, call >= 0, copies], [Cls.RESIDUAL, Cls.COMMUNICATION, Cls.COPY], Cls.COMPUTE)
     nodes = nodes_of(
         len(of),
         start_ns=np.where(is_arrival, start[of], begin[of]),

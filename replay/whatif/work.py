@@ -14,8 +14,7 @@ _HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH, Cls.ALLOCATOR, Cls
 
 def gpu_work(dfg: Dfg) -> np.ndarray:
     """Mask of the work on GPU streams, copies to and from the host apart: those run at the speed of the bus."""
-    copies = np.array(["HtoD" in name or "DtoH" in name for name in dfg.names])[dfg.name]
-    mask: np.ndarray = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE) & ~copies
+    mask: np.ndarray = dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMPUTE)
     return mask
 
 

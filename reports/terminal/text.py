@@ -213,10 +213,13 @@ def _finding_details(finding: Finding) -> Iterable[RenderableType]:
 
 
 def _breakdown(answer: Diagnosis) -> Table:
-    table = _table(">rank", ">step", *(">" + time_class(part).label.replace(" ", "\n") for part in PARTS), "device")
+    narrow = [time_class(part).label.replace(" ", "\n").replace("communication", "commu-\nnication") for part in PARTS]
+    table = _table(">rank", ">step", *(f">{label}" for label in narrow), ">over-\nlap", "device")
     for rank in answer.breakdown[:_ROWS]:
         parts = (_bare_ms(getattr(rank, part)) for part in PARTS)
-        table.add_row(str(rank.rank), _bare_ms(rank.step_us), *parts, printable(rank.device or units.UNKNOWN, 40))
+        overlap = units.UNKNOWN if rank.overlap_pct is None else units.pct(rank.overlap_pct)
+        device = printable(rank.device or units.UNKNOWN, 40)
+        table.add_row(str(rank.rank), _bare_ms(rank.step_us), *parts, overlap, device)
     return table
 
 

@@ -42,10 +42,11 @@ def breakdown(ranks=4, starved=1):
 
 def _breakdown_of(rank, starved):
     lost = {"input_stall": 41_200.0, "wait": 1_900.0} if starved else {"input_stall": 600.0, "wait": 42_500.0}
-    rest = {"compute": 61_400.0, "exposed_communication": 7_250.0, "host": 6_050.0}
+    rest = {"compute": 61_400.0, "exposed_communication": 7_250.0, "copy": 350.0, "host": 6_050.0}
     idle = STEP_US - sum(lost.values()) - sum(rest.values())
     device, host = "NVIDIA A100-SXM4-80GB", f"node{rank // 4:02d}"
-    return RankBreakdown(rank=rank, device=device, host_name=host, step_us=STEP_US, **lost, **rest, idle=idle)
+    parts = {**lost, **rest, "idle": idle}
+    return RankBreakdown(rank=rank, device=device, host_name=host, step_us=STEP_US, overlap_pct=62.5, **parts)
 
 
 def findings(ranks=4):

@@ -20,7 +20,7 @@ MATCHED = 0.9
 
 CLASSES = {
     "host_gap": (Cls.HOST_GAP,),
-    "compute": (Cls.COMPUTE, Cls.CONTENTION),
+    "compute": (Cls.COMPUTE, Cls.COPY, Cls.CONTENTION),
     "cpu": (Cls.CPU, Cls.LAUNCH),
     "allocator": (Cls.ALLOCATOR,),
 }
