@@ -9,6 +9,7 @@ import pytest
 from benchmarks import unseen
 from benchmarks.testbed.bed import MOST_OF_THE_CORES
 from benchmarks.unseen import AS_IT_IS, KINDS, Answer, Verdict, chosen
+from tests.cases import step_runs
 
 CORES = 2
 """Of the machine that the settings were made for."""
@@ -61,6 +62,13 @@ def test_every_kind_fits_the_machine_with_every_change():
         for setting in (kind.setting, *(unseen.changed(kind.setting, spec) for spec in kind.specs)):
             assert len(setting.cpu) == len(setting.rate)
             assert sum(setting.cpu) <= MOST_OF_THE_CORES * CORES + 1e-9
+
+
+def test_a_step_is_measured_within_the_window_on_all_ranks():
+    phases = ["plain", "warmup", "timed", "timed", "timed", "export"]
+    ranks = [[9, 9, 50, 10, 12, 70], [9, 9, 60, 14, 16, 70]]
+    run = step_runs.run(*(step_runs.step_table(times, phase=phases) for times in ranks))
+    assert unseen.mean_step_ms(run) == pytest.approx(13)
 
 
 @pytest.fixture
