@@ -224,6 +224,7 @@ def show_case(verdict: Verdict) -> None:
     context = {
         "kind": verdict.kind,
         "what_if": verdict.spec,
+        "repeats": len(verdict.after),
         "before_ms": rounded_mean(verdict.before),
         "after_ms": rounded_mean(verdict.after),
         "noise_pct": {
