@@ -13,7 +13,6 @@ better than that. What replay predicts is a step under the recorder, so the trut
 import argparse
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,12 +20,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
 import numpy as np
 import torch
 
-import esprof
+from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, show, slug
 from esprof.recorder import demo_job
 from esprof.replay.dfg import Dfg
 from esprof.replay.replayed import Replayed, replay_run
@@ -34,18 +32,7 @@ from esprof.replay.whatif import edits
 from esprof.replay.whatif.buckets import backward_passes
 from esprof.reports.commands.demo import SHARE
 
-STEPS = 24
-WARM_UP = 6
 HALF = 0.5
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Hosts, and the job that runs on them."""
-
-    argv: tuple[str, ...]
-    cpu: tuple[float, ...] = (0.5, 0.5)
-    rate: tuple[str, ...] = ("200mbit", "200mbit")
 
 
 @dataclass(frozen=True)
@@ -85,15 +72,15 @@ def main() -> None:
 
 def cases(folder: Path) -> Iterator[Case]:
     for job, arguments in (("mlp", ()), ("gpt", ("--batch", "32"))):
-        steps = ("--steps", str(STEPS + WARM_UP))
+        steps = ("--steps", str(ALL_STEPS))
         argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), *steps, *arguments)
         base = Setting((*argv, "--bucket-mb", "1"))
         for factor in (0.25, 0.5, 2, 4):
-            faster = replace(base, rate=(f"{200 * factor:g}mbit",) * 2)
-            yield Case(job, f"link x{factor:g}", base, faster, f"network={factor:g}x")
+            spec = f"network={factor:g}x"
+            yield Case(job, f"link x{factor:g}", base, changed(base, spec), spec)
         for factor in (0.5, 2):
-            other = replace(base, cpu=(0.5, 0.5 * factor))
-            yield Case(job, f"cpu of rank 1 x{factor:g}", base, other, f"rank1.cpu={factor:g}x")
+            spec = f"rank1.cpu={factor:g}x"
+            yield Case(job, f"cpu of rank 1 x{factor:g}", base, changed(base, spec), spec)
         large = replace(base, argv=(*argv, "--bucket-mb", "25"))
         yield Case(job, "bucket 1 to 25 MB", base, large, "bucket_mb=25")
         yield Case(job, "bucket 25 to 1 MB", large, base, "bucket_mb=1")
@@ -105,7 +92,7 @@ def cases(folder: Path) -> Iterator[Case]:
 
 def demo(folder: Path, name: str, **faults: list[float]) -> Setting:
     config = folder / f"{name}.json"
-    config.write_text(json.dumps({"slow_storage": [0, 0], "rest": [0, 0], "steps": STEPS + WARM_UP} | faults))
+    config.write_text(json.dumps({"slow_storage": [0, 0], "rest": [0, 0], "steps": ALL_STEPS} | faults))
     return Setting((demo_job.__file__, "--config", str(config)), cpu=(0.8, 0.8), rate=("none", "none"))
 
 
@@ -145,8 +132,8 @@ def cast_costs(elements: int = 1 << 18, repeats: int = 50) -> tuple[float, float
 
 def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
     """Record the case, predict, and only then record the change. Returns mean step times in ms by name."""
-    slug = re.sub(r"\W+", "-", f"{case.job} {case.name}")
-    before = replay_run(record(case.before, folder / f"{slug}-a{repeat}"), max_error_pct=100)
+    name = slug(f"{case.job} {case.name}")
+    before = replay_run(record(case.before, folder / f"{name}-a{repeat}"), max_error_pct=100)
     if isinstance(case.what_if, str):
         (answer,) = before.pricer.answers([case.what_if])
         if answer.predicted_us is None:
@@ -154,36 +141,20 @@ def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
         predicted = answer.predicted_us / 1e3
     else:
         predicted = float(before.pricer.price_edited(case.what_if(before)).step_ns.mean()) / 1e6
-    after = replay_run(record(case.after, folder / f"{slug}-b{repeat}"))
+    after = replay_run(record(case.after, folder / f"{name}-b{repeat}"))
     figure = {"before": before.pricer.step_ns / 1e6, "predicted": predicted, "after": after.pricer.step_ns / 1e6}
     print(f"{case.job} {case.name}: {json.dumps({k: round(v, 1) for k, v in figure.items()})}", file=sys.stderr)
     return figure
-
-
-def record(setting: Setting, out: Path) -> esprof.Run:
-    """The recording of a setting in `out`, which is made unless it is there already."""
-    if not (out / "run.json").exists():
-        bed = ["-m", "benchmarks.testbed", "torchrun", "--cpu", *map(str, setting.cpu), "--rate", *setting.rate, "--"]
-        options = ["-q", "-f", "-o", str(out), *f"--skip 3 --warmup 2 --steps {STEPS} --stack-steps 0".split()]
-        command = [sys.executable, "-m", "esprof", "record", *options, "--", sys.executable, *bed, *setting.argv]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
-    return esprof.load(out)
 
 
 def show_case(case: Case, figures: list[dict[str, float]]) -> float:
     """Print a case; returns its error in per cent."""
     series = {key: [round(figure[key], 1) for figure in figures] for key in ("before", "predicted", "after")}
     error = 100 * (mean(series["predicted"]) / mean(series["after"]) - 1)
-    noise = {key: round(100 * (max(series[key]) / min(series[key]) - 1), 1) for key in ("before", "after")}
+    noise = {key: round(noise_pct(series[key]), 1) for key in ("before", "after")}
     context = {"job": case.job, "change": case.name, "what_if": case.spec, "ms": series, "noise_pct": noise}
     show("executed_what_if_error", error, "%", context)
     return error
-
-
-def show(name: str, value: float, unit: str, context: dict[str, Any]) -> None:
-    print(json.dumps({"name": name, "value": round(value, 2), "unit": unit, "context": context}), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -32,41 +34,61 @@ class Task:
 
 
 def run(task: Task, arguments: Arguments) -> None:
-    """Train on this process's share of the samples.
+    """Train on this process's share of the samples, and `say` how it went."""
+    with worker(arguments.seed):
+        say(task.name, *train(task, arguments))
 
-    At the end rank 0 prints one JSON line: `job`, `step_ms`, the wall time of each step from the end of the one before,
-    and `loss`, its own loss at each step.
-    """
+
+@contextmanager
+def worker(seed: int) -> Iterator[None]:
+    """Take part in a gloo job, from the same random numbers as all its ranks."""
     dist.init_process_group("gloo")
-    torch.manual_seed(arguments.seed)
-    step_ms, losses = train(task, arguments)
-    if dist.get_rank() == 0:
-        print(json.dumps({"job": task.name, "step_ms": step_ms, "loss": losses}), flush=True)
+    torch.manual_seed(seed)
+    yield
     dist.destroy_process_group()
     # Gloo's threads outlive the group, and drop the last collective under Python's lock: where the interpreter is already
     # on its way out, PyTorch 2.13 aborts the process. So they get the lock first.
     time.sleep(0.5)
 
 
+def say(job: str, step_ms: list[float], losses: list[float]) -> None:
+    """On rank 0, print one JSON line: `job`, `step_ms`, the wall time of each step from the end of the one before, and
+    `loss`, this rank's own at each step."""
+    if dist.get_rank() == 0:
+        print(json.dumps({"job": job, "step_ms": step_ms, "loss": losses}), flush=True)
+
+
 def train(task: Task, arguments: Arguments) -> tuple[list[float], list[float]]:
     """Returns time in ms and loss of each step."""
-    batches = endless(*loading(task, arguments))
+    batches = itertools.islice(endless(*loading(task, arguments)), arguments.steps)
     model = DistributedDataParallel(task.model(arguments), bucket_cap_mb=arguments.bucket_mb)
     if arguments.fp16:
         model.register_comm_hook(None, fp16_compress_hook)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    step_ms, losses = [], []
-    before = time.perf_counter()
-    for inputs, targets in itertools.islice(batches, arguments.steps):
+    return timed(steps(batches, model, torch.optim.AdamW(model.parameters(), lr=1e-3), task.loss))
+
+
+def steps(
+    batches: Iterable[Sample], model: nn.Module, optimizer: Optimizer, criterion: Callable[[Tensor, Tensor], Tensor]
+) -> Iterator[float]:
+    """Make a step with each batch; yields its loss."""
+    for inputs, targets in batches:
         optimizer.zero_grad()
-        loss = task.loss(model(inputs), targets)
+        loss = criterion(model(inputs), targets)
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
+        yield loss.item()
+
+
+def timed(losses: Iterable[float]) -> tuple[list[float], list[float]]:
+    """The time in ms that each of `losses` takes to come, and the losses."""
+    step_ms, found = [], []
+    before = time.perf_counter()
+    for loss in losses:
+        found.append(loss)
         now = time.perf_counter()
         step_ms.append(round(1e3 * (now - before), 3))
         before = now
-    return step_ms, losses
+    return step_ms, found
 
 
 def loading(task: Task, arguments: Arguments) -> tuple[DataLoader[Sample], DistributedSampler[Sample]]:

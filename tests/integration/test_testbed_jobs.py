@@ -16,9 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def train(name, *arguments):
-    """What rank 0 of two prints."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*launcher, "-m", f"benchmarks.jobs.{name}", "--steps", "24", "--samples", "64", *map(str, arguments)]
+    """What rank 0 of two prints of a job that reads samples from files."""
+    return launch(2, name, "--samples", "64", *arguments)
+
+
+def launch(ranks, name, *arguments):
+    """What rank 0 prints."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [*launcher, "-m", f"benchmarks.jobs.{name}", "--steps", "24", *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -39,6 +44,24 @@ def test_a_job_learns(tmp_path, name, arguments):
     assert min(result["step_ms"]) > 0
     assert sum(result["loss"][-5:]) < 0.9 * sum(result["loss"][:5])
     assert len(list((tmp_path / "files").iterdir())) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [soak("sharded", 2), soak("accumulated", 2), ("flat", 2), soak("residual", 3)]
+)
+def test_a_job_learns_from_memory(name, ranks):
+    result = launch(ranks, name)
+    assert result["job"] == name
+    assert len(result["step_ms"]) == len(result["loss"]) == 24
+    assert sum(result["loss"][-5:]) < 0.9 * sum(result["loss"][:5])
+
+
+@pytest.mark.soak
+def test_a_pipeline_ends_on_all_stages():
+    """The first stage knows no loss: the last has it."""
+    result = launch(4, "pipeline")
+    assert len(result["step_ms"]) == 24
+    assert result["loss"] == [0] * 24
 
 
 @pytest.mark.soak
