@@ -20,7 +20,9 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
             axis=1,
         )
         parts = partition(layers(timeline, rank), spans).mean(axis=0)
-        transfers = partition([_intervals(timeline, (dfg.rank == rank) & dfg.of(Cls.COMMUNICATION))], spans)[:, 0].mean()
+        transfers = partition([_intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))], spans)[
+            :, 0
+        ].mean()
         meta = replayed.run.rank(rank)
         values = {part: us(float(value)) for part, value in zip(PARTS, parts, strict=True)}
         # Rounded parts must still sum to the step that is shown.
@@ -42,24 +44,25 @@ def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
 def layers(timeline: Timeline, rank: Rank) -> list[np.ndarray]:
     """Intervals (n, 2) in ns of each part but `idle`, in order of precedence."""
     dfg = timeline.dfg
-    mine = dfg.rank == rank
-    host = mine & dfg.on(LaneKind.CPU)
-    device = mine & dfg.on(LaneKind.STREAM) if dfg.has_gpu(rank) else host
+    mine = dfg.nodes_of(rank)
+    host = _on(dfg, mine, LaneKind.CPU)
+    device = _on(dfg, mine, LaneKind.STREAM) if dfg.has_gpu(rank) else host
     return [
-        _intervals(timeline, device & dfg.of(Cls.COMPUTE)),
-        _intervals(timeline, mine & dfg.of(Cls.COMMUNICATION)),
-        _intervals(timeline, device & dfg.of(Cls.COPY)),
-        np.concatenate([waits(timeline, rank), _intervals(timeline, mine & dfg.of(Cls.RESIDUAL))]),
+        _intervals(timeline, _of(dfg, device, Cls.COMPUTE)),
+        _intervals(timeline, _of(dfg, mine, Cls.COMMUNICATION)),
+        _intervals(timeline, _of(dfg, device, Cls.COPY)),
+        np.concatenate([waits(timeline, rank), _intervals(timeline, _of(dfg, mine, Cls.RESIDUAL))]),
         stalls(timeline, rank),
-        _intervals(timeline, host & dfg.of(Cls.CPU, Cls.HOST_GAP, Cls.LAUNCH, Cls.ALLOCATOR)),
+        _intervals(timeline, _of(dfg, host, Cls.CPU, Cls.HOST_GAP, Cls.LAUNCH, Cls.ALLOCATOR)),
     ]
 
 
 def waits(timeline: Timeline, rank: Rank) -> np.ndarray:
     """From this rank's arrival at each matched collective to the arrival of the last peer, ns, shape (n, 2)."""
     dfg = timeline.dfg
-    mine = (dfg.rank == rank) & (dfg.collective >= 0)
-    arrive, transfer = np.flatnonzero(mine & dfg.of(Cls.WAIT)), np.flatnonzero(mine & dfg.of(Cls.COMMUNICATION))
+    mine = dfg.nodes_of(rank)
+    mine = mine[dfg.collective[mine] >= 0]
+    arrive, transfer = _of(dfg, mine, Cls.WAIT), _of(dfg, mine, Cls.COMMUNICATION)
     arrive = arrive[np.argsort(dfg.collective[arrive])]
     transfer = transfer[np.argsort(dfg.collective[transfer])]
     return np.stack([timeline.end_ns[arrive], timeline.start_ns[transfer]], axis=1)
@@ -68,9 +71,23 @@ def waits(timeline: Timeline, rank: Rank) -> np.ndarray:
 def stalls(timeline: Timeline, rank: Rank) -> np.ndarray:
     """The time this rank's threads spend in the loader's `next`, waiting or making batches, ns, shape (n, 2)."""
     dfg = timeline.dfg
-    nodes = np.flatnonzero((dfg.rank == rank) & dfg.on(LaneKind.CPU) & dfg.of(Cls.DATA))
+    nodes = _of(dfg, _on(dfg, dfg.nodes_of(rank), LaneKind.CPU), Cls.DATA)
     before = np.array([_lane_end_before(timeline, int(node)) for node in nodes], np.int64)
     return np.stack([before, timeline.end_ns[nodes]], axis=1) if len(nodes) else np.zeros((0, 2), np.int64)
+
+
+def _on(dfg: Dfg, nodes: np.ndarray, kind: LaneKind) -> np.ndarray:
+    """Those of `nodes`, ids on lanes, that are on lanes of this kind."""
+    chosen: np.ndarray = nodes[np.array([lane.kind == kind for lane in dfg.lanes])[dfg.lane[nodes]]]
+    return chosen
+
+
+def _of(dfg: Dfg, nodes: np.ndarray, *classes: Cls) -> np.ndarray:
+    """Those of `nodes` (ids) that are of these classes."""
+    among = np.zeros(len(Cls), bool)
+    among[list(classes)] = True
+    chosen: np.ndarray = nodes[among[dfg.cls[nodes]]]
+    return chosen
 
 
 def _lane_end_before(timeline: Timeline, node: int) -> int:
@@ -81,8 +98,8 @@ def _lane_end_before(timeline: Timeline, node: int) -> int:
     return int(timeline.end_ns[same].max(initial=0)) if len(same) else int(timeline.start_ns[node])
 
 
-def _intervals(timeline: Timeline, mask: np.ndarray) -> np.ndarray:
-    return np.stack([timeline.start_ns[mask], timeline.end_ns[mask]], axis=1)
+def _intervals(timeline: Timeline, nodes: np.ndarray) -> np.ndarray:
+    return np.stack([timeline.start_ns[nodes], timeline.end_ns[nodes]], axis=1)
 
 
 def partition(layers: list[np.ndarray], spans: np.ndarray) -> np.ndarray:

@@ -35,9 +35,9 @@ class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """Where one rank's mean step goes, in microseconds. The parts sum to `step_us` exactly.
 
     Every instant counts once, by the first that applies: `compute` (the device computes), `exposed_communication`
-    (only a transfer runs), `copy` (only a copy between host and device runs), `wait` (for a peer to arrive at a collective, or all of a collective
-    whose peers are not in the run), `input_stall` (the loader), `host` (the CPU
-    works or runs unrecorded code while the device has nothing to do), `idle` (none of these).
+    (only a transfer runs), `copy` (only a copy between host and device runs), `wait` (for a peer to arrive at a collective,
+    or all of a collective whose peers are not in the run), `input_stall` (the loader), `host` (the CPU works or runs
+    unrecorded code while the device has nothing to do), `idle` (none of these).
     """
 
     rank: Rank

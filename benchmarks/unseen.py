@@ -79,12 +79,14 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What was said of one recording, ms: the step as it is, with the change, and the interval of the latter."""
+    """What was said of one recording, ms: the step as it is, with the change, the interval of the latter, and that of what
+    the change saves."""
 
     before: float
     predicted: float
     low: float
     high: float
+    saving: tuple[float, float]
     known_error_pct: float
 
 
@@ -123,7 +125,7 @@ class Verdict:
     def gains_held(self) -> int:
         """How many answers have an interval that holds what the change truly takes off a step."""
         gain = mean(self.before) - mean(self.after)
-        return sum(answer.before - answer.high <= gain <= answer.before - answer.low for answer in self.answers)
+        return sum(answer.saving[0] <= gain <= answer.saving[1] for answer in self.answers)
 
 
 def main() -> None:
@@ -211,7 +213,12 @@ def ask(path: Path, specs: Sequence[str]) -> dict[str, Answer | str]:
     said = answer_run(esprof.load(path), specs, max_error_pct=MAX_ERROR_PCT)
     return {
         one.spec: Answer(
-            said.step_us / 1e3, one.predicted_us / 1e3, one.low_us / 1e3, one.high_us / 1e3, said.known_error_pct
+            said.step_us / 1e3,
+            one.predicted_us / 1e3,
+            one.low_us / 1e3,
+            one.high_us / 1e3,
+            (one.saving_low_us / 1e3, one.saving_high_us / 1e3),
+            said.known_error_pct,
         )
         if one.answered
         else str(one.reason)

@@ -165,6 +165,17 @@ class Dfg:
         return ranks
 
     @cached_property
+    def _by_rank(self) -> dict[Rank, np.ndarray]:
+        """Ids of the nodes of each rank, ascending."""
+        order = np.argsort(self.rank, kind="stable")
+        ranks, begin = np.unique(self.rank[order], return_index=True)
+        return dict(zip(ranks.tolist(), np.split(order, begin[1:]), strict=True))
+
+    def nodes_of(self, rank: Rank) -> np.ndarray:
+        """Ids of the nodes on the lanes of a rank, int64, ascending."""
+        return self._by_rank.get(rank, np.zeros(0, np.int64))
+
+    @cached_property
     def pred_target(self) -> np.ndarray:
         """int32[E], the node that each edge enters: each node, as often as it has predecessors."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.pred_ptr))

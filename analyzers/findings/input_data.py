@@ -1,6 +1,7 @@
 """ESP101: ranks that wait for input data."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 
 import numpy as np
@@ -57,13 +58,15 @@ def _stalling(case: Case) -> tuple[Rank, ...]:
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
     worst = max(part.input_stall for part in case.parts)
     stalling = [part for part in case.parts if part.rank in loading and part.input_stall >= A_STALL * worst]
-    ranks: list[Rank] = []
-    for part in sorted(stalling, key=lambda part: -part.input_stall):
-        ranks.append(part.rank)
-        saving = case.pricer.saving_ns(f"{scope(ranks)}.data=0")
-        if saving is not None and saving >= MOST_OF_IT * all_mended:
-            break
-    return tuple(sorted(ranks))
+    worst_first = [part.rank for part in sorted(stalling, key=lambda part: -part.input_stall)]
+
+    def is_most(count: int) -> bool:
+        saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.data=0")
+        return saving is not None and saving >= MOST_OF_IT * all_mended
+
+    # More ranks never gain less, so that few of all counts need be priced.
+    fewest = 1 + bisect_left(range(1, len(worst_first)), True, key=is_most)
+    return tuple(sorted(worst_first[:fewest]))
 
 
 def _evidence(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from esprof.analyzers.breakdown import breakdown, partition
 from esprof.analyzers.finding import PARTS
 from esprof.replay import replay_run
-from tests.cases.graph import ddp_rank, load_call, nccl_ranks, op, run_of, step
+from tests.cases.graph import call, ddp_rank, launched, load_call, nccl_ranks, op, run_of, step
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda t: (t[0], t[0] + t[1])), max_size=6)
 
@@ -33,11 +33,11 @@ def parts_of(run) -> dict[int, dict[str, float]]:
 def test_a_cpu_job_waits_for_its_late_peer():
     parts = parts_of(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))
     assert parts[0] == {
-        "compute": 35_000.0, "exposed_communication": 4_000.0, "wait": 10_000.0,
+        "compute": 35_000.0, "exposed_communication": 4_000.0, "copy": 0.0, "wait": 10_000.0,
         "input_stall": 0.0, "host": 1_000.0, "idle": 0.0,
     }  # fmt: skip
     assert parts[1] == {
-        "compute": 35_000.0, "exposed_communication": 4_000.0, "wait": 0.0,
+        "compute": 35_000.0, "exposed_communication": 4_000.0, "copy": 0.0, "wait": 0.0,
         "input_stall": 0.0, "host": 11_000.0, "idle": 0.0,
     }  # fmt: skip
 
@@ -59,3 +59,22 @@ def test_the_parts_sum_to_the_step_exactly_as_shown():
     for run in (run_of({0: ddp_rank(0.0123), 1: ddp_rank(slow=3.14159)}), run_of(nccl_ranks(33.333))):
         for part in breakdown(replay_run(run)):
             assert round(sum(getattr(part, name) for name in PARTS), 3) == part.step_us
+
+
+def test_a_copy_that_nothing_computes_beside_is_no_compute():
+    rows = [
+        step(1, 0, 1_000),
+        op("aten::copy_", 0, 60),
+        *launched("Memcpy HtoD (Pinned -> Device)", 10, 20, 300, 1),
+        *launched("gemm", 40, 220, 200, 2, stream=20),
+        call("cudaDeviceSynchronize", 70, 400, 3),
+        op("aten::add", 500, 500),
+    ]
+    (part,) = breakdown(replay_run(run_of({0: rows})))
+    assert (part.compute, part.copy) == (200, 200)
+    assert part.overlap_pct is None
+
+
+def test_the_overlap_is_the_share_of_transfers_beside_which_the_device_computes():
+    for part in breakdown(replay_run(run_of(nccl_ranks()))):
+        assert part.overlap_pct == 0
