@@ -41,7 +41,8 @@ recorded, in turns. *noise* is how far the repeats of one setting lie apart, bef
 prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.whatif.edits`) without a
 term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's:
 0.8, and no limit). What `--max-error` would have refused is counted too. Printed by `python -m benchmarks.executed`.
-The rules for links and means were found on earlier recordings of these same jobs and settings: other jobs may do worse.
+The rules for links and means were found on earlier recordings of these same jobs and settings: other jobs may do worse
+([unseen-jobs.md](unseen-jobs.md), [simulated-jobs.md](simulated-jobs.md)).
 No saving on jobs that compute on CPUs has an interval below 5 % of a step: the 90th percentile of this table.
 
 {executed}
