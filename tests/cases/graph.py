@@ -1,4 +1,5 @@
-"""Tiny runs written by hand, in microseconds, for tests of the graph builder and all that reads its graphs."""
+"""Tiny runs written by hand, in microseconds, for tests of the graph builder and all that reads its graphs; and what these
+tests ask of a graph."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from esprof.replay.building.build import build
+from esprof.replay.dfg import Dfg, Edge
+from esprof.replay.whatif.pricing import what_if
 from esprof.trace.groups import group_name
 from esprof.trace.kineto.columns import event_table
 from esprof.trace.kineto.lenient import Misfits
@@ -168,10 +172,10 @@ def ddp_rank(slow: float = 0.0, begin: float = 0.0) -> list:
     ]
 
 
-def nccl(at: float, start: float, end: float, correlation: int) -> list[Row]:
+def nccl(at: float, start: float, end: float, correlation: int, **args: Any) -> list[Row]:
     return [
         call("cudaLaunchKernelExC", at, 5, correlation),
-        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start, end - start, correlation, stream=20),
+        kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start, end - start, correlation, stream=20, **args),
     ]
 
 
@@ -188,3 +192,30 @@ def nccl_ranks(late: float = 300.0) -> dict[int, list[Row]]:
         ]
         for rank in (0, 1)
     }
+
+
+def nodes_of(dfg: Dfg, name: str, rank: int = 0) -> list[int]:
+    """The nodes of this name, in order of time."""
+    found = [n for n in range(dfg.nodes) if dfg.rank[n] == rank and dfg.label(n) == name]
+    return sorted(found, key=lambda n: int(dfg.recorded_ns[n]))
+
+
+def node(dfg: Dfg, name: str, rank: int = 0) -> int:
+    """The only node of this name."""
+    found = nodes_of(dfg, name, rank)
+    assert len(found) == 1, (name, [dfg.label(n) for n in range(dfg.nodes)])
+    return found[0]
+
+
+def reasons(dfg: Dfg, target: int) -> dict[str, Edge]:
+    """What a node waits for, by name."""
+    edges = range(dfg.pred_ptr[target], dfg.pred_ptr[target + 1])
+    return {dfg.label(int(dfg.pred_idx[e])): Edge(dfg.pred_kind[e]) for e in edges}
+
+
+def predicted(rows: Sequence[Row], *specs: str) -> list[float]:
+    """What each scenario makes of the mean step of a job of one rank, µs."""
+    run = run_of({0: rows})
+    answers = what_if(run, build(run), specs)
+    assert all(answer.answered for answer in answers), answers
+    return [answer.predicted_us or 0.0 for answer in answers]

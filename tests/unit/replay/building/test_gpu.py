@@ -8,32 +8,28 @@ import pytest
 from esprof.analyzers import diagnose_run
 from esprof.replay import replay_run
 from esprof.replay.building.build import build, build_counted
-from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
+from esprof.replay.dfg import Cls, Edge, LaneKind
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.rules import Rules
 from esprof.replay.whatif.edits import scale
 from esprof.replay.whatif.pricing import what_if
-from tests.cases.graph import BACKWARD, Args, Row, call, kernel, launched, nccl_ranks, op, run_of, step
+from tests.cases.graph import (
+    BACKWARD,
+    Args,
+    Row,
+    call,
+    kernel,
+    launched,
+    nccl_ranks,
+    node,
+    op,
+    predicted,
+    reasons,
+    run_of,
+    step,
+)
 
 US = 1_000
-
-
-def node(dfg: Dfg, name: str, rank: int = 0) -> int:
-    found = [n for n in range(dfg.nodes) if dfg.rank[n] == rank and dfg.label(n) == name]
-    assert len(found) == 1, (name, [dfg.label(n) for n in range(dfg.nodes)])
-    return found[0]
-
-
-def reasons(dfg: Dfg, target: int) -> dict[str, Edge]:
-    edges = range(dfg.pred_ptr[target], dfg.pred_ptr[target + 1])
-    return {dfg.label(int(dfg.pred_idx[e])): Edge(dfg.pred_kind[e]) for e in edges}
-
-
-def predicted(rows: list[Row], *specs: str) -> list[float]:
-    run = run_of({0: rows})
-    answers = what_if(run, build(run), specs)
-    assert all(answer.answered for answer in answers), answers
-    return [answer.predicted_us or 0.0 for answer in answers]
 
 
 def synced(sync_end: float = 1010.0) -> list[Row]:

@@ -7,14 +7,9 @@ from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif import edits
-from tests.cases.graph import ddp_rank, gloo, launched, op, run_of, step
+from tests.cases.graph import ddp_rank, gloo, launched, node, op, run_of, step
 
 MS = 1_000_000
-
-
-def node(dfg, label, rank=0):
-    (found,) = [n for n in range(dfg.nodes) if dfg.label(n) == label and dfg.rank[n] == rank]
-    return found
 
 
 def chain():
