@@ -92,8 +92,8 @@ def assert_sound(page):
 def test_every_chart_draws(browser, tmp_path):
     report = reportcase.report()
     page = open_page(browser, report, tmp_path)
-    # Six parts on four ranks; none of them is zero.
-    assert page.drawn("breakdown-chart", ".bars .point path") == 24
+    # Seven parts on four ranks; none of them is zero.
+    assert page.drawn("breakdown-chart", ".bars .point path") == 28
     assert page.drawn("what-if-chart", ".bars .point path") == 5
     assert page.drawn("what-if-chart", ".xerror") == 5
     assert page.drawn("critical-path-chart", ".bars .point path") == 8
