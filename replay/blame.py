@@ -102,6 +102,8 @@ def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
 
 def _covered(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
     """How much of the time before each moment `until` lies in any of the intervals, ns."""
+    if not len(begin):
+        return np.zeros(len(until))
     order = np.argsort(begin)
     begin, reach = begin[order], np.maximum.accumulate(end[order])
     # In order of begin, each interval adds what lies behind the latest end so far.

@@ -7,7 +7,7 @@ import numpy as np
 from esprof.compiled import compiled
 from esprof.replay import rules
 from esprof.replay.building.gpu import GpuWork
-from esprof.replay.building.lookup import position
+from esprof.replay.building.lookup import entries, position
 from esprof.replay.building.pending_events import likely_waits
 from esprof.replay.building.records import edges_of
 from esprof.replay.dfg import Edge
@@ -81,7 +81,8 @@ def _behind_own_launch(gpu: GpuWork, rows: np.ndarray) -> np.ndarray:
     events = gpu.events
     around = events.inside_comms(rows)
     launched = gpu.by_thread.last(events.thread[rows], events.start[rows])
-    behind: np.ndarray = (around >= 0) & (launched >= 0) & (gpu.launched[launched] >= events.start[around])
+    since = entries(gpu.launched, launched, 0)
+    behind: np.ndarray = (around >= 0) & (launched >= 0) & (since >= events.start[around])
     return behind
 
 

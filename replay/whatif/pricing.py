@@ -219,14 +219,25 @@ class Pricer:
         node takes less. Ranks that would lose by working like their peers stay as they are.
         """
         steps: np.ndarray = self.measured_ns * (self._cost(ends, scenario.least_ns) / self._base)
-        if scenario.only_changes_times:
-            longer = _longer(self.dfg, scenario.dfg)
-            is_border_effect = (longer <= 0).all() if steps.mean() > self.step_ns else (longer >= 0).all()
-            steps = self.measured_ns.astype(np.float64) if is_border_effect else steps
+        if self._is_border_effect(scenario, steps):
+            steps = self.measured_ns.astype(np.float64)
         if scenario.only_mends and steps.mean() > self.step_ns:
             steps = self.measured_ns.astype(np.float64)
             scenario = scenario.noted("the steps would take no less")
         return Price(steps, self.step_ns - float(steps.mean()), scenario.notes)
+
+    def _is_border_effect(self, scenario: Scenario, steps: np.ndarray) -> bool:
+        """Whether `steps` (ns) got longer though `scenario` lets nothing take longer, or shorter though nothing takes less.
+
+        Without some of the edges, or with a bound that is no longer than the steps were, nothing takes longer either.
+        """
+        if not scenario.has_recorded_nodes:
+            return False
+        longer = _longer(self.dfg, scenario.dfg)
+        if steps.mean() > self.step_ns:
+            is_bound = scenario.least_ns is not None and (scenario.least_ns > self.baseline.step_ns()).any()
+            return not is_bound and bool((longer <= 0).all())
+        return scenario.only_changes_times and bool((longer >= 0).all())
 
     def _replayed(self, dfgs: Sequence[Dfg]) -> list[StepEnds]:
         """What a replay of each graph tells of its steps.

@@ -51,6 +51,11 @@ class Scenario:
         """Whether nodes and edges are those that were recorded and no bound was added, so that only times differ."""
         return self.least_ns is None and self.dfg.pred_idx is self.recorded.pred_idx
 
+    @property
+    def has_recorded_nodes(self) -> bool:
+        """Whether the nodes are those that were recorded, so that at most times differ and edges were cut."""
+        return self.dfg.key is self.recorded.key
+
 
 def ranks_with(run: Run, device: str) -> list[Rank]:
     """The ranks whose device has `device` in its name. Raises Declined where none has."""

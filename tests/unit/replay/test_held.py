@@ -1,0 +1,14 @@
+"""Time that calls spend waiting for other ranks."""
+
+from esprof.replay.blame import held_ns
+from esprof.replay.building.build import build
+from tests.cases.graph import call, nccl_ranks, run_of
+
+
+def test_nothing_is_held_by_a_rank_that_never_comes_last():
+    """The latest rank may be another one of those that are not asked about."""
+    ranks = {rank: [*rows, call("cudaMalloc", 60, 70, 900)] for rank, rows in nccl_ranks().items()}
+    dfg = build(run_of(ranks))
+    found = {rank: held_ns(dfg, (rank,)).sum() for rank in (0, 1)}
+    assert (found[0] > 0) + (found[1] > 0) <= 1
+    assert held_ns(dfg, ()).sum() == 0

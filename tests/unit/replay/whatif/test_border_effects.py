@@ -1,0 +1,35 @@
+"""What-ifs whose gain lies before the steady steps."""
+
+import pytest
+
+from esprof.replay import answer_run
+from tests.cases.graph import call, launched, op, run_of, step
+
+
+def behind_an_allocation() -> list:
+    """Three steps: an allocation of 6 ms beside a kernel of 8 ms; a wait for that kernel; and nothing much."""
+    return [
+        step(1, 0, 7_000),
+        op("aten::mm", 10, 30),
+        *launched("gemm", 20, 30, 8_000, 1),
+        op("aten::empty", 100, 6_050),
+        call("cudaMalloc", 110, 6_000, 2),
+        step(2, 7_000, 9_000),
+        op("aten::item", 7_100, 940),
+        call("cudaStreamSynchronize", 7_110, 920, 3),
+        op("aten::add", 8_050, 900),
+        step(3, 9_000, 11_000),
+        op("aten::add", 9_050, 1_900),
+    ]
+
+
+@pytest.mark.parametrize("spec", ["allocator=0", "rank0.allocator=0"])
+def test_a_gain_before_the_steady_steps_makes_these_no_longer(spec):
+    found = answer_run(run_of({0: behind_an_allocation()}), [spec, f"{spec},gpu=1x"], max_error_pct=100)
+    assert [left.step for left in found.left_out] == [1]
+    assert [answer.saving_us for answer in found.what_if] == [0, 0]
+
+
+def test_what_takes_longer_still_does_where_less_is_waited_for():
+    found = answer_run(run_of({0: behind_an_allocation()}), ["allocator=0,cpu=0.5x"], max_error_pct=100)
+    assert found.what_if[0].saving_us < 0
