@@ -105,11 +105,12 @@ def _follow(
                 pending[count] = launched[thread]
                 count += 1
         elif piece >= 0:
+            first = max(first, count - _MOST_PENDING)
             source = recorded[thread]
             if source < 0 or lane[source] == lane[piece]:
                 source = calls.other[n] if source >= 0 else -1
             if source < 0:
-                source = _chosen(pending, max(first, count - _MOST_PENDING), count, piece, lane, start, end)
+                source = _chosen(pending, first, count, piece, lane, start, end)
             # On one stream, what was recorded before is done, too.
             for at in range(first, count):
                 if source >= 0 and pending[at] >= 0 and lane[pending[at]] == lane[source]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
@@ -27,7 +27,8 @@ def _waiting(dfg: Dfg, calls: np.ndarray) -> np.ndarray:
     target, in_order = dfg.pred_target, np.isin(dfg.pred_kind, _OWN_LANE)
     before = np.zeros(dfg.nodes, bool)
     before[dfg.pred_idx[in_order & calls[target]]] = True
-    waiting: np.ndarray = ~in_order & (calls | before & dfg.of(Cls.WAIT))[target]
+    for_device = ~in_order & dfg.on(LaneKind.STREAM)[dfg.pred_idx]
+    waiting: np.ndarray = for_device & (calls | before & dfg.of(Cls.WAIT))[target]
     return waiting
 
 

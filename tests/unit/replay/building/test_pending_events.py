@@ -71,10 +71,27 @@ def test_a_wait_right_after_an_event_of_its_own_stream_is_for_what_was_launched_
     assert sources(rows, "mm") == ["copy"]
 
 
+def test_what_is_held_is_no_collective_that_is_launched_in_between():
+    rows = [
+        *gather(A, 0, 50, 100, 1),
+        wait(60),
+        *gather(B, 100, 152, 100, 2, stream=21),
+        *launched("mm", 140, 160, 50, 3),
+    ]
+    assert sources(rows, "mm") == [A]
+    assert sources(rows, B) == []
+
+
+def test_an_event_that_a_collective_records_itself_is_not_the_one_waited_for():
+    rows = [*prefetched(), record(67), wait(72), *launched("mm", 400, 410, 50, 3)]
+    assert sources(rows, "mm") == [A]
+
+
 def test_a_wait_inside_the_call_of_a_collective_is_for_what_was_computed_before():
     rows = [
         *gather(A, 0, 50, 100, 1, stream=21),
-        *launched("mm", 200, 210, 90, 2),
+        *launched("mm", 150, 160, 90, 2),
+        *gather("ncclDevKernel_Broadcast", 170, 200, 20, 4, stream=22),
         *gather(B, 220, 305, 100, 3),
         wait(225),
     ]

@@ -42,9 +42,8 @@ def test_transfers_without_latency_are_all_the_links():
 
 
 def test_a_transfer_that_is_slow_for_its_size_does_not_move_the_latency():
-    usual = [(1000, 70), (2000, 110), (3000, 150), (1000, 70), (2000, 110), (3000, 150)]
-    slow = [*usual, (2000, 1110)]
-    assert saved(slow) - saved(usual) == pytest.approx((1110 - 30) / 2)
+    usual = 3 * [(1000, 70.0), (3000, 150.0)]
+    assert saved([*usual, (3000, 1150)]) - saved(usual) == pytest.approx((1150 - 30) / 2)
 
 
 def test_transfers_that_take_less_the_larger_they_are_have_no_more_latency_than_the_quickest_takes():
