@@ -101,7 +101,7 @@ def test_launchers_of_one_rank_each_take_the_same_window_and_their_parts_are_joi
     run = merge([out], tmp_path / "whole")
     assert run.ranks == [0, 1]
     # The second launcher may be at work already, since its rank misses the first one's, and be ended in the midst of it.
-    assert {warning.code for warning in run.warnings} <= {"rank-killed", "launcher-gone"}
+    assert {warning.code for warning in run.warnings} <= {"rank-killed", "launcher-gone"}, run.warnings
     first, second = timed_windows(run)
     assert len(first) == 2
     assert first == second

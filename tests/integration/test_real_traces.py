@@ -95,7 +95,7 @@ REPLAY_KEYS = {
     "prediction": "fit_steps held_out",
     "prediction.held_out": "step measured_us predicted_us error_pct",
     "critical_path": "span_us classes by_rank",
-    "critical_path.classes": "compute communication wait cpu host_gap data launch allocator contention residual",
+    "critical_path.classes": "compute copy communication wait cpu host_gap data launch allocator contention residual",
     "critical_path.by_rank": "rank us pct",
     "what_if": "spec predicted_us speedup low_us high_us answered reason",
     "graph": "nodes edges",
