@@ -36,6 +36,9 @@ _ENOUGH_STEPS = 50
 _SLOW_FACTOR, _SLOW_MARGIN_NS = 2, 20 * 10**6
 _HANG_FACTOR = 3
 _MOST_THREADS, _MOST_FRAMES = 64, 100
+_TOLD_OF_A_STEP = 4
+"""How many fields of a step's row a snapshot tells: number, start, duration, phase."""
+
 _CALLS_OF_SLOW_STEP = 100
 """Collectives that a snapshot of a slow step keeps, of the thousands that PyTorch remembers."""
 _WINDOW_CODE = tuple(
@@ -161,7 +164,7 @@ class FlightWatch:
             "usual_ns": usual.median_ns,
             "p99_ns": usual.p99_ns,
             "threads": threads,
-            "steps": self._log.tail("steps"),
+            "steps": [row[:_TOLD_OF_A_STEP] for row in self._log.tail("steps")],
             "groups": _groups(),
             "calls": _calls(_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
         } | error

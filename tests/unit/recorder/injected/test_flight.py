@@ -233,3 +233,12 @@ def test_the_exception_that_ends_the_process_is_kept(raw, monkeypatch):
 def test_the_ninety_ninth_percentile_is_of_the_steps_before():
     assert Usual.of(range(1, 101)).p99_ns == 99
     assert Usual.of([]) == Usual()
+
+
+def test_a_snapshot_tells_of_the_latest_steps_what_reading_expects_however_much_is_noted(raw):
+    rank = Rank(raw)
+    noted = (298, 980 * S, STEP_NS, "plain")
+    rank.watch._log.roll("steps", (*noted, 9_000_000, 100_000, None))
+    rank.look(after_s=1)
+    (snapshot,) = rank.log.snapshots
+    assert snapshot.steps == (noted,)
