@@ -91,10 +91,25 @@ class GpuWork:
         return Sequences(self.lane, self.launched, self.origin)
 
     @cached_property
+    def thread(self) -> np.ndarray:
+        """Number of the thread that launched each piece."""
+        return np.where(self.launch >= 0, self.events.thread[self.launch], -1)
+
+    @cached_property
     def by_thread(self) -> Sequences:
         """The work that each thread launched, in order of launch."""
-        thread = np.where(self.launch >= 0, self.events.thread[self.launch], -1)
-        return Sequences(thread, self.launched, self.origin)
+        return Sequences(self.thread, self.launched, self.origin)
+
+    @cached_property
+    def event_records(self) -> np.ndarray:
+        """Rows of the calls by which the script recorded events.
+
+        What a collective records is not the script's: its end is known to be an event, and its begin is waited for at once.
+        """
+        rows = self.events.runtime
+        rows = rows[self.events.by_name(rows, call_traits, CALL_TRAITS)["records_event"]]
+        found: np.ndarray = rows[self.events.inside_comms(rows) < 0]
+        return found
 
     @cached_property
     def in_order(self) -> np.ndarray:

@@ -8,7 +8,6 @@ from esprof.compiled import compiled
 from esprof.replay import rules
 from esprof.replay.building.gpu import GpuWork
 from esprof.replay.building.lookup import Sequences, entries
-from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 _MOST_PENDING = 256
 """How many of the latest events that nothing has waited for yet are looked at: one that is never waited for stays."""
@@ -29,7 +28,7 @@ def likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray
     events = gpu.events
     thread, moment = events.thread[rows], events.start[rows]
     # Collectives are in no sequence here: what threads compute with.
-    computing = Sequences(np.where(gpu.is_collective, -1, _threads(gpu)), gpu.launched, gpu.origin)
+    computing = Sequences(np.where(gpu.is_collective, -1, gpu.thread), gpu.launched, gpu.origin)
     is_collectives = events.inside_comms(rows) >= 0
     target = np.where(is_collectives, gpu.by_thread.next(thread, moment), computing.next(thread, moment))
     own, other = computing.last(thread, moment), gpu.last_on_another(entries(gpu.lane, target, -1), moment)
@@ -37,11 +36,6 @@ def likely_waits(gpu: GpuWork, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray
     source = own.copy()
     source[~is_collectives] = pending
     return source, target
-
-
-def _threads(gpu: GpuWork) -> np.ndarray:
-    """Thread that launched each piece; -1 where that is not known."""
-    return np.where(gpu.launch >= 0, gpu.events.thread[gpu.launch], -1)
 
 
 class _Calls(NamedTuple):
@@ -58,12 +52,8 @@ class _Calls(NamedTuple):
 
 def _pending(gpu: GpuWork, waits: np.ndarray, target: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The piece that each of the calls `waits` is for; -1 where nothing can be it."""
-    events = gpu.events
-    rows = events.runtime
-    records = rows[events.by_name(rows, call_traits, CALL_TRAITS)["records_event"]]
-    # What a collective records is not the script's: its end is known to be an event, and its begin is waited for at once.
-    records = records[events.inside_comms(records) < 0]
-    launches = rows[gpu.launched_by[rows] >= 0]
+    events, records = gpu.events, gpu.event_records
+    launches = events.runtime[gpu.launched_by[events.runtime] >= 0]
     row = np.concatenate([launches, records, waits])
     nothing = np.full(len(records), -1)
     calls = _Calls(
@@ -107,8 +97,8 @@ def _follow(
         elif piece >= 0:
             first = max(first, count - _MOST_PENDING)
             source = recorded[thread]
-            if source < 0 or lane[source] == lane[piece]:
-                source = calls.other[n] if source >= 0 else -1
+            if source >= 0 and lane[source] == lane[piece]:
+                source = calls.other[n]
             if source < 0:
                 source = _chosen(pending, first, count, piece, lane, start, end)
             # On one stream, what was recorded before is done, too.

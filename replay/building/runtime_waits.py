@@ -130,9 +130,7 @@ def _recorded(gpu: GpuWork, row: np.ndarray) -> Causes:
     by_stream = gpu.to_stream.last(stream, start)
     of_all = ~event & (events.ints("stream", record) < 0)
     every = gpu.last_per_stream(start[of_all])
-    # Of calls that wait for all streams, each has as many entries as there are streams, call by call as in `every`.
-    one, all_of_them = np.where(event, by_event, by_stream), np.repeat(row[of_all], len(gpu.lanes))
-    return _causes(row, one, Edge.SYNC) + _causes(all_of_them, every.ravel(), Edge.SYNC)
+    return _causes(row, np.where(event, by_event, by_stream), Edge.SYNC) + _all_of(gpu, row[of_all], every)
 
 
 def _of_device(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
@@ -142,7 +140,12 @@ def _of_device(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     """
     every = gpu.last_per_stream(calls.start[at])
     ended = _in_time(gpu.end_of(every), calls.end[at][:, None]).all(axis=1)
-    return _causes(np.repeat(calls.row[at[ended]], len(gpu.lanes)), every[ended].ravel(), Edge.SYNC)
+    return _all_of(gpu, calls.row[at[ended]], every[ended])
+
+
+def _all_of(gpu: GpuWork, row: np.ndarray, every: np.ndarray) -> Causes:
+    """Causes of calls that wait for a piece on each stream, `every`, shape (calls, lanes)."""
+    return _causes(np.repeat(row, len(gpu.lanes)), every.ravel(), Edge.SYNC)
 
 
 def _own_stream(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
@@ -162,9 +165,7 @@ def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     for which most of the calls that took long returned as what was launched before that event ended, if those are more than
     half.
     """
-    events = gpu.events
-    rows = events.runtime[events.by_name(events.runtime, call_traits, CALL_TRAITS)["records_event"]]
-    records = rows[events.inside_comms(rows) < 0]
+    events, records = gpu.events, gpu.event_records
     thread, start, end = events.thread[calls.row[at]], calls.start[at], calls.end[at]
     long = calls.is_long[at]
     by_thread = Sequences(events.thread[records], events.start[records], gpu.origin)
