@@ -14,7 +14,6 @@ UNDISTURBED = 0.05
 TYPICAL = 0.25
 """Quantile of the time a byte of all transfers at which a transfer is taken not to be slowed down by computing."""
 
-
 LATENCY: Ns = 10 * NS_PER_US
 """Latency of a collective between GPUs where the recorded ones are all of one size, and so tell none."""
 
@@ -97,32 +96,35 @@ def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
     `recorded` is the graph from which `dfg` was made by edits: edited times would tell nothing of the link.
     """
     share = np.ones(dfg.nodes)
-    latency = _latency_ns(recorded)
-    transfers = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
-    of_number = np.zeros(max(len(latency), int(dfg.collective.max(initial=-1)) + 1))
-    of_number[: len(latency)] = latency
-    share[transfers] -= np.minimum(of_number[dfg.collective[transfers]] / np.maximum(dfg.dur_ns[transfers], 1), 1)
-    found = stretches(recorded)
-    if found is None:
-        return share
-    known = int(recorded.collective.max()) + 1
-    of_number = np.ones(max(known, int(dfg.collective.max()) + 1))
-    of_number[found.collective] = np.minimum(1.0, found.link_ns_per_byte() / found.ns_per_byte)[found.stretch]
-    # A transfer that an edit put in takes the typical time (`transfer_ns`).
-    of_number[known:] = found.link_ns_per_byte() / found.link_ns_per_byte(TYPICAL)
-    nodes = np.flatnonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
-    share[nodes] = of_number[dfg.collective[nodes]]
+    transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
+    count = max(int(dfg.collective.max(initial=-1)), int(recorded.collective.max(initial=-1))) + 1
+    on_gpu, on_cpu = (np.flatnonzero(transfers & dfg.on(kind)) for kind in (LaneKind.STREAM, LaneKind.COMM))
+    latency = _latency_ns(recorded, count)[dfg.collective[on_gpu]]
+    share[on_gpu] -= np.minimum(latency / np.maximum(dfg.dur_ns[on_gpu], 1), 1)
+    share[on_cpu] = _share_between_cpus(recorded, count)[dfg.collective[on_cpu]]
     return share
 
 
-def _latency_ns(dfg: Dfg) -> np.ndarray:
-    """What each collective between GPUs takes that does not grow with its bytes, ns, float64[collectives]; 0 for others.
+def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:
+    """The link's share of each of `count` collectives between CPUs, float64[count]; 1 for others.
+
+    Collectives that are not in `recorded` were put in by an edit, and take the typical time (`Stretches.transfer_ns`).
+    """
+    share, found = np.ones(count), stretches(recorded)
+    if found is not None:
+        share[found.collective] = np.minimum(1.0, found.link_ns_per_byte() / found.ns_per_byte)[found.stretch]
+        share[int(recorded.collective.max()) + 1 :] = found.link_ns_per_byte() / found.link_ns_per_byte(TYPICAL)
+    return share
+
+
+def _latency_ns(dfg: Dfg, count: int) -> np.ndarray:
+    """What each of `count` collectives between GPUs takes that does not grow with its bytes, ns, float64[count]; 0 for
+    others.
 
     Transfers of one kind on one stream, which is that of a process group, take `latency + bytes * slowness` (the α–β model):
     a line through their median times by size (Theil and Sen). Where they are all of about one size, the latency is the
     median of that of the others, and where there are none, LATENCY. No transfer is all latency but the smallest.
     """
-    count = int(dfg.collective.max(initial=-1)) + 1
     latency = np.zeros(count)
     nodes = np.flatnonzero(
         dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0)
