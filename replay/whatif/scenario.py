@@ -27,8 +27,7 @@ class Scenario:
     notes: tuple[str, ...] = ()
     """What should be said of the scenario beside its price."""
     least_ns: np.ndarray | None = None
-    """Least duration of each step of `dfg.marks`, ns, shape (steps,); None where only the graph and its busiest stream bound
-    the steps."""
+    """Least duration of each step of `dfg.marks`, ns, shape (steps,); None where only the graph bounds the steps."""
     only_mends: bool = False
     """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
 
@@ -36,6 +35,11 @@ class Scenario:
     def recorded(self) -> Dfg:
         """The graph before any change."""
         return self.blame.dfg
+
+    @property
+    def blame_now(self) -> Blame:
+        """Who delays the steady steps of the graph with the changes made so far: another term may have rebuilt it."""
+        return self.blame if self.dfg is self.recorded else Blame(self.dfg, self.steps)
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.blame import Blame
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
 
@@ -15,7 +14,7 @@ def _balanced(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     Raises Declined where there are no such ranks.
     """
     dfg = now.dfg
-    blame = now.blame if dfg is now.recorded else Blame(dfg, now.steps)
+    blame = now.blame_now
     mean = blame.peers.mean
     known = ~np.isnan(mean) & blame.shares_role
     if not known.any():

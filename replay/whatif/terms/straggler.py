@@ -36,12 +36,10 @@ def _classes(name: str) -> tuple[Cls, ...]:
 
 def _mended(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     slow = now.blame.slow_ranks
-    # Another term may have rebuilt the graph: who is slow was recorded, what they are compared with is what there is now.
-    blame = now.blame if now.dfg is now.recorded else Blame(now.dfg, now.steps)
+    # Who is slow was recorded; what they are compared with is what there is now.
     for term in terms:
-        mended = fix_stragglers(blame, slow, term.argument)  # type: ignore[arg-type]
+        mended = fix_stragglers(now.blame_now, slow, term.argument)  # type: ignore[arg-type]
         now = replace(now, dfg=mended.dfg).noted(mended.note)
-        blame = Blame(now.dfg, now.steps)
     return now
 
 
