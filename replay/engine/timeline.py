@@ -49,20 +49,6 @@ class StepEnds:
         lengths: np.ndarray = self.end_ns[marks.last].max(axis=1) - self.end_ns[marks.first].max(axis=1)
         return lengths
 
-    def busiest_stream_ns(self) -> np.ndarray:
-        """Per step, the work on the GPU stream that has most of it, ns; 0 without a GPU.
-
-        A job that never waits for its GPU leaves a step before the GPU is done with it, so the CPU's borders cannot show
-        a slower GPU; over many steps none can be shorter than this (docs/replay.md §3).
-        """
-        dfg, steps = self.dfg, self.dfg.marks.steps
-        nodes = np.flatnonzero(dfg.on(LaneKind.STREAM) & np.isin(dfg.step, steps))
-        work = np.zeros((len(steps), len(dfg.lanes)), np.int64)
-        # Sums by (step, lane): `add.at` counts each node, where `work[...] += ` would keep one for each pair.
-        np.add.at(work, (np.searchsorted(steps, dfg.step[nodes]), dfg.lane[nodes]), dfg.dur_ns[nodes])
-        busiest: np.ndarray = work.max(axis=1, initial=0)
-        return busiest
-
     def gpu_progress_ns(self) -> np.ndarray:
         """Per step, how far the GPUs get on: by how much the end of all work launched so far grows, ns; 0 without a GPU."""
         dfg, marks = self.dfg, self.dfg.marks

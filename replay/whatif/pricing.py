@@ -200,7 +200,7 @@ class Pricer:
     def _model_margin(self, spec: str, predicted_ns: float) -> float:
         """How far the prediction may be off for what the graph does not hold, ns: known of this run, and of such changes."""
         longer = max(self.step_ns, predicted_ns)
-        job = "partial" if len(self.run.ranks) < self.run.world_size else "gpu" if self.dfg.has_gpu() else "cpu"
+        job = "partial" if self.run.missing_ranks else "gpu" if self.dfg.has_gpu() else "cpu"
         of_change = model_error(job, (term.kind.name for term in parse(spec)))
         return float(np.hypot(self.error, of_change)) * longer
 
