@@ -25,6 +25,10 @@ from benchmarks.known.kineto import Recording, write
 from benchmarks.known.machine import run
 from benchmarks.known.program import Kind
 from benchmarks.known.shapes.sketch import Sketch, sketch
+from esprof.analyzers import diagnose
+from esprof.replay.building.build import build
+from esprof.replay.engine.timeline import replay
+from esprof.replay.replayed import replay_run
 
 WHAT_IFS = ("gpu=2x", "straggler=fix")
 
@@ -80,11 +84,6 @@ def _sketch(ranks: int, steps: int) -> Sketch:
 
 def measured(folder: Path) -> dict[str, float]:
     """Seconds of each stage, and the peak memory in GB, of this process."""
-    from esprof.analyzers import diagnose
-    from esprof.replay.building.build import build_counted
-    from esprof.replay.engine.timeline import replay
-    from esprof.replay.replayed import replay_run
-
     found, since = {}, time.perf_counter()
 
     def lap(name: str) -> None:
@@ -94,7 +93,7 @@ def measured(folder: Path) -> dict[str, float]:
     opened = esprof.load(folder)
     events = [len(opened.events(rank)) for rank in opened.ranks]
     lap("read")
-    dfg = build_counted(opened).dfg
+    dfg = build(opened)
     lap("build")
     replay(dfg)
     lap("replay")

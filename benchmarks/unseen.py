@@ -79,10 +79,8 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What was said of one recording, ms: the step as it is, with the change, the interval of the latter, and that of what
-    the change saves."""
+    """What was said of one recording, ms: the step with the change, its interval, and that of what the change saves."""
 
-    before: float
     predicted: float
     low: float
     high: float
@@ -213,7 +211,6 @@ def ask(path: Path, specs: Sequence[str]) -> dict[str, Answer | str]:
     said = answer_run(esprof.load(path), specs, max_error_pct=MAX_ERROR_PCT)
     return {
         one.spec: Answer(
-            said.step_us / 1e3,
             one.predicted_us / 1e3,
             one.low_us / 1e3,
             one.high_us / 1e3,
@@ -270,8 +267,10 @@ def show_all(verdicts: Sequence[Verdict]) -> None:
     errors = [abs(verdict.error_pct) for verdict in answered]
     above = [verdict.above_noise_pct for verdict in answered]
     show("unseen_what_if_error_median", median(errors), "%", cases)
+    show("unseen_what_if_error_mean", mean(errors), "%", cases)
     show("unseen_what_if_error_worst", max(errors), "%", cases)
     show("unseen_what_if_above_noise_median", median(above), "%", cases)
+    show("unseen_what_if_above_noise_mean", mean(above), "%", cases)
     show("unseen_what_if_above_noise_worst", max(above), "%", cases)
     answers = sum(len(verdict.answers) for verdict in answered)
     steps = sum(verdict.steps_held for verdict in answered)

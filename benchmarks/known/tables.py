@@ -29,6 +29,8 @@ def report(judged: Sequence[Judged]) -> None:
     _table(("class", *_ANSWERS), [[*key, *_errors(by_class[key])] for key in sorted(by_class)])
     by_term = _by(verdicts, lambda one: one.scenario) | {"all": verdicts}
     _table(_ANSWERS, [[term, *_errors(some)] for term, some in by_term.items()])
+    by_shape = _by(verdicts, lambda one: one.shape)
+    _table(("class", *_ANSWERS[1:]), [[shape, *_errors(by_shape[shape])] for shape in sorted(by_shape)])
     by_trait = _by_trait(verdicts)
     _table(("trait", *_ANSWERS[1:]), [[trait, *_errors(by_trait[trait])] for trait in sorted(by_trait)])
     reasons = Counter(

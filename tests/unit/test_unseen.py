@@ -22,7 +22,7 @@ def verdict(answers, before=(200.0, 200.0), after=(100.0, 104.0)):
 def answer(predicted, *, low=None, high=None, before=200.0):
     low, high = low or predicted, high or predicted
     saving = (before - high, before - low)
-    return Answer(before=before, predicted=predicted, low=low, high=high, saving=saving, known_error_pct=1.0)
+    return Answer(predicted=predicted, low=low, high=high, saving=saving, known_error_pct=1.0)
 
 
 def test_the_error_is_that_of_the_means():
