@@ -75,6 +75,11 @@ def test_a_copy_that_nothing_computes_beside_is_no_compute():
     assert part.overlap_pct is None
 
 
-def test_the_overlap_is_the_share_of_transfers_beside_which_the_device_computes():
-    for part in breakdown(replay_run(run_of(nccl_ranks()))):
-        assert part.overlap_pct == 0
+@pytest.mark.parametrize(("computes", "overlap"), [(0, 0), (20, 40), (50, 100)])
+def test_the_overlap_is_the_share_of_transfers_beside_which_the_device_computes(computes, overlap):
+    ranks = nccl_ranks()  # The transfer of 50 µs begins when rank 1 comes, at 410 µs.
+    if computes:
+        for rows in ranks.values():
+            rows += launched("gemm", 60, 410, computes, 7, stream=20)
+    for part in breakdown(replay_run(run_of(ranks))):
+        assert part.overlap_pct == pytest.approx(overlap)
