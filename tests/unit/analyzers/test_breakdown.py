@@ -80,6 +80,6 @@ def test_the_overlap_is_the_share_of_transfers_beside_which_the_device_computes(
     ranks = nccl_ranks()  # The transfer of 50 µs begins when rank 1 comes, at 410 µs.
     if computes:
         for rows in ranks.values():
-            rows += launched("gemm", 60, 410, computes, 7, stream=20)
+            rows += launched("gemm", 60, 410, computes, 7, stream=7)
     for part in breakdown(replay_run(run_of(ranks))):
         assert part.overlap_pct == pytest.approx(overlap)
