@@ -20,6 +20,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     ranks: tuple[Rank, ...]
     saving_us: float
+    saving_low_us: float
+    saving_high_us: float
+    """Ends of the 95 % interval of what mending it would save, as `esprof replay` has it; 0 where there is no price."""
     saving_pct: float
     saving_device_hours_per_day: float
     """Device-hours a day that the saving is worth when the job runs all day, on the ranks that the run has."""
@@ -78,6 +81,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     step_us: float | None
     """Mean of `steps`, or, where none was recorded, the median of all that ended; None where none did."""
+    scatter_pct: float | None
+    """As in the answer of `esprof replay`: what chance alone makes of the mean of as many steps."""
     unprofiled_step_us: float | None
     """As in the answer of `esprof replay`, and so is `overhead_pct`: what a step takes without the profiler."""
     overhead_pct: float | None

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from esprof.analyzers.evidence import Evidence
@@ -10,7 +10,7 @@ from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severit
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
 from esprof.trace.run import Run
-from esprof.types import Rank, us
+from esprof.types import Rank, ns
 
 FAMILIES = {
     1: "input data",
@@ -109,16 +109,23 @@ class Rule:
 def priced(cause: Cause, case: Case) -> Finding:
     """The cause with what a step gains in its scenario, and the command that shows it.
 
-    Where the scenario is declined the finding has neither.
+    Where the scenario is declined the finding has neither. Confidence is never high where it is declined, or where its
+    interval holds no gain at all.
     """
-    saving = None if cause.scenario is None else case.pricer.saving_ns(cause.scenario)
-    if cause.scenario is None or saving is None:
+    if cause.scenario is None:
         return unpriced(cause)
-    saving_ns = max(0.0, saving)
-    pct = 100 * saving_ns / case.pricer.step_ns
+    (answer,) = case.pricer.answers([cause.scenario])
+    if answer.saving_us is None or answer.saving_low_us is None or answer.saving_high_us is None:
+        return unpriced(replace(cause, confidence=_no_more_than("medium", cause.confidence)))
+    saving_us = max(0.0, answer.saving_us)
+    pct = 100 * ns(saving_us) / case.pricer.step_ns
+    # That it saves anything is not sure where the interval of the saving says so.
+    sure = cause.confidence if answer.saving_low_us > 0 else _no_more_than("medium", cause.confidence)
     return _finding(
-        cause,
-        saving_us=us(saving_ns),
+        replace(cause, confidence=sure),
+        saving_us=saving_us,
+        saving_low_us=max(0.0, answer.saving_low_us),
+        saving_high_us=max(0.0, answer.saving_high_us),
         saving_pct=round(pct, 3),
         saving_device_hours_per_day=round(pct / 100 * HOURS_A_DAY * len(case.run.ranks), 3),
         severity=cause.severity or severity(pct),
@@ -126,11 +133,18 @@ def priced(cause: Cause, case: Case) -> Finding:
     )
 
 
+def _no_more_than(most: Confidence, confidence: Confidence) -> Confidence:
+    order: tuple[Confidence, ...] = ("low", "medium", "high")
+    return min(most, confidence, key=order.index)
+
+
 def unpriced(cause: Cause) -> Finding:
     """The cause without a price."""
     return _finding(
         cause,
         saving_us=0.0,
+        saving_low_us=0.0,
+        saving_high_us=0.0,
         saving_pct=0.0,
         saving_device_hours_per_day=0.0,
         severity=cause.severity or severity(0),

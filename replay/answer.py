@@ -152,6 +152,9 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...]
     step_us: float
     """Mean measured time of `steps`, under the profiler: what the what-ifs are compared with."""
+    scatter_pct: float | None
+    """Half the width of the 95 % interval of `step_us`, in per cent of it: how far the mean of as many other steps may be
+    off by chance alone. None for one step. Another run of the job may differ by more."""
     unprofiled_step_us: float | None
     """Median of the steps without profiler next to the window; None where fewer than three were seen."""
     overhead_pct: float | None

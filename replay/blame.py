@@ -11,6 +11,7 @@ from esprof.replay.counterparts import Counterparts, counterparts, roles_of
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine import longest_path
 from esprof.replay.engine.timeline import union_ns
+from esprof.replay.persistence import chance, trimmed_mean
 from esprof.types import Rank
 
 CLEARLY = 1.4
@@ -24,6 +25,9 @@ FEW_STEPS = 5
 
 MOST_SUSPECTS = 16
 """Ranks whose delay is replayed: those with most work beyond their counterparts'. A job of any size then needs as many."""
+
+NOTICED = 0.01
+"""Share of a step that a place must take longer than usual, for its rank to be called slow because of it."""
 
 SCATTER = 3.0
 """Work beyond that of counterparts is more than scatter from this many standard deviations on."""
@@ -210,25 +214,68 @@ class Blame:
 
     @cached_property
     def slow_ranks(self) -> tuple[Rank, ...]:
-        """Ranks that bear clearly more than an even share of the blame, and have more to do in more of the steps than chance
-        would give.
+        """Ranks that bear clearly more than an even share of the blame, and have more to do in more of the steps, or at the
+        same place step after step, than chance would give.
 
         None where all ranks are late by turns, where a single hiccup makes the difference, and where ranks never meet.
         """
         if not len(arrivals(self.dfg, self.steps)):
             return ()
-        blamed, count = self.late_ns.sum(axis=0), len(self.dfg.marks.ranks)
-        slow = blamed > CLEARLY * blamed.sum() / count
+        count = len(self.dfg.marks.ranks)
+        # A hiccup of another rank must not hide a slow one, and a delay that shows only where ranks meet must not get lost.
+        blames = (trimmed_mean(self.late_ns), self.late_ns.mean(axis=0))
+        slow = np.any([blamed > CLEARLY * blamed.sum() / count for blamed in blames], axis=0)
         if slow.any():
-            from scipy.special import bdtrc  # It takes half a second to import, and most runs have no slow rank.
-
-            # Delays show only when ranks meet, which may be in one step of several: what counts is who has more to do.
-            guilty = self.has_more().sum(axis=0)
-            # `bdtrc(k - 1, n, p)` is the probability of k or more out of n. With more than two ranks, chance has more to
-            # pick from, so that each may have only its share of CHANCE. In few steps even all of them may be chance.
-            by_chance = bdtrc(guilty - 1, len(self.steps), 1 / count) > CHANCE * 2 / count
-            slow &= ~by_chance | (guilty == len(self.steps))
+            # Stages of a pipeline have more or less to do than others step after step, and are not slow for that.
+            shared = np.bincount(self.roles)[self.roles] > 1
+            slow &= ~self._by_chance() | self.persist(np.flatnonzero(slow & shared), among=count)
         return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
+
+    def _by_chance(self) -> np.ndarray:
+        """Whether each rank may have had more to do in that many steps by chance, bool[ranks]."""
+        from scipy.special import bdtrc  # It takes half a second to import, and most runs have no slow rank.
+
+        # Delays show only when ranks meet, which may be in one step of several: what counts is who has more to do.
+        guilty, count = self.has_more().sum(axis=0), len(self.dfg.marks.ranks)
+        # `bdtrc(k - 1, n, p)` is the probability of k or more out of n. With more than two ranks, chance has more to
+        # pick from, so that each may have only its share of CHANCE. In few steps even all of them may be chance.
+        by_chance = bdtrc(guilty - 1, len(self.steps), 1 / count) > CHANCE * 2 / count
+        mask: np.ndarray = by_chance & (guilty < len(self.steps))
+        return mask
+
+    def persist(self, suspects: np.ndarray, among: int = 2, only: tuple[Cls, ...] = tuple(Cls)) -> np.ndarray:
+        """Whether a place of each rank takes noticeably longer than usual step after step, bool[ranks].
+
+        Places are all nodes of a name on a lane, all of a class, and all nodes of a lane. Only the ranks in the columns
+        `suspects` are looked at, and of their work only these classes; `among` is the number of ranks that chance had to
+        pick them from.
+        """
+        extra, of_rank = self._extra_by_place(suspects, only)
+        noticed = trimmed_mean(extra) > NOTICED * float(self._progress_ns(self.dfg.dur_ns).mean())
+        extra, of_rank = extra[:, noticed], of_rank[noticed]
+        # Chance may pick from all places, too.
+        certain = chance(extra) < CHANCE * 2 / among / np.maximum(np.bincount(of_rank)[of_rank], 1)
+        found = np.zeros(len(self.dfg.marks.ranks), bool)
+        found[of_rank[certain]] = True
+        return found
+
+    def _extra_by_place(self, suspects: np.ndarray, only: tuple[Cls, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """(what each place takes beyond the usual in each of `steps`, ns, float64[steps, P]; column of its rank, int[P])."""
+        dfg = self.dfg
+        of_suspects = np.isin(dfg.rank, np.array(dfg.marks.ranks)[suspects])
+        nodes = np.flatnonzero(self.peers.own & dfg.of(*only) & np.isin(dfg.step, self.steps) & of_suspects)
+        # The names, the classes, and all of a lane: each a number of its own.
+        kinds = len(dfg.names) + len(Cls) + 1
+        kind = (dfg.name[nodes], len(dfg.names) + dfg.cls[nodes].astype(np.int64), np.full(len(nodes), kinds - 1))
+        lane = dfg.lane[nodes].astype(np.int64) * kinds
+        places, place = np.unique(np.concatenate([lane + one for one in kind]), return_inverse=True)
+        row = np.searchsorted(self.steps, dfg.step[nodes])
+        extra = np.zeros((len(self.steps), len(places)))
+        np.add.at(extra, (np.tile(row, len(kind)), place), np.tile(self.excess_ns[nodes], len(kind)))
+        # Where a lane has nodes of one name alone, its places are one and the same.
+        extra, first = np.unique(extra, axis=1, return_index=True)
+        ranks = [dfg.lanes[lane].rank for lane in (places[first] // kinds).tolist()]
+        return extra, np.searchsorted(dfg.marks.ranks, ranks)
 
     def has_more(self, besides: tuple[Cls, ...] = ()) -> np.ndarray:
         """Whether each rank had clearly more work than its counterparts in each of `steps`, bool[steps, ranks].

@@ -19,9 +19,10 @@ _MESSAGE = re.compile("send|recv", re.IGNORECASE)
 class Counterparts:
     """What counterparts of each of N nodes take, ns, float64[N]; NaN for a node that has none.
 
-    Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has other
-    neighbours), they share step, lane role and name; for a loader, which works ahead, lane role and name in any step. A gap
-    that others of the same role do not have takes no time there. Of several counterparts on one rank the mean counts.
+    Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has
+    other neighbours), and for what was launched before the first step, they share step, lane role and name; for a
+    loader, which works ahead, lane role and name in any step. A gap that others of the same role do not have takes no
+    time there. Of several counterparts on one rank the mean counts.
     """
 
     own: np.ndarray
@@ -40,7 +41,8 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
     `roles`, int[ranks], is the role of each rank of `dfg.marks` (`roles_of`): computing, and allocator
     calls, which stop for it, have counterparts on ranks of the same role alone.
     """
-    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & (dfg.step >= 0)
+    before = (dfg.step < 0) & dfg.on(LaneKind.STREAM)
+    own = ~dfg.of(Cls.COMMUNICATION, Cls.WAIT, Cls.RESIDUAL) & (dfg.key >= 0) & ((dfg.step >= 0) | before)
     column = np.searchsorted(dfg.marks.ranks, dfg.rank).astype(np.int64)
     # The number of a rank's role where that matters, else one more than any. Joins have no rank, and are not compared.
     bound = dfg.of(Cls.COMPUTE, Cls.CONTENTION, Cls.ALLOCATOR) & (dfg.rank >= 0)
@@ -54,13 +56,13 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
     exact, alike = (
         (step * (int(shared.max()) + 1) + shared) * (int(roles.max()) + 2) + role for shared in (dfg.key, purpose)
     )
-    for identity, allowed in ((exact, own), (alike, own & ~loader & ~gap), (purpose, own & loader)):
+    for identity, allowed in ((exact, own & ~before), (alike, own & ~loader & ~gap), (purpose, own & loader)):
         todo = np.unique(identity[allowed & np.isnan(found.others)])
         nodes = np.flatnonzero(allowed)
         nodes = nodes[np.isin(identity[nodes], todo)]
         new = np.isnan(found.others[nodes])
         if identity is alike:
-            new &= ~_surplus(identity[nodes], column[nodes], new)
+            new &= before[nodes] | ~_surplus(identity[nodes], column[nodes], new)
         least = np.where(gap[nodes], sharing[column[nodes]], 0)
         columns = _over_ranks(identity[nodes], column[nodes], work_ns[nodes], least)
         for into, values in zip((found.others, found.median, found.mean), columns, strict=True):

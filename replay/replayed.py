@@ -150,6 +150,7 @@ def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
             for step, reason in sorted(steps.left_out.items())
         ),
         step_us=us(pricer.step_ns),
+        scatter_pct=None if pricer.scatter is None else round(100 * pricer.scatter, 3),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
         overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
         strict_error_pct=round(100 * pricer.strict_error, 4),

@@ -27,7 +27,7 @@ _ALL = "data=0"
 
 def input_stalls(case: Case) -> Iterator[Cause]:
     """The DataLoader keeps ranks waiting."""
-    ranks = _stalling(case)
+    ranks = stalling(case)
     scenario = f"{scope(ranks)}.data=0"
     saving = case.pricer.saving_ns(scenario) if ranks else None
     if saving is None or not case.worth_naming(saving):
@@ -46,7 +46,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     )
 
 
-def _stalling(case: Case) -> tuple[Rank, ...]:
+def stalling(case: Case) -> tuple[Rank, ...]:
     """The fewest ranks, by stall, that bring most of the gain when their loaders are mended; none without a loader.
 
     Two loaders that are equally slow hide one another: mending one alone gains nothing.

@@ -1,4 +1,4 @@
-"""ESP201–204: ranks that come last to collectives while the others wait, and why they do."""
+"""ESP201–204, ESP206: ranks that come last to collectives while the others wait, and why they do."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.findings.input_data import stalling
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals
 from esprof.replay.dfg import Cls, gap_name
@@ -77,8 +78,16 @@ class Place:
     """What that line called."""
 
 
+INPUT = Lateness(
+    "ESP206",
+    "slower input data",
+    "data",
+    "Its batches take longer to make than those of the others: compare its host's storage and free cores with theirs, and "
+    "whether its samples are larger.",
+)
+
 SCENARIO = "straggler[work]=fix"
-"""Of slow ranks, all but what they lose to their data loaders: that is priced apart (ESP101)."""
+"""Of slow ranks, all but what they lose to their data loaders: that is priced apart."""
 
 
 def stragglers(case: Case) -> Iterator[Cause]:
@@ -86,27 +95,56 @@ def stragglers(case: Case) -> Iterator[Cause]:
 
     They are priced together: of two that are late by turns, mending one alone gains nothing (docs/replay.md §4).
     """
-    replayed = case.replayed
     ranks = case.pricer.blame.slow_ranks
-    saving = case.pricer.saving_ns(SCENARIO) if ranks else None
-    if saving is None or not case.worth_naming(saving):
+    if not ranks:
         return
-    shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
-    kind = max(shares, key=lambda kind: shares[kind])
+    yield from _late_by_work(case, ranks)
+    if case.worth_naming(case.pricer.saving_ns(INPUT.scenario)) and _is_late_by_input(case, ranks):
+        yield _cause(case, ranks, INPUT, INPUT.scenario, {})
+
+
+def _is_late_by_input(case: Case, ranks: tuple[Rank, ...]) -> bool:
+    """Whether the batches of `ranks` come later step after step, and this is not said already of these ranks alone."""
+    blame = case.pricer.blame
+    # That they are slow is sure already; here the question is whether it is their input.
+    columns = np.searchsorted(blame.dfg.marks.ranks, ranks)
+    return stalling(case) != ranks and bool(blame.persist(columns, only=CLASSES[INPUT.work])[columns].all())
+
+
+def _late_by_work(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
+    saving = case.pricer.saving_ns(SCENARIO)
+    if saving is None:
+        yield from _unpriced(case, ranks)
+    elif case.worth_naming(saving):
+        shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
+        by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
+        main = max(shares, key=lambda kind: shares[kind])
+        yield _cause(case, ranks, main, SCENARIO, {"saving": Evidence(dict(by_cause), "ns", "cause")})
+
+
+def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
+    """Slow ranks that cannot be mended in a replay: they are named by the kind of work of which they have most too much."""
+    blame = case.pricer.blame
+    delay = blame.late_ns.mean(axis=0)[np.isin(blame.dfg.marks.ranks, ranks)].sum()
+    mine = np.isin(blame.dfg.rank, ranks) & np.isin(blame.dfg.step, blame.steps)
+    beyond = {kind: blame.excess_ns[mine & blame.dfg.of(*CLASSES[kind.work])].sum() for kind in KINDS}
+    main = max(beyond, key=lambda kind: beyond[kind])
+    if case.worth_naming(float(delay)) and beyond[main] > 0:
+        yield _cause(case, ranks, main, SCENARIO, {})
+
+
+def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, besides: dict[str, Evidence]) -> Cause:
+    saving = case.pricer.saving_ns(scenario)
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
-    is_sure = case.is_explained and len(replayed.steps.steady) >= FEW_STEPS
-    places = _places(replayed, ranks, kind)
-    named = readable.ranks(ranks).capitalize()
-    by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
-    yield Cause(
+    is_sure = case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS
+    places = _places(case.replayed, ranks, kind)
+    return Cause(
         id=kind.id,
-        title=f"{named} {readable.verb('keep', ranks)} the others waiting: {kind.phrase}",
+        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('keep', ranks)} the others waiting: {kind.phrase}",
         ranks=ranks,
-        scenario=SCENARIO,
-        confidence="high" if is_sure and saving > 2 * margin else "medium",
-        evidence=_evidence(replayed, ranks)
-        | {"saving": Evidence(dict(by_cause), "ns", "cause")}
-        | _place_evidence(places),
+        scenario=scenario,
+        confidence="low" if saving is None else "high" if is_sure and saving > 2 * margin else "medium",
+        evidence=_evidence(case.replayed, ranks) | besides | _place_evidence(places),
         advice=" ".join([*(_pointer(rank, place) for rank, place in places.items()), kind.advice]),
     )
 
@@ -221,6 +259,16 @@ _PAGES = (
         _STRAGGLER_EVIDENCE,
         _STRAGGLER_PRICE,
         "Lower its peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    ),
+    Page(
+        "ESP206",
+        "A rank is late because of its input data",
+        "One rank's batches take clearly longer to make than those of the others, which wait for it. Where its loader alone "
+        "makes the job wait, that is said by ESP101; here the others' loaders make them wait as well, for less long.",
+        _STRAGGLER_EVIDENCE,
+        "`straggler[data]=fix`: replay gives this rank's batches the median duration of the others' and runs the whole job "
+        "again.",
+        "Compare the storage, the free cores and the samples' sizes of that rank's host with those of the others.",
     ),
 )
 

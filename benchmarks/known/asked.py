@@ -10,9 +10,11 @@ from esprof.analyzers import diagnose
 from esprof.replay.replayed import answer, replay_run
 from esprof.replay.rules import ALL_RULES, Rules
 
-LATE = ("ESP201", "ESP202", "ESP203", "ESP204")
+LATE = ("ESP201", "ESP202", "ESP203", "ESP204", "ESP206")
 """Findings that name a rank as late."""
 INPUT = "ESP101"
+STAGES = "ESP207"
+"""Names a stage that computes longer, for whatever reason: a trace cannot tell a slow device from more layers."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.known.asked import INPUT, LATE, Said, ask
+from benchmarks.known.asked import INPUT, LATE, STAGES, Said, ask
 from benchmarks.known.changes import AS_IT_RAN, true_steps
 from benchmarks.known.jobs import Job, job
 from benchmarks.known.kineto import write
@@ -144,7 +144,8 @@ def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:
     plant = one.plant
     # Slow input is a finding of its own; a rank that is named there is named for it.
     is_input = plant is not None and plant.kind is Kind.LOAD
-    named = tuple(dict.fromkeys(_named(said, with_input=is_input)))
+    is_compute = plant is not None and plant.kind is Kind.KERNEL
+    named = tuple(dict.fromkeys(_named(said, with_input=is_input, with_stages=is_compute)))
     # Nobody can name a rank of which there is no file.
     felt = 1 - fixed.truth / fixed.before if plant and plant.rank != one.recording.missing else 0.0
     return Blame(
@@ -152,7 +153,12 @@ def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:
     )
 
 
-def _named(said: Said, *, with_input: bool) -> Iterator[int]:
+def _named(said: Said, *, with_input: bool, with_stages: bool) -> Iterator[int]:
     for finding, ranks in said.named:
-        if finding in LATE or (with_input and finding == INPUT and len(ranks) == 1):
+        is_alone = len(ranks) == 1
+        if (
+            finding in LATE
+            or (with_input and finding == INPUT and is_alone)
+            or (with_stages and finding == STAGES and is_alone)
+        ):
             yield from ranks

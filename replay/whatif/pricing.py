@@ -137,6 +137,11 @@ class Pricer:
         """Mean measured duration of the steady steps, ns."""
         return float(self.measured_ns.mean())
 
+    @property
+    def scatter(self) -> float | None:
+        """Half the width of the 95 % interval of the mean steady step, as a share of it; None for one step."""
+        return mean_margin(self.measured_ns) / self.step_ns if len(self.measured_ns) > 1 else None
+
     def price(self, spec: str) -> Price:
         """The price of one scenario. Raises Declined where the run lacks the evidence, UsageError if it is no scenario."""
         (price,) = self.prices([spec])

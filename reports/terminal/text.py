@@ -184,17 +184,21 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
 
 
 def _step_time(answer: Diagnosis | ReplayAnswer) -> str:
-    """Under the profiler, and, where steps without it were seen, what the job's step takes when nobody looks."""
+    """Under the profiler, ± what chance makes of the mean; and, where steps without it were seen, what the job's step takes
+    when nobody looks."""
+    scatter = "" if answer.scatter_pct is None else f" ± {units.pct(answer.scatter_pct)}"
+    step = f"{units.duration(answer.step_us)}{scatter}"
     if answer.unprofiled_step_us is None:
-        return units.duration(answer.step_us)
-    return f"{units.duration(answer.step_us)} under the profiler, {units.duration(answer.unprofiled_step_us)} without,"
+        return step
+    return f"{step} under the profiler, {units.duration(answer.unprofiled_step_us)} without,"
 
 
 def _finding_lines(number: int, finding: Finding, world_size: int, screen: Screen) -> Iterable[Text]:
     """Two lines, cut where the screen ends: what and where, and what mending it is worth."""
     title = " ".join(_wrapped(finding.title, screen.width - 11, at_most=1))
     saving = (
-        f"saves {units.duration(finding.saving_us)}/step ({units.pct(finding.saving_pct)})",
+        f"saves {units.duration(finding.saving_us)}/step ± {units.duration(finding.saving_high_us - finding.saving_us)} "
+        f"({units.pct(finding.saving_pct)})",
         f"{units.rate(finding.saving_device_hours_per_day)} device-h/day",
     )
     where = units.ranks(finding.ranks, world_size)

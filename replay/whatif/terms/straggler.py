@@ -26,6 +26,7 @@ CLASSES = {
 }
 """Word in brackets behind `straggler` -> the classes of nodes that are mended."""
 CLASSES["work"] = tuple(cls for classes in CLASSES.values() for cls in classes)
+CLASSES["data"] = (Cls.DATA,)
 
 
 def _classes(name: str) -> tuple[Cls, ...]:
@@ -67,7 +68,11 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
     # Where ranks do different things, none can be called slow.
     mine = blame.peers.own & np.isin(dfg.rank, slow or dfg.marks.ranks)
     found = mine & ~np.isnan(peers)
-    share = float(dfg.dur_ns[found].sum()) / max(1.0, float(dfg.dur_ns[mine & ~_unlike(blame)].sum()))
+    # A step that was lost on the other ranks has counterparts nowhere.
+    counted = np.isin(dfg.step, blame.steps)
+    share = float(dfg.dur_ns[found & counted].sum()) / max(
+        1.0, float(dfg.dur_ns[mine & counted & ~_unlike(blame)].sum())
+    )
     if share < MATCHED:
         whose = "slow ranks'" if slow else "ranks'"
         raise Declined(f"only {100 * share:.0f} % of the {whose} time has a counterpart on the other ranks")
@@ -122,7 +127,7 @@ def _without_waiting(dfg: Dfg, dur_ns: np.ndarray, slow: Sequence[Rank]) -> np.n
 def _made_longer(dfg: Dfg, after_ns: np.ndarray) -> np.ndarray:
     """Mask of what a lane does in a step, where `after_ns` would add to it instead of taking away, bool[N]."""
     changed = np.flatnonzero(after_ns != dfg.dur_ns)
-    visit = dfg.lane[changed].astype(np.int64) * (int(dfg.step.max()) + 1) + dfg.step[changed]
+    visit = dfg.lane[changed].astype(np.int64) * (int(dfg.step.max()) + 2) + dfg.step[changed] + 1
     _, which = np.unique(visit, return_inverse=True)
     mask = np.zeros(dfg.nodes, bool)
     mask[changed] = np.bincount(which, weights=(after_ns - dfg.dur_ns)[changed])[which] > 0
@@ -134,8 +139,8 @@ TERM = Kind(
     examples=("straggler=fix", "straggler[work]=fix"),
     meaning="Ranks that clearly keep the others waiting take as long as their peers for the same work, input data included. "
     "In brackets, what of their work: `host_gap` (time without a recorded operation), `compute`, `cpu` (CPU work and "
-    "launches), `allocator`, or `work` for all of these without the input data. Stages of a pipeline that compute unlike "
-    "things are no peers: one that computes longer is an imbalance of stages.",
+    "launches), `allocator`, `work` for all of these, or `data` for the input data alone. Stages of a pipeline that compute "
+    "unlike things are no peers: one that computes longer is an imbalance of stages.",
     needs="Two ranks or more, matched collectives, and counterparts on the other ranks for nine tenths of the slow ranks' "
     "time.",
     effect=Edit(Phase.MEND, _mended),

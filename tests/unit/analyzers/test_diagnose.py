@@ -11,7 +11,20 @@ from esprof.analyzers.summary.summary import MOST_BARS
 from esprof.replay import answer_run
 from esprof.reports.terminal import text
 from esprof.types import NS_PER_MS as MS
-from tests.cases.graph import call, ddp_rank, gloo, launched, load_call, nccl, nccl_ranks, op, run_of, stage, step
+from tests.cases.graph import (
+    call,
+    ddp_rank,
+    gloo,
+    kernel,
+    launched,
+    load_call,
+    nccl,
+    nccl_ranks,
+    op,
+    run_of,
+    stage,
+    step,
+)
 
 
 def found(run, id: str) -> Finding:
@@ -62,6 +75,20 @@ def test_input_stall_names_the_rank_that_stalls_and_not_the_one_that_waits_for_i
     assert diagnose_run(run).findings[0].id == "ESP101"
     assert stall.evidence["loader_workers"].value == 1
     assert "num_workers=2" in stall.advice
+    assert not any(finding.id.startswith("ESP2") for finding in diagnose_run(run).findings)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_of_loaders_that_all_stall_the_slower_one_is_named_as_well(slow):
+    run = loading_run({rank: (48.0, 98.8) if rank == slow else (20.0, 70.0) for rank in (0, 1)})
+    assert set(found(run, "ESP101").ranks) == {0, 1}
+    late = found(run, "ESP206")
+    assert late.ranks == (slow,)
+    assert 0 < late.saving_us < found(run, "ESP101").saving_us
+
+
+def test_loaders_that_are_equally_slow_make_no_rank_late():
+    run = loading_run({0: (48.0, 98.8), 1: (48.0, 98.8)})
     assert not any(finding.id.startswith("ESP2") for finding in diagnose_run(run).findings)
 
 
@@ -171,6 +198,53 @@ def test_ranks_that_are_late_by_turns_are_no_stragglers():
     assert balance.predicted_us == pytest.approx(47_500, abs=10)
 
 
+def stage_of_pipeline(rank: int, first_ms: int, second_ms: int) -> list:
+    """Stage `rank` of two: four micro-batches a step, each computed by the first stage, passed on, and computed by the
+    second while the first is at the next."""
+    both = {"in_elements": 1000, "dtype": "Float", "group_ranks": [0, 1]}
+    told = {**both, "source_rank": 0, "target_rank": 1, "collective": "recv" if rank else "send"}
+    step_us = 1_000 * (4 * max(first_ms, second_ms) + min(first_ms, second_ms)) + 2_000
+    rows, correlation = [], 1
+    for number in range(1, 6):
+        at = number * step_us
+        rows += [step(number, at, at + step_us), op("forward", at, 200)]
+        computed = passed = at + 100.0
+        for batch in range(4):
+            sent = at + 100 + (batch + 1) * first_ms * 1_000 + 25
+            begin = passed if rank else sent - 20
+            rows += [
+                call("cudaLaunchKernelExC", at + 10 + batch, 1, correlation),
+                kernel("ncclDevKernel_SendRecv", begin, sent - begin, correlation, stream=20, **told),
+            ]
+            start, passed = (max(computed, sent + 5) if rank else computed), sent
+            length = 1_000 * (second_ms if rank else first_ms)
+            rows += launched(f"layer {rank}", at + 50 + batch, start, length, correlation + 1)
+            computed = start + length
+            correlation += 2
+        done = at + step_us - 500
+        rows += nccl(at + 80, max(computed, passed) + 5, done, correlation, collective="allreduce", **both)
+        rows += [call("cudaDeviceSynchronize", at + 100, done + 10 - at - 100, correlation + 1)]
+        rows += [op("aten::item", done + 20, at + step_us - done - 30)]
+        correlation += 2
+    return rows
+
+
+def test_a_stage_of_a_pipeline_that_computes_longer_is_named_as_such():
+    uneven = run_of({rank: stage_of_pipeline(rank, 1, 3) for rank in (0, 1)})
+    stage_imbalance = found(uneven, "ESP207")
+    assert stage_imbalance.ranks == (1,)
+    assert stage_imbalance.evidence["computing_per_step"].value == {"0": 4_000_000, "1": 12_000_000}
+    # One batch through the first stage and four through the second: 13 ms, and 10 ms where each takes 2 ms.
+    assert stage_imbalance.saving_us == pytest.approx(3_000, abs=50)
+
+
+def test_stages_that_compute_as_long_are_even():
+    even = run_of({rank: stage_of_pipeline(rank, 2, 2) for rank in (0, 1)})
+    assert "ESP207" not in {finding.id for finding in diagnose_run(even).findings}
+    (declined,) = answer_run(run_of({0: ddp_rank(), 1: ddp_rank()}), ["balance[stages]=fix"]).what_if
+    assert "no stages of a pipeline" in (declined.reason or "")
+
+
 def test_ranks_whose_work_scatters_are_not_late_by_turns():
     """Twelve operations of 1 ms, each 0.1 ms longer or shorter by turns of the ranks, and an all-reduce."""
 
@@ -273,6 +347,8 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP203",
         "ESP204",
         "ESP205",
+        "ESP206",
+        "ESP207",
         "ESP301",
         "ESP401",
         "ESP501",

@@ -7,7 +7,7 @@ from esprof.replay.blame import Blame, held_ns
 from esprof.replay.building.build import build
 from esprof.replay.counterparts import counterparts, roles_of
 from esprof.replay.dfg import Cls
-from tests.cases.graph import call, gloo, kernel, launched, op, run_of, step
+from tests.cases.graph import call, gloo, kernel, launched, load_call, op, run_of, step
 
 MS = 1000.0
 
@@ -141,3 +141,72 @@ def test_a_launch_that_waits_for_room_is_no_work():
     held = held_ns(dfg, (0, 1))
     assert held.max() == 8e6 - 20_000
     assert set(dfg.cls[held > 0].tolist()) == {Cls.LAUNCH}
+
+
+def steps_of(*late: float) -> list:
+    """A step of 200 ms for each entry: so many ms without an operation, 20 ms of work, an all-reduce, and 10 ms of work."""
+    rows = []
+    for number, extra in enumerate(late, 1):
+        at = number * 200 * MS
+        end = at + 150 * MS
+        rows += [
+            step(number, at, at + 200 * MS),
+            op("zero_grad", at, MS),
+            op("forward", at + (1 + extra) * MS, 20 * MS),
+            *gloo(at + (21 + extra) * MS, at + (21 + extra) * MS + 5, end),
+            op("end", end + 10, at + 200 * MS - end - 20),
+        ]
+    return rows
+
+
+def test_a_hiccup_of_another_rank_hides_no_slow_one():
+    """Rank 1 sleeps in six of seven steps; in the seventh, rank 0 stops for longer than all of that."""
+    run = run_of({0: steps_of(0, 0, 0, 120, 0, 0, 0), 1: steps_of(9, 9, 9, 0, 9, 9, 9)})
+    assert blame_of(run).slow_ranks == (1,)
+
+
+def test_a_hiccup_makes_no_slow_rank():
+    run = run_of({0: steps_of(*[0] * 7), 1: steps_of(0, 0, 0, 120, 0, 0, 0)})
+    assert blame_of(run).slow_ranks == ()
+
+
+def test_a_slow_place_is_seen_though_all_else_scatters():
+    """Rank 1 sleeps 8 ms before each forward pass, and both spend up to 30 ms more or less on their batches."""
+
+    def rows(rank: int) -> list:
+        found, rng = [], np.random.default_rng(rank)
+        for number in range(1, 4):
+            at, batch = number * 200 * MS, rng.uniform(0, 30) * MS
+            ready = at + batch + (8 * MS if rank else 0)
+            found += [
+                step(number, at, at + 200 * MS),
+                load_call(at, at + batch, worker=False),
+                op("forward", ready + 10, 20 * MS),
+                *gloo(ready + 20 * MS + 10, ready + 20 * MS + 15, at + 150 * MS),
+                op("end", at + 150 * MS + 10, 50 * MS - 20),
+            ]
+        return found
+
+    blame = blame_of(run_of({0: rows(0), 1: rows(1)}))
+    assert blame.slow_ranks == (1,)
+    assert blame.persist(np.array([0, 1]), only=(Cls.DATA,)).tolist() == [False, False]
+
+
+def test_work_from_before_the_first_step_has_counterparts_of_the_same_name():
+    """The kernels of both ranks were launched before the trace began; those of rank 1 take twice as long."""
+
+    def rows(length: float) -> list:
+        backlog = [kernel("gemm", 100 + n * length, length, 500 + n) for n in range(4)]
+        return [step(1, 0, 10 * MS), op("aten::mm", 0, 9 * MS), *backlog, *gloo(9 * MS, 9 * MS + 5, 9.5 * MS)]
+
+    blame = blame_of(run_of({0: rows(500), 1: rows(1000)}))
+    backlog = (blame.dfg.step < 0) & blame.dfg.of(Cls.COMPUTE)
+    assert backlog.any()
+    slow = backlog & (blame.dfg.rank == 1)
+    assert set(blame.peers.others[slow].tolist()) == {500_000}
+
+
+def test_places_are_told_apart_among_more_names_than_a_byte_counts():
+    names = [op(f"op {n}", 10 + n, 1) for n in range(300)]
+    run = run_of({rank: [*steps_of(*[9 * rank] * 7), *names] for rank in (0, 1)})
+    assert blame_of(run).persist(np.array([0, 1])).tolist() == [False, True]
