@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from esprof.analyzers.breakdown import stalls
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.replay.dfg import Cls, LaneKind
+from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.host_cpus import batch_cpu_ns, cpus_of
+from esprof.replay.whatif.loaders import IN_THE_RANK, are_batches_recorded
 from esprof.replay.whatif.term import scope
+from esprof.trace.run import Run
 from esprof.types import Rank, ns
 
 MOST_OF_IT = 0.8
@@ -69,49 +73,84 @@ def stalling(case: Case) -> tuple[Rank, ...]:
     return tuple(sorted(worst_first[:fewest]))
 
 
+@dataclass(frozen=True)
+class Batches:
+    """How the batches of a rank are made, as far as it was recorded."""
+
+    make_ns: float | None
+    """Median time to make one; None where it was made out of sight."""
+    cpu_ns: float | None
+    """Mean CPU time of making one; None where it is not known."""
+    workers: int | None
+    """How many workers make them; 0 where the rank does it itself, None where nothing tells."""
+
+
+def batches(run: Run, dfg: Dfg, rank: Rank) -> Batches:
+    """How the batches of `rank` are made. A trace without stages tells of workers only that there are some: what the graph
+    has of them then are the waits for them."""
+    made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
+    by_worker = made & dfg.on(LaneKind.LOADER)
+    told = int(run.stages(rank).ints("workers").max(initial=0))
+    if by_worker.any() and are_batches_recorded(run, rank):
+        workers = max(told, len(np.unique(dfg.lane[by_worker])))
+        return Batches(float(np.median(dfg.dur_ns[by_worker])), batch_cpu_ns(run, rank), workers)
+    own = made & np.array([IN_THE_RANK in name for name in dfg.names])[dfg.name]
+    if own.any() and not told:
+        return Batches(float(np.median(dfg.dur_ns[own])), None, 0)
+    return Batches(None, None, told or None)
+
+
 def _evidence(
     replayed: Replayed, ranks: tuple[Rank, ...], worst: Rank, parts: tuple[RankBreakdown, ...]
 ) -> dict[str, Evidence]:
     stall = {part.rank: ns(part.input_stall) for part in parts}
-    evidence = {
+    making = batches(replayed.run, replayed.built.dfg, worst)
+    known = {
+        "batch": None if making.make_ns is None else Evidence(round(making.make_ns), "ns"),
+        "batch_cpu": None if making.cpu_ns is None else Evidence(round(making.cpu_ns), "ns"),
+        "loader_workers": None if making.workers is None else Evidence(making.workers),
+        "cpus_for_each_rank": Evidence(round(cpus, 1)) if (cpus := cpus_of(replayed.run, worst)) else None,
+    }
+    return {
         "input_stall": by_rank({rank: stall[rank] for rank in ranks}, "ns"),
         "input_stall_other_ranks": by_rank({rank: of for rank, of in stall.items() if rank not in ranks}, "ns"),
         "stalls": Evidence(sum(len(stalls(replayed.timeline, rank)) for rank in ranks)),
+        **{name: one for name, one in known.items() if one is not None},
     }
-    fetch, workers = _batches(replayed, worst)
-    if fetch is not None:
-        evidence |= {"batch": Evidence(round(fetch), "ns"), "loader_workers": Evidence(workers)}
-    return evidence
-
-
-def _batches(replayed: Replayed, rank: Rank) -> tuple[float | None, int]:
-    """Median time (ns) to make a batch on `rank`, and how many workers make them (0: the rank itself)."""
-    dfg = replayed.built.dfg
-    made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
-    by_worker = made & dfg.on(LaneKind.LOADER)
-    chosen = by_worker if by_worker.any() else made
-    workers = int(replayed.run.stages(rank).ints("workers").max(initial=len(np.unique(dfg.lane[by_worker]))))
-    return (float(np.median(dfg.dur_ns[chosen])) if chosen.any() else None), workers
 
 
 def _advice(replayed: Replayed, rank: Rank, saving: float) -> str:
-    fetch, workers = _batches(replayed, rank)
-    without = replayed.pricer.step_ns - saving
-    if fetch is None:
-        return "Look at what the dataset does a sample, and give the DataLoader more workers."
-    if workers == 0:
+    making, cpus = batches(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
+    if making.make_ns is None:
         return (
-            f"The rank makes its batches itself, {readable.duration(fetch)} each, while its device waits: "
-            "set num_workers on the DataLoader."
+            "How long a batch takes to make is not in this run: `esprof record` sees what loader workers do. Until then, "
+            "see what the dataset does a sample, and try more workers."
         )
-    needed = math.ceil(fetch / max(without, 1))
-    if needed > workers:
+    without = max(replayed.pricer.step_ns - saving, 1.0)
+    needed = math.ceil(making.make_ns / without)
+    takes = f"A batch takes {readable.duration(making.make_ns)} to make"
+    if cpus and making.cpu_ns and making.cpu_ns / without > max(cpus - 1, cpus / 2):
         return (
-            f"A batch takes {readable.duration(fetch)} to make and a step without stall {readable.duration(without)}: "
-            f"with num_workers={needed} (now {workers}) the loader would keep up, if the host has the cores and the "
-            "storage the bandwidth. Where other ranks load faster, look at this rank's host first."
+            f"{takes}, {readable.duration(making.cpu_ns)} of that on a CPU, and the host has {cpus:.3g} CPUs for each "
+            "rank: more workers would not help. Decode less, or cheaper, or ahead of the training; or give the host more "
+            "CPUs."
+        )
+    if making.workers == 0:
+        return f"{takes}, in the rank itself, while its device waits: set num_workers on the DataLoader."
+    if making.workers is not None and needed > making.workers:
+        return (
+            f"{takes} and a step without stall {readable.duration(without)}: with num_workers={needed} (now "
+            f"{making.workers}) the loader would keep up, {_if_there_is_room(making, cpus)}. Where other ranks load "
+            "faster, look at this rank's host first."
         )
     return "The loader is fast enough on average but bursty: raise prefetch_factor, or look at the slow batches."
+
+
+def _if_there_is_room(making: Batches, cpus: float | None) -> str:
+    if cpus is None or making.cpu_ns is None or making.make_ns is None:
+        return "if the host has the cores and the storage the bandwidth"
+    share = min(1.0, making.cpu_ns / making.make_ns)
+    return f"if the storage has the bandwidth: {100 * (1 - share):.0f} % of that time they do not run"
 
 
 _PAGES = (
@@ -121,8 +160,10 @@ _PAGES = (
         "The training loop asked its DataLoader for a batch and had to wait. In a job on several ranks one slow "
         "loader stops all: the others show it as waiting at the next collective, never as input stall.",
         "`input_stall` is the time per step inside the loader's next(), waiting or making the batch; `batch` "
-        "what making one batch takes in a worker (recorded by `esprof record`; Kineto traces do not show workers).",
-        "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again.",
+        "what making one batch takes, and `batch_cpu` how much of that on a CPU (`esprof record` tells of workers; Kineto "
+        "traces do not show them, and a stall is not the time of a batch); `cpus_for_each_rank` how many CPUs each has.",
+        "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again. No step gets "
+        "shorter than the CPUs need for the ranks and their batches, where that was recorded.",
         "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "
         "the stalling rank's host and storage with the others' when only some ranks stall.",
     ),

@@ -55,6 +55,10 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     device: str | None = None
     """Name of the accelerator, or of the CPU where the job runs on it."""
     accelerators: int | None = None
+    cpus: tuple[int, ...] = ()
+    """Numbers of the CPUs of its host that the rank may run on; empty where that is not known."""
+    cpu_quota: float | None = None
+    """How many CPUs its control groups let it use at a time, on average; None without a quota."""
     pid: int | None = None
     clock_offset_ns: Ns | None = None
     """By how many ns the clock was ahead of rank 0's in the middle of its readings; the tables are corrected for it."""

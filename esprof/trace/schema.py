@@ -80,7 +80,7 @@ how long the training thread ran, `ready_ns` how long it could have run while so
 step it slept. `throttled_ns` is how long the process's control groups were stopped at their CPU quota, summed over CPUs,
 since the last step that tells it."""
 
-ADDED = {"steps": ("cpu_ns", "ready_ns", "throttled_ns")}
+ADDED = {"steps": ("cpu_ns", "ready_ns", "throttled_ns"), "stages": ("cpu_ns",)}
 """Columns, by table, that runs of earlier versions lack: null there."""
 
 StageKind = Literal["next", "fetch", "stage"]
@@ -98,11 +98,13 @@ STAGES = pa.schema(
         ("samples", pa.int64()),
         ("workers", pa.int32()),
         ("prefetch", pa.int32()),
+        ("cpu_ns", pa.int64()),
     ]
 )
 """`stages/`: what went into a rank's work, by `kind`. `next` rows are calls of a DataLoader iterator in the rank, `fetch`
 rows the making of a batch in a loader worker; both name the iterator (`loader`, counted from 0 in the rank) and the batch
-number within it. `stage` rows are what the job marked with `esprof.stage`, under the `name` that it gave: null elsewhere."""
+number within it. `cpu_ns` is how long the thread that called `next`, or all of the worker process, ran meanwhile. `stage`
+rows are what the job marked with `esprof.stage`, under the `name` that it gave: null elsewhere."""
 
 MEMORY = pa.schema(
     [

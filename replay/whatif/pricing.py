@@ -1,7 +1,7 @@
 """Prices of scenarios: each is one more replay, compared with the replay of the run as it was. There is no other way to a
 price: findings, `esprof replay` and reports all ask here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -15,6 +15,7 @@ from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay, strict
 from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.loaders import has_unseen_workers
 from esprof.replay.whatif.margins import beyond_scatter, mean_margin, model_error
 from esprof.replay.whatif.predict import mean_error, predict
 from esprof.replay.whatif.scenario import Declined, Scenario
@@ -199,7 +200,7 @@ class Pricer:
             saving_us=us(price.saving_ns),
             saving_low_us=us(price.saving_ns - gain),
             saving_high_us=us(price.saving_ns + gain),
-            note="; ".join([*price.notes, *([self._untold] if self._untold else [])]) or None,
+            note="; ".join([*price.notes, *self._caveats(predicted)]) or None,
         )
 
     def _model_margin(self, spec: str, predicted_ns: float) -> float:
@@ -275,6 +276,17 @@ class Pricer:
         """Ids of the nodes whose ends tell the steps' durations (`_cost`), ascending."""
         borders = np.union1d(self.dfg.marks.first, self.dfg.marks.last)
         return np.union1d(borders, np.flatnonzero(self.dfg.on(LaneKind.STREAM)))
+
+    def _caveats(self, predicted_ns: float) -> Iterator[str]:
+        """What the interval of a prediction cannot hold."""
+        if self._untold:
+            yield self._untold
+        if self._has_unseen_workers and predicted_ns < self.step_ns:
+            yield "the loader's workers were not recorded: they are taken to keep up"
+
+    @cached_property
+    def _has_unseen_workers(self) -> bool:
+        return has_unseen_workers(self.run, self.dfg)
 
     @cached_property
     def _untold(self) -> str | None:

@@ -128,6 +128,8 @@ def run_of(
     stacks: dict[int, Sequence[dict[str, Any]]] | None = None,
     steps: dict[int, Table] | None = None,
     hosts: dict[int, str] | None = None,
+    cpus: dict[int, tuple[int, ...]] | None = None,
+    quotas: dict[int, float] | None = None,
     subgroups: Sequence[tuple[int, ...]] = (),
 ) -> Run:
     """A Run of these rows, by rank. All ranks are on one host unless `hosts` says otherwise, and in one process group; some
@@ -148,7 +150,14 @@ def run_of(
     meta = RunMeta(
         world_size=world,
         ranks=tuple(
-            RankMeta(rank=rank, host=host.get(rank, "here"), device="CPU", events=len(ranks[rank]))
+            RankMeta(
+                rank=rank,
+                host=host.get(rank, "here"),
+                device="CPU",
+                events=len(ranks[rank]),
+                cpus=(cpus or {}).get(rank, ()),
+                cpu_quota=(quotas or {}).get(rank),
+            )
             for rank in sorted(ranks)
         ),
         groups=tuple(groups.values()),

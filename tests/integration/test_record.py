@@ -103,6 +103,7 @@ def test_the_run_says_where_it_was_made(recorded):
         assert rank.peak_memory_of == "rss"
         assert rank.peak_memory > 50 << 20
         assert rank.overhead_pct is not None
+        assert set(rank.cpus) == os.sched_getaffinity(0)
 
 
 def test_every_batch_taken_was_made_before_by_the_worker_named(recorded):
@@ -114,6 +115,9 @@ def test_every_batch_taken_was_made_before_by_the_worker_named(recorded):
     assert (taken.pid == recorded.run.rank(0).pid).all()
     assert set(taken.worker) == set(made.worker) == {0}
     assert set(made.samples) == {8}
+    assert (made.cpu_ns > 0).all()
+    # A worker has one thread of its own and one that sends what it made: they cannot run for more than twice as long.
+    assert (made.cpu_ns <= 2 * (made.end_ns - made.start_ns)).all()
 
 
 @pytest.mark.parametrize(

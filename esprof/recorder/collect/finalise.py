@@ -214,6 +214,8 @@ def _rank_meta(
         host=who.host,
         device=who.device,
         accelerators=who.accelerators,
+        cpus=tuple(who.cpus),
+        cpu_quota=who.cpu_quota,
         pid=who.pid,
         clock_offset_ns=clock.offset_ns if clock else None,
         clock_drift_ppm=clock.drift_ppm if clock else None,

@@ -30,6 +30,8 @@ class Identity(_Row, frozen=True, tag="rank"):
     device: str
     accelerators: _Number
     versions: dict[str, str]
+    cpus: list[_Number] = []
+    cpu_quota: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 class Workers(_Row, frozen=True, tag="workers"):
@@ -144,6 +146,7 @@ class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
     samples: _Large | None
     tokens: _Large | None
     training: bool
+    cpu_ns: _Time | None = None
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -154,6 +157,7 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start_ns: _Time
     end_ns: _Time
     samples: _Large | None
+    cpu_ns: _Time | None = None
 
 
 class MemorySample(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -97,12 +97,13 @@ class LoaderProbe:
 
     def _on_next(self, original: Callable[..., Any], iterator: Any) -> Any:
         tasks = self._fuse.run(_tasks, iterator)
-        start_ns = time.time_ns()
+        start_ns, ran_ns = time.time_ns(), time.thread_time_ns()
         batch = original(iterator)
-        self._fuse.run(self._note_next, iterator, batch, tasks, start_ns, time.time_ns())
+        span = start_ns, time.time_ns(), time.thread_time_ns() - ran_ns
+        self._fuse.run(self._note_next, iterator, batch, tasks, *span)
         return batch
 
-    def _note_next(self, iterator: Any, batch: Any, tasks: "_Tasks", start_ns: int, end_ns: int) -> None:
+    def _note_next(self, iterator: Any, batch: Any, tasks: "_Tasks", start_ns: int, end_ns: int, cpu_ns: int) -> None:
         number = _batch_number(iterator, tasks)
         samples, tokens = size(batch)
         task = tasks.get(number) if number is not None else None
@@ -118,6 +119,7 @@ class LoaderProbe:
             samples,
             tokens,
             torch.is_grad_enabled(),
+            cpu_ns,
         )
         self._log.roll("nexts", row)
 
@@ -129,18 +131,22 @@ class LoaderProbe:
     def _on_fetch(self, original: Callable[..., Any], fetcher: Any, index: Any) -> Any:
         if get_worker_info() is None:
             return original(fetcher, index)
-        start_ns = time.time_ns()
+        # A worker makes one batch at a time, with whatever threads: all that its process runs is for that batch.
+        start_ns, ran_ns = time.time_ns(), time.process_time_ns()
         batch = original(fetcher, index)
+        span = start_ns, time.time_ns(), time.process_time_ns() - ran_ns
         samples = self._fuse.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
         # The batch's number is known to the caller of `fetch` alone: the worker's loop, two frames up from here.
         number = sys._getframe(2).f_locals.get("idx")
-        self._fuse.run(self._note_fetch, fetcher, samples, number, start_ns, time.time_ns())
+        self._fuse.run(self._note_fetch, fetcher, samples, number, *span)
         return batch
 
-    def _note_fetch(self, fetcher: Any, samples: int | None, number: int | None, start_ns: int, end_ns: int) -> None:
+    def _note_fetch(
+        self, fetcher: Any, samples: int | None, number: int | None, start_ns: int, end_ns: int, cpu_ns: int
+    ) -> None:
         info = get_worker_info()
         assert info is not None
-        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples)
+        row = (os.getpid(), info.id, fetcher._esprof_epoch, number, start_ns, end_ns, samples, cpu_ns)
         self._worker_log().write("fetches", row)
 
     def _note_stage(self, row: tuple[str, int, int]) -> None:

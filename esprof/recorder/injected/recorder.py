@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..shared import identity, names
 from ..shared.files import touch
 from ..shared.settings import Settings
-from . import backward
+from . import backward, processors
 from .background_writer import BackgroundWriter
 from .coordinator import Coordinator
 from .cpu_time import CpuTime, Ran
@@ -161,6 +161,8 @@ class Recorder:
             pid=os.getpid(),
             device=device,
             accelerators=accelerators,
+            cpus=processors.usable(),
+            cpu_quota=processors.quota(),
             versions=identity.versions(),
         )
 

@@ -1,19 +1,39 @@
 """`data=0`: loaders that never make a rank wait."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from esprof.replay.dfg import Cls
+from esprof.replay.engine.timeline import replay
+from esprof.replay.whatif.host_cpus import least_ns
+from esprof.replay.whatif.loaders import IN_THE_RANK
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
 from esprof.replay.whatif.work import taking_no_time
 
 
 def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    return taking_no_time(now, terms, Cls.DATA, "no data loader was recorded in these steps")
+    """`now` with batches that take no time. CPUs must make them nonetheless: no step is shorter than they need for it."""
+    mended = taking_no_time(now, terms, Cls.DATA, "no data loader was recorded in these steps")
+    least = least_ns(now.run, now.dfg.marks.steps)
+    if least is not None:
+        before = replay(now.dfg).step_ns()
+        # No step gets longer than it was.
+        bound = np.minimum(least, before)
+        if (bound > replay(mended.dfg).step_ns()).any():
+            mended = mended.noted("the host's CPUs still have to make the batches, and are the limit")
+        mended = replace(mended, least_ns=bound if mended.least_ns is None else np.maximum(bound, mended.least_ns))
+    elif any(IN_THE_RANK in now.dfg.names[name] for name in np.unique(now.dfg.name[now.dfg.of(Cls.DATA)]).tolist()):
+        mended = mended.noted("a bound: in workers, the batches would compete with the ranks for the host's CPUs")
+    return mended
 
 
 TERM = Kind(
     name="data",
     examples=("data=0", "rank3.data=0"),
-    meaning="Batches take no time to make: no rank waits for its input data.",
+    meaning="Batches take no time to make: no rank waits for its input data. Others must make them nonetheless: where a "
+    "recording tells the CPU time of ranks and batches, no step is shorter than the CPUs that they may use need for both.",
     needs="A DataLoader in the trace.",
     effect=Edit(Phase.REMOVE, _without_input_stall),
     value=zero,

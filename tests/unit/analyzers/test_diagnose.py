@@ -78,6 +78,19 @@ def test_input_stall_names_the_rank_that_stalls_and_not_the_one_that_waits_for_i
     assert not any(finding.id.startswith("ESP2") for finding in diagnose_run(run).findings)
 
 
+@pytest.mark.parametrize("workers", [True, False])
+def test_a_stall_is_not_taken_for_the_time_of_a_batch_that_nobody_saw(workers):
+    """A trace without stages: workers make the batches out of sight, or the rank does it itself."""
+    rows = [load_call(row.ts, row.ts + row.dur, worker=workers) if "DataLoader" in row.name else row
+            for row in loading_rank(48.0, 98.8)[0]]  # fmt: skip
+    stall = found(run_of({0: rows, 1: rows}), "ESP101")
+    assert ("batch" in stall.evidence) == (not workers)
+    assert ("loader_workers" in stall.evidence) == (not workers)
+    assert ("in the rank itself" in stall.advice) == (not workers)
+    (faster,) = answer_run(run_of({0: rows, 1: rows}), ["cpu=2x"]).what_if
+    assert ("taken to keep up" in (faster.note or "")) == workers
+
+
 @pytest.mark.parametrize("slow", [0, 1])
 def test_of_loaders_that_all_stall_the_slower_one_is_named_as_well(slow):
     run = loading_run({rank: (48.0, 98.8) if rank == slow else (20.0, 70.0) for rank in (0, 1)})
