@@ -1,90 +1,18 @@
 """ESP201–204, ESP206: ranks that come last to collectives while the others wait, and why they do."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.input_data import stalling
+from esprof.analyzers.lateness import INPUT, KINDS, Lateness, Place, inside_one_operation, places_of
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals
-from esprof.replay.dfg import Cls, gap_name
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.scenario import Declined
-from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
-from esprof.types import NS_PER_MS, Rank
-
-
-@dataclass(frozen=True)
-class Lateness:
-    """A kind of work that can make a rank late."""
-
-    id: str
-    phrase: str
-    work: str
-    """What stands in the brackets of `straggler[…]=fix`."""
-    advice: str
-
-    @property
-    def scenario(self) -> str:
-        return f"straggler[{self.work}]=fix"
-
-
-KINDS = (
-    Lateness(
-        "ESP201",
-        "time in code that no operation was recorded for",
-        "host_gap",
-        "What runs there may be Python code, a sleep, logging, file or network access, garbage collection, or a "
-        "host whose CPU is taken by others.",
-    ),
-    Lateness(
-        "ESP202",
-        "slower compute",
-        "compute",
-        "The same operations take longer on this rank: compare clocks, temperature, other tenants and thread counts of "
-        "its device with the others', and whether it gets more work (longer sequences, larger batches).",
-    ),
-    Lateness(
-        "ESP203",
-        "slower CPU work and launches",
-        "cpu",
-        "Its CPU issues the same calls more slowly: look for other processes on its host, CPU limits, or a process bound "
-        "to the wrong NUMA node.",
-    ),
-    Lateness(
-        "ESP204",
-        "memory allocation",
-        "allocator",
-        "Its allocator runs short and asks the driver (cudaMalloc, cudaFree): lower its memory use, or set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where on its lanes a rank loses most against its peers."""
-
-    where: str
-    """The operation, or the gap `before → after`."""
-    lost_ns: int
-    """What is lost there in a mean step."""
-    python: str | None = None
-    """The Python line that ran in the gap, as `file(line): function`; None where no window has its stack."""
-    call: str | None = None
-    """What that line called."""
-
-
-INPUT = Lateness(
-    "ESP206",
-    "slower input data",
-    "data",
-    "Its batches take longer to make than those of the others: compare its host's storage and free cores with theirs, and "
-    "whether its samples are larger.",
-)
+from esprof.replay.whatif.terms.straggler import CLASSES
+from esprof.types import Rank
 
 SCENARIO = "straggler[work]=fix"
 """Of slow ranks, all but what they lose to their data loaders: that is priced apart."""
@@ -118,7 +46,7 @@ def _late_by_work(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     elif case.worth_naming(saving):
         shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
         by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
-        main = max(shares, key=lambda kind: shares[kind])
+        main = inside_one_operation(case.pricer.blame, ranks, max(shares, key=lambda kind: shares[kind]))
         yield _cause(case, ranks, main, SCENARIO, {"saving": Evidence(dict(by_cause), "ns", "cause")})
 
 
@@ -128,8 +56,8 @@ def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     delay = blame.late_ns.mean(axis=0)[np.isin(blame.dfg.marks.ranks, ranks)].sum()
     mine = np.isin(blame.dfg.rank, ranks) & np.isin(blame.dfg.step, blame.steps)
     beyond = {kind: blame.excess_ns[mine & blame.dfg.of(*CLASSES[kind.work])].sum() for kind in KINDS}
-    main = max(beyond, key=lambda kind: beyond[kind])
-    if case.worth_naming(float(delay)) and beyond[main] > 0:
+    main = inside_one_operation(blame, ranks, max(beyond, key=lambda kind: beyond[kind]))
+    if case.worth_naming(float(delay)) and max(beyond.values()) > 0:
         yield _cause(case, ranks, main, SCENARIO, {})
 
 
@@ -137,7 +65,7 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
     saving = case.pricer.saving_ns(scenario)
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
     is_sure = case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS
-    places = _places(case.replayed, ranks, kind)
+    places = places_of(case.replayed, ranks, kind)
     return Cause(
         id=kind.id,
         title=f"{readable.ranks(ranks).capitalize()} {readable.verb('keep', ranks)} the others waiting: {kind.phrase}",
@@ -145,7 +73,7 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
         scenario=scenario,
         confidence="low" if saving is None else "high" if is_sure and saving > 2 * margin else "medium",
         evidence=_evidence(case.replayed, ranks) | besides | _place_evidence(places),
-        advice=" ".join([*(_pointer(rank, place) for rank, place in places.items()), kind.advice]),
+        advice=" ".join([*(place.pointer(rank) for rank, place in places.items()), kind.advice]),
     )
 
 
@@ -172,47 +100,6 @@ def _place_evidence(places: dict[Rank, Place]) -> dict[str, Evidence]:
     return {name: one for name, one in evidence.items() if one.value}
 
 
-def _places(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, Place]:
-    dfg = replayed.built.dfg
-    try:
-        fixed = fix_stragglers(replayed.pricer.blame, ranks, CLASSES[kind.work])
-    except Declined:  # Their work of this kind has no counterpart: it was not what was priced.
-        return {}
-    lost_ns = dfg.dur_ns - fixed.dfg.dur_ns
-    return {rank: place for rank in ranks if (place := _place(replayed, rank, kind, lost_ns)) is not None}
-
-
-def _place(replayed: Replayed, rank: Rank, kind: Lateness, lost: np.ndarray) -> Place | None:
-    """Where this rank loses most; `lost` is what each node takes longer than its peers, ns, shape (N,)."""
-    dfg = replayed.built.dfg
-    mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.steady) & (lost > 0))
-    if not len(mine):
-        return None
-    by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
-    name = dfg.names[int(by_name.argmax())]
-    lost_ns = round(by_name.max() / len(replayed.steps.steady))
-    # A snapshot of the stack tells of a gap alone: an operation may have a name that reads like one.
-    line = _python_line(replayed, rank, name) if Cls.HOST_GAP in CLASSES[kind.work] else (None, None)
-    return Place(name, lost_ns, *line)
-
-
-def _pointer(rank: Rank, place: Place) -> str:
-    calling = f", calling {place.call}" if place.call else ""
-    return f"Rank {rank} loses {readable.duration(place.lost_ns)} a step in {place.python or place.where}{calling}."
-
-
-def _python_line(replayed: Replayed, rank: Rank, name: str) -> tuple[str | None, str | None]:
-    """The Python frame that ran in the longest gap of this name, and what it called, from the window with stacks."""
-    stacks = replayed.run.stacks(rank)
-    texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
-    rows = zip(*texts, stacks.ints("dur_ns").tolist(), strict=True)
-    hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if frame and gap_name(b or "", a or "") == name]
-    if not hits or max(hits)[0] < NS_PER_MS / 2:
-        return None, None
-    _, frame, call = max(hits)
-    return frame, call or None
-
-
 _STRAGGLER_PRICE = (
     "`straggler[work]=fix`: replay gives this rank's work the median duration that the same work takes on the other ranks "
     "(gaps included, input data not) and runs the whole job again. Waiting that others show is not the price: if a backlog "
@@ -231,7 +118,8 @@ _PAGES = (
         "ESP201",
         "A rank is late because of unrecorded host time",
         "One rank comes last to collectives, and what makes it late is time in which none of its threads ran a "
-        "recorded operation: Python code, a sleep, I/O, garbage collection, or a CPU that others took.",
+        "recorded operation, or time inside a single operation while all others take as long as elsewhere: Python code, a "
+        "sleep, I/O, garbage collection, or a CPU that others took.",
         _STRAGGLER_EVIDENCE,
         _STRAGGLER_PRICE,
         "Go to the place named; if it moves from step to step, look at the host (other processes, CPU limits).",

@@ -139,6 +139,29 @@ def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():
     assert found(run_of({0: ddp_rank(), 1: slow}), "ESP202").ranks == (1,)
 
 
+@pytest.mark.parametrize(("hook_ms", "linear_ms", "id"), [(9, 10, "ESP201"), (1, 19, "ESP202"), (9, 18, "ESP202")])
+def test_time_inside_one_operation_is_told_from_a_slower_cpu(hook_ms, linear_ms, id):
+    """On rank 1 a hook, or the computing, or both take longer than the 1 and 10 ms of rank 0."""
+
+    def rows(hook: float, linear: float) -> list:
+        found = []
+        for number in range(1, 5):
+            at = number * 50_000.0
+            late = at + (hook + linear) * 1000
+            found += [
+                step(number, at, at + 50_000),
+                op("mine::hook", at, hook * 1000),
+                op("aten::linear", at + hook * 1000, linear * 1000),
+                *gloo(late, late + 5, at + 40_000),
+                op("Optimizer.step", at + 40_010, 9_990),
+            ]
+        return found
+
+    straggler = found(run_of({0: rows(1, 10), 1: rows(hook_ms, linear_ms)}), id)
+    assert ("time inside mine::hook" in straggler.title) == (id == "ESP201")
+    assert ("no slower CPU" in straggler.advice) == (id == "ESP201")
+
+
 def test_the_line_of_a_gap_is_found_whatever_the_operations_around_it_are_called():
     forward = "encode → decode"
     ranks = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}

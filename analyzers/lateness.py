@@ -1,0 +1,160 @@
+"""Kinds of work that can make a rank late, and the place where it loses most against its peers."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from esprof import readable
+from esprof.replay.blame import Blame
+from esprof.replay.dfg import Cls, LaneKind, gap_name
+from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.scenario import Declined
+from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
+from esprof.text import printable
+from esprof.types import NS_PER_MS, Rank
+
+MOST_OF_IT = 0.8
+"""Least share of what a rank loses on its CPU that one operation must bear, to be what makes it late."""
+
+AS_USUAL = 0.1
+"""Most that all other operations may take beyond the usual, as a share of that, where one makes the rank late."""
+
+FAR_LONGER = 3.0
+"""How many times as long as on the other ranks that operation takes at least."""
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """A kind of work that can make a rank late."""
+
+    id: str
+    phrase: str
+    work: str
+    """What stands in the brackets of `straggler[…]=fix`."""
+    advice: str
+
+    @property
+    def scenario(self) -> str:
+        return f"straggler[{self.work}]=fix"
+
+
+UNRECORDED = Lateness(
+    "ESP201",
+    "time in code that no operation was recorded for",
+    "host_gap",
+    "What runs there may be Python code, a sleep, logging, file or network access, garbage collection, or a "
+    "host whose CPU is taken by others.",
+)
+
+KINDS = (
+    UNRECORDED,
+    Lateness(
+        "ESP202",
+        "slower compute",
+        "compute",
+        "The same operations take longer on this rank: compare clocks, temperature, other tenants and thread counts of "
+        "its device with the others', and whether it gets more work (longer sequences, larger batches).",
+    ),
+    Lateness(
+        "ESP203",
+        "slower CPU work and launches",
+        "cpu",
+        "Its CPU issues the same calls more slowly: look for other processes on its host, CPU limits, or a process bound "
+        "to the wrong NUMA node.",
+    ),
+    Lateness(
+        "ESP204",
+        "memory allocation",
+        "allocator",
+        "Its allocator runs short and asks the driver (cudaMalloc, cudaFree): lower its memory use, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    ),
+)
+
+
+INPUT = Lateness(
+    "ESP206",
+    "slower input data",
+    "data",
+    "Its batches take longer to make than those of the others: compare its host's storage and free cores with theirs, and "
+    "whether its samples are larger.",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where on its lanes a rank loses most against its peers."""
+
+    where: str
+    """The operation, or the gap `before → after`."""
+    lost_ns: int
+    """What is lost there in a mean step."""
+    python: str | None = None
+    """The Python line that ran in the gap, as `file(line): function`; None where no window has its stack."""
+    call: str | None = None
+    """What that line called."""
+
+    def pointer(self, rank: Rank) -> str:
+        """A sentence that says so of a rank."""
+        calling = f", calling {self.call}" if self.call else ""
+        return f"Rank {rank} loses {readable.duration(self.lost_ns)} a step in {self.python or self.where}{calling}."
+
+
+def inside_one_operation(blame: Blame, ranks: tuple[Rank, ...], kind: Lateness) -> Lateness:
+    """`kind` itself, or time inside one operation, where that bears what the slow `ranks` lose on their CPUs and all others
+    take as long as usual: a slower CPU, or more work, would make others longer, too."""
+    dfg = blame.dfg
+    mine = np.isin(dfg.rank, ranks) & np.isin(dfg.step, blame.steps) & dfg.on(LaneKind.CPU)
+    nodes = np.flatnonzero(mine & dfg.of(*CLASSES[kind.work]) & ~dfg.of(Cls.HOST_GAP) & ~np.isnan(blame.peers.others))
+    extra, took, usual = (
+        np.bincount(dfg.name[nodes], of[nodes], len(dfg.names))
+        for of in (blame.excess_ns, blame.work_ns, blame.peers.others)
+    )
+    top = int(extra.argmax())
+    others = np.arange(len(dfg.names)) != top
+    is_most = extra[top] >= MOST_OF_IT * np.maximum(extra, 0).sum() and took[top] >= FAR_LONGER * usual[top]
+    if not len(nodes) or not is_most or extra[others].sum() > AS_USUAL * usual[others].sum():
+        return kind
+    return replace(
+        kind,
+        id=UNRECORDED.id,
+        phrase=f"time inside {printable(dfg.names[top], 60)}",
+        advice="All other operations take as long as elsewhere: it is no slower CPU, and no larger batch. "
+        + UNRECORDED.advice,
+    )
+
+
+def places_of(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, Place]:
+    dfg = replayed.built.dfg
+    try:
+        fixed = fix_stragglers(replayed.pricer.blame, ranks, CLASSES[kind.work])
+    except Declined:  # Their work of this kind has no counterpart: it was not what was priced.
+        return {}
+    lost_ns = dfg.dur_ns - fixed.dfg.dur_ns
+    return {rank: place for rank in ranks if (place := _place(replayed, rank, kind, lost_ns)) is not None}
+
+
+def _place(replayed: Replayed, rank: Rank, kind: Lateness, lost: np.ndarray) -> Place | None:
+    """Where this rank loses most; `lost` is what each node takes longer than its peers, ns, shape (N,)."""
+    dfg = replayed.built.dfg
+    mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.steady) & (lost > 0))
+    if not len(mine):
+        return None
+    by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
+    name = dfg.names[int(by_name.argmax())]
+    lost_ns = round(by_name.max() / len(replayed.steps.steady))
+    # A snapshot of the stack tells of a gap alone: an operation may have a name that reads like one.
+    line = _python_line(replayed, rank, name) if Cls.HOST_GAP in CLASSES[kind.work] else (None, None)
+    return Place(name, lost_ns, *line)
+
+
+def _python_line(replayed: Replayed, rank: Rank, name: str) -> tuple[str | None, str | None]:
+    """The Python frame that ran in the longest gap of this name, and what it called, from the window with stacks."""
+    stacks = replayed.run.stacks(rank)
+    texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
+    rows = zip(*texts, stacks.ints("dur_ns").tolist(), strict=True)
+    hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if frame and gap_name(b or "", a or "") == name]
+    if not hits or max(hits)[0] < NS_PER_MS / 2:
+        return None, None
+    _, frame, call = max(hits)
+    return frame, call or None
