@@ -8,7 +8,7 @@ from esprof.compiled import compiled_in_place
 from esprof.errors import InputError
 from esprof.replay.dfg import GUESSES, Edge
 
-_DOUBTFUL = (GUESSES, (Edge.THREAD,), (Edge.RENDEZVOUS,), (Edge.WAIT,))
+_DOUBTFUL = (GUESSES, (Edge.THREAD,), (Edge.RENDEZVOUS,), (Edge.WAIT,), (Edge.SYNC,))
 """Kinds of edges by which a cycle is broken, the least certain first."""
 
 _LONGEST = np.iinfo(np.int32).max
@@ -237,4 +237,7 @@ def _doubtful_in_cycles(edges: np.ndarray, nodes: int) -> np.ndarray:
         doubtful: np.ndarray = in_cycle & np.isin(edges["kind"], kinds)
         if doubtful.any():
             return doubtful
-    raise InputError("the recorded dependencies form a cycle", remedy="Are these traces of one run?")
+    raise InputError(
+        "launches and their kernels form a cycle: ids of the trace do not belong together",
+        remedy="Record again; if the trace was edited or put together, see that each correlation id occurs once.",
+    )

@@ -30,6 +30,9 @@ MAX_ERROR_PCT = 10.0
 _CAUGHT_UP = 0.01
 """Share of a step that a GPU may lie further behind its CPU than as recorded, and count as no further behind."""
 
+_NOTABLE = 0.01
+"""Share of a step from which on it is told that a change was left out."""
+
 _MOST_VALUES = 1 << 26
 """Most nodes times scenarios that are replayed side by side: each such pair takes eight bytes."""
 
@@ -226,6 +229,10 @@ class Pricer:
         """
         steps: np.ndarray = self.measured_ns * (self._cost(ends, scenario.least_ns) / self._base)
         if self._is_border_effect(scenario, steps):
+            if abs(steps.mean() - self.step_ns) > _NOTABLE * self.step_ns:
+                scenario = scenario.noted(
+                    "what changes lies before the steady steps: in the long run they stay as they are"
+                )
             steps = self.measured_ns.astype(np.float64)
         if scenario.only_mends and steps.mean() > self.step_ns:
             steps = self.measured_ns.astype(np.float64)

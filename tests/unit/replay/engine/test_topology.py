@@ -61,7 +61,12 @@ def test_a_guessed_stream_wait_goes_before_a_recorded_one_and_that_before_none()
 
 def test_a_cycle_of_recorded_edges_is_an_error():
     with pytest.raises(InputError, match="cycle"):
-        sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.SYNC))
+        sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.LANE))
+
+
+def test_a_wait_for_work_that_follows_it_goes_before_the_launches():
+    _, before, dropped = sort([0, 5], edge(0, 1, Edge.LAUNCH), edge(1, 0, Edge.SYNC))
+    assert (before.kind.tolist(), dropped) == ([Edge.LAUNCH], [Edge.SYNC])
 
 
 def test_the_strictest_of_several_edges_stays():

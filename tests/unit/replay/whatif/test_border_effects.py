@@ -28,6 +28,7 @@ def test_a_gain_before_the_steady_steps_makes_these_no_longer(spec):
     found = answer_run(run_of({0: behind_an_allocation()}), [spec, f"{spec},gpu=1x"], max_error_pct=100)
     assert [left.step for left in found.left_out] == [1]
     assert [answer.saving_us for answer in found.what_if] == [0, 0]
+    assert all("before the steady steps" in (answer.note or "") for answer in found.what_if)
 
 
 def test_what_takes_longer_still_does_where_less_is_waited_for():
