@@ -26,7 +26,7 @@ def render_junit(check: Check) -> str:
 
 
 def _case(metric: MetricCheck) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", classname="esprof.check", name=metric.rule)
+    case = ElementTree.Element("testcase", classname="esprof.check", name=f"{metric.rule} {metric.statistic}")
     if metric.outcome == "regressed":
         ElementTree.SubElement(case, "failure", type="regression", message=sentence(metric))
     elif metric.outcome == "inconclusive":

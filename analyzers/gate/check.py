@@ -1,12 +1,17 @@
 """The gate: is this run worse than its baseline, by more than it may be, beyond what noise explains?
 
-A metric has regressed where the medians differ by more than the rule allows *and* the rank test is significant after
-correction for the number of rules. It is unchanged where the whole interval lies within the rule. Anything else is
-inconclusive: the answer then says how many more steps would tell.
+Each rule is asked of the median and of the mean: a save every few steps leaves the median alone. The median has regressed
+where the medians differ by more than the rule allows *and* the rank test finds a difference; the mean, which single steps
+can move, only where it is beyond the rule itself by the bootstrap. Both are corrected for the number of tests. A metric is
+unchanged where the whole interval lies within the rule. Anything else is inconclusive: the answer then says how many more
+steps would tell.
 """
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import msgspec
@@ -18,19 +23,31 @@ from esprof.errors import MismatchError, UsageError
 from esprof.trace.run import Warning
 from esprof.types import NS_PER_MS, NS_PER_S, NS_PER_US
 
+Statistic = Literal["median", "mean"]
+
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+
+SLOW = 1.5
+"""A step is slow that is worse than the baseline's median by more than half of it."""
+
 Outcome = Literal["regressed", "inconclusive", "unchanged"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """Worst first."""
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """`worse` is +1 where a larger value is worse, -1 where a smaller one is; `unit` is `scale` times the samples'."""
+    """`worse` is +1 where a larger value is worse, -1 where a smaller one is (a rate); `unit` is `scale` times that of the
+    samples."""
 
     worse: int
     unit: str
     scale: float
     limits: dict[str, float]
     """Absolute units that a rule may use, with their size in samples."""
+
+    @property
+    def is_rate(self) -> bool:
+        return self.worse < 0
 
 
 _TIME_LIMITS: dict[str, float] = {"us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
@@ -49,7 +66,7 @@ _LEAST_TIMES, _MOST_TIMES = 1.2, 100
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`metric` may get worse by at most `limit` of `unit` (`%` of the baseline's median, or an absolute unit)."""
+    """`metric` may get worse by at most `limit` of `unit` (`%` of the baseline's median or mean, or an absolute unit)."""
 
     metric: str
     limit: float
@@ -74,26 +91,34 @@ class MoreSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule's answer. `change`, `low`, `high` and `limit` are run minus baseline, in `unit`."""
+    """One rule's answer about the median or the mean. `change`, `low`, `high` and `limit` are run minus baseline, in
+    `unit`."""
 
     metric: str
+    statistic: Statistic
     rule: str
     outcome: Outcome
     improved: bool
     """The whole interval lies on the better side of no change."""
     unit: str
     change: float
-    """Difference of the medians."""
+    """Difference of the medians, or of the means."""
     low: float
     high: float
     """Moving-block bootstrap interval of `change`, at confidence 1 - 2 alpha."""
     limit: float
-    median_unit: str
+    value_unit: str
     """`us` or `1/s`."""
-    baseline_median: float
-    run_median: float
+    baseline_value: float
+    """The baseline's median or mean."""
+    run_value: float
     p: float
-    """One-sided, of the rank test on block medians, adjusted for the number of rules."""
+    """One-sided, adjusted for the number of tests: of the rank test on block medians that there is no difference, or of the
+    bootstrap that the mean is within the limit."""
+    baseline_slow: int
+    """How many of the baseline's steps are worse than its median by more than half of it."""
+    run_slow: int
+    """How many of the run's steps are worse than the baseline's median by more than half of it."""
     worse_probability: float
     """How often a step of the run is worse than a step of the baseline; 0.5 is no difference."""
     block: int
@@ -145,10 +170,9 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[W
     """
     _refuse_mismatch(baseline, run)
     pairs = [(_badness(baseline, rule, "the baseline"), _badness(run, rule, "this run")) for rule in options.rules]
-    p_values = stats.holm([stats.rank_test(now, before, stats.block_length(before, now)) for before, now in pairs])
-    metrics = tuple(
-        _check_metric(rule, *pair, p, options) for rule, pair, p in zip(options.rules, pairs, p_values, strict=True)
-    )
+    tests = [_Test(rule, of, *pair) for rule, pair in zip(options.rules, pairs, strict=True) for of in STATISTICS]
+    p_values = stats.holm([test.p for test in tests])
+    metrics = tuple(_check_metric(test, p, options) for test, p in zip(tests, p_values, strict=True))
     outcomes = {metric.outcome for metric in metrics}
     return Check(
         outcome=next(outcome for outcome in OUTCOMES if outcome in outcomes),
@@ -184,60 +208,109 @@ def _badness(measured: Baseline, rule: Rule, whose: str) -> np.ndarray:
     return METRICS[rule.metric].worse * np.array(samples, np.float64)
 
 
-class _Worsening(msgspec.Struct, frozen=True):
-    """Difference of the medians in the rule's unit, with its interval; positive is worse."""
+@dataclass(frozen=True)
+class _Test:
+    """One statistic of the samples before and now, by one rule. Larger is worse."""
 
-    value: float
-    low: float
-    high: float
+    rule: Rule
+    statistic: Statistic
+    before: np.ndarray
+    now: np.ndarray
+
+    @property
+    def of(self) -> Callable[..., np.ndarray]:
+        """What makes one value of many."""
+        if self.statistic == "median":
+            return np.median
+        # Of rates, what was done in all of the time: a slow step counts for as long as it takes.
+        return stats.harmonic_mean if METRICS[self.rule.metric].is_rate else np.mean
+
+    @cached_property
+    def block(self) -> int:
+        return stats.block_length(self.before, self.now)
+
+    @cached_property
+    def unit(self) -> float:
+        """Samples' worth of one unit of the rule. Raises UsageError for per cent of nothing."""
+        if self.rule.unit != "%":
+            return METRICS[self.rule.metric].limits[self.rule.unit]
+        percent = abs(self.values[0]) / 100
+        if percent == 0:
+            raise UsageError(
+                f"{self.rule.metric} is 0 in the baseline, and no per cent of it says anything",
+                remedy=f"Write an absolute rule, such as {self.rule.metric}:+1ms.",
+            )
+        return percent
+
+    @property
+    def values(self) -> tuple[float, float]:
+        """The statistic (before, now)."""
+        return float(self.of(self.before)), float(self.of(self.now))
+
+    @property
+    def worsening(self) -> float:
+        """The difference, in the rule's unit; positive is worse."""
+        before, now = self.values
+        return (now - before) / self.unit
+
+    @cached_property
+    def drawn(self) -> np.ndarray:
+        """The difference as it comes out by chance, in the rule's unit."""
+        rng = np.random.default_rng(0)
+        now, before = (stats.bootstrap(of, self.block, self.of, rng) for of in (self.now, self.before))
+        return (now - before) / self.unit
+
+    @cached_property
+    def p(self) -> float:
+        if self.statistic == "median":
+            return stats.rank_test(self.now, self.before, self.block)
+        return float((np.count_nonzero(self.drawn <= self.rule.limit) + 1) / (len(self.drawn) + 1))
+
+    def slow(self, of: np.ndarray) -> int:
+        """How many of these samples are slow (`SLOW`)."""
+        usual = float(np.median(self.before))
+        return int(np.count_nonzero(of > usual + (SLOW - 1) * abs(usual)))
 
 
-def _check_metric(rule: Rule, before: np.ndarray, now: np.ndarray, p: float, options: Options) -> MetricCheck:
-    metric = METRICS[rule.metric]
-    block = stats.block_length(before, now)
-    worsening = _worsening(before, now, _unit_size(rule, before), block, options.alpha)
-    outcome, more_steps = _judge(worsening, rule.limit, p < options.alpha, (len(before), len(now)), options.min_steps)
-    low, high = sorted((metric.worse * worsening.low, metric.worse * worsening.high))
+def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
+    rule, metric = test.rule, METRICS[test.rule.metric]
+    low, high = np.quantile(test.drawn, [options.alpha, 1 - options.alpha]).tolist()
+    steps = len(test.before), len(test.now)
+    worsening = _Worsening(test.worsening, low, high)
+    outcome, more_steps = _judge(worsening, rule.limit, p < options.alpha, steps, options.min_steps)
+    ends = sorted((metric.worse * low, metric.worse * high))
+    before, now = (metric.worse * value / metric.scale for value in test.values)
     return MetricCheck(
         metric=rule.metric,
+        statistic=test.statistic,
         rule=str(rule),
         outcome=outcome,
-        improved=outcome == "unchanged" and worsening.high < 0,
+        improved=outcome == "unchanged" and high < 0,
         unit=rule.unit,
-        change=metric.worse * worsening.value,
-        low=low,
-        high=high,
+        change=metric.worse * test.worsening,
+        low=ends[0],
+        high=ends[1],
         limit=metric.worse * rule.limit,
-        median_unit=metric.unit,
-        baseline_median=metric.worse * float(np.median(before)) / metric.scale,
-        run_median=metric.worse * float(np.median(now)) / metric.scale,
+        value_unit=metric.unit,
+        baseline_value=before,
+        run_value=now,
         p=p,
-        worse_probability=stats.probability_larger(now, before),
-        block=block,
-        baseline_steps=len(before),
-        run_steps=len(now),
+        baseline_slow=test.slow(test.before),
+        run_slow=test.slow(test.now),
+        worse_probability=stats.probability_larger(test.now, test.before),
+        block=test.block,
+        baseline_steps=steps[0],
+        run_steps=steps[1],
         more_steps=more_steps,
     )
 
 
-def _unit_size(rule: Rule, before: np.ndarray) -> float:
-    """Samples' worth of one unit of the rule."""
-    if rule.unit != "%":
-        return METRICS[rule.metric].limits[rule.unit]
-    percent = abs(float(np.median(before))) / 100
-    if percent == 0:
-        raise UsageError(
-            f"{rule.metric} is 0 in the baseline, and no per cent of it says anything",
-            remedy=f"Write an absolute rule, such as {rule.metric}:+1ms.",
-        )
-    return percent
+class _Worsening(msgspec.Struct, frozen=True):
+    """A difference in the rule's unit, with its interval; positive is worse."""
 
-
-def _worsening(before: np.ndarray, now: np.ndarray, unit: float, block: int, alpha: float) -> _Worsening:
-    rng = np.random.default_rng(0)
-    drawn = stats.bootstrap_medians(now, block, rng) - stats.bootstrap_medians(before, block, rng)
-    low, high = np.quantile(drawn, [alpha, 1 - alpha]) / unit
-    return _Worsening(float(np.median(now) - np.median(before)) / unit, float(low), float(high))
+    value: float
+    low: float
+    high: float
 
 
 def _judge(

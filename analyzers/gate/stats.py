@@ -5,14 +5,15 @@ differences where there are none, so everything here works on blocks longer than
 
 - the rank test compares medians of blocks that do not overlap, which are close to independent (batch means, with the
   median for the mean: Law, Simulation Modeling and Analysis, ch. 9), by Mann-Whitney's exact distribution where few;
-- the interval resamples overlapping blocks (moving-block bootstrap: Künsch, Annals of Statistics 17(3), 1989).
+- intervals, and the test of means, resample overlapping blocks (moving-block bootstrap: Künsch, Annals of Statistics 17(3),
+  1989).
 
 What no test on two single runs can see is how much one run differs from the next of the same code: the threshold, not
 the significance, has to cover that.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import stats
@@ -22,6 +23,7 @@ FEWEST_BLOCKS = 5
 
 _WINDOW = 5
 _REPLICATES = 2_000
+_AT_ONCE = 1 << 20
 
 
 def autocorrelation_time(values: np.ndarray) -> float:
@@ -73,17 +75,28 @@ def probability_larger(values: np.ndarray, reference: np.ndarray) -> float:
     return float(stats.mannwhitneyu(values, reference, method="asymptotic").statistic) / pairs
 
 
-def bootstrap_medians(values: np.ndarray, block: int, rng: np.random.Generator) -> np.ndarray:
-    """Medians of `_REPLICATES` series, each as long as `values` and put together from blocks drawn anywhere in it."""
+def bootstrap(
+    values: np.ndarray, block: int, statistic: Callable[..., np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
+    """The `statistic` (`np.median` or `np.mean`) of `_REPLICATES` series, each as long as `values` and put together from
+    blocks drawn anywhere in it."""
     n = len(values)
-    within = np.arange(block)
     blocks = math.ceil(n / block)
+    # As many series at once as fit into some megabytes.
+    at_once = max(1, _AT_ONCE // (blocks * block))
+    found = []
+    for first in range(0, _REPLICATES, at_once):
+        starts = rng.integers(0, n - block + 1, (min(at_once, _REPLICATES - first), blocks, 1))
+        drawn = (starts + np.arange(block)).reshape(len(starts), -1)[:, :n]
+        found.append(statistic(values[drawn], axis=1))
+    return np.concatenate(found)
 
-    def replicate() -> float:
-        starts = rng.integers(0, n - block + 1, blocks)
-        return float(np.median(values[(starts[:, None] + within).ravel()[:n]]))
 
-    return np.array([replicate() for _ in range(_REPLICATES)])
+def harmonic_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """The harmonic mean of `values`, which are all of one sign; 0 where one of them is."""
+    with np.errstate(divide="ignore"):
+        mean: np.ndarray = 1 / np.mean(1 / values, axis=axis)
+    return mean
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -66,9 +66,9 @@ def command(
 ) -> int:
     """Compare a run with a baseline; the gate for CI.
 
-    A metric has regressed (exit 3) where its median is worse by more than the rule allows and the difference is
-    significant. Where noise hides the answer it is inconclusive, which never fails, and says how many more steps would
-    tell. A baseline of other hardware, world size or versions is refused (exit 1).
+    A metric has regressed (exit 3) where its median or its mean is worse by more than the rule allows, beyond noise.
+    Where noise hides the answer it is inconclusive, which never fails, and says how many more steps would tell. A
+    baseline of other hardware, world size or versions is refused (exit 1).
 
     \b
     esprof check RUN --save-baseline main.json

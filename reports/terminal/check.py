@@ -34,15 +34,31 @@ def render_markdown(check: Check) -> str:
 
 def sentence(metric: MetricCheck) -> str:
     """One rule's outcome in words, with what to do about it."""
-    change = f"{metric.metric} changed by {_signed(metric.change, metric.unit)}"
+    change = f"{_name(metric)} changed by {_signed(metric.change, metric.unit)}"
     limit = _signed(metric.limit, metric.unit)
     if metric.outcome == "regressed":
-        return f"{change}, beyond the limit of {limit}, more than the noise within the two runs explains."
+        return (
+            f"{change}, beyond the limit of {limit}, more than the noise within the two runs explains{_slow(metric)}."
+        )
     if metric.outcome == "unchanged":
         return f"{change}: better than the baseline." if metric.improved else f"{change}: within the limit of {limit}."
     if metric.more_steps is None:
         return f"{change}: too close to the limit of {limit} for any practical number of steps to tell."
     return f"{change}: cannot be told from noise yet; {_more(metric)} would tell."
+
+
+def _name(metric: MetricCheck) -> str:
+    return f"{metric.metric} {metric.statistic}"
+
+
+def _slow(metric: MetricCheck) -> str:
+    """What makes a mean worse: how many steps are slow."""
+    if metric.statistic != "mean":
+        return ""
+    return (
+        f": {metric.run_slow} of {metric.run_steps} steps are worse than the baseline's median by more than half of it, "
+        f"{metric.baseline_slow} of {metric.baseline_steps} in the baseline"
+    )
 
 
 def _more(metric: MetricCheck) -> str:
@@ -53,9 +69,9 @@ def _more(metric: MetricCheck) -> str:
 
 def _cells(metric: MetricCheck) -> tuple[str, ...]:
     return (
-        metric.metric,
-        _median(metric.baseline_median, metric.median_unit),
-        _median(metric.run_median, metric.median_unit),
+        _name(metric),
+        _value(metric.baseline_value, metric.value_unit),
+        _value(metric.run_value, metric.value_unit),
         _signed(metric.change, metric.unit),
         f"{_signed(metric.low, '')}… {_signed(metric.high, metric.unit)}",
         _signed(metric.limit, metric.unit),
@@ -81,7 +97,7 @@ def _names(check: Check) -> list[tuple[str, str]]:
     return [(label, printable(text, 400)) for label, text in names]
 
 
-def _median(value: float, unit: str) -> str:
+def _value(value: float, unit: str) -> str:
     return units.duration(value) if unit == "us" else f"{units.rate(value)}/s"
 
 

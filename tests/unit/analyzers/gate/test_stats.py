@@ -74,15 +74,30 @@ def test_bootstrap_interval_covers_the_true_median():
     inside = 0
     for _ in range(60):
         values = correlated(rng, 150, 0.5)
-        low, high = np.quantile(stats.bootstrap_medians(values, stats.block_length(values, values), rng), [0.05, 0.95])
+        low, high = np.quantile(
+            stats.bootstrap(values, stats.block_length(values, values), np.median, rng), [0.05, 0.95]
+        )
         inside += low <= 100 <= high
     assert inside / 60 >= 0.8
 
 
 def test_bootstrap_is_the_same_for_the_same_seed():
     values = correlated(np.random.default_rng(7), 40, 0.3)
-    first, second = (stats.bootstrap_medians(values, 4, np.random.default_rng(0)) for _ in range(2))
+    first, second = (stats.bootstrap(values, 4, np.mean, np.random.default_rng(0)) for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def test_a_long_series_is_drawn_in_parts(monkeypatch):
+    values = np.arange(50.0)
+    monkeypatch.setattr(stats, "_AT_ONCE", 120)
+    drawn = stats.bootstrap(values, 3, np.mean, np.random.default_rng(1))
+    assert len(drawn) == stats._REPLICATES
+    assert drawn.mean() == pytest.approx(24.5, abs=0.5)
+
+
+def test_the_mean_rate_is_what_was_done_in_all_of_the_time():
+    assert stats.harmonic_mean(np.array([10.0, 10, 2])) == pytest.approx(3 / 0.7)
+    assert stats.harmonic_mean(np.array([[-10.0, -2], [-1, 0]]), axis=1).tolist() == pytest.approx([-10 / 3, 0])
 
 
 def test_probability_larger_counts_ties_half():

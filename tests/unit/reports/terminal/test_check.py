@@ -25,11 +25,14 @@ def metric(**fields) -> MetricCheck:
         "low": 6.1,
         "high": 9.44,
         "limit": 5,
-        "median_unit": "us",
-        "baseline_median": 101_200,
-        "run_median": 109_240,
+        "value_unit": "us",
+        "baseline_value": 101_200,
+        "run_value": 109_240,
         "p": 0.0004,
         "worse_probability": 0.97,
+        "statistic": "median",
+        "baseline_slow": 0,
+        "run_slow": 0,
         "block": 6,
         "baseline_steps": 80,
         "run_steps": 90,
@@ -61,7 +64,7 @@ UNSURE = metric(
     low=-8.0,
     high=1.0,
     limit=-5,
-    median_unit="1/s",
+    value_unit="1/s",
     p=0.2,
     more_steps=MoreSteps(run=41, baseline=1),
 )
@@ -71,10 +74,10 @@ def test_text_says_verdict_figures_and_what_was_compared():
     assert render_text(answer(metric())) == (
         "check: regressed\n"
         "\n"
-        "metric     baseline  this run  change   interval        limit  p       steps    outcome\n"
-        "step_time  101.2 ms  109.2 ms  +7.94 %  +6.1 … +9.44 %  +5 %   <0.001  90 / 80  regressed\n"
+        "metric            baseline  this run  change   interval        limit  p       steps    outcome\n"
+        "step_time median  101.2 ms  109.2 ms  +7.94 %  +6.1 … +9.44 %  +5 %   <0.001  90 / 80  regressed\n"
         "\n"
-        "step_time changed by +7.94 %, beyond the limit of +5 %, more than the noise within the two runs explains.\n"
+        "step_time median changed by +7.94 %, beyond the limit of +5 %, more than the noise within the two runs explains.\n"
         "Compared: plain steps (no profiler), in blocks of 6; alpha 0.01, interval 98 %\n"
         "This run: torchrun train.py\n"
         "Baseline: torchrun train.py"
@@ -84,11 +87,16 @@ def test_text_says_verdict_figures_and_what_was_compared():
 def test_sentences():
     assert (
         sentence(metric())
-        == "step_time changed by +7.94 %, beyond the limit of +5 %, more than the noise within the two runs explains."
+        == "step_time median changed by +7.94 %, beyond the limit of +5 %, more than the noise within the two runs explains."
     )
     assert sentence(UNSURE) == (
-        "samples_per_s changed by −3.2 %: cannot be told from noise yet; "
+        "samples_per_s median changed by −3.2 %: cannot be told from noise yet; "
         "about 41 more steps in this run and 1 more step in the baseline would tell."
+    )
+    mean = sentence(metric(statistic="mean", run_slow=15, baseline_slow=1))
+    assert mean.startswith("step_time mean changed by")
+    assert (
+        "15 of 90 steps are worse than the baseline's median by more than half of it, 1 of 80 in the baseline" in mean
     )
     assert "no " not in sentence(metric(outcome="unchanged", change=0.2))
     assert "better" in sentence(metric(outcome="unchanged", change=-6, improved=True))
@@ -107,7 +115,11 @@ def test_junit_counts_and_cases():
     assert root.tag == "testsuites"
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
     cases = suite.findall("testcase")
-    assert [case.get("name") for case in cases] == ["step_time:+5%", "samples_per_s:-5%", "step_time:+5%"]
+    assert [case.get("name") for case in cases] == [
+        "step_time:+5% median",
+        "samples_per_s:-5% median",
+        "step_time:+5% median",
+    ]
     assert [[child.tag for child in case] for case in cases] == [["failure"], ["skipped"], []]
     assert cases[0][0].get("message") == sentence(metric())
 
