@@ -258,7 +258,8 @@ class _Test:
         """The difference as it comes out by chance, in the rule's unit."""
         rng = np.random.default_rng(0)
         now, before = (stats.bootstrap(of, self.block, self.of, rng) for of in (self.now, self.before))
-        return (now - before) / self.unit
+        drawn: np.ndarray = (now - before) / self.unit
+        return drawn
 
     @cached_property
     def p(self) -> float:

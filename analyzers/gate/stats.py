@@ -95,8 +95,7 @@ def bootstrap(
 def harmonic_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray:
     """The harmonic mean of `values`, which are all of one sign; 0 where one of them is."""
     with np.errstate(divide="ignore"):
-        mean: np.ndarray = 1 / np.mean(1 / values, axis=axis)
-    return mean
+        return np.asarray(1 / np.mean(1 / values, axis=axis))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
