@@ -6,7 +6,7 @@ from esprof import readable
 from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown
 from esprof.analyzers.findings import RULES
-from esprof.analyzers.rule import Case, priced, unpriced
+from esprof.analyzers.rule import Case, as_measured, priced, unpriced
 from esprof.analyzers.throughput import throughput, throughput_of_steps
 from esprof.replay.replayed import Replayed
 from esprof.trace.run import Run
@@ -80,7 +80,7 @@ def stopped_by(run: Run) -> list[Finding]:
 def _beside(run: Run) -> list[Finding]:
     """What was recorded beside the windows tells of the job's speed and of its memory."""
     rules = [rule for rule in RULES if rule.of_run and not rule.stops_the_job]
-    return [unpriced(cause) for rule in rules if rule.of_run for cause in rule.of_run(run)]
+    return [as_measured(cause, run) for rule in rules if rule.of_run for cause in rule.of_run(run)]
 
 
 def _stopped_verdict(finding: Finding) -> str:
@@ -105,6 +105,8 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
             f"no cause that esprof knows costs it noticeably more.{caveat}"
         )
     first = findings[0]
+    # What was measured on all of the run is a share of its mean step, what was replayed of that of the window.
+    step_ns = ns(first.saving_us) * 100 / first.saving_pct if first.saving_pct else step_ns
     without = step_ns - ns(first.saving_us)
     if without <= 0:
         return f"{first.title}. It is all of the step of {readable.duration(step_ns)}.{caveat}"

@@ -80,7 +80,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     findings: tuple[Finding, ...]
     step_us: float | None
-    """Mean of `steps`, or, where none was recorded, the median of all that ended; None where none did."""
+    """Mean of `steps`, or, where none was recorded, the mean of all that ended; None where none did."""
     scatter_pct: float | None
     """As in the answer of `esprof replay`: what chance alone makes of the mean of as many steps."""
     unprofiled_step_us: float | None

@@ -10,7 +10,7 @@ from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severit
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
 from esprof.trace.run import Run
-from esprof.types import Rank, ns
+from esprof.types import Rank, ns, us
 
 FAMILIES = {
     1: "input data",
@@ -51,6 +51,18 @@ class Page:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A price that was measured on the steps of the whole run, where no replay can tell it."""
+
+    saving_ns: float
+    """What the mean step would gain, ns."""
+    margin_ns: float
+    """Half the width of its 95 % interval, ns."""
+    step_ns: float
+    """The mean step that would gain it, ns."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cause:
     """What a rule has found: a cause of lost time, and the scenario that would be without it."""
 
@@ -62,6 +74,8 @@ class Cause:
     advice: str
     scenario: str | None = None
     """A what-if, whose gain is the price of the finding; None where the cause costs no usual step any time."""
+    measured: Measured | None = None
+    """Its price, where it has no scenario and was measured instead."""
     severity: Severity | None = None
     """Taken from the price where it is None."""
 
@@ -127,7 +141,7 @@ def priced(cause: Cause, case: Case) -> Finding:
         saving_low_us=max(0.0, answer.saving_low_us),
         saving_high_us=max(0.0, answer.saving_high_us),
         saving_pct=round(pct, 3),
-        saving_device_hours_per_day=round(pct / 100 * HOURS_A_DAY * len(case.run.ranks), 3),
+        saving_device_hours_per_day=_device_hours(pct, case.run),
         severity=cause.severity or severity(pct),
         command=_command(cause.scenario, case.run),
     )
@@ -150,6 +164,29 @@ def unpriced(cause: Cause) -> Finding:
         severity=cause.severity or severity(0),
         command=None,
     )
+
+
+def as_measured(cause: Cause, run: Run) -> Finding:
+    """The cause with the price that was measured, if it was."""
+    if cause.measured is None:
+        return unpriced(cause)
+    saving, margin = cause.measured.saving_ns, cause.measured.margin_ns
+    pct = 100 * saving / cause.measured.step_ns
+    return _finding(
+        cause,
+        saving_us=us(saving),
+        saving_low_us=us(max(0.0, saving - margin)),
+        saving_high_us=us(saving + margin),
+        saving_pct=round(pct, 3),
+        saving_device_hours_per_day=_device_hours(pct, run),
+        severity=cause.severity or severity(pct),
+        command=None,
+    )
+
+
+def _device_hours(pct: float, run: Run) -> float:
+    """Device-hours a day that this share of the time is, in per cent, on the ranks that the run has."""
+    return round(pct / 100 * HOURS_A_DAY * len(run.ranks), 3)
 
 
 def severity(pct: float) -> Severity:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from esprof.analyzers import job_steps
 from esprof.analyzers.finding import Throughput
 from esprof.replay.replayed import Replayed
 from esprof.replay.steps import plain_steps
@@ -11,24 +12,27 @@ from esprof.types import NS_PER_S
 
 
 def throughput(replayed: Replayed) -> Throughput:
-    """Rates from steps without profiler where enough were seen, else from the steady recorded ones.
+    """Rates from all steps without profiler where enough were seen, else from the steady recorded ones.
 
-    Samples and tokens are summed over the ranks that the run has, and None where a rank does not tell.
+    They follow from the mean step: what takes long only now and then counts. Samples and tokens are summed over the ranks
+    that the run has, and None where a rank does not tell.
     """
     run = replayed.run
     tables = [run.steps(rank) for rank in run.ranks]
-    if replayed.unprofiled_ns is not None:
+    step_ns = replayed.pricer.step_ns
+    plain = job_steps.numbers(run, "plain")
+    if replayed.unprofiled_ns is not None and len(plain):
         tables = [plain_steps(steps) for steps in tables]
-    step_s = (replayed.unprofiled_ns or replayed.pricer.step_ns) / NS_PER_S
-    return _rates(tables, step_s)
+        step_ns = float(job_steps.durations_ns(run, plain).mean())
+    return _rates(tables, step_ns / NS_PER_S)
 
 
 def throughput_of_steps(run: Run) -> tuple[float | None, Throughput | None]:
-    """Median duration of a step in ns, and the rates, from the steps' own times; None where no step ended."""
+    """Mean duration of a step in ns, and the rates, from the steps' own times; None where no step ended."""
     tables = [steps for rank in run.ranks if len(steps := run.steps(rank))]
     if not tables:
         return None, None
-    step_ns = max(float(np.median(steps.ints("dur_ns"))) for steps in tables)
+    step_ns = max(float(np.mean(steps.ints("dur_ns"))) for steps in tables)
     return step_ns, _rates(tables, step_ns / NS_PER_S) if step_ns > 0 else None
 
 

@@ -1,20 +1,16 @@
 """What a run leaves behind for later runs to be compared with: samples per step, and what it ran on."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
 
+from esprof.analyzers.job_steps import Phase, durations_ns, numbers, over_ranks
 from esprof.errors import InputError, MismatchError
 from esprof.trace.run import Run
 from esprof.types import NS_PER_S, Rank
 
 SCHEMA = "esprof.baseline/1"
-
-Phase = Literal["plain", "timed"]
-"""`plain` steps ran without the profiler, `timed` steps under it. The two are never compared with one another."""
 
 SHOWN_PHASE: dict[Phase, str] = {"plain": "plain steps (no profiler)", "timed": "timed steps (under the profiler)"}
 
@@ -45,12 +41,12 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose_phase(run: Run, min_steps: int) -> Phase:
     """`plain` where the run has at least `min_steps` such steps, otherwise `timed`."""
-    return "plain" if len(_steps(run, "plain")) >= min_steps else "timed"
+    return "plain" if len(numbers(run, "plain")) >= min_steps else "timed"
 
 
 def measure(run: Run, phase: Phase) -> Baseline:
     """The run's samples of `phase`. Raises MismatchError where it has no such step."""
-    steps = _steps(run, phase)
+    steps = numbers(run, phase)
     if not len(steps):
         raise MismatchError(
             f"has no {SHOWN_PHASE[phase]} beside its first step",
@@ -105,44 +101,14 @@ def _identity(run: Run) -> Identity:
     )
 
 
-def _steps(run: Run, phase: Phase) -> np.ndarray:
-    """Numbers of the steps that were in `phase` on every rank, ascending, without the job's first step."""
-    tables = [run.steps(rank) for rank in run.ranks]
-    first = min(int(table.ints("step").min()) for table in tables)
-    common: set[int] | None = None
-    for table in tables:
-        here = {step for step, of in zip(table.ints("step").tolist(), table.texts("phase"), strict=True) if of == phase}
-        common = here if common is None else common & here
-    return np.array(sorted((common or set()) - {first}), np.int64)
-
-
 def _samples(run: Run, steps: np.ndarray) -> dict[str, tuple[float, ...]]:
-    """Per metric one value for each of `steps`; a step in which a rank does not tell the metric has none.
-
-    The job's step runs from the moment the last rank begins it to the moment the last rank ends it, so that consecutive
-    steps neither overlap nor leave a gap. A clock that is ahead on one rank moves both borders alike.
-    """
-    per_rank = [_columns(run, rank, steps) for rank in run.ranks]
-
-    def over_ranks(column: str) -> np.ndarray:
-        return np.stack([columns[column] for columns in per_rank])
-
-    starts, durations = over_ranks("start_ns"), over_ranks("dur_ns")
-    step_ns = (starts + durations).max(axis=0) - starts.max(axis=0)
+    """Per metric one value for each of `steps`; a step in which a rank does not tell the metric has none."""
+    step_ns = durations_ns(run, steps)
     values = {"step_time": step_ns.astype(np.float64)}
     for metric, column in (("samples_per_s", "samples"), ("tokens_per_s", "tokens")):
-        counts = over_ranks(column)
+        counts = over_ranks(run, steps, column)
         known = (counts >= 0).all(axis=0) & (step_ns > 0)
         values[metric] = counts.sum(axis=0)[known] * NS_PER_S / step_ns[known]
-    waits = over_ranks("loader_wait_ns")
+    waits = over_ranks(run, steps, "loader_wait_ns")
     values["loader_wait"] = waits.max(axis=0)[(waits >= 0).all(axis=0)].astype(np.float64)
     return {metric: tuple(samples.tolist()) for metric, samples in values.items() if len(samples)}
-
-
-def _columns(run: Run, rank: Rank, steps: np.ndarray) -> Mapping[str, np.ndarray]:
-    """The step table's integer columns of `rank` at `steps`; null is -1."""
-    table = run.steps(rank)
-    _, rows = np.unique(table.ints("step"), return_index=True)
-    rows = rows[np.isin(table.ints("step")[rows], steps)]
-    names = ("start_ns", "dur_ns", "samples", "tokens", "loader_wait_ns")
-    return {name: table.ints(name)[rows] for name in names}

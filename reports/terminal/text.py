@@ -174,7 +174,7 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
     rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
     ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
     if answer.replay_error_pct is None:
-        yield _fact("Step", f"{units.duration(answer.step_us)} on {ranks} (median of all); {rates}", screen)
+        yield _fact("Step", f"{units.duration(answer.step_us)} on {ranks} (mean of all); {rates}", screen)
         yield _fact("Replay", "none: there is no window that could be replayed", screen)
         return
     steps = units.plural(len(answer.steps), "steady step")

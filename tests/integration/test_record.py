@@ -138,12 +138,16 @@ def test_loader_workers_are_recorded_however_they_start(tmp_path, method, persis
 
 
 def test_a_loader_without_workers_has_no_worker_in_its_stages(tmp_path):
-    ended = record(tmp_path / "run", job("train.py", "--steps", 8), skip=1, warmup=1, steps=3, stack_steps=0)
+    command = job("train.py", "--steps", 8, "--save-every", 2)
+    ended = record(tmp_path / "run", command, skip=1, warmup=1, steps=3, stack_steps=0)
     stages = ended.run.stages(0).to_pandas()
-    assert set(stages.kind) == {"next"}
+    assert set(stages.kind) == {"next", "stage"}
     assert stages.worker.isna().all()
-    assert set(stages.workers) == {0}
-    assert list(stages.batch)[:8] == list(range(8))
+    # What the job saves is a stage, too.
+    assert list(stages[stages.kind == "stage"].name) == ["torch.save"] * 4
+    taken = stages[stages.kind == "next"]
+    assert set(taken.workers) == {0}
+    assert list(taken.batch)[:8] == list(range(8))
     assert ended.run.steps(0).ints("loader_wait_ns").min() > 0
 
 

@@ -24,6 +24,7 @@ from .flight import FlightWatch
 from .fuse import Fuse
 from .log import Log
 from .memory import MemoryProbe
+from .saves import SaveProbe
 from .schedule import Schedule
 from .state import State
 from .windows import Windows
@@ -41,7 +42,9 @@ class Recorder:
     All its work at a step's border falls into the step that begins there.
     """
 
-    def __init__(self, raw: str, settings: Settings, log: Log, leave_environment: Callable[[], None]) -> None:
+    def __init__(
+        self, raw: str, settings: Settings, log: Log, leave_environment: Callable[[], None], saves: SaveProbe
+    ) -> None:
         self._raw = raw
         self._settings = settings
         self._log = log
@@ -51,6 +54,7 @@ class Recorder:
         self._windows = Windows(raw, settings, self._schedule, self.state, log)
         self._memory = MemoryProbe(self.state, log)
         self._cpu_time = CpuTime(log)
+        self._saves = saves
         self._fuse = Fuse("recording", log, self._windows.stop, note="stopped")
         self._background_writer: BackgroundWriter | None = None
         self._pacer: weakref.ref[Optimizer] | None = None
@@ -69,6 +73,7 @@ class Recorder:
         register_optimizer_step_post_hook(after_step)
         self._windows.watch_foreign_profilers(self._fuse)
         self._memory.install()
+        self._saves.look()
         os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
 
     def step(self) -> None:
@@ -111,6 +116,7 @@ class Recorder:
             return
         if self._background_writer is not None and self._background_writer.fault is not None:
             raise self._background_writer.fault
+        self._saves.look()
         ran = self._cpu_time.at_border()
         if state.step > 0:
             self._note_step(now, ran)

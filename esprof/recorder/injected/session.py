@@ -10,6 +10,7 @@ from .fuse import Fuse
 from .loader import LoaderProbe
 from .log import Log
 from .recorder import Recorder
+from .saves import SaveProbe
 
 
 class Session:
@@ -42,7 +43,8 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
         _current = Session(log, probe, None)
         return _current
     touch(os.path.join(raw, f"torch.{os.getpid()}"))
-    recorder = Recorder(raw, settings, log, leave_environment)
+    saves = SaveProbe(probe.note_stage, Fuse("recording of saves", log))
+    recorder = Recorder(raw, settings, log, leave_environment, saves)
     recorder.install()
     probe.install()
     _current = Session(log, probe, recorder)

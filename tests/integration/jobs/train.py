@@ -1,6 +1,7 @@
 """A small training script that knows nothing of esprof: an MLP, under torchrun or alone."""
 
 import argparse
+import io
 import os
 import sys
 import time
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to sleep in each step")
     parser.add_argument("--exit", type=int, default=0, help="exit code")
     parser.add_argument("--hard-exit", action="store_true", help="end by os._exit")
+    parser.add_argument("--save-every", type=int, default=0, help="steps between two saves")
     parser.add_argument("--fork", action="store_true", help="fork a child every ten steps")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -75,6 +77,8 @@ def main() -> None:
             optimizer.step()
             if rank == 0:
                 print(f"step {step} loss {loss.item().hex()}", flush=True)
+            if options.save_every and step % options.save_every == 0:
+                torch.save(model.state_dict(), io.BytesIO())
             if options.fork and step % 10 == 5:
                 fork(model)
     if options.hard_exit:

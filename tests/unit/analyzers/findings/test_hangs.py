@@ -192,6 +192,6 @@ def test_the_terminal_shows_a_hang_without_a_breakdown_and_makes_names_harmless(
     for text in (terminal.diagnosis(diagnosis), terminal.verdict(diagnosis)):
         assert "The job hung in step 9" in text
         assert "Where a step goes" not in text
-        assert "10.0 ms on 2 ranks (median of all)" in text
+        assert "10.0 ms on 2 ranks (mean of all)" in text
         assert "\x1b" not in text
     assert len(terminal.verdict(diagnosis).splitlines()) <= 20

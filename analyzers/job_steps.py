@@ -1,0 +1,46 @@
+"""The steps of the whole run, inside windows and out, as the job had them."""
+
+from typing import Literal
+
+import numpy as np
+
+from esprof.trace.run import Run
+
+Phase = Literal["plain", "timed"]
+"""`plain` steps ran without the profiler, `timed` steps under it. The two are never compared with one another."""
+
+
+def numbers(run: Run, phase: Phase) -> np.ndarray:
+    """Numbers of the steps that were in `phase` on every rank, ascending, without the job's first step, int64[steps]."""
+    tables = [run.steps(rank) for rank in run.ranks]
+    if not all(len(table) for table in tables):
+        return np.zeros(0, np.int64)
+    first = min(int(table.ints("step").min()) for table in tables)
+    common: set[int] | None = None
+    for table in tables:
+        here = {step for step, of in zip(table.ints("step").tolist(), table.texts("phase"), strict=True) if of == phase}
+        common = here if common is None else common & here
+    return np.array(sorted((common or set()) - {first}), np.int64)
+
+
+def over_ranks(run: Run, steps: np.ndarray, column: str) -> np.ndarray:
+    """A column of the step tables at `steps`, which all ranks have, int64[ranks, steps]; null is -1."""
+    return np.stack([_column(run, rank, steps, column) for rank in run.ranks])
+
+
+def _column(run: Run, rank: int, steps: np.ndarray, column: str) -> np.ndarray:
+    table = run.steps(rank)
+    _, rows = np.unique(table.ints("step"), return_index=True)
+    rows = rows[np.isin(table.ints("step")[rows], steps)]
+    return table.ints(column)[rows]
+
+
+def durations_ns(run: Run, steps: np.ndarray) -> np.ndarray:
+    """How long the job took for each of `steps`, ns, int64[steps].
+
+    The job's step runs from the moment the last rank begins it to the moment the last rank ends it, so that consecutive
+    steps neither overlap nor leave a gap. A clock that is ahead on one rank moves both borders alike.
+    """
+    starts, took = over_ranks(run, steps, "start_ns"), over_ranks(run, steps, "dur_ns")
+    of_job: np.ndarray = (starts + took).max(axis=0) - starts.max(axis=0)
+    return of_job

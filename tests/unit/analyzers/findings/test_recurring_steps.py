@@ -1,0 +1,115 @@
+"""Steps that are slow every so many steps: must fire, must not, and who is named for what."""
+
+import numpy as np
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.analyzers.findings.recurring_steps import RULE
+from esprof.trace.run import Run
+from esprof.trace.schema import EVENTS, STAGES, table
+from tests.cases.step_runs import EPOCH_NS, meta, step_table
+
+MS = 1_000_000
+
+
+def job(*step_ms, stages=(), phase="plain", loader_wait_ms=None) -> Run:
+    """A Run with these steps on each rank, and `stages` (rank, name, step, ms), each at the begin of its step."""
+    extra = {} if loader_wait_ms is None else {"loader_wait_ns": [round(ms * MS) for ms in loader_wait_ms]}
+    steps = [step_table(ms, phase=phase, first=1, **extra) for ms in step_ms]
+    marked = {}
+    for rank, name, step, took_ms in stages:
+        start = int(steps[rank].ints("start_ns")[step - 1]) + MS
+        row = {"kind": "stage", "name": name, "pid": 7, "start_ns": start, "end_ns": start + took_ms * MS}
+        marked.setdefault(rank, []).append(row)
+    tables = {
+        rank: table({name: [row.get(name) for row in rows] for name in STAGES.names}, STAGES)
+        for rank, rows in marked.items()
+    }
+
+    def read(name, rank):
+        return {"steps": steps[rank], "stages": tables.get(rank)}.get(name, table({}, EVENTS))
+
+    return Run(meta(len(steps)), read)
+
+
+def every(k: int, n: int = 41, slow_ms: float = 400, usual_ms: float = 100, seed: int = 0):
+    """Steps of 100 ms, the k-th, 2k-th, … of which take 400 ms."""
+    noise = np.random.default_rng(seed).normal(0, 1, n)
+    return np.where(np.arange(1, n + 1) % k == 0, slow_ms, usual_ms) + noise
+
+
+def found(run: Run):
+    return list(RULE.of_run(run))
+
+
+def test_saves_are_named_with_their_rank_and_priced_by_the_means():
+    saves = [(0, "torch.save", step, 300) for step in range(4, 42, 4)]
+    (finding,) = diagnose_run(job(every(4), every(4, seed=1), stages=saves)).findings
+    assert (finding.id, finding.ranks, finding.confidence) == ("ESP601", (0,), "high")
+    assert finding.title.startswith("One step in 4 takes ")
+    assert finding.title.endswith(": rank 0 spends it in torch.save")
+    assert finding.saving_us == pytest.approx(75_000, abs=2_000)
+    assert finding.saving_low_us <= finding.saving_us <= finding.saving_high_us
+    assert finding.saving_pct == pytest.approx(100 * 75 / 175, abs=1)
+    assert finding.evidence["lost_there"].of(0) == pytest.approx(300 * MS, rel=0.01)
+
+
+def test_the_throughput_is_that_of_all_steps():
+    diagnosis = diagnose_run(job(every(4)))
+    assert diagnosis.throughput.steps_per_s == pytest.approx(1 / 0.175, rel=0.03)
+    assert diagnosis.step_us == pytest.approx(175_000, rel=0.03)
+
+
+def test_a_stage_that_the_job_marked_is_named():
+    (cause,) = found(job(every(5), stages=[(0, "validate", step, 290) for step in range(5, 42, 5)]))
+    assert cause.id == "ESP806"
+    assert cause.title.endswith("rank 0 spends it in validate")
+
+
+def test_a_stage_that_all_steps_have_is_not_the_cause():
+    stages = [(0, "forward", step, 50) for step in range(1, 42)]
+    (cause,) = found(job(every(5), stages=stages))
+    assert (cause.id, cause.confidence) == ("ESP806", "medium")
+    assert "forward" not in cause.title
+    assert "lost_there" not in cause.evidence
+
+
+def test_waiting_for_the_loader_is_named():
+    wait = every(6, slow_ms=310, usual_ms=10)
+    (cause,) = found(job(every(6), loader_wait_ms=wait))
+    assert cause.title.endswith("spends it in waiting for the data loader")
+
+
+def test_windows_hide_some_of_the_slow_steps():
+    phase = ["timed" if 11 <= step <= 20 else "plain" for step in range(1, 62)]
+    (cause,) = found(job(every(4, n=61), phase=phase))
+    assert cause.evidence["every"].value == 4
+
+
+@pytest.mark.parametrize(
+    "step_ms",
+    [
+        every(4, n=12),
+        every(4, slow_ms=120),
+        every(1000),
+        every(4, slow_ms=100),
+        np.where(np.isin(np.arange(60), [3, 9, 11, 20, 37, 41, 58]), 400, 100),
+        np.where(np.arange(60) > 40, 400, 100),
+        [100.0],
+        [],
+    ],
+    ids=["few", "hardly slower", "never", "alike", "at random", "from some step on", "one step", "none"],
+)
+def test_no_period_is_made_up(step_ms):
+    assert found(job(step_ms)) == []
+
+
+def test_the_period_is_not_seen_where_chance_makes_steps_slow():
+    """One step in eight, at random, in 200 runs of 100 steps."""
+    rng = np.random.default_rng(5)
+    runs = [np.where(rng.random(100) < 1 / 8, 400.0, 100.0) for _ in range(200)]
+    assert sum(bool(found(job(run))) for run in runs) <= 2
+
+
+def test_steps_lie_where_their_ranks_say():
+    assert int(step_table([1]).ints("start_ns")[0]) == EPOCH_NS
