@@ -168,9 +168,30 @@ class GpuWork:
             order = first[self.lane[first] == lane]
             depth = self._queue_depth(order) if self.has_queue else 0
             if depth >= rules.QUEUE_DEPTH:
-                call, first_out = self.launch[order[depth:]], self.before[order[:-depth]]
-                room[call[call >= 0]] = first_out[call >= 0]
+                ahead = np.arange(len(order)) - self._seen_ahead(order, depth)
+                mine = np.flatnonzero((ahead >= 0) & (self.launch[order] >= 0))
+                room[self.launch[order[mine]]] = self.before[order[ahead[mine]]]
         return room
+
+    def _seen_ahead(self, order: np.ndarray, depth: int) -> np.ndarray:
+        """How many of the pieces `order` stand in a full queue of that depth before each of them, int64[pieces].
+
+        All, but behind a lost step, of whose launches nothing was recorded: how many those are is told by the launches
+        behind it that wait for room. Where none does, so many are said to stand there that there are none.
+        """
+        ahead = np.full(len(order), depth)
+        step = self.events.step_at(self.launched[order])
+        known = np.unique(step[step >= 0])
+        for lost in np.flatnonzero(np.diff(known) > 1):
+            begin = int(np.argmax(step == known[lost + 1]))
+            straddling = np.arange(begin, min(begin + depth, len(order)))
+            call = self.launch[order[straddling]]
+            waits = (call >= 0) & (self.events.end[call] - self.events.start[call] > rules.LONG_CALL)
+            # The last piece that had started when such a launch returned is what made room for it.
+            started = np.searchsorted(self.start[order], self.events.end[call[waits]], side="right") - 1
+            apart, count = np.unique(straddling[waits] - started, return_counts=True)
+            ahead[straddling] = apart[count.argmax()] if len(apart) else len(order)
+        return ahead
 
     def _queue_depth(self, order: np.ndarray) -> int:
         """How many launches to a stream may be outstanding, if its queue was ever full; `order` are its pieces.

@@ -1,12 +1,13 @@
 """Graphs of GPU jobs: launches, streams, synchronisation, NCCL; each rule on a few events, expected times by hand."""
 
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from esprof.analyzers import diagnose_run
-from esprof.replay import replay_run
+from esprof.replay import replay_run, rules
 from esprof.replay.building.build import build, build_counted
 from esprof.replay.dfg import Cls, Edge, LaneKind
 from esprof.replay.engine.timeline import replay, strict
@@ -226,6 +227,27 @@ def test_the_launch_queue_is_finite():
     # 110 ms of GPU work: at half the speed no step can be shorter than 220 ms.
     assert slower.predicted_us is not None
     assert slower.predicted_us / now == pytest.approx(2, rel=0.02)
+
+
+def test_behind_a_lost_step_launches_wait_for_the_work_that_makes_room_for_them():
+    """2,000 launches in ten steps, of which 1,000 may be outstanding; one rank has nothing of its eighth step."""
+    depth, count, lost = 1000, 2000, range(1400, 1600)
+    rows: list[Row] = []
+    now, begins = 0.0, []
+    for n in range(count):
+        if n % 200 == 0:
+            begins.append(now)
+        end = now + 5 if n < depth else max(now + 5, 10 + 100.0 * (n - depth) + 1)
+        if n not in lost:
+            rows += [call("cudaLaunchKernel", now, end - now, n + 1), kernel(f"k{n}", 10 + 100.0 * n, 100, n + 1)]
+        now = end
+    steps = [step(at, begin, end) for at, (begin, end) in enumerate(pairwise([*begins, now]), 1)]
+    other = [*steps, *(op("aten::mm", begin, 50) for begin in begins)]
+    for one in steps[:7] + steps[8:]:
+        rows += [one, op("loop", one.ts, one.dur)]
+    dfg = build(run_of({0: rows, 1: other}))
+    # No launch has 100 µs of its own: it waits for a kernel.
+    assert dfg.dur_ns[dfg.of(Cls.LAUNCH)].max() <= rules.BLOCKING_OWN
 
 
 def test_a_kernel_may_start_before_its_launch_by_a_skewed_clock():
