@@ -77,6 +77,13 @@ class Build:
         devices = (self.device,) * self.world if self.device else ()
         return Program(threads, tuple(self.costs), tuple(self.transfers), devices, spacing_ns, queue)
 
+    @contextmanager
+    def apart(self, *key: int) -> Iterator[None]:
+        """Draw what is written within by the key alone: whatever it is, all else is drawn as it would be without it."""
+        rng, self.rng = self.rng, np.random.default_rng(key)
+        yield
+        self.rng = rng
+
     def cost(self, kind: Kind, rank: int, name: str, ns: float, scatter: float = 0.0) -> CostId:
         drawn = ns * float(self.rng.lognormal(0, scatter)) if scatter else ns
         if self.noise.tails and kind is not Kind.KERNEL and self.rng.random() < self.noise.tails:

@@ -24,6 +24,8 @@ class Sketch:
     numbered: bool
     """Whether collectives tell their sequence numbers."""
     spacing_ns: int
+    bucket_mb: float | None = None
+    """Size of gradient buckets (MiB) that the job has instead of its own."""
 
     @property
     def everyone(self) -> tuple[int, ...]:

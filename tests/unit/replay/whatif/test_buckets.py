@@ -10,7 +10,8 @@ from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.buckets import MIB, NotBuckets, _first_shape, fill, rebucket
+from esprof.replay.whatif.backward import NotBuckets, _first_shape
+from esprof.replay.whatif.buckets import MIB, fill, rebucket
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.links import TYPICAL, link_share, stretches
 from esprof.replay.whatif.pricing import apply, what_if
