@@ -25,6 +25,7 @@ ON_CPUS = (
     "communication=0", "overlap=perfect", "data=0", "straggler=fix",
 )  # fmt: skip
 BUCKETS = ("bucket_mb=25", "bucket_mb=50", "bucket_mb=100", "bucket_mb=10000", "bucket_mb=12", "bucket_mb=6")
+"""On jobs whose buckets are closed at 25 MiB, the first of some at 1 MiB."""
 
 FELT = 0.03
 """A planted cause that costs less of a step than this need not be found."""

@@ -35,6 +35,7 @@ def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Dfg:
         if len({one.sizes for one in together}) > 1:
             raise NotBuckets("the ranks' gradients differ in size or order")
         overlay.dropped |= _parts(dfg, old, together)
+    for together in meeting.values():
         _exchange(overlay, together, _filled(together[0], bucket_mb * MIB))
     return overlay.compile()
 
@@ -99,7 +100,9 @@ def _exchange(overlay: Overlay, together: list[Backward], counts: list[int]) -> 
                 nbytes=size,
             )
             for tie in ties:
-                overlay.link(tie.node, arrive, tie.kind, tie.lag_ns)
+                # What belongs to other buckets is gone.
+                if not overlay.dropped[tie.node]:
+                    overlay.link(tie.node, arrive, tie.kind, tie.lag_ns)
             overlay.link(arrive, join, Edge.RENDEZVOUS)
             overlay.link(join, transfer, Edge.RENDEZVOUS)
             for tie in one.readers[first]:

@@ -72,8 +72,11 @@ class Passes:
         """The edges by which what follows the pass waits for its all-reduces. Raises NotBuckets where there is none."""
         dfg, edges = self.dfg, self._reads
         edges = edges[np.isin(dfg.pred_idx[edges], one.transfers)]
-        # All that follows waits for the last bucket too, and so stands behind it.
-        found: np.ndarray = edges[dfg.pred_target[edges] > one.transfers.max()]
+        # All that follows waits for the last bucket too, and so stands behind it. That may be a transfer on the same stream,
+        # for which the rest waits; those of other steps have their turn by time.
+        target, source = dfg.pred_target[edges], dfg.pred_idx[edges]
+        is_turn = (dfg.pred_kind[edges] == Edge.LANE) & (dfg.step[target] != dfg.step[source])
+        found: np.ndarray = edges[(target > one.transfers.max()) & ~is_turn]
         if not len(found):
             raise NotBuckets("nothing is known to wait for them")
         return found
@@ -162,8 +165,7 @@ class Passes:
 
     @cached_property
     def _reads(self) -> np.ndarray:
-        """Edges from transfers to what waits for them, but for its turn on the same stream."""
-        dfg = self.dfg
-        is_transfer = np.zeros(dfg.nodes, bool)
+        """Edges from transfers to what waits for them."""
+        is_transfer = np.zeros(self.dfg.nodes, bool)
         is_transfer[self._moves] = True
-        return np.flatnonzero(is_transfer[dfg.pred_idx] & (dfg.pred_kind != Edge.LANE))
+        return np.flatnonzero(is_transfer[self.dfg.pred_idx])

@@ -1,7 +1,9 @@
 """DDP gradient by gradient, as torch's reducer does it: buckets are closed by their bytes, from which accumulation each
-gradient came is recorded, and with other buckets all else takes what it took."""
+gradient came is recorded, and with other buckets all else takes what it took. A byte takes as long in whatever bucket."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from benchmarks.known.build import US, Thread
 from benchmarks.known.comms import Group
@@ -30,21 +32,36 @@ class _Reducer:
     def reduce(self, script: Script, layers: list[tuple[Layer, list[int]]], scale: float, number: int) -> None:
         """The backward pass of step `number` over layers, each with the bytes of its gradients."""
         ends: list[int] = []
-        held, place, count = 0, 0, sum(len(sizes) for _, sizes in layers)
+        count = sum(len(sizes) for _, sizes in layers)
+        slowness = self._slowness(script, count, number)
+        held, carried, place = 0, 0.0, 0
         with script.backward() as autograd:
             for layer, sizes in reversed(layers):
                 script.gradient(autograd, layer, scale)
                 for size in sizes:
-                    held, place = held + size, place + 1
+                    held, carried, place = held + size, carried + size * slowness[place], place + 1
                     with autograd.op(f"autograd::engine::evaluate_function: {_ACCUMULATE}", 2 * US):
                         self._accumulate(autograd, size)
                         if held >= (self.others if ends else self.first) or place == count:
                             with autograd.build.apart(self.key, number, place, script.rank):
-                                ends.append(self.group.start(autograd, "all_reduce", held))
-                            held = 0
+                                ends.append(self._start(autograd, held, carried))
+                            held, carried = 0, 0.0
             with autograd.build.apart(self.key, number, 0, script.rank):
                 for end in ends:
                     autograd.wait(end)
+
+    def _slowness(self, script: Script, count: int, number: int) -> list[float]:
+        """ns that a byte of each gradient takes in step `number`: the same on all ranks, and in whatever bucket."""
+        noise, rng = script.main.build.noise, np.random.default_rng((self.key, number))
+        factors = rng.lognormal(0, noise.link, count) * np.where(
+            rng.random(count) < noise.tails, rng.uniform(3, 15, count), 1.0
+        )
+        return (factors / self.group.link.bytes_per_ns).tolist()
+
+    def _start(self, autograd: Thread, held: int, carried_ns: float) -> int:
+        """Begin the all-reduce of `held` bytes, which take `carried_ns`; the event of its end."""
+        link = replace(self.group.link, bytes_per_ns=held / carried_ns)
+        return replace(self.group, link=link).start(autograd, "all_reduce", held)
 
     def _accumulate(self, autograd: Thread, size: int) -> None:
         elements = size // (2 if self.group.dtype == "BFloat16" else 4)
