@@ -52,6 +52,18 @@ class Backward:
     """Nodes at which the rank comes to the all-reduce of each bucket, in the order in which the buckets are filled."""
     transfers: tuple[int, ...]
     """Nodes of the transfer of each bucket, in the order in which the buckets are filled."""
+    issues: tuple["Issue", ...] = ()
+    """What issuing all-reduces takes of the CPU's time at each piece; empty where that is left as it was."""
+
+
+class Issue(NamedTuple):
+    """What it takes a CPU thread to issue an all-reduce when a piece completes a bucket."""
+
+    nodes: tuple[int, ...]
+    """Nodes of the thread while it handles the piece, ascending."""
+    recorded: bool
+    """Whether it issued one there."""
+    took_ns: Ns
 
 
 def gradient_elements(run: Run, rank: Rank) -> dict[int, list[int]]:

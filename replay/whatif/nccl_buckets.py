@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.replay.dfg import Dfg, Edge
-from esprof.replay.whatif.backward import Backward, NotBuckets, Tie, gradient_elements
+from esprof.replay.whatif.backward import Backward, Issue, NotBuckets, Tie, gradient_elements
 from esprof.replay.whatif.links import latencies_ns
 from esprof.replay.whatif.nccl_passes import Pass, Passes
 from esprof.trace.run import Run
@@ -34,7 +34,11 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
         for step in dfg.marks.steps:
             one = passes.find(rank, step)
             sent = _Sent(dfg, one, latency[dfg.collective[one.transfers]])
-            pieces = sent.buckets() if elements is None else sent.gradients(elements.get(step, []))
+            issues = sent.issues(passes.handling(one))
+            if elements is None:
+                pieces, issues = sent.buckets(), [issues[number] for number in one.closing.tolist()]
+            else:
+                pieces = sent.gradients(elements.get(step, []))
             ends = passes.readers(one)
             readers = tuple(Tie(int(dfg.pred_target[e]), Edge(dfg.pred_kind[e]), int(dfg.pred_lag[e])) for e in ends)
             yield Backward(
@@ -48,6 +52,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
                 latency_ns=float(np.median(sent.latency_ns)),
                 arrivals=tuple(one.arrivals.tolist()),
                 transfers=tuple(one.transfers.tolist()),
+                issues=tuple(issues),
             )
 
 
@@ -99,6 +104,14 @@ class _Sent:
             raise NotBuckets("its all-reduces do not hold the gradients in the order in which they came")
         moved = sizes * (self._moved_ns / self._sizes)[bucket]
         return _Pieces(tuple(sizes.tolist()), tuple(self._ready()), tuple(moved.tolist()))
+
+    def issues(self, handling: list[tuple[int, ...]]) -> list[Issue]:
+        """What issuing an all-reduce takes at each gradient, given the nodes of its `handling`: by how much longer the
+        handling of those that issued one took than that of the others, by their medians."""
+        took = np.array([self.dfg.dur_ns[list(nodes)].sum() for nodes in handling])
+        recorded = np.isin(np.arange(len(handling)), self.one.closing)
+        more = 0 if recorded.all() else max(0, round(float(np.median(took[recorded]) - np.median(took[~recorded]))))
+        return [Issue(nodes, bool(own), more) for nodes, own in zip(handling, recorded, strict=True)]
 
     @property
     def _sizes(self) -> np.ndarray:

@@ -68,6 +68,12 @@ class Passes:
             transfers=self._transfers(arrivals),
         )
 
+    def handling(self, one: Pass) -> list[tuple[int, ...]]:
+        """The nodes of the autograd thread while it handles each gradient, ascending."""
+        on_thread = np.flatnonzero(self.dfg.lane == self.dfg.lane[one.begin[0]])
+        since, until = np.searchsorted(on_thread, one.begin), np.searchsorted(on_thread, one.end, side="right")
+        return [tuple(on_thread[a:b].tolist()) for a, b in zip(since, until, strict=True)]
+
     def readers(self, one: Pass) -> np.ndarray:
         """The edges by which what follows the pass waits for its all-reduces. Raises NotBuckets where there is none."""
         dfg, edges = self.dfg, self._reads
