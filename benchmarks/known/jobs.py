@@ -82,5 +82,6 @@ def _traits(drawn: Sketch) -> tuple[str, ...]:
         "no steps": not recording.steps,
         "sync rows": recording.syncs,
         "several hosts": recording.hosts > 1,
+        "no shapes": not drawn.shapes,
     }
     return tuple(name for name, holds in held.items() if holds) or ("none of these",)

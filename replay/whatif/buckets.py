@@ -9,6 +9,7 @@ between GPUs can still be put together.
 from collections import defaultdict
 from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,15 @@ from esprof.types import Bytes
 MIB = 1 << 20
 
 
-def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Dfg:
+class Rebucketed(NamedTuple):
+    """A graph with other buckets."""
+
+    dfg: Dfg
+    are_whole: bool
+    """Whether the new buckets are recorded ones put together, where DDP may close them a few gradients sooner."""
+
+
+def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
     """The graph as `bucket_cap_mb=bucket_mb` would make it. Raises NotBuckets where that cannot be told."""
     if run.missing_ranks:
         raise NotBuckets("ranks are missing, and when they would come to other buckets is not known")
@@ -43,7 +52,8 @@ def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Dfg:
         overlay.dropped |= _parts(dfg, old, together)
     for old, together in meeting.items():
         _exchange(overlay, together, counts[old])
-    return overlay.compile()
+    are_whole = not all(one.are_gradients for together in meeting.values() for one in together)
+    return Rebucketed(overlay.compile(), are_whole)
 
 
 def fill(sizes: tuple[Bytes, ...], cap: float) -> list[int]:
@@ -73,7 +83,7 @@ def _filled(one: Backward, cap: float) -> list[int]:
 
 
 def _issue(dur_ns: np.ndarray, one: Backward, counts: list[int]) -> None:
-    """Give a pass with buckets of so many pieces the CPU's time for issuing its all-reduces: changes `dur_ns`, of all nodes."""
+    """Give a pass with buckets of so many pieces the CPU's time for issuing its all-reduces, in `dur_ns` (of all nodes)."""
     completes = set(accumulate(counts))
     for number, issue in enumerate(one.issues, start=1):
         more = issue.took_ns * ((number in completes) - issue.recorded)
@@ -84,7 +94,7 @@ def _issue(dur_ns: np.ndarray, one: Backward, counts: list[int]) -> None:
 
 
 def _parts(dfg: Dfg, old: tuple[int, ...], together: list[Backward]) -> np.ndarray:
-    """Mask of the nodes of these collectives, bool[N]. Raises NotBuckets where others than these passes take part in them."""
+    """Mask of the nodes of these collectives, bool[N]. Raises NotBuckets where other passes take part in them, too."""
     parts: np.ndarray = np.isin(dfg.collective, old)
     if np.count_nonzero(parts & dfg.of(Cls.COMMUNICATION)) != sum(len(one.transfers) for one in together):
         raise NotBuckets("the ranks do not share the same all-reduces")

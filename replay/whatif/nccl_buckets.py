@@ -7,6 +7,7 @@ together.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -39,8 +40,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
                 pieces, issues = sent.buckets(), [issues[number] for number in one.closing.tolist()]
             else:
                 pieces = sent.gradients(elements.get(step, []))
-            ends = passes.readers(one)
-            readers = tuple(Tie(int(dfg.pred_target[e]), Edge(dfg.pred_kind[e]), int(dfg.pred_lag[e])) for e in ends)
+            readers = tuple(_tie(dfg, dfg.pred_target, edge) for edge in passes.readers(one).tolist())
             yield Backward(
                 rank=rank,
                 step=step,
@@ -64,6 +64,11 @@ def _elements(run: Run, rank: Rank) -> dict[int, list[int]] | None:
         return None
 
 
+def _tie(dfg: Dfg, nodes: np.ndarray, edge: int) -> Tie:
+    """The tie that a recorded edge is; `nodes` holds those at the end of all edges that is meant."""
+    return Tie(int(nodes[edge]), Edge(dfg.pred_kind[edge]), int(dfg.pred_lag[edge]))
+
+
 @dataclass(frozen=True)
 class _Pieces:
     """See `Backward`."""
@@ -84,7 +89,8 @@ class _Sent:
 
     def buckets(self) -> _Pieces:
         """The recorded buckets, each a piece."""
-        return _Pieces(tuple(self._sizes.tolist()), tuple(self._recorded), tuple(self._moved_ns.tolist()))
+        ready = tuple(self.ready[number] for number in self.one.closing.tolist())
+        return _Pieces(tuple(self._sizes.tolist()), ready, tuple(self._moved_ns.tolist()))
 
     def gradients(self, elements: list[int]) -> _Pieces:
         """The gradients, each a piece; `elements` are those of all of the step. Raises NotBuckets where the recorded buckets
@@ -103,7 +109,7 @@ class _Sent:
         ):
             raise NotBuckets("its all-reduces do not hold the gradients in the order in which they came")
         moved = sizes * (self._moved_ns / self._sizes)[bucket]
-        return _Pieces(tuple(sizes.tolist()), tuple(self._ready()), tuple(moved.tolist()))
+        return _Pieces(tuple(sizes.tolist()), tuple(self.ready), tuple(moved.tolist()))
 
     def issues(self, handling: list[tuple[int, ...]]) -> list[Issue]:
         """What issuing an all-reduce takes at each gradient, given the nodes of its `handling`: by how much longer the
@@ -126,31 +132,41 @@ class _Sent:
         """What the bytes of each bucket took, ns."""
         return np.maximum(self.dfg.dur_ns[self.one.transfers] - self.latency_ns, 0)
 
-    @property
-    def _recorded(self) -> list[tuple[Tie, ...]]:
-        """What the all-reduce of each bucket waited for on its rank, but for its turn."""
-        dfg = self.dfg
-        found = []
-        for node in self.one.arrivals.tolist():
-            edges = range(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])
-            ties = [Tie(int(dfg.pred_idx[e]), Edge(dfg.pred_kind[e]), int(dfg.pred_lag[e])) for e in edges]
-            found.append(tuple(tie for tie in ties if tie.kind != Edge.LANE))
-        return found
+    @cached_property
+    def ready(self) -> list[tuple[Tie, ...]]:
+        """What an all-reduce that each gradient completes waits for: its launch, and the work that was launched before it.
 
-    def _ready(self) -> Iterator[tuple[Tie, ...]]:
-        """What an all-reduce that each gradient completes waits for.
-
-        Where it did complete one, that is what was recorded. Else it is the gradient's own end, and the last work that was
-        launched to each stream by then.
+        Where a gradient issued none, that would be launched at its end. A launch takes no longer than the quickest of those
+        that were recorded.
         """
         dfg, one = self.dfg, self.one
-        recorded = dict(zip(one.closing.tolist(), self._recorded, strict=True))
-        lag = min(tie.lag_ns for ties in recorded.values() for tie in ties if tie.kind == Edge.LAUNCH)
-        streams = [np.flatnonzero(dfg.lane[one.work] == lane) for lane in np.unique(dfg.lane[one.work]).tolist()]
+        issued = {int(number): launch for number, launch in zip(one.closing, self._issued, strict=True)}
+        lag = min(launch.lag_ns for launch in issued.values())
+        streams = [np.flatnonzero(dfg.lane[one.work] == lane) for lane in self._awaited]
+        found = []
         for number, end in enumerate(one.end.tolist()):
-            if number in recorded:
-                yield recorded[number]
-                continue
-            before = [np.searchsorted(one.source[launches], end, side="right") - 1 for launches in streams]
-            last = [int(one.work[launches[at]]) for launches, at in zip(streams, before, strict=True) if at >= 0]
-            yield (Tie(end, Edge.LAUNCH, lag), *(Tie(node, Edge.WAIT) for node in last))
+            launch = issued.get(number, Tie(end, Edge.LAUNCH, lag))
+            before = [np.searchsorted(one.source[mine], launch.node, side="right") - 1 for mine in streams]
+            last = [int(one.work[mine[at]]) for mine, at in zip(streams, before, strict=True) if at >= 0]
+            found.append((launch, *(Tie(node, Edge.WAIT) for node in last)))
+        return found
+
+    @property
+    def _issued(self) -> list[Tie]:
+        """The launch of the all-reduce of each bucket."""
+        edges = self._edges_to(self.one.arrivals, Edge.LAUNCH)
+        return [_tie(self.dfg, self.dfg.pred_idx, edge) for edge in edges]
+
+    @property
+    def _awaited(self) -> list[int]:
+        """The lanes of the streams whose work the all-reduces wait for; where no wait is known, all that compute."""
+        dfg, lanes = self.dfg, np.unique(self.dfg.lane[self.one.work])
+        waits = self._edges_to(self.one.arrivals, Edge.WAIT, Edge.LIKELY_WAIT)
+        known = np.intersect1d(lanes, dfg.lane[dfg.pred_idx[waits]])
+        return (known if len(known) else lanes).tolist()
+
+    def _edges_to(self, nodes: np.ndarray, *kinds: Edge) -> list[int]:
+        """The edges of these kinds that enter `nodes`, node by node."""
+        dfg = self.dfg
+        edges = [edge for node in nodes.tolist() for edge in range(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])]
+        return [edge for edge in edges if dfg.pred_kind[edge] in kinds]

@@ -45,7 +45,7 @@ class Passes:
     dfg: Dfg
 
     def find(self, rank: Rank, step: int) -> Pass:
-        """The backward pass of a rank in a step that issues all-reduces. Raises NotBuckets where none does, or several do."""
+        """The backward pass of a rank in a step that issues all-reduces. Raises NotBuckets unless there is one."""
         begin, end = self._handled(rank, step)
         thread = self.dfg.lane[begin[0]]
         source, target = self._launched(thread, step)

@@ -80,7 +80,8 @@ def reducer(sketch: Sketch) -> list[Group]:
     group = Group("0", "default_pg", sketch.everyone, 24, link(sketch), dtype, numbered=sketch.numbered)
     usual = (FIRST_MB if rng.random() < 0.5 else USUAL_MB, USUAL_MB)
     first, others = (sketch.bucket_mb, sketch.bucket_mb) if sketch.bucket_mb else usual
-    ddp = _Reducer(group, first * MIB, others * MIB, int(rng.integers(1 << 30)), bool(rng.random() < 0.7))
+    key, sketch.shapes = int(rng.integers(1 << 30)), bool(rng.random() < 0.7)
+    ddp = _Reducer(group, first * MIB, others * MIB, key, sketch.shapes)
     averages = bool(rng.random() < 0.3)
 
     def step(script: Script, number: int) -> None:

@@ -21,13 +21,15 @@ def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         raise Declined("buckets cannot have two sizes at once")
     (size,) = sizes
     try:
-        changed = rebucket(now.run, now.dfg, size)
+        changed, are_whole = rebucket(now.run, now.dfg, size)
     except NotBuckets as reason:
         raise Declined(f"these are no gradient buckets that can be told apart: {reason}") from reason
     more = _transfers(changed) / _transfers(now.dfg)
     if more > MANY:
         raise Declined(f"{more:.0f} times as many transfers: what each costs beside its bytes is not known")
     now = replace(now, dfg=changed)
+    if are_whole:
+        now = now.noted("recorded buckets are put together whole: the sizes of gradients were not recorded (--shapes)")
     if more > MORE and not changed.has_gpu():
         now = now.noted("what a transfer costs beside its bytes is not counted")
     return now
@@ -41,8 +43,8 @@ TERM = Kind(
     name="bucket_mb",
     examples=("bucket_mb=50",),
     meaning="DistributedDataParallel with gradient buckets of another size (`bucket_cap_mb`, in MiB).",
-    needs="A run of all ranks, recorded with `--shapes`, whose all-reduces are DDP's gradient buckets. Between GPUs, buckets "
-    "can be made larger without shapes, too.",
+    needs="A run of all ranks, recorded with `--shapes`, whose all-reduces are DDP's gradient buckets. Between GPUs, larger "
+    "buckets need no shapes.",
     effect=Edit(Phase.REBUILD, _rebucketed),
     value=number,
 )
