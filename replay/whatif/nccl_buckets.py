@@ -130,7 +130,8 @@ class _Sent:
     @property
     def _moved_ns(self) -> np.ndarray:
         """What the bytes of each bucket took, ns."""
-        return np.maximum(self.dfg.dur_ns[self.one.transfers] - self.latency_ns, 0)
+        moved: np.ndarray = np.maximum(self.dfg.dur_ns[self.one.transfers] - self.latency_ns, 0)
+        return moved
 
     @cached_property
     def ready(self) -> list[tuple[Tie, ...]]:
@@ -142,7 +143,7 @@ class _Sent:
         dfg, one = self.dfg, self.one
         issued = {int(number): launch for number, launch in zip(one.closing, self._issued, strict=True)}
         lag = min(launch.lag_ns for launch in issued.values())
-        streams = [np.flatnonzero(dfg.lane[one.work] == lane) for lane in self._awaited]
+        streams = [np.flatnonzero(dfg.lane[one.work] == lane) for lane in self._awaited.tolist()]
         found = []
         for number, end in enumerate(one.end.tolist()):
             launch = issued.get(number, Tie(end, Edge.LAUNCH, lag))
@@ -158,12 +159,12 @@ class _Sent:
         return [_tie(self.dfg, self.dfg.pred_idx, edge) for edge in edges]
 
     @property
-    def _awaited(self) -> list[int]:
+    def _awaited(self) -> np.ndarray:
         """The lanes of the streams whose work the all-reduces wait for; where no wait is known, all that compute."""
         dfg, lanes = self.dfg, np.unique(self.dfg.lane[self.one.work])
         waits = self._edges_to(self.one.arrivals, Edge.WAIT, Edge.LIKELY_WAIT)
         known = np.intersect1d(lanes, dfg.lane[dfg.pred_idx[waits]])
-        return (known if len(known) else lanes).tolist()
+        return known if len(known) else lanes
 
     def _edges_to(self, nodes: np.ndarray, *kinds: Edge) -> list[int]:
         """The edges of these kinds that enter `nodes`, node by node."""

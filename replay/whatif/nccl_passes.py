@@ -70,7 +70,9 @@ class Passes:
 
     def handling(self, one: Pass) -> list[tuple[int, ...]]:
         """The nodes of the autograd thread while it handles each gradient, ascending."""
-        on_thread = np.flatnonzero(self.dfg.lane == self.dfg.lane[one.begin[0]])
+        dfg, first = self.dfg, one.begin[0]
+        on_thread = dfg.nodes_of(int(dfg.rank[first]))
+        on_thread = on_thread[dfg.lane[on_thread] == dfg.lane[first]]
         since, until = np.searchsorted(on_thread, one.begin), np.searchsorted(on_thread, one.end, side="right")
         return [tuple(on_thread[a:b].tolist()) for a, b in zip(since, until, strict=True)]
 
