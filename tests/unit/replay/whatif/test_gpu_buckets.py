@@ -38,15 +38,15 @@ def issued(at, correlation, begin, took, size, name=ALL_REDUCE):
     ]
 
 
-def ddp_step(sizes, buckets, *, shapes=True, name=ALL_REDUCE, metric=0.0):
+def ddp_step(sizes, buckets, *, shapes=True, name=ALL_REDUCE, metric=0.0, since=150.0):
     """One step on a GPU that works 10 ms for each gradient of `sizes` MiB, in single precision's half. They travel in
     `buckets` (numbers of gradients), in 20 ms a MiB and 0.1 ms each. The optimizer takes 5 ms behind the last of them. With
-    a `metric` (MiB), that is reduced behind the backward pass, by its own thread."""
+    a `metric` (MiB), that is reduced behind the backward pass, which begins at `since`, µs."""
     rows = [op("forward", 0, 100)]
     closing = dict(zip((behind - 1 for behind in accumulate(buckets)), buckets, strict=True))
-    computed, free = 200.0, 0.0
+    computed, free = since + 50, 0.0
     for number, size in enumerate(sizes):
-        at, correlation = 150.0 + 50 * number, 10 + 10 * number
+        at, correlation = since + 50 * number, 10 + 10 * number
         rows += accumulated(at, size, shapes=shapes)
         rows.append(call("cudaLaunchKernel", at + 5, 5, correlation, BACKWARD))
         rows.append(kernel("gemm", computed, COMPUTE_MS * MS, correlation))
@@ -56,7 +56,7 @@ def ddp_step(sizes, buckets, *, shapes=True, name=ALL_REDUCE, metric=0.0):
             begin, took = max(free, computed), moved * TRANSFER_MS * MS + LATENCY_US
             rows += issued(at + 12, correlation + 1, begin, took, moved, name)
             free = begin + took
-    now = 150.0 + 50 * len(sizes)
+    now = since + 50 * len(sizes)
     rows += [call("cudaStreamWaitEvent", now + 2 * at, 1, 900 + at, BACKWARD) for at in range(len(buckets))]
     now += 100
     if metric:
@@ -134,6 +134,25 @@ def test_an_all_reduce_that_no_gradient_issues_stays_behind_the_buckets():
     assert step_ms(again) == pytest.approx(20 + 40.1 + 0.05 + 5, abs=0.5)
 
 
+def twice_backward(*, sends):
+    """Gradients of a backward pass before that which sends all; the earlier one may send its last one, too."""
+    first, *rows = ddp_step((1, 2), (1, 1), since=450)
+    rows = [row for row in rows if row.name != "forward"]
+    rows += [
+        op("forward", 0, 10),
+        *accumulated(15, 1, shapes=True),
+        *accumulated(60, 2, shapes=True),
+        op("again", 105, 40),
+    ]
+    rows += issued(75, 700, 110, 50, 2) if sends else []
+    return run_of({rank: [first, *rows] for rank in (0, 1)})
+
+
+def test_gradients_of_a_pass_that_sends_none_are_none_of_the_buckets():
+    run = twice_backward(sends=False)
+    assert moved_mib(rebucket(run, build(run), 25).dfg) == [3]
+
+
 def mixed_up():
     """The second bucket holds what came first."""
     rows = ddp_step((1, 3), (1, 1))
@@ -155,6 +174,7 @@ def annotated():
         (mixed_up(), 25, "in the order"),
         (run_with((1, 1), (1, 1), name="ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL"), 25, "other transfers"),
         (annotated(), 25, "sharded"),
+        (twice_backward(sends=True), 25, "several backward passes"),
         (run_of({0: ddp_step((1, 2), (2,)), 1: ddp_step((2, 1), (2,))}), 25, "differ in size or order"),
         (run_of({rank: ddp_step((1, 1), (1, 1)) for rank in (0, 1)}, world=3), 25, "missing"),
         (run_of({0: ddp_step((1, 1), (1, 1)), 1: ddp_step((1, 1), (2,))}), 25, "matched|share"),
