@@ -14,7 +14,6 @@ from esprof.types import Bytes, Ns, Rank
 
 GRADIENT = "torch::autograd::AccumulateGrad"
 EVALUATE = f"autograd::engine::evaluate_function: {GRADIENT}"
-_COUNT = "the sizes of its gradients were not recorded (record_shapes)"
 
 
 class NotBuckets(Exception):
@@ -93,4 +92,4 @@ def _first_shape(shapes: str | None) -> list[int]:
         first, *_ = msgspec.json.decode(shapes or "", type=list[msgspec.Raw])
         return msgspec.json.decode(first, type=list[int])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise NotBuckets(_COUNT) from error
+        raise NotBuckets("the sizes of its gradients were not recorded (record_shapes)") from error
