@@ -29,7 +29,7 @@ from esprof.recorder import demo_job
 from esprof.replay.dfg import Dfg
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.replay.whatif import edits
-from esprof.replay.whatif.buckets import backward_passes
+from esprof.replay.whatif.gloo_buckets import backward_passes
 from esprof.reports.commands.demo import SHARE
 
 HALF = 0.5
@@ -110,7 +110,7 @@ def with_fp16(replayed: Replayed) -> Dfg:
         dur[list(one.transfers)] = np.rint(HALF * dur[list(one.transfers)] + back * size)
         # The gradient that completes each bucket: the first at which the running sum of sizes reaches that of the buckets.
         closing = np.searchsorted(np.cumsum(one.sizes), np.cumsum(size))
-        dur[np.array(one.gradients)[closing]] += np.rint(there * size).astype(np.int64)
+        dur[[one.ready[gradient][0].node for gradient in closing]] += np.rint(there * size).astype(np.int64)
     return edits.replace(dfg, np.arange(dfg.nodes), dur)
 
 

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--without", choices=names, metavar="RULE", help=f"build graphs without it: {', '.join(names)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every answer, one JSON line each")
     asked = parser.parse_args()
-    shapes = [asked.shape] if asked.shape else list(SHAPES)
+    shapes = [asked.shape] if asked.shape else [name for name, one in SHAPES.items() if one.is_common]
     seeds = range(asked.seed, asked.seed + asked.programs)
     rules = replace(ALL_RULES, **{asked.without: False}) if asked.without else ALL_RULES
     judged = []

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -76,6 +76,15 @@ class Build:
         threads = tuple({name: tuple(one.code) for name, one in rank.threads.items()} for rank in self.ranks)
         devices = (self.device,) * self.world if self.device else ()
         return Program(threads, tuple(self.costs), tuple(self.transfers), devices, spacing_ns, queue)
+
+    @contextmanager
+    def apart(self, *key: int) -> Iterator[None]:
+        """Draw what is written within by the key alone: whatever it is, all else is drawn as it would be without it. Links
+        do not scatter."""
+        outside = self.rng, self.noise
+        self.rng, self.noise = np.random.default_rng(key), replace(self.noise, link=0.0, tails=0.0)
+        yield
+        self.rng, self.noise = outside
 
     def cost(self, kind: Kind, rank: int, name: str, ns: float, scatter: float = 0.0) -> CostId:
         drawn = ns * float(self.rng.lognormal(0, scatter)) if scatter else ns

@@ -7,7 +7,7 @@ from benchmarks.known.build import Plant
 from benchmarks.known.comms import Group
 from benchmarks.known.kineto import Recording
 from benchmarks.known.program import Program
-from benchmarks.known.shapes import cpus, parallel, pipeline
+from benchmarks.known.shapes import cpus, parallel, pipeline, reducer
 from benchmarks.known.shapes.sketch import Sketch, sketch
 
 
@@ -17,6 +17,8 @@ class Shape:
 
     write: Callable[[Sketch], list[Group]]
     worlds: Sequence[int]
+    is_common: bool = True
+    """Whether jobs of all classes are drawn from it, too; else it is there for what-ifs of its own."""
 
 
 SHAPES = {
@@ -32,6 +34,7 @@ SHAPES = {
     "pieces": Shape(parallel.pieces, (2, 4)),
     "backlog": Shape(parallel.backlog, (2,)),
     "gloo": Shape(cpus.gloo, (2, 4, 8)),
+    "buckets": Shape(reducer.reducer, (2, 4, 8), is_common=False),
 }
 
 
@@ -50,9 +53,10 @@ class Job:
     """What is special about it, to look at the errors of such jobs."""
 
 
-def job(shape: str, seed: int) -> Job:
-    """The job of that shape and seed, always the same."""
+def job(shape: str, seed: int, bucket_mb: float | None = None) -> Job:
+    """The job of that shape and seed, always the same; with `bucket_mb` (MiB), as it is with other gradient buckets."""
     drawn = sketch(seed, SHAPES[shape].worlds)
+    drawn.bucket_mb = bucket_mb
     groups = SHAPES[shape].write(drawn)
     program = drawn.build.program(spacing_ns=drawn.spacing_ns)
     return Job(
@@ -78,5 +82,6 @@ def _traits(drawn: Sketch) -> tuple[str, ...]:
         "no steps": not recording.steps,
         "sync rows": recording.syncs,
         "several hosts": recording.hosts > 1,
+        "no shapes": not drawn.shapes,
     }
     return tuple(name for name, holds in held.items() if holds) or ("none of these",)

@@ -24,6 +24,8 @@ ON_CPUS = (
     "cpu=2x", "rank0.cpu=2x", "host=2x", "network=2x", "network=0.5x", "kernel[mm]=2x", "collective[all_reduce]=2x",
     "communication=0", "overlap=perfect", "data=0", "straggler=fix",
 )  # fmt: skip
+BUCKETS = ("bucket_mb=25", "bucket_mb=50", "bucket_mb=100", "bucket_mb=10000", "bucket_mb=12", "bucket_mb=6")
+"""On jobs whose buckets are closed at 25 MiB, the first of some at 1 MiB."""
 
 FELT = 0.03
 """A planted cause that costs less of a step than this need not be found."""
@@ -121,11 +123,14 @@ def judge(shape: str, seed: int, max_error_pct: float, rules: Rules = ALL_RULES)
 
 def _judge(one: Job, folder: Path, max_error_pct: float, rules: Rules) -> Judged:
     write(folder, one.program, run(one.program), one.groups, one.recording)
-    said = ask(folder, ON_GPUS if one.program.devices else ON_CPUS, max_error_pct, rules)
+    said = ask(folder, _scenarios(one), max_error_pct, rules)
     without = () if one.recording.missing is None else (one.recording.missing,)
 
     def true_us(scenario: str) -> float:
-        steps = true_steps(one.program, scenario, without, None if one.recording.steps else one.recording.first)
+        program, change = one.program, scenario
+        if scenario.startswith("bucket_mb="):
+            program, change = job(one.shape, one.seed, float(scenario.partition("=")[2])).program, AS_IT_RAN
+        steps = true_steps(program, change, without, None if one.recording.steps else one.recording.first)
         return fmean(steps[number] for number in said.steps) / 1e3
 
     before = true_us(AS_IT_RAN)
@@ -136,8 +141,15 @@ def _judge(one: Job, folder: Path, max_error_pct: float, rules: Rules) -> Judged
         )
         for answer in said.answers
     )  # fmt: skip
-    fixed = next(verdict for verdict in verdicts if verdict.scenario == "straggler=fix")
-    return Judged(one.shape, one.seed, said, 100 * (said.step_us / before - 1), verdicts, _blame(one, said, fixed))
+    fixed = next((verdict for verdict in verdicts if verdict.scenario == "straggler=fix"), None)
+    blame = _blame(one, said, fixed) if fixed else None
+    return Judged(one.shape, one.seed, said, 100 * (said.step_us / before - 1), verdicts, blame)
+
+
+def _scenarios(one: Job) -> tuple[str, ...]:
+    if one.shape == "buckets":
+        return BUCKETS
+    return ON_GPUS if one.program.devices else ON_CPUS
 
 
 def _blame(one: Job, said: Said, fixed: Verdict) -> Blame:

@@ -99,7 +99,7 @@ def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
     transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
     count = max(int(dfg.collective.max(initial=-1)), int(recorded.collective.max(initial=-1))) + 1
     on_gpu, on_cpu = (np.flatnonzero(transfers & dfg.on(kind)) for kind in (LaneKind.STREAM, LaneKind.COMM))
-    latency = _latency_ns(recorded, count)[dfg.collective[on_gpu]]
+    latency = latencies_ns(recorded, count)[dfg.collective[on_gpu]]
     share[on_gpu] -= np.minimum(latency / np.maximum(dfg.dur_ns[on_gpu], 1), 1)
     share[on_cpu] = _share_between_cpus(recorded, count)[dfg.collective[on_cpu]]
     return share
@@ -117,15 +117,16 @@ def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:
     return share
 
 
-def _latency_ns(dfg: Dfg, count: int) -> np.ndarray:
+def latencies_ns(dfg: Dfg, count: int | None = None) -> np.ndarray:
     """What each of `count` collectives between GPUs takes that does not grow with its bytes, ns, float64[count]; 0 for
-    others.
+    others. Without `count`, of those of `dfg`; those beyond were put in by an edit, and have the median.
 
     Transfers of one kind on one stream, which is that of a process group, take `latency + bytes * slowness` (the α–β model):
     a line through their median times by size (Theil and Sen). Where they are all of about one size, the latency is the
     median of that of the others, and where there are none, LATENCY. No transfer is all latency but the smallest.
     """
-    latency = np.zeros(count)
+    known = int(dfg.collective.max(initial=-1)) + 1
+    latency = np.zeros(known if count is None else count)
     nodes = np.flatnonzero(
         dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (dfg.bytes > 0)
     )
@@ -139,6 +140,7 @@ def _latency_ns(dfg: Dfg, count: int) -> np.ndarray:
         latency[number[mine]] = np.nan if found is None else found
         fitted += [] if found is None else [found]
     usual = float(np.median(fitted)) if fitted else LATENCY
+    latency[known:] = usual
     return np.where(np.isnan(latency), usual, latency)
 
 

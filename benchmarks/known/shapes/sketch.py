@@ -24,6 +24,10 @@ class Sketch:
     numbered: bool
     """Whether collectives tell their sequence numbers."""
     spacing_ns: int
+    bucket_mb: float | None = None
+    """Size of gradient buckets (MiB) that the job has instead of its own."""
+    shapes: bool = True
+    """Whether gradients tell their shapes, where they are told one by one."""
 
     @property
     def everyone(self) -> tuple[int, ...]:

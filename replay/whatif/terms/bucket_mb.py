@@ -4,43 +4,47 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.buckets import NotBuckets, rebucket
+from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.whatif.backward import NotBuckets
+from esprof.replay.whatif.buckets import rebucket
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, number
 
 MORE, MANY = 2, 8
 """How many times as many transfers as recorded give a note (MORE), or are declined (MANY): what a transfer costs beside its
-bytes is not modelled, and may turn a gain into a loss."""
+bytes is not modelled between CPUs, told from few sizes between GPUs, and may turn a gain into a loss."""
 
 
 def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     sizes = {term.value for term in terms}
     if len(sizes) > 1:
         raise Declined("buckets cannot have two sizes at once")
-    if now.dfg.has_gpu():
-        raise Declined("gradient buckets are told apart on CPUs (gloo) only so far")
     (size,) = sizes
     try:
-        changed = rebucket(now.run, now.dfg, size)
+        changed, are_whole = rebucket(now.run, now.dfg, size)
     except NotBuckets as reason:
         raise Declined(f"these are no gradient buckets that can be told apart: {reason}") from reason
     more = _transfers(changed) / _transfers(now.dfg)
     if more > MANY:
         raise Declined(f"{more:.0f} times as many transfers: what each costs beside its bytes is not known")
     now = replace(now, dfg=changed)
-    return now.noted("what a transfer costs beside its bytes is not counted") if more > MORE else now
+    if are_whole:
+        now = now.noted("recorded buckets are put together whole: the sizes of gradients were not recorded (--shapes)")
+    if more > MORE and not changed.has_gpu():
+        now = now.noted("what a transfer costs beside its bytes is not counted")
+    return now
 
 
 def _transfers(dfg: Dfg) -> int:
-    return int(np.count_nonzero(dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION)))
+    return int(np.count_nonzero(dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)))
 
 
 TERM = Kind(
     name="bucket_mb",
     examples=("bucket_mb=50",),
     meaning="DistributedDataParallel with gradient buckets of another size (`bucket_cap_mb`, in MiB).",
-    needs="A run of CPUs (gloo) recorded with `--shapes`, whose all-reduces are DDP's gradient buckets.",
+    needs="A run of all ranks, recorded with `--shapes`, whose all-reduces are DDP's gradient buckets. Between GPUs, larger "
+    "buckets need no shapes.",
     effect=Edit(Phase.REBUILD, _rebucketed),
     value=number,
 )

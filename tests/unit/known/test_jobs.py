@@ -97,6 +97,17 @@ def test_a_factor_of_one_changes_nothing(shape):
     assert true_steps(one.program, "gpu=1x,cpu=1x,network=1x,host=1x") == timeline.step_ns()
 
 
+def test_other_buckets_leave_all_but_the_transfers_as_it_was():
+    own, other = (job("buckets", 1, mb).program for mb in (None, 10_000.0))
+    assert len(other.transfers) < len(own.transfers)
+    kernels, carried = (
+        [[cost.ns for cost in one.costs if cost.kind is kind] for one in (own, other)]
+        for kind in (Kind.KERNEL, Kind.BYTES)
+    )
+    assert kernels[0] == kernels[1]
+    assert sum(carried[0]) == pytest.approx(sum(carried[1]), rel=1e-6)
+
+
 def test_a_planted_cause_is_on_its_rank_and_mended():
     one = next(one for seed in range(50) if (one := job("gloo", seed)).plant and one.plant.kind is Kind.CPU)
     excess = [cost for cost in one.program.costs if cost.excess]

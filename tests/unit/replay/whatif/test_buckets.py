@@ -10,7 +10,8 @@ from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.buckets import MIB, NotBuckets, _first_shape, fill, rebucket
+from esprof.replay.whatif.backward import NotBuckets, _first_shape
+from esprof.replay.whatif.buckets import MIB, fill, rebucket
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.links import TYPICAL, link_share, stretches
 from esprof.replay.whatif.pricing import apply, what_if
@@ -137,7 +138,7 @@ def test_the_link_is_known_by_the_transfers_that_were_recorded_not_by_those_put_
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     dfg = build(run)
     known = stretches(dfg)
-    large = rebucket(run, dfg, 25)
+    large = rebucket(run, dfg, 25).dfg
     share = known.link_ns_per_byte() / known.link_ns_per_byte(TYPICAL)
     assert link_share(large, dfg)[large.of(Cls.COMMUNICATION)].tolist() == pytest.approx([share] * 2)
 
@@ -148,27 +149,27 @@ def test_one_large_bucket_waits_for_the_last_gradient():
     # The last of four transfers, begun at 10 ms, ends at 90; it is copied in 1 ms (the others before), then 5 ms follow.
     assert step_ms(dfg) == pytest.approx(96, abs=0.2)
     # One bucket: sent at 40 ms, there at 120, copied in 4 ms.
-    assert step_ms(rebucket(run, dfg, 25)) == pytest.approx(129, abs=0.2)
+    assert step_ms(rebucket(run, dfg, 25).dfg) == pytest.approx(129, abs=0.2)
 
 
 def test_small_buckets_hide_behind_the_backward_pass():
     run = run_with((1, 1, 1, 1), (4,))
     dfg = build(run)
     assert step_ms(dfg) == pytest.approx(129, abs=0.2)
-    assert step_ms(rebucket(run, dfg, 1)) == pytest.approx(96, abs=0.2)
+    assert step_ms(rebucket(run, dfg, 1).dfg) == pytest.approx(96, abs=0.2)
 
 
 def test_the_buckets_that_it_has_change_nothing():
     for buckets, mb in (((1, 1, 1, 1), 1), ((2, 2), 2), ((4,), 25)):
         run = run_with((1, 1, 1, 1), buckets)
         dfg = build(run)
-        assert step_ms(rebucket(run, dfg, mb)) == pytest.approx(step_ms(dfg), rel=0.002)
+        assert step_ms(rebucket(run, dfg, mb).dfg) == pytest.approx(step_ms(dfg), rel=0.002)
 
 
 def test_the_new_buckets_move_what_the_old_ones_did():
     run = run_with((1, 0.5, 2, 0.25), (2, 2))
     dfg = build(run)
-    again = rebucket(run, dfg, 1)
+    again = rebucket(run, dfg, 1).dfg
     for graph, sizes in ((dfg, [1.5, 2.25]), (again, [0.25, 1, 2.5])):
         moved = np.sort(graph.bytes[graph.of(Cls.COMMUNICATION) & (graph.rank == 0)]) / MIB
         assert moved.tolist() == sizes
@@ -222,7 +223,7 @@ def test_threads_that_are_woken_at_once_may_begin_in_any_order():
     first.ts, first.dur = 20.2 * MS, 19.8 * MS
     second.ts, second.dur, second.tid = 20.1 * MS, 49.9 * MS, GLOO + 1
     run = run_of({0: rows, 1: rows})
-    again = rebucket(run, build(run), 25)
+    again = rebucket(run, build(run), 25).dfg
     assert (again.bytes[again.of(Cls.COMMUNICATION)] == 3 * MIB).all()
 
 
