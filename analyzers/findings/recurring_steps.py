@@ -56,10 +56,10 @@ class Recurring:
     def measured(self) -> Measured:
         """What the mean step would gain: the difference of the means of all steps and of the others."""
         share = float(self.is_slow.mean())
-        margins = (mean_margin(self.took_ns[mask]) for mask in (self.is_slow, ~self.is_slow))
+        of_slow, of_others = (mean_margin(self.took_ns[mask]) for mask in (self.is_slow, ~self.is_slow))
         return Measured(
             saving_ns=share * self.excess_ns,
-            margin_ns=share * float(np.hypot(*margins)),
+            margin_ns=share * float(np.hypot(of_slow, of_others)),
             step_ns=float(self.took_ns.mean()),
         )
 
@@ -122,8 +122,8 @@ def _cause_of(run: Run, found: Recurring) -> tuple[str | None, tuple[Rank, ...],
     for rank in run.ranks:
         for what, spent_ns in _spent(run, rank, found.steps).items():
             most.setdefault(what, {})[rank] = found.between(spent_ns)
-    what = max(most, key=lambda one: max(most[one].values()), default=None)
-    if what is None or max(most[what].values()) < MOST_OF * found.excess_ns:
+    what = max(most, key=lambda one: max(most[one].values()))
+    if max(most[what].values()) < MOST_OF * found.excess_ns:
         return None, tuple(run.ranks), {}
     # Where one rank saves, the others wait for it somewhere else.
     ranks = tuple(rank for rank, ns in most[what].items() if ns >= MOST_OF * found.excess_ns)

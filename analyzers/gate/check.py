@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.gate import stats
-from esprof.analyzers.gate.baseline import Baseline, Identity, Phase, differences
+from esprof.analyzers.gate.baseline import Baseline, Identity, differences
+from esprof.analyzers.job_steps import Phase
 from esprof.errors import MismatchError, UsageError
 from esprof.trace.run import Warning
 from esprof.types import NS_PER_MS, NS_PER_S, NS_PER_US
