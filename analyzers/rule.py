@@ -172,8 +172,9 @@ def as_measured(cause: Cause, run: Run) -> Finding:
         return unpriced(cause)
     saving, margin = cause.measured.saving_ns, cause.measured.margin_ns
     pct = 100 * saving / cause.measured.step_ns
+    sure = cause.confidence if saving > margin else _no_more_than("medium", cause.confidence)
     return _finding(
-        cause,
+        replace(cause, confidence=sure),
         saving_us=us(saving),
         saving_low_us=us(max(0.0, saving - margin)),
         saving_high_us=us(saving + margin),

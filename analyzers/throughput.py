@@ -21,9 +21,10 @@ def throughput(replayed: Replayed) -> Throughput:
     tables = [run.steps(rank) for rank in run.ranks]
     step_ns = replayed.pricer.step_ns
     plain = job_steps.numbers(run, "plain")
-    if replayed.unprofiled_ns is not None and len(plain):
+    took = job_steps.durations_ns(run, plain) if replayed.unprofiled_ns is not None and len(plain) else np.zeros(1)
+    if took.mean() > 0:
         tables = [plain_steps(steps) for steps in tables]
-        step_ns = float(job_steps.durations_ns(run, plain).mean())
+        step_ns = float(took.mean())
     return _rates(tables, step_ns / NS_PER_S)
 
 

@@ -38,7 +38,10 @@ def _helps(command: click.Command | None, parent: click.Context, name: str) -> d
 
 def findings() -> str:
     """The catalogue, family by family."""
-    intro = "Ids are stable. `esprof explain ID` shows the same page in the terminal. All savings come from replay."
+    intro = (
+        "Ids are stable. `esprof explain ID` shows the same page in the terminal. Savings come from replay, but for those "
+        "of steps that recur (ESP601, ESP806): these are measured on all steps of the run."
+    )
     parts = [NOTE, "# Findings\n", intro]
     for digit, family in FAMILIES.items():
         pages = [_page(page) for page in PAGES.values() if page.family == family]

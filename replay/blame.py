@@ -251,10 +251,11 @@ class Blame:
         pick them from.
         """
         extra, of_rank = self._extra_by_place(suspects, only)
+        # Chance may pick from all places of a rank, too, whether they are noticed or not.
+        places = np.bincount(of_rank, minlength=1)
         noticed = trimmed_mean(extra) > NOTICED * float(self._progress_ns(self.dfg.dur_ns).mean())
         extra, of_rank = extra[:, noticed], of_rank[noticed]
-        # Chance may pick from all places, too.
-        certain = chance(extra) < CHANCE * 2 / among / np.maximum(np.bincount(of_rank)[of_rank], 1)
+        certain = chance(extra) < CHANCE * 2 / among / places[of_rank]
         found = np.zeros(len(self.dfg.marks.ranks), bool)
         found[of_rank[certain]] = True
         return found

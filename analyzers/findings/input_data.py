@@ -109,7 +109,7 @@ def _evidence(
         "batch": None if making.make_ns is None else Evidence(round(making.make_ns), "ns"),
         "batch_cpu": None if making.cpu_ns is None else Evidence(round(making.cpu_ns), "ns"),
         "loader_workers": None if making.workers is None else Evidence(making.workers),
-        "cpus_for_each_rank": Evidence(round(cpus, 1)) if (cpus := cpus_of(replayed.run, worst)) else None,
+        "cpus_for_each_rank_at_most": Evidence(round(cpus, 1)) if (cpus := cpus_of(replayed.run, worst)) else None,
     }
     return {
         "input_stall": by_rank({rank: stall[rank] for rank in ranks}, "ns"),
@@ -131,9 +131,8 @@ def _advice(replayed: Replayed, rank: Rank, saving: float) -> str:
     takes = f"A batch takes {readable.duration(making.make_ns)} to make"
     if cpus and making.cpu_ns and making.cpu_ns / without > max(cpus - 1, cpus / 2):
         return (
-            f"{takes}, {readable.duration(making.cpu_ns)} of that on a CPU, and the host has {cpus:.3g} CPUs for each "
-            "rank: more workers would not help. Decode less, or cheaper, or ahead of the training; or give the host more "
-            "CPUs."
+            f"{takes}, {readable.duration(making.cpu_ns)} of that on a CPU, and each rank has at most {cpus:.3g} CPUs: more "
+            "workers would not help. Decode less, or cheaper, or ahead of the training; or give the host more CPUs."
         )
     if making.workers == 0:
         return f"{takes}, in the rank itself, while its device waits: set num_workers on the DataLoader."
@@ -150,7 +149,8 @@ def _if_there_is_room(making: Batches, cpus: float | None) -> str:
     if cpus is None or making.cpu_ns is None or making.make_ns is None:
         return "if the host has the cores and the storage the bandwidth"
     share = min(1.0, making.cpu_ns / making.make_ns)
-    return f"if the storage has the bandwidth: {100 * (1 - share):.0f} % of that time they do not run"
+    waits = f"for {100 * (1 - share):.0f} % of that time a worker waits for something else than a CPU"
+    return f"if the storage has the bandwidth: {waits}"
 
 
 _PAGES = (
@@ -161,7 +161,8 @@ _PAGES = (
         "loader stops all: the others show it as waiting at the next collective, never as input stall.",
         "`input_stall` is the time per step inside the loader's next(), waiting or making the batch; `batch` "
         "what making one batch takes, and `batch_cpu` how much of that on a CPU (`esprof record` tells of workers; Kineto "
-        "traces do not show them, and a stall is not the time of a batch); `cpus_for_each_rank` how many CPUs each has.",
+        "traces do not show them, and a stall is not the time of a batch); `cpus_for_each_rank_at_most` how many CPUs each "
+        "has.",
         "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again. No step gets "
         "shorter than the CPUs need for the ranks and their batches, where that was recorded.",
         "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "

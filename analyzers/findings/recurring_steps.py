@@ -19,11 +19,11 @@ SLOW = 1.3
 FEWEST = 4
 """Slow steps from which on a period may be told."""
 
-REGULAR = 0.8
-"""Least share of the distances between slow steps that must be a multiple of the period."""
+FEWEST_STEPS = 16
+"""Steps from which on a period may be told: among fewer, chance makes one too often."""
 
-PRESENT = 0.4
-"""Least share of the slow steps that the period asks for that must be there: windows hide some."""
+REGULAR = 0.8
+"""Least share of the steps that are due by the period that must be slow, and of the slow steps that must be due."""
 
 MOST_OF = 0.5
 """Least share of what slow steps take too long that must lie in one kind of work, to be its cause."""
@@ -93,27 +93,30 @@ def recurring_steps(run: Run) -> Iterator[Cause]:
 
 def _recurring(run: Run) -> Recurring | None:
     steps = job_steps.numbers(run, "plain")
-    if len(steps) < 2 * FEWEST:
+    if len(steps) < FEWEST_STEPS:
         return None
     took = job_steps.durations_ns(run, steps).astype(np.float64)
     is_slow = took > SLOW * np.median(took)
-    every = _period(steps[is_slow])
+    every = _period(steps, is_slow)
     return None if every is None else Recurring(steps, took, is_slow, every)
 
 
-def _period(slow: np.ndarray) -> int | None:
-    """Every how many steps one of `slow` (numbers, ascending) comes; None where they come at random.
+def _period(steps: np.ndarray, is_slow: np.ndarray) -> int | None:
+    """Every how many of `steps` (numbers, ascending) a slow one comes; None where they come at random.
 
     Windows take steps out of the row, so that a distance may be a multiple of the period.
     """
+    slow = steps[is_slow]
     if len(slow) < FEWEST:
         return None
-    distances = np.diff(slow)
-    values, counts = np.unique(distances, return_counts=True)
+    values, counts = np.unique(np.diff(slow), return_counts=True)
     every = int(values[counts.argmax()])
-    is_regular = (distances % every == 0).mean() >= REGULAR
-    is_present = len(distances) >= PRESENT * (slow[-1] - slow[0]) / every
-    return every if every > 1 and is_regular and is_present else None
+    # The steps that are due by the most frequent remainder must be slow, and no others.
+    remainders, counts = np.unique(slow % every, return_counts=True)
+    is_due = steps % every == remainders[counts.argmax()]
+    hits = int(np.count_nonzero(is_due & is_slow))
+    is_regular = FEWEST <= hits >= REGULAR * max(int(np.count_nonzero(is_due)), len(slow))
+    return every if every > 1 and is_regular else None
 
 
 def _cause_of(run: Run, found: Recurring) -> tuple[str | None, tuple[Rank, ...], dict[Rank, int]]:
@@ -122,7 +125,9 @@ def _cause_of(run: Run, found: Recurring) -> tuple[str | None, tuple[Rank, ...],
     for rank in run.ranks:
         for what, spent_ns in _spent(run, rank, found.steps).items():
             most.setdefault(what, {})[rank] = found.between(spent_ns)
-    what = max(most, key=lambda one: max(most[one].values()))
+    # A save may lie in a stage that the job marked around it.
+    saves = [one for one in most if one.startswith(_SAVING) and max(most[one].values()) >= MOST_OF * found.excess_ns]
+    what = max(saves or most, key=lambda one: max(most[one].values()))
     if max(most[what].values()) < MOST_OF * found.excess_ns:
         return None, tuple(run.ranks), {}
     # Where one rank saves, the others wait for it somewhere else.
@@ -163,8 +168,10 @@ _ADVICE = (
 )
 _EVIDENCE = (
     "The times of all steps of the run that ran without the profiler: `slow_steps` of `steps` take more than 1.3 times the "
-    "median, and most of their distances are a multiple of `every`. What they have that the others lack is looked for in "
-    "the stages that the job or the recorder marked (`lost_there`), and in the waits for the data loader."
+    "median, at least four of sixteen or more, and nearly all of them, and no others, are due every so many steps "
+    "(`every`). What they have that the others lack is looked for in the stages that the job or the recorder marked "
+    "(`lost_there`), and in the waits for the data loader. Saves are seen where the main thread calls them as torch.save(…) "
+    "or dcp.save(…); a function that the job imported by its own name (from … import save_file) is not."
 )
 _PRICE = (
     "Measured, not replayed: the mean of all steps, less the mean of the steps that are not slow. The throughput that is "

@@ -7,7 +7,7 @@ import numpy as np
 from esprof import readable
 from esprof.analyzers.evidence import by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.replay.whatif.terms.balance import computed_ns
+from esprof.replay.whatif.terms.balance import stage_ns
 
 CLEARLY = 1.1
 """A stage is named when it computes more than this many times as long as the mean stage."""
@@ -24,12 +24,11 @@ def uneven_stages(case: Case) -> Iterator[Cause]:
     if not blame.roles.any():
         return
     saving = case.pricer.saving_ns(_BALANCED)
-    took = computed_ns(blame.dfg)[:, np.array(blame.steps) + 1].mean(axis=1)
+    took = stage_ns(blame.dfg, blame.roles, blame.steps)
     is_long = took > max(CLEARLY * took.mean(), AS_LONG * took.max())
-    longest = tuple(np.array(blame.dfg.marks.ranks)[is_long].tolist())
+    longest = tuple(np.array(blame.dfg.marks.ranks)[is_long[blame.roles]].tolist())
     if not longest or saving is None or not case.worth_naming(saving):
         return
-    of_all = dict(zip(blame.dfg.marks.ranks, np.rint(took).astype(int).tolist(), strict=True))
     most = took.max() / took.mean()
     yield Cause(
         id="ESP207",
@@ -38,9 +37,17 @@ def uneven_stages(case: Case) -> Iterator[Cause]:
         ranks=longest,
         scenario=_BALANCED,
         confidence="medium",
-        evidence={"computing_per_step": by_rank(of_all, "ns")},
-        advice="Move layers from the stages that compute longest to the others, or, if they have no more layers, look for "
-        "what makes their devices slower: the two look alike in a trace, since no other rank does the same work.",
+        evidence={
+            "computing_per_step": by_rank(
+                {
+                    rank: round(took[role])
+                    for rank, role in zip(blame.dfg.marks.ranks, blame.roles.tolist(), strict=True)
+                },
+                "ns",
+            )
+        },
+        advice="Move layers from the stages that compute longest to the others. If they have no more layers, look for what "
+        "makes their devices slower: the two look alike in a trace where no other rank does the work of a stage.",
     )
 
 
@@ -49,9 +56,9 @@ _PAGES = (
         "ESP207",
         "Stages of a pipeline compute unequally long",
         "In a pipeline every micro-batch passes all stages, so that the slowest sets the pace and the others wait for it.",
-        "`computing_per_step` is how long the device of each rank computes in a mean step.",
-        "`balance[stages]=fix`: replay scales the computing of each rank so that all compute as long in each step, and runs "
-        "the whole job again. A bound: layers cannot be cut.",
+        "`computing_per_step` is how long a rank of each rank's stage computes in a mean step, by their median.",
+        "`balance[stages]=fix`: replay scales the computing of each stage so that all compute as long in a mean step, and "
+        "runs the whole job again. A bound: layers cannot be cut.",
         "Share the layers out by what they take, not by their number: the embedding and the last layer with its loss weigh "
         "more than one block. A stage whose device is slower needs fewer.",
     ),

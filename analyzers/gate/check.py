@@ -9,9 +9,8 @@ steps would tell.
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, get_args
 
 import msgspec
@@ -170,8 +169,14 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[W
     Raises MismatchError where they must not be compared or lack a metric, UsageError for a rule in per cent of nothing.
     """
     _refuse_mismatch(baseline, run)
-    pairs = [(_badness(baseline, rule, "the baseline"), _badness(run, rule, "this run")) for rule in options.rules]
-    tests = [_Test(rule, of, *pair) for rule, pair in zip(options.rules, pairs, strict=True) for of in STATISTICS]
+    count = len(options.rules) * len(STATISTICS)
+    # So many that chance has room for the level that each of the tests is held to.
+    replicates = max(stats.LEAST_REPLICATES, math.ceil(10 * count / options.alpha))
+    tests = [
+        _Test(rule, of, _badness(baseline, rule, "the baseline"), _badness(run, rule, "this run"), replicates)
+        for rule in options.rules
+        for of in STATISTICS
+    ]
     p_values = stats.holm([test.p for test in tests])
     metrics = tuple(_check_metric(test, p, options) for test, p in zip(tests, p_values, strict=True))
     outcomes = {metric.outcome for metric in metrics}
@@ -200,13 +205,33 @@ def _refuse_mismatch(baseline: Baseline, run: Baseline) -> None:
         )
 
 
-def _badness(measured: Baseline, rule: Rule, whose: str) -> np.ndarray:
-    """The metric's samples, negated where less is worse: in all that follows more is worse."""
+@dataclass(frozen=True)
+class _Samples:
+    """The metric's samples, negated where less is worse, so that more is worse in all that follows; and how long each
+    lasted, where it is a rate."""
+
+    values: np.ndarray
+    times: np.ndarray | None
+
+    def value(self, statistic: Statistic, at: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """The statistic of the samples at these places, over the last axis."""
+        values = self.values[at]
+        if statistic == "median":
+            return np.asarray(np.median(values, axis=-1))
+        if self.times is None:
+            return np.asarray(values.mean(axis=-1))
+        return stats.mean_rate(values, self.times[at])
+
+
+def _badness(measured: Baseline, rule: Rule, whose: str) -> _Samples:
     samples = measured.samples.get(rule.metric)
     if samples is None:
         known = ", ".join(sorted(measured.samples))
         raise MismatchError(f"{whose} does not tell {rule.metric}", remedy=f"What it tells: {known}.")
-    return METRICS[rule.metric].worse * np.array(samples, np.float64)
+    metric, times = METRICS[rule.metric], measured.samples["step_time"]
+    # Where some steps do not tell the metric, nobody knows which: all count alike.
+    weights = np.array(times if len(times) == len(samples) else [1.0] * len(samples))
+    return _Samples(metric.worse * np.array(samples, np.float64), weights if metric.is_rate else None)
 
 
 @dataclass(frozen=True)
@@ -215,20 +240,14 @@ class _Test:
 
     rule: Rule
     statistic: Statistic
-    before: np.ndarray
-    now: np.ndarray
-
-    @property
-    def of(self) -> Callable[..., np.ndarray]:
-        """What makes one value of many."""
-        if self.statistic == "median":
-            return np.median
-        # Of rates, what was done in all of the time: a slow step counts for as long as it takes.
-        return stats.harmonic_mean if METRICS[self.rule.metric].is_rate else np.mean
+    before: _Samples
+    now: _Samples
+    replicates: int
+    """Series that the bootstrap draws."""
 
     @cached_property
     def block(self) -> int:
-        return stats.block_length(self.before, self.now)
+        return stats.block_length(self.before.values, self.now.values)
 
     @cached_property
     def unit(self) -> float:
@@ -239,14 +258,16 @@ class _Test:
         if percent == 0:
             raise UsageError(
                 f"{self.rule.metric} is 0 in the baseline, and no per cent of it says anything",
-                remedy=f"Write an absolute rule, such as {self.rule.metric}:+1ms.",
+                remedy=f"Write an absolute rule, such as {self.rule.metric}:+1ms."
+                if METRICS[self.rule.metric].limits
+                else "Save a baseline of a run that has some.",
             )
         return percent
 
     @property
     def values(self) -> tuple[float, float]:
         """The statistic (before, now)."""
-        return float(self.of(self.before)), float(self.of(self.now))
+        return float(self.before.value(self.statistic)), float(self.now.value(self.statistic))
 
     @property
     def worsening(self) -> float:
@@ -258,28 +279,33 @@ class _Test:
     def drawn(self) -> np.ndarray:
         """The difference as it comes out by chance, in the rule's unit."""
         rng = np.random.default_rng(0)
-        now, before = (stats.bootstrap(of, self.block, self.of, rng) for of in (self.now, self.before))
+        now, before = (
+            stats.bootstrap(len(of.values), self.block, partial(of.value, self.statistic), self.replicates, rng)
+            for of in (self.now, self.before)
+        )
         drawn: np.ndarray = (now - before) / self.unit
         return drawn
 
     @cached_property
     def p(self) -> float:
         if self.statistic == "median":
-            return stats.rank_test(self.now, self.before, self.block)
+            return stats.rank_test(self.now.values, self.before.values, self.block)
         return float((np.count_nonzero(self.drawn <= self.rule.limit) + 1) / (len(self.drawn) + 1))
 
-    def slow(self, of: np.ndarray) -> int:
+    def slow(self, of: _Samples) -> int:
         """How many of these samples are slow (`SLOW`)."""
-        usual = float(np.median(self.before))
-        return int(np.count_nonzero(of > usual + (SLOW - 1) * abs(usual)))
+        usual = float(np.median(self.before.values))
+        return int(np.count_nonzero(of.values > usual + (SLOW - 1) * abs(usual)))
 
 
 def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
     rule, metric = test.rule, METRICS[test.rule.metric]
     low, high = np.quantile(test.drawn, [options.alpha, 1 - options.alpha]).tolist()
-    steps = len(test.before), len(test.now)
+    steps = len(test.before.values), len(test.now.values)
     worsening = _Worsening(test.worsening, low, high)
-    outcome, more_steps = _judge(worsening, rule.limit, p < options.alpha, steps, options.min_steps)
+    # A mean must be beyond the limit to regress, a median different from what it was.
+    beyond = rule.limit if test.statistic == "mean" else 0.0
+    outcome, more_steps = _judge(worsening, rule.limit, beyond, p < options.alpha, steps, options.min_steps)
     ends = sorted((metric.worse * low, metric.worse * high))
     before, now = (metric.worse * value / metric.scale for value in test.values)
     return MetricCheck(
@@ -299,7 +325,7 @@ def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
         p=p,
         baseline_slow=test.slow(test.before),
         run_slow=test.slow(test.now),
-        worse_probability=stats.probability_larger(test.now, test.before),
+        worse_probability=stats.probability_larger(test.now.values, test.before.values),
         block=test.block,
         baseline_steps=steps[0],
         run_steps=steps[1],
@@ -316,16 +342,21 @@ class _Worsening(msgspec.Struct, frozen=True):
 
 
 def _judge(
-    worsening: _Worsening, limit: float, significant: bool, steps: tuple[int, int], min_steps: int
+    worsening: _Worsening,
+    limit: float,
+    beyond: float,
+    significant: bool,
+    steps: tuple[int, int],
+    min_steps: int,
 ) -> tuple[Outcome, MoreSteps | None]:
-    """`steps` are those of the baseline and of the run."""
+    """`beyond` is what `significant` says that the difference is beyond; `steps` are those of the baseline and the run."""
     missing = [max(0, min_steps - n) for n in steps]
     if any(missing):
         return "inconclusive", MoreSteps(baseline=missing[0], run=missing[1])
     if worsening.value > limit:
         if significant:
             return "regressed", None
-        times = _times_wanted(worsening.value - worsening.low, worsening.value)
+        times = _times_wanted(worsening.value - worsening.low, worsening.value - beyond)
     elif worsening.high <= limit:
         return "unchanged", None
     else:

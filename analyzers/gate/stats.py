@@ -22,7 +22,7 @@ FEWEST_BLOCKS = 5
 """Two times five blocks can still show p = 1/252; with fewer, no difference could ever be significant at 1 %."""
 
 _WINDOW = 5
-_REPLICATES = 2_000
+LEAST_REPLICATES = 2_000
 _AT_ONCE = 1 << 20
 
 
@@ -76,26 +76,26 @@ def probability_larger(values: np.ndarray, reference: np.ndarray) -> float:
 
 
 def bootstrap(
-    values: np.ndarray, block: int, statistic: Callable[..., np.ndarray], rng: np.random.Generator
+    n: int, block: int, value_of: Callable[[np.ndarray], np.ndarray], replicates: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """The `statistic` (`np.median` or `np.mean`) of `_REPLICATES` series, each as long as `values` and put together from
-    blocks drawn anywhere in it."""
-    n = len(values)
+    """A value of each of so many series, each as long as the n values at hand and put together from blocks of them.
+
+    `value_of` gives, for places int[series, n], the value of the series that stands there, float64[series].
+    """
     blocks = math.ceil(n / block)
     # As many series at once as fit into some megabytes.
     at_once = max(1, _AT_ONCE // (blocks * block))
     found = []
-    for first in range(0, _REPLICATES, at_once):
-        starts = rng.integers(0, n - block + 1, (min(at_once, _REPLICATES - first), blocks, 1))
-        drawn = (starts + np.arange(block)).reshape(len(starts), -1)[:, :n]
-        found.append(statistic(values[drawn], axis=1))
+    for first in range(0, replicates, at_once):
+        starts = rng.integers(0, n - block + 1, (min(at_once, replicates - first), blocks, 1))
+        found.append(value_of((starts + np.arange(block)).reshape(len(starts), -1)[:, :n]))
     return np.concatenate(found)
 
 
-def harmonic_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray:
-    """The harmonic mean of `values`, which are all of one sign; 0 where one of them is."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(1 / np.mean(1 / values, axis=axis))
+def mean_rate(rates: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """What was done in all of the time: the mean of `rates`, weighted by the `times` they lasted, over the last axis."""
+    mean: np.ndarray = (rates * times).sum(axis=-1) / times.sum(axis=-1)
+    return mean
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -177,7 +177,7 @@ class GpuWork:
         """How many of the pieces `order` stand in a full queue of that depth before each of them, int64[pieces].
 
         All, but behind a lost step, of whose launches nothing was recorded: how many those are is told by the launches
-        behind it that wait for room. Where none does, so many are said to stand there that there are none.
+        behind it that wait for room. Where those do not agree, so many are said to stand there that there are none.
         """
         ahead = np.full(len(order), depth)
         step = self.events.step_at(self.launched[order])
@@ -190,7 +190,9 @@ class GpuWork:
             # The last piece that had started when such a launch returned is what made room for it.
             started = np.searchsorted(self.start[order], self.events.end[call[waits]], side="right") - 1
             apart, count = np.unique(straddling[waits] - started, return_counts=True)
-            ahead[straddling] = apart[count.argmax()] if len(apart) else len(order)
+            # Launches take long for other reasons as well: those that wait for room have as many pieces before them.
+            agree = len(apart) > 0 and 0 < apart[count.argmax()] <= depth and 2 * count.max() > count.sum()
+            ahead[straddling] = apart[count.argmax()] if agree else len(order)
         return ahead
 
     def _queue_depth(self, order: np.ndarray) -> int:

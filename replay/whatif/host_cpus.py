@@ -18,7 +18,10 @@ def sharing(run: Run) -> dict[tuple[Rank, ...], float]:
 
 
 def cpus_of(run: Run, rank: Rank) -> float | None:
-    """How many CPUs there are for `rank` and each of those that share them with it; None where that is not known."""
+    """How many CPUs there are at most for `rank` and each of those that share them with it; None where that is not known.
+
+    Others may share them, too: ranks that are not in the run, and other jobs.
+    """
     return next((cpus / len(ranks) for ranks, cpus in sharing(run).items() if rank in ranks), None)
 
 
@@ -31,7 +34,7 @@ def _together(run: Run, ranks: list[Rank], cpus: int) -> float:
 def least_ns(run: Run, steps: tuple[int, ...]) -> np.ndarray | None:
     """Least duration of each of `steps` for the CPU time that the ranks and their batches take, ns, float64[steps].
 
-    Of a rank only its training thread is counted, of a batch made by a worker the worker's process: it can only be more.
+    Of a rank only its training thread is counted, and of its batches those that workers made: ranks take more.
     None where no rank tells both its CPUs and its CPU time.
     """
     least = None
@@ -50,16 +53,19 @@ def _needed_ns(run: Run, rank: Rank, steps: tuple[int, ...]) -> np.ndarray:
     needed = np.zeros(len(steps))
     needed[at] = np.maximum(noted.ints("cpu_ns")[row], 0)
     begin, took = noted.ints("start_ns")[row], noted.ints("dur_ns")[row]
-    per_batch = batch_cpu_ns(run, rank)
-    if per_batch:
-        stages = run.stages(rank)
-        taken = np.sort(stages.ints("end_ns")[stages.is_kind("next")])
-        needed[at] += per_batch * (np.searchsorted(taken, begin + took) - np.searchsorted(taken, begin))
+    stages = run.stages(rank)
+    is_next, loader = stages.is_kind("next") & (stages.ints("workers") > 0), stages.ints("loader")
+    for number in np.unique(loader[is_next]).tolist():
+        taken = np.sort(stages.ints("end_ns")[is_next & (loader == number)])
+        batches = np.searchsorted(taken, begin + took) - np.searchsorted(taken, begin)
+        needed[at] += (batch_cpu_ns(run, rank, number) or 0.0) * batches
     return needed
 
 
-def batch_cpu_ns(run: Run, rank: Rank) -> float | None:
-    """Mean CPU time of a batch that a worker of `rank` makes, ns; None where that was not recorded."""
+def batch_cpu_ns(run: Run, rank: Rank, loader: int | None = None) -> float | None:
+    """Mean CPU time of a batch that a worker of `rank` makes, of all its loaders or of one, ns; None where that was not
+    recorded."""
     stages = run.stages(rank)
-    ran = stages.ints("cpu_ns")[stages.is_kind("fetch")]
+    made = stages.is_kind("fetch") & ((stages.ints("loader") == loader) if loader is not None else True)
+    ran = stages.ints("cpu_ns")[made]
     return float(ran[ran >= 0].mean()) if (ran >= 0).any() else None

@@ -1,5 +1,5 @@
-"""Prices of scenarios: each is one more replay, compared with the replay of the run as it was. There is no other way to a
-price: findings, `esprof replay` and reports all ask here."""
+"""Prices of scenarios: each is one more replay, compared with the replay of the run as it was. There is no other way to the
+price of a scenario: findings, `esprof replay` and reports all ask here."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor

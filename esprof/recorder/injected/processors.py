@@ -8,14 +8,18 @@ from . import control_groups
 
 
 def usable() -> list[int]:
-    """Numbers of the CPUs that this process may run on, ascending."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    """Numbers of the CPUs that this process may run on, ascending; none where the system does not tell."""
+    with suppress(OSError):
+        return sorted(os.sched_getaffinity(0))
+    return []
 
 
 def quota() -> float | None:
     """How many CPUs the control groups around this process let it use at a time, on average; None where they let it use
     all."""
-    return min(_quotas(control_groups.files("cpu", "cpu.max", "cpu.cfs_quota_us")), default=None)
+    with suppress(OSError, ValueError):
+        return min(_quotas(control_groups.files("cpu", "cpu.max", "cpu.cfs_quota_us")), default=None)
+    return None
 
 
 def _quotas(files: Iterator[str]) -> Iterator[float]:

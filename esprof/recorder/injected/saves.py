@@ -18,7 +18,7 @@ _OF_MODULES = {
 
 
 class SaveProbe:
-    """Wraps functions that save. Only the outermost counts, and only on the thread that trains."""
+    """Wraps functions that save. Only the outermost counts, and only on the main thread."""
 
     def __init__(self, note: Callable[[tuple[str, int, int]], None], fuse: Fuse) -> None:
         """`note` takes (name, start, end), in ns."""

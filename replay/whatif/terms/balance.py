@@ -44,28 +44,42 @@ def _alike(now: Scenario) -> Scenario:
 
 
 def _even_stages(now: Scenario) -> Scenario:
-    """`now` with the computing of each rank scaled so that all ranks compute as long in each step.
+    """`now` with the computing of each stage scaled so that all stages compute as long in a mean step.
 
-    Raises Declined where the ranks are no stages of a pipeline.
+    Ranks of one stage stay as unlike as they are. Raises Declined where the ranks are no stages of a pipeline.
     """
-    dfg = now.dfg
-    if not now.blame.roles.any():
+    dfg, roles = now.dfg, now.blame.roles
+    if not roles.any():
         raise Declined("the ranks are no stages of a pipeline: all do the same work, or none passes messages on")
-    computing = np.flatnonzero(dfg.of(Cls.COMPUTE, Cls.CONTENTION) & (dfg.rank >= 0))
-    visit = np.searchsorted(dfg.marks.ranks, dfg.rank[computing]), dfg.step[computing] + 1
-    took = computed_ns(dfg)
-    share = took.mean(axis=0) / np.maximum(took, 1)
+    of_stage = stage_ns(dfg, roles, now.steps)
+    share = np.divide(of_stage.mean(), of_stage, out=np.ones(len(of_stage)), where=of_stage > 0)
+    computing = np.flatnonzero(_computing(dfg))
     dur = dfg.dur_ns.copy()
-    dur[computing] = np.rint(dur[computing] * share[visit]).astype(np.int64)
+    of_node = share[roles[np.searchsorted(dfg.marks.ranks, dfg.rank[computing])]]
+    dur[computing] = np.rint(dur[computing] * of_node).astype(np.int64)
     return replace(now, dfg=replace(dfg, dur_ns=dur)).noted("a bound: layers cannot be shared out so evenly")
 
 
-def computed_ns(dfg: Dfg) -> np.ndarray:
-    """How long each rank computes, ns, float64[ranks, steps + 1]: what was launched before the first step, then by step."""
-    nodes = np.flatnonzero(dfg.of(Cls.COMPUTE, Cls.CONTENTION) & (dfg.rank >= 0))
-    took = np.zeros((len(dfg.marks.ranks), int(dfg.step.max()) + 2))
-    np.add.at(took, (np.searchsorted(dfg.marks.ranks, dfg.rank[nodes]), dfg.step[nodes] + 1), dfg.dur_ns[nodes])
-    return took
+def stage_ns(dfg: Dfg, roles: np.ndarray, steps: tuple[int, ...]) -> np.ndarray:
+    """How long the ranks of each stage compute in a mean step, by their median, ns, float64[stages].
+
+    `roles`, int[ranks], is the stage of each rank. A rank counts in the steps that it has.
+    """
+    nodes = np.flatnonzero(_computing(dfg) & np.isin(dfg.step, steps))
+    took = np.zeros((len(dfg.marks.ranks), len(steps)))
+    np.add.at(
+        took,
+        (np.searchsorted(dfg.marks.ranks, dfg.rank[nodes]), np.searchsorted(steps, dfg.step[nodes])),
+        dfg.dur_ns[nodes],
+    )
+    mean = took.sum(axis=1) / np.maximum((took > 0).sum(axis=1), 1)
+    # Of two ranks the shorter: the other may be slow.
+    return np.array([np.quantile(mean[roles == role], 0.5, method="lower") for role in range(roles.max() + 1)])
+
+
+def _computing(dfg: Dfg) -> np.ndarray:
+    mask: np.ndarray = dfg.of(Cls.COMPUTE, Cls.CONTENTION) & (dfg.rank >= 0)
+    return mask
 
 
 TERM = Kind(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls
+from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif.host_cpus import least_ns
 from esprof.replay.whatif.loaders import IN_THE_RANK
@@ -16,7 +16,8 @@ from esprof.replay.whatif.work import taking_no_time
 def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     """`now` with batches that take no time. CPUs must make them nonetheless: no step is shorter than they need for it."""
     mended = taking_no_time(now, terms, Cls.DATA, "no data loader was recorded in these steps")
-    least = least_ns(now.run, now.dfg.marks.steps)
+    # What the CPUs took was recorded as fast as they were.
+    least = least_ns(now.run, now.dfg.marks.steps) if _are_cpus_as_recorded(now) else None
     if least is not None:
         before = replay(now.dfg).step_ns()
         # No step gets longer than it was.
@@ -27,6 +28,14 @@ def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     elif any(IN_THE_RANK in now.dfg.names[name] for name in np.unique(now.dfg.name[now.dfg.of(Cls.DATA)]).tolist()):
         mended = mended.noted("a bound: in workers, the batches would compete with the ranks for the host's CPUs")
     return mended
+
+
+def _are_cpus_as_recorded(now: Scenario) -> bool:
+    """Whether no other term of the scenario changed what CPUs do."""
+    if now.dfg.nodes != now.recorded.nodes:
+        return False
+    changed = now.dfg.dur_ns != now.recorded.dur_ns
+    return not (changed & ~now.dfg.on(LaneKind.STREAM) & ~now.dfg.of(Cls.COMMUNICATION)).any()
 
 
 TERM = Kind(

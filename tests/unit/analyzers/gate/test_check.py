@@ -287,6 +287,36 @@ def test_a_slowdown_every_few_steps_fails_by_its_mean():
     assert throughput.change == pytest.approx(100 / 1.75 - 100, abs=2)
 
 
+def test_a_mean_rate_counts_what_was_done_and_not_how_it_was_shared_out():
+    """Batches of 1 and of 100 samples by turns, in steps of 100 ms, are more than 40 each time."""
+    by_turns, always = np.tile([1.0, 100.0], 30) * 10, np.full(60, 400.0)
+    ms = np.full(60, 100.0)
+    before, now = (baseline(ms, samples_per_s=tuple(of)) for of in (always, by_turns))
+    _, mean = gated(before, now, "samples_per_s:-5%").metrics
+    assert mean.run_value == pytest.approx(505)
+    assert (mean.outcome, mean.improved) == ("unchanged", True)
+
+
+def test_the_advice_for_a_mean_is_by_the_limit():
+    """One step in eight takes 65 % longer: a mean 8 % worse, where 5 % are allowed."""
+    rng = np.random.default_rng(1)
+
+    def steps(n, share):
+        return noisy(n, seed=rng) * np.where(rng.random(n) < share, 1.65, 1)
+
+    _, short = gated(baseline(steps(60, 0)), baseline(steps(60, 1 / 8))).metrics
+    assert short.outcome == "inconclusive"
+    n = 60 + short.more_steps.run
+    outcomes = [gated(baseline(steps(n, 0)), baseline(steps(n, 1 / 8))).metrics[1].outcome for _ in range(9)]
+    assert outcomes.count("regressed") >= 2
+
+
+def test_a_strict_level_can_be_reached():
+    rules = "step_time:+5%", "step_time:+9%"
+    answer = gated(baseline(noisy(60, seed=1)), baseline(noisy(60, scale=2, seed=2)), *rules, alpha=0.001)
+    assert {metric.outcome for metric in answer.metrics if metric.statistic == "mean"} == {"regressed"}
+
+
 def test_saves_that_the_baseline_makes_as_often_are_no_regression():
     assert gated(baseline(with_saves(4, seed=1)), baseline(with_saves(4, seed=2))).outcome == "unchanged"
 
