@@ -1,6 +1,9 @@
 """Each rule on a run by hand that has its fault, and none on one that has not."""
 
+from dataclasses import replace
+
 import msgspec
+import numpy as np
 import pytest
 
 from esprof.analyzers import diagnose_run, report_run
@@ -9,9 +12,12 @@ from esprof.analyzers.finding import Finding
 from esprof.analyzers.findings import PAGES
 from esprof.analyzers.summary.summary import MOST_BARS
 from esprof.replay import answer_run
+from esprof.replay.building.build import build
+from esprof.replay.whatif.terms.balance import stage_ns
 from esprof.reports.terminal import text
 from esprof.types import NS_PER_MS as MS
 from tests.cases.graph import (
+    EPOCH_NS,
     call,
     ddp_rank,
     gloo,
@@ -25,6 +31,7 @@ from tests.cases.graph import (
     stage,
     step,
 )
+from tests.cases.step_runs import step_table
 
 
 def found(run, id: str) -> Finding:
@@ -470,3 +477,35 @@ def test_of_several_ranks_that_wait_for_data_the_worst_is_told():
     assert stalled.ranks == (0, 1)
     assert stalled.title == "Ranks 0–1 wait up to 65.0 ms a step for input data"
     assert stalled.command.endswith("--what-if rank0-1.data=0")
+
+
+def test_one_operation_alone_cannot_tell_a_slow_cpu_from_time_inside_it():
+    """All the work there is takes four times as long on rank 1."""
+
+    def rows(linear: float) -> list:
+        found = []
+        for number in range(1, 6):
+            at = number * 100_000.0
+            late = at + linear * 1000
+            found += [
+                step(number, at, at + 100_000),
+                op("aten::linear", at, linear * 1000),
+                *gloo(late, late + 5, at + 90_000),
+                op("Optimizer.step", at + 90_010, 100),
+            ]
+        return found
+
+    assert found(run_of({0: rows(10), 1: rows(40)}), "ESP202").ranks == (1,)
+
+
+def test_steps_of_no_length_are_no_reason_to_fail():
+    steps = step_table([50, *[0] * 20], start_ns=EPOCH_NS, first=1, phase=["timed", *["plain"] * 20])
+    assert diagnose_run(run_of({0: ddp_rank()}, steps={0: steps})).throughput.steps_per_s > 0
+
+
+def test_a_rank_counts_in_the_steps_that_it_has_and_a_slow_one_is_no_longer_stage():
+    dfg = build(run_of({rank: stage_of_pipeline(rank, 1, 3) for rank in (0, 1)}))
+    lost = replace(dfg, dur_ns=np.where((dfg.rank == 0) & (dfg.step == 3), 0, dfg.dur_ns))
+    assert stage_ns(lost, np.array([0, 1]), dfg.marks.steps).tolist() == [4e6, 12e6]
+    # Of two ranks of one stage, the slower may be a straggler.
+    assert stage_ns(lost, np.array([0, 0]), dfg.marks.steps).tolist() == [4e6]

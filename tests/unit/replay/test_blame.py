@@ -210,3 +210,23 @@ def test_places_are_told_apart_among_more_names_than_a_byte_counts():
     names = [op(f"op {n}", 10 + n, 1) for n in range(300)]
     run = run_of({rank: [*steps_of(*[9 * rank] * 7), *names] for rank in (0, 1)})
     assert blame_of(run).persist(np.array([0, 1])).tolist() == [False, True]
+
+
+def test_ranks_that_are_alike_are_seldom_called_slow():
+    """100 jobs of two ranks and three steps of ten operations that scatter by a fifth: chance makes one in a hundred."""
+
+    def rows(rng: np.random.Generator) -> list:
+        found = []
+        for number in range(1, 4):
+            at = clock = number * 10 * MS
+            found += [step(number, at, at + 10 * MS)]
+            for name in range(10):
+                length = 100 * rng.normal(1, 0.2)
+                found += [op(f"op {name}", clock, length)]
+                clock += length
+            found += [*gloo(clock, clock + 5, at + 5 * MS), op("end", at + 5 * MS + 10, 5 * MS - 20)]
+        return found
+
+    rng = np.random.default_rng(4)
+    jobs = [blame_of(run_of({rank: rows(rng) for rank in (0, 1)})) for _ in range(100)]
+    assert sum(bool(job.slow_ranks) for job in jobs) <= 4

@@ -33,3 +33,12 @@ def test_the_narrowest_quota_counts(tmp_path, monkeypatch, files, quota):
     paths = [str(tmp_path / name) for name in files if "period" not in name]
     monkeypatch.setattr(control_groups, "files", lambda *names: iter([*paths, str(tmp_path / "hidden")]))
     assert processors.quota() == quota
+
+
+def test_what_cannot_be_read_is_not_known(monkeypatch):
+    def denied(*names):
+        raise PermissionError("/proc/self/cgroup")
+
+    monkeypatch.setattr(control_groups, "files", denied)
+    monkeypatch.setattr(os, "sched_getaffinity", denied)
+    assert (processors.usable(), processors.quota()) == ([], None)

@@ -13,7 +13,7 @@ MS = 1_000_000
 STEPS = (1, 2, 3, 4, 5)
 
 
-def job(batch_cpu_ms: float | None, cpus: tuple[int, ...] = (0, 1), step_cpu_ms: int = 20, **more):
+def job(batch_cpu_ms: float | None, cpus: tuple[int, ...] = (0, 1), step_cpu_ms: int = 20, more_stages=(), **more):
     """Two ranks, steps of 100 ms: 70 ms of waiting for a batch, of whose making `batch_cpu_ms` ran on a CPU, then 20 ms of
     work and an all-reduce."""
     rows, stages = [], []
@@ -31,6 +31,7 @@ def job(batch_cpu_ms: float | None, cpus: tuple[int, ...] = (0, 1), step_cpu_ms:
             stage("fetch", n, at - 29_000, at + 69_900, prefetch=1) | made,
             stage("next", n, at, at + 70_000, prefetch=1),
         ]
+    stages += more_stages
     steps = step_table([100] * 5, start_ns=EPOCH_NS + 100 * MS, phase="timed", first=1, cpu_ns=[step_cpu_ms * MS] * 5)
     both = (0, 1)
     return run_of(
@@ -75,3 +76,15 @@ def test_more_workers_are_no_advice_where_the_cpus_are_taken():
     assert "more workers would not help" in advice(60)
     assert "num_workers=4" in advice(5)
     assert np.isclose(least_ns(job(5), STEPS), 25 * MS).all()
+
+
+def test_batches_that_no_worker_makes_are_not_counted_as_such():
+    """A second loader, whose batches the rank makes itself in no time."""
+    own = [stage("next", n, n * 100_000 + 500, n * 100_000 + 501) | {"loader": 1, "workers": 0} for n in STEPS]
+    assert least_ns(job(60, more_stages=own), STEPS) == pytest.approx([80 * MS] * 5)
+
+
+def test_a_faster_cpu_is_bounded_by_nothing_that_a_slower_one_took():
+    both, alone = answer_run(job(30), ["data=0,cpu=2x", "data=0"]).what_if
+    assert both.predicted_us < alone.predicted_us
+    assert "are the limit" not in (both.note or "")
