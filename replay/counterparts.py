@@ -7,9 +7,13 @@ import numpy as np
 
 from esprof.replay.averages import medians_of
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.types import NS_PER_MS
 
 ALIKE = 0.9
 """Least share of their computing that two ranks must have in common to play the same role in a pipeline."""
+
+SLEEP = NS_PER_MS
+"""A longer gap is a sleep, or a call that blocks: no stage of a pipeline has such by its role (docs/what-ifs.md, `host`)."""
 
 _MESSAGE = re.compile("send|recv", re.IGNORECASE)
 """Occurs in the names of all transfers from one rank to another, whatever the backend."""
@@ -21,8 +25,9 @@ class Counterparts:
 
     Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has
     other neighbours), and for what was launched before the first step, they share step, lane role and name; for a
-    loader, which works ahead, lane role and name in any step. A gap that others of the same role do not have takes no
-    time there. Of several counterparts on one rank the mean counts.
+    loader, which works ahead, lane role and name in any step. A gap takes no time on ranks that do not have it: on
+    those of the same role, or, if it is longer than `SLEEP`, on all. Of several counterparts on one rank the mean
+    counts.
     """
 
     own: np.ndarray
@@ -63,7 +68,8 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
         new = np.isnan(found.others[nodes])
         if identity is alike:
             new &= before[nodes] | ~_surplus(identity[nodes], column[nodes], new)
-        least = np.where(gap[nodes], sharing[column[nodes]], 0)
+        present = np.where(work_ns[nodes] > SLEEP, len(roles), sharing[column[nodes]])
+        least = np.where(gap[nodes], present, 0)
         columns = _over_ranks(identity[nodes], column[nodes], work_ns[nodes], least)
         for into, values in zip((found.others, found.median, found.mean), columns, strict=True):
             into[nodes[new]] = values[new]

@@ -230,3 +230,25 @@ def test_ranks_that_are_alike_are_seldom_called_slow():
     rng = np.random.default_rng(4)
     jobs = [blame_of(run_of({rank: rows(rng) for rank in (0, 1)})) for _ in range(100)]
     assert sum(bool(job.slow_ranks) for job in jobs) <= 4
+
+
+@pytest.mark.parametrize(("pause_ms", "is_known"), [(5, True), (0.5, False)])
+def test_a_sleep_is_none_of_a_stages_own_work(pause_ms, is_known):
+    """One stage pauses before its all-reduce. A short pause may be of its role, a long one is not."""
+
+    def rows(pause: float) -> list:
+        at = (10 + pause) * MS
+        return [
+            step(1, 0, 50 * MS),
+            op("aten::mm", 0, 10 * MS),
+            op("aten::add", at, MS),
+            *gloo(at + MS, at + MS + 5, 30 * MS),
+            op("end", 30 * MS + 10, 19 * MS),
+        ]
+
+    dfg = build(run_of({0: rows(0), 1: rows(pause_ms)}))
+    stages = np.array([0, 1])
+    found = counterparts(dfg, dfg.dur_ns, stages)
+    pause = dfg.names.index("aten::mm → aten::add")
+    (gap,) = np.flatnonzero((dfg.rank == 1) & (dfg.name == pause))
+    assert np.isnan(found.others[gap]) != is_known
