@@ -62,10 +62,13 @@ class _Dump(msgspec.Struct, frozen=True):
     entries: list[Call] = []
 
 
+_DUMP = msgspec.json.Decoder(_Dump)  # Made here, once: docs/decisions/0018-decoders-are-made-once.md.
+
+
 def read_calls(path: Path) -> list[Call]:
     """The calls in a dump of the Flight Recorder, oldest first. Raises InputError where it cannot be read."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_Dump).entries
+        found = _DUMP.decode(path.read_bytes()).entries
     except OSError as error:
         raise unreadable(path, error) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -19,6 +19,10 @@ from esprof.types import Rank
 
 RowT = TypeVar("RowT")
 
+# Made here, and not where they are used, which is by several threads: docs/decisions/0018-decoders-are-made-once.md.
+_RANK_ROWS: msgspec.json.Decoder[RankRow] = msgspec.json.Decoder(RankRow)
+_ROLLED_ROWS: msgspec.json.Decoder[RolledRows] = msgspec.json.Decoder(RolledRows)
+
 
 def write_job(raw: Path, job: Job) -> None:
     write_bytes(raw / "job.json", msgspec.json.encode(job))
@@ -93,7 +97,7 @@ def claimed_again(raw: Path) -> list[Rank]:
 def _rank_notes(file: Path) -> RankNotes | None:
     """The notes in `file`; None where it does not say whose they are."""
     unreadable: list[str] = []
-    rows: list[RankRow] = list(_lines(file, msgspec.json.Decoder(RankRow), unreadable))
+    rows: list[RankRow] = list(_lines(file, _RANK_ROWS, unreadable))
     identity = next((row for row in rows if isinstance(row, Identity)), None)
     if identity is None or file.name != names.notes_of(identity.rank):
         return None
@@ -107,7 +111,7 @@ def _rank_notes(file: Path) -> RankNotes | None:
 
 
 def _add_rolled(rows: RankRows, file: Path, stages: list[Stage]) -> None:
-    for line in _lines(file, msgspec.json.Decoder(RolledRows), rows.unreadable):
+    for line in _lines(file, _ROLLED_ROWS, rows.unreadable):
         rows.add(line, stages)
 
 

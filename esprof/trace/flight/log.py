@@ -170,6 +170,9 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return own_frame(main_stack(self.fatal)) if self.died and self.fatal else None
 
 
+_SNAPSHOT = msgspec.json.Decoder(Snapshot)  # Made here, once: docs/decisions/0018-decoders-are-made-once.md.
+
+
 def own_frame(frames: Iterable[Frame]) -> Frame | None:
     """The innermost frame of the job's own code, or else the innermost of all; None where there is no frame.
 
@@ -204,7 +207,7 @@ def read_flight(raw: Path, rank: Rank, *, ended: bool) -> FlightLog:
 def read_snapshot(file: Path) -> Snapshot | None:
     """One snapshot; None where the file is broken, or was replaced by a newer one."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Snapshot)
+        return _SNAPSHOT.decode(file.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

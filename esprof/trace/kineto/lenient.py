@@ -36,6 +36,11 @@ def decode(raw: bytes, wanted: Any, misfits: Misfits, times: int = 1) -> Any:
         return None if value is _MISFIT else value
 
 
+def prepare(wanted: Any) -> None:
+    """Make ready to decode `wanted`, a type with a Struct in it: docs/decisions/0018-decoders-are-made-once.md."""
+    _decoder(wanted)
+
+
 @cache
 def _decoder(wanted: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(wanted)

@@ -15,7 +15,7 @@ from esprof.errors import InputError
 from esprof.trace.groups import named_groups
 from esprof.trace.kineto.columns import event_table
 from esprof.trace.kineto.content import content, too_large
-from esprof.trace.kineto.lenient import Misfits, decode
+from esprof.trace.kineto.lenient import Misfits, decode, prepare
 from esprof.trace.kineto.rows import Rows
 from esprof.trace.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
 from esprof.trace.memory_limit import memory_limit
@@ -91,6 +91,9 @@ class _Document(msgspec.Struct, rename="camel"):
     base_time_nanoseconds: int | None = None
     host_name: str | None = msgspec.field(name="host_name", default=None)
     cuda_runtime_version: int | None = msgspec.field(name="cuda_runtime_version", default=None)
+
+
+prepare(_Document | None)
 
 
 def read_trace(path: Path) -> Trace:
