@@ -5,6 +5,8 @@ from typing import Literal
 import numpy as np
 
 from esprof.trace.run import Run
+from esprof.trace.schema import Table
+from esprof.types import Rank
 
 Phase = Literal["plain", "timed"]
 """`plain` steps ran without the profiler, `timed` steps under it. The two are never compared with one another."""
@@ -23,16 +25,16 @@ def numbers(run: Run, phase: Phase) -> np.ndarray:
     return np.array(sorted((common or set()) - {first}), np.int64)
 
 
+def rows(run: Run, rank: Rank, steps: np.ndarray) -> Table:
+    """What `rank` tells of `steps`, which it has, one row each."""
+    table = run.steps(rank)
+    told, first = np.unique(table.ints("step"), return_index=True)
+    return table.where(first[np.isin(told, steps)])
+
+
 def over_ranks(run: Run, steps: np.ndarray, column: str) -> np.ndarray:
     """A column of the step tables at `steps`, which all ranks have, int64[ranks, steps]; null is -1."""
-    return np.stack([_column(run, rank, steps, column) for rank in run.ranks])
-
-
-def _column(run: Run, rank: int, steps: np.ndarray, column: str) -> np.ndarray:
-    table = run.steps(rank)
-    _, rows = np.unique(table.ints("step"), return_index=True)
-    rows = rows[np.isin(table.ints("step")[rows], steps)]
-    return table.ints(column)[rows]
+    return np.stack([rows(run, rank, steps).ints(column) for rank in run.ranks])
 
 
 def durations_ns(run: Run, steps: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ import numpy as np
 from esprof.analyzers import job_steps
 from esprof.analyzers.finding import Throughput
 from esprof.replay.replayed import Replayed
-from esprof.replay.steps import plain_steps
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
 from esprof.types import NS_PER_S
@@ -18,14 +17,12 @@ def throughput(replayed: Replayed) -> Throughput:
     that the run has, and None where a rank does not tell.
     """
     run = replayed.run
-    tables = [run.steps(rank) for rank in run.ranks]
-    step_ns = replayed.pricer.step_ns
     plain = job_steps.numbers(run, "plain")
-    took = job_steps.durations_ns(run, plain) if replayed.unprofiled_ns is not None and len(plain) else np.zeros(1)
-    if took.mean() > 0:
-        tables = [plain_steps(steps) for steps in tables]
-        step_ns = float(took.mean())
-    return _rates(tables, step_ns / NS_PER_S)
+    if replayed.unprofiled_ns is not None and len(plain):
+        took_ns = float(job_steps.durations_ns(run, plain).mean())
+        if took_ns > 0:
+            return _rates([job_steps.rows(run, rank, plain) for rank in run.ranks], took_ns / NS_PER_S)
+    return _rates([run.steps(rank) for rank in run.ranks], replayed.pricer.step_ns / NS_PER_S)
 
 
 def throughput_of_steps(run: Run) -> tuple[float | None, Throughput | None]:

@@ -78,7 +78,7 @@ class Batches:
     """How the batches of a rank are made, as far as it was recorded."""
 
     make_ns: float | None
-    """Median time to make one; None where it was made out of sight."""
+    """Mean time to make one, which is what a loader has to keep up with; None where it was made out of sight."""
     cpu_ns: float | None
     """Mean CPU time of making one; None where it is not known."""
     workers: int | None
@@ -93,10 +93,10 @@ def batches(run: Run, dfg: Dfg, rank: Rank) -> Batches:
     told = int(run.stages(rank).ints("workers").max(initial=0))
     if by_worker.any() and are_batches_recorded(run, rank):
         workers = max(told, len(np.unique(dfg.lane[by_worker])))
-        return Batches(float(np.median(dfg.dur_ns[by_worker])), batch_cpu_ns(run, rank), workers)
+        return Batches(float(np.mean(dfg.dur_ns[by_worker])), batch_cpu_ns(run, rank), workers)
     own = made & np.array([IN_THE_RANK in name for name in dfg.names])[dfg.name]
     if own.any() and not told:
-        return Batches(float(np.median(dfg.dur_ns[own])), None, 0)
+        return Batches(float(np.mean(dfg.dur_ns[own])), None, 0)
     return Batches(None, None, told or None)
 
 

@@ -137,11 +137,9 @@ def _cause_of(run: Run, found: Recurring) -> tuple[str | None, tuple[Rank, ...],
 
 def _spent(run: Run, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:
     """What a rank spends in each of `steps` in stages that it marked and in its loader, ns, float64[steps], by name."""
-    table = run.steps(rank)
-    _, rows = np.unique(table.ints("step"), return_index=True)
-    rows = rows[np.isin(table.ints("step")[rows], steps)]
-    begin, wait = table.ints("start_ns")[rows], table.ints("loader_wait_ns")[rows]
-    end = begin + table.ints("dur_ns")[rows]
+    table = job_steps.rows(run, rank, steps)
+    begin, wait = table.ints("start_ns"), table.ints("loader_wait_ns")
+    end = begin + table.ints("dur_ns")
     spent = {_LOADER: np.maximum(wait, 0).astype(np.float64)}
     stages = run.stages(rank)
     marked = stages.where(stages.is_kind("stage") & (stages.ints("worker") < 0))

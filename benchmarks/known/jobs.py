@@ -72,6 +72,7 @@ def _traits(drawn: Sketch) -> tuple[str, ...]:
         "event of the step before": habits.event_sync,
         "loader": habits.workers == 0,
         "loader workers": bool(habits.workers),
+        "no loader workers": not habits.workers,
         "sleeps": bool(habits.sleep_ns),
         "uneven": bool(habits.uneven),
         "allocator": bool(habits.allocator_ns),
@@ -84,4 +85,4 @@ def _traits(drawn: Sketch) -> tuple[str, ...]:
         "several hosts": recording.hosts > 1,
         "no shapes": not drawn.shapes,
     }
-    return tuple(name for name, holds in held.items() if holds) or ("none of these",)
+    return tuple(name for name, holds in held.items() if holds)

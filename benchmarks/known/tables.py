@@ -13,6 +13,7 @@ from benchmarks.known.judge import FELT, Blame, Judged, Verdict
 Key = TypeVar("Key", bound=Hashable)
 One = TypeVar("One")
 _ANSWERS = ("what-if", "n", "median", "mean", "p95", "worst", "of seed", "refused", "holds %", "holds gain %")
+_ANSWERS += ("no change: mean", "no change: p95")
 
 
 def report(judged: Sequence[Judged]) -> None:
@@ -23,7 +24,8 @@ def report(judged: Sequence[Judged]) -> None:
     _failures(judged)
     _replays(read)
     print(
-        "Answers: error of the step time, %; and the intervals that hold the truth, of the step time and of the gain:\n"
+        "Answers: error of the step time, %; the intervals that hold the truth, of the step time and of the gain; and the "
+        "error of the answer that nothing changes:\n"
     )
     by_class = _by(verdicts, lambda one: (one.shape, one.scenario))
     _table(("class", *_ANSWERS), [[*key, *_errors(by_class[key])] for key in sorted(by_class)])
@@ -78,12 +80,24 @@ def _errors(some: Sequence[Verdict]) -> list[str]:
     answered = [one for one in some if one.predicted is not None]
     refused = str(len(some) - len(answered))
     if not answered:
-        return ["0", "", "", "", "", "", refused, "", ""]
+        return ["0", "", "", "", "", "", refused, "", "", "", ""]
     worst = max(answered, key=lambda one: abs(one.error_pct))
     held = [_share(one.holds for one in answered), _share(one.holds_gain for one in answered)]
     errors = [abs(one.error_pct) for one in answered]
     (median, p95, _), mean = _spread(errors), f"{np.mean(errors):.2f}"
-    return [str(len(answered)), median, mean, p95, f"{worst.error_pct:+.2f}", str(worst.seed), refused, *held]
+    no_change = [100 * abs(one.before / one.truth - 1) for one in answered if one.truth]
+    unchanged = [f"{np.mean(no_change):.2f}", _spread(no_change)[1]]
+    return [
+        str(len(answered)),
+        median,
+        mean,
+        p95,
+        f"{worst.error_pct:+.2f}",
+        str(worst.seed),
+        refused,
+        *held,
+        *unchanged,
+    ]
 
 
 def _blames(blames: Sequence[Blame]) -> None:

@@ -32,7 +32,7 @@ def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 
 def _are_cpus_as_recorded(now: Scenario) -> bool:
     """Whether no other term of the scenario changed what CPUs do."""
-    if now.dfg.nodes != now.recorded.nodes:
+    if not now.has_recorded_nodes:
         return False
     changed = now.dfg.dur_ns != now.recorded.dur_ns
     return not (changed & ~now.dfg.on(LaneKind.STREAM) & ~now.dfg.of(Cls.COMMUNICATION)).any()
