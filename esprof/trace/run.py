@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from esprof.trace.flight.log import FlightLog
-from esprof.trace.schema import MEMORY, STACKS, STAGES, STEPS, Table, table
+from esprof.trace.schema import MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Bytes, Ns, Rank
 
 SCHEMA = "esprof.run/1"
@@ -201,6 +201,10 @@ class Run:
     def flight(self, rank: Rank) -> FlightLog:
         """What the flight recorder of `rank` left; a rank without one is taken to have ended in good order."""
         return self._flight(rank) or FlightLog(ended=True)
+
+    def samples(self, rank: Rank) -> Table:
+        """Where the training thread of `rank` was, by time; empty where it was not looked at. See `schema.SAMPLES`."""
+        return self._table("samples", rank) or table({}, SAMPLES)
 
     def stacks(self, rank: Rank) -> Table:
         """Python frames behind host gaps; empty where no window with stacks was recorded. See `schema.STACKS`."""

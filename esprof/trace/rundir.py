@@ -20,10 +20,10 @@ from esprof.output import atomic_file
 from esprof.trace.flight.log import FlightLog
 from esprof.trace.memory_limit import memory_limit
 from esprof.trace.run import SCHEMA, Run, RunMeta, Warning, WarningCode
-from esprof.trace.schema import ADDED, EVENTS, MEMORY, STACKS, STAGES, STEPS, Table, table
+from esprof.trace.schema import ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Rank
 
-SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY, "stacks": STACKS}
+SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY, "samples": SAMPLES, "stacks": STACKS}
 
 _BYTES_A_VALUE = 8
 _WITHOUT_IT = "Delete this file to go on without it, or record the run again."

@@ -122,9 +122,28 @@ MEMORY = pa.schema(
 since the job began or last reset it: where it differs from the row before, it was reached in between. `rss` is the
 process's resident set. A value that the source lacks is null."""
 
-STACKS = pa.schema([("before", _TEXT), ("after", _TEXT), ("frame", _TEXT), ("call", _TEXT), ("dur_ns", pa.int64())])
-"""`stacks/`: what Python ran in a gap between two recorded operations, from the window with stacks: the innermost
-frame outside torch as `file.py(line): function`, and the built-in it called, if any."""
+SAMPLES = pa.schema(
+    [("at_ns", pa.int64()), ("dur_ns", pa.int64()), ("cpu_ns", pa.int64()), ("step", pa.int32()), ("stack", _TEXT)]
+)
+"""`samples/`: where the training thread was, by time: some fifty times a second, and a thousand times a second in windows
+with stacks. A sample stands for the `dur_ns` before `at_ns`, of which the thread ran `cpu_ns`. `stack` are its Python
+frames, outermost first, one a line, each as `file(line): function` with the line that it was at. The job's own files are
+named relative to the folder that it ran in; those of Python and of installed packages begin with `python3.11/`."""
+
+STACKS = pa.schema(
+    [
+        ("before", _TEXT),
+        ("after", _TEXT),
+        ("frame", _TEXT),
+        ("call", _TEXT),
+        ("dur_ns", pa.int64()),
+        ("cpu_ns", pa.int64()),
+    ]
+)
+"""`stacks/`: what Python ran on the training thread while nothing was recorded, from the windows with stacks: between two
+top-level operations (`before`, `after`), or inside one (`before`; `after` is null). `frame` is the line of the job's own
+code, as in `samples/`, `call` the innermost frame that it led to, null where that is the same one. `dur_ns` is how long, and
+`cpu_ns` how much of that the thread ran."""
 
 
 class Table:
