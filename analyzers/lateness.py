@@ -1,5 +1,6 @@
 """Kinds of work that can make a rank late, and the place where it loses most against its peers."""
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -151,12 +152,14 @@ def _place(replayed: Replayed, rank: Rank, kind: Lateness, lost: np.ndarray) -> 
 
 
 def _python_line(replayed: Replayed, rank: Rank, name: str) -> tuple[str | None, str | None]:
-    """The Python frame that ran in the longest gap of this name, and what it called, from the window with stacks."""
+    """The Python line that ran longest in gaps of this name, and what it called, from the windows with stacks."""
     stacks = replayed.run.stacks(rank)
     texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
-    rows = zip(*texts, stacks.ints("dur_ns").tolist(), strict=True)
-    hits = [(dur, frame, call or "") for b, a, frame, call, dur in rows if frame and gap_name(b or "", a or "") == name]
-    if not hits or max(hits)[0] < NS_PER_MS / 2:
+    took: dict[tuple[str, str], int] = defaultdict(int)
+    for before, after, frame, call, dur in zip(*texts, stacks.ints("dur_ns").tolist(), strict=True):
+        if frame and gap_name(before or "", after or "") == name:
+            took[frame, call or ""] += dur
+    if not took or max(took.values()) < NS_PER_MS / 2:
         return None, None
-    _, frame, call = max(hits)
+    frame, call = max(took, key=lambda place: took[place])
     return frame, call or None

@@ -59,6 +59,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of the CPUs of its host that the rank may run on; empty where that is not known."""
     cpu_quota: float | None = None
     """How many CPUs its control groups let it use at a time, on average; None without a quota."""
+    threads: int | None = None
+    """Threads that each of its operations may use on the CPU, when its first step ended."""
     pid: int | None = None
     clock_offset_ns: Ns | None = None
     """By how many ns the clock was ahead of rank 0's in the middle of its readings; the tables are corrected for it."""

@@ -19,6 +19,7 @@ from esprof.errors import OutputError
 from esprof.recorder.collect.notes import RankNotes, RankRows, Step
 from esprof.recorder.collect.raw import any_rank_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
 from esprof.recorder.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
+from esprof.recorder.collect.stacks import samples_of
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
 from esprof.recorder.collect.windows import RankWindows, read_windows
 from esprof.recorder.shared import names
@@ -172,9 +173,11 @@ def _read_rank(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffse
 
 
 def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None, *, alive: bool) -> _Recorded:
-    rows, windows = read_rows(raw, notes), read_windows(raw, notes)
+    rows = read_rows(raw, notes)
+    samples = samples_of(notes, rows)
+    windows = read_windows(raw, notes, samples, rows.stages)
     lost = lost_windows(notes, rows, alive=alive)
-    tables = _tables(notes, rows, windows)
+    tables = _tables(notes, rows, windows) | ({"samples": samples} if len(samples) else {})
     warnings, unreadable = _broken_snapshots(raw, notes)
     return _Recorded(
         meta=_rank_meta(notes, rows, windows, lost=len(lost), clock=clock),
@@ -216,6 +219,7 @@ def _rank_meta(
         accelerators=who.accelerators,
         cpus=tuple(who.cpus),
         cpu_quota=who.cpu_quota,
+        threads=who.threads,
         pid=who.pid,
         clock_offset_ns=clock.offset_ns if clock else None,
         clock_drift_ppm=clock.drift_ppm if clock else None,

@@ -32,6 +32,7 @@ class Identity(_Row, frozen=True, tag="rank"):
     versions: dict[str, str]
     cpus: list[_Number] = []
     cpu_quota: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    threads: _Number | None = None
 
 
 class Workers(_Row, frozen=True, tag="workers"):
@@ -49,11 +50,13 @@ class RecordedWindow(_Row, frozen=True, tag="window"):
     last: _Number
 
 
-class Running(_Row, frozen=True, tag="running"):
-    """(function, current line, first line) of the frames on the stack when the stack window `first` began."""
+class Caller(_Row, frozen=True, tag="frame"):
+    """A line that was seen on a stack, called by the line noted as number `caller`, from 1 on; 0 is the outermost."""
 
-    first: _Number
-    frames: list[tuple[str, int, int]]
+    caller: _Number
+    file: str
+    line: _Number
+    function: str
 
 
 class Memory(_Row, frozen=True, tag="memory"):
@@ -111,7 +114,7 @@ RankRow = (
     Identity
     | Workers
     | RecordedWindow
-    | Running
+    | Caller
     | Memory
     | MemoryLimit
     | ProfilerTaken
@@ -170,6 +173,16 @@ class MemorySample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rss: _Large | None
 
 
+class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A look at the training thread: it stands for the `dur_ns` before. `stack` is the number of its innermost line."""
+
+    at_ns: _Time
+    dur_ns: _Time
+    cpu_ns: _Time
+    step: _Number
+    stack: _Number
+
+
 class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the job itself marked as a stage of its work."""
 
@@ -198,11 +211,15 @@ class Memories(_Rolled, frozen=True, tag="memories"):
     rows: list[MemorySample]
 
 
+class Samples(_Rolled, frozen=True, tag="samples"):
+    rows: list[Sample]
+
+
 class Stages(_Rolled, frozen=True, tag="stages"):
     rows: list[Stage]
 
 
-RolledRows = Steps | Nexts | Fetches | Memories | Stages
+RolledRows = Steps | Nexts | Fetches | Memories | Samples | Stages
 
 
 @dataclass
@@ -213,8 +230,8 @@ class RankNotes:
     workers: list[Workers] = field(default_factory=list)
     windows: list[RecordedWindow] = field(default_factory=list)
     """Windows whose traces were kept, by first step."""
-    running: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
-    """First step of a stack window -> the frames that were on the stack when it began, as in `Running`."""
+    callers: list[Caller] = field(default_factory=list)
+    """The lines that were seen on stacks, by number."""
     memory: Memory | None = None
     memory_limit: MemoryLimit | None = None
     profiler_taken: list[ProfilerTaken] = field(default_factory=list)
@@ -241,8 +258,8 @@ class RankNotes:
                 self.workers.append(row)
             case RecordedWindow():
                 self.windows.append(row)
-            case Running():
-                self.running[row.first] = row.frames
+            case Caller():
+                self.callers.append(row)
             case Memory():
                 self.memory = row
             case MemoryLimit():
@@ -272,6 +289,7 @@ class RankRows:
     nexts: list[Next] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     memories: list[MemorySample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     worker_stages: dict[int, list[Stage]] = field(default_factory=dict)
     """Stages that loader workers noted, by the worker's process id."""
@@ -293,6 +311,8 @@ class RankRows:
                 self.fetches += line.rows
             case Memories():
                 self.memories += line.rows
+            case Samples():
+                self.samples += line.rows
             case Stages():
                 stages += line.rows
 

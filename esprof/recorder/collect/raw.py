@@ -57,6 +57,7 @@ def read_rows(raw: Path, notes: RankNotes) -> RankRows:
     rows.nexts.sort(key=lambda row: row.start_ns)
     rows.fetches.sort(key=lambda row: row.start_ns)
     rows.memories.sort(key=lambda row: row.at_ns)
+    rows.samples.sort(key=lambda row: row.at_ns)
     return rows
 
 

@@ -1,101 +1,125 @@
-"""What Python did while nothing was recorded: the gaps between operations, read from a window with stacks."""
+"""What Python did while nothing was recorded: samples of the training thread's stack, and the silences that they tell of."""
 
-import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.trace.schema import STACKS, Table, table
+from esprof.recorder.collect.notes import Caller, RankNotes, RankRows, Sample, Stage
+from esprof.recorder.shared.stages import GARBAGE_COLLECTION
+from esprof.trace.schema import SAMPLES, STACKS, Table, table
+from esprof.trace.stacks import Place, place_of
 from esprof.types import NS_PER_US, Ns
 
 MIN_GAP: Ns = 200 * NS_PER_US
-"""Shortest gap that is listed: shorter ones are ordinary Python between two operations."""
+"""Shortest silence that is listed: shorter ones are ordinary Python between two operations."""
 
-_COVERS = 0.5
-"""Share of a gap that a frame must cover to stand for it; the innermost of those that do is taken."""
+_BACKWARD = ": _engine_run_backward\n"
+"""How the line ends that waits for a backward pass, where others follow: hooks and functions written in Python."""
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.*)")
-_OURS = r"injected/|shared/(environment|files|identity|settings|talk)\.py"
-_LIBRARY = re.compile(rf"(^|/)((torch|site-packages|dist-packages)/|{_OURS})|^<")
-"""Files whose frames are passed over: torch's, installed ones, and the recorder's own; beside these the standard library's.
-A trace names files relative to `sys.path`, so that little of their path may be left: a file in some folder `shared` is only
-the recorder's if its name is one of these."""
+
+def samples_of(notes: RankNotes, rows: RankRows) -> Table:
+    """The `samples` table of one rank, by time. A sample whose stack was not noted has none."""
+    stacks = [_text(notes.callers, number) for number in range(len(notes.callers) + 1)]
+    columns: dict[str, list[object]] = {
+        name: [getattr(sample, name) for sample in rows.samples] for name in Sample.__struct_fields__
+    }
+    columns["stack"] = [stacks[row.stack] if row.stack < len(stacks) else None for row in rows.samples]
+    return table(columns, SAMPLES)
+
+
+def _text(callers: Sequence[Caller], number: int) -> str | None:
+    """The stack whose innermost line is that of this number."""
+    lines = []
+    while 0 < number <= len(callers):
+        caller = callers[number - 1]
+        lines.append(f"{caller.file}({caller.line}): {caller.function}".replace("\n", " "))
+        # A line is noted after the one that called it: whatever says otherwise would lead in a circle.
+        number = caller.caller if caller.caller < number else 0
+    return "\n".join(reversed(lines)) or None
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A stretch of the main thread between two top-level operations."""
+class Silence:
+    """A stretch of the training thread in which no operation began or ended."""
 
     before: str
-    after: str
+    """The top-level operation before it, or the one that it lies in."""
+    after: str | None
+    """The top-level operation behind it; None where it lies in one."""
     start_ns: Ns
     end_ns: Ns
 
-    @property
-    def dur_ns(self) -> Ns:
-        return self.end_ns - self.start_ns
 
+def stacks_of(events: Table, samples: Table, stages: Sequence[Stage]) -> Table:
+    """The `stacks` table of one rank: for each silence of its main thread a row for each place that Python was at.
 
-def stacks_of(events: Table, running: Sequence[tuple[str, int, int]] = ()) -> Table:
-    """The `stacks` table of one rank: a row for each gap of the main thread, with the Python frame that fills it.
-
-    A trace names a frame by the first line of its function, but one that was on the stack when the window began by the
-    line that it was at. `running`, (function, that line, first line) of those, mends this.
+    Inside an operation only what a backward pass calls is listed: all else is the operation's own work. Garbage
+    collections, which are among the rank's `stages`, count as what the line called that was seen next.
     """
     main = events.where(np.array([role == "main" for role in events.texts("thread_role")], bool))
-    frames = _Frames(main.where(main.is_kind("python")), {(name, at): first for name, at, first in running})
-    rows = [(gap.before, gap.after, *frames.filling(gap), gap.dur_ns) for gap in gaps(main)]
+    looks = _Looks(samples, [(stage.start_ns, stage.end_ns) for stage in stages if stage.name == GARBAGE_COLLECTION])
+    rows = [(gap.before, gap.after, *row) for gap in silences(main) for row in looks.during(gap)]
     return table(dict(zip(STACKS.names, zip(*rows, strict=True), strict=False)) if rows else {}, STACKS)
 
 
-def gaps(main: Table) -> Iterator[Gap]:
-    """Gaps longer than MIN_GAP between consecutive top-level operations of the main thread, in order of time."""
+def silences(main: Table) -> Iterator[Silence]:
+    """Silences longer than MIN_GAP between the operations of a thread, in order of time."""
     operations = main.where(main.is_kind("op", "runtime", "loader"))
-    starts, durations = operations.ints("start_ns").tolist(), operations.ints("dur_ns").tolist()
-    end: Ns | None = None
-    before = ""
-    for name, start, duration in zip(operations.texts("name"), starts, durations, strict=True):
-        if end is not None and start - end > MIN_GAP:
-            yield Gap(before, name or "", end, start)
-        if end is None or start >= end:
-            before, end = name or "", start + duration
+    if not len(operations):
+        return
+    names, start = operations.texts("name"), operations.ints("start_ns")
+    end = start + operations.ints("dur_ns")
+    moments = np.concatenate([start, end])
+    opens = np.arange(len(moments)) < len(start)
+    order = np.lexsort((opens, moments))  # At the same moment one operation ends before the next begins.
+    moments, depth = moments[order], np.cumsum(np.where(opens[order], 1, -1))
+    # Rows are sorted by start, so that the n-th beginning is that of row n.
+    outermost = np.flatnonzero((depth == 1) & opens[order])
+    top = (np.cumsum(opens[order]) - 1)[outermost]
+    for at in np.flatnonzero(np.diff(moments) > MIN_GAP).tolist():
+        latest = int(np.searchsorted(outermost, at, side="right")) - 1
+        before = names[top[latest]] or ""
+        after = (names[top[latest + 1]] or "") if depth[at] == 0 else None
+        yield Silence(before, after, int(moments[at]), int(moments[at + 1]))
 
 
-class _Frames:
-    """Python frames of one thread, by start."""
+class _Looks:
+    """The samples of one thread."""
 
-    def __init__(self, python: Table, first_lines: Mapping[tuple[str, int], int]) -> None:
-        self._names = [_ADDRESS.sub("", name or "") for name in python.texts("name")]
-        self._first_lines = first_lines
-        self._starts = python.ints("start_ns")
-        self._ends = self._starts + python.ints("dur_ns")
-        self._is_user = np.array([_is_user_frame(name) for name in self._names], bool)
-        self._is_builtin = np.array([name.startswith("<built-in") for name in self._names], bool)
+    def __init__(self, samples: Table, collections: Sequence[tuple[Ns, Ns]]) -> None:
+        self._at, self._dur, self._cpu = (samples.ints(column) for column in ("at_ns", "dur_ns", "cpu_ns"))
+        self._collections = collections
+        self._code, texts = samples.codes("stack")
+        self._places = [place_of(text) for text in texts]
+        self._is_called_back = [_BACKWARD in text for text in texts]
 
-    def filling(self, gap: Gap) -> tuple[str | None, str | None]:
-        """(user frame, built-in call) that fill most of `gap`; None where there is none."""
-        overlap = np.minimum(self._ends, gap.end_ns) - np.maximum(self._starts, gap.start_ns)
-        fills = overlap >= _COVERS * gap.dur_ns
-        frame = self._innermost(fills & self._is_user)
-        return frame and self._by_first_line(frame), self._innermost(fills & self._is_builtin)
+    def during(self, gap: Silence) -> list[tuple[str | None, str | None, Ns, Ns | None]]:
+        """(frame, call, how long, how much of that the thread ran), ns, of each place that it was at during `gap`."""
+        first, last = np.searchsorted(self._at, [gap.start_ns, gap.end_ns], side="right").tolist()
+        if last < len(self._at) and self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2:
+            last += 1  # Python's lock was held through most of the silence: the look came right behind it.
+        took: dict[Place, float] = defaultdict(float)
+        ran: dict[Place, float] = defaultdict(float)
+        collecting = self._collecting(gap)
+        for look in range(first, last):
+            code, dur = int(self._code[look]), int(self._dur[look])
+            inside = min(int(self._at[look]), gap.end_ns) - max(int(self._at[look]) - dur, gap.start_ns)
+            if code < 0 or inside <= 0 or (gap.after is None and not self._is_called_back[code]):
+                continue
+            place = self._places[code]
+            # The collector holds Python's lock: the look came right behind it.
+            collected = min(inside, collecting)
+            collecting -= collected
+            for where, ns in ((Place(place.frame, GARBAGE_COLLECTION), collected), (place, inside - collected)):
+                if ns:
+                    took[where] += ns
+                    ran[where] += self._cpu[look] * ns / dur
+        if not took and gap.after is not None:
+            return [(None, None, gap.end_ns - gap.start_ns, None)]
+        return [(place.frame, place.call, round(ns), round(ran[place])) for place, ns in took.items()]
 
-    def _innermost(self, mask: np.ndarray) -> str | None:
-        # Frames are sorted by start: of those that fill one gap, the last to begin is the innermost.
-        found = np.flatnonzero(mask)
-        return self._names[found[-1]] if len(found) else None
-
-    def _by_first_line(self, frame: str) -> str:
-        match = _FRAME.fullmatch(frame)
-        assert match is not None
-        first = self._first_lines.get((match["function"], int(match["line"])), match["line"])
-        return f"{match['file']}({first}): {match['function']}"
-
-
-def _is_user_frame(name: str) -> bool:
-    match = _FRAME.fullmatch(name)
-    if match is None or _LIBRARY.search(match["file"]):
-        return False
-    return match["file"].split("/")[0].removesuffix(".py") not in sys.stdlib_module_names
+    def _collecting(self, gap: Silence) -> Ns:
+        """How long garbage was collected during `gap`, ns."""
+        return sum(max(0, min(end, gap.end_ns) - max(start, gap.start_ns)) for start, end in self._collections)

@@ -1,5 +1,6 @@
 """Reads the windows of a rank: its Kineto traces, one after the other, into one event table."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 
 from esprof.errors import InputError
 from esprof.recorder.collect.calls import read_calls, with_calls
-from esprof.recorder.collect.notes import RankNotes, RecordedWindow
+from esprof.recorder.collect.notes import RankNotes, RecordedWindow, Stage
 from esprof.recorder.collect.raw import calls_path, trace_path
 from esprof.recorder.collect.stacks import stacks_of
 from esprof.trace.kineto.reader import Trace, read_trace
@@ -33,8 +34,11 @@ class RankWindows:
     unreadable: list[Path] = field(default_factory=list)
 
 
-def read_windows(raw: Path, notes: RankNotes) -> RankWindows:
-    """Read the windows of one rank. One that cannot be read is named in `warnings`, and its file in `unreadable`."""
+def read_windows(raw: Path, notes: RankNotes, samples: Table, stages: Sequence[Stage]) -> RankWindows:
+    """Read the windows of one rank; `samples` and `stages` tell where its training thread was.
+
+    A window that cannot be read is named in `warnings`, and its file in `unreadable`.
+    """
     found = RankWindows()
     events: list[Table] = []
     stacks: list[Table] = []
@@ -49,21 +53,19 @@ def read_windows(raw: Path, notes: RankNotes) -> RankWindows:
         if window.phase == "timed":
             events.append(_with_own_ids(rows, len(events)))
         else:
-            stacks.append(rows)
+            stacks.append(stacks_of(rows, samples, stages))
     found.events, found.stacks = _joined(events, EVENTS), _joined(stacks, STACKS)
     return found
 
 
 def _read_window(raw: Path, notes: RankNotes, window: RecordedWindow, found: RankWindows) -> Table:
-    """The events of a timed window, or the table `stacks` of one with stacks. The trace, which is large, is not kept."""
+    """The events of a window, whose trace, which is large, is not kept."""
     trace = read_trace(trace_path(raw, notes.rank, window))
     found.groups |= {group.name: group for group in trace.groups}
     found.versions |= trace.versions
     for warning in trace.warnings:
         _warn(found, notes, warning.code, warning.message)
-    if window.phase == "timed":
-        return _timed_events(raw, notes, window, trace, found)
-    return stacks_of(trace.events, notes.running.get(window.first, ()))
+    return _timed_events(raw, notes, window, trace, found) if window.phase == "timed" else trace.events
 
 
 def _timed_events(raw: Path, notes: RankNotes, window: RecordedWindow, trace: Trace, found: RankWindows) -> Table:

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -24,6 +25,7 @@ from .flight import FlightWatch
 from .fuse import Fuse
 from .log import Log
 from .memory import MemoryProbe
+from .sampler import StackSampler
 from .saves import SaveProbe
 from .schedule import Schedule
 from .state import State
@@ -57,6 +59,7 @@ class Recorder:
         self._saves = saves
         self._fuse = Fuse("recording", log, self._windows.stop, note="stopped")
         self._background_writer: BackgroundWriter | None = None
+        self._sampler: StackSampler | None = None
         self._pacer: weakref.ref[Optimizer] | None = None
         self._without_pacer = 0
         self._paced_by_job = False
@@ -120,7 +123,7 @@ class Recorder:
         ran = self._cpu_time.at_border()
         if state.step > 0:
             self._note_step(now, ran)
-        state.thread = threading.get_ident()
+        state.thread, state.native_thread = threading.get_ident(), threading.get_native_id()
         self._began_ns = time.monotonic_ns()
         state.start_ns, state.step = now, state.step + 1
         self._memory.at_step()
@@ -169,6 +172,7 @@ class Recorder:
             accelerators=accelerators,
             cpus=processors.usable(),
             cpu_quota=processors.quota(),
+            threads=torch.get_num_threads(),
             versions=identity.versions(),
         )
 
@@ -180,6 +184,9 @@ class Recorder:
         parts = [(part, fuse) for part, fuse in ((coordinator, coordinator_fuse), (flight, flight_fuse)) if part]
         self._background_writer = BackgroundWriter(log.flush, parts)
         self._background_writer.start()
+        self._sampler = Fuse("sampling of stacks", log).run(StackSampler, state, log)
+        if self._sampler is not None:
+            self._sampler.start()
 
     def _let_go_in_child(self) -> None:
         self._windows.let_go_in_child()
@@ -195,6 +202,8 @@ class Recorder:
             self._windows.close()
             peak, of = identity.peak_memory()
             self._log.note("memory", peak=peak, of=of)
+            if self._sampler is not None:
+                self._sampler.stop()
             if self._background_writer is not None:
                 self._background_writer.stop()
             self._log.note("end", step=self.state.step)

@@ -7,6 +7,7 @@ from ..shared.environment import LOADER_OF
 from ..shared.files import touch
 from ..shared.settings import Settings
 from .fuse import Fuse
+from .garbage import CollectionProbe
 from .loader import LoaderProbe
 from .log import Log
 from .recorder import Recorder
@@ -47,5 +48,6 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     recorder = Recorder(raw, settings, log, leave_environment, saves)
     recorder.install()
     probe.install()
+    CollectionProbe(recorder.state, probe.note_stage).install()
     _current = Session(log, probe, recorder)
     return _current

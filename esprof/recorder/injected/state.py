@@ -8,7 +8,7 @@ _RECENT = 1000
 class State:
     """The running step of a rank. Each field is replaced at once, so that another thread never sees half of it."""
 
-    __slots__ = ("rank", "recent", "start_ns", "step", "thread", "world_size")
+    __slots__ = ("native_thread", "rank", "recent", "sampled_closely", "start_ns", "step", "thread", "world_size")
 
     def __init__(self) -> None:
         self.rank = 0
@@ -19,5 +19,9 @@ class State:
         """When the running step began, in ns since the Unix epoch."""
         self.thread = 0
         """Identifier of the training thread."""
+        self.native_thread = 0
+        """The kernel's number of the training thread."""
+        self.sampled_closely = False
+        """Whether a window with stacks is open."""
         self.recent: deque[int] = deque(maxlen=_RECENT)
         """Durations of the latest steps without profiler, in ns."""

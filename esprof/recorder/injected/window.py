@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -34,21 +33,19 @@ class Window:
     at_work = False
     """Whether a Window, and not the job, is preparing or stopping a profiler just now."""
 
-    def __init__(self, path: str, *, stacks: bool, shapes: bool) -> None:
+    def __init__(self, path: str, *, shapes: bool) -> None:
         self._path = path
-        self._stacks = stacks
         self._step: record_function | None = None
         self._started = False
         self.is_closed = False
         self._profile = profile(
             activities=_activities(),
-            record_shapes=shapes and not stacks,
-            with_stack=stacks,
+            record_shapes=shapes,
             experimental_config=torch._C._profiler._ExperimentalConfig(
                 enable_cuda_sync_events=True,
                 # Nothing reads these on a CPU; on a GPU they name the call behind a kernel.
                 disable_external_correlation=not torch.cuda.is_initialized(),
-                trace_only=not stacks,  # To build the profiler's own list of events takes longer than to write the trace.
+                trace_only=True,  # To build the profiler's own list of events takes longer than to write the trace.
             ),
         )
 
@@ -92,8 +89,6 @@ class Window:
         """
         if self._started:
             torch._C._autograd._clear_callbacks()  # type: ignore[attr-defined]
-            if self._stacks:
-                sys.setprofile(None)
 
     def _export(self) -> None:
         part = f"{self._path}.part"

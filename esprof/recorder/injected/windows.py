@@ -2,9 +2,7 @@
 
 import os
 import resource
-import sys
 import threading
-import traceback
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -131,7 +129,7 @@ class Windows:
         if self._job_profiles or self._abandoned:
             self._note_lost(first, phase, LossReason.OTHER_THREAD if self._abandoned else LossReason.JOBS_PROFILER)
             return False
-        window = Window(self._path(phase, first), stacks=phase == "stack", shapes=self._settings.shapes)
+        window = Window(self._path(phase, first), shapes=self._settings.shapes and phase == "timed")
         self._open = _Open(window, phase, first, threading.get_native_id(), _resident())
         self._has_profiled = True
         window.prepare()
@@ -139,10 +137,10 @@ class Windows:
         return True
 
     def _begin_stacks(self, step: int) -> None:
-        self._log.note("running", first=step, frames=_running_frames())
         if self._prepare("stack", step):
             assert self._open is not None
             self._open.window.start()
+            self._state.sampled_closely = True
 
     def _bound(self, step: int, base: int) -> None:
         """Close the window early where it makes the process too large."""
@@ -167,11 +165,13 @@ class Windows:
     def _drop(self) -> None:
         """Stop the open window, and keep nothing."""
         opened, self._open = self._open, None
+        self._state.sampled_closely = False
         if opened is not None:
             opened.window.close(keep=False)
 
     def _close(self, last: int) -> None:
         """Close the open window, and keep it if it holds a whole step."""
+        self._state.sampled_closely = False
         self._mind_threads()
         opened = self._open
         if opened is None:
@@ -231,9 +231,3 @@ class Windows:
 def _resident() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * _PAGE
-
-
-def _running_frames() -> list[tuple[str, int, int]]:
-    """(function, current line, first line) of what this thread is in the middle of, innermost first."""
-    walked = traceback.walk_stack(sys._getframe(1))
-    return [(frame.f_code.co_name, line, frame.f_code.co_firstlineno) for frame, line in walked]

@@ -2,6 +2,7 @@
 
 import os
 
+from esprof.recorder.collect.notes import Caller
 from esprof.recorder.collect.raw import (
     any_rank_alive,
     claimed_again,
@@ -28,7 +29,7 @@ def test_notes_come_back_by_rank_and_kind(tmp_path):
         log = logging(tmp_path, rank)
         log.note("window", phase="timed", first=12, last=13)
         log.note("window", phase="stack", first=5, last=6)
-        log.note("running", first=5, frames=[("main", 7, 3)])
+        log.note("frame", caller=0, file="train.py", line=7, function="main")
         log.note("memory", peak=10, of="rss")
         log.note("memory", peak=20, of="rss")
         log.note("memory-limit", limit=1 << 40, of="rss")
@@ -41,7 +42,7 @@ def test_notes_come_back_by_rank_and_kind(tmp_path):
         ("timed", 12, 13),
     ]
     assert [window.first for window in first.taken("timed")] == [12]
-    assert first.running == {5: [("main", 7, 3)]}
+    assert first.callers == [Caller(0, "train.py", 7, "main")]
     assert (first.memory.peak, first.memory_limit.limit) == (20, 1 << 40)
     assert [(reading.at_ns, reading.offset_ns) for reading in first.clock] == [(5, -7)]
     assert (first.faults, first.ended, first.stopped) == (["disk full"], False, False)

@@ -1,0 +1,23 @@
+"""Stacks of Python frames as text, as `schema.SAMPLES` has them, and the place in the job's own code that each tells."""
+
+import re
+from typing import NamedTuple
+
+_LIBRARY = re.compile(r"^(python\d+\.\d+/|<)")
+"""How the frames of Python and of installed packages begin."""
+
+
+class Place(NamedTuple):
+    """Where a thread was: the innermost line of the job's own code, and what that led to."""
+
+    frame: str
+    """As `file(line): function`; the innermost line of all where none is the job's own."""
+    call: str | None
+    """The innermost line, if that is another one."""
+
+
+def place_of(stack: str) -> Place:
+    """The place of a stack, of which the frames come outermost first, one a line."""
+    frames = stack.split("\n")
+    own = next((frame for frame in reversed(frames) if not _LIBRARY.match(frame)), frames[-1])
+    return Place(own, None if own == frames[-1] else frames[-1])

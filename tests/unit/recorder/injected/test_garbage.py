@@ -1,0 +1,43 @@
+"""Collections of Python's garbage, noted as stages."""
+
+import gc
+import threading
+
+import pytest
+
+from esprof.recorder.injected.garbage import CollectionProbe
+from esprof.recorder.injected.state import State
+
+
+@pytest.fixture
+def noted():
+    state, found = State(), []
+    state.thread = threading.get_ident()
+    CollectionProbe(state, found.append).install()
+    gc.disable()
+    yield found
+    gc.enable()
+    gc.callbacks.pop()
+
+
+def test_a_long_collection_is_noted_and_a_short_one_is_not(noted):
+    garbage = [[number] for number in range(300_000)]
+    gc.collect()
+    assert [row[0] for row in noted] == ["garbage collection"]
+    assert noted[0][1] < noted[0][2]
+    del garbage
+    gc.freeze()
+    try:
+        gc.collect(0)
+    finally:
+        gc.unfreeze()
+    assert len(noted) == 1
+
+
+def test_a_collection_of_another_thread_is_not_the_training_s(noted):
+    garbage = [[number] for number in range(300_000)]
+    other = threading.Thread(target=gc.collect)
+    other.start()
+    other.join()
+    assert noted == []
+    del garbage

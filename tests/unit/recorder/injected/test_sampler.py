@@ -1,0 +1,110 @@
+"""Looks at a thread that is known to be somewhere."""
+
+import json
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from esprof.recorder.injected.log import Log
+from esprof.recorder.injected.sampler import StackSampler
+from esprof.recorder.injected.state import State
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = Log()
+    log.open(str(tmp_path / "rank-00000"), 1 << 20)
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def state():
+    state = State()
+    state.step, state.thread, state.native_thread = 7, threading.get_ident(), threading.get_native_id()
+    return state
+
+
+@pytest.fixture
+def sampler(state, log):
+    sampler = StackSampler(state, log)
+    sampler.start()
+    yield sampler
+    sampler.stop()
+
+
+def noted(tmp_path) -> list[dict]:
+    return [json.loads(line) for line in (tmp_path / "rank-00000.jsonl").read_text().splitlines()]
+
+
+def wait_for(log: Log, samples: int) -> list[tuple]:
+    while len(log.tail("samples")) < samples:
+        time.sleep(0.01)
+    return log.tail("samples")
+
+
+def test_a_thread_that_sleeps_is_seen_where_it_sleeps(sampler, log, tmp_path):
+    rows = wait_for(log, 10)
+    at, took, ran, steps, _ = zip(*rows, strict=True)
+    assert list(at) == sorted(at)
+    assert min(took) > 0
+    assert 0 <= sum(ran) < sum(took)
+    assert set(steps) == {7}
+    functions = [row["function"] for row in noted(tmp_path)]
+    assert "wait_for" in functions
+    here = next(row for row in noted(tmp_path) if row["function"] == "wait_for")
+    assert here["file"] == os.path.relpath(__file__)
+    assert here["caller"] < len(functions)
+
+
+def test_python_and_its_packages_are_named_wherever_they_are(sampler, log, tmp_path):
+    wait_for(log, 2)
+    files = [row["file"] for row in noted(tmp_path) if row["function"] in ("pytest_pyfunc_call", "console_main")]
+    assert files
+    assert all(
+        file.startswith(f"python{sys.version_info.major}.{sys.version_info.minor}/site-packages/") for file in files
+    )
+
+
+def test_within_windows_with_stacks_it_looks_often_and_leaves_pythons_settings_as_they_were(sampler, state, log):
+    before = sys.getswitchinterval()
+    wait_for(log, 1)
+    state.sampled_closely = True
+    rows = wait_for(log, 100)
+    assert sys.getswitchinterval() < before
+    assert min(row[1] for row in rows) < 10_000_000
+    state.sampled_closely = False
+    while sys.getswitchinterval() != before:
+        time.sleep(0.01)
+
+
+def test_a_child_that_is_forked_meanwhile_gets_pythons_settings_back(sampler, state, log):
+    before = sys.getswitchinterval()
+    state.sampled_closely = True
+    wait_for(log, 5)
+    child = os.fork()
+    if not child:
+        os._exit(0 if sys.getswitchinterval() == before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_thread_that_has_ended_is_left_alone(sampler, state, log):
+    ended = threading.Thread(target=lambda: setattr(state, "native_thread", threading.get_native_id()))
+    ended.start()
+    ended.join()
+    state.thread = ended.ident
+    time.sleep(0.1)
+    count = len(log.tail("samples"))
+    time.sleep(0.1)
+    assert len(log.tail("samples")) == count
+    state.thread, state.native_thread = threading.get_ident(), threading.get_native_id()
+    wait_for(log, count + 2)
+
+
+def test_nothing_is_noted_before_the_first_step_has_ended(sampler, state, log):
+    state.step = 0
+    time.sleep(0.1)
+    assert len(log.tail("samples")) <= 1
