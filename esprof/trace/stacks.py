@@ -3,6 +3,13 @@
 import re
 from typing import NamedTuple
 
+from esprof.types import NS_PER_US, Ns
+
+SHORTEST_SILENCE: Ns = 200 * NS_PER_US
+"""Shortest time without an operation, ns, of which it is told what Python did: shorter ones are ordinary Python between
+two operations."""
+
+_FRAME = re.compile(r"(?P<file>.*)\(\d+\): (?P<function>.*)")
 _LIBRARY = re.compile(r"^(python\d+\.\d+/|<)")
 """How the frames of Python and of installed packages begin."""
 
@@ -21,3 +28,8 @@ def place_of(stack: str) -> Place:
     frames = stack.split("\n")
     own = next((frame for frame in reversed(frames) if not _LIBRARY.match(frame)), frames[-1])
     return Place(own, None if own == frames[-1] else frames[-1])
+
+
+def functions_of(stack: str) -> set[str]:
+    """The functions on a stack, as `file: function`, whatever lines they are at."""
+    return {f"{match['file']}: {match['function']}" for match in map(_FRAME.fullmatch, stack.split("\n")) if match}

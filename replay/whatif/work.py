@@ -9,7 +9,8 @@ from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Term
 
-_HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH, Cls.ALLOCATOR, Cls.DATA)
+HOST_WORK = (Cls.CPU, Cls.HOST_GAP, Cls.COMPUTE, Cls.LAUNCH, Cls.ALLOCATOR, Cls.DATA)
+"""Classes of the work of CPU threads and loader workers."""
 
 
 def gpu_work(dfg: Dfg) -> np.ndarray:
@@ -20,7 +21,7 @@ def gpu_work(dfg: Dfg) -> np.ndarray:
 
 def cpu_work(dfg: Dfg) -> np.ndarray:
     """Mask of the work of CPU threads and loader workers, the gaps between operations included."""
-    mask: np.ndarray = (dfg.on(LaneKind.CPU) | dfg.on(LaneKind.LOADER)) & dfg.of(*_HOST_WORK)
+    mask: np.ndarray = (dfg.on(LaneKind.CPU) | dfg.on(LaneKind.LOADER)) & dfg.of(*HOST_WORK)
     return mask
 
 

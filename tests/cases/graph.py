@@ -15,7 +15,7 @@ from esprof.trace.kineto.columns import event_table
 from esprof.trace.kineto.lenient import Misfits
 from esprof.trace.kineto.rows import Rows
 from esprof.trace.kineto.scan import scan
-from esprof.trace.run import Group, RankMeta, Run, RunMeta
+from esprof.trace.run import Group, RankMeta, Run, RunMeta, Window
 from esprof.trace.schema import STACKS, STAGES, StageKind, Table, table
 
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -131,6 +131,7 @@ def run_of(
     cpus: dict[int, tuple[int, ...]] | None = None,
     quotas: dict[int, float] | None = None,
     subgroups: Sequence[tuple[int, ...]] = (),
+    windows: tuple[Window, ...] = (),
 ) -> Run:
     """A Run of these rows, by rank. All ranks are on one host unless `hosts` says otherwise, and in one process group; some
     in `subgroups` too."""
@@ -155,6 +156,7 @@ def run_of(
                 host=host.get(rank, "here"),
                 device="CPU",
                 events=len(ranks[rank]),
+                windows=windows,
                 cpus=(cpus or {}).get(rank, ()),
                 cpu_quota=(quotas or {}).get(rank),
             )

@@ -9,11 +9,8 @@ import numpy as np
 from esprof.recorder.collect.notes import Caller, RankNotes, RankRows, Sample, Stage
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.trace.schema import SAMPLES, STACKS, Table, table
-from esprof.trace.stacks import Place, place_of
-from esprof.types import NS_PER_US, Ns
-
-MIN_GAP: Ns = 200 * NS_PER_US
-"""Shortest silence that is listed: shorter ones are ordinary Python between two operations."""
+from esprof.trace.stacks import SHORTEST_SILENCE, Place, place_of
+from esprof.types import Ns
 
 _BACKWARD = ": _engine_run_backward\n"
 """How the line ends that waits for a backward pass, where others follow: hooks and functions written in Python."""
@@ -65,7 +62,7 @@ def stacks_of(events: Table, samples: Table, stages: Sequence[Stage]) -> Table:
 
 
 def silences(main: Table) -> Iterator[Silence]:
-    """Silences longer than MIN_GAP between the operations of a thread, in order of time."""
+    """Silences longer than SHORTEST_SILENCE between the operations of a thread, in order of time."""
     operations = main.where(main.is_kind("op", "runtime", "loader"))
     if not len(operations):
         return
@@ -78,7 +75,7 @@ def silences(main: Table) -> Iterator[Silence]:
     # Rows are sorted by start, so that the n-th beginning is that of row n.
     outermost = np.flatnonzero((depth == 1) & opens[order])
     top = (np.cumsum(opens[order]) - 1)[outermost]
-    for at in np.flatnonzero(np.diff(moments) > MIN_GAP).tolist():
+    for at in np.flatnonzero(np.diff(moments) > SHORTEST_SILENCE).tolist():
         latest = int(np.searchsorted(outermost, at, side="right")) - 1
         before = names[top[latest]] or ""
         after = (names[top[latest + 1]] or "") if depth[at] == 0 else None

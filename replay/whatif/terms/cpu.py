@@ -2,20 +2,23 @@
 
 import numpy as np
 
+from esprof.replay.whatif.asleep import asleep
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 from esprof.replay.whatif.work import cpu_work, of_ranks, required
 
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
-    return required(cpu_work(scenario.dfg) & of_ranks(scenario, term), "no CPU work was recorded there")
+    work = required(cpu_work(scenario.dfg) & of_ranks(scenario, term), "no CPU work was recorded there")
+    return np.where(work, 1 - asleep(scenario.run, scenario.dfg), 0)
 
 
 TERM = Kind(
     name="cpu",
     examples=("cpu=2x", "rank3.cpu=0.5x", "device[NAME].cpu=2x"),
     meaning="All that CPU threads and loader workers do runs so many times as fast: gaps between operations, the CPUs' "
-    "part of transfers between CPUs, and the making of batches included.",
+    "part of transfers between CPUs, and the making of batches included. Long gaps in which the thread slept or "
+    "waited stay, where a recording tells how long it ran.",
     needs="CPU operations in the trace.",
     effect=Speed(Resource.CPU, _nodes),
     value=speed_up,

@@ -3,21 +3,17 @@
 import numpy as np
 
 from esprof.replay.dfg import Cls, LaneKind
+from esprof.replay.whatif.asleep import long_gaps
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 from esprof.replay.whatif.work import of_ranks, required
-from esprof.types import NS_PER_MS
-
-LONG_GAP_NS = NS_PER_MS
-"""A gap without any recorded operation that is longer is a sleep or I/O, which no faster host shortens."""
 
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:
     dfg = scenario.dfg
     if not dfg.has_gpu():
         raise Declined("no GPU work was recorded: the device of this job is its CPU (ask cpu=)")
-    long_gaps = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > LONG_GAP_NS)
-    work = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps
+    work = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.LAUNCH, Cls.HOST_GAP) & ~long_gaps(dfg)
     return required(work & of_ranks(scenario, term), "no CPU work was recorded there")
 
 

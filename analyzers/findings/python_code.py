@@ -1,0 +1,199 @@
+"""ESP402 and ESP403: time that Python code takes on all ranks alike, by the line that was at work."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from esprof import readable
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Page, Rule
+from esprof.recorder.shared.stages import GARBAGE_COLLECTION
+from esprof.replay.python_time import PythonTime
+from esprof.text import printable
+from esprof.trace.run import Run
+from esprof.trace.stacks import Place, functions_of
+from esprof.types import Rank
+
+ALIKE = 0.5
+"""Least share of the worst rank's time in a place that the median rank must spend there, too. What one rank does alone makes
+it late: that is told of stragglers (ESP201)."""
+
+ON_THE_WAY = 0.9
+"""A function that is on so large a share of all stacks holds the training loop, or leads to it: its lines are told apart."""
+
+ASLEEP, AWAKE = 0.3, 0.7
+"""Up to, and from, which share of its time in a place the thread ran is it said to wait there, or to compute."""
+
+MOST_NAMED = 5
+"""Places that are named: those that take longest."""
+
+
+@dataclass
+class _Spot:
+    """One line of the job's code, or one function where the line is not what matters."""
+
+    pattern: str
+    """A regular expression that finds it, for `python[…]=0`."""
+    took: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
+    """How long a mean step spends there, ns, by rank."""
+    ran: float = 0.0
+    """How long of that the threads of all ranks ran, ns."""
+    places: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
+    """How long each place took on all ranks, ns."""
+
+    @property
+    def in_all(self) -> float:
+        return sum(self.took.values())
+
+    @property
+    def worst(self) -> Place:
+        return max(self.places, key=lambda place: self.places[place])
+
+    def is_alike(self, ranks: int) -> bool:
+        return float(np.median([*self.took.values(), *[0.0] * (ranks - len(self.took))])) >= ALIKE * max(
+            self.took.values()
+        )
+
+
+def python_code(case: Case) -> Iterator[Cause]:
+    """Places where all ranks spend time between operations, and garbage collections on any, costliest first."""
+    spots = sorted(_spots(case), key=lambda spot: -spot.in_all)
+    worth_ns = WORTH_NAMING / 100 * case.pricer.step_ns
+    # To take a place out never gains more than the rank spends there that spends most.
+    costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MOST_NAMED]
+    for spot in costly:
+        scenario = f"python[{spot.pattern}]=0"
+        if case.worth_naming(case.pricer.saving_ns(scenario)):
+            yield _cause(case, spot, scenario)
+
+
+def _spots(case: Case) -> list[_Spot]:
+    found: dict[str, _Spot] = {}
+    ranks = case.replayed.built.dfg.marks.ranks
+    for rank in ranks:
+        leading = _leading(case.run, rank)
+        places = PythonTime(case.run, case.replayed.built.dfg, rank).places(case.replayed.steps.steady)
+        for place, (took_ns, ran) in places.items():
+            pattern = _pattern(place, leading)
+            spot = found.setdefault(pattern, _Spot(pattern))
+            spot.took[rank] += took_ns
+            spot.ran += ran * took_ns
+            spot.places[place] += took_ns
+    return [spot for spot in found.values() if spot.pattern == GARBAGE_COLLECTION or spot.is_alike(len(ranks))]
+
+
+def _leading(run: Run, rank: Rank) -> set[str]:
+    """The functions, as `file: function`, that are on nearly all stacks."""
+    samples = run.samples(rank)
+    codes, texts = samples.codes("stack")
+    took = samples.ints("dur_ns")
+    of_stack = np.bincount(codes[codes >= 0], took[codes >= 0], len(texts))
+    of_function: dict[str, float] = defaultdict(float)
+    for text, ns in zip(texts, of_stack.tolist(), strict=True):
+        for function in functions_of(text):
+            of_function[function] += ns
+    return {function for function, ns in of_function.items() if ns >= ON_THE_WAY * took.sum()}
+
+
+def _pattern(place: Place, leading: set[str]) -> str:
+    """What finds a place: collections wherever they come, a line of the training loop, or else the whole function."""
+    if place.call == GARBAGE_COLLECTION:
+        return GARBAGE_COLLECTION
+    (function,) = functions_of(place.frame)
+    if function in leading or not leading:
+        return f"^{_escaped(place.frame)}"
+    file, _, name = function.rpartition(": ")
+    return rf"^{_escaped(file)}\(\d+\): {_escaped(name)}( →|$)"
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("\\ ", " ")
+
+
+def _cause(case: Case, spot: _Spot, scenario: str) -> Cause:
+    ranks = tuple(sorted(spot.took))
+    worst, collects = spot.worst, spot.pattern == GARBAGE_COLLECTION
+    takes = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(max(spot.took.values()))} a step"
+    where = printable(worst.frame, 120) if worst.frame else "unknown code"
+    ran = spot.ran / spot.in_all
+    evidence = {
+        "place": Evidence(where),
+        "per_step": by_rank({rank: round(spot.took[rank]) for rank in ranks}, "ns"),
+        "on_a_cpu": Evidence(round(ran, 3), "share"),
+    }
+    if collects:
+        return Cause(
+            id="ESP403",
+            title=f"Garbage collections take {takes}, at {where}",
+            ranks=ranks,
+            scenario=scenario,
+            confidence="high",
+            evidence=evidence,
+            advice=_COLLECT_LESS,
+        )
+    calling = f", calling {printable(worst.call, 120)}" if worst.call else ""
+    return Cause(
+        id="ESP402",
+        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('spend', ranks)} {takes} in {where}{calling}",
+        ranks=ranks,
+        scenario=scenario,
+        confidence="high",
+        evidence=evidence | ({"calls": Evidence(printable(worst.call, 120))} if worst.call else {}),
+        advice=_advice(ran),
+    )
+
+
+def _advice(ran: float) -> str:
+    if ran <= ASLEEP:
+        return (
+            f"The thread ran for {100 * ran:.0f} % of that time only: it sleeps, or waits for a file, the network, a "
+            "lock, a CPU or another process. Do that in a thread or process of its own, less often, or not on every rank."
+        )
+    if ran >= AWAKE:
+        return (
+            "Python computes there while no operation runs: do it less often, on tensors as a whole, or ahead of time in "
+            "the loader's workers."
+        )
+    return (
+        f"The thread ran for {100 * ran:.0f} % of that time, and waited for the rest: do the work less often, in a thread "
+        "of its own, or ahead of time in the loader's workers."
+    )
+
+
+_COLLECT_LESS = (
+    "Call gc.freeze() once all is built, so that what lives as long as the job is not looked through again, and raise "
+    "gc.set_threshold; or turn automatic collection off and collect every so many steps, on all ranks in the same one."
+)
+_SEEN = (
+    "The stack of the training thread is sampled a thousand times a second in windows with stacks (`--stack-steps`). "
+    "`place` is the line of the job's own code that was at work while no operation ran, or that a backward pass had called, "
+    "`calls` the innermost line that it led to; `per_step` how long that takes in a mean step of each rank, and `on_a_cpu` "
+    "the share of it that the thread ran. Code that a GPU's backward pass calls in a thread of its own is not seen."
+)
+
+_PAGES = (
+    Page(
+        "ESP402",
+        "Python code takes long",
+        "Between two operations, or called back by a backward pass, Python code runs or waits for so long that the step "
+        "becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. All ranks do so alike, or there is "
+        "but one.",
+        _SEEN,
+        "`python[…]=0`: replay lets that code take no time and runs the whole job again.",
+        "Do it less often, in another thread or process, ahead of time, or on whole tensors.",
+    ),
+    Page(
+        "ESP403",
+        "Garbage collections stop the step",
+        "Python looks for objects that nobody needs, and the training thread waits. Each rank does so in steps of its own, "
+        "so that on several ranks all wait for one after the other.",
+        f"{_SEEN} Collections of half a millisecond or more are noted by Python itself; the place is the line seen next.",
+        "`python[garbage collection]=0`: replay lets them take no time.",
+        "gc.freeze() after the start, higher thresholds, or collecting by hand on all ranks at once.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=python_code)

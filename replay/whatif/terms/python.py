@@ -1,0 +1,44 @@
+"""`python[REGEX]=0`: lines of Python code that take no time."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from esprof.replay.python_time import PythonTime, matches
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.term import Edit, Kind, Phase, Term, regex, zero
+from esprof.replay.whatif.work import required
+
+
+def _without(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+    dfg = now.dfg
+    left = np.ones(dfg.nodes)
+    for term in terms:
+        assert isinstance(term.argument, re.Pattern)
+        # No node belongs to two ranks.
+        ranks = [rank for rank in term.ranks(now) if rank in dfg.marks.ranks]
+        share = sum(
+            (PythonTime(now.run, dfg, rank).share(matches(term.argument)) for rank in ranks), np.zeros(dfg.nodes)
+        )
+        required(
+            share > 0,
+            "no Python code of that name was seen in these steps between operations (record with --stack-steps)",
+        )
+        left *= 1 - share
+    nodes = np.flatnonzero(left < 1)
+    return replace(now, dfg=edits.replace(dfg, nodes, np.rint(dfg.dur_ns[nodes] * left[nodes]).astype(np.int64)))
+
+
+TERM = Kind(
+    name="python",
+    examples=("python[REGEX]=0", "rank3.python[REGEX]=0"),
+    meaning="What Python code takes between operations, and what a backward pass calls, takes no time where the regular "
+    "expression finds its line (`train.py(57): log_hook`) or the one that this led to.",
+    needs="A window with stacks in which such code was seen on the training thread.",
+    effect=Edit(Phase.REMOVE, _without),
+    value=zero,
+    argument=regex,
+    scoped=True,
+)
