@@ -6,6 +6,7 @@ from esprof import readable
 from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown
 from esprof.analyzers.findings import RULES
+from esprof.analyzers.ignore import NOTHING, Ignores, told
 from esprof.analyzers.rule import Case, as_measured, priced, unpriced
 from esprof.analyzers.throughput import throughput, throughput_of_steps
 from esprof.replay.replayed import Replayed
@@ -13,17 +14,18 @@ from esprof.trace.run import Run
 from esprof.types import ns, us
 
 
-def diagnose(replayed: Replayed) -> Diagnosis:
+def diagnose(replayed: Replayed, ignores: Ignores = NOTHING) -> Diagnosis:
     """Findings of a replayed run, most time first; before them, what brought the job to a standstill or an end."""
     case = Case(replayed, breakdown(replayed))
     case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
     found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
-    found += _beside(replayed.run)
+    found, ignored = ignores.part(found + _beside(replayed.run))
     stopped = stopped_by(replayed.run)
     findings = [*stopped, *sorted(found, key=lambda finding: -finding.saving_us)]
     return Diagnosis(
-        verdict=_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.parts),
+        verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.parts)) + told(ignored),
         findings=tuple(findings),
+        ignored=ignored,
         step_us=us(replayed.pricer.step_ns),
         scatter_pct=None if replayed.pricer.scatter is None else round(100 * replayed.pricer.scatter, 3),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
@@ -35,13 +37,13 @@ def diagnose(replayed: Replayed) -> Diagnosis:
         throughput=throughput(replayed),
         explained_pct=round(replayed.explained_pct, 3),
         replay_error_pct=round(float(abs(replayed.error_pct).max()), 4),
-        warnings=replayed.warnings,
+        warnings=(*replayed.warnings, *ignores.warnings),
     )
 
 
-def diagnose_unreplayed(run: Run) -> Diagnosis:
+def diagnose_unreplayed(run: Run, ignores: Ignores = NOTHING) -> Diagnosis:
     """Findings of a run without a window that could be replayed: from its steps' times and its flight recorder alone."""
-    stopped, beside = stopped_by(run), _beside(run)
+    stopped, (beside, ignored) = stopped_by(run), ignores.part(_beside(run))
     step_ns, speed = throughput_of_steps(run)
     if stopped:
         verdict = _stopped_verdict(stopped[0])
@@ -54,8 +56,9 @@ def diagnose_unreplayed(run: Run) -> Diagnosis:
             f"A step takes {readable.duration(step_ns)}; no window was recorded that would tell what it is made of."
         )
     return Diagnosis(
-        verdict=verdict,
+        verdict=verdict + told(ignored),
         findings=(*stopped, *beside),
+        ignored=ignored,
         step_us=None if step_ns is None else us(step_ns),
         scatter_pct=None,
         unprofiled_step_us=None if step_ns is None else us(step_ns),
@@ -67,7 +70,7 @@ def diagnose_unreplayed(run: Run) -> Diagnosis:
         throughput=speed,
         explained_pct=None,
         replay_error_pct=None,
-        warnings=run.warnings,
+        warnings=(*run.warnings, *ignores.warnings),
     )
 
 

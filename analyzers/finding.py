@@ -1,5 +1,6 @@
 """A Finding: one cause of lost time, with its evidence and its price."""
 
+from datetime import date
 from typing import Literal
 
 import msgspec
@@ -32,6 +33,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     advice: str
     command: str | None = None
     """The esprof command that shows or proves it."""
+
+
+class Ignored(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding that somebody knows of and has asked to leave out, why, and the last day on which it is left out."""
+
+    finding: Finding
+    reason: str
+    until: date
 
 
 class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +88,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "esprof.diagnose/1"
     verdict: str
     findings: tuple[Finding, ...]
+    ignored: tuple[Ignored, ...] = ()
+    """Findings that were asked to be left out: they are no part of `findings`, and the verdict is not of them."""
     step_us: float | None
     """Mean of `steps`, or, where none was recorded, the mean of all that ended; None where none did."""
     scatter_pct: float | None

@@ -1,11 +1,14 @@
 """Write the pages of docs/ that are made from the code; with --check, fail where they differ from it."""
 
 import sys
+import tomllib
+from datetime import date
 from pathlib import Path
 
 import click
 
-from esprof.analyzers.findings import PAGES
+from esprof.analyzers.findings import PAGES, RULES
+from esprof.analyzers.ignore import parse
 from esprof.analyzers.rule import FAMILIES, Page
 from esprof.cli import VERBS, root
 from esprof.replay.whatif.terms import TERMS
@@ -42,11 +45,34 @@ def findings() -> str:
         "Ids are stable. `esprof explain ID` shows the same page in the terminal. Savings come from replay, but for those "
         "of steps that recur (ESP601, ESP806): these are measured on all steps of the run."
     )
-    parts = [NOTE, "# Findings\n", intro]
+    parts = [NOTE, "# Findings\n", intro, _ignoring()]
     for digit, family in FAMILIES.items():
         pages = [_page(page) for page in PAGES.values() if page.family == family]
         parts += [f"\n## ESP{digit}xx: {family}", *pages] if pages else []
     return "\n".join([*parts, ""])
+
+
+def _ignoring() -> str:
+    """How findings are ignored. What it shows is read here, so that it is no other than what esprof understands."""
+    example = """[[tool.esprof.ignore]]
+id = "ESP301"
+reason = "the link is upgraded in May"
+until = 2027-05-31
+ranks = [3]  # optional
+"""
+    entries = tomllib.loads(example)["tool"]["esprof"]["ignore"]
+    (entry,) = parse(entries, Path("pyproject.toml"), date(2027, 5, 31)).entries
+    stopping = ", ".join(page.id for rule in RULES if rule.stops_the_job for page in rule.pages)
+    return (
+        "\n## Ignoring a finding\n\nWhat is known and accepted for now is named in `pyproject.toml`, with a reason and a "
+        f"last day:\n\n```toml\n{example}```\n\n"
+        "`esprof diagnose`, `esprof report` and the verdict of `esprof record` then leave such findings out of the list and "
+        "the verdict, and say that they did: id, price, reason, and until when (`ignored` in JSON). "
+        f"Up to and with the day of `until` {entry.id} is ignored here; afterwards it counts again, and a warning says so. "
+        "With `ranks` only findings are ignored that name no other ranks. The file is the nearest from the current "
+        "directory upwards that has a table `[tool.esprof]`; `--no-ignore` leaves it unread. What stops the job "
+        f"({stopping}) cannot be ignored, and an entry that makes no sense is an error."
+    )
 
 
 def _page(page: Page) -> str:

@@ -66,7 +66,7 @@ class Recurring:
 
 def recurring_steps(run: Run) -> Iterator[Cause]:
     """The job's slow steps, where they come at a regular distance and cost enough."""
-    found = _recurring(run)
+    found = recurring(run)
     if found is None or found.measured.saving_ns < WORTH_NAMING / 100 * found.measured.step_ns:
         return
     what, ranks, lost_ns = _cause_of(run, found)
@@ -91,7 +91,8 @@ def recurring_steps(run: Run) -> Iterator[Cause]:
     )
 
 
-def _recurring(run: Run) -> Recurring | None:
+def recurring(run: Run) -> Recurring | None:
+    """The job's slow steps, where they come at a regular distance."""
     steps = job_steps.numbers(run, "plain")
     if len(steps) < FEWEST_STEPS:
         return None
@@ -196,5 +197,8 @@ _PAGES = (
         "Find what happens then: validation, logging, metrics, a scheduler; do it less often or beside the training.",
     ),
 )
+
+RECURRING = tuple(page.id for page in _PAGES)
+"""Ids of the findings that are about `recurring`."""
 
 RULE = Rule(pages=_PAGES, of_run=recurring_steps)

@@ -4,6 +4,7 @@ import msgspec
 
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.memory_use import MemoryUse
+from esprof.analyzers.step_times import StepTimes
 from esprof.replay.answer import ReplayAnswer
 from esprof.trace.run import RankMeta
 from esprof.types import Rank
@@ -43,6 +44,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankMeta, ...]
     diagnosis: Diagnosis
     replay: ReplayAnswer
+    steps: StepTimes | None
+    """None where no step ran without the profiler."""
     timeline: Excerpt
     memory: MemoryUse | None
     """None where no memory was sampled."""

@@ -5,7 +5,9 @@ import numpy as np
 from esprof import __version__
 from esprof.analyzers.breakdown import stalls, waits
 from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.analyzers.memory_use import memory_use
+from esprof.analyzers.step_times import step_times
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.dfg import Cls
 from esprof.replay.replayed import Replayed, answer
@@ -20,9 +22,9 @@ FINEST = 2_000
 """A stretch shorter than 1/FINEST of the excerpt is too thin to see and joins its neighbour of the same class."""
 
 
-def summarize(replayed: Replayed) -> Report:
-    """Everything that a renderer shows about a run."""
-    run = replayed.run
+def summarize(replayed: Replayed, ignores: Ignores = NOTHING) -> Report:
+    """Everything that a renderer shows about a run; findings that `ignores` covers are told apart."""
+    run, diagnosis = replayed.run, diagnose(replayed, ignores)
     return Report(
         title=str(run.path.name) if run.path else "run",
         source=str(run.path or ""),
@@ -31,8 +33,9 @@ def summarize(replayed: Replayed) -> Report:
         versions=run.meta.versions,
         created_ns=run.meta.created_ns,
         ranks=run.meta.ranks,
-        diagnosis=diagnose(replayed),
+        diagnosis=diagnosis,
         replay=answer(replayed, USUAL),
+        steps=step_times(run, diagnosis.findings),
         timeline=excerpt(replayed),
         memory=memory_use(run),
     )

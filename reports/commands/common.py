@@ -13,10 +13,12 @@ import msgspec
 from rich.console import Console
 
 from esprof import Run, load
+from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.errors import UsageError
 from esprof.output import claim, write_bytes
 from esprof.replay.steps import at_window
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
+from esprof.reports.pyproject import read_ignores
 from esprof.reports.terminal.text import Screen
 
 STDOUT = Path("-")
@@ -63,6 +65,17 @@ def window_option(command: _Command) -> _Command:
         metavar="STEP",
         type=click.IntRange(min=0),
         help="Answer of the window that holds this step; without it, of the longest one, the latest of equals.",
+    )(command)
+
+
+def ignore_option(command: _Command) -> _Command:
+    """--no-ignore; the verb gets `ignores`, what is ignored here today."""
+
+    def read(ctx: click.Context, param: click.Parameter, no_ignore: bool) -> Ignores:
+        return NOTHING if no_ignore else read_ignores()
+
+    return click.option(
+        "--no-ignore", "ignores", is_flag=True, callback=read, help="Show what pyproject.toml asks to ignore, too."
     )(command)
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import click
 
 from esprof.analyzers import diagnose_run
+from esprof.analyzers.ignore import Ignores
 from esprof.reports.commands.common import (
     answer,
+    ignore_option,
     json_option,
     max_error_option,
     open_run,
@@ -22,16 +24,24 @@ from esprof.reports.terminal import text
 @run_argument
 @max_error_option
 @window_option
+@ignore_option
 @json_option
 @output_options("-", "answer")
 def command(
-    sources: tuple[str, ...], max_error: float, window: int | None, as_json: bool, output: Path, force: bool
+    sources: tuple[str, ...],
+    max_error: float,
+    window: int | None,
+    ignores: Ignores,
+    as_json: bool,
+    output: Path,
+    force: bool,
 ) -> None:
     """Name what the step time is lost to, and what it would gain.
 
-    Findings come most time first; `esprof explain ID` says more about one.
+    Findings come most time first; `esprof explain ID` says more about one. Those that pyproject.toml asks to ignore,
+    with a reason and a last day, are told apart.
     """
     run, _ = open_run(sources, window)
     with status("Diagnosing"):
-        found = diagnose_run(run, max_error)
+        found = diagnose_run(run, max_error, ignores)
     answer(found, text.diagnosis, as_json=as_json, output=output, force=force)

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ import click
 
 from esprof import readable
 from esprof.analyzers.finding import Diagnosis
+from esprof.analyzers.ignore import Ignores
 from esprof.errors import UsageError
 from esprof.output import claim
 from esprof.recorder.launcher.attach import attach as attach_to
 from esprof.recorder.launcher.launch import Recording, collect, launch, place, require_torch
 from esprof.recorder.shared.settings import Settings
 from esprof.reports.commands.common import Finite, json_option, json_text, refuse_stdout, status
+from esprof.reports.pyproject import read_ignores
 from esprof.text import printable
 from esprof.trace.run import Run
 
@@ -145,7 +147,7 @@ def command(
         say(f"{_planned(settings)} into {output}")
     recording = record(job, output, settings, force=force)
     say_recorded(recording, quiet=quiet)
-    diagnosis = diagnosed(recording) if as_json or not quiet else None
+    diagnosis = diagnosed(recording, read_ignores) if as_json or not quiet else None
     if diagnosis is not None and as_json:
         click.echo(json_text(diagnosis))
     if diagnosis is not None and not quiet:
@@ -219,15 +221,18 @@ def say_recorded(recording: Recording, *, quiet: bool = False) -> None:
         say(_recorded(recording.run))
 
 
-def diagnosed(recording: Recording) -> Diagnosis | None:
-    """The Run's diagnosis; None where there is no Run, or, with the reason on stderr, where it cannot be diagnosed."""
+def diagnosed(recording: Recording, ignores: Callable[[], Ignores] = Ignores) -> Diagnosis | None:
+    """The Run's diagnosis; None where there is no Run, or, with the reason on stderr, where it cannot be diagnosed.
+
+    `ignores` is asked for what to ignore.
+    """
     if recording.run is None:
         return None
     try:
         from esprof.analyzers import diagnose_run
 
         with status("Diagnosing"):
-            return diagnose_run(recording.run)
+            return diagnose_run(recording.run, ignores=ignores())
     except Exception as fault:  # noqa: BLE001  the job is done and recorded: nothing here may hide how it ended
         say(f"the run is whole, but could not be diagnosed: {fault}")
         return None

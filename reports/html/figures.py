@@ -13,11 +13,13 @@ import msgspec
 
 from esprof.analyzers.finding import PARTS, Diagnosis
 from esprof.analyzers.memory_use import MemoryCurve, MemoryUse
+from esprof.analyzers.step_times import Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import ReplayAnswer, WhatIf
 from esprof.reports.classes import CLASSES, TimeClass, time_class
 from esprof.reports.units import duration, pct, size, times
 from esprof.text import printable
+from esprof.trace.run import Window
 
 _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -135,6 +137,102 @@ def memory(use: MemoryUse) -> Figure:
     return Figure("memory-chart", "Memory of each rank over time", (), data, layout)
 
 
+def step_times(times: StepTimes) -> Figure:
+    """A point for each step drawn, by step: what it took, what it was, and which finding names it."""
+    top = _ms(times.top_us)
+    looks = {role: _STEP_ROLES[role] for role in times.series}
+    data = [
+        _points(look.label, times.series[role], top, {"color": look.colour, "size": 4, "line": {"width": 0}})
+        for role, look in looks.items()
+    ]
+    marked = []
+    for mark, colour in zip(times.marks, _MARKS, strict=False):
+        marked.append(TimeClass(printable(f"{mark.id}: {mark.title}"), colour, colour, "steps that this finding names"))
+        ring = {"color": colour, "size": 9, "line": {"width": 1.5, "color": colour}}
+        data.append(_points(_label(f"{mark.id}: {mark.title}", 80), mark.steps, top, ring, "-open"))
+    mean, median = _ms(times.mean_us), _ms(times.median_us)
+    layout = _layout(
+        height=320,
+        margin=_MARGIN | {"b": 40, "r": 118},
+        xaxis={
+            "title": {"text": "step", "standoff": 6},
+            "zeroline": False,
+            "fixedrange": False,
+            "separatethousands": True,
+        },
+        yaxis={
+            "ticksuffix": " ms",
+            "range": [0, top],
+            "automargin": True,
+            "fixedrange": True,
+            "zeroline": False,
+            "separatethousands": True,
+        },
+        shapes=[
+            *(_band(window) for window in times.windows),
+            *(_upright(step - 0.5) for step in times.passes),
+            _across(mean) | {"line": {"width": 1.2}},
+            _across(median) | {"line": {"width": 1.2, "dash": "dash"}},
+        ],
+        annotations=[
+            _at_the_end(mean, f"mean {duration(times.mean_us)}", is_upper=mean >= median),
+            _at_the_end(median, f"median {duration(times.median_us)}", is_upper=mean < median),
+        ],
+        dragmode="zoom",
+        hovermode="closest",
+    )
+    legend = (*looks.values(), *marked)
+    return Figure("steps-chart", "What each step of the run took", legend, data, layout)
+
+
+def _points(name: str, steps: Series, top: float, marker: dict[str, Any], suffix: str = "") -> dict[str, Any]:
+    """What takes longer than the axis reaches lies on its upper edge, as a triangle."""
+    took = [_ms(us) for us in steps.us]
+    is_above = [ms > top for ms in took]
+    if any(is_above):
+        symbols = ["triangle-up" if above else "circle" for above in is_above]
+        sizes = [max(8, marker["size"]) if above else marker["size"] for above in is_above]
+        marker = marker | {"symbol": [symbol + suffix for symbol in symbols], "size": sizes}
+    else:
+        marker = marker | {"symbol": f"circle{suffix}"}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(steps.step),
+        "y": [min(ms, top) for ms in took],
+        "marker": marker,
+        "cliponaxis": False,
+        "customdata": [[duration(us), f"{at:,.1f} s"] for us, at in zip(steps.us, steps.at_s, strict=True)],
+        "meta": [name],
+        "hovertemplate": "step %{x}: %{customdata[0]}, %{customdata[1]} after the start<br>%{meta[0]}<extra></extra>",
+    }
+
+
+def _band(window: Window) -> dict[str, Any]:
+    return {
+        "type": "rect",
+        "x0": window.first - 0.5,
+        "x1": window.last + 0.5,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "fillcolor": _STEP_ROLES["stack" if window.stacks else "timed"].colour,
+        "opacity": 0.16,
+        "line": {"width": 0},
+        "layer": "below",
+    }
+
+
+def _upright(x: float) -> dict[str, Any]:
+    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1, "dash": "dot"}}
+
+
+def _at_the_end(y: float, text: str, is_upper: bool) -> dict[str, Any]:
+    """`text` to the right of the line at `y`, on the side away from the other line."""
+    anchor = "bottom" if is_upper else "top"
+    return {"x": 1, "xref": "paper", "xanchor": "left", "y": y, "yanchor": anchor, "text": text, "showarrow": False}
+
+
 def _held(curve: MemoryCurve, name: str, held: tuple[int, ...], line: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "scatter",
@@ -217,6 +315,19 @@ def _between_ranks(lanes: list[tuple[int, str]]) -> list[dict[str, Any]]:
     ]
 
 
+_STEP_ROLES = {
+    "plain": TimeClass("without the profiler", "#2b7bba", "#ffffff", "steps that ran without the profiler"),
+    "timed": TimeClass("in a window", "#1b9e77", "#14181f", "steps that the profiler recorded"),
+    "stack": TimeClass("in a window with stacks", "#8a5a2f", "#ffffff", "steps recorded with Python stacks"),
+    "beside": TimeClass(
+        "first step, warm-up, export",
+        "#8d99a6",
+        "#14181f",
+        "the job's first step, the profiler's warm-up and its writing",
+    ),
+}
+_MARKS = ("#d55e2b", "#c06a9f", "#f2c230", "#5b3f9b", "#63bdea", "#1d3557")
+"""Colours of the findings that name steps, in turn."""
 _STACKED = {"barmode": "stack", "uniformtext": {"minsize": 10, "mode": "hide"}}
 _MARGIN = {"l": 8, "r": 20, "t": 34, "b": 8}
 _ON_SECOND_AXIS = {"type": "scatter", "x": [], "y": [], "yaxis": "y2", "hoverinfo": "none"}
@@ -301,6 +412,8 @@ def _label(name: str, limit: int) -> str:
 def all_figures(report: Report) -> Iterable[Figure]:
     """Every chart that has something to show, in the order of the page."""
     yield breakdown(report.diagnosis)
+    if report.steps is not None:
+        yield step_times(report.steps)
     if any(scenario.answered for scenario in report.replay.what_if):
         yield what_if(report.replay)
     if report.replay.critical_path.span_us > 0:

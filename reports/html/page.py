@@ -81,6 +81,7 @@ def _environment() -> Environment:
             "size",
             "when",
             "ranks",
+            "ignored",
         )
     }
     environment.filters |= {

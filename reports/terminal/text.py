@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from esprof.analyzers.finding import PARTS, Diagnosis, Finding
+from esprof.analyzers.finding import PARTS, Diagnosis, Finding, Ignored
 from esprof.analyzers.rule import Page
 from esprof.readable import decimal
 from esprof.replay.answer import Coverage, ReplayAnswer
@@ -59,6 +59,8 @@ def verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
     head, foot = [_headline(diagnosis.verdict, screen), Text()], [*_footing(diagnosis, screen)]
     for number, finding in enumerate(diagnosis.findings[:_TOP], 1):
         head += _finding_lines(number, finding, diagnosis.world_size, screen)
+    if diagnosis.ignored:
+        foot.append(_fact("Ignored", "; ".join(map(units.ignored, diagnosis.ignored)), screen, at_most=1))
     if diagnosis.warnings:
         warnings = units.plural(len(diagnosis.warnings), "warning")
         foot.append(_fact("Note", f"{warnings}; `esprof diagnose` shows them", screen, at_most=1))
@@ -76,6 +78,8 @@ def diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
     for number, finding in enumerate(answer.findings, 1):
         blocks += _finding_lines(number, finding, answer.world_size, screen)
         blocks += [*_finding_details(finding), ""]
+    if answer.ignored:
+        blocks += [_heading("Ignored"), *map(_ignored, answer.ignored), ""]
     if answer.breakdown:
         blocks += [
             _heading("Where a step goes, in ms"),
@@ -214,6 +218,11 @@ def _finding_details(finding: Finding) -> Iterable[RenderableType]:
     advice = [Text(printable(line, 2_000)) for line in finding.advice.splitlines()]
     then = [Text.assemble(("next  ", "dim"), printable(finding.command, 2_000))] if finding.command else []
     yield Padding(Group(*advice, evidence, *then), (0, 0, 0, 4))
+
+
+def _ignored(one: Ignored) -> Group:
+    details = Text(printable(units.ignored(one), 2_000))
+    return Group(Text(printable(one.finding.title, 2_000)), Padding(details, (0, 0, 0, 4)))
 
 
 def _breakdown(answer: Diagnosis) -> Table:

@@ -1,10 +1,13 @@
 """Reports built by hand: a four-rank job whose rank 1 is starved by its loader, at the size and shape of a real one."""
 
+from datetime import date
+
 import msgspec
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown, Throughput
+from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
 from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
+from esprof.analyzers.step_times import ROLES, Mark, Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import (
     Coverage,
@@ -128,6 +131,13 @@ def diagnosis(ranks=4, found=None, warnings=WARNINGS):
         replay_error_pct=0.84,
         warnings=warnings,
     )
+
+
+def ignoring(diagnosis):
+    """The diagnosis with its last finding ignored."""
+    *rest, last = diagnosis.findings
+    ignored = Ignored(finding=last, reason="the link is upgraded in May", until=date(2027, 5, 31))
+    return msgspec.structs.replace(diagnosis, findings=tuple(rest), ignored=(ignored,))
 
 
 def what_ifs():
@@ -270,6 +280,40 @@ def _bars(ranks, steps):
                 yield Bar(rank=rank, lane="stream 20 (nccl)", start_us=begin, dur_us=dur * 1e3, name=name, cls=cls)
 
 
+def steps(n=400):
+    """Every twentieth step validates; one window from step 11 on; one hiccup; a further pass every 150 steps."""
+    took = [STEP_US * (2.0 if step % 20 == 0 else 1.0) for step in range(n)]
+    took[333] = 40 * STEP_US
+    role = ["beside"] * 1 + ["plain"] * 9 + ["beside"] + ["timed"] * 4 + ["beside"] + ["plain"] * (n - 16)
+
+    def series(which):
+        chosen = [step for step in range(n) if which(step)]
+        at_s = tuple(round(sum(took[:step]) / 1e6, 3) for step in chosen)
+        return Series(step=tuple(chosen), us=tuple(took[step] for step in chosen), at_s=at_s, of=len(chosen))
+
+    marks = (
+        Mark(id="ESP806", title="One step in 20 is slow", steps=series(lambda step: step % 20 == 0)),
+        Mark(id="ESP804", title="Step 333 stood still", steps=series(lambda step: step == 333)),
+    )
+    return StepTimes(
+        series={of: series(lambda step, of=of: role[step] == of) for of in ("plain", "timed", "beside")},
+        marks=marks,
+        steps=n,
+        stretch=1,
+        span_s=sum(took) / 1e6,
+        mean_us=1.15 * STEP_US,
+        median_us=STEP_US,
+        plain=role.count("plain"),
+        top_us=2.5 * STEP_US,
+        above=1,
+        longest_us=max(took),
+        windows=(Window(first=11, last=14),),
+        window_count=1,
+        passes=tuple(range(150, n, 150)),
+        pass_count=len(range(150, n, 150)),
+    )
+
+
 def memory(ranks=4, curves=8, points=200):
     """Each step climbs to its peak in the backward pass, on rank 1 higher than elsewhere."""
     peaks = [(31 << 30) + (rank == 1) * (2 << 30) for rank in range(ranks)]
@@ -330,6 +374,7 @@ def report(ranks=4, **replaced):
         ranks=rank_metas(ranks),
         diagnosis=diagnosis(ranks),
         replay=replay(ranks),
+        steps=steps(),
         timeline=excerpt(ranks),
         memory=memory(ranks),
     )
@@ -338,7 +383,7 @@ def report(ranks=4, **replaced):
 
 def hostile_report():
     """A report whose every text is `HOSTILE`."""
-    return _with_texts(report(ranks=2), HOSTILE)
+    return _with_texts(report(ranks=2, diagnosis=ignoring(diagnosis(ranks=2))), HOSTILE)
 
 
 def _with_texts(value, text):
@@ -351,7 +396,7 @@ def _with_texts(value, text):
         }
         return type(value)(**fields)
     if isinstance(value, dict):
-        keep = set(value) <= set(replay().critical_path.classes)
+        keep = set(value) <= {*replay().critical_path.classes, *ROLES}
         return {key if keep else f"{text}{key}": _with_texts(item, text) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return type(value)(_with_texts(item, text) for item in value)

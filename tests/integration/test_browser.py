@@ -96,6 +96,10 @@ def test_every_chart_draws(browser, tmp_path):
     assert page.drawn("breakdown-chart", ".bars .point path") == 28
     assert page.drawn("what-if-chart", ".bars .point path") == 5
     assert page.drawn("what-if-chart", ".xerror") == 5
+    drawn = [*report.steps.series.values(), *(mark.steps for mark in report.steps.marks)]
+    assert page.drawn("steps-chart", ".scatterlayer .point") == sum(len(series.step) for series in drawn)
+    # The window, mean and median; an upright line has no width.
+    assert page.drawn("steps-chart", ".shapelayer path") == 3
     assert page.drawn("critical-path-chart", ".bars .point path") == 8
     assert page.drawn("timeline-chart", ".bars .point path") == report.timeline.shown
     assert_sound(page)
@@ -116,6 +120,10 @@ def test_a_name_under_the_pointer_is_shown_as_it_is(browser, tmp_path):
     page = open_page(browser, reportcase.hostile_report(), tmp_path)
     page("Plotly.Fx.hover('timeline-chart', [{curveNumber: 0, pointNumber: 0}])")
     shown = page("document.querySelector('#timeline-chart .hoverlayer').textContent")
+    assert "<script>alert(1)</script>%{x}{{7*7}}" in shown
+    page("Plotly.Fx.hover('steps-chart', [{curveNumber: 3, pointNumber: 2}])")
+    shown = page("document.querySelector('#steps-chart .hoverlayer').textContent")
+    assert "step 40: 240.6 ms, 5.1 s after the start" in shown
     assert "<script>alert(1)</script>%{x}{{7*7}}" in shown
     assert_sound(page)
 

@@ -8,8 +8,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from esprof import load
 from esprof.errors import InputError, OutputError, UsageError
+from esprof.recorder.launcher.launch import Recording
 from esprof.reports.commands import check, common, demo, diagnose, explain, merge, record, replay, report
+from esprof.reports.pyproject import read_ignores
 from esprof.trace.rundir import write_run
 from tests.cases.graph import gloo, op, run_of, step
 
@@ -194,3 +197,43 @@ def test_a_run_is_not_written_to_stdout(module, arguments, tmp_path, monkeypatch
         invoke(module, "-o", "-", *arguments)
     assert caught.value.remedy
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder to work in, and what writes a pyproject.toml there that asks to ignore findings."""
+
+    def written(*ids, until="2999-12-31"):
+        entries = (f'[[tool.esprof.ignore]]\nid = "{id}"\nreason = "known since May"\nuntil = {until}\n' for id in ids)
+        (tmp_path / "pyproject.toml").write_text("\n".join(entries))
+
+    monkeypatch.chdir(tmp_path)
+    return written
+
+
+def test_what_pyproject_ignores_is_told_apart(saved, project):
+    first = json.loads(invoke(diagnose, saved, "--json").stdout)["findings"][0]
+    project(first["id"])
+    answer = json.loads(invoke(diagnose, saved, "--json").stdout)
+    assert first["id"] not in {finding["id"] for finding in answer["findings"]}
+    assert answer["ignored"] == [{"finding": first, "reason": "known since May", "until": "2999-12-31"}]
+    assert first["title"] not in answer["verdict"]
+    assert f"{first['id']} until 2999-12-31" in invoke(diagnose, saved).stdout
+    assert "known since May" in invoke(report, saved, "-o", "-").stdout
+    whole = json.loads(invoke(diagnose, saved, "--json", "--no-ignore").stdout)
+    assert (whole["findings"][0], whole["ignored"]) == (first, [])
+    assert "known since May" not in invoke(report, saved, "-o", "-", "--no-ignore").stdout
+
+
+@pytest.mark.parametrize("module", [diagnose, report])
+def test_a_pyproject_that_makes_no_sense_is_told_before_the_run_is_read(project, module):
+    project("ESP999")
+    with pytest.raises(UsageError, match="there is no finding 'ESP999'"):
+        invoke(module, "there is no run here")
+
+
+def test_a_pyproject_that_makes_no_sense_does_not_hide_how_a_recorded_job_ended(saved, project, capsys):
+    project("ESP999")
+    recording = Recording(run=load([saved]), exit_code=0, trouble=None)
+    assert record.diagnosed(recording, read_ignores) is None
+    assert "ESP999" in capsys.readouterr().err

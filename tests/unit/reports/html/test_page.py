@@ -131,9 +131,26 @@ def test_the_page_is_bounded():
         for number, bar in enumerate(case.excerpt(ranks=180).bars[:4_000])
     )
     assert len(bars) >= 3_900
-    html = render_html(case.report(ranks=512, timeline=case.excerpt(bars=bars)))
+    html = render_html(case.report(ranks=512, timeline=case.excerpt(bars=bars), steps=case.steps(1_200)))
     assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_000_000
     assert "64 of 512 shown; esprof diagnose --json lists all." in html
+
+
+def test_a_long_run_says_what_stands_for_its_steps():
+    many = msgspec.structs.replace(
+        case.steps(), steps=120_000, stretch=200, above=7, window_count=900, windows=(), pass_count=70, passes=()
+    )
+    text = " ".join("\n".join(Page(render_html(case.report(steps=many))).text).split())
+    assert "the shortest and the longest of every 200 steps" in text
+    assert "7 steps took longer than the axis shows, up to 4,812 ms" in text
+    assert "900 windows, too many to shade" in text
+    assert "70 further passes, too many to draw" in text
+
+
+def test_a_run_without_plain_steps_has_no_section_of_them():
+    page = Page(render_html(case.report(steps=None)))
+    assert "steps" not in page.attributes("id")
+    assert "#steps" not in page.attributes("href")
 
 
 def test_a_run_without_findings_steps_to_predict_or_scenarios_renders():

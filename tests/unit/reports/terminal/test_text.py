@@ -44,13 +44,22 @@ def test_replay_layout():
     text=st.text(min_size=1, max_size=3_000) | st.text("漢字 かな", min_size=200, max_size=600),
     width=st.integers(40, 200),
     found=st.integers(0, 6),
+    is_ignored=st.booleans(),
 )
-def test_a_verdict_never_leaves_its_screen(text, width, found):
+def test_a_verdict_never_leaves_its_screen(text, width, found, is_ignored):
     finding = msgspec.structs.replace(case.findings()[0], title=text, advice=text, command=text)
     shown = msgspec.structs.replace(case.diagnosis(found=(finding,) * found), verdict=text)
+    shown = case.ignoring(shown) if is_ignored and found else shown
     lines = terminal.verdict(shown, Screen(width)).split("\n")
     assert len(lines) <= 20
     assert max(Text(line).cell_len for line in lines) <= width
+
+
+def test_what_is_ignored_is_named_with_why_and_until_when():
+    ignoring = case.ignoring(case.diagnosis())
+    for shown in (terminal.verdict(ignoring, Screen(200)), terminal.diagnosis(ignoring, Screen(200))):
+        assert "ESP301 until 2027-05-31 (saves 3.40 ms/step, 2.8 %): the link is upgraded in May" in shown
+    assert ignoring.ignored[0].finding.advice not in terminal.diagnosis(ignoring)
 
 
 @pytest.mark.parametrize("screen", [Screen(), COLOUR])
