@@ -46,3 +46,24 @@ def durations_ns(run: Run, steps: np.ndarray) -> np.ndarray:
     starts, took = over_ranks(run, steps, "start_ns"), over_ranks(run, steps, "dur_ns")
     of_job: np.ndarray = (starts + took).max(axis=0) - starts.max(axis=0)
     return of_job
+
+
+def epochs(run: Run) -> tuple[int, ...]:
+    """The steps in which the first rank begins a pass over a DataLoader that lasts for more than a step, but for its first.
+
+    A pass that begins and ends in one step is a validation.
+    """
+    rank = run.ranks[0]
+    nexts, steps = run.stages(rank).where(run.stages(rank).is_kind("next")), run.steps(rank)
+    starts, numbers = steps.ints("start_ns"), steps.ints("step")
+    if not len(nexts) or not len(steps):
+        return ()
+    order = np.argsort(starts)
+    at = np.searchsorted(starts[order], nexts.ints("end_ns"), side="right") - 1
+    passes = nexts.ints("loader")
+    found = []
+    for number in np.unique(passes).tolist():
+        of_pass = at[passes == number]
+        if of_pass.max() > of_pass.min() >= 0:
+            found.append(int(numbers[order][of_pass.min()]))
+    return tuple(dict.fromkeys(sorted(found)[1:]))

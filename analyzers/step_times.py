@@ -8,7 +8,8 @@ import numpy as np
 
 from esprof.analyzers import job_steps
 from esprof.analyzers.finding import Finding
-from esprof.analyzers.findings.recurring_steps import RECURRING, recurring
+from esprof.analyzers.findings.recurring_steps import RECURRING
+from esprof.analyzers.step_groups import slow_groups
 from esprof.trace.run import Run, Window
 from esprof.types import NS_PER_S, NS_PER_US
 
@@ -97,7 +98,7 @@ def step_times(run: Run, findings: Sequence[Finding] = ()) -> StepTimes | None:
     usual = _HEADROOM * max(float(np.quantile(of_plain, 0.99)), 2 * float(np.median(of_plain)), *slow)
     top_us = min(usual, 1.05 * float(took_us.max()))
     windows = sorted({(one.first, one.last, one.stacks) for meta in run.meta.ranks for one in meta.windows})
-    passes = _passes(run)
+    passes = job_steps.epochs(run)
     return StepTimes(
         series={role: series(at) for role in ROLES if len(at := np.flatnonzero(roles == role))},
         marks=tuple(Mark(id=finding.id, title=finding.title, steps=series(at)) for finding, at in named if len(at)),
@@ -144,23 +145,14 @@ def _extremes(stretch: np.ndarray, took: np.ndarray) -> np.ndarray:
 
 def _named(run: Run, findings: Sequence[Finding]) -> Iterator[tuple[Finding, np.ndarray]]:
     """The findings that name steps, each with their numbers."""
+    groups = slow_groups(run)
     for finding in findings:
         by_step = [
             seen.value for seen in finding.evidence.values() if seen.by == "step" and isinstance(seen.value, dict)
         ]
-        found = recurring(run) if finding.id in RECURRING else None
-        if found is not None:
-            yield finding, found.steps[found.is_slow]
+        if finding.id in RECURRING:
+            for group in groups:
+                if finding.evidence["when"].value == group.when:
+                    yield finding, group.steps[group.is_slow]
         elif by_step:
             yield finding, np.array([int(step) for step in by_step[0]], np.int64)
-
-
-def _passes(run: Run) -> tuple[int, ...]:
-    """The steps in which the first rank takes the first batch of a pass over a DataLoader, but for its first pass."""
-    rank = run.ranks[0]
-    stages, steps = run.stages(rank), run.steps(rank)
-    begun = stages.where(stages.is_kind("next") & (stages.ints("batch") == 0))
-    starts, numbers = steps.ints("start_ns"), steps.ints("step")
-    order = np.argsort(starts)
-    at = np.searchsorted(starts[order], np.sort(begun.ints("end_ns"))[1:], side="right") - 1
-    return tuple(dict.fromkeys(numbers[order][at[at >= 0]].tolist()))

@@ -1,158 +1,60 @@
-"""ESP601 and ESP806: steps that take long every so many steps, such as those that save."""
+"""ESP601, ESP806 and ESP807: steps that take long now and again, such as those that save."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-
-import numpy as np
 
 from esprof import readable
-from esprof.analyzers import job_steps
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.rule import WORTH_NAMING, Cause, Measured, Page, Rule
-from esprof.replay.whatif.margins import mean_margin
+from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
+from esprof.analyzers.slow_places import Excess, line_of, stage_of
+from esprof.analyzers.step_groups import AT_RANDOM, SlowGroup, slow_groups
+from esprof.text import printable
 from esprof.trace.run import Run
-from esprof.types import Rank
-
-SLOW = 1.3
-"""A step is slow that takes more than so many times the median."""
-
-FEWEST = 4
-"""Slow steps from which on a period may be told."""
-
-FEWEST_STEPS = 16
-"""Steps from which on a period may be told: among fewer, chance makes one too often."""
-
-REGULAR = 0.8
-"""Least share of the steps that are due by the period that must be slow, and of the slow steps that must be due."""
-
-MOST_OF = 0.5
-"""Least share of what slow steps take too long that must lie in one kind of work, to be its cause."""
-
-_SAVING = ("torch.save", "torch.distributed.checkpoint.", "safetensors.torch.")
-"""How stages begin that the recorder notes where something is saved."""
-
-_LOADER = "waiting for the data loader"
-
-
-@dataclass(frozen=True)
-class Recurring:
-    """Steps of the job (`took_ns`, float64[steps]), those that recur (`is_slow`, bool[steps]), and every how many steps."""
-
-    steps: np.ndarray
-    took_ns: np.ndarray
-    is_slow: np.ndarray
-    every: int
-
-    @property
-    def excess_ns(self) -> float:
-        """How much longer a slow step takes than the others, ns."""
-        return self.between(self.took_ns)
-
-    def between(self, values: np.ndarray) -> float:
-        """By how much the mean of `values`, float64[steps], is greater in slow steps."""
-        return float(values[self.is_slow].mean() - values[~self.is_slow].mean())
-
-    @property
-    def measured(self) -> Measured:
-        """What the mean step would gain: the difference of the means of all steps and of the others."""
-        share = float(self.is_slow.mean())
-        of_slow, of_others = (mean_margin(self.took_ns[mask]) for mask in (self.is_slow, ~self.is_slow))
-        return Measured(
-            saving_ns=share * self.excess_ns,
-            margin_ns=share * float(np.hypot(of_slow, of_others)),
-            step_ns=float(self.took_ns.mean()),
-        )
 
 
 def recurring_steps(run: Run) -> Iterator[Cause]:
-    """The job's slow steps, where they come at a regular distance and cost enough."""
-    found = recurring(run)
-    if found is None or found.measured.saving_ns < WORTH_NAMING / 100 * found.measured.step_ns:
-        return
-    what, ranks, lost_ns = _cause_of(run, found)
-    is_save = what is not None and what.startswith(_SAVING)
-    usual, slow = (float(found.took_ns[mask].mean()) for mask in (~found.is_slow, found.is_slow))
-    title = f"One step in {found.every} takes {readable.duration(slow)} instead of {readable.duration(usual)}"
-    yield Cause(
-        id="ESP601" if is_save else "ESP806",
-        title=f"{title}: {readable.ranks(ranks)} {readable.verb('spend', ranks)} it in {what}" if what else title,
+    """The job's slow steps, group by group, where they cost enough."""
+    for group in slow_groups(run):
+        if group.measured.saving_ns < WORTH_NAMING / 100 * group.measured.step_ns:
+            continue
+        stage, line = stage_of(run, group), line_of(run, group)
+        # Steps that are slow at random, for no reason that can be told, are what any machine has.
+        if stage or line or group.when != AT_RANDOM:
+            yield _cause(run, group, stage, line)
+
+
+def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None) -> Cause:
+    known = stage or line
+    is_save = any(one.is_save for one in (stage, line) if one)
+    ranks = tuple(known.lost_ns) if known else tuple(run.ranks)
+    usual, slow = (float(group.took_ns[mask].mean()) for mask in (group.is_usual, group.is_slow))
+    title = f"{_which(group)} {readable.duration(slow)} instead of {readable.duration(usual)}"
+    if known:
+        title += f": {readable.ranks(ranks)} {readable.verb('spend', ranks)} it in {printable(known.what, 200)}"
+    return Cause(
+        id="ESP601" if is_save else "ESP806" if group.every else "ESP807",
+        title=title,
         ranks=ranks,
-        confidence="high" if what else "medium",
+        confidence="high" if known else "medium",
         evidence={
-            "every": Evidence(found.every),
-            "slow_steps": Evidence(int(found.is_slow.sum())),
-            "steps": Evidence(len(found.steps)),
+            "when": Evidence(group.when),
+            "slow_steps": Evidence(int(group.is_slow.sum())),
+            "steps": Evidence(len(group.steps)),
             "slow_step": Evidence(round(slow), "ns"),
             "other_step": Evidence(round(usual), "ns"),
         }
-        | ({"lost_there": by_rank(lost_ns, "ns")} if what else {}),
+        | ({"place": Evidence(printable(line.what, 200))} if line else {})
+        | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),
         advice=_SAVE_ADVICE if is_save else _ADVICE,
-        measured=found.measured,
+        measured=group.measured,
     )
 
 
-def recurring(run: Run) -> Recurring | None:
-    """The job's slow steps, where they come at a regular distance."""
-    steps = job_steps.numbers(run, "plain")
-    if len(steps) < FEWEST_STEPS:
-        return None
-    took = job_steps.durations_ns(run, steps).astype(np.float64)
-    is_slow = took > SLOW * np.median(took)
-    every = _period(steps, is_slow)
-    return None if every is None else Recurring(steps, took, is_slow, every)
-
-
-def _period(steps: np.ndarray, is_slow: np.ndarray) -> int | None:
-    """Every how many of `steps` (numbers, ascending) a slow one comes; None where they come at random.
-
-    Windows take steps out of the row, so that a distance may be a multiple of the period.
-    """
-    slow = steps[is_slow]
-    if len(slow) < FEWEST:
-        return None
-    values, counts = np.unique(np.diff(slow), return_counts=True)
-    every = int(values[counts.argmax()])
-    # The steps that are due by the most frequent remainder must be slow, and no others.
-    remainders, counts = np.unique(slow % every, return_counts=True)
-    is_due = steps % every == remainders[counts.argmax()]
-    hits = int(np.count_nonzero(is_due & is_slow))
-    is_regular = FEWEST <= hits >= REGULAR * max(int(np.count_nonzero(is_due)), len(slow))
-    return every if every > 1 and is_regular else None
-
-
-def _cause_of(run: Run, found: Recurring) -> tuple[str | None, tuple[Rank, ...], dict[Rank, int]]:
-    """(what slow steps have that others lack, the ranks that have it, how much of it a slow step has, ns by rank)."""
-    most: dict[str, dict[Rank, float]] = {}
-    for rank in run.ranks:
-        for what, spent_ns in _spent(run, rank, found.steps).items():
-            most.setdefault(what, {})[rank] = found.between(spent_ns)
-    # A save may lie in a stage that the job marked around it.
-    saves = [one for one in most if one.startswith(_SAVING) and max(most[one].values()) >= MOST_OF * found.excess_ns]
-    what = max(saves or most, key=lambda one: max(most[one].values()))
-    if max(most[what].values()) < MOST_OF * found.excess_ns:
-        return None, tuple(run.ranks), {}
-    # Where one rank saves, the others wait for it somewhere else.
-    ranks = tuple(rank for rank, ns in most[what].items() if ns >= MOST_OF * found.excess_ns)
-    return what, ranks, {rank: round(most[what][rank]) for rank in ranks}
-
-
-def _spent(run: Run, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """What a rank spends in each of `steps` in stages that it marked and in its loader, ns, float64[steps], by name."""
-    table = job_steps.rows(run, rank, steps)
-    begin, wait = table.ints("start_ns"), table.ints("loader_wait_ns")
-    end = begin + table.ints("dur_ns")
-    spent = {_LOADER: np.maximum(wait, 0).astype(np.float64)}
-    stages = run.stages(rank)
-    marked = stages.where(stages.is_kind("stage") & (stages.ints("worker") < 0))
-    start, until = marked.ints("start_ns"), marked.ints("end_ns")
-    # A stage lies in the step in which it begins.
-    at = np.searchsorted(begin, start, side="right") - 1
-    inside = (at >= 0) & (start < end[at])
-    names = np.array([name or "" for name in marked.texts("name")], object)
-    for name in dict.fromkeys(names[inside].tolist()):
-        mine = inside & (names == name)
-        spent[name] = np.bincount(at[mine], (until - start)[mine], len(steps))
-    return spent
+def _which(group: SlowGroup) -> str:
+    if group.every:
+        return f"One step in {group.every} takes"
+    if group.when == AT_RANDOM:
+        return f"{int(group.is_slow.sum())} of {len(group.steps)} steps take"
+    return "The first step of an epoch takes"
 
 
 _SAVE_ADVICE = (
@@ -161,28 +63,30 @@ _SAVE_ADVICE = (
     "each write its share."
 )
 _ADVICE = (
-    "Look for what the job does every so many steps: validation, logging, metrics, saving, a scheduler, garbage "
-    "collection. Mark suspects with esprof.stage, and the next run names the one. Do it less often, on all ranks in the "
-    "same step, or beside the training."
+    "Look at what the job does in these steps only: validation, logging, metrics, saving, a scheduler, garbage collection, "
+    "starting loader workers (persistent_workers=True keeps them), compiling for new shapes. Do it less often, on all ranks "
+    "in the same step, or beside the training. esprof.stage marks a suspect."
 )
 _EVIDENCE = (
     "The times of all steps of the run that ran without the profiler: `slow_steps` of `steps` take more than 1.3 times the "
-    "median, at least four of sixteen or more, and nearly all of them, and no others, are due every so many steps "
-    "(`every`). What they have that the others lack is looked for in the stages that the job or the recorder marked "
-    "(`lost_there`), and in the waits for the data loader. Saves are seen where the main thread calls them as torch.save(…) "
-    "or dcp.save(…); a function that the job imported by its own name (from … import save_file) is not."
+    "median, and `when` they come: every so many steps (at least four of sixteen or more, nearly all that are due, and "
+    "nearly no others), where an epoch begins, or now and then. What they have that usual steps lack is looked for in the "
+    "stages that the job or the recorder marked, in the waits for the data loader and for a CPU (`lost_there`), and on the "
+    "stacks of the training thread, which are sampled fifty times a second: `place` is the outermost line at which slow "
+    "steps spend most of their excess, and usual ones hardly any time. Saves are known by the functions of torch and "
+    "safetensors, or by a function's name."
 )
 _PRICE = (
-    "Measured, not replayed: the mean of all steps, less the mean of the steps that are not slow. The throughput that is "
-    "told is that of all steps."
+    "Measured, not replayed: what these steps take beyond the usual ones, as a share of all. The throughput that is told is "
+    "that of all steps."
 )
 
 _PAGES = (
     Page(
         "ESP601",
         "Saves stop the training",
-        "Every so many steps the training stops while a checkpoint is written: by torch.save, by "
-        "torch.distributed.checkpoint, or by safetensors.",
+        "In some steps the training stops while a checkpoint is written: by torch.save, by torch.distributed.checkpoint, by "
+        "safetensors, or by a function of the job's own that is named for saving.",
         _EVIDENCE,
         _PRICE,
         "Save less often, or asynchronously, or in shares; look at the storage where a save takes longer than its bytes "
@@ -196,9 +100,18 @@ _PAGES = (
         _PRICE,
         "Find what happens then: validation, logging, metrics, a scheduler; do it less often or beside the training.",
     ),
+    Page(
+        "ESP807",
+        "Steps that are slow where an epoch begins, or now and then",
+        "Some steps take longer, at no regular distance. Those at random are named only where it can be told what they have "
+        "that others lack: any machine has slow moments.",
+        _EVIDENCE,
+        _PRICE,
+        "At epochs: persistent_workers=True, a validation that is shorter or beside the training. At random: what is named.",
+    ),
 )
 
 RECURRING = tuple(page.id for page in _PAGES)
-"""Ids of the findings that are about `recurring`."""
+"""Ids of the findings that are about a group of slow steps; their evidence `when` tells of which."""
 
 RULE = Rule(pages=_PAGES, of_run=recurring_steps)

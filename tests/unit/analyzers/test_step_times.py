@@ -127,15 +127,15 @@ def test_windows_are_named_unless_there_are_too_many(count):
     assert times.windows == (windows if count == 2 else ())
 
 
-def test_a_pass_begins_with_the_step_that_takes_its_first_batch():
-    ends = [EPOCH_NS + at * NS_PER_MS for at in (5, 45, 55, 85, 95)]
+def test_a_pass_of_several_steps_begins_with_the_one_that_takes_its_first_batch():
+    ends = [EPOCH_NS + at * NS_PER_MS for at in (5, 45, 55, 65, 75, 76, 85, 105, 95)]
     columns = {
-        "kind": ["next"] * 4 + ["fetch"],
-        "loader": [0, 0, 1, 2, 3],
-        "batch": [0, 1, 0, 0, 0],
+        "kind": ["next"] * 8 + ["fetch"],
+        "loader": [0, 0, 1, 1, 2, 2, 3, 3, 4],  # The pass within a step is a validation.
+        "batch": [0, 1] * 4 + [0],
         "start_ns": [end - NS_PER_MS for end in ends],
         "end_ns": ends,
     }
-    stages = table(columns | {name: [None] * 5 for name in STAGES.names if name not in columns}, STAGES)
+    stages = table(columns | {name: [None] * 9 for name in STAGES.names if name not in columns}, STAGES)
     times = step_times(with_more(step_table([10] * 12), stages=stages))
     assert (times.passes, times.pass_count) == ((5, 8), 2)

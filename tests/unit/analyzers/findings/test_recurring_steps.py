@@ -6,7 +6,7 @@ import pytest
 from esprof.analyzers import diagnose_run
 from esprof.analyzers.findings.recurring_steps import RULE
 from esprof.trace.run import Run
-from esprof.trace.schema import EVENTS, STAGES, table
+from esprof.trace.schema import EVENTS, SAMPLES, STAGES, table
 from tests.cases.step_runs import meta, step_table
 
 MS = 1_000_000
@@ -83,7 +83,7 @@ def test_waiting_for_the_loader_is_named():
 def test_windows_hide_some_of_the_slow_steps():
     phase = ["timed" if 11 <= step <= 20 else "plain" for step in range(1, 62)]
     (cause,) = found(job(every(4, n=61), phase=phase))
-    assert cause.evidence["every"].value == 4
+    assert cause.evidence["when"].value == "every 4 steps"
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,99 @@ def test_a_price_that_may_be_none_is_not_sure():
     slow[[3, 7, 15]] = 140
     (finding,) = diagnose_run(job(slow, stages=stages)).findings
     assert (finding.saving_low_us, finding.confidence) == (0, "medium")
+
+
+# What the stacks tell
+
+
+MAIN, SAVE, WAIT = "train.py(30): main", "train.py(52): main", "train.py(31): main"
+BACKWARD = "python3.11/site-packages/torch/autograd/graph.py(9): _engine_run_backward"
+
+
+def sampled(run: Run, *stacks_of_ranks) -> Run:
+    """The run with a sample of each of its steps a rank: `stacks_of_ranks` are functions from (step, ns) to (stack, ns)s."""
+    tables = {}
+    for rank, stacks in enumerate(stacks_of_ranks):
+        steps = run.steps(rank)
+        rows = [
+            {"at_ns": start + dur, "dur_ns": ns, "cpu_ns": 0, "step": step, "stack": stack}
+            for step, start, dur in zip(*(steps.ints(c).tolist() for c in ("step", "start_ns", "dur_ns")), strict=True)
+            for stack, ns in stacks(step, dur)
+        ]
+        tables[rank] = table({name: [row[name] for row in rows] for name in SAMPLES.names}, SAMPLES)
+
+    def read(name, rank):
+        return tables[rank] if name == "samples" else getattr(run, name)(rank)
+
+    return Run(run.meta, read)
+
+
+def beyond(usual: str, slow: str, k: int = 5):
+    """100 ms of each step at `usual`, and what each k-th takes beyond that at `slow`."""
+
+    def stacks(step, dur):
+        extra = dur - 100 * MS if step % k == 0 else 0
+        return [(usual, dur - extra), *([(slow, extra)] if extra > 0 else [])]
+
+    return stacks
+
+
+def test_a_line_that_only_slow_steps_are_at_is_named_with_what_it_calls():
+    evaluate = f"{SAVE}\neval.py(7): evaluate\nmodel.py(3): Model.forward"
+    (cause,) = found(sampled(job(every(5)), beyond(f"{MAIN}\nmodel.py(3): Model.forward", evaluate)))
+    assert (cause.id, cause.confidence) == ("ESP806", "high")
+    assert cause.title.endswith(f": rank 0 spends it in {SAVE}, calling eval.py(7): evaluate")
+    assert cause.evidence["place"].value == f"{SAVE}, calling eval.py(7): evaluate"
+    assert cause.evidence["lost_there"].of(0) == pytest.approx(300 * MS, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("function", "id"),
+    [
+        ("save_checkpoint", "ESP601"), ("Trainer._save", "ESP601"), ("Job.dump", "ESP601"), ("saved_tensors_hook", "ESP806"),
+        ("unsaveable", "ESP806"),
+    ],
+)  # fmt: skip
+def test_a_function_that_is_named_for_saving_saves(function, id):
+    stack = f"{SAVE}\nio.py(7): {function}\npython3.11/pickle.py(9): Pickler.write"
+    (cause,) = found(sampled(job(every(5)), beyond(MAIN, stack)))
+    assert cause.id == id
+
+
+def test_a_rank_that_waits_for_another_where_it_always_waits_is_not_named():
+    saving, waiting = beyond(MAIN, f"{SAVE}\nio.py(7): save"), beyond(f"{WAIT}\n{BACKWARD}", f"{WAIT}\n{BACKWARD}")
+    (cause,) = found(sampled(job(every(5), every(5, seed=1)), waiting, saving))
+    assert (cause.id, cause.ranks) == ("ESP601", (1,))
+
+
+def test_steps_that_are_slow_at_random_are_named_where_a_line_tells_them_from_others():
+    slow = (7, 9, 18, 33)
+    steps = np.where(np.isin(np.arange(1, 42), slow), 500.0, 100.0)
+
+    def stacks(step, dur):
+        return [(MAIN, 100 * MS), *([(f"{MAIN}\na.py(1): retry", dur - 100 * MS)] if step in slow else [])]
+
+    run = job(steps)
+    assert found(run) == []
+    (cause,) = found(sampled(run, stacks))
+    assert (cause.id, cause.evidence["when"].value) == ("ESP807", "now and then")
+    assert cause.title == "4 of 40 steps take 500.0 ms instead of 100.0 ms: rank 0 spends it in a.py(1): retry"
+
+
+def test_the_first_steps_of_epochs_are_a_group_of_their_own():
+    begins = (11, 23, 31)
+    steps = np.where(np.isin(np.arange(1, 42), begins), 300.0, 100.0)
+    wait = np.where(np.isin(np.arange(1, 42), begins), 201.0, 1.0)
+    run = job(steps, loader_wait_ms=wait)
+    starts = run.steps(0).ints("start_ns")
+    epoch_of = np.searchsorted((1, *begins), np.arange(1, 42), side="right") - 1
+    nexts = [
+        {"kind": "next", "loader": int(epoch), "batch": 0, "start_ns": int(start), "end_ns": int(start) + MS}
+        for epoch, start in zip(epoch_of, starts, strict=True)
+    ]
+    stages = table({name: [row.get(name) for row in nexts] for name in STAGES.names}, STAGES)
+    (cause,) = found(Run(run.meta, lambda name, rank: stages if name == "stages" else getattr(run, name)(rank)))
+    assert (cause.id, cause.evidence["when"].value) == ("ESP807", "where an epoch begins")
+    assert cause.title.startswith(
+        "The first step of an epoch takes 300.0 ms instead of 100.0 ms: rank 0 spends it in waiting"
+    )

@@ -1,0 +1,138 @@
+"""What slow steps have that usual ones lack: stages, waits, and lines on the sampled stacks."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers import job_steps
+from esprof.analyzers.step_groups import SlowGroup
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+MOST_OF = 0.5
+"""Least share of what slow steps take too long that must lie in one place, to be its cause."""
+
+USUAL = 0.05
+"""Most time that usual steps may be at a line, as a share of them, for it to be what slow steps have beyond them."""
+
+LOADER = "waiting for the data loader"
+NO_CPU = "waiting for a CPU"
+
+_SAVES = ("torch.save", "torch.distributed.checkpoint.", "safetensors.torch.")
+"""How stages begin that the recorder notes where something is saved."""
+
+_SAVING = re.compile(r"\): (.*\.)?_?([a-z0-9_]*_)?(save|checkpoint|ckpt|dump)(_[a-z0-9_]*)?$", re.IGNORECASE)
+"""How a line ends that is in a function that saves."""
+
+
+@dataclass(frozen=True)
+class Excess:
+    """One thing that slow steps of some ranks have beyond the usual."""
+
+    what: str
+    lost_ns: dict[Rank, float]
+    """How much of it a slow step has beyond a usual one, ns, by rank; of the ranks that have most of it."""
+    is_save: bool = False
+
+
+def stage_of(run: Run, group: SlowGroup) -> Excess | None:
+    """The stage, or the wait, that slow steps have most of; None where none bears most of what they take too long."""
+    most: dict[str, dict[Rank, float]] = defaultdict(dict)
+    for rank in run.ranks:
+        for what, spent_ns in _spent(run, rank, group.steps).items():
+            most[what][rank] = group.between(spent_ns)
+    # A save may lie in a stage that the job marked around it.
+    enough = [what for what, by_rank in most.items() if max(by_rank.values()) >= MOST_OF * group.excess_ns]
+    if not enough:
+        return None
+    saves = [what for what in enough if what.startswith(_SAVES)]
+    what = max(saves or enough, key=lambda one: max(most[one].values()))
+    # Where one rank saves, the others wait for it somewhere else.
+    lost = {rank: ns for rank, ns in most[what].items() if ns >= MOST_OF * group.excess_ns}
+    return Excess(what, lost, is_save=bool(saves))
+
+
+def _spent(run: Run, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:
+    """What a rank spends in each of `steps` in stages, in its loader, and without a CPU, ns, float64[steps], by name."""
+    table = job_steps.rows(run, rank, steps)
+    begin = table.ints("start_ns")
+    end = begin + table.ints("dur_ns")
+    spent = {
+        LOADER: np.maximum(table.ints("loader_wait_ns"), 0).astype(np.float64),
+        NO_CPU: np.maximum(table.ints("ready_ns"), 0).astype(np.float64),
+    }
+    stages = run.stages(rank)
+    marked = stages.where(stages.is_kind("stage") & (stages.ints("worker") < 0))
+    start, until = marked.ints("start_ns"), marked.ints("end_ns")
+    # A stage lies in the step in which it begins.
+    at = np.searchsorted(begin, start, side="right") - 1
+    inside = (at >= 0) & (start < end[at])
+    names = np.array([name or "" for name in marked.texts("name")], object)
+    for name in dict.fromkeys(names[inside].tolist()):
+        mine = inside & (names == name)
+        spent[name] = np.bincount(at[mine], (until - start)[mine], len(steps))
+    return spent
+
+
+def line_of(run: Run, group: SlowGroup) -> Excess | None:
+    """The line that slow steps are at and usual ones are not; None where none bears most of what they take too long."""
+    found = {rank: line for rank in run.ranks if (line := _line_of(run, rank, group)) is not None}
+    if not found:
+        return None
+    # Others wait for the rank that has something else to do, where they wait in each step.
+    sure = min(found, key=lambda rank: found[rank].usual_ns / found[rank].slow_ns)
+    line = found[sure]
+    lost = {rank: one.slow_ns - one.usual_ns for rank, one in found.items() if one.text == line.text}
+    return Excess(line.text, lost, line.is_save)
+
+
+@dataclass(frozen=True)
+class _Line:
+    text: str
+    slow_ns: float
+    """How long a slow step is there, ns."""
+    usual_ns: float
+    is_save: bool
+
+
+def _line_of(run: Run, rank: Rank, group: SlowGroup) -> _Line | None:
+    """Of all lines with what was called before them, the outermost that only slow steps are at for long."""
+    stacks, slow, usual = _sampled(run, rank, group)
+    took: dict[tuple[str, ...], np.ndarray] = defaultdict(lambda: np.zeros(2))
+    for stack, of_slow, of_usual in zip(stacks, slow.tolist(), usual.tolist(), strict=True):
+        lines = stack.split("\n")
+        for depth in range(1, len(lines) + 1):
+            took[tuple(lines[:depth])] += (of_slow, of_usual)
+    usual_ns = float(group.took_ns[group.is_usual].mean())
+    enough = [
+        path
+        for path, (of_slow, of_usual) in took.items()
+        if of_slow - of_usual >= MOST_OF * group.excess_ns and of_usual <= USUAL * usual_ns
+    ]
+    if not enough:
+        return None
+    outermost = min(enough, key=len)
+    callees = [path for path in enough if len(path) == len(outermost) + 1 and path[:-1] == outermost]
+    below = [slow[at] for at, stack in enumerate(stacks) if _saves_below(stack.split("\n"), outermost)]
+    called = max(callees, key=lambda path: took[path][0])[-1] if callees else None
+    text = outermost[-1] if called is None else f"{outermost[-1]}, calling {called}"
+    of_slow, of_usual = took[outermost].tolist()
+    return _Line(text, of_slow, of_usual, is_save=sum(below) >= MOST_OF * of_slow)
+
+
+def _saves_below(lines: list[str], path: tuple[str, ...]) -> bool:
+    return tuple(lines[: len(path)]) == path and any(_SAVING.search(line) for line in lines[len(path) - 1 :])
+
+
+def _sampled(run: Run, rank: Rank, group: SlowGroup) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """(stacks, how long a slow step is at each, how long a usual one is), ns, float64[stacks]."""
+    samples = run.samples(rank)
+    codes, stacks = samples.codes("stack")
+    steps, took = samples.ints("step"), samples.ints("dur_ns")
+    means = []
+    for mask in (group.is_slow, group.is_usual):
+        here = np.isin(steps, group.steps[mask]) & (codes >= 0)
+        means.append(np.bincount(codes[here], took[here], len(stacks)) / max(1, int(mask.sum())))
+    return stacks, means[0], means[1]
