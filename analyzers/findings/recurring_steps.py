@@ -168,8 +168,8 @@ _EVIDENCE = (
     "The times of all steps of the run that ran without the profiler: `slow_steps` of `steps` take more than 1.3 times the "
     "median, at least four of sixteen or more, and nearly all of them, and no others, are due every so many steps "
     "(`every`). What they have that the others lack is looked for in the stages that the job or the recorder marked "
-    "(`lost_there`), and in the waits for the data loader. Saves are seen where the main thread calls them as torch.save(…) "
-    "or dcp.save(…); a function that the job imported by its own name (from … import save_file) is not."
+    "(`lost_there`), and in the waits for the data loader. Saves are seen where the main thread calls torch.save, "
+    "torch.distributed.checkpoint or safetensors.torch, also by a function that was imported by its own name."
 )
 _PRICE = (
     "Measured, not replayed: the mean of all steps, less the mean of the steps that are not slow. The throughput that is "

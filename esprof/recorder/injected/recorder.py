@@ -73,7 +73,7 @@ class Recorder:
         register_optimizer_step_post_hook(after_step)
         self._windows.watch_foreign_profilers(self._fuse)
         self._memory.install()
-        self._saves.look()
+        self._saves.install()
         os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
 
     def step(self) -> None:
