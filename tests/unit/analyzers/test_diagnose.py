@@ -403,6 +403,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP804",
         "ESP805",
         "ESP806",
+        "ESP807",
         "ESP901",
         "ESP902",
         "ESP903",
