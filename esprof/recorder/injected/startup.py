@@ -67,13 +67,16 @@ class StartupWatch:
         self._latest: str | None = None
 
     def install(self) -> None:
-        if self._is_over:
-            return
-        self._watch_joining()
+        if not self._is_over:
+            self._fuse.run(self._install)
+
+    def _install(self) -> None:
+        if dist.is_available():
+            self._watch_joining()
         self._watch_optimizers()
         os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
-        if "LOCAL_RANK" in os.environ or dist.is_initialized():
-            self._fuse.run(self._begin, *identity.rank_and_world())
+        if "LOCAL_RANK" in os.environ or (dist.is_available() and dist.is_initialized()):
+            self._begin(*identity.rank_and_world())
 
     def end(self) -> None:
         """The process is a rank now, or is no rank: leave nothing behind. A second call does nothing."""

@@ -68,7 +68,7 @@ class Stillness:
 
 def _place(thread: int) -> int:
     frames = outwards(sys._current_frames().get(thread))
-    return hash(tuple((frame.f_code, frame.f_lasti) for frame, _ in zip(frames, range(_MOST_FRAMES), strict=False)))
+    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame, _ in zip(frames, range(_MOST_FRAMES), strict=False)))
 
 
 def _cpu_of_children(pid: int) -> int:
