@@ -35,7 +35,8 @@ def waiting_evidence(still: Standstill) -> dict[str, Evidence]:
 
 
 def places(first: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
-    """Rank -> `file(line): function`: where the ranks of `first` are, then some of the others."""
+    """Rank -> `file(line): function`: where the ranks of `first` are, then some of the others; and where the loader's worker
+    is that a rank waits for."""
     ranks = [*first, *sorted(snapshots.keys() - set(first))]
-    found = {rank: snapshots[rank].place for rank in ranks if rank in snapshots}
-    return {rank: str(place) for rank, place in list(found.items())[:_MOST_STACKS] if place}
+    found = {rank: snapshots[rank].whereabouts for rank in ranks if rank in snapshots}
+    return {rank: place for rank, place in list(found.items())[:_MOST_STACKS] if place}

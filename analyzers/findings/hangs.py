@@ -1,4 +1,4 @@
-"""ESP801–803 and ESP805: ranks that wait without end, and ranks that died. What the flight recorder saw is all it takes."""
+"""ESP801–803, ESP805 and ESP808: ranks that wait without end, and ranks that died, by what the flight recorder saw."""
 
 import re
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.trace.flight.log import FlightLog, Frame, Snapshot
 from esprof.trace.flight.standstill import Mismatch, Standstill, StandstillKind, standstill
+from esprof.trace.flight.stop import Stop, StopKind, stop
 from esprof.trace.run import Run
 from esprof.types import Rank
 
@@ -22,6 +23,16 @@ _IDS: dict[StandstillKind, str] = {
     "mismatch": "ESP802",
     "circle": "ESP802",
     "stuck": "ESP805",
+}
+_OWN_IDS: dict[StopKind, str] = {"unjoined": "ESP801", "joining": "ESP805", "loader": "ESP808", "alone": "ESP808"}
+_OWN_ADVICE: dict[StopKind, str] = {
+    "unjoined": "Every rank has to call init_process_group with the same address and world size. Look where these ranks "
+    "are; of ranks that are not seen, look whether their process was started and can reach MASTER_ADDR:MASTER_PORT.",
+    "joining": "All ranks here are in init_process_group, so look at what they wait for: MASTER_ADDR and MASTER_PORT, a "
+    "firewall, the world size, a node that was not started.",
+    "loader": "Look at the line that the worker is at: a read that does not return, or a lock that a thread held when "
+    'the worker was forked (use multiprocessing_context="spawn", or make threads after the first batch).',
+    "alone": "Look at the line: a lock that another process holds, a read or a queue that does not return.",
 }
 _LOST_PEER = re.compile(r"connection (closed|reset) by (peer|remote)|broken pipe|remote process exited", re.IGNORECASE)
 """What backends raise where the process at the other end has gone."""
@@ -57,12 +68,13 @@ class _Death:
 
 
 def hangs(run: Run) -> list[Cause]:
-    """ESP801, 802, 803 or 805: what brought the job to a standstill or to its end, if anything did."""
+    """ESP801, 802, 803, 805 or 807: what brought the job to a standstill or to its end, if anything did."""
     logs = {meta.rank: run.flight(meta.rank) for meta in run.meta.ranks}
     last = {rank: last_step(run, rank) for rank in logs}
     open_ones = _open_snapshots(logs, last)
+    stopped = stop(open_ones)
     still = standstill(open_ones, [rank for rank, log in logs.items() if log.ended and rank not in open_ones])
-    alive_then = [rank for rank, one in open_ones.items() if one.reason in (SnapshotReason.HANG, SnapshotReason.ASKED)]
+    alive_then = [rank for rank, one in open_ones.items() if one.reason != SnapshotReason.ERROR]
     if still and still.kind != "mismatch" and not alive_then:
         still = None  # An exception may leave any collective unfinished.
     crashed, vanished, raised = _deaths({rank: log for rank, log in logs.items() if rank not in alive_then})
@@ -70,19 +82,24 @@ def hangs(run: Run) -> list[Cause]:
         return [_death_cause(crashed, still, logs, last)]
     if still:
         return [_standstill_cause(still, open_ones, logs)]
+    if stopped and stopped.kind in _OWN_IDS:
+        return [_stop_cause(stopped, open_ones, logs)]
     if 0 < len(vanished) < len(logs):
         return [_death_cause(vanished, None, logs, last)]
     left = tuple(rank for rank, log in logs.items() if log.ended and not _raised(log))
     if raised and left and _LOST_PEER.search(raised[0].cause or ""):
         return [_left_cause(left, raised[0], last)]
-    return [_death_cause(raised, None, logs, last)] if raised else []
+    if raised:
+        return [_death_cause(raised, None, logs, last)]
+    return _unstarted(open_ones, logs) if any(log.starting for log in logs.values()) else []
 
 
 def _open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) -> dict[Rank, Snapshot]:
     """Of each rank the latest snapshot of a step that never ended, though the job did not end in peace there."""
     found = {}
     for rank, log in logs.items():
-        of_step = [one for one in log.snapshots if one.step > last[rank] and one.reason != SnapshotReason.SLOW]
+        since_last = [one for one in log.snapshots if one.step > last[rank] or log.starting]
+        of_step = [one for one in since_last if one.reason != SnapshotReason.SLOW]
         errors = [one for one in of_step if one.reason == SnapshotReason.ERROR]
         if of_step and (errors or not log.ended):
             found[rank] = next((one for one in reversed(of_step) if one.reason != SnapshotReason.ERROR), of_step[-1])
@@ -120,9 +137,10 @@ def _death_cause(
     ranks = tuple(death.rank for death in deaths)
     first = deaths[0]
     step = max(last.values()) + 1  # What a killed rank had not yet written of its last steps, the others have.
+    when = f"in step {step}" if not logs[first.rank].starting else "before its first step was over"
     return Cause(
         id="ESP803",
-        title=f"{readable.ranks(ranks).capitalize()} died in step {step}: {_first_line(first.cause)}",
+        title=f"{readable.ranks(ranks).capitalize()} died {when}: {_first_line(first.cause)}",
         ranks=ranks,
         confidence="high",
         severity="critical",
@@ -155,19 +173,63 @@ def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) 
 
 def _standstill_cause(still: Standstill, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
     step = max(open_ones[rank].step for rank in open_ones)
-    lives = any(logs[rank].alive for rank in open_ones)
     evidence = {"step": Evidence(step)} | waiting_evidence(still)
     if still.mismatch is not None:
         evidence |= _mismatch_evidence(still.mismatch)
     return Cause(
         id=_IDS[still.kind],
-        title=f"{'Step' if lives else 'The job hung in step'} {step}{' stands still' if lives else ''}: {still}",
+        title=f"{_when(step, open_ones, logs)}: {still}",
         ranks=still.at_fault,
         confidence="high",
         severity="critical",
         evidence=evidence | {"stacks": by_rank(places(still.at_fault, open_ones))},
         advice=_ADVICE[still.kind],
     )
+
+
+def _when(step: int, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> str:
+    """How a title begins of a job that stands still, or stood still until its end."""
+    lives = any(logs[rank].alive for rank in open_ones)
+    if not step:
+        return f"The job {'stands still' if lives else 'hung'} before its first step"
+    return f"Step {step} stands still" if lives else f"The job hung in step {step}"
+
+
+def _stop_cause(found: Stop, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
+    """Ranks that stand still, and wait in no collective that PyTorch numbers."""
+    kept = {"missing": Evidence(found.at_fault, "ranks"), "entered_by": Evidence(found.others, "ranks")}
+    kept = kept if found.others else {}
+    return Cause(
+        id=_OWN_IDS[found.kind],
+        title=f"{_when(max(one.step for one in open_ones.values()), open_ones, logs)}: {found}",
+        ranks=found.at_fault,
+        confidence="high",
+        severity="critical",
+        evidence={"waited": Evidence(found.waited_ns, "ns")}
+        | kept
+        | {"stacks": by_rank(places(found.at_fault, open_ones))},
+        advice=_OWN_ADVICE[found.kind],
+    )
+
+
+def _unstarted(open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> list[Cause]:
+    """ESP808 of a job that was ended, or still runs, before its first step was over: it may have been slow to start only."""
+    at = {rank: str(log.place) for rank, log in logs.items() if log.place} | places(tuple(open_ones), open_ones)
+    if not at:
+        return []
+    lives = any(log.alive for log in logs.values())
+    return [
+        Cause(
+            id="ESP808",
+            title=f"{'No step has ended yet' if lives else 'The job was ended before its first step was over'}",
+            ranks=tuple(sorted(at)),
+            confidence="low",
+            severity="warning",
+            evidence={"stacks": by_rank(dict(sorted(at.items())))},
+            advice="Nothing tells whether it would have started: let it go on for longer, with a smaller --hang to be told "
+            "sooner where it is.",
+        )
+    ]
 
 
 def _mismatch_evidence(mismatch: Mismatch) -> dict[str, Evidence]:
@@ -187,9 +249,9 @@ _PAGES = (
     Page(
         "ESP801",
         "A rank did not enter a collective",
-        "Ranks wait in a collective that another rank of the group has not entered, and no step has ended since. That "
-        "rank is somewhere else, has ended, or gives no sign. A rank that waits in a collective of another group is not "
-        "to blame: the one at the end of the chain is.",
+        "Ranks wait in a collective that another rank of the group has not entered, and no step has ended since. Before the "
+        "first step's end `init_process_group` counts as one. That rank is somewhere else, has ended, or gives no sign. A "
+        "rank that waits in a collective of another group is not to blame: the one at the end of the chain is.",
         "`collective`, its `number` in the process group `group`, and `size`; who entered it, who is missing, how long "
         "the first one had waited when the ranks were looked at, and in `stacks` the line of the job's own code that "
         "each rank was at.",
@@ -226,6 +288,19 @@ _PAGES = (
         "As of ESP801.",
         _NO_PRICE,
         "Look at what is between the ranks: network interfaces and firewalls, a device whose queue does not move.",
+    ),
+    Page(
+        "ESP808",
+        "A rank waits for something that is no collective",
+        "A rank stood still, before its first step was over or in a later one: it came to no new place in the code, and "
+        "neither it nor a process that it started used the CPU, read or wrote, for a minute (twelve times `--hang`). It "
+        "waits for a worker of its data loader, a lock, a read. With low confidence: the job was ended before its first "
+        "step was over, and nothing tells whether it would have come to it.",
+        "`waited` is for how long; `stacks` the line of the job's own code that each rank was at and, where it waited for a "
+        "worker of its data loader, the line that the worker was at.",
+        _NO_PRICE,
+        "Look at the line that is named. A worker that was forked while a thread held a lock waits for it for ever: use "
+        'multiprocessing_context="spawn", or make threads after the loader\'s first batch.',
     ),
 )
 

@@ -17,6 +17,7 @@ from tests.cases.record import JOBS, environment, job, record, recording, torchr
 pytestmark = pytest.mark.integration
 
 HANG = JOBS / "hang.py"
+START = JOBS / "hang_at_start.py"
 
 
 @contextmanager
@@ -41,9 +42,9 @@ def next_word(process):
     return next(line for line in process.stderr if line.startswith("esprof: ")).removeprefix("esprof: ").strip()
 
 
-def line_of(text):
+def line_of(text, script=HANG):
     """The line of the job that holds `text`."""
-    return next(n for n, line in enumerate(HANG.read_text().splitlines(), 1) if text in line)
+    return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if text in line)
 
 
 def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterwards(tmp_path):
@@ -140,3 +141,45 @@ def test_the_exception_that_ends_a_job_is_found_with_its_line(tmp_path):
     (found,) = diagnose_run(ended.run).findings
     assert found.title == "Rank 0 died in step 5: ValueError: bad sample"
     assert found.evidence["stacks"].of(0).endswith(": raises")
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("before_joining", "rank 1 did not enter init_process_group, which rank 0 waits in"),
+        ("before_collective", "rank 1 did not enter all_gather 1, which rank 0 waits in"),
+    ],
+)
+def test_a_rank_that_stands_still_before_the_first_step_is_named_at_once_and_afterwards(tmp_path, way, said):
+    out = tmp_path / "run"
+    with recorded(out, torchrun(START.name, way), hang=0.25) as process:
+        assert re.fullmatch(rf"the job stands still before its first step, for .* now: {said}", next_word(process))
+        place = f"{START}({line_of('# anything but', START)}): wander"
+        assert next_word(process) == f"rank 1 is at {place}"
+    found = diagnose_run(load(out)).findings[0]
+    assert (found.id, found.ranks) == ("ESP801", (1,))
+    assert found.title == f"The job hung before its first step: {said}"
+    assert found.evidence["stacks"].of(1) == place
+
+
+@pytest.mark.parametrize(("sample", "when"), [(0, "before its first step"), soak(5, "in step 2")])
+def test_where_a_loaders_worker_hangs_is_told(tmp_path, sample, when):
+    out = tmp_path / "run"
+    with recorded(out, job(START.name, "loader", sample), hang=0.25) as process:
+        assert next_word(process).endswith(": rank 0 waits for a worker of its data loader")
+        worker = r"worker 0 of its data loader \(process \d+\), which is at (.*)"
+        place = re.fullmatch(rf"rank 0 is at .*: train, waiting for {worker}", next_word(process))
+        assert place[1] == f"{START}({line_of('# the loader', START)}): __getitem__"
+    found = diagnose_run(load(out)).findings[0]
+    assert (found.id, found.ranks) == ("ESP808", (0,))
+    assert found.title == f"The job hung {when}: rank 0 waits for a worker of its data loader"
+    assert found.evidence["stacks"].of(0).endswith(place[1])
+
+
+def test_a_slow_start_is_no_hang(tmp_path):
+    """A rank computes for longer than one may stand still, and another one waits for it."""
+    longer = 1.5 * Settings(hang_s=0.25).start_s
+    ended = record(tmp_path / "run", torchrun(START.name, "slow", longer), flight=100, hang=0.25)
+    assert ended.code == 0
+    assert "stands still before" not in ended.stderr
+    assert ended.run.rank(1).ended

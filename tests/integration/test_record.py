@@ -152,6 +152,14 @@ def test_a_loader_without_workers_has_no_worker_in_its_stages(tmp_path):
     assert ended.run.steps(0).ints("loader_wait_ns").min() > 0
 
 
+def test_saves_by_functions_that_were_imported_by_name_are_stages(tmp_path):
+    ended = record(tmp_path / "run", job("saves.py", tmp_path), flight=100)
+    assert ended.code == 0
+    stages = ended.run.stages(0).to_pandas()
+    checkpoint = "torch.distributed.checkpoint"
+    assert list(stages[stages.kind == "stage"].name) == ["torch.save", f"{checkpoint}.save", f"{checkpoint}.async_save"]
+
+
 def test_python_without_a_launcher_is_rank_0_of_1(tmp_path):
     ended = record(tmp_path / "run", job("train.py", "--steps", 20, "--pause", 0.01))
     assert (ended.run.ranks, ended.run.world_size) == ([0], 1)

@@ -17,12 +17,20 @@ import msgspec
 
 from esprof.errors import OutputError
 from esprof.recorder.collect.notes import RankNotes, RankRows, Step
-from esprof.recorder.collect.raw import any_rank_alive, read_job, read_notes, read_rows, snapshot_paths, write_job
+from esprof.recorder.collect.raw import (
+    any_rank_alive,
+    read_job,
+    read_notes,
+    read_rows,
+    read_starting,
+    snapshot_paths,
+    write_job,
+)
 from esprof.recorder.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.recorder.collect.stacks import samples_of
 from esprof.recorder.collect.stages import loads_of_steps, stages_of
 from esprof.recorder.collect.windows import RankWindows, read_windows
-from esprof.recorder.shared import names
+from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.trace.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
@@ -79,7 +87,7 @@ def finalise(
     with _alone_in(raw):
         if (out / "run.json").exists():  # Somebody who opened it was faster.
             return read_run(out)
-        notes, unattributed = read_notes(raw)
+        notes, unattributed = _all_notes(raw, exit_code)
         if is_empty(raw, notes, settings):
             explanation = nothing_recorded(raw, notes, settings)
             shutil.rmtree(out, ignore_errors=True)
@@ -105,7 +113,7 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
     message = "the launcher could not finish this run: how the command ended is not known"
     was_awaited = job.launcher_pid is not None and job.exit_code is None
     gone = [Warning("launcher-gone", message)] if was_awaited else []
-    if _is_ours(raw) and not is_empty(raw, read_notes(raw)[0], settings):
+    if _is_ours(raw) and not is_empty(raw, _all_notes(raw, job.exit_code)[0], settings):
         with suppress(OutputError):
             return finalise(path, job.command, job.exit_code, settings, executor, gone)
     return _as_it_stands(path, settings, executor, gone)
@@ -129,7 +137,7 @@ def _outlived(raw: Path) -> bool:
 def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[Warning]) -> Run:
     """The Run in `path` as far as it is recorded, in memory."""
     raw = path / "raw"
-    notes, unattributed = read_notes(raw)
+    notes, unattributed = _all_notes(raw, read_job(raw).exit_code)
     if not notes:
         raise nothing_recorded(raw, notes, settings)
     ranks = {rank.meta.rank: rank for rank in _read_ranks(raw, notes, settings, executor, None)}
@@ -140,6 +148,13 @@ def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why
         return ranks[rank].tables.get(name)
 
     return Run(meta, read, path, flight=lambda rank: ranks[rank].flight)
+
+
+def _all_notes(raw: Path, exit_code: int | None) -> tuple[list[RankNotes], list[Path]]:
+    """The notes of every rank, by rank, those that never ended a step among them, and the files that tell of no rank."""
+    notes, unattributed = read_notes(raw)
+    starting = read_starting(raw, notes, exit_code)
+    return sorted([*notes, *starting], key=lambda one: one.rank), unattributed
 
 
 def _read_ranks(
@@ -169,7 +184,7 @@ def _write_rank(out: Path, settings: Settings, notes: RankNotes, clock: HostOffs
 
 def _read_rank(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
     """One rank, whose process may still run."""
-    return _recorded(raw, settings, notes, clock, alive=may_be_alive(raw / names.notes_of(notes.rank)))
+    return _recorded(raw, settings, notes, clock, alive=may_be_alive(raw / notes.files.notes))
 
 
 def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None, *, alive: bool) -> _Recorded:
@@ -182,12 +197,21 @@ def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset
     return _Recorded(
         meta=_rank_meta(notes, rows, windows, lost=len(lost), clock=clock),
         tables={name: clock.aligned(own) for name, own in tables.items()} if clock else tables,
-        flight=msgspec.structs.replace(read_flight(raw, notes.rank, ended=_ended(notes)), alive=alive),
+        flight=_flight(raw, notes, alive=alive),
         groups=windows.groups,
         versions=notes.identity.versions | windows.versions,
         warnings=[*rank_warnings(notes, rows, lost, settings, alive=alive), *windows.warnings, *warnings],
         unreadable=windows.unreadable + unreadable,
     )
+
+
+def _flight(raw: Path, notes: RankNotes, *, alive: bool) -> FlightLog:
+    log = read_flight(raw, notes.files, ended=_ended(notes))
+    # Before its first step is over a process notes an exception that ends it, and no other end.
+    ended = log.ended or (
+        notes.starting is not None and any(one.reason == SnapshotReason.ERROR for one in log.snapshots)
+    )
+    return msgspec.structs.replace(log, alive=alive, starting=notes.starting is not None, ended=ended)
 
 
 def _ended(notes: RankNotes) -> bool:
@@ -246,7 +270,7 @@ def _overhead_pct(rows: RankRows) -> float | None:
 
 
 def _broken_snapshots(raw: Path, notes: RankNotes) -> tuple[list[Warning], list[Path]]:
-    broken = [file for file in snapshot_paths(raw, notes.rank) if read_snapshot(file) is None]
+    broken = [file for file in snapshot_paths(raw, notes.files) if read_snapshot(file) is None]
     message = f"rank {notes.rank}: a snapshot of its flight recorder cannot be read"
     return [Warning("rank-unreadable", message, (notes.rank,)) for _ in broken], broken
 

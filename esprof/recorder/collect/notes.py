@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from esprof.recorder.shared.names import RankFiles, files_of
 from esprof.recorder.shared.reasons import LossReason
 from esprof.trace.run import MOST_RANKS
 from esprof.types import Ns, Rank
@@ -224,9 +225,11 @@ RolledRows = Steps | Nexts | Fetches | Memories | Samples | Stages
 
 @dataclass
 class RankNotes:
-    """The few rows that one rank noted for good."""
+    """The few rows that one rank noted for good, or one that was to be it and ended no step."""
 
     identity: Identity
+    starting: RankFiles | None = None
+    """Its files, where it ended no step; None for a rank, whose files are named for it."""
     workers: list[Workers] = field(default_factory=list)
     windows: list[RecordedWindow] = field(default_factory=list)
     """Windows whose traces were kept, by first step."""
@@ -248,6 +251,10 @@ class RankNotes:
     @property
     def rank(self) -> Rank:
         return self.identity.rank
+
+    @property
+    def files(self) -> RankFiles:
+        return self.starting or files_of(self.rank)
 
     def taken(self, phase: str) -> list[RecordedWindow]:
         return [window for window in self.windows if window.phase == phase]

@@ -5,7 +5,7 @@ Any of them may have been killed in the middle of a line, and the disk may have 
 rest is kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ import msgspec
 from esprof.output import write_bytes
 from esprof.recorder.collect.notes import Identity, Job, RankNotes, RankRow, RankRows, RecordedWindow, RolledRows, Stage
 from esprof.recorder.shared import names
-from esprof.trace.flight.log import is_locked
+from esprof.trace.flight.log import is_locked, read_flight
 from esprof.types import Rank
 
 RowT = TypeVar("RowT")
@@ -40,6 +40,36 @@ def read_notes(raw: Path) -> tuple[list[RankNotes], list[Path]]:
     """The notes of every rank that left some, by rank, and the files that should be notes, but do not tell of which rank."""
     found = {file: _rank_notes(file) for file in names.all_notes(raw)}
     return [notes for notes in found.values() if notes], [file for file, notes in found.items() if not notes]
+
+
+def read_starting(raw: Path, notes: Sequence[RankNotes], exit_code: int | None) -> list[RankNotes]:
+    """The notes of processes that were to be ranks and ended no step, by rank: where they stood still, or something stopped
+    them from outside. None of a command that ended in good order: then they were helpers that never train.
+
+    Ranks that are in `notes` are left out.
+    """
+    prefixes = _starting_prefixes(raw)
+    files = {rank: names.starting_files(prefix) for rank, prefix in prefixes.items()}
+    if exit_code == 0 or not any(_shows_a_standstill(raw, one) for one in files.values()):
+        return []
+    seen = {one.rank for one in notes}
+    found = [_rank_notes(raw / one.notes, one) for rank, one in files.items() if rank not in seen]
+    return [one for one in found if one]
+
+
+def _starting_prefixes(raw: Path) -> dict[Rank, str]:
+    """Rank -> what the names of the files of its latest life begin with, for ranks that have ended no step, by rank."""
+    found = {}
+    for file in sorted(raw.glob("starting-*.jsonl"), key=lambda file: (len(file.name), file.name)):
+        if (start := names.starting(file.name)) is not None:
+            found[start[1]] = start[0]
+    return dict(sorted(found.items()))
+
+
+def _shows_a_standstill(raw: Path, files: names.RankFiles) -> bool:
+    """Whether a process stood still for long, or was ended by a signal: an exception of its own is no matter of ours."""
+    log = read_flight(raw, files, ended=False)
+    return bool(log.fatal) or any(one.error_type in (None, "KeyboardInterrupt") for one in log.snapshots)
 
 
 def read_rows(raw: Path, notes: RankNotes) -> RankRows:
@@ -71,9 +101,9 @@ def calls_path(raw: Path, rank: Rank, window: RecordedWindow) -> Path:
     return raw / names.calls(rank, window.first)
 
 
-def snapshot_paths(raw: Path, rank: Rank) -> list[Path]:
-    """The snapshots that `rank` left, in the order in which they were taken."""
-    return sorted(raw.glob(names.snapshots_of(rank)), key=lambda file: (len(file.name), file.name))
+def snapshot_paths(raw: Path, files: names.RankFiles) -> list[Path]:
+    """The snapshots that a rank left, in the order in which they were taken."""
+    return sorted(raw.glob(files.snapshots), key=lambda file: (len(file.name), file.name))
 
 
 def any_rank_alive(raw: Path, *, in_doubt: bool) -> bool:
@@ -81,7 +111,9 @@ def any_rank_alive(raw: Path, *, in_doubt: bool) -> bool:
 
     `in_doubt` is the answer where that cannot be told, as on a file system that knows no locks.
     """
-    held = [is_locked(file) for file in names.all_notes(raw)]
+    starting = (names.starting_files(prefix) for prefix in _starting_prefixes(raw).values())
+    notes = list(names.all_notes(raw)) or [raw / one.notes for one in starting if _shows_a_standstill(raw, one)]
+    held = [is_locked(file) for file in notes]
     return any(in_doubt if one is None else one for one in held)
 
 
@@ -95,14 +127,14 @@ def claimed_again(raw: Path) -> list[Rank]:
     return sorted({rank for file in raw.glob("again-*") if (rank := names.rank_claimed_again(file.name)) is not None})
 
 
-def _rank_notes(file: Path) -> RankNotes | None:
-    """The notes in `file`; None where it does not say whose they are."""
+def _rank_notes(file: Path, starting: names.RankFiles | None = None) -> RankNotes | None:
+    """The notes in `file`, which is one of `starting` where that is given; None where it does not say whose they are."""
     unreadable: list[str] = []
     rows: list[RankRow] = list(_lines(file, _RANK_ROWS, unreadable))
     identity = next((row for row in rows if isinstance(row, Identity)), None)
-    if identity is None or file.name != names.notes_of(identity.rank):
+    if identity is None or not (starting or file.name == names.notes_of(identity.rank)):
         return None
-    notes = RankNotes(identity, unreadable=unreadable)
+    notes = RankNotes(identity, starting, unreadable=unreadable)
     for row in rows:
         notes.add(row)
     gone = {(row.phase, row.first) for row in notes.lost}

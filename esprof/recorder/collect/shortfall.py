@@ -106,7 +106,9 @@ def _no_window(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> Inp
 
 
 def _of_process(notes: RankNotes, rows: RankRows, *, alive: bool) -> Iterator[tuple[str, str]]:
-    if not (alive or notes.ended or notes.stopped):
+    if notes.starting:
+        yield "no-step", f"{'has not ended' if alive else 'did not end'} its first step"
+    elif not (alive or notes.ended or notes.stopped):
         yield (
             "rank-killed",
             f"ended without a word, killed or by os._exit; the last step it noted is {_last_step(rows)}",
@@ -132,7 +134,7 @@ def _of_windows(
         where = f"of {readable.numbered('step', firsts)}"
         yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {reason}"
     timed = notes.taken("timed")
-    if settings.windows and not timed and not alive:
+    if settings.windows and not timed and not (alive or notes.starting):
         yield "no-timed-window", f"has no timed window; its last whole step is {_last_step(rows)}"
     for window in timed:
         whole = window.last - window.first + 1

@@ -1,31 +1,22 @@
 """The flight recorder: where a rank is when a step becomes slow or stands still, and where it was when a signal ended it."""
 
-import faulthandler
-import json
 import os
-import signal
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from math import inf
 from statistics import median
-from types import FrameType
-from typing import Any
-
-import torch.distributed as dist
 
 from ..shared import names
-from ..shared.files import NewFile, write_new
 from ..shared.reasons import SnapshotReason
 from ..shared.settings import Settings
-from .calls import dumps
+from .deadly import note_deadly_signals
 from .log import Log
+from .look import awaited_workers, calls, groups, outwards, status, thread_of_error, threads, told_error, write_snapshot
 from .orders import OrderBox
 from .state import State
+from .stillness import Stillness
 
 _MOST = 16
 """Snapshots that a rank keeps on disk."""
@@ -35,7 +26,6 @@ _ENOUGH_STEPS = 50
 """Fewest steps of which a 99th percentile is taken."""
 _SLOW_FACTOR, _SLOW_MARGIN_NS = 2, 20 * 10**6
 _HANG_FACTOR = 3
-_MOST_THREADS, _MOST_FRAMES = 64, 100
 _TOLD_OF_A_STEP = 4
 """How many fields of a step's row a snapshot tells: number, start, duration, phase."""
 
@@ -91,15 +81,19 @@ class FlightWatch:
         self._slow_step = 0
         self._suspect = 0
         self._standstill = _Standstill()
+        self._long_still_ns = settings.start_s * 10**9
+        self._stillness: Stillness | None = None
+        """Watches a step that may hang; None while there is none."""
+        self._told_stillness = False
         self._kept: list[tuple[SnapshotReason, str]] = []
         """Reason and path of the snapshots on disk, oldest first."""
         self._taken = 0
-        _note_deadly_signals(os.path.join(raw, names.fatal(state.rank)))
+        note_deadly_signals(os.path.join(raw, names.fatal(state.rank)))
 
     def tick(self, now_ns: int) -> None:
         # The launcher asks where this rank is.
         if any(order.content.get("snapshot") is True for order in self._orders.new()):
-            self._take(SnapshotReason.ASKED, self._threads())
+            self._take(SnapshotReason.ASKED, threads(self._state.thread))
         # In this order: the training thread sets the start first, and a new step with an old start would look slow.
         step = self._state.step
         age_ns = now_ns - self._state.start_ns
@@ -113,11 +107,7 @@ class FlightWatch:
         # Python sets this for an uncaught exception before the exit handlers run, and never for SystemExit.
         error = getattr(sys, "last_value", None)
         if error is not None:
-            frames = reversed(traceback.extract_tb(error.__traceback__))
-            listed = [[frame.filename, frame.lineno, frame.name] for frame in frames][:_MOST_FRAMES]
-            thread = {"name": threading.current_thread().name, "training": True, "frames": listed}
-            text = "".join(traceback.format_exception_only(error)).strip()
-            self._take(SnapshotReason.ERROR, [thread], error=text[:1000], error_type=type(error).__name__)
+            self._take(SnapshotReason.ERROR, [thread_of_error(error)], **told_error(error))
 
     def _reckon(self, now_ns: int) -> None:
         self._usual, self._reckoned_ns = Usual.of(list(self._state.recent)), now_ns
@@ -125,34 +115,44 @@ class FlightWatch:
     def _look_closer(self, now_ns: int, step: int, age_ns: int) -> None:
         """Take a snapshot of a step that seems too long, if it really is and has none yet."""
         if self._suspect != step:
-            self._suspect = step
+            self._suspect, self._stillness = step, None
             self._reckon(now_ns)
         if self._in_own_window():
             return
         hang_ns = self._usual.hang_ns(self._hang_s)
         if age_ns > hang_ns:
-            if self._standstill.is_new(step, now_ns, hang_ns):
-                self._take(SnapshotReason.HANG, self._threads())
+            stands_still = self._stands_still()
+            is_news, self._told_stillness = stands_still and not self._told_stillness, stands_still
+            if self._standstill.is_new(step, now_ns, hang_ns) or is_news:
+                self._take(SnapshotReason.HANG, threads(self._state.thread))
         elif age_ns > self._usual.slow_ns and self._slow_step != step and now_ns >= self._next_slow_ns:
             self._slow_step, self._next_slow_ns = step, now_ns + _SLOW_APART_NS
-            self._take(SnapshotReason.SLOW, self._threads())
+            self._take(SnapshotReason.SLOW, threads(self._state.thread))
+
+    def _stands_still(self) -> bool:
+        """Whether the training thread has not got on, nor its process done anything, for long."""
+        if self._stillness is None:
+            self._stillness = Stillness(self._long_still_ns)
+        self._stillness.look(self._state.thread)
+        return self._stillness.idle_ns > self._long_still_ns
+
+    def _stillness_told(self) -> dict[str, object]:
+        """What a snapshot tells of it."""
+        still = self._stillness
+        if still is None or self._suspect != self._state.step:
+            return {}
+        return {
+            "same_place_ns": still.same_place_ns,
+            "lingers": still.same_place_ns > self._long_still_ns,
+            "stands_still": still.idle_ns > self._long_still_ns,
+        }
 
     def _in_own_window(self) -> bool:
         """Whether the training thread is busy with a window of the recorder: that is no fault of the job."""
         frame = sys._current_frames().get(self._state.thread)
-        return any(one.f_code.co_filename in _WINDOW_CODE for one in _outwards(frame))
+        return any(one.f_code.co_filename in _WINDOW_CODE for one in outwards(frame))
 
-    def _threads(self) -> list[dict[str, object]]:
-        names_of = {thread.ident: thread.name for thread in threading.enumerate()}
-        training, own = self._state.thread, threading.get_ident()
-        stacks = [(ident, frame) for ident, frame in sys._current_frames().items() if ident != own]
-        stacks.sort(key=lambda stack: stack[0] != training)
-        return [
-            {"name": names_of.get(ident, ""), "training": ident == training, "frames": _frames(frame)}
-            for ident, frame in stacks[:_MOST_THREADS]
-        ]
-
-    def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], **error: str) -> None:
+    def _take(self, reason: SnapshotReason, threads: list[dict[str, object]], **error: object) -> None:
         """`error` are the fields of a snapshot that tell of an exception."""
         state, usual = self._state, self._usual
         snapshot = {
@@ -165,14 +165,14 @@ class FlightWatch:
             "p99_ns": usual.p99_ns,
             "threads": threads,
             "steps": [row[:_TOLD_OF_A_STEP] for row in self._log.tail("steps")],
-            "groups": _groups(),
-            "calls": _calls(_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
-        } | error
+            "workers": awaited_workers(state.thread) if reason in (SnapshotReason.HANG, SnapshotReason.ASKED) else [],
+            "groups": groups(),
+            "calls": calls(_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
+        } | (error or self._stillness_told())
         self._make_room()
         path = os.path.join(self._raw, names.snapshot(state.rank, self._taken))
         self._taken += 1
-        write_new(f"{path}.part", json.dumps(snapshot, separators=(",", ":")).encode())
-        os.rename(f"{path}.part", path)
+        write_snapshot(path, snapshot)
         self._kept.append((reason, path))
 
     def _make_room(self) -> None:
@@ -197,72 +197,13 @@ class _Standstill:
     def is_new(self, step: int, now_ns: int, patience_ns: float) -> bool:
         """Whether this is a new standstill: the first one in `step`, or one after collectives have moved and stopped again
         for `patience_ns`."""
-        status = _status()
+        now = status()
         if step != self.step:
-            self.step, self._status, self._moved_ns = step, status, None
+            self.step, self._status, self._moved_ns = step, now, None
             return True
-        if status != self._status:
-            self._status, self._moved_ns = status, now_ns
+        if now != self._status:
+            self._status, self._moved_ns = now, now_ns
         if self._moved_ns is None or now_ns - self._moved_ns <= patience_ns:
             return False
         self._moved_ns = None
         return True
-
-
-def _note_deadly_signals(path: str) -> None:
-    """Have Python's faulthandler write all stacks to `path` when a signal ends the process; the signal still ends it.
-
-    Handlers that the job has set stay, and those that it sets later replace ours.
-    """
-    file = NewFile(path)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        faulthandler.register(signal.SIGTERM, file=file.number, all_threads=True, chain=True)
-    if not faulthandler.is_enabled():
-        faulthandler.enable(file=file.number, all_threads=True)
-    os.register_at_fork(after_in_child=lambda: _silence(file))
-
-
-def _silence(file: NewFile) -> None:
-    """In a forked child: let its last stacks go nowhere, as they are not the rank's. The handlers stay: they may be the
-    job's own by now."""
-    if file.is_ours:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, file.number)
-        os.close(nowhere)
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _frames(innermost: FrameType) -> list[tuple[str, int, str]]:
-    """(file, line, function) of the frames, innermost first, at most _MOST_FRAMES."""
-    frames = islice(_outwards(innermost), _MOST_FRAMES)
-    return [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name) for frame in frames]
-
-
-def _groups() -> list[dict[str, object]]:
-    """The process groups that this rank is in. Their names are unique among the members, but not beyond them."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return []
-    world = dist.distributed_c10d._world
-    members = [(group, sorted(ranks)) for group, ranks in list(world.pg_group_ranks.items())]
-    return [
-        {"name": world.pg_names[group], "description": group.group_desc, "ranks": ranks} for group, ranks in members
-    ]
-
-
-def _calls(newest: int | None) -> list[dict[str, Any]]:
-    """What each of PyTorch's Flight Recorders holds: its `newest` calls, or all where that is None."""
-    recorders = [json.loads(dump) for dump in dumps(include_calls=True)]
-    for recorder in recorders:
-        entries: Sequence[object] = recorder.get("entries", [])
-        recorder["entries"] = entries if newest is None else entries[-newest:]
-    return [recorder for recorder in recorders if recorder["entries"]]
-
-
-def _status() -> bytes:
-    """How far the collectives of each process group have come, as text to compare."""
-    return b"".join(dumps(include_calls=False))

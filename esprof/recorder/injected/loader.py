@@ -15,10 +15,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 
 from ..shared import identity, names
 from ..shared.environment import LOADER_OF, changed, with_hook
+from . import awaited
 from .batch import size
 from .fuse import Fuse
 from .log import Log, encode
 from .rolling import RollingFile
+from .worker_stack import listen
 
 
 class LoaderProbe:
@@ -45,12 +47,12 @@ class LoaderProbe:
         _wrap(_BaseDataLoaderIter, "_reset", self._on_reset)
         _wrap(_BaseDataLoaderIter, "__next__", self._on_next)
         _wrap(_MultiProcessingDataLoaderIter, "__init__", self._on_workers)
-        self._install_fetch()
+        self._install_in_workers()
 
     def install_in_worker(self, owner: str) -> None:
         """Wrap the fetchers in a worker process that was spawned, not forked, by the process named `owner`."""
         self._owner = owner
-        self._install_fetch()
+        self._install_in_workers()
 
     def note_stage(self, row: tuple[str, int, int]) -> None:
         """Note a stage that the job marked, in a rank or in a worker: (name, start, end), in ns."""
@@ -60,7 +62,16 @@ class LoaderProbe:
         """Note nothing more."""
         self._fuse.on = False
 
-    def _install_fetch(self) -> None:
+    def _install_in_workers(self) -> None:
+        loop = torch.utils.data._utils.worker._worker_loop
+
+        @functools.wraps(loop)
+        def worker_loop(*arguments: Any, **options: Any) -> None:
+            self._fuse.run(listen)
+            loop(*arguments, **options)
+
+        # The loader looks it up there, and spawned workers find it by this name.
+        torch.utils.data._utils.worker._worker_loop = worker_loop
         _wrap(_BaseDatasetFetcher, "__init__", self._on_fetcher)
         _wrap(_MapDatasetFetcher, "fetch", self._on_fetch)
         _wrap(_IterableDatasetFetcher, "fetch", self._on_fetch)
@@ -98,7 +109,11 @@ class LoaderProbe:
     def _on_next(self, original: Callable[..., Any], iterator: Any) -> Any:
         tasks = self._fuse.run(_tasks, iterator)
         start_ns, ran_ns = time.time_ns(), time.thread_time_ns()
-        batch = original(iterator)
+        around = awaited.begin(iterator)
+        try:
+            batch = original(iterator)
+        finally:
+            awaited.end(around)
         span = start_ns, time.time_ns(), time.thread_time_ns() - ran_ns
         self._fuse.run(self._note_next, iterator, batch, tasks, *span)
         return batch

@@ -10,14 +10,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..shared import identity, names
 from ..shared.files import touch
 from ..shared.settings import Settings
-from . import backward, processors
+from . import backward
 from .background_writer import BackgroundWriter
 from .coordinator import Coordinator
 from .cpu_time import CpuTime, Ran
@@ -28,7 +27,9 @@ from .memory import MemoryProbe
 from .sampler import StackSampler
 from .saves import SaveProbe
 from .schedule import Schedule
+from .startup import StartupWatch
 from .state import State
+from .whoami import whoami
 from .windows import Windows
 
 _PATIENCE = 50
@@ -45,7 +46,13 @@ class Recorder:
     """
 
     def __init__(
-        self, raw: str, settings: Settings, log: Log, leave_environment: Callable[[], None], saves: SaveProbe
+        self,
+        raw: str,
+        settings: Settings,
+        log: Log,
+        leave_environment: Callable[[], None],
+        saves: SaveProbe,
+        startup: StartupWatch,
     ) -> None:
         self._raw = raw
         self._settings = settings
@@ -57,6 +64,7 @@ class Recorder:
         self._memory = MemoryProbe(self.state, log)
         self._cpu_time = CpuTime(log)
         self._saves = saves
+        self._startup = startup
         self._fuse = Fuse("recording", log, self._windows.stop, note="stopped")
         self._background_writer: BackgroundWriter | None = None
         self._sampler: StackSampler | None = None
@@ -76,7 +84,7 @@ class Recorder:
         register_optimizer_step_post_hook(after_step)
         self._windows.watch_foreign_profilers(self._fuse)
         self._memory.install()
-        self._saves.look()
+        self._saves.install()
         os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
 
     def step(self) -> None:
@@ -152,29 +160,18 @@ class Recorder:
             # Another process of the job is this rank already: an earlier life of it, or a second training.
             touch(os.path.join(self._raw, names.again(state.rank, name)))
             self._fuse.on = False
+            self._startup.end()
             return False
         self._note_identity(name)
         self._start_background_writer()
+        self._startup.end()
         # A process that multiprocessing forked runs no exit handlers but those of multiprocessing.
         multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
         atexit.register(self.finish)
         return True
 
     def _note_identity(self, name: str) -> None:
-        device, accelerators = identity.device()
-        self._log.note(
-            "rank",
-            rank=self.state.rank,
-            world_size=self.state.world_size,
-            host=name.rsplit(".", 2)[0],
-            pid=os.getpid(),
-            device=device,
-            accelerators=accelerators,
-            cpus=processors.usable(),
-            cpu_quota=processors.quota(),
-            threads=torch.get_num_threads(),
-            versions=identity.versions(),
-        )
+        self._log.note("rank", **whoami(self.state.rank, self.state.world_size, name))
 
     def _start_background_writer(self) -> None:
         raw, state, log, settings = self._raw, self.state, self._log, self._settings
@@ -196,6 +193,7 @@ class Recorder:
         if self._finished:
             return
         self._finished = True
+        self._startup.end()
         if not self._log.mine:
             return
         with _undisturbed():

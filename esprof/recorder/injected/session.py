@@ -12,6 +12,7 @@ from .loader import LoaderProbe
 from .log import Log
 from .recorder import Recorder
 from .saves import SaveProbe
+from .startup import StartupWatch
 
 
 class Session:
@@ -45,8 +46,10 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
         return _current
     touch(os.path.join(raw, f"torch.{os.getpid()}"))
     saves = SaveProbe(probe.note_stage, Fuse("recording of saves", log))
-    recorder = Recorder(raw, settings, log, leave_environment, saves)
+    startup = StartupWatch(raw, settings, log)
+    recorder = Recorder(raw, settings, log, leave_environment, saves, startup)
     recorder.install()
+    startup.install()
     probe.install()
     CollectionProbe(recorder.state, probe.note_stage).install()
     _current = Session(log, probe, recorder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from esprof.recorder.launcher.attach import leave_order
+from esprof.recorder.launcher.start_watch import StartWatch, ask_for_snapshots
 from esprof.recorder.shared import names
 from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.recorder.shared.settings import Settings
@@ -15,11 +15,14 @@ from esprof.recorder.shared.talk import say
 from esprof.text import printable
 from esprof.trace.flight.log import Snapshot, may_be_alive, read_flight, read_snapshot
 from esprof.trace.flight.standstill import Standstill, standstill
+from esprof.trace.flight.stop import Stop, stop
 from esprof.types import NS_PER_S, Rank
 
 _PATIENCE_S = 2.0
 """Seconds that the snapshots of all ranks, or the note of what ended one of them, may take to appear."""
 _MOST_NAMED = 4
+_ALONE = ("loader", "alone")
+"""Kinds of standstills of which it is not known before all ranks are seen that they keep no other rank waiting."""
 _LAST_WORDS = ("end", "stopped")
 """Kinds of the rows that a rank leaves only if it ends in good order, or if its recorder gave up before."""
 
@@ -45,6 +48,7 @@ class Watch:
 
     def __init__(self, raw: Path, say: Callable[[str], None] = say_on_stderr) -> None:
         self._raw = raw
+        self._start = StartWatch(raw, say)
         self._standstills = _Standstills(raw, say)
         self._deaths = _Deaths(raw, say)
 
@@ -52,7 +56,8 @@ class Watch:
         """Say what is new. Raises OSError where `raw` cannot be read or written."""
         files, now_s = os.listdir(self._raw), time.monotonic()
         if self._deaths.look(files, now_s):
-            _ask_for_snapshots(self._raw)
+            ask_for_snapshots(self._raw)
+        self._start.look(files, now_s)
         self._standstills.look(files, now_s, self._deaths)
 
 
@@ -69,7 +74,7 @@ class _Standstills:
         self._open_since_s: float | None = None
         """When the standstill that is being examined was first seen, by the monotonic clock; None where there is none."""
         self._asked = False
-        self._reported: Standstill | None = None
+        self._reported: Standstill | Stop | None = None
         self._notes: dict[Rank, list[int]] = {}
         """Sizes (bytes) of the notes of each rank that was reported to wait."""
 
@@ -77,16 +82,26 @@ class _Standstills:
         if self._reported is not None and any(_bytes_of_steps(self._raw, r) != old for r, old in self._notes.items()):
             self._say("the ranks that waited go on")
             self._reported = None
-        reasons = [self._take_in(name) for name in sorted(set(files) - self._read)]
+        news = sorted(set(files) - self._read)
+        if not any(names.rank_of_notes(name) is not None for name in files):
+            news = [name for name in news if names.starting(name) is None]  # Those are for `StartWatch` yet.
+        reasons = [self._take_in(name) for name in news]
         if SnapshotReason.HANG in reasons and self._open_since_s is None:
             self._open_since_s, self._asked = now_s, False
         if self._open_since_s is not None:
-            self._look_into(standstill(self._latest, deaths.ended), now_s, deaths)
+            found = standstill(self._latest, deaths.ended)
+            self._look_into(found or self._stopped_alone(), now_s, deaths)
+
+    def _stopped_alone(self) -> Stop | None:
+        """Ranks that stand still, and wait in no collective."""
+        found = stop(self._latest)
+        return found if found is not None and found.kind in _ALONE else None
 
     def _take_in(self, name: str) -> SnapshotReason | None:
         """Read the file `name` if it is a snapshot, and return its reason."""
         self._read.add(name)
-        snapshot = read_snapshot(self._raw / name) if names.is_snapshot(name) else None
+        is_snapshot = names.is_snapshot(name) or names.starting(name) is not None
+        snapshot = read_snapshot(self._raw / name) if is_snapshot else None
         if snapshot is None or snapshot.reason not in (SnapshotReason.HANG, SnapshotReason.ASKED):
             return None
         latest = self._latest.get(snapshot.rank)
@@ -94,10 +109,10 @@ class _Standstills:
             self._latest[snapshot.rank] = snapshot
         return snapshot.reason
 
-    def _look_into(self, found: Standstill | None, now_s: float, deaths: "_Deaths") -> None:
+    def _look_into(self, found: Standstill | Stop | None, now_s: float, deaths: "_Deaths") -> None:
         assert self._open_since_s is not None
         is_time = now_s - self._open_since_s >= _PATIENCE_S
-        is_clear = found is not None and found.kind != "unseen" and found.waited_ns >= self._worth_ns
+        is_clear = found is not None and found.kind not in ("unseen", *_ALONE) and found.waited_ns >= self._worth_ns
         if found is not None and found.waited_ns >= self._worth_ns and (is_clear or is_time):
             self._open_since_s = None
             if str(found) != str(self._reported):
@@ -108,9 +123,9 @@ class _Standstills:
             self._open_since_s = None
         elif not self._asked:
             self._asked = True
-            _ask_for_snapshots(self._raw)
+            ask_for_snapshots(self._raw)
 
-    def _report(self, found: Standstill, deaths: "_Deaths") -> None:
+    def _report(self, found: Standstill | Stop, deaths: "_Deaths") -> None:
         self._reported = found
         self._notes = {rank: _bytes_of_steps(self._raw, rank) for rank in found.waiting_ranks}
         step = max(snapshot.step for snapshot in self._latest.values())
@@ -118,14 +133,14 @@ class _Standstills:
         for rank in found.at_fault[:_MOST_NAMED]:
             self._say(f"  rank {rank} {self._where(rank, found, deaths)}")
 
-    def _where(self, rank: Rank, found: Standstill, deaths: "_Deaths") -> str:
+    def _where(self, rank: Rank, found: Standstill | Stop, deaths: "_Deaths") -> str:
         if rank in deaths.dead:
             return "has died"
         if rank in deaths.ended:
             return "has ended"
         if found.kind == "unseen":
             return "gives no sign: it was stopped, native code holds Python's lock, or it is not on this machine"
-        place = self._latest[rank].place
+        place = self._latest[rank].whereabouts
         return f"is at {place}" if place else "is in no Python code"
 
 
@@ -160,7 +175,7 @@ class _Deaths:
     def _settle(self, rank: Rank, now_s: float, *, others_live: bool) -> bool:
         """Report the death of `rank` if it is news, and return whether it was. A rank that got SIGTERM was ended by the
         launcher, or by a person."""
-        cause = read_flight(self._raw, rank, ended=False)
+        cause = read_flight(self._raw, names.files_of(rank), ended=False)
         if not (cause.fault or cause.was_terminated) and now_s - self.dead[rank] < _PATIENCE_S:
             return False
         self._settled.add(rank)
@@ -169,11 +184,6 @@ class _Deaths:
         how = cause.fault or "killed, perhaps for lack of memory, or by os._exit()"
         self._say(f"rank {rank} has died: {how}{f', at {cause.place}' if cause.place else ''}")
         return True
-
-
-def _ask_for_snapshots(raw: Path) -> None:
-    """Have every rank that lives take a snapshot."""
-    leave_order(raw, {"snapshot": True})
 
 
 def _bytes_of_steps(raw: Path, rank: Rank) -> list[int]:

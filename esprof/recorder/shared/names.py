@@ -6,14 +6,54 @@ A few marks more are spelled where they are left: `python.<pid>` by the hook, wh
 import glob
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 _NOTES = re.compile(r"rank-(\d{5,})\.jsonl")
 _AGAIN = re.compile(r"again-(\d{5,})\..+")
 _SNAPSHOT = re.compile(r"flight-(\d{5,})\.\d+\.json")
+_STARTING = re.compile(r"(starting-(\d{5,})\.\d+)\.(?:jsonl|\d+\.json)")
 _WORKER = re.compile(r"fetch\..+\.(\d+)\.roll\.[01]\.jsonl")
 
 ROLLING = "rank-*.roll.[01].jsonl"
 """Pattern of the files to which any rank notes what it notes at every step."""
+
+
+class RankFiles(NamedTuple):
+    """The names of what a rank leaves but for its steps and windows."""
+
+    notes: str
+    """The rows that are kept for good. Their writer holds the lock of this file as long as it lives."""
+    snapshots: str
+    """Pattern of the snapshots of its flight recorder."""
+    fatal: str
+    """All stacks at the signal that ended it."""
+
+
+def files_of(rank: int) -> RankFiles:
+    """The files of a rank that has ended a step."""
+    return RankFiles(notes_of(rank), snapshots_of(rank), fatal(rank))
+
+
+def starting_prefix(rank: int, since_ns: int) -> str:
+    """What the names of the files begin with of a process that has not ended a step yet, and is to be this rank.
+
+    They are gone when it has ended a step, or itself, in good order. Of several lives of a rank the latest counts.
+    """
+    return f"starting-{rank:05d}.{since_ns}"
+
+
+def starting_files(prefix: str) -> RankFiles:
+    return RankFiles(notes(prefix), f"{prefix}.*.json", f"{prefix}.txt")
+
+
+def starting_snapshot(prefix: str, number: int) -> str:
+    return f"{prefix}.{number}.json"
+
+
+def starting(name: str) -> tuple[str, int] | None:
+    """The prefix and the rank of the starting process whose notes or snapshot `name` is; None for any other file."""
+    found = _STARTING.fullmatch(name)
+    return (found[1], int(found[2])) if found else None
 
 
 def rank_prefix(rank: int) -> str:

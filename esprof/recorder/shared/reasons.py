@@ -7,11 +7,13 @@ class SnapshotReason(StrEnum):
     """Why the flight recorder of a rank took a snapshot."""
 
     HANG = "hang"
-    """A step has lasted so long that it may never end."""
+    """A step has lasted so long that it may never end, or a rank stands still before its first step is over."""
     SLOW = "slow"
     """A step has lasted much longer than those before it."""
     ASKED = "asked"
     """The launcher wanted to know where all ranks are."""
+    STARTING = "starting"
+    """A rank computes at the same place for long before its first step is over."""
     ERROR = "error"
     """An exception ends the process."""
 

@@ -9,6 +9,10 @@ from .files import write_new
 _FILE = "settings.json"
 
 
+_STARTS_LAST = 12
+"""How many times longer than in a step a rank may stand still before its first step is over."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """The plan of one recording. Steps of the job are counted from 0.
@@ -61,6 +65,11 @@ class Settings:
         """Steps from the warm-up of a window to the one in which the last of its traces is written."""
         stacks = self.stack_steps + 1 if self.stack_steps else 0
         return self.warmup + self.steps + 1 + stacks
+
+    @property
+    def start_s(self) -> float:
+        """Seconds without any progress after which a rank that has ended no step yet counts as hung; 0 for never."""
+        return _STARTS_LAST * self.hang_s
 
     @property
     def by_steps(self) -> bool:

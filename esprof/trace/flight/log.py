@@ -28,6 +28,10 @@ _FATAL = re.compile(r"^Fatal Python error: (.*)$", re.MULTILINE)
 _FATAL_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
+_STATES = {"T": "was stopped by a signal", "Z": "has ended", "D": "waits for a device and shows no stack"}
+"""What is said of a process that shows no stack, by the letter of its state."""
+
+
 class Frame(msgspec.Struct, frozen=True, array_like=True):
     """A function of a stack, and the line that it is at."""
 
@@ -44,6 +48,27 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     training: bool
     frames: tuple[Frame, ...]
     """The frames of the stack, innermost first."""
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """A loader's worker that has the batch which a rank waits for, or may have it."""
+
+    worker: int
+    """Its number in the loader."""
+    pid: int
+    state: str | None = None
+    """The letter that Linux gives the state of its process: `T` was stopped, `Z` has ended."""
+    dump: str | None = None
+    """All its stacks, as Python's faulthandler writes them; None where it did not show them."""
+
+    @property
+    def place(self) -> Frame | None:
+        """Where it is in the job's own code; None where it shows no stack."""
+        return own_frame(main_stack(self.dump)) if self.dump else None
+
+    def __str__(self) -> str:
+        where = f"is at {self.place}" if self.place else _STATES.get(self.state or "", "shows no stack")
+        return f"worker {self.worker} of its data loader (process {self.pid}), which {where}"
 
 
 class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +133,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     rank: Rank
     at_ns: Ns
     step: int
+    """The running step; 0 before the first step's end."""
     since_ns: Ns
-    """When the step began."""
+    """When the step began; of step 0, when the process was first seen to be going to train."""
     usual_ns: Ns | None = None
     """Median duration (ns) of the recent plain steps."""
     p99_ns: Ns | None = None
@@ -119,6 +145,18 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     error_type: str | None = None
     """The name of that exception's type."""
     threads: tuple[Thread, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    """The workers of the data loader that the training thread waits for, as far as it does."""
+    world_size: int | None = None
+    """How many ranks the job is to have, before the first step's end; None later."""
+    same_place_ns: Ns | None = None
+    """For how long the training thread had come to no new place in the code; None where nobody had looked."""
+    lingers: bool = False
+    """Whether that was long."""
+    stands_still: bool = False
+    """Whether it waited all the while: for a collective, or without doing anything."""
+    joins: bool = False
+    """Whether the training thread was in `init_process_group`, before the first step's end."""
     steps: tuple[tuple[int, Ns, Ns, str], ...] = ()
     """The latest steps: number, start, duration, phase."""
     groups: tuple[GroupMembers, ...] = ()
@@ -135,6 +173,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         frames = next((thread.frames for thread in self.threads if thread.training), ())
         return own_frame(frames)
 
+    @property
+    def whereabouts(self) -> str | None:
+        """Where the rank is, and the loader's worker that it waits for; None where it has no stack."""
+        if not self.workers or self.place is None:
+            return str(self.place) if self.place else None
+        others = f", or for another of {len(self.workers)}" if len(self.workers) > 1 else ""
+        return f"{self.place}, waiting for {self.workers[0]}{others}"
+
 
 class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All that the flight recorder left of one rank."""
@@ -143,6 +189,8 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The snapshots, oldest first."""
     fatal: str | None = None
     """All stacks at the signal that ended the process, as Python's faulthandler writes them."""
+    starting: bool = False
+    """Whether the process ended no step."""
     ended: bool = True
     """Whether the process noted that it ended; True where the recording cannot tell, so that no rank passes for dead."""
     alive: bool = False
@@ -193,14 +241,14 @@ def main_stack(fatal: str) -> tuple[Frame, ...]:
     return tuple(stack)
 
 
-def read_flight(raw: Path, rank: Rank, *, ended: bool) -> FlightLog:
-    """What `rank` has left in `raw` up to now. A snapshot that cannot be read is left out."""
-    snapshots = [snapshot for file in raw.glob(names.snapshots_of(rank)) if (snapshot := read_snapshot(file))]
+def read_flight(raw: Path, files: names.RankFiles, *, ended: bool) -> FlightLog:
+    """What a rank has left in its `files` in `raw` up to now. A snapshot that cannot be read is left out."""
+    snapshots = [snapshot for file in raw.glob(files.snapshots) if (snapshot := read_snapshot(file))]
     return FlightLog(
         snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.at_ns)),
-        fatal=_text(raw / names.fatal(rank)) or None,
+        fatal=_text(raw / files.fatal) or None,
         ended=ended,
-        alive=may_be_alive(raw / names.notes_of(rank)),
+        alive=may_be_alive(raw / files.notes),
     )
 
 

@@ -407,6 +407,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP805",
         "ESP806",
         "ESP807",
+        "ESP808",
         "ESP901",
         "ESP902",
         "ESP903",

@@ -8,7 +8,7 @@ from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.findings import PAGES
 from esprof.reports.terminal import text as terminal
-from esprof.trace.flight.log import FlightLog
+from esprof.trace.flight.log import FlightLog, Worker
 from esprof.types import NS_PER_MS as MS
 from tests.cases.flight import SEEN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, killed, run_of_flight, snapshot
 from tests.cases.graph import ddp_rank, run_of
@@ -195,3 +195,51 @@ def test_the_terminal_shows_a_hang_without_a_breakdown_and_makes_names_harmless(
         assert "10.0 ms on 2 ranks (mean of all)" in text
         assert "\x1b" not in text
     assert len(terminal.verdict(diagnosis).splitlines()) <= 20
+
+
+def at_start(rank, **fields):
+    """The log of a rank that stood still, ended no step, and was in no process group."""
+    fields = {"lingers": True, "stands_still": True, "same_place_ns": 61 * S, "world_size": 2} | fields
+    one = msgspec.structs.replace(snapshot(rank, [], step=0, **fields), groups=())
+    return killed(one, fatal=SIGTERM_TEXT, starting=True)
+
+
+def of_start(logs):
+    return only(run_of_flight(logs, last_step=0))
+
+
+def test_a_rank_that_did_not_join_the_process_group_is_named_with_its_line():
+    found = of_start({0: at_start(0, joins=True), 1: at_start(1, place=("data.py", 7, "download"))})
+    assert (found.id, found.ranks, found.confidence) == ("ESP801", (1,), "high")
+    assert found.title == (
+        "The job hung before its first step: rank 1 did not enter init_process_group, which rank 0 waits in"
+    )
+    assert found.evidence["waited"] == Evidence(61 * S, "ns")
+    assert found.evidence["stacks"].of(1) == "data.py(7): download"
+
+
+@pytest.mark.parametrize(("alive", "when"), [(False, "The job hung in step 9"), (True, "Step 9 stands still")])
+def test_a_rank_that_waits_in_no_collective_is_named_with_its_loaders_worker(alive, when):
+    worker = Worker(worker=1, pid=7, dump=SIGTERM_TEXT)
+    one = snapshot(0, [call(1)], lingers=True, stands_still=True, same_place_ns=61 * S, workers=(worker,), world=1)
+    found = only(run_of_flight({0: killed(one, alive=alive)}))
+    assert (found.id, found.title) == ("ESP808", f"{when}: rank 0 waits for a worker of its data loader")
+    assert found.evidence["stacks"].of(0).endswith("(process 7), which is at /job/train.py(88): step")
+
+
+def test_a_job_that_was_ended_while_it_started_is_not_said_to_hang():
+    """By Ctrl-C, or by SIGTERM, before anybody stood still for long."""
+    interrupted = snapshot(0, [], step=0, reason="error", error="KeyboardInterrupt: ", place=("train.py", 3, "build"))
+    found = of_start(
+        {0: FlightLog(snapshots=(interrupted,), starting=True), 1: killed(fatal=SIGTERM_TEXT, starting=True)}
+    )
+    assert (found.id, found.confidence, found.ranks) == ("ESP808", "low", (0, 1))
+    assert found.title == "The job was ended before its first step was over"
+    assert found.evidence["stacks"] == by_rank({0: "train.py(3): build", 1: "/job/train.py(88): step"})
+
+
+def test_a_rank_that_raised_before_its_first_step_was_over_is_named_and_not_those_that_were_ended_for_it():
+    raised = snapshot(1, [], step=0, reason="error", error="ValueError: no such file")
+    found = of_start({0: killed(fatal=SIGTERM_TEXT, starting=True), 1: FlightLog(snapshots=(raised,), starting=True)})
+    assert (found.id, found.ranks) == ("ESP803", (1,))
+    assert found.title == "Rank 1 died before its first step was over: ValueError: no such file"

@@ -1,6 +1,7 @@
 """From `raw` to the Run: whole, interrupted, spoilt, or still being written."""
 
 import fcntl
+import json
 import stat
 from concurrent.futures import ProcessPoolExecutor
 
@@ -12,6 +13,7 @@ from esprof.errors import InputError, OutputError
 from esprof.recorder.collect.finalise import finalise
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.run import Window
+from tests.cases.flight import SIGTERM_TEXT, snapshot
 from tests.cases.raw import EPOCH_NS, STEP_NS, identity, make, note, roll, step, trace, whole_rank, window
 
 
@@ -372,3 +374,49 @@ def test_hosts_are_brought_to_the_clock_of_rank_0(tmp_path):
     for name in ("events", "steps"):
         first, second = (getattr(run, name)(rank).ints("start_ns") for rank in (0, 1))
         assert set((first - second).tolist()) == {300_000}
+
+
+def starting(raw, rank, *, since_ns=5, world_size=2, fatal=None, looked_at=None):
+    """A process that was to be `rank` and ended no step, with the stacks and the snapshot that it left."""
+    prefix = f"starting-{rank:05d}.{since_ns}"
+    (raw / f"{prefix}.jsonl").write_text(json.dumps(identity(rank, world_size)) + "\n")
+    (raw / f"{prefix}.txt").write_text(fatal or "")
+    if looked_at is not None:
+        (raw / f"{prefix}.0.json").write_bytes(msgspec.json.encode(looked_at))
+
+
+def test_ranks_that_stood_still_before_their_first_step_make_a_run(tmp_path):
+    raw = make(tmp_path / "run", ranks=2)
+    starting(raw, 0, fatal=SIGTERM_TEXT)
+    starting(raw, 1, looked_at=snapshot(1, [], step=0, stands_still=True))
+    run = finished(raw, exit_code=143)
+    assert (run.ranks, run.world_size) == ([0, 1], 2)
+    assert codes(run) == [("no-step", (0,)), ("no-step", (1,))]
+    assert [(run.flight(rank).starting, run.flight(rank).ended) for rank in (0, 1)] == [(True, False)] * 2
+    assert run.flight(0).was_terminated
+    assert run.flight(1).snapshots[0].stands_still
+    assert not len(run.steps(0))
+
+
+def test_of_several_lives_of_a_rank_that_ended_no_step_the_last_counts(tmp_path):
+    raw = make(tmp_path / "run")
+    starting(raw, 0, since_ns=99, world_size=1, fatal="an earlier life")
+    starting(raw, 0, since_ns=100, world_size=1, fatal=SIGTERM_TEXT)
+    assert finished(raw, exit_code=1).flight(0).fatal == SIGTERM_TEXT
+
+
+def test_helpers_that_never_train_are_no_ranks(tmp_path):
+    """Where the command ended well, where a rank of that number trained, and where their own exception ended them."""
+    raw = make(tmp_path / "run")
+    starting(raw, 0, fatal=SIGTERM_TEXT)
+    with pytest.raises(InputError, match="nothing was recorded"):
+        finished(raw, exit_code=0)
+    raw = make(tmp_path / "trained")
+    whole_rank(raw, 0, 1, (3, 5))
+    starting(raw, 0, world_size=1, fatal=SIGTERM_TEXT)
+    run = finished(raw, exit_code=1)
+    assert (run.ranks, run.flight(0).starting, codes(run)) == ([0], False, [])
+    raw = make(tmp_path / "raised")
+    starting(raw, 0, looked_at=snapshot(0, [], step=0, reason="error", error="ValueError: no such file"))
+    with pytest.raises(InputError, match="nothing was recorded"):
+        finished(raw, exit_code=1)

@@ -13,6 +13,7 @@ from esprof.recorder.collect.raw import (
     snapshot_paths,
 )
 from esprof.recorder.injected.log import Log
+from esprof.recorder.shared import names
 from esprof.recorder.shared.environment import RECORD, changed, with_hook
 from tests.cases.raw import identity, note, roll, step
 
@@ -119,7 +120,8 @@ def test_snapshots_are_in_the_order_in_which_they_were_taken(tmp_path):
         (tmp_path / f"flight-00001.{number}.json").touch()
     (tmp_path / "flight-00000.3.json").touch()
     (tmp_path / "flight-00001.11.json.part").touch()
-    assert [file.name for file in snapshot_paths(tmp_path, 1)] == [f"flight-00001.{n}.json" for n in (0, 9, 10)]
+    found = [file.name for file in snapshot_paths(tmp_path, names.files_of(1))]
+    assert found == [f"flight-00001.{n}.json" for n in (0, 9, 10)]
 
 
 def test_processes_and_second_lives_are_counted_by_their_marks(tmp_path):

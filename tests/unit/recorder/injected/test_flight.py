@@ -10,6 +10,7 @@ from esprof.recorder.injected import flight
 from esprof.recorder.injected.flight import FlightWatch, Usual
 from esprof.recorder.injected.log import Log
 from esprof.recorder.injected.state import State
+from esprof.recorder.shared import names
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.flight.log import FlightLog, read_flight
 
@@ -50,7 +51,7 @@ class Rank:
 
     @property
     def log(self) -> FlightLog:
-        return read_flight(self.raw, 1, ended=False)
+        return read_flight(self.raw, names.files_of(1), ended=False)
 
     @property
     def reasons(self):
@@ -60,7 +61,7 @@ class Rank:
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
     # The handlers of signals are pytest's own to keep.
-    monkeypatch.setattr(flight, "_note_deadly_signals", lambda path: None)
+    monkeypatch.setattr(flight, "note_deadly_signals", lambda path: None)
     (tmp_path / "orders").mkdir()
     return tmp_path
 
@@ -135,7 +136,7 @@ def test_a_job_of_long_steps_is_given_three_times_the_longest(raw):
 def test_collectives_that_move_in_a_long_step_and_stop_again_are_another_standstill(raw, monkeypatch):
     rank = Rank(raw, steps=0)
     status = iter([b"1", b"2", b"3", b"3", b"3", b"3"])
-    monkeypatch.setattr(flight, "_status", lambda: next(status))
+    monkeypatch.setattr(flight, "status", lambda: next(status))
     for after_s in (6, 8, 10, 12, 15.1, 100):
         rank.look(after_s)
     assert rank.reasons == ["hang", "hang"]

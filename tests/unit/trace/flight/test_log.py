@@ -5,6 +5,7 @@ import fcntl
 import msgspec
 import pytest
 
+from esprof.recorder.shared import names
 from esprof.trace.flight.log import FlightLog, Frame, main_stack, may_be_alive, own_frame, read_flight
 from tests.cases.flight import SEGV_TEXT, SIGTERM_TEXT, call, killed, snapshot
 
@@ -57,7 +58,7 @@ def test_snapshots_are_read_by_time_and_broken_ones_left_out(tmp_path):
     (tmp_path / "flight-00003.4.json").write_bytes(b'{"reason": "\xff"}')
     (tmp_path / "flight-00004.0.json").write_text("{}")
     (tmp_path / "fatal-00003.txt").write_text(SIGTERM_TEXT)
-    log = read_flight(tmp_path, 3, ended=False)
+    log = read_flight(tmp_path, names.files_of(3), ended=False)
     assert [taken.at_ns for taken in log.snapshots] == [10, 20, 30]
     assert (log.fatal, log.ended, log.alive) == (SIGTERM_TEXT, False, False)
 

@@ -1,0 +1,98 @@
+"""Tells a thread that stands still from one that gets on, by what its process does."""
+
+import os
+import sys
+import time
+from contextlib import suppress
+
+from .look import outwards, status
+
+_CPU_SHARE = 0.02
+"""Share of one CPU above which a process and its children do something: threads that only wake and look take less."""
+_BYTES = 1 << 20
+"""Bytes read and written within a part of the patience above which a process does something."""
+_PARTS = 4
+_MOST_FRAMES = 200
+_MOST_PLACES = 100_000
+
+
+class Stillness:
+    """For how long a thread has not got on, in ns by the monotonic clock.
+
+    It gets on where it comes to a place in the code where it has not been before, or where collectives move. Its process
+    does something where it, or a child, uses the CPU, or reads and writes. A loop that waits comes to the same places
+    again and again.
+    """
+
+    def __init__(self, patience_ns: float) -> None:
+        """What the process does is summed up over the fourth part of `patience_ns`."""
+        self._part_ns = patience_ns / _PARTS
+        self._places: set[int] = set()
+        self._status = b""
+        self._summed_ns = time.monotonic_ns()
+        self._work = self._done()
+        self._new_ns = self._busy_ns = self._summed_ns
+
+    def look(self, thread: int) -> None:
+        """See what the thread has done since the last look."""
+        now_ns, place, moved = time.monotonic_ns(), _place(thread), status()
+        if place not in self._places or moved != self._status:
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            self._places.add(place)
+            self._new_ns, self._status = now_ns, moved
+        if now_ns - self._summed_ns >= self._part_ns:
+            work = self._done()
+            cpu_ns, size = (after - before for before, after in zip(self._work, work, strict=True))
+            if cpu_ns > _CPU_SHARE * (now_ns - self._summed_ns) or size > _BYTES:
+                self._busy_ns = now_ns
+            self._work, self._summed_ns = work, now_ns
+
+    @property
+    def same_place_ns(self) -> int:
+        """For how long the thread has come to no new place."""
+        return time.monotonic_ns() - self._new_ns
+
+    @property
+    def idle_ns(self) -> int:
+        """For how long, besides, its process has done nothing."""
+        return time.monotonic_ns() - max(self._new_ns, self._busy_ns)
+
+    def _done(self) -> tuple[int, int]:
+        """CPU time (ns) and bytes read and written so far of this process, but for this thread, and of its children."""
+        times = os.times()
+        children = round((times.children_user + times.children_system) * 1e9)
+        cpu_ns = time.process_time_ns() - time.thread_time_ns() + children + _cpu_of_children(os.getpid())
+        return cpu_ns, _bytes_moved()
+
+
+def _place(thread: int) -> int:
+    frames = outwards(sys._current_frames().get(thread))
+    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame, _ in zip(frames, range(_MOST_FRAMES), strict=False)))
+
+
+def _cpu_of_children(pid: int) -> int:
+    """CPU time (ns) of the living children of a process, and of theirs; 0 where Linux does not tell."""
+    total, tick_ns = 0, 10**9 // os.sysconf("SC_CLK_TCK")
+    for child in _children(pid):
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{child}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+            total += sum(int(field) for field in fields[11:15]) * tick_ns
+            total += _cpu_of_children(child)
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def _bytes_moved() -> int:
+    with suppress(OSError), open("/proc/self/io") as file:
+        moved = dict(line.split(": ") for line in file)
+        return int(moved["rchar"]) + int(moved["wchar"])
+    return 0

@@ -1,0 +1,74 @@
+"""The stack of a DataLoader's worker, asked for from the process that waits for it.
+
+A worker has Python's faulthandler write its stacks at a signal: that costs nothing until it is asked for, needs no thread in
+the worker, and works where native code holds Python's lock. What is written goes to a file in memory, which the asker finds
+among the worker's open files. All of it is Linux's: elsewhere no stack is told.
+"""
+
+import faulthandler
+import os
+import signal
+import time
+from contextlib import suppress
+
+_NAME = "esprof-stack"
+_LINK = f"/memfd:{_NAME} (deleted)"
+_PATIENCE_S, _PAUSE_S = 0.5, 0.02
+_BEGINS = b"(most recent call first):"
+
+
+def _signal() -> int:
+    """A real-time signal, of which hardly any program uses one, and away from the two ends, where those begin that do."""
+    return int(signal.SIGRTMAX) - 7
+
+
+def listen() -> None:
+    """In a worker: write all stacks when asked. Does nothing where the signal has a handler, or is ignored, already."""
+    if not hasattr(os, "memfd_create") or _is_set("SigCgt", "self") or _is_set("SigIgn", "self"):
+        return
+    faulthandler.register(_signal(), file=os.memfd_create(_NAME), all_threads=True, chain=False)
+
+
+def dump_of(pid: int) -> str | None:
+    """The stacks of the worker `pid`, as faulthandler writes them; None where it does not listen, or does not answer within
+    half a second."""
+    with suppress(OSError):
+        path = _file_of(pid)
+        # The signal would end a process that does not catch it.
+        if path is None or not _is_set("SigCgt", str(pid)):
+            return None
+        with open(path, "rb") as file:
+            before = file.seek(0, os.SEEK_END)
+            os.kill(pid, _signal())
+            deadline, text = time.monotonic() + _PATIENCE_S, b""
+            while time.monotonic() < deadline:
+                time.sleep(_PAUSE_S)
+                file.seek(before)
+                seen, text = text, file.read()
+                if _BEGINS in text and text == seen:
+                    return text.decode(errors="replace")
+    return None
+
+
+def state_of(pid: int) -> str | None:
+    """The letter that Linux gives the state of a process: S sleeps, D waits for a device, T was stopped; None if unknown."""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+    return None
+
+
+def _file_of(pid: int) -> str | None:
+    """The path of the file in memory that the worker `pid` writes its stacks to."""
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):
+        with suppress(OSError):
+            if os.readlink(f"{folder}/{name}") == _LINK:
+                return f"{folder}/{name}"
+    return None
+
+
+def _is_set(mask: str, pid: str) -> bool:
+    """Whether our signal is in the `mask` of a process: SigCgt of those it catches, SigIgn of those it ignores."""
+    with open(f"/proc/{pid}/status") as file:
+        found = next(line for line in file if line.startswith(f"{mask}:"))
+    return bool(int(found.split()[1], 16) >> (_signal() - 1) & 1)
