@@ -5,6 +5,7 @@ import msgspec
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown, Throughput
 from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
+from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import (
     Coverage,
@@ -300,6 +301,74 @@ def memory(ranks=4, curves=8, points=200):
     )
 
 
+_OPERATIONS = (
+    ("op", "aten::addmm", 48.0, 6_100.0, 8_300.0, 31_000.0, 31_000.0, "ampere_sgemm_128x64_tn"),
+    (
+        "op",
+        "aten::mm",
+        96.0,
+        5_200.0,
+        7_900.0,
+        22_500.0,
+        22_500.0,
+        "void cutlass::Kernel2<cutlass_80_tensorop<4, 2>>(int)",
+    ),
+    ("annotation", "nccl:all_reduce", 12.0, 410.0, 600.0, 7_250.0, 7_250.0, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+    ("module", "TransformerBlock_3", 1.0, 950.0, 14_000.0, 0.0, 29_900.0, None),
+    ("runtime", "cudaStreamSynchronize", 2.0, 21_300.0, 21_300.0, 0.0, 0.0, None),
+)
+
+
+def operations(ranks=4, has_gpu=True):
+    """Five operations, of which rank 1 has half as much communication."""
+    return OpsAnswer(
+        world_size=ranks,
+        ranks=tuple(range(ranks)),
+        missing_ranks=(),
+        steps=(11, 12, 13, 14),
+        step_us=STEP_US,
+        has_gpu=has_gpu,
+        sort="own-gpu" if has_gpu else "own-cpu",
+        by_shape=False,
+        pattern=None,
+        cpu_us=48_000.0,
+        gpu_us=61_750.0 if has_gpu else 0.0,
+        gpu_outside_us=1_000.0 if has_gpu else 0.0,
+        shapes_recorded=True,
+        found=311,
+        ops=tuple(_operation(ranks, has_gpu, *row) for row in _OPERATIONS),
+        warnings=(),
+    )
+
+
+def _operation(ranks, has_gpu, kind, name, calls, own_cpu, total_cpu, own_gpu, total_gpu, launches):
+    times = {
+        "own_cpu_us": own_cpu,
+        "total_cpu_us": total_cpu,
+        "own_gpu_us": own_gpu * has_gpu,
+        "total_gpu_us": total_gpu * has_gpu,
+    }
+    late = name.startswith("nccl") and has_gpu and ranks > 1
+    half = times | {"own_gpu_us": own_gpu / 2, "total_gpu_us": total_gpu / 2}
+    return Op(
+        name=name,
+        kind=kind,
+        shapes=None,
+        calls=calls,
+        **times,
+        share_pct=100 * own_gpu / 61_750 if has_gpu else own_cpu / 480,
+        differs=1 if late else None,
+        by_rank=tuple(
+            RankOp(rank=rank, calls=calls, **(half if late and rank == 1 else times)) for rank in range(ranks)
+        ),
+        kernels=(Kernel(name=launches, calls=calls, us=own_gpu),) if launches and has_gpu else (),
+        kernels_found=3 if launches and has_gpu else 0,
+        inputs=(Shapes(shapes="[[8, 64], [64, 32]]", calls=calls),),
+        inputs_found=1,
+        places=(Place(frame="model/blocks.py(41): forward", share_pct=88.0),) if kind == "op" else (),
+    )
+
+
 def rank_metas(ranks=4):
     return tuple(
         RankMeta(
@@ -338,21 +407,21 @@ def report(ranks=4, **replaced):
 
 def hostile_report():
     """A report whose every text is `HOSTILE`."""
-    return _with_texts(report(ranks=2), HOSTILE)
+    return with_texts(report(ranks=2), HOSTILE)
 
 
-def _with_texts(value, text):
+def with_texts(value, text):
     """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
     closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of", "unit", "by"}
     if isinstance(value, msgspec.Struct):
         fields = {
-            name: getattr(value, name) if name in closed else _with_texts(getattr(value, name), text)
+            name: getattr(value, name) if name in closed else with_texts(getattr(value, name), text)
             for name in value.__struct_fields__
         }
         return type(value)(**fields)
     if isinstance(value, dict):
         keep = set(value) <= set(replay().critical_path.classes)
-        return {key if keep else f"{text}{key}": _with_texts(item, text) for key, item in value.items()}
+        return {key if keep else f"{text}{key}": with_texts(item, text) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_with_texts(item, text) for item in value)
+        return type(value)(with_texts(item, text) for item in value)
     return text if isinstance(value, str) else value

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from esprof.errors import InputError, OutputError, UsageError
-from esprof.reports.commands import check, common, demo, diagnose, explain, merge, record, replay, report
+from esprof.reports.commands import check, common, demo, diagnose, explain, merge, ops, record, replay, report
 from esprof.trace.rundir import write_run
 from tests.cases.graph import gloo, op, run_of, step
 
@@ -50,6 +50,7 @@ def invoke(module, *arguments):
     [
         (replay, ["--what-if", "cpu=2x"], "esprof.replay/1"),
         (diagnose, [], "esprof.diagnose/1"),
+        (ops, [], "esprof.ops/1"),
     ],
 )
 def test_json_goes_to_stdout_alone_with_its_schema_first(saved, module, arguments, schema):
@@ -118,7 +119,7 @@ def test_a_page_is_refused_to_a_terminal(monkeypatch):
         common.refuse_on_terminal("page")
 
 
-@pytest.mark.parametrize("module", [replay, diagnose, report])
+@pytest.mark.parametrize("module", [replay, diagnose, ops, report])
 def test_an_input_that_is_not_there_is_an_input_error(module, tmp_path):
     with pytest.raises(InputError):
         invoke(module, tmp_path / "nothing", *(["-o", "-"] if module is report else []))
@@ -135,6 +136,19 @@ def test_several_traces_are_one_run(tmp_path):
     answer = json.loads(invoke(diagnose, *files, "--json").stdout)
     assert answer["world_size"] == 2
     assert [rank["rank"] for rank in answer["breakdown"]] == [0, 1]
+
+
+def test_ops_answers_what_was_asked(saved):
+    asked = ["--rank", 1, "--top", 1, "--sort", "total-cpu", "--filter", "aten|autograd"]
+    answer = json.loads(invoke(ops, saved, "--json", *asked).stdout)
+    assert (answer["ranks"], answer["found"], answer["sort"]) == ([1], 2, "total-cpu")
+    assert [op["name"] for op in answer["ops"]] == ["autograd::engine::evaluate_function: AddmmBackward0"]
+    assert "--top 2 shows all" in invoke(ops, saved, *asked).stdout
+
+
+def test_a_slip_in_a_filter_is_told_before_the_run_is_read(tmp_path):
+    with pytest.raises(UsageError, match="no regular expression"):
+        invoke(ops, tmp_path / "there is no run here", "--filter", "conv(")
 
 
 def test_explain_knows_every_finding_by_either_case():

@@ -1,0 +1,65 @@
+"""`esprof ops`."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from esprof.analyzers.ops import Asked, Sort, ops_run
+from esprof.errors import UsageError
+from esprof.reports.commands.common import (
+    answer,
+    json_option,
+    open_run,
+    output_options,
+    run_argument,
+    status,
+    window_option,
+)
+from esprof.reports.terminal.ops import render_text
+
+
+@click.command("ops")
+@run_argument
+@click.option(
+    "--sort",
+    type=click.Choice(get_args(Sort)),
+    help="What comes first; by default own-gpu, or own-cpu where no GPU was used.",
+)
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows.")
+@click.option("--rank", type=click.IntRange(min=0), help="Of this rank alone; without it, the mean of all.")
+@click.option("--by-shape", is_flag=True, help="A row for each combination of input shapes (`record --shapes`).")
+@click.option("--filter", "pattern", metavar="REGEX", help="Only names that contain this regular expression.")
+@window_option
+@json_option
+@output_options("-", "answer")
+def command(
+    sources: tuple[str, ...],
+    sort: Sort | None,
+    top: int,
+    rank: int | None,
+    by_shape: bool,
+    pattern: str | None,
+    window: int | None,
+    as_json: bool,
+    output: Path,
+    force: bool,
+) -> None:
+    """Show operators and modules by their own and total time.
+
+    Times are per mean steady step, the mean of the ranks: as key_averages() of torch.profiler, but for the whole job. Own
+    CPU time leaves out what is called inside. GPU time is that of the kernels and copies that an operation launched.
+    """
+    asked = Asked(sort, top, rank, by_shape, _pattern(pattern))
+    run, _ = open_run(sources, window)
+    with status("Adding up operations"):
+        found = ops_run(run, asked)
+    answer(found, render_text, as_json=as_json, output=output, force=force)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise UsageError(f"--filter {text!r} is no regular expression: {error}") from error
