@@ -52,10 +52,15 @@ class Calls:
     """bool: no call of the same key is around it."""
     starts_inside: np.ndarray
     """bool: it starts in a steady step."""
+    counts: np.ndarray
+    """bool: it does, and is not the only call in one of its own key. So torch counts operations that call an overload of
+    themselves."""
     own_ns: np.ndarray
     """Time in the steady steps in which nothing inside it is open."""
     total_ns: np.ndarray
     """Time in the steady steps."""
+    adds_ns: np.ndarray
+    """The part of it in which no earlier call of its key is open on the thread."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,11 @@ def calls_of(events: Table, steady: SteadyTime, by_shape: bool) -> Calls:
     key, keys = _keys(events, row, by_shape)
     start = events.ints("start_ns")[row]
     begin, end = steady.at(start), steady.at(start + events.ints("dur_ns")[row])
-    own, around, outermost = nested(events.ints("tid")[row], begin, end, key, len(keys))
-    return Calls(row, key, keys, around, outermost, steady.holds(start), own, end - begin)
+    own, around, outermost, adds = nested(events.ints("tid")[row], begin, end, key, len(keys))
+    starts_inside = steady.holds(start)
+    is_alone = np.bincount(around[around >= 0], minlength=len(row))[around] == 1
+    repeats = (around >= 0) & is_alone & (key[around] == key)
+    return Calls(row, key, keys, around, outermost, starts_inside, starts_inside & ~repeats, own, end - begin, adds)
 
 
 def _rows(events: Table, steady: SteadyTime) -> np.ndarray:

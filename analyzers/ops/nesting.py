@@ -11,16 +11,19 @@ from esprof.compiled import compiled
 @compiled
 def nested(
     thread: np.ndarray, start: np.ndarray, end: np.ndarray, key: np.ndarray, keys: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(own time, row of the call around it, whether it is the outermost of its key) of each call.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(own time, row of the call around it, whether it is the outermost of its key, what it adds to its key) of each call.
 
     Own time is when no call that began later on the thread is open, so that the own times of a thread sum to the time in
     which anything is open, even where calls overlap without standing in each other. The call around is -1 for none. `key`
-    goes from 0 to below `keys`; a call is the outermost of its key where none of those around it has that key.
+    goes from 0 to below `keys`; a call is the outermost of its key where none of those around it has that key. What it adds
+    is its time in which no earlier call of its key was open on the thread: all of it, or none where it is not the outermost,
+    unless calls overlap without standing in each other.
     """
     calls = len(start)
     own, around = np.zeros(calls, np.int64), np.full(calls, -1, np.int64)
     outermost, is_open = np.zeros(calls, np.bool_), np.zeros(keys, np.int32)
+    adds, until = np.zeros(calls, np.int64), np.zeros(keys, np.int64)
     stack, depth, cursor = np.empty(calls + 1, np.int64), 0, 0
     for i in range(calls + 1):
         leaves_thread = i == calls or (i > 0 and thread[i] != thread[i - 1])
@@ -39,10 +42,13 @@ def nested(
             around[i] = top
         cursor = start[i]
         outermost[i] = is_open[key[i]] == 0
+        open_until = start[i] if outermost[i] else max(start[i], until[key[i]])
+        adds[i] = max(end[i] - open_until, 0)
+        until[key[i]] = max(end[i], open_until)
         is_open[key[i]] += 1
         stack[depth] = i
         depth += 1
-    return own, around, outermost
+    return own, around, outermost, adds
 
 
 @compiled

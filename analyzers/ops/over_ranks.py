@@ -117,7 +117,6 @@ def _of_rank(run: Run, rank: Rank, steps: Steps, by_shape: bool) -> _RankOps:
     calls = calls_of(events, steady, by_shape)
     launched = launched_by(events, calls)
     own_gpu, total_gpu = total_gpu_ns(calls, launched)
-    once = calls.outermost
 
     def summed(values: np.ndarray) -> np.ndarray:
         # Sums of ns stay exact: a double holds integers up to 2^53, which are 104 days.
@@ -127,11 +126,11 @@ def _of_rank(run: Run, rank: Rank, steps: Steps, by_shape: bool) -> _RankOps:
         keys=calls.keys,
         sums=np.stack(
             [
-                summed(calls.starts_inside),
+                summed(calls.counts),
                 summed(calls.own_ns),
-                summed(calls.total_ns * once),
+                summed(calls.adds_ns),
                 summed(own_gpu),
-                summed(total_gpu * once),
+                summed(total_gpu * calls.outermost),
             ]
         ),
         kernels=_kernels(events, calls, launched),
@@ -154,7 +153,7 @@ def _kernels(events: Table, calls: Calls, launched: Launched) -> dict[tuple[int,
 def _shapes(events: Table, calls: Calls) -> dict[tuple[int, str], int]:
     codes, texts = events.codes("shapes")
     shape = codes[calls.row]
-    found = by_pair(calls.key, shape, texts, calls.starts_inside)
+    found = by_pair(calls.key, shape, texts, calls.counts)
     return {(key, text): n for (key, text), n in found.items() if n and known(text) is not None}
 
 

@@ -28,7 +28,7 @@ def _by_frames(events: Table, calls: Calls) -> dict[tuple[int, str], int]:
     order = np.lexsort((-dur, start, tid))
     is_frame = order < len(frames)
     same_key = np.zeros(len(order), np.int64)
-    _, around, _ = nested(tid[order], start[order], (start + dur)[order], same_key, 1)
+    _, around, _, _ = nested(tid[order], start[order], (start + dur)[order], same_key, 1)
     at = nearest(around, is_frame)
     found = np.flatnonzero(~is_frame & (at >= 0))
     call, place = order[found] - len(frames), name[row[order[at[found]]]]

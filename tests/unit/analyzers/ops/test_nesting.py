@@ -62,15 +62,28 @@ def test_at_each_instant_the_call_that_began_last_owns_the_time(calls):
             is_open = [i for i in range(len(start)) if thread[i] == which and start[i] <= moment < end[i]]
             if is_open:
                 expected[is_open[-1]] += 1
-    own, _, _ = nested(thread, start, end, key, KEYS)
+    own, *_ = nested(thread, start, end, key, KEYS)
     assert own.tolist() == expected.tolist()
 
 
 @settings(deadline=None)  # the first call compiles
+@given(any_calls())
+def test_the_total_of_a_key_is_the_time_in_which_one_of_its_calls_is_open(calls):
+    thread, start, end, key = calls
+    expected = np.zeros(KEYS, np.int64)
+    for moment in range(40):
+        for which in (0, 1):
+            mine = (thread == which) & (start <= moment) & (moment < end)
+            expected[np.unique(key[mine])] += 1
+    *_, adds = nested(thread, start, end, key, KEYS)
+    assert np.bincount(key, weights=adds, minlength=KEYS).tolist() == expected.tolist()
+
+
+@settings(deadline=None)
 @given(nested_calls())
 def test_own_time_is_the_duration_less_that_of_the_direct_children(calls):
     _, start, end, _ = calls
-    own, around, _ = nested(*calls, KEYS)
+    own, around, *_ = nested(*calls, KEYS)
     for i in range(len(start)):
         outer = [j for j in range(len(start)) if stands_in(calls, i, j)]
         assert around[i] == (outer[-1] if outer else -1)
@@ -82,7 +95,7 @@ def test_own_time_is_the_duration_less_that_of_the_direct_children(calls):
 @given(nested_calls())
 def test_a_call_within_one_of_its_key_is_not_the_outermost(calls):
     key = calls[3]
-    _, _, outermost = nested(*calls, KEYS)
+    _, _, outermost, _ = nested(*calls, KEYS)
     for i in range(len(key)):
         assert outermost[i] == (not any(stands_in(calls, i, j) and key[j] == key[i] for j in range(len(key))))
 
@@ -90,7 +103,7 @@ def test_a_call_within_one_of_its_key_is_not_the_outermost(calls):
 @settings(deadline=None)  # the first call compiles
 @given(nested_calls(), st.data())
 def test_inner_values_count_for_every_call_around_them(calls, data):
-    _, around, _ = nested(*calls, KEYS)
+    _, around, *_ = nested(*calls, KEYS)
     values = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(around), max_size=len(around))), np.int64)
     expected = [
         values[i] + sum(values[j] for j in range(len(around)) if stands_in(calls, j, i)) for i in range(len(around))
@@ -102,7 +115,7 @@ def test_inner_values_count_for_every_call_around_them(calls, data):
 @given(nested_calls())
 def test_the_nearest_wanted_call_is_the_innermost_around_or_itself(calls):
     wanted = calls[3] == 0
-    _, around, _ = nested(*calls, KEYS)
+    _, around, *_ = nested(*calls, KEYS)
     found = nearest(around, wanted)
     for i in range(len(wanted)):
         candidates = [j for j in range(len(wanted)) if wanted[j] and (i == j or stands_in(calls, i, j))]

@@ -95,6 +95,12 @@ def test_recursion_counts_total_time_once():
     assert found["aten::copy_"].own_cpu_us == 15
 
 
+def test_an_operation_that_only_calls_an_overload_of_itself_is_one_call():
+    rows = [step(1, 0, 100), op("aten::mean", 0, 30), op("aten::mean", 5, 20), op("aten::sum", 10, 5)]
+    mean = by_name(answer(rows))["aten::mean"]
+    assert (mean.calls, mean.total_cpu_us, mean.own_cpu_us) == (1, 30, 25)
+
+
 def test_kernels_belong_to_the_innermost_operation_that_launched_them():
     found = answer(with_gpu())
     assert found.sort == "own-gpu"
