@@ -82,8 +82,8 @@ def ops_run(run: Run, asked: Asked = Asked()) -> OpsAnswer:
 def ops(steps: Steps, asked: Asked = Asked()) -> OpsAnswer:
     """The operations of the steady steps."""
     run = steps.run
-    if asked.rank is not None and asked.rank not in run.ranks:
-        raise UsageError(f"the run has no rank {asked.rank}", remedy=f"It has {readable.ranks(run.ranks)}.")
+    if asked.rank is not None:
+        check_rank(run, asked.rank)
     ranks = run.ranks if asked.rank is None else [asked.rank]
     found = [_of_rank(run, rank, steps, asked.by_shape) for rank in ranks]
     has_gpu = any(one.gpu_ns for one in found)
@@ -109,6 +109,12 @@ def ops(steps: Steps, asked: Asked = Asked()) -> OpsAnswer:
         ops=tuple(table.op(key) for key in chosen[: asked.top]),
         warnings=run.warnings,
     )
+
+
+def check_rank(run: Run, rank: Rank) -> None:
+    """Raise UsageError where `run` has no such rank."""
+    if rank not in run.ranks:
+        raise UsageError(f"the run has no rank {rank}", remedy=f"It has {readable.ranks(run.ranks)}.")
 
 
 def _of_rank(run: Run, rank: Rank, steps: Steps, by_shape: bool) -> _RankOps:

@@ -3,7 +3,9 @@
 import msgspec
 
 from esprof.analyzers.finding import Diagnosis
+from esprof.analyzers.flame import Flame
 from esprof.analyzers.memory_use import MemoryUse
+from esprof.analyzers.ops import OpsAnswer
 from esprof.replay.answer import ReplayAnswer
 from esprof.trace.run import RankMeta
 from esprof.types import Rank
@@ -44,5 +46,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     diagnosis: Diagnosis
     replay: ReplayAnswer
     timeline: Excerpt
+    operations: OpsAnswer
+    flame: Flame | None
+    """None where no stack was sampled."""
     memory: MemoryUse | None
     """None where no memory was sampled."""

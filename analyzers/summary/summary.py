@@ -5,7 +5,9 @@ import numpy as np
 from esprof import __version__
 from esprof.analyzers.breakdown import stalls, waits
 from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.flame import flame
 from esprof.analyzers.memory_use import memory_use
+from esprof.analyzers.ops import Asked, ops
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.dfg import Cls
 from esprof.replay.replayed import Replayed, answer
@@ -16,6 +18,7 @@ USUAL = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
 
 MOST_BARS = 3_000
 MOST_STEPS = 2
+MOST_OPERATIONS = 40
 FINEST = 2_000
 """A stretch shorter than 1/FINEST of the excerpt is too thin to see and joins its neighbour of the same class."""
 
@@ -34,6 +37,8 @@ def summarize(replayed: Replayed) -> Report:
         diagnosis=diagnose(replayed),
         replay=answer(replayed, USUAL),
         timeline=excerpt(replayed),
+        operations=ops(replayed.steps, Asked(top=MOST_OPERATIONS)),
+        flame=flame(run),
         memory=memory_use(run),
     )
 

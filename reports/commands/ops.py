@@ -6,10 +6,12 @@ from typing import get_args
 
 import click
 
-from esprof.analyzers.ops import Asked, Sort, ops_run
-from esprof.errors import UsageError
+from esprof.analyzers.flame import collapsed
+from esprof.analyzers.ops import Asked, Sort, check_rank, ops_run
+from esprof.errors import InputError, UsageError
 from esprof.reports.commands.common import (
     answer,
+    answer_text,
     json_option,
     open_run,
     output_options,
@@ -18,6 +20,8 @@ from esprof.reports.commands.common import (
     window_option,
 )
 from esprof.reports.terminal.ops import render_text
+from esprof.trace.run import Run
+from esprof.types import Rank
 
 
 @click.command("ops")
@@ -31,6 +35,11 @@ from esprof.reports.terminal.ops import render_text
 @click.option("--rank", type=click.IntRange(min=0), help="Of this rank alone; without it, the mean of all.")
 @click.option("--by-shape", is_flag=True, help="A row for each combination of input shapes (`record --shapes`).")
 @click.option("--filter", "pattern", metavar="REGEX", help="Only names that contain this regular expression.")
+@click.option(
+    "--flame",
+    is_flag=True,
+    help="Not the table but the sampled Python stacks, in the format of flamegraph.pl, which speedscope reads, too.",
+)
 @window_option
 @json_option
 @output_options("-", "answer")
@@ -41,6 +50,7 @@ def command(
     rank: int | None,
     by_shape: bool,
     pattern: str | None,
+    flame: bool,
     window: int | None,
     as_json: bool,
     output: Path,
@@ -52,10 +62,29 @@ def command(
     CPU time leaves out what is called inside. GPU time is that of the kernels and copies that an operation launched.
     """
     asked = Asked(sort, top, rank, by_shape, _pattern(pattern))
+    if flame and (as_json or sort or by_shape or pattern is not None):
+        raise UsageError("--flame and any of --json, --sort, --by-shape and --filter exclude each other")
     run, _ = open_run(sources, window)
+    if flame:
+        answer_text(stacks_of(run, rank), output=output, force=force)
+        return
     with status("Adding up operations"):
         found = ops_run(run, asked)
     answer(found, render_text, as_json=as_json, output=output, force=force)
+
+
+def stacks_of(run: Run, rank: Rank | None) -> str:
+    """The sampled stacks of `rank`, or of all.
+
+    Raises UsageError for a rank that the run lacks, and InputError where nothing was sampled.
+    """
+    if rank is not None:
+        check_rank(run, rank)
+    found = collapsed(run, rank)
+    if not found:
+        of = "the run" if rank is None else f"rank {rank}"
+        raise InputError(f"{of} holds no samples of Python stacks", path=run.path, remedy="`esprof record` takes them.")
+    return found.removesuffix("\n")
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

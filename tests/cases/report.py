@@ -4,6 +4,7 @@ import msgspec
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown, Throughput
+from esprof.analyzers.flame import Flame, FlameNode, FlameTree, Line
 from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
@@ -301,6 +302,48 @@ def memory(ranks=4, curves=8, points=200):
     )
 
 
+_FUNCTIONS = (
+    ("main", "train.py", "job", -1, 0.98, 0.9, ((88, 60.0), (91, 30.0))),
+    ("train_step", "train.py", "job", 0, 0.7, 0.95, ((41, 55.0), (44, 45.0))),
+    ("forward", "model/blocks.py", "job", 1, 0.4, 0.99, ((18, 100.0),)),
+    ("linear", "python3.11/site-packages/torch/nn/functional.py", "torch", 2, 0.36, 1.0, ((134, 100.0),)),
+    ("backward", "python3.11/site-packages/torch/_tensor.py", "torch", 1, 0.27, 0.2, ((648, 100.0),)),
+    ("__next__", "python3.11/site-packages/torch/utils/data/dataloader.py", "torch", 0, 0.2, 0.1, ((733, 100.0),)),
+    ("poll", "python3.11/selectors.py", "other", 5, 0.19, 0.0, ((415, 100.0),)),
+    ("12 more", "", "other", 0, 0.04, 0.5, ()),
+)
+
+
+def flame(ranks=4, functions=_FUNCTIONS):
+    """All ranks, and at most five of them by themselves."""
+    return Flame(
+        phase="stack",
+        ranks=tuple(range(ranks)),
+        trees=tuple(_flame_tree(rank, functions) for rank in ([None, *range(min(ranks, 5))] if ranks > 1 else [None])),
+    )
+
+
+def _flame_tree(rank, functions, us=2_400_000.0):
+    return FlameTree(
+        rank=rank,
+        samples=2_400,
+        us=us,
+        cpu_us=0.61 * us,
+        nodes=tuple(
+            FlameNode(
+                function=function,
+                file=file,
+                origin=origin,
+                parent=parent,
+                us=share * us,
+                cpu_us=share * on_cpu * us,
+                lines=tuple(Line(*line) for line in lines),
+            )
+            for function, file, origin, parent, share, on_cpu, lines in functions
+        ),
+    )
+
+
 _OPERATIONS = (
     ("op", "aten::addmm", 48.0, 6_100.0, 8_300.0, 31_000.0, 31_000.0, "ampere_sgemm_128x64_tn"),
     (
@@ -400,6 +443,8 @@ def report(ranks=4, **replaced):
         diagnosis=diagnosis(ranks),
         replay=replay(ranks),
         timeline=excerpt(ranks),
+        operations=operations(ranks),
+        flame=flame(ranks),
         memory=memory(ranks),
     )
     return msgspec.structs.replace(whole, **replaced)
@@ -413,6 +458,7 @@ def hostile_report():
 def with_texts(value, text):
     """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
     closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of", "unit", "by"}
+    closed |= {"kind", "sort", "phase", "origin"}
     if isinstance(value, msgspec.Struct):
         fields = {
             name: getattr(value, name) if name in closed else with_texts(getattr(value, name), text)

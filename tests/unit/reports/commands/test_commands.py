@@ -8,9 +8,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from esprof import load
 from esprof.errors import InputError, OutputError, UsageError
 from esprof.reports.commands import check, common, demo, diagnose, explain, merge, ops, record, replay, report
-from esprof.trace.rundir import write_run
+from esprof.trace.rundir import write_meta, write_run, write_table
+from esprof.trace.schema import SAMPLES, table
 from tests.cases.graph import gloo, op, run_of, step
 
 MS = 1_000.0
@@ -144,6 +146,29 @@ def test_ops_answers_what_was_asked(saved):
     assert (answer["ranks"], answer["found"], answer["sort"]) == ([1], 2, "total-cpu")
     assert [op["name"] for op in answer["ops"]] == ["autograd::engine::evaluate_function: AddmmBackward0"]
     assert "--top 2 shows all" in invoke(ops, saved, *asked).stdout
+
+
+def test_ops_hands_over_sampled_stacks(saved, tmp_path):
+    with pytest.raises(InputError, match="no samples"):
+        invoke(ops, saved, "--flame")
+    with pytest.raises(UsageError, match="exclude each other"):
+        invoke(ops, saved, "--flame", "--json")
+    run = load([saved])
+    rows = {
+        "dur_ns": [5_000_000, 20_000_000],
+        "step": [1, 2],
+        "stack": ["train.py(3): main", "train.py(3): main\na.py(1): f"],
+    }
+    for rank in run.ranks:
+        write_table(tmp_path / "sampled", "events", rank, run.events(rank))
+        write_table(tmp_path / "sampled", "samples", rank, table(rows, SAMPLES))
+    write_meta(tmp_path / "sampled", run.meta)
+    file = tmp_path / "stacks.txt"
+    said = invoke(ops, tmp_path / "sampled", "--flame", "--rank", 1, "-o", file)
+    assert (said.stdout, said.stderr) == ("", f"Wrote the answer to {file}\n")
+    assert file.read_text() == "rank 1;main (train.py);f (a.py:1) 20000\nrank 1;main (train.py:3) 5000\n"
+    with pytest.raises(UsageError, match="no rank 5"):
+        invoke(ops, tmp_path / "sampled", "--flame", "--rank", 5)
 
 
 def test_a_slip_in_a_filter_is_told_before_the_run_is_read(tmp_path):

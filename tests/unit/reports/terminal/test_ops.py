@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from esprof.reports.terminal.ops import render_text, short_kernel
+from esprof.reports.operations import short_kernel
+from esprof.reports.terminal.ops import render_text
 from esprof.reports.terminal.text import Screen
 from tests.cases import report as case
 from tests.cases.gold import assert_gold
@@ -26,12 +27,12 @@ def test_colour_marks_the_rank_that_differs():
 @pytest.mark.parametrize("width", [100, 120])
 def test_no_line_leaves_the_screen(width):
     hostile = case.with_texts(case.operations(), case.HOSTILE * 5)
-    for answer in (case.operations(ranks=512), msgspec.structs.replace(hostile, sort="own-gpu")):
+    for answer in (case.operations(ranks=512), hostile):
         assert max(cell_len(line) for line in render_text(answer, Screen(width=width)).splitlines()) <= width
 
 
 def test_names_from_a_trace_are_shown_and_do_nothing():
-    hostile = msgspec.structs.replace(case.with_texts(case.operations(), case.HOSTILE), sort="own-gpu")
+    hostile = case.with_texts(case.operations(), case.HOSTILE)
     text = render_text(hostile, Screen(width=120))
     assert "\x1b" not in text
     assert "\u202e" not in text
