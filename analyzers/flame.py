@@ -34,7 +34,7 @@ MOST_RANKS = 5
 MOST_LINES = 3
 """Lines that are named of one function."""
 
-_PLUMBING = ("_wrapped_call_impl", "_call_impl")
+_PLUMBING = ("Module._wrapped_call_impl", "Module._call_impl")
 """Functions of `torch/nn/modules/module.py` through which each module's `forward` is called."""
 
 

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+from esprof.analyzers.flame import flame
 from esprof.analyzers.ops import Asked, ops_run
 from esprof.replay import replay_run
 from esprof.trace.run import Window
@@ -175,6 +176,13 @@ def test_python_without_a_launcher_is_rank_0_of_1(tmp_path):
     assert "time.sleep(" in (JOBS / "train.py").read_text().splitlines()[int(line) - 1]
     outermost = ended.run.samples(0).texts("stack")[-1].split("\n")[0]
     assert re.fullmatch(r".*train\.py\(\d+\): <module>", outermost)
+    found = flame(ended.run)
+    (tree,) = found.trees
+    assert (found.phase, found.ranks, tree.samples > 0, 0 < tree.cpu_us <= tree.us) == ("stack", (0,), True, True)
+    by_function = {node.function: node for node in tree.nodes}
+    assert by_function["<module>"].parent == -1
+    assert tree.nodes[by_function["main"].parent] == by_function["<module>"]
+    assert by_function["main"].origin == "job"
 
 
 @pytest.mark.parametrize("method", ["spawn", soak("fork")])

@@ -11,7 +11,7 @@ MS = 1_000_000
 MAIN = "train.py(9): main"
 FORWARD = "models/net.py({}): forward"
 TORCH = "python3.11/site-packages/torch/nn/modules/{}"
-CALLS = [TORCH.format("module.py(1500): _wrapped_call_impl"), TORCH.format("module.py(1700): _call_impl")]
+CALLS = [TORCH.format("module.py(1500): Module._wrapped_call_impl"), TORCH.format("module.py(1700): Module._call_impl")]
 
 
 def run_of(samples, phases=("plain", "plain", "stack", "timed")):
@@ -67,10 +67,15 @@ def test_a_run_without_samples_has_no_stacks():
 
 
 def test_what_calls_modules_and_functions_that_call_themselves_are_no_levels():
-    sequential = TORCH.format("container.py(244): forward")
-    stack = [MAIN, *CALLS, sequential, *CALLS, sequential, *CALLS, TORCH.format("linear.py(134): forward")]
+    sequential = TORCH.format("container.py(244): Sequential.forward")
+    stack = [MAIN, *CALLS, sequential, *CALLS, sequential, *CALLS, TORCH.format("linear.py(134): Linear.forward")]
     (tree,) = flame(run_of({0: [(2, 10, 10, stack), (2, 5, 5, [MAIN, *CALLS])]})).trees
-    assert shown(tree) == {"main": 15, "main/forward": 10, "main/forward/forward": 10, "main/_call_impl": 5}
+    assert shown(tree) == {
+        "main": 15,
+        "main/Sequential.forward": 10,
+        "main/Sequential.forward/Linear.forward": 10,
+        "main/Module._call_impl": 5,
+    }
     assert [node.origin for node in tree.nodes] == ["job", "torch", "torch", "torch"]
 
 
