@@ -15,6 +15,7 @@ VERBS = {
     "record": ("esprof.reports.commands.record", "Run a training command and record it on every rank."),
     "replay": ("esprof.reports.commands.replay", "Replay a run's step time, and ask what would change it."),
     "diagnose": ("esprof.reports.commands.diagnose", "Name what the step time is lost to, and what it would gain."),
+    "ops": ("esprof.reports.commands.ops", "Show operators and modules by their own and total time."),
     "explain": ("esprof.reports.commands.explain", "Explain a finding: what it means and what to do."),
     "report": ("esprof.reports.commands.report", "Write one self-contained HTML page about a run."),
     "check": ("esprof.reports.commands.check", "Compare a run with a baseline; the gate for CI."),

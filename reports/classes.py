@@ -42,6 +42,15 @@ CLASSES = {
 }
 """By the names of `analyzers.finding.PARTS` and of the critical path; the parts share the looks of their classes."""
 
+ORIGINS = {
+    "job": TimeClass("the job's own code", "#e58a5f", _DARK, "code of the folder that the job ran in"),
+    "torch": TimeClass("PyTorch", "#63bdea", _DARK, "Python code of PyTorch"),
+    "other": TimeClass(
+        "Python and packages", "#bfc6ce", _DARK, "built-in functions, the standard library, other packages"
+    ),
+}
+"""Whose code a function is, by the names of `analyzers.frames.Origin`."""
+
 _RESIDUAL = TimeClass("unexplained", "#525c69", _LIGHT, "no recorded cause")
 
 

@@ -3,7 +3,9 @@
 import msgspec
 
 from esprof.analyzers.finding import Diagnosis
+from esprof.analyzers.flame import Flame
 from esprof.analyzers.memory_use import MemoryUse
+from esprof.analyzers.ops import OpsAnswer
 from esprof.analyzers.step_times import StepTimes
 from esprof.replay.answer import ReplayAnswer
 from esprof.trace.run import RankMeta
@@ -47,5 +49,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     steps: StepTimes | None
     """None where no step ran without the profiler."""
     timeline: Excerpt
+    operations: OpsAnswer
+    flame: Flame | None
+    """None where no stack was sampled."""
     memory: MemoryUse | None
     """None where no memory was sampled."""

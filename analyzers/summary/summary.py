@@ -5,8 +5,10 @@ import numpy as np
 from esprof import __version__
 from esprof.analyzers.breakdown import stalls, waits
 from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.flame import flame
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.analyzers.memory_use import memory_use
+from esprof.analyzers.ops import Asked, ops
 from esprof.analyzers.step_times import step_times
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.dfg import Cls
@@ -18,6 +20,7 @@ USUAL = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
 
 MOST_BARS = 3_000
 MOST_STEPS = 2
+MOST_OPERATIONS = 40
 FINEST = 2_000
 """A stretch shorter than 1/FINEST of the excerpt is too thin to see and joins its neighbour of the same class."""
 
@@ -37,6 +40,8 @@ def summarize(replayed: Replayed, ignores: Ignores = NOTHING) -> Report:
         replay=answer(replayed, USUAL),
         steps=step_times(run, diagnosis.findings),
         timeline=excerpt(replayed),
+        operations=ops(replayed.steps, Asked(top=MOST_OPERATIONS)),
+        flame=flame(run),
         memory=memory_use(run),
     )
 

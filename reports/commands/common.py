@@ -119,8 +119,13 @@ def answer(
     """Hand over `value`, as JSON or as `draw` shows it, to stdout or to a file."""
     screen = Screen.of(sys.stdout) if output == STDOUT else Screen()
     text = json_text(value) if as_json else draw(value, screen)
+    answer_text(text, output=output, force=force, colour=screen.colour)
+
+
+def answer_text(text: str, *, output: Path, force: bool, colour: bool = False) -> None:
+    """Hand over `text`, to stdout or to a file."""
     if output == STDOUT:
-        click.echo(text, color=screen.colour)
+        click.echo(text, color=colour)
     else:
         claim(output, force=force)
         write_bytes(output, f"{text}\n".encode())

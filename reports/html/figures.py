@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 
 from esprof.analyzers.finding import PARTS, Diagnosis
+from esprof.analyzers.flame import Flame, FlameNode, FlameTree
 from esprof.analyzers.memory_use import MemoryCurve, MemoryUse
 from esprof.analyzers.step_times import Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import ReplayAnswer, WhatIf
-from esprof.reports.classes import CLASSES, TimeClass, time_class
+from esprof.reports.classes import CLASSES, ORIGINS, TimeClass, time_class
 from esprof.reports.units import duration, pct, size, times
 from esprof.text import printable
 from esprof.trace.run import Window
@@ -233,6 +234,73 @@ def _at_the_end(y: float, text: str, is_upper: bool) -> dict[str, Any]:
     return {"x": 1, "xref": "paper", "xanchor": "left", "y": y, "yanchor": anchor, "text": text, "showarrow": False}
 
 
+def flame(stacks: Flame) -> Figure:
+    """An icicle a tree, callers above what they call; one is seen at a time, the first to begin with."""
+    data = [_icicle(tree, is_seen=place == 0) for place, tree in enumerate(stacks.trees)]
+    deepest = max(map(_depth, stacks.trees))
+    layout = _layout(
+        height=min(64 + 22 * deepest, _HIGHEST_FLAME),
+        margin={"l": 0, "r": 0, "t": 8, "b": 0},
+        uniformtext={"minsize": 10, "mode": "hide"},
+    )
+    return Figure(
+        "flame-chart", "Time of each Python function under its callers", tuple(ORIGINS.values()), data, layout
+    )
+
+
+def tree_name(tree: FlameTree) -> str:
+    """Whose stacks a tree holds."""
+    return "all ranks" if tree.rank is None else f"rank {tree.rank}"
+
+
+def _icicle(tree: FlameTree, is_seen: bool) -> dict[str, Any]:
+    looks = [ORIGINS[node.origin] for node in tree.nodes]
+    share = "%{value:,.1f} ms, %{percentRoot:.1%} of all"
+    cpu = [] if tree.cpu_us is None else ["on a CPU for %{customdata[1]} % of it"]
+    return {
+        "type": "icicle",
+        "name": tree_name(tree),
+        "visible": is_seen,
+        # The root stands for the thread; the functions follow it.
+        "ids": [str(place) for place in range(len(tree.nodes) + 1)],
+        "parents": ["", *(str(node.parent + 1) for node in tree.nodes)],
+        "labels": [f"training thread · {duration(tree.us)}", *(_label(node.function, 60) for node in tree.nodes)],
+        "values": [_ms(tree.us), *(_ms(node.us) for node in tree.nodes)],
+        "customdata": [["", _cpu_pct(tree.us, tree.cpu_us)], *(_told(node) for node in tree.nodes)],
+        "branchvalues": "total",
+        "sort": False,
+        "tiling": {"orientation": "v", "pad": 1},
+        "pathbar": {"visible": False},
+        "leaf": {"opacity": 1},
+        "marker": {"colors": ["#bfc6ce", *(look.colour for look in looks)], "line": {"width": 0}},
+        "textfont": {"color": ORIGINS["job"].ink},
+        "hovertemplate": "<br>".join(("%{label}", "%{customdata[0]}", share, *cpu)) + "<extra></extra>",
+    }
+
+
+def _told(node: FlameNode) -> list[Any]:
+    """Where a function is, and how much of its time it ran on a CPU."""
+    if not node.file:
+        return ["", _cpu_pct(node.us, node.cpu_us)]
+    lines = ", ".join(f"{line.line} ({pct(line.pct)})" for line in node.lines)
+    return [
+        f"{_label(node.file, 100)}, at {lines}" if lines else _label(node.file, 100),
+        _cpu_pct(node.us, node.cpu_us),
+    ]
+
+
+def _cpu_pct(us: float, cpu_us: float | None) -> float | None:
+    return None if cpu_us is None or us <= 0 else round(min(100.0, 100 * cpu_us / us), 1)
+
+
+def _depth(tree: FlameTree) -> int:
+    """Levels of a tree, its root among them."""
+    depth: list[int] = []
+    for node in tree.nodes:
+        depth.append(2 if node.parent < 0 else depth[node.parent] + 1)
+    return max(depth, default=1)
+
+
 def _held(curve: MemoryCurve, name: str, held: tuple[int, ...], line: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "scatter",
@@ -328,6 +396,8 @@ _STEP_ROLES = {
 }
 _MARKS = ("#d55e2b", "#c06a9f", "#f2c230", "#5b3f9b", "#63bdea", "#1d3557")
 """Colours of the findings that name steps, in turn."""
+_HIGHEST_FLAME = 760
+"""Pixels; deeper trees have lower levels."""
 _STACKED = {"barmode": "stack", "uniformtext": {"minsize": 10, "mode": "hide"}}
 _MARGIN = {"l": 8, "r": 20, "t": 34, "b": 8}
 _ON_SECOND_AXIS = {"type": "scatter", "x": [], "y": [], "yaxis": "y2", "hoverinfo": "none"}
@@ -420,5 +490,7 @@ def all_figures(report: Report) -> Iterable[Figure]:
         yield critical_path(report.replay)
     if report.timeline.bars:
         yield timeline(report.timeline)
+    if report.flame is not None:
+        yield flame(report.flame)
     if report.memory is not None:
         yield memory(report.memory)

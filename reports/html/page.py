@@ -15,10 +15,11 @@ from plotly.offline import get_plotlyjs
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import PARTS
+from esprof.analyzers.flame import LEAST, Phase
 from esprof.analyzers.summary.report import Report
 from esprof.output import atomic_file
-from esprof.readable import numbered, runs
-from esprof.reports import units
+from esprof.readable import decimal, numbered, runs
+from esprof.reports import operations, units
 from esprof.reports.classes import time_class
 from esprof.reports.html import figures
 from esprof.text import printable
@@ -26,6 +27,12 @@ from esprof.text import printable
 _TEMPLATES = Path(__file__).parent / "templates"
 ROWS = 64
 """Rows of a table on the page; it says how many more there are, and where."""
+
+_PHASES: dict[Phase, str] = {
+    "stack": "steps with stacks",
+    "plain": "steps without the profiler",
+    "timed": "steps under the profiler, which slows what Python does",
+}
 
 
 def render_html(report: Report) -> str:
@@ -46,6 +53,8 @@ def render_html(report: Report) -> str:
             style=Markup(_template_text("report.css")),
             parts=PARTS,
             rows=ROWS,
+            phases=_PHASES,
+            least_pct=100 * LEAST,
         )
     )
 
@@ -66,7 +75,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["time_class"] = time_class
+    environment.globals |= {"time_class": time_class, "spread": operations.spread, "sorted_by": operations.SORTED_BY}
     environment.filters |= {
         name: getattr(units, name)
         for name in (
@@ -76,6 +85,7 @@ def _environment() -> Environment:
             "error_pct",
             "times",
             "count",
+            "rate",
             "rates",
             "hours",
             "size",
@@ -91,6 +101,10 @@ def _environment() -> Environment:
         "evidence": _evidence,
         "named": _named,
         "shell": shlex.join,
+        "short_kernel": operations.short_kernel,
+        "operation": operations.label,
+        "tree_name": figures.tree_name,
+        "in_ms": _in_ms,
     }
     return environment
 
@@ -106,6 +120,10 @@ def _evidence(entries: Mapping[str, Evidence]) -> list[tuple[str, str]]:
 
 def _named(numbers: Sequence[int], noun: str) -> str:
     return numbered(noun, numbers)
+
+
+def _in_ms(us: float) -> str:
+    return decimal(us / 1_000)
 
 
 def _inert(charts: Mapping[str, figures.Figure]) -> Markup:

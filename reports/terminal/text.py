@@ -56,39 +56,39 @@ PLAIN = Screen()
 
 def verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
     """The diagnosis in at most 20 lines: what is wrong, what it costs, how sure that is, and what to do next."""
-    head, foot = [_headline(diagnosis.verdict, screen), Text()], [*_footing(diagnosis, screen)]
+    head, foot = [headline(diagnosis.verdict, screen), Text()], [*_footing(diagnosis, screen)]
     for number, finding in enumerate(diagnosis.findings[:_TOP], 1):
         head += _finding_lines(number, finding, diagnosis.world_size, screen)
     if diagnosis.ignored:
-        foot.append(_fact("Ignored", "; ".join(map(units.ignored, diagnosis.ignored)), screen, at_most=1))
+        foot.append(fact("Ignored", "; ".join(map(units.ignored, diagnosis.ignored)), screen, at_most=1))
     if diagnosis.warnings:
         warnings = units.plural(len(diagnosis.warnings), "warning")
-        foot.append(_fact("Note", f"{warnings}; `esprof diagnose` shows them", screen, at_most=1))
+        foot.append(fact("Note", f"{warnings}; `esprof diagnose` shows them", screen, at_most=1))
     if diagnosis.findings:
         first = diagnosis.findings[0]
-        foot.append(_fact("Next", first.command or f"esprof explain {first.id}", screen))
+        foot.append(fact("Next", first.command or f"esprof explain {first.id}", screen))
         room = _SCREEN - 1 - sum(text.plain.count("\n") + 1 for text in head + foot)
-        head += [Text(), _fact("Fix", first.advice, screen, at_most=max(1, min(room, 4)))]
-    return _drawn(screen, *head, *foot)
+        head += [Text(), fact("Fix", first.advice, screen, at_most=max(1, min(room, 4)))]
+    return drawn(screen, *head, *foot)
 
 
 def diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
     """Every finding with its evidence, then where each rank's step goes."""
-    blocks: list[RenderableType] = [_headline(answer.verdict, screen), ""]
+    blocks: list[RenderableType] = [headline(answer.verdict, screen), ""]
     for number, finding in enumerate(answer.findings, 1):
         blocks += _finding_lines(number, finding, answer.world_size, screen)
         blocks += [*_finding_details(finding), ""]
     if answer.ignored:
-        blocks += [_heading("Ignored"), *map(_ignored, answer.ignored), ""]
+        blocks += [heading("Ignored"), *map(_ignored, answer.ignored), ""]
     if answer.breakdown:
         blocks += [
-            _heading("Where a step goes, in ms"),
+            heading("Where a step goes, in ms"),
             _breakdown(answer),
             *_cut(len(answer.breakdown), "esprof diagnose --json"),
             "",
         ]
-    blocks += [*_footing(answer, screen), *_warnings(answer.warnings)]
-    return _drawn(screen, *blocks)
+    blocks += [*_footing(answer, screen), *warned(answer.warnings)]
+    return drawn(screen, *blocks)
 
 
 def replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
@@ -96,43 +96,43 @@ def replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
     steps = units.plural(len(answer.steps), "steady step")
     ranks = units.recorded_ranks(answer.world_size, answer.coverage.missing_ranks)
     blocks: list[RenderableType] = [
-        _headline(f"A step takes {_step_time(answer)} on {ranks} (mean of {steps}).", screen),
+        headline(f"A step takes {_step_time(answer)} on {ranks} (mean of {steps}).", screen),
         "",
     ]
     if answer.what_if:
         of = ", of the step under the profiler" if answer.unprofiled_step_us is not None else ""
-        blocks += [_heading(f"What if{of}"), _what_ifs(answer), *_unanswered(answer), ""]
+        blocks += [heading(f"What if{of}"), _what_ifs(answer), *_unanswered(answer), ""]
     blocks += [
-        _heading("Steps replayed"),
+        heading("Steps replayed"),
         _steps(answer),
         *_cut(len(answer.steps), "esprof replay --json"),
         *_left_out(answer),
         "",
-        _heading(f"Critical path, {units.duration(answer.critical_path.span_us)}"),
+        heading(f"Critical path, {units.duration(answer.critical_path.span_us)}"),
         _critical_path(answer),
         "",
-        *(_fact(name, text, screen) for name, text in _quality(answer)),
-        *_warnings(answer.warnings),
+        *(fact(name, text, screen) for name, text in _quality(answer)),
+        *warned(answer.warnings),
     ]
-    return _drawn(screen, *blocks)
+    return drawn(screen, *blocks)
 
 
 def pages(found: Sequence[Page], screen: Screen = PLAIN) -> str:
     """The pages of findings in full where it is one, by name where there are more."""
     if len(found) > 1:
-        table = _table("id", "finding", "family")
+        table = grid("id", "finding", "family")
         for page in found:
             table.add_row(page.id, page.title, page.family)
-        return _drawn(screen, table)
+        return drawn(screen, table)
     blocks: list[RenderableType] = []
     for page in found:
         blocks.append(Text.assemble((page.id, "bold"), " ", (page.title, "bold"), (f"  ({page.family})", "dim")))
         for heading in ("meaning", "evidence", "price", "remedy"):
             blocks += ["", Text(heading.capitalize(), style="bold"), Padding(getattr(page, heading), (0, 0, 0, 2))]
-    return _drawn(screen, *blocks)
+    return drawn(screen, *blocks)
 
 
-def _drawn(screen: Screen, *blocks: RenderableType) -> str:
+def drawn(screen: Screen, *blocks: RenderableType) -> str:
     """`blocks` below each other. Markup, emoji codes and highlighting are off: a name in brackets is a name."""
     console = Console(
         file=io.StringIO(),
@@ -150,15 +150,15 @@ def _drawn(screen: Screen, *blocks: RenderableType) -> str:
     return "\n".join(re.sub(r"^(\s*)::", r"\1: :", line.rstrip()) for line in capture.get().splitlines())
 
 
-def _headline(text: str, screen: Screen) -> Text:
+def headline(text: str, screen: Screen) -> Text:
     return Text("\n".join(_wrapped(text, screen.width)), style="bold")
 
 
-def _heading(text: str) -> Text:
+def heading(text: str) -> Text:
     return Text(text, style="bold")
 
 
-def _fact(name: str, text: str, screen: Screen, at_most: int = 2) -> Text:
+def fact(name: str, text: str, screen: Screen, at_most: int = 2) -> Text:
     lines = _wrapped(text, screen.width - 8, at_most)
     return Text.assemble((f"{name:<8}", "dim"), "\n        ".join(lines))
 
@@ -178,13 +178,13 @@ def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
     rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
     ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
     if answer.replay_error_pct is None:
-        yield _fact("Step", f"{units.duration(answer.step_us)} on {ranks} (mean of all); {rates}", screen)
-        yield _fact("Replay", "none: there is no window that could be replayed", screen)
+        yield fact("Step", f"{units.duration(answer.step_us)} on {ranks} (mean of all); {rates}", screen)
+        yield fact("Replay", "none: there is no window that could be replayed", screen)
         return
     steps = units.plural(len(answer.steps), "steady step")
-    yield _fact("Step", f"{_step_time(answer)} on {ranks} (mean of {steps}); {rates}", screen)
+    yield fact("Step", f"{_step_time(answer)} on {ranks} (mean of {steps}); {rates}", screen)
     error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
-    yield _fact("Replay", f"reproduces these steps within {error}; {explained} of the time is explained", screen)
+    yield fact("Replay", f"reproduces these steps within {error}; {explained} of the time is explained", screen)
 
 
 def _step_time(answer: Diagnosis | ReplayAnswer) -> str:
@@ -212,7 +212,7 @@ def _finding_lines(number: int, finding: Finding, world_size: int, screen: Scree
 
 
 def _finding_details(finding: Finding) -> Iterable[RenderableType]:
-    evidence = _table("", "", header=False)
+    evidence = grid("", "", header=False)
     for label, text in (units.evidence(key, value) for key, value in finding.evidence.items()):
         evidence.add_row(Text(printable(label), style="dim"), printable(text, 300))
     advice = [Text(printable(line, 2_000)) for line in finding.advice.splitlines()]
@@ -227,7 +227,7 @@ def _ignored(one: Ignored) -> Group:
 
 def _breakdown(answer: Diagnosis) -> Table:
     narrow = [time_class(part).label.replace(" ", "\n").replace("communication", "commu-\nnication") for part in PARTS]
-    table = _table(">rank", ">step", *(f">{label}" for label in narrow), ">over-\nlap", "device")
+    table = grid(">rank", ">step", *(f">{label}" for label in narrow), ">over-\nlap", "device")
     for rank in answer.breakdown[:_ROWS]:
         parts = (_bare_ms(getattr(rank, part)) for part in PARTS)
         overlap = units.UNKNOWN if rank.overlap_pct is None else units.pct(rank.overlap_pct)
@@ -237,7 +237,7 @@ def _breakdown(answer: Diagnosis) -> Table:
 
 
 def _what_ifs(answer: ReplayAnswer) -> Table:
-    table = _table("scenario", ">predicted", ">speed-up", ">saves", ">interval", "note")
+    table = grid("scenario", ">predicted", ">speed-up", ">saves", ">interval", "note")
     for scenario in answer.what_if:
         if scenario.answered:
             predicted, speedup = units.duration(scenario.predicted_us), units.times(scenario.speedup)
@@ -255,7 +255,7 @@ def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:
 
 
 def _steps(answer: ReplayAnswer) -> Table:
-    table = _table(">step", ">measured", ">replayed", ">error")
+    table = grid(">step", ">measured", ">replayed", ">error")
     for step in answer.steps[:_ROWS]:
         replayed, error = units.duration(step.replayed_us), units.error_pct(step.error_pct)
         table.add_row(str(step.step), units.duration(step.measured_us), replayed, error)
@@ -269,7 +269,7 @@ def _left_out(answer: ReplayAnswer) -> Iterable[str]:
 
 def _critical_path(answer: ReplayAnswer) -> Table:
     path = answer.critical_path
-    table = _table("class", ">time", ">share", ">rank", ">time", ">share")
+    table = grid("class", ">time", ">share", ">rank", ">time", ">share")
     classes = sorted(((us, name) for name, us in path.classes.items() if us > 0), reverse=True)
     left = [(time_class(name).label, units.duration(us), units.pct(100 * us / path.span_us)) for us, name in classes]
     right = [_share(share.rank, share.us, share.pct) for share in path.by_rank[:_ROWS]]
@@ -320,7 +320,7 @@ def _held_out(answer: ReplayAnswer) -> str:
     )
 
 
-def _warnings(warnings: Sequence[Warning]) -> Iterable[Text]:
+def warned(warnings: Sequence[Warning]) -> Iterable[Text]:
     for warning in warnings:
         yield Text.assemble(("warning ", "yellow"), f"{printable(warning.code)}: {printable(warning.message, 500)}")
 
@@ -330,13 +330,13 @@ def _cut(number: int, where: str) -> Iterable[str]:
         yield f"{_ROWS} of {units.count(number)} shown; `{where}` lists all"
 
 
-def _table(*columns: str, header: bool = True) -> Table:
+def grid(*columns: str, header: bool = True, padding: int = 3) -> Table:
     """A table without rules. A column whose name starts with `>` is right-aligned and never wraps."""
-    table = Table(box=None, show_header=header, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
+    found = Table(box=None, show_header=header, header_style="dim", pad_edge=False, padding=(0, padding, 0, 0))
     for name in columns:
         right = name.startswith(">")
-        table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
-    return table
+        found.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+    return found
 
 
 def _bare_ms(us: float) -> str:

@@ -6,7 +6,9 @@ import msgspec
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
+from esprof.analyzers.flame import Flame, FlameNode, FlameTree, Line
 from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
+from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes
 from esprof.analyzers.step_times import ROLES, Mark, Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import (
@@ -344,6 +346,116 @@ def memory(ranks=4, curves=8, points=200):
     )
 
 
+_FUNCTIONS = (
+    ("main", "train.py", "job", -1, 0.98, 0.9, ((88, 60.0), (91, 30.0))),
+    ("train_step", "train.py", "job", 0, 0.7, 0.95, ((41, 55.0), (44, 45.0))),
+    ("forward", "model/blocks.py", "job", 1, 0.4, 0.99, ((18, 100.0),)),
+    ("linear", "python3.11/site-packages/torch/nn/functional.py", "torch", 2, 0.36, 1.0, ((134, 100.0),)),
+    ("backward", "python3.11/site-packages/torch/_tensor.py", "torch", 1, 0.27, 0.2, ((648, 100.0),)),
+    ("__next__", "python3.11/site-packages/torch/utils/data/dataloader.py", "torch", 0, 0.2, 0.1, ((733, 100.0),)),
+    ("poll", "python3.11/selectors.py", "other", 5, 0.19, 0.0, ((415, 100.0),)),
+    ("12 more", "", "other", 0, 0.04, 0.5, ()),
+)
+
+
+def flame(ranks=4, functions=_FUNCTIONS):
+    """All ranks, and at most five of them by themselves."""
+    return Flame(
+        phase="stack",
+        ranks=tuple(range(ranks)),
+        trees=tuple(_flame_tree(rank, functions) for rank in ([None, *range(min(ranks, 5))] if ranks > 1 else [None])),
+    )
+
+
+def _flame_tree(rank, functions, us=2_400_000.0):
+    return FlameTree(
+        rank=rank,
+        samples=2_400,
+        us=us,
+        cpu_us=0.61 * us,
+        nodes=tuple(
+            FlameNode(
+                function=function,
+                file=file,
+                origin=origin,
+                parent=parent,
+                us=share * us,
+                cpu_us=share * on_cpu * us,
+                lines=tuple(Line(*line) for line in lines),
+            )
+            for function, file, origin, parent, share, on_cpu, lines in functions
+        ),
+    )
+
+
+_OPERATIONS = (
+    ("op", "aten::addmm", 48.0, 6_100.0, 8_300.0, 31_000.0, 31_000.0, "ampere_sgemm_128x64_tn"),
+    (
+        "op",
+        "aten::mm",
+        96.0,
+        5_200.0,
+        7_900.0,
+        22_500.0,
+        22_500.0,
+        "void cutlass::Kernel2<cutlass_80_tensorop<4, 2>>(int)",
+    ),
+    ("annotation", "nccl:all_reduce", 12.0, 410.0, 600.0, 7_250.0, 7_250.0, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+    ("module", "TransformerBlock_3", 1.0, 950.0, 14_000.0, 0.0, 29_900.0, None),
+    ("runtime", "cudaStreamSynchronize", 2.0, 21_300.0, 21_300.0, 0.0, 0.0, None),
+)
+
+
+def operations(ranks=4, has_gpu=True):
+    """Five operations, of which rank 1 has half as much communication."""
+    return OpsAnswer(
+        world_size=ranks,
+        ranks=tuple(range(ranks)),
+        missing_ranks=(),
+        steps=(11, 12, 13, 14),
+        step_us=STEP_US,
+        has_gpu=has_gpu,
+        sort="own-gpu" if has_gpu else "own-cpu",
+        by_shape=False,
+        pattern=None,
+        cpu_us=48_000.0,
+        gpu_us=61_750.0 if has_gpu else 0.0,
+        gpu_outside_us=1_000.0 if has_gpu else 0.0,
+        shapes_recorded=True,
+        found=311,
+        ops=tuple(_operation(ranks, has_gpu, *row) for row in _OPERATIONS),
+        warnings=(),
+    )
+
+
+def _operation(ranks, has_gpu, kind, name, calls, own_cpu, total_cpu, own_gpu, total_gpu, launches):
+    times = {
+        "own_cpu_us": own_cpu,
+        "total_cpu_us": total_cpu,
+        "own_gpu_us": own_gpu * has_gpu,
+        "total_gpu_us": total_gpu * has_gpu,
+    }
+    late = name.startswith("nccl") and has_gpu and ranks > 1
+    half = times | {"own_gpu_us": own_gpu / 2, "total_gpu_us": total_gpu / 2}
+    return Op(
+        name=name,
+        kind=kind,
+        shapes=None,
+        calls=calls,
+        **times,
+        share_pct=100 * own_gpu / 61_750 if has_gpu else own_cpu / 480,
+        differs=1 if late else None,
+        by_rank=tuple(
+            RankOp(rank=rank, calls=calls, **(half if late and rank == 1 else times)) for rank in range(ranks)
+        ),
+        kernels=(Kernel(name=launches, calls=calls, us=own_gpu),) if launches and has_gpu else (),
+        kernels_found=3 if launches and has_gpu else 0,
+        inputs=(Shapes(shapes="[[8, 64], [64, 32]]", calls=calls),),
+        inputs_found=1,
+        places=(Place(frame="model/blocks.py(41): forward", share_pct=88.0),) if kind == "op" else (),
+    )
+
+
 def rank_metas(ranks=4):
     return tuple(
         RankMeta(
@@ -376,6 +488,8 @@ def report(ranks=4, **replaced):
         replay=replay(ranks),
         steps=steps(),
         timeline=excerpt(ranks),
+        operations=operations(ranks),
+        flame=flame(ranks),
         memory=memory(ranks),
     )
     return msgspec.structs.replace(whole, **replaced)
@@ -383,21 +497,22 @@ def report(ranks=4, **replaced):
 
 def hostile_report():
     """A report whose every text is `HOSTILE`."""
-    return _with_texts(report(ranks=2, diagnosis=ignoring(diagnosis(ranks=2))), HOSTILE)
+    return with_texts(report(ranks=2, diagnosis=ignoring(diagnosis(ranks=2))), HOSTILE)
 
 
-def _with_texts(value, text):
+def with_texts(value, text):
     """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
     closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of", "unit", "by"}
+    closed |= {"kind", "sort", "phase", "origin"}
     if isinstance(value, msgspec.Struct):
         fields = {
-            name: getattr(value, name) if name in closed else _with_texts(getattr(value, name), text)
+            name: getattr(value, name) if name in closed else with_texts(getattr(value, name), text)
             for name in value.__struct_fields__
         }
         return type(value)(**fields)
     if isinstance(value, dict):
         keep = set(value) <= {*replay().critical_path.classes, *ROLES}
-        return {key if keep else f"{text}{key}": _with_texts(item, text) for key, item in value.items()}
+        return {key if keep else f"{text}{key}": with_texts(item, text) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_with_texts(item, text) for item in value)
+        return type(value)(with_texts(item, text) for item in value)
     return text if isinstance(value, str) else value

@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esprof.reports.html.page import write_report
@@ -12,6 +13,7 @@ from tests.cases import report as reportcase
 from tests.cases.marks import soak
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+ActionChains, WebDriverWait = webdriver.ActionChains, pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 pytestmark = pytest.mark.integration
 
 CHROMIUM = os.environ.get("ESPROF_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -102,6 +104,24 @@ def test_every_chart_draws(browser, tmp_path):
     assert page.drawn("steps-chart", ".shapelayer path") == 3
     assert page.drawn("critical-path-chart", ".bars .point path") == 8
     assert page.drawn("timeline-chart", ".bars .point path") == report.timeline.shown
+    # The thread, and eight functions of all ranks; the trees of single ranks are not seen.
+    assert page.drawn("flame-chart", ".slice path.surface") == 9
+    assert_sound(page)
+
+
+def test_the_stacks_of_one_rank_take_the_place_of_those_of_all(browser, tmp_path):
+    whole = reportcase.report()
+    other = msgspec.structs.replace(whole.flame.trees[2], nodes=whole.flame.trees[2].nodes[:2])
+    flame = msgspec.structs.replace(whole.flame, trees=(*whole.flame.trees[:2], other, *whole.flame.trees[3:]))
+    page = open_page(browser, msgspec.structs.replace(whole, flame=flame), tmp_path)
+    choice = browser.find_element("css selector", "select[data-chart=flame-chart]")
+    assert [option.text for option in choice.find_elements("tag name", "option")][:3] == [
+        "all ranks",
+        "rank 0",
+        "rank 1",
+    ]
+    choice.send_keys("rank 1")
+    WebDriverWait(browser, 10).until(lambda _: page.drawn("flame-chart", ".slice path.surface") == 3)
     assert_sound(page)
 
 
@@ -125,6 +145,13 @@ def test_a_name_under_the_pointer_is_shown_as_it_is(browser, tmp_path):
     shown = page("document.querySelector('#steps-chart .hoverlayer').textContent")
     assert "step 40: 240.6 ms, 5.1 s after the start" in shown
     assert "<script>alert(1)</script>%{x}{{7*7}}" in shown
+    page("document.getElementById('flame-chart').scrollIntoView({behavior: 'instant'})")
+    ActionChains(browser).move_to_element(
+        browser.find_element("css selector", "#flame-chart .slice:nth-child(2)")
+    ).perform()
+    tip = "document.querySelector('#flame-chart .hoverlayer').textContent"
+    WebDriverWait(browser, 10).until(lambda _: page(tip))
+    assert "<script>alert(1)</script>%{x}{{7*7}}" in page(tip)
     assert_sound(page)
 
 

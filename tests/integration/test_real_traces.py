@@ -6,6 +6,7 @@ The sets and their truths are described in the README beside them; here they are
 import functools
 import gzip
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from esprof import load
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.finding import PARTS
+from esprof.analyzers.ops import Asked, ops_run
 from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls, LaneKind
@@ -366,3 +368,30 @@ def test_where_profiler_steps_are_taken_away_optimizers_tell_the_same_steps(tmp_
     found, wanted = (run.steps(run.ranks[0]).ints("dur_ns") for run in (bare, told))
     assert len(found) == len(wanted)
     assert np.median(found[1:]) == pytest.approx(np.median(wanted[1:]), rel=0.05)
+
+
+# Operations
+
+
+@every_set
+def test_own_times_of_operations_sum_to_those_of_all(name):
+    found = ops_run(load(TRACES / name), Asked(top=10_000))
+    assert found.found == len(found.ops)
+    assert sum(one.own_cpu_us for one in found.ops) == pytest.approx(found.cpu_us, rel=1e-4)
+    assert sum(one.own_gpu_us for one in found.ops) + found.gpu_outside_us == pytest.approx(found.gpu_us, rel=1e-4)
+    assert all(one.own_cpu_us <= one.total_cpu_us for one in found.ops)
+    assert all(one.own_gpu_us <= one.total_gpu_us for one in found.ops)
+
+
+def test_megatrons_all_reduces_take_what_other_tools_say_and_name_the_rank_waited_for():
+    (all_reduce,) = ops_run(load(TRACES / MEGATRON), Asked(top=1)).ops
+    took_ms = {rank.rank: rank.own_gpu_us / 1_000 for rank in all_reduce.by_rank}
+    assert (took_ms[0], took_ms[6]) == (pytest.approx(241, abs=1), pytest.approx(264, abs=1))
+    assert all(412 < took < 496 for rank, took in took_ms.items() if rank not in (0, 6))
+    assert all_reduce.differs == 0
+
+
+def test_the_loader_takes_what_the_traces_own_view_shows():
+    (loader,) = ops_run(load(TRACES / LOADER), Asked(pattern=re.compile("DataLoader"))).ops
+    assert loader.kind == "loader"
+    assert loader.total_cpu_us / 1_000 == pytest.approx(np.mean([68.8, 73.4, 71.4, 70.8, 62.6]), abs=0.1)

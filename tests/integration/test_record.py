@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from esprof.analyzers.flame import flame
+from esprof.analyzers.ops import Asked, ops_run
 from esprof.replay import replay_run
 from esprof.trace.run import Window
 from tests.cases.marks import soak
@@ -93,6 +95,19 @@ def test_operations_carry_their_shapes_if_told_to(recorded, tmp_path):
     assert all(shape and "[8" in shape for shape in linear)
 
 
+def test_operations_are_counted_and_timed_on_every_rank(recorded):
+    found = ops_run(recorded.run, Asked(top=1_000))
+    assert (found.ranks, found.steps, found.has_gpu) == ((0, 1), (7, 8, 9, 10, 11), False)
+    by_name = {one.name: one for one in found.ops}
+    # Two linear layers; each gives two gradients, but for the first one's to the data.
+    assert (by_name["aten::addmm"].calls, by_name["aten::mm"].calls) == (2, 3)
+    assert all(rank.calls == 2 for rank in by_name["aten::addmm"].by_rank)
+    step = by_name["Optimizer.step#AdamW.step"]
+    assert 0 < step.own_cpu_us < step.total_cpu_us < found.step_us
+    assert by_name["gloo:all_reduce"].kind == "collective"
+    assert found.cpu_us == pytest.approx(sum(one.own_cpu_us for one in found.ops), rel=1e-6)
+
+
 def test_the_run_says_where_it_was_made(recorded):
     meta = recorded.run.meta
     assert meta.exit_code == 0
@@ -169,6 +184,13 @@ def test_python_without_a_launcher_is_rank_0_of_1(tmp_path):
     assert "time.sleep(" in (JOBS / "train.py").read_text().splitlines()[int(line) - 1]
     outermost = ended.run.samples(0).texts("stack")[-1].split("\n")[0]
     assert re.fullmatch(r".*train\.py\(\d+\): <module>", outermost)
+    found = flame(ended.run)
+    (tree,) = found.trees
+    assert (found.phase, found.ranks, tree.samples > 0, 0 < tree.cpu_us <= tree.us) == ("stack", (0,), True, True)
+    by_function = {node.function: node for node in tree.nodes}
+    assert by_function["<module>"].parent == -1
+    assert tree.nodes[by_function["main"].parent] == by_function["<module>"]
+    assert by_function["main"].origin == "job"
 
 
 @pytest.mark.parametrize("method", ["spawn", soak("fork")])

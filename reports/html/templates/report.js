@@ -10,6 +10,10 @@ for (const { id, data, layout } of charts) {
     showTips: false,
   });
 }
+for (const choice of document.querySelectorAll("select[data-chart]")) {
+  const { id, data } = charts.find(({ id }) => id === choice.dataset.chart);
+  choice.addEventListener("change", () => Plotly.restyle(id, { visible: data.map((_, i) => i === choice.selectedIndex) }));
+}
 // Paper has its own width and cannot open a fold.
 addEventListener("beforeprint", () => {
   for (const fold of document.querySelectorAll("details")) fold.open = true;

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from esprof import load
 from esprof.errors import InputError, OutputError, UsageError
 from esprof.recorder.launcher.launch import Recording
-from esprof.reports.commands import check, common, demo, diagnose, explain, merge, record, replay, report
+from esprof.reports.commands import check, common, demo, diagnose, explain, merge, ops, record, replay, report
 from esprof.reports.pyproject import read_ignores
-from esprof.trace.rundir import write_run
+from esprof.trace.rundir import write_meta, write_run, write_table
+from esprof.trace.schema import SAMPLES, table
 from tests.cases.graph import gloo, op, run_of, step
 
 MS = 1_000.0
@@ -53,6 +54,7 @@ def invoke(module, *arguments):
     [
         (replay, ["--what-if", "cpu=2x"], "esprof.replay/1"),
         (diagnose, [], "esprof.diagnose/1"),
+        (ops, [], "esprof.ops/1"),
     ],
 )
 def test_json_goes_to_stdout_alone_with_its_schema_first(saved, module, arguments, schema):
@@ -121,7 +123,7 @@ def test_a_page_is_refused_to_a_terminal(monkeypatch):
         common.refuse_on_terminal("page")
 
 
-@pytest.mark.parametrize("module", [replay, diagnose, report])
+@pytest.mark.parametrize("module", [replay, diagnose, ops, report])
 def test_an_input_that_is_not_there_is_an_input_error(module, tmp_path):
     with pytest.raises(InputError):
         invoke(module, tmp_path / "nothing", *(["-o", "-"] if module is report else []))
@@ -138,6 +140,42 @@ def test_several_traces_are_one_run(tmp_path):
     answer = json.loads(invoke(diagnose, *files, "--json").stdout)
     assert answer["world_size"] == 2
     assert [rank["rank"] for rank in answer["breakdown"]] == [0, 1]
+
+
+def test_ops_answers_what_was_asked(saved):
+    asked = ["--rank", 1, "--top", 1, "--sort", "total-cpu", "--filter", "aten|autograd"]
+    answer = json.loads(invoke(ops, saved, "--json", *asked).stdout)
+    assert (answer["ranks"], answer["found"], answer["sort"]) == ([1], 2, "total-cpu")
+    assert [op["name"] for op in answer["ops"]] == ["autograd::engine::evaluate_function: AddmmBackward0"]
+    assert "--top 2 shows all" in invoke(ops, saved, *asked).stdout
+
+
+def test_ops_hands_over_sampled_stacks(saved, tmp_path):
+    with pytest.raises(InputError, match="no samples"):
+        invoke(ops, saved, "--flame")
+    with pytest.raises(UsageError, match="exclude each other"):
+        invoke(ops, saved, "--flame", "--json")
+    run = load([saved])
+    rows = {
+        "dur_ns": [5_000_000, 20_000_000],
+        "step": [1, 2],
+        "stack": ["train.py(3): main", "train.py(3): main\na.py(1): f"],
+    }
+    for rank in run.ranks:
+        write_table(tmp_path / "sampled", "events", rank, run.events(rank))
+        write_table(tmp_path / "sampled", "samples", rank, table(rows, SAMPLES))
+    write_meta(tmp_path / "sampled", run.meta)
+    file = tmp_path / "stacks.txt"
+    said = invoke(ops, tmp_path / "sampled", "--flame", "--rank", 1, "-o", file)
+    assert (said.stdout, said.stderr) == ("", f"Wrote the answer to {file}\n")
+    assert file.read_text() == "rank 1;main (train.py);f (a.py:1) 20000\nrank 1;main (train.py:3) 5000\n"
+    with pytest.raises(UsageError, match="no rank 5"):
+        invoke(ops, tmp_path / "sampled", "--flame", "--rank", 5)
+
+
+def test_a_slip_in_a_filter_is_told_before_the_run_is_read(tmp_path):
+    with pytest.raises(UsageError, match="no regular expression"):
+        invoke(ops, tmp_path / "there is no run here", "--filter", "conv(")
 
 
 def test_explain_knows_every_finding_by_either_case():

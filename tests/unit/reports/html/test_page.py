@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from plotly.offline import get_plotlyjs
 
+from esprof.analyzers.flame import MOST_NODES, MOST_NODES_OF_A_RANK, MOST_RANKS
 from esprof.errors import OutputError
 from esprof.reports.html.page import render_html, write_report
 from tests.cases import report as case
@@ -131,8 +132,15 @@ def test_the_page_is_bounded():
         for number, bar in enumerate(case.excerpt(ranks=180).bars[:4_000])
     )
     assert len(bars) >= 3_900
-    html = render_html(case.report(ranks=512, timeline=case.excerpt(bars=bars), steps=case.steps(1_200)))
-    assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_000_000
+    file, lines = f"python3.11/site-packages/{'package/' * 5}file.py", ((1_234, 50.0), (1_235, 30.0), (1_236, 20.0))
+    functions = [(f"function_of_a_long_name_{n}", file, "other", n - 1, 1, 1, lines) for n in range(MOST_NODES)]
+    flame = case.flame(512, functions)
+    trees = (msgspec.structs.replace(tree, nodes=tree.nodes[:MOST_NODES_OF_A_RANK]) for tree in flame.trees[1:])
+    flame = msgspec.structs.replace(flame, trees=(flame.trees[0], *trees))
+    assert len(flame.trees) == MOST_RANKS + 1
+    bounded = case.report(ranks=512, timeline=case.excerpt(bars=bars), steps=case.steps(1_200), flame=flame)
+    html = render_html(bounded)
+    assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_100_000
     assert "64 of 512 shown; esprof diagnose --json lists all." in html
 
 
@@ -167,10 +175,41 @@ def test_a_run_without_findings_steps_to_predict_or_scenarios_renders():
         diagnosis=case.diagnosis(ranks=1, found=(), warnings=()),
         replay=bare,
         timeline=case.excerpt(bars=()),
+        operations=msgspec.structs.replace(case.operations(), ops=(), found=0),
+        flame=None,
     )
     text = "\n".join(Page(render_html(report)).text)
-    for said in ("No cause was found", "No scenario was asked", "one steady step only", "There is nothing to draw"):
+    assert "Where Python was" not in text
+    said = [
+        "No cause was found",
+        "No scenario was asked",
+        "one steady step only",
+        "There is nothing to draw",
+        "No operation",
+    ]
+    assert [one for one in said if one not in text] == []
+
+
+def test_operations_are_folded_with_what_they_launch_and_who_calls_them(html):
+    section = re.search(r'<section id="operations">(.*?)</section>', html, re.DOTALL)[1]
+    assert "<details>" in section
+    text = " ".join("".join(Page(section).text).split())
+    for said in (
+        "The first 5 of 311 by own time on the GPU",
+        "cutlass::Kernel2, 2 more",
+        "at model/blocks.py(41): forward",
+    ):
         assert said in text
+    assert "3.62 … 7.25, rank 1" in text
+    assert "own GPU" not in render_html(case.report(operations=case.operations(has_gpu=False)))
+
+
+def test_stacks_say_what_they_were_sampled_from(html):
+    text = " ".join("".join(Page(html).text).split())
+    assert "2,400 samples of the training thread of 4 ranks, which stand for 2,400 ms of steps with stacks" in text
+    assert "it ran on a CPU for 61.0 % of that" in text
+    assert html.count("<option>") == 5
+    assert "<option>" not in render_html(case.report(ranks=1))
 
 
 def test_the_page_is_written_whole_or_not_at_all(tmp_path, html):

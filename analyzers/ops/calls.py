@@ -1,0 +1,182 @@
+"""The calls of one rank in the steady steps: what ran on its CPU threads, nested, and what that launched on GPUs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.ops.answer import OpKind
+from esprof.analyzers.ops.nesting import nearest, nested, with_inner
+from esprof.replay.building.lookup import numbered, pairs, position
+from esprof.trace.schema import Table
+from esprof.types import Ns
+
+_KINDS: dict[str, OpKind] = {
+    "op": "op",
+    "annotation": "annotation",
+    "runtime": "runtime",
+    "collective": "collective",
+    "loader": "loader",
+    "checkpoint": "checkpoint",
+    "python": "module",
+}
+"""Kinds of events that are calls on a thread. Of the `python` ones only modules are: other frames are no operations."""
+
+_MODULE = "nn.Module: "
+"""What the name of a module's frame begins with."""
+
+_ON_GPU = ("kernel", "memcpy", "memset", "collective")
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the calls of one row of the table have in common. `shapes` are None where rows are not told apart by them."""
+
+    kind: OpKind
+    name: str
+    shapes: str | None
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of one rank that overlap its steady steps, thread by thread; each array has an entry for each of them."""
+
+    row: np.ndarray
+    """Row of the event table."""
+    key: np.ndarray
+    """Index into `keys`."""
+    keys: tuple[Key, ...]
+    around: np.ndarray
+    """Index of the call that each stands in; -1 for none."""
+    outermost: np.ndarray
+    """bool: no call of the same key is around it."""
+    starts_inside: np.ndarray
+    """bool: it starts in a steady step."""
+    counts: np.ndarray
+    """bool: it does, and is not the only call in one of its own key. So torch counts operations that call an overload of
+    themselves."""
+    own_ns: np.ndarray
+    """Time in the steady steps in which nothing inside it is open."""
+    total_ns: np.ndarray
+    """Time in the steady steps."""
+    adds_ns: np.ndarray
+    """The part of it in which no earlier call of its key is open on the thread."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Work that the calls of a rank launched on GPUs in its steady steps; each array has an entry for each piece."""
+
+    row: np.ndarray
+    """Row of the event table."""
+    by: np.ndarray
+    """Index of the innermost of `Calls` that is no runtime call; -1 where it was launched outside any."""
+    dur_ns: np.ndarray
+
+
+class SteadyTime:
+    """The steady steps of a rank laid end to end: time outside them counts nothing."""
+
+    def __init__(self, spans: Sequence[tuple[Ns, Ns]]) -> None:
+        """`spans` are (start, end) of each step, ascending, on the rank's clock."""
+        self._begin, end = np.array(spans, np.int64).T
+        self._begin[1:] = np.maximum(self._begin[1:], end[:-1])  # Steps marked by hand may overlap by a moment.
+        self._length = np.maximum(end - self._begin, 0)
+        self._before = np.cumsum(self._length) - self._length
+        self.total_ns = int(self._length.sum())
+
+    def at(self, moment: np.ndarray) -> np.ndarray:
+        """Steady time that has passed at each moment (ns)."""
+        step = np.searchsorted(self._begin, moment, side="right") - 1
+        into = np.clip(moment - self._begin[step], 0, self._length[step])
+        return np.where(step >= 0, self._before[step] + into, 0)
+
+    def holds(self, moment: np.ndarray) -> np.ndarray:
+        """Whether each moment (ns) lies in a steady step."""
+        step = np.searchsorted(self._begin, moment, side="right") - 1
+        inside: np.ndarray = (step >= 0) & (moment - self._begin[step] < self._length[step])
+        return inside
+
+
+def calls_of(events: Table, steady: SteadyTime, by_shape: bool) -> Calls:
+    """The calls of a rank that overlap its steady steps."""
+    row = _rows(events, steady)
+    key, keys = _keys(events, row, by_shape)
+    start = events.ints("start_ns")[row]
+    begin, end = steady.at(start), steady.at(start + events.ints("dur_ns")[row])
+    own, around, outermost, adds = nested(events.ints("tid")[row], begin, end, key, len(keys))
+    starts_inside = steady.holds(start)
+    is_alone = np.bincount(around[around >= 0], minlength=len(row))[around] == 1
+    repeats = (around >= 0) & is_alone & (key[around] == key)
+    return Calls(row, key, keys, around, outermost, starts_inside, starts_inside & ~repeats, own, end - begin, adds)
+
+
+def _rows(events: Table, steady: SteadyTime) -> np.ndarray:
+    """Rows of calls that overlap the steady steps, thread by thread, each after the one around it."""
+    codes, kinds = events.codes("kind")
+    is_call = np.array([kind in _KINDS for kind in kinds] + [False])[codes]
+    if "python" in kinds:
+        name, names = events.codes("name")
+        is_module = np.array([text.startswith(_MODULE) for text in names] + [False])[name]
+        is_call &= is_module | (codes != kinds.index("python"))
+    on_thread = (events.ints("tid") >= 0) & (events.ints("stream") < 0)
+    row = np.flatnonzero(is_call & on_thread)
+    start = events.ints("start_ns")[row]
+    end = start + events.ints("dur_ns")[row]
+    row = row[steady.holds(start) | (steady.at(end) > steady.at(start))]
+    start, dur = events.ints("start_ns")[row], events.ints("dur_ns")[row]
+    is_runtime = codes[row] == (kinds.index("runtime") if "runtime" in kinds else -1)
+    # Of an operation and a runtime call of the same times, as old traces in µs have them, the call is the inner one.
+    return row[np.lexsort((is_runtime, -dur, start, events.ints("tid")[row]))]
+
+
+def _keys(events: Table, row: np.ndarray, by_shape: bool) -> tuple[np.ndarray, tuple[Key, ...]]:
+    (name, names), (kind, kinds) = events.codes("name"), events.codes("kind")
+    shape, shapes = events.codes("shapes")
+    told = shape[row] if by_shape else np.full(len(row), -1, np.int32)
+    # One number for each kind and shape, from 0; a text that is missing has code -1.
+    rest = (kind[row].astype(np.int64) + 1) * (len(shapes) + 1) + told + 1
+    key, distinct = numbered(pairs(name[row] + 1, rest))
+    texts, of_kind, of_shape = ["", *names], ["", *kinds], [None, *(known(text) for text in shapes)]
+    found = []
+    for number in distinct.tolist():
+        text, (which, shaped) = texts[number >> 32], divmod(number & 0xFFFFFFFF, len(shapes) + 1)
+        found.append(Key(_KINDS[of_kind[which]], text.removeprefix(_MODULE), of_shape[shaped]))
+    return key, tuple(found)
+
+
+def known(shapes: str) -> str | None:
+    """`shapes` as a trace has them; None where they were not recorded, or where an operation takes no input."""
+    return None if shapes in ("", "[]") else shapes
+
+
+def launched_by(events: Table, calls: Calls) -> Launched:
+    """The work that `calls` launched on GPUs in steady steps. What was launched before is left out, however long it ran."""
+    gpu = np.flatnonzero((events.ints("stream") >= 0) & events.is_kind(*_ON_GPU))
+    is_runtime = np.array([key.kind == "runtime" for key in calls.keys] + [False])[calls.key]
+    launches = np.flatnonzero(is_runtime & calls.starts_inside)
+    correlation = events.ints("correlation")
+    at = position(correlation[calls.row[launches]], correlation[gpu])
+    gpu, launch = gpu[at >= 0], launches[at[at >= 0]]
+    by = nearest(calls.around, ~is_runtime)
+    return Launched(gpu, by[launch], events.ints("dur_ns")[gpu])
+
+
+def total_gpu_ns(calls: Calls, launched: Launched) -> tuple[np.ndarray, np.ndarray]:
+    """Time of the work on GPUs that each call launched (itself, with all that stands in it), ns."""
+    own = np.zeros(len(calls.row), np.int64)
+    mine = launched.by >= 0
+    np.add.at(own, launched.by[mine], launched.dur_ns[mine])
+    return own, with_inner(calls.around, own)
+
+
+def by_pair(key: np.ndarray, code: np.ndarray, texts: Sequence[str], values: np.ndarray) -> dict[tuple[int, str], int]:
+    """Sums of `values` by key and text; `code` is the index of each text, -1 for none, which is left out."""
+    told = code >= 0
+    number, distinct = numbered(pairs(key[told], code[told]))
+    # Sums of ns stay exact: a double holds integers up to 2^53, which are 104 days.
+    sums = np.bincount(number, weights=values[told], minlength=len(distinct)).astype(np.int64)
+    return {
+        (pair >> 32, texts[pair & 0xFFFFFFFF]): total
+        for pair, total in zip(distinct.tolist(), sums.tolist(), strict=True)
+    }

@@ -1,0 +1,267 @@
+"""The table of operations over all ranks of a run."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof import readable
+from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes, Sort
+from esprof.analyzers.ops.calls import (
+    Calls,
+    Key,
+    Launched,
+    SteadyTime,
+    by_pair,
+    calls_of,
+    known,
+    launched_by,
+    total_gpu_ns,
+)
+from esprof.analyzers.ops.places import places_of
+from esprof.errors import InputError, UsageError
+from esprof.replay.steps import Steps, steps_of
+from esprof.trace.run import Run
+from esprof.trace.schema import Table
+from esprof.types import Rank, us
+
+MOST_PARTS = 4
+"""Kernels, shapes and places that are named of one operation."""
+
+DIFFERS = 0.25
+"""A rank differs where it is further from the median of the ranks than this share of the median …"""
+
+COUNTS = 0.005
+"""… and further than this share of the own time of all operations."""
+
+_SUMS = ("calls", "own_cpu", "total_cpu", "own_gpu", "total_gpu")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the table. `sort` is None for the own time on the GPU, or on the CPU where no GPU is used."""
+
+    sort: Sort | None = None
+    top: int = 20
+    rank: Rank | None = None
+    by_shape: bool = False
+    pattern: re.Pattern[str] | None = None
+
+
+@dataclass(frozen=True)
+class _RankOps:
+    """Sums over the steady steps of one rank, ns and calls; arrays have an entry for each of `keys`."""
+
+    keys: tuple[Key, ...]
+    sums: np.ndarray
+    """int64[len(_SUMS), keys]"""
+    kernels: dict[tuple[int, str], tuple[int, int]]
+    """(calls, ns) by key and name."""
+    shapes: dict[tuple[int, str], int]
+    """Calls by key and shapes."""
+    places: dict[tuple[int, str], int]
+    """ns by key and frame."""
+    gpu_ns: int
+    outside_ns: int
+    step_ns: float
+
+
+def ops_run(run: Run, asked: Asked = Asked()) -> OpsAnswer:
+    """The operations of `run`. Raises InputError where it has no recorded step, UsageError for a rank that it lacks."""
+    if not any(len(run.events(rank)) for rank in run.ranks):
+        raise InputError(
+            "no window was recorded, and operations are seen in windows only",
+            path=run.path,
+            remedy="Record it without --flight, or with --every or --attach.",
+        )
+    return ops(steps_of(run), asked)
+
+
+def ops(steps: Steps, asked: Asked = Asked()) -> OpsAnswer:
+    """The operations of the steady steps."""
+    run = steps.run
+    if asked.rank is not None:
+        check_rank(run, asked.rank)
+    ranks = run.ranks if asked.rank is None else [asked.rank]
+    found = [_of_rank(run, rank, steps, asked.by_shape) for rank in ranks]
+    has_gpu = any(one.gpu_ns for one in found)
+    if not has_gpu and asked.sort in ("own-gpu", "total-gpu"):
+        raise UsageError("these steps launched no work on a GPU", remedy="Sort by own-cpu or total-cpu.")
+    table = _Table(ranks, found, len(steps.steady), asked.sort or ("own-gpu" if has_gpu else "own-cpu"))
+    chosen = table.chosen(asked.pattern)
+    return OpsAnswer(
+        world_size=run.world_size,
+        ranks=tuple(ranks),
+        missing_ranks=run.missing_ranks,
+        steps=steps.steady,
+        step_us=us(float(np.mean([one.step_ns for one in found]))),
+        has_gpu=has_gpu,
+        sort=table.sort,
+        by_shape=asked.by_shape,
+        pattern=asked.pattern.pattern if asked.pattern else None,
+        cpu_us=table.mean_us(sum(int(one.sums[1].sum()) for one in found)),
+        gpu_us=table.mean_us(sum(one.gpu_ns for one in found)),
+        gpu_outside_us=table.mean_us(sum(one.outside_ns for one in found)),
+        shapes_recorded=any(one.shapes for one in found),
+        found=len(chosen),
+        ops=tuple(table.op(key) for key in chosen[: asked.top]),
+        warnings=run.warnings,
+    )
+
+
+def check_rank(run: Run, rank: Rank) -> None:
+    """Raise UsageError where `run` has no such rank."""
+    if rank not in run.ranks:
+        raise UsageError(f"the run has no rank {rank}", remedy=f"It has {readable.ranks(run.ranks)}.")
+
+
+def _of_rank(run: Run, rank: Rank, steps: Steps, by_shape: bool) -> _RankOps:
+    events = run.events(rank)
+    steady = SteadyTime([steps.borders[rank][step] for step in steps.steady])
+    calls = calls_of(events, steady, by_shape)
+    launched = launched_by(events, calls)
+    own_gpu, total_gpu = total_gpu_ns(calls, launched)
+
+    def summed(values: np.ndarray) -> np.ndarray:
+        # Sums of ns stay exact: a double holds integers up to 2^53, which are 104 days.
+        return np.bincount(calls.key, weights=values, minlength=len(calls.keys)).astype(np.int64)
+
+    return _RankOps(
+        keys=calls.keys,
+        sums=np.stack(
+            [
+                summed(calls.counts),
+                summed(calls.own_ns),
+                summed(calls.adds_ns),
+                summed(own_gpu),
+                summed(total_gpu * calls.outermost),
+            ]
+        ),
+        kernels=_kernels(events, calls, launched),
+        shapes=_shapes(events, calls),
+        places=places_of(events, run.samples(rank), calls, steady),
+        gpu_ns=int(launched.dur_ns.sum()),
+        outside_ns=int(launched.dur_ns[launched.by < 0].sum()),
+        step_ns=steady.total_ns / len(steps.steady),
+    )
+
+
+def _kernels(events: Table, calls: Calls, launched: Launched) -> dict[tuple[int, str], tuple[int, int]]:
+    mine = launched.by >= 0
+    key, name, dur = calls.key[launched.by[mine]], launched.row[mine], launched.dur_ns[mine]
+    codes, names = events.codes("name")
+    took, launches = by_pair(key, codes[name], names, dur), by_pair(key, codes[name], names, np.ones_like(dur))
+    return {pair: (launches[pair], took[pair]) for pair in took}
+
+
+def _shapes(events: Table, calls: Calls) -> dict[tuple[int, str], int]:
+    codes, texts = events.codes("shapes")
+    shape = codes[calls.row]
+    found = by_pair(calls.key, shape, texts, calls.counts)
+    return {(key, text): n for (key, text), n in found.items() if n and known(text) is not None}
+
+
+class _Table:
+    """The rows of all ranks, joined by key."""
+
+    def __init__(self, ranks: Sequence[Rank], found: Sequence[_RankOps], steps: int, sort: Sort) -> None:
+        self.sort: Sort = sort
+        self._ranks = ranks
+        self._found = found
+        self._per = steps * len(ranks)
+        self._steps = steps
+        index: dict[Key, int] = {}
+        self._key_of = [np.array([index.setdefault(key, len(index)) for key in one.keys], int) for one in found]
+        self.keys = list(index)
+        self._sums = np.zeros((len(_SUMS), len(ranks), len(index)), np.int64)
+        for place, (one, keys) in enumerate(zip(found, self._key_of, strict=True)):
+            self._sums[:, place, keys] = one.sums
+        self._kernels = self._joined([{at: ns for at, (_, ns) in one.kernels.items()} for one in found])
+        self._launches = self._joined([{at: n for at, (n, _) in one.kernels.items()} for one in found])
+        self._shapes = self._joined([one.shapes for one in found])
+        self._places = self._joined([one.places for one in found])
+
+    def _joined(self, by_rank: Sequence[dict[tuple[int, str], int]]) -> dict[int, Counter[str]]:
+        """Sums over the ranks, by key and text."""
+        joined: dict[int, Counter[str]] = {}
+        for keys, sums in zip(self._key_of, by_rank, strict=True):
+            for (key, text), value in sums.items():
+                joined.setdefault(int(keys[key]), Counter())[text] += value
+        return joined
+
+    def mean_us(self, total_ns: float) -> float:
+        """Per mean step and rank, µs."""
+        return us(total_ns / self._per)
+
+    def _sorted_by(self) -> np.ndarray:
+        column: np.ndarray = self._sums[_SUMS.index(self.sort.replace("own-", "own_").replace("total-", "total_"))]
+        return column
+
+    def chosen(self, pattern: re.Pattern[str] | None) -> list[int]:
+        """The keys whose name holds `pattern`, in the order asked for."""
+        by, total = self._sorted_by().sum(axis=0), self._sums[4 if self._on_gpu else 2].sum(axis=0)
+        wanted = [key for key in range(len(self.keys)) if pattern is None or pattern.search(self.keys[key].name)]
+        return sorted(wanted, key=lambda key: (-by[key], -total[key], self.keys[key].name))
+
+    def op(self, key: int) -> Op:
+        of = self.keys[key]
+        kernels, launches = self._kernels.get(key, Counter()), self._launches.get(key, Counter())
+        inputs, places = self._shapes.get(key, Counter()), self._places.get(key, Counter())
+        calls, *times = (float(column.sum()) for column in self._sums[:, :, key])
+        own_cpu, total_cpu, own_gpu, total_gpu = map(self.mean_us, times)
+        return Op(
+            name=of.name,
+            kind=of.kind,
+            shapes=of.shapes,
+            calls=round(calls / self._per, 3),
+            own_cpu_us=own_cpu,
+            total_cpu_us=total_cpu,
+            own_gpu_us=own_gpu,
+            total_gpu_us=total_gpu,
+            share_pct=round(100 * times[2 * self._on_gpu] / (self._own_of_all() or 1), 3),
+            differs=self._differs(key),
+            by_rank=tuple(self._rank_op(place, key) for place in range(len(self._ranks))),
+            kernels=tuple(
+                Kernel(name=name, calls=round(launches[name] / self._per, 3), us=self.mean_us(ns))
+                for name, ns in kernels.most_common(MOST_PARTS)
+            ),
+            kernels_found=len(kernels),
+            inputs=tuple(
+                Shapes(shapes=text, calls=round(n / self._per, 3)) for text, n in inputs.most_common(MOST_PARTS)
+            ),
+            inputs_found=len(inputs),
+            places=tuple(
+                Place(frame=text, share_pct=round(100 * ns / (places.total() or 1), 3))
+                for text, ns in places.most_common(MOST_PARTS)
+            ),
+        )
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.sort.endswith("gpu")
+
+    def _own_of_all(self) -> int:
+        """Own time on the device by which rows are sorted, over all ranks and steps, ns; on GPUs, all of their work."""
+        return sum(one.gpu_ns for one in self._found) if self._on_gpu else int(self._sums[1].sum())
+
+    def _differs(self, key: int) -> Rank | None:
+        """Of two ranks that are as far from their median as each other, the one with more time."""
+        mine = self._sorted_by()[:, key].astype(float)
+        middle = float(np.median(mine))
+        away = np.abs(mine - middle)
+        furthest = max(range(len(mine)), key=lambda place: (away[place], mine[place]))
+        least = COUNTS * self._own_of_all() / len(mine) if self.sort != "calls" else 0
+        return self._ranks[furthest] if away[furthest] > max(DIFFERS * middle, least) else None
+
+    def _rank_op(self, place: int, key: int) -> RankOp:
+        calls, own_cpu, total_cpu, own_gpu, total_gpu = (self._sums[:, place, key] / self._steps).tolist()
+        return RankOp(
+            rank=self._ranks[place],
+            calls=round(calls, 3),
+            own_cpu_us=us(own_cpu),
+            total_cpu_us=us(total_cpu),
+            own_gpu_us=us(own_gpu),
+            total_gpu_us=us(total_gpu),
+        )

@@ -1,0 +1,72 @@
+"""The lines of the job's own code that operations were called from."""
+
+import numpy as np
+
+from esprof.analyzers.frames import frame
+from esprof.analyzers.ops.calls import Calls, SteadyTime, by_pair
+from esprof.analyzers.ops.nesting import nearest, nested
+from esprof.replay.building.lookup import entries
+from esprof.trace.schema import Table
+
+
+def places_of(events: Table, samples: Table, calls: Calls, steady: SteadyTime) -> dict[tuple[int, str], int]:
+    """Time by (key of calls, frame of the job's own code), ns: of frames that the profiler recorded, else of those sampled.
+
+    A frame that the profiler recorded tells the first line of its function, a sample the line that it was at.
+    """
+    return _by_frames(events, calls) or _by_samples(events, samples, calls, steady)
+
+
+def _by_frames(events: Table, calls: Calls) -> dict[tuple[int, str], int]:
+    name, names = events.codes("name")
+    own = np.array([frame(text).origin == "job" for text in names] + [False])[name]
+    frames = np.flatnonzero(own & events.is_kind("python") & (events.ints("tid") >= 0))
+    if not len(frames):
+        return {}
+    row = np.concatenate([frames, calls.row])
+    tid, start, dur = (events.ints(column)[row] for column in ("tid", "start_ns", "dur_ns"))
+    order = np.lexsort((-dur, start, tid))
+    is_frame = order < len(frames)
+    same_key = np.zeros(len(order), np.int64)
+    _, around, _, _ = nested(tid[order], start[order], (start + dur)[order], same_key, 1)
+    at = nearest(around, is_frame)
+    found = np.flatnonzero(~is_frame & (at >= 0))
+    call, place = order[found] - len(frames), name[row[order[at[found]]]]
+    return by_pair(calls.key[call], place, names, calls.total_ns[call])
+
+
+def _by_samples(events: Table, samples: Table, calls: Calls, steady: SteadyTime) -> dict[tuple[int, str], int]:
+    moment, weight = samples.ints("at_ns"), np.maximum(samples.ints("dur_ns"), 0)
+    code, stacks = samples.codes("stack")
+    names, place_of = _innermost(stacks)
+    place = entries(place_of, code, -1)
+    role, roles = events.codes("thread_role")
+    main = np.flatnonzero(role[calls.row] == (roles.index("main") if "main" in roles else len(roles)))
+    used = np.flatnonzero(steady.holds(moment) & (place >= 0))
+    if not len(used) or not len(main):
+        return {}
+    moment, weight, place = moment[used], weight[used], place[used]
+    start = events.ints("start_ns")[calls.row]
+    end = start + events.ints("dur_ns")[calls.row]
+    # The calls of a thread stand together: the last that began before the sample, then the ones around it.
+    before = np.searchsorted(start[main], moment, side="right") - 1
+    at = entries(main, before, -1)
+    key, where, ns = [], [], []
+    while (at >= 0).any():
+        is_open = (at >= 0) & (end[at] > moment) & calls.outermost[at]
+        key.append(calls.key[at[is_open]])
+        where.append(place[is_open])
+        ns.append(weight[is_open])
+        at = entries(calls.around, at, -1)
+    return by_pair(np.concatenate(key), np.concatenate(where), names, np.concatenate(ns))
+
+
+def _innermost(stacks: list[str]) -> tuple[list[str], np.ndarray]:
+    """The job's innermost frames in `stacks`: (their texts, for each stack the index of its own or -1)."""
+    index: dict[str, int] = {}
+    place = np.full(len(stacks), -1, np.int64)
+    for number, stack in enumerate(stacks):
+        own = next((line for line in reversed(stack.splitlines()) if frame(line).origin == "job"), None)
+        if own is not None:
+            place[number] = index.setdefault(own, len(index))
+    return list(index), place

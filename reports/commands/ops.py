@@ -1,0 +1,94 @@
+"""`esprof ops`."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from esprof.analyzers.flame import collapsed
+from esprof.analyzers.ops import Asked, Sort, check_rank, ops_run
+from esprof.errors import InputError, UsageError
+from esprof.reports.commands.common import (
+    answer,
+    answer_text,
+    json_option,
+    open_run,
+    output_options,
+    run_argument,
+    status,
+    window_option,
+)
+from esprof.reports.terminal.ops import render_text
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+
+@click.command("ops")
+@run_argument
+@click.option(
+    "--sort",
+    type=click.Choice(get_args(Sort)),
+    help="What comes first; by default own-gpu, or own-cpu where no GPU was used.",
+)
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows.")
+@click.option("--rank", type=click.IntRange(min=0), help="Of this rank alone; without it, the mean of all.")
+@click.option("--by-shape", is_flag=True, help="A row for each combination of input shapes (`record --shapes`).")
+@click.option("--filter", "pattern", metavar="REGEX", help="Only names that contain this regular expression.")
+@click.option(
+    "--flame",
+    is_flag=True,
+    help="Not the table but the sampled Python stacks, in the format of flamegraph.pl, which speedscope reads, too.",
+)
+@window_option
+@json_option
+@output_options("-", "answer")
+def command(
+    sources: tuple[str, ...],
+    sort: Sort | None,
+    top: int,
+    rank: int | None,
+    by_shape: bool,
+    pattern: str | None,
+    flame: bool,
+    window: int | None,
+    as_json: bool,
+    output: Path,
+    force: bool,
+) -> None:
+    """Show operators and modules by their own and total time.
+
+    Times are per mean steady step, the mean of the ranks: as key_averages() of torch.profiler, but for the whole job. Own
+    CPU time leaves out what is called inside. GPU time is that of the kernels and copies that an operation launched.
+    """
+    asked = Asked(sort, top, rank, by_shape, _pattern(pattern))
+    if flame and (as_json or sort or by_shape or pattern is not None):
+        raise UsageError("--flame and any of --json, --sort, --by-shape and --filter exclude each other")
+    run, _ = open_run(sources, window)
+    if flame:
+        answer_text(stacks_of(run, rank), output=output, force=force)
+        return
+    with status("Adding up operations"):
+        found = ops_run(run, asked)
+    answer(found, render_text, as_json=as_json, output=output, force=force)
+
+
+def stacks_of(run: Run, rank: Rank | None) -> str:
+    """The sampled stacks of `rank`, or of all.
+
+    Raises UsageError for a rank that the run lacks, and InputError where nothing was sampled.
+    """
+    if rank is not None:
+        check_rank(run, rank)
+    found = collapsed(run, rank)
+    if not found:
+        of = "the run" if rank is None else f"rank {rank}"
+        raise InputError(f"{of} holds no samples of Python stacks", path=run.path, remedy="`esprof record` takes them.")
+    return found.removesuffix("\n")
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(text) if text is not None else None
+    except re.error as error:
+        raise UsageError(f"--filter {text!r} is no regular expression: {error}") from error

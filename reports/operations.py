@@ -1,0 +1,52 @@
+"""How operations are put in words, the same in the terminal and on the page."""
+
+import re
+
+from esprof.analyzers.ops import Op, OpsAnswer, Sort
+from esprof.readable import decimal
+from esprof.text import printable
+
+SORTED_BY: dict[Sort, str] = {
+    "own-gpu": "own time on the GPU",
+    "total-gpu": "total time on the GPU",
+    "own-cpu": "own time on the CPU",
+    "total-cpu": "total time on the CPU",
+    "calls": "calls",
+}
+
+
+def label(op: Op) -> str:
+    """The name of a row, as a trace has it."""
+    return f"nn.Module: {op.name}" if op.kind == "module" else op.name
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's name without the arguments of its templates and its return type, which fill lines."""
+    plain, depth = [], 0
+    for letter in name.replace("(anonymous namespace)::", "").split("(", 1)[0]:
+        depth += letter == "<"
+        if not depth:
+            plain.append(letter)
+        depth -= letter == ">" and depth > 0
+    return re.sub(r"^void\s+", "", "".join(plain)).strip() or name
+
+
+def detail(op: Op, limit: int) -> list[str]:
+    """What is known of an operation beside its times, in lines of at most `limit` characters."""
+    found = []
+    if op.shapes:
+        found.append(op.shapes)
+    if op.kernels:
+        more = f", {op.kernels_found - 1} more" if op.kernels_found > 1 else ""
+        found.append(f"{printable(short_kernel(op.kernels[0].name), limit - len(more) - 2)}{more}")
+    if op.places:
+        found.append(f"at {op.places[0].frame}")
+    return [printable(line, limit) for line in found]
+
+
+def spread(answer: OpsAnswer, op: Op) -> str:
+    """The least and the most that a rank has of what rows are sorted by, and the rank that differs much."""
+    field = "calls" if answer.sort == "calls" else f"{answer.sort.replace('-', '_')}_us"
+    values = [getattr(rank, field) / (1 if field == "calls" else 1_000) for rank in op.by_rank]
+    named = f", rank {op.differs}" if op.differs is not None else ""
+    return f"{decimal(min(values))} … {decimal(max(values))}{named}"

@@ -1,0 +1,74 @@
+"""The answer of `ops` as a table for a terminal."""
+
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from esprof.analyzers.ops import OpsAnswer
+from esprof.readable import decimal
+from esprof.reports import units
+from esprof.reports.operations import SORTED_BY, detail, label, spread
+from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline, warned
+from esprof.text import printable
+
+_NARROWEST = 24
+"""Columns that names have at least."""
+
+
+def render_text(answer: OpsAnswer, screen: Screen = PLAIN) -> str:
+    """The operations, most time first: what they take, on which rank that differs, what they launch and who calls them."""
+    ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
+    of = f"rank {answer.ranks[0]} of {ranks}" if len(answer.ranks) < answer.world_size and _is_one(answer) else ranks
+    steps = units.plural(len(answer.steps), "steady step")
+    lines = [
+        headline(f"A step takes {units.duration(answer.step_us)} on {of} (mean of {steps}).", screen),
+        Text(),
+        heading(f"Operations by {SORTED_BY[answer.sort]}, in ms a step"),
+    ]
+    return drawn(screen, *lines, _table(answer, screen), *_cut(answer), Text(), *_footing(answer, screen))
+
+
+def _is_one(answer: OpsAnswer) -> bool:
+    return len(answer.ranks) == 1
+
+
+def _table(answer: OpsAnswer, screen: Screen) -> Table:
+    gpu = (">own\nGPU", ">total\nGPU") if answer.has_gpu else ()
+    ranks = () if _is_one(answer) else (">ranks",)
+    rows = grid("operation", ">calls", *gpu, ">own\nCPU", ">total\nCPU", ">share", *ranks, padding=2)
+    # What the other columns take at most; names have the rest.
+    name = max(_NARROWEST, screen.width - 26 - 18 * answer.has_gpu - 24 * bool(ranks))
+    for op in answer.ops:
+        lines = [(printable(label(op), name), "bold"), *((f"\n  {line}", "dim") for line in detail(op, name - 2))]
+        times = (op.own_gpu_us, op.total_gpu_us) if answer.has_gpu else ()
+        differs = Text(spread(answer, op), style="yellow" if op.differs is not None else "")
+        rows.add_row(
+            Text.assemble(*lines),
+            decimal(op.calls),
+            *(decimal(us / 1_000) for us in (*times, op.own_cpu_us, op.total_cpu_us)),
+            units.pct(op.share_pct),
+            *([differs] if ranks else ()),
+        )
+    return rows
+
+
+def _cut(answer: OpsAnswer) -> Iterable[str]:
+    if not answer.ops:
+        yield "no operation has such a name" if answer.pattern is not None else "no operation was recorded"
+    elif answer.found > len(answer.ops):
+        yield f"{len(answer.ops)} of {units.count(answer.found)} shown; --top {answer.found} shows all"
+
+
+def _footing(answer: OpsAnswer, screen: Screen) -> Iterable[Text]:
+    if answer.has_gpu:
+        outside = ""
+        if answer.gpu_outside_us > 0:
+            outside = f", {units.duration(answer.gpu_outside_us)} of it launched outside any operation"
+        yield fact(
+            "GPU", f"{units.duration(answer.gpu_us)} of work a step and rank, summed over streams{outside}", screen
+        )
+    yield fact("CPU", f"{units.duration(answer.cpu_us)} in operations a step and rank, summed over threads", screen)
+    if answer.by_shape and not answer.shapes_recorded:
+        yield fact("Shapes", "none were recorded; `esprof record --shapes` does", screen)
+    yield from warned(answer.warnings)

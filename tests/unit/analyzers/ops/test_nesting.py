@@ -1,0 +1,122 @@
+"""The sweeps over nested calls, against references that look at every instant and at every pair of calls."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esprof.analyzers.ops.nesting import nearest, nested, with_inner
+
+KEYS = 3
+
+
+@st.composite
+def any_calls(draw):
+    """Calls on two threads that overlap as they like, in the order that the sweeps want: (thread, start, end, key)."""
+    rows = draw(
+        st.lists(
+            st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 12), st.integers(0, KEYS - 1)), max_size=25
+        )
+    )
+    rows.sort(key=lambda row: (row[0], row[1], -row[2]))
+    thread, start, dur, key = (
+        (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else [np.zeros(0, np.int64)] * 4
+    )
+    return thread, start, start + dur, key
+
+
+@st.composite
+def nested_calls(draw, most=20):
+    """Calls on one thread, each within the one around it or beside it, and none empty."""
+    ends, rows, at = [10_000], [], 0
+    for _ in range(draw(st.integers(0, most))):
+        for _ in range(draw(st.integers(0, len(ends) - 1))):
+            at = max(at, ends.pop())
+        room = ends[-1] - at
+        if room < 4:
+            break
+        at += draw(st.integers(1, max(1, room // 4)))
+        length = draw(st.integers(2, max(2, (ends[-1] - at) // 2)))
+        if at + length >= ends[-1]:
+            break
+        rows.append((0, at, at + length, draw(st.integers(0, KEYS - 1))))
+        ends.append(at + length)
+    return (
+        tuple(np.array(column, np.int64) for column in zip(*rows, strict=True))
+        if rows
+        else (np.zeros(0, np.int64),) * 4
+    )
+
+
+def stands_in(calls, inner, outer):
+    thread, start, end, _ = calls
+    return inner > outer and thread[inner] == thread[outer] and start[inner] < end[outer] and end[inner] <= end[outer]
+
+
+@settings(deadline=None)  # the first call compiles
+@given(any_calls())
+def test_at_each_instant_the_call_that_began_last_owns_the_time(calls):
+    thread, start, end, key = calls
+    expected = np.zeros(len(start), np.int64)
+    for moment in range(40):
+        for which in (0, 1):
+            is_open = [i for i in range(len(start)) if thread[i] == which and start[i] <= moment < end[i]]
+            if is_open:
+                expected[is_open[-1]] += 1
+    own, *_ = nested(thread, start, end, key, KEYS)
+    assert own.tolist() == expected.tolist()
+
+
+@settings(deadline=None)  # the first call compiles
+@given(any_calls())
+def test_the_total_of_a_key_is_the_time_in_which_one_of_its_calls_is_open(calls):
+    thread, start, end, key = calls
+    expected = np.zeros(KEYS, np.int64)
+    for moment in range(40):
+        for which in (0, 1):
+            mine = (thread == which) & (start <= moment) & (moment < end)
+            expected[np.unique(key[mine])] += 1
+    *_, adds = nested(thread, start, end, key, KEYS)
+    assert np.bincount(key, weights=adds, minlength=KEYS).tolist() == expected.tolist()
+
+
+@settings(deadline=None)
+@given(nested_calls())
+def test_own_time_is_the_duration_less_that_of_the_direct_children(calls):
+    _, start, end, _ = calls
+    own, around, *_ = nested(*calls, KEYS)
+    for i in range(len(start)):
+        outer = [j for j in range(len(start)) if stands_in(calls, i, j)]
+        assert around[i] == (outer[-1] if outer else -1)
+        children = [j for j in range(len(start)) if around[j] == i]
+        assert own[i] == end[i] - start[i] - sum(end[j] - start[j] for j in children)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(nested_calls())
+def test_a_call_within_one_of_its_key_is_not_the_outermost(calls):
+    key = calls[3]
+    _, _, outermost, _ = nested(*calls, KEYS)
+    for i in range(len(key)):
+        assert outermost[i] == (not any(stands_in(calls, i, j) and key[j] == key[i] for j in range(len(key))))
+
+
+@settings(deadline=None)  # the first call compiles
+@given(nested_calls(), st.data())
+def test_inner_values_count_for_every_call_around_them(calls, data):
+    _, around, *_ = nested(*calls, KEYS)
+    values = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(around), max_size=len(around))), np.int64)
+    expected = [
+        values[i] + sum(values[j] for j in range(len(around)) if stands_in(calls, j, i)) for i in range(len(around))
+    ]
+    assert with_inner(around, values).tolist() == expected
+
+
+@settings(deadline=None)  # the first call compiles
+@given(nested_calls())
+def test_the_nearest_wanted_call_is_the_innermost_around_or_itself(calls):
+    wanted = calls[3] == 0
+    _, around, *_ = nested(*calls, KEYS)
+    found = nearest(around, wanted)
+    for i in range(len(wanted)):
+        candidates = [j for j in range(len(wanted)) if wanted[j] and (i == j or stands_in(calls, i, j))]
+        assert found[i] == (candidates[-1] if candidates else -1)

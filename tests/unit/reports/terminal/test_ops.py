@@ -1,0 +1,60 @@
+"""The table of operations as text."""
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+
+from esprof.reports.operations import short_kernel
+from esprof.reports.terminal.ops import render_text
+from esprof.reports.terminal.text import Screen
+from tests.cases import report as case
+from tests.cases.gold import assert_gold
+
+
+def test_layout():
+    assert_gold("ops.txt", render_text(case.operations()))
+
+
+def test_layout_of_one_rank_without_a_gpu():
+    assert_gold("ops-cpu.txt", render_text(case.operations(ranks=1, has_gpu=False)))
+
+
+def test_colour_marks_the_rank_that_differs():
+    text = render_text(case.operations(), Screen(width=120, colour=True))
+    assert "\x1b[33m3.62 … 7.25, rank 1\x1b[0m" in text
+
+
+@pytest.mark.parametrize("width", [100, 120])
+def test_no_line_leaves_the_screen(width):
+    hostile = case.with_texts(case.operations(), case.HOSTILE * 5)
+    for answer in (case.operations(ranks=512), hostile):
+        assert max(cell_len(line) for line in render_text(answer, Screen(width=width)).splitlines()) <= width
+
+
+def test_names_from_a_trace_are_shown_and_do_nothing():
+    hostile = case.with_texts(case.operations(), case.HOSTILE)
+    text = render_text(hostile, Screen(width=120))
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "<script>" in text
+    assert not any(line.lstrip().startswith("::") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::Add<float>, x>(int, y)", None),
+        ("void at::native::(anonymous namespace)::fill<(int)2>(int)", "at::native::fill"),
+        ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
+        ("<<<", "<<<"),
+        ("operator->", "operator->"),
+    ],
+)
+def test_a_kernel_s_short_name(name, short):
+    assert short_kernel(name) == (short or "at::native::vectorized_elementwise_kernel")
+
+
+def test_a_filter_that_finds_nothing_says_so():
+    empty = msgspec.structs.replace(case.operations(), ops=(), found=0, pattern="conv")
+    assert "no operation has such a name" in render_text(empty)
