@@ -393,6 +393,8 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP206",
         "ESP207",
         "ESP301",
+        "ESP302",
+        "ESP303",
         "ESP401",
         "ESP501",
         "ESP502",
