@@ -396,6 +396,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP302",
         "ESP303",
         "ESP401",
+        "ESP405",
         "ESP501",
         "ESP502",
         "ESP601",
