@@ -400,6 +400,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP501",
         "ESP502",
         "ESP601",
+        "ESP703",
         "ESP801",
         "ESP802",
         "ESP803",
