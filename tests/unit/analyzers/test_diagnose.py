@@ -399,6 +399,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP405",
         "ESP501",
         "ESP502",
+        "ESP503",
         "ESP601",
         "ESP703",
         "ESP801",
