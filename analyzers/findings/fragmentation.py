@@ -48,8 +48,8 @@ def fragmentation(case: Case) -> Iterator[Cause]:
     gains = case.worth_naming(case.pricer.saving_ns(_NONE))
     yield Cause(
         id="ESP503",
-        title=f"The allocator asks for more GPU memory, though {readable.size(worst.unused)} of the {readable.size(worst.reserved)} "
-        "that it holds were never in use",
+        title=f"The allocator asks for more GPU memory, though {readable.size(worst.unused)} of the "
+        f"{readable.size(worst.reserved)} that it holds were never in use",
         ranks=ranks,
         scenario=_NONE if gains else None,
         severity=None if gains else "warning",
@@ -60,8 +60,8 @@ def fragmentation(case: Case) -> Iterator[Cause]:
             "unused": by_rank({rank: held[rank].unused for rank in ranks}, "bytes"),
             "allocator_calls_per_step": by_rank({rank: round(calls[rank] / len(dfg.marks.steps), 2) for rank in ranks}),
         },
-        advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which lets blocks grow in place of new ones; pad batches "
-        "to a few sizes; allocate what lives long before what comes and goes.",
+        advice="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which lets blocks grow; pad batches to a few sizes; "
+        "allocate what lives long before what comes and goes.",
     )
 
 

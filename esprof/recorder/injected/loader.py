@@ -15,7 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 
 from ..shared import identity, names
 from ..shared.environment import LOADER_OF, changed, with_hook
-from .batch import size
+from .batch import padding, size
 from .fuse import Fuse
 from .log import Log, encode
 from .rolling import RollingFile
@@ -120,6 +120,7 @@ class LoaderProbe:
             tokens,
             torch.is_grad_enabled(),
             cpu_ns,
+            padding(batch),
         )
         self._log.roll("nexts", row)
 

@@ -401,6 +401,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP502",
         "ESP503",
         "ESP601",
+        "ESP701",
         "ESP703",
         "ESP801",
         "ESP802",
