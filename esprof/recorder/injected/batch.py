@@ -16,6 +16,9 @@ _MASK = "attention_mask"
 _MOST_COUNTED = 1 << 20
 """Elements of a mask that are counted, which takes less than a millisecond; of a larger one nothing is noted."""
 
+_UNSIGNED: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
+"""By size in bytes."""
+
 
 def padding(batch: Any) -> int | None:
     """How many tokens of a batch only pad, by its attention mask; None where it has none in the CPU's memory.
@@ -35,8 +38,8 @@ def padding(batch: Any) -> int | None:
         or not mask.is_contiguous()
     ):
         return None
-    memory = (ctypes.c_char * (mask.numel() * mask.element_size())).from_address(mask.data_ptr())
-    return mask.numel() - int(np.count_nonzero(np.frombuffer(memory, f"u{mask.element_size()}")))
+    memory = (_UNSIGNED[mask.element_size()] * mask.numel()).from_address(mask.data_ptr())
+    return mask.numel() - int(np.count_nonzero(np.ctypeslib.as_array(memory)))
 
 
 def _mask_in(batch: Any, depth: int) -> Any:
