@@ -25,7 +25,7 @@ LEAST = 0.005
 MOST_NODES = 200
 """Functions that keep a node of their own in the tree of all ranks."""
 
-MOST_NODES_OF_A_RANK = 80
+MOST_NODES_OF_A_RANK = 60
 """The same, in the tree of one rank beside it."""
 
 MOST_RANKS = 5

@@ -31,6 +31,9 @@ WORTH_NAMING = 1.0
 ENOUGH_EXPLAINED = 75.0
 """Per cent of the critical path that must be explained for a price to be sure."""
 
+EXPLAINED = 0.5
+"""Share of the gain of a general cause from which on a cause that tells more of the same time is named in its place."""
+
 HOURS_A_DAY = 24
 
 
@@ -118,6 +121,12 @@ class Rule:
     """What-ifs that it asks in any case: they are priced together, before the rules run."""
     stops_the_job: bool = False
     """Whether its causes are wrong with the job itself, and not with its speed: those come first."""
+
+
+def explains(case: Case, specific: Cause, saving_ns: float) -> bool:
+    """Whether a cause is most of one that is more general and gains `saving_ns`: users should see one of the two."""
+    gain = None if specific.scenario is None else case.pricer.saving_ns(specific.scenario)
+    return gain is not None and gain >= EXPLAINED * saving_ns
 
 
 def priced(cause: Cause, case: Case) -> Finding:

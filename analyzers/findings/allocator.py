@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from esprof.analyzers.evidence import by_rank, by_step
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.findings.fragmentation import fragmentation
+from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.steps import LeftOutFor
@@ -16,8 +17,14 @@ def allocator(case: Case) -> Iterator[Cause]:
     """Allocator calls in steady steps, and the outlier steps that they make."""
     replayed, dfg = case.replayed, case.replayed.built.dfg
     outliers = [step for step, why in replayed.steps.left_out.items() if why.cause is LeftOutFor.ALLOCATOR]
-    if not outliers and not case.worth_naming(case.pricer.saving_ns(_NONE)):
+    saving = case.pricer.saving_ns(_NONE)
+    if not outliers and not case.worth_naming(saving):
         return
+    # Why the allocator has no block that fits tells more than that it asks; of outliers only this finding tells.
+    told = [*fragmentation(case)]
+    if not outliers and any(explains(case, cause, saving or 0.0) for cause in told):
+        return
+    why = f"See {told[0].id}: its memory is fragmented. " if told else ""
     calls = dfg.of(Cls.ALLOCATOR)
     spent = {rank: dfg.dur_ns[calls & (dfg.rank == rank)].sum() for rank in dfg.marks.ranks}
     worst, steps = max(spent.values()), len(dfg.marks.steps)
@@ -38,7 +45,7 @@ def allocator(case: Case) -> Iterator[Cause]:
             "outliers": by_step({step: int(measured[step]) for step in outliers}, "ns"),
             "outliers_without_allocator": by_step({step: int(mended[step]) for step in outliers}, "ns"),
         },
-        advice="Lower the memory peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; avoid shapes that "
+        advice=f"{why}Lower the memory peak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; avoid shapes that "
         "change from step to step. The saving is that of a steady step; the outliers stand beside it.",
     )
 

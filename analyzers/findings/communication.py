@@ -4,19 +4,32 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.finding import RankBreakdown
+from esprof.analyzers.findings.late_transfers import late_transfers
+from esprof.analyzers.findings.small_transfers import MANY, small_transfers
+from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
+from esprof.analyzers.transfers import SMALL, transfers
 from esprof.readable import duration
 from esprof.replay.dfg import Cls
 from esprof.types import NS_PER_S, ns
 
 _NONE = "communication=0"
 
+_LESS = "send less (compression, lower precision, fewer synchronisations by accumulation), or use a faster link"
+
 
 def exposed_communication(case: Case) -> Iterator[Cause]:
-    """What a step would gain if transfers took no time, waiting for peers not counted."""
+    """What a step would gain if transfers took no time, waiting for peers not counted.
+
+    Where a rule that tells more of the same time gains most of it, that says all.
+    """
     saving = case.pricer.saving_ns(_NONE)
     if saving is None or not case.worth_naming(saving):
+        return
+    told = [*small_transfers(case), *late_transfers(case)]
+    if any(explains(case, cause, saving) for cause in told):
         return
     yield Cause(
         id="ESP301",
@@ -25,9 +38,34 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
         scenario=_NONE,
         confidence="high" if case.is_explained else "medium",
         evidence=_evidence(case),
-        advice="Send less (compression, lower precision, fewer synchronisations by accumulation), start earlier "
-        "(smaller buckets), or use a faster link. The saving is the bound: no transfer time at all.",
+        advice=f"{_advice(case, told)} The saving is the bound: no transfer time at all.",
     )
+
+
+def _advice(case: Case, told: list[Cause]) -> str:
+    """What to do about these transfers, by what is known of them; `told` are causes of part of their time."""
+    if told:
+        ids = " and ".join(cause.id for cause in told)
+        return f"See {ids} first. What is then left: {_LESS}."
+    sent = transfers(case.replayed)
+    if sent.a_step(sent.is_small) >= MANY and np.median(sent.bytes) < SMALL:
+        return (
+            f"Half of the {sent.a_step(sent.bytes >= 0):.0f} transfers a step are below {readable.size(SMALL)}: send more "
+            f"at a time where that can be done (larger buckets, flattened tensors). Else {_LESS}."
+        )
+    less = f"{_LESS[0].upper()}{_LESS[1:]}"
+    if all(_could_hide(part) for part in case.parts):
+        return f"{less}; or let them begin earlier: there is as much computing that no transfer runs beside."
+    return f"{less}."
+
+
+def _could_hide(part: RankBreakdown) -> bool:
+    """Whether a rank computes as long without any transfer beside it as it transfers without computing."""
+    if not part.overlap_pct:
+        return part.compute >= part.exposed_communication
+    overlap = part.overlap_pct / 100
+    hiding = part.exposed_communication * overlap / (1 - overlap) if overlap < 1 else part.compute
+    return part.compute - hiding >= part.exposed_communication
 
 
 def _evidence(case: Case) -> dict[str, Evidence]:
@@ -54,8 +92,9 @@ _PAGES = (
         "Transfers run while no rank computes, so the step waits for them.",
         "`exposed` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it.",
         "`communication=0`: replay makes all transfers take no time, the bound of what any faster link or compression "
-        "can give.",
-        "Compression, lower precision, gradient accumulation, smaller buckets that start earlier, a faster link.",
+        "can give. Where ESP302 or ESP303 gain most of that, they are named instead.",
+        "Compression, lower precision, gradient accumulation, a faster link. Larger transfers where they are many and small "
+        "(ESP302), earlier ones where they begin behind the backward pass (ESP303).",
     ),
 )
 

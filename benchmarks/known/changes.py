@@ -15,19 +15,23 @@ Where the documentation leaves the meaning open, the literal reading is taken an
 - `straggler=fix` takes the planted excess away. Where nothing is planted, or no rank clearly keeps the others waiting,
   nothing changes.
 - `allocator` calls take no time and wait for nothing.
+- `sync=0`: calls that wait for an event, a stream or the device take what they take by themselves. A CPU that waits no more
+  runs ahead of its device, as far as the queue lets it: a step lasts until the device has done what was launched in it, too.
 - `overlap=perfect` is `communication=0`, and no step shorter than the longest time within that step, as it ran, for which
   one rank has transfers under way (several at once count once).
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from benchmarks.known.machine import run
-from benchmarks.known.program import Cost, Kind, Ns, Program
+from benchmarks.known.program import Busy, Cost, Kind, Ns, Program, Sync
 from benchmarks.known.timeline import Timeline
 
 AS_IT_RAN = "gpu=1x"
 """A scenario that changes nothing."""
+NO_SYNC = "sync=0"
 LONG_GAP_NS = 1_000_000
 """A longer gap is a sleep or I/O (docs/what-ifs.md, host)."""
 
@@ -49,12 +53,57 @@ def true_steps(
             return timeline.spans(without)
         return timeline.optimizer_spans(by_optimizers_from, without)
 
+    if NO_SYNC in scenario.split(","):
+        return _done_steps(program, changed(program, scenario), without)
     steps = {number: end - begin for number, (begin, end) in spans(run(program, changed(program, scenario))).items()}
     if _hides(scenario):
         before = run(program)
         least = {number: _busiest(program, before, span) for number, span in spans(before).items()}
         steps = {number: max(ns, least[number]) for number, ns in steps.items()}
     return steps
+
+
+def _done_steps(program: Program, durations: list[Ns], without: Collection[int]) -> dict[int, Ns]:
+    """Duration of each step without waits for the device: what it was, and by how much that changes where a step lasts until
+    what was launched in it is done."""
+    usual = run(program)
+    code = tuple(
+        {
+            name: tuple(
+                Busy(at.cost) if isinstance(at, Sync) and program.costs[at.cost].kind is not Kind.ALLOCATOR else at
+                for at in thread
+            )
+            for name, thread in threads.items()
+        }
+        for threads in program.ranks
+    )
+    before, after = (_done_spans(one, without) for one in (usual, run(replace(program, ranks=code), durations)))
+    was = usual.step_ns(without)
+    return {number: was[number] + after[number] - before[number] for number in was}
+
+
+def _done_spans(timeline: Timeline, without: Collection[int]) -> dict[int, Ns]:
+    """Duration of each step from when all ranks have done what was launched before it to when they have what was launched
+    in it."""
+    done = {}
+    launched = {(row.rank, row.correlation): row.start for row in timeline.rows if isinstance(row.lane, str)}
+    for rank, marks in enumerate(timeline.steps):
+        if rank in without:
+            continue
+        work = sorted(
+            (launched[row.rank, row.correlation], row.end)
+            for row in timeline.rows
+            if row.rank == rank and not isinstance(row.lane, str)
+        )
+        ends, latest = [], 0
+        for _, at in marks:
+            while work and work[0][0] < at:
+                latest = max(latest, work.pop(0)[1])
+            ends.append(max(at, latest))
+        done[rank] = ends
+    borders = [max(at) for at in zip(*done.values(), strict=True)]
+    numbers = [number for number, _ in next(iter(timeline.steps))]
+    return {number: borders[at + 1] - borders[at] for at, number in enumerate(numbers[:-1]) if number is not None}
 
 
 def _hides(scenario: str) -> bool:
@@ -91,6 +140,8 @@ def _change(name: str, pattern: str | None, value: str, computing: Kind) -> _Cha
             return _none(_TRANSFER)
         case "data", "0":
             return _none((Kind.LOAD,))
+        case "sync", "0":
+            return lambda cost, ns: ns
         case "allocator", "0":
             return _none((Kind.ALLOCATOR,))
         case "straggler", "fix":

@@ -18,7 +18,7 @@ from esprof.replay.rules import ALL_RULES, Rules
 ON_GPUS = (
     "gpu=2x", "gpu=0.5x", "rank0.gpu=2x", "cpu=2x", "host=2x", "network=2x", "network=0.5x", "kernel[gemm]=2x",
     "collective[AllReduce|AllGather]=2x", "communication=0", "overlap=perfect", "data=0", "straggler=fix",
-    "allocator=0", "gpu=2x,network=2x",
+    "allocator=0", "sync=0", "gpu=2x,network=2x",
 )  # fmt: skip
 ON_CPUS = (
     "cpu=2x", "rank0.cpu=2x", "host=2x", "network=2x", "network=0.5x", "kernel[mm]=2x", "collective[all_reduce]=2x",

@@ -68,6 +68,7 @@ STEPS = pa.schema(
         ("phase", _TEXT),
         ("samples", pa.int64()),
         ("tokens", pa.int64()),
+        ("padding", pa.int64()),
         ("loader_wait_ns", pa.int64()),
         ("cpu_ns", pa.int64()),
         ("ready_ns", pa.int64()),
@@ -75,12 +76,13 @@ STEPS = pa.schema(
     ]
 )
 """`steps/`: every step of the job, inside windows and out. `phase` is `plain` (no profiler), `warmup`, `timed`, `stack`
-(recorded with stacks, left out of all timing) or `export` (the profiler was started or its trace written in it). `cpu_ns` is
+(recorded with stacks, left out of all timing) or `export` (the profiler was started or its trace written in it). `tokens`
+are all of them, `padding` those that only fill up their sequences: null where batches have no attention mask. `cpu_ns` is
 how long the training thread ran, `ready_ns` how long it could have run while something else had its CPU; the rest of the
 step it slept. `throttled_ns` is how long the process's control groups were stopped at their CPU quota, summed over CPUs,
 since the last step that tells it."""
 
-ADDED = {"steps": ("cpu_ns", "ready_ns", "throttled_ns"), "stages": ("cpu_ns",)}
+ADDED = {"steps": ("padding", "cpu_ns", "ready_ns", "throttled_ns"), "stages": ("cpu_ns",)}
 """Columns, by table, that runs of earlier versions lack: null there."""
 
 StageKind = Literal["next", "fetch", "stage"]

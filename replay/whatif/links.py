@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -136,20 +137,31 @@ def latencies_ns(dfg: Dfg, count: int | None = None) -> np.ndarray:
     fitted: list[float] = []
     for one in np.unique(kind).tolist():
         mine = kind == one
-        found = _intercept(dfg.bytes[nodes[mine]], dfg.dur_ns[nodes[mine]])
-        latency[number[mine]] = np.nan if found is None else found
-        fitted += [] if found is None else [found]
+        found = line(dfg.bytes[nodes[mine]], dfg.dur_ns[nodes[mine]])
+        latency[number[mine]] = np.nan if found is None else min(found.fixed_ns, found.least_ns)
+        fitted += [] if found is None else [min(found.fixed_ns, found.least_ns)]
     usual = float(np.median(fitted)) if fitted else LATENCY
     latency[known:] = usual
     return np.where(np.isnan(latency), usual, latency)
 
 
-def _intercept(size: np.ndarray, took_ns: np.ndarray) -> float | None:
-    """The time (ns) at which the line through the median times by size starts; None where the sizes are too much alike."""
+class Line(NamedTuple):
+    """What transfers of one kind take: `fixed + bytes * ns_per_byte`, ns; neither is negative."""
+
+    fixed_ns: float
+    ns_per_byte: float
+    least_ns: float
+    """Median time of the size that takes least."""
+
+
+def line(size: np.ndarray, took_ns: np.ndarray) -> Line | None:
+    """The line through the median times (ns) by size (bytes), after Theil and Sen; None where the sizes are too much
+    alike."""
     sizes, which = np.unique(size, return_inverse=True)
-    if sizes[-1] < APART * sizes[0]:
+    if not len(sizes) or sizes[-1] < APART * sizes[0]:
         return None
     medians = np.array([np.median(took_ns[which == at]) for at in range(len(sizes))])
     one, other = np.triu_indices(len(sizes), 1)
     slope = float(np.median((medians[other] - medians[one]) / (sizes[other] - sizes[one])))
-    return float(np.clip(np.median(medians - slope * sizes), 0, medians.min()))
+    slope = max(slope, 0.0)
+    return Line(max(0.0, float(np.median(medians - slope * sizes))), slope, float(medians.min()))

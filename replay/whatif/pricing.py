@@ -21,6 +21,7 @@ from esprof.replay.whatif.predict import mean_error, predict
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.speeds import sped_up
 from esprof.replay.whatif.term import Edit, Phase, Term
+from esprof.replay.whatif.work import waits_for_device
 from esprof.trace.run import Run
 from esprof.types import us
 
@@ -321,13 +322,15 @@ class Pricer:
         build up as recorded, ns.
 
         That backlog is work, and takes longer where the work does. 0 where the GPUs catch up in between, since a CPU waits
-        for them: then they fall behind no further.
+        for them: then they fall behind no further. Where an edit lets no CPU wait for its GPU any more, none catches up.
         """
         progress, backlog = self._progress_ns(ends)
         usual_progress, usual_backlog = self._usual_progress_ns
         allowed = np.maximum(usual_backlog, 0) * progress / np.maximum(usual_progress, 1)
         more: np.ndarray = backlog - allowed
-        return float(more[-1]) if (more > _CAUGHT_UP * self.step_ns).all() else 0.0
+        nobody_waits = ends.dfg.pred_idx is not self.dfg.pred_idx and not waits_for_device(ends.dfg).any()
+        is_behind = more > _CAUGHT_UP * self.step_ns
+        return float(more[-1]) if (is_behind[-1] if nobody_waits else is_behind.all()) else 0.0
 
     @cached_property
     def _usual_progress_ns(self) -> tuple[np.ndarray, np.ndarray]:

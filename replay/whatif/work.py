@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Term
@@ -23,6 +23,19 @@ def cpu_work(dfg: Dfg) -> np.ndarray:
     """Mask of the work of CPU threads and loader workers, the gaps between operations included."""
     mask: np.ndarray = (dfg.on(LaneKind.CPU) | dfg.on(LaneKind.LOADER)) & dfg.of(*HOST_WORK)
     return mask
+
+
+def waits_for_device(dfg: Dfg) -> np.ndarray:
+    """Mask of the edges (bool[E]) by which a call on a CPU thread waits for work of its device: `.item()`, `.cpu()`, a copy
+    from pageable memory, a synchronisation. Launches that wait for room in the queue and calls of the allocator do not
+    count."""
+    calls = dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU)
+    waits: np.ndarray = (
+        np.isin(dfg.pred_kind, (Edge.SYNC, Edge.BY_TIME))
+        & calls[dfg.pred_target]
+        & dfg.on(LaneKind.STREAM)[dfg.pred_idx]
+    )
+    return waits
 
 
 def named(dfg: Dfg, term: Term) -> np.ndarray:

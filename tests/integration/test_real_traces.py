@@ -28,6 +28,7 @@ from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.replayed import answer, replay_run
 from esprof.replay.rules import ALL_RULES
+from esprof.replay.runtime_names import copies_across_bus
 from esprof.replay.steps import step_borders
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined
@@ -206,6 +207,45 @@ def test_the_parts_of_a_step_sum_to_it_exactly(name):
         values = [getattr(part, column) for column in PARTS]
         assert min(values) >= 0
         assert round(sum(values), 3) == part.step_us
+
+
+@every_set
+def test_the_parts_agree_with_the_definitions_of_holistic_trace_analysis(name):
+    """Time in which kernels compute, nothing but transfers or copies run, and the GPU is idle: unions of the recorded rows,
+    clipped to the steps. Here memsets and copies on the device are work, as in what-ifs. A transfer of the graph ends at one
+    moment, where recorded ends lie some tens of microseconds apart."""
+    mine = replayed(name)
+    apart = 1 if len(mine.run.ranks) == 1 else 50
+    for part in diagnosis_of(name).breakdown:
+        rows, borders = mine.run.events(part.rank), step_borders(mine.run, part.rank)
+        spans = [borders[step] for step in mine.steps.steady]
+        begin = rows.ints("start_ns")
+        on_gpu = (rows.ints("stream") >= 0) & rows.is_kind("kernel", "collective", "memcpy", "memset")
+        codes, names = rows.codes("name")
+        across_bus = np.array([*(copies_across_bus(text) for text in names), False])[codes]
+        kinds = {
+            "compute": on_gpu & ~rows.is_kind("collective") & ~across_bus,
+            "transfers": on_gpu & rows.is_kind("collective"),
+            "all": on_gpu,
+        }
+        ends = begin + rows.ints("dur_ns")
+        took = {kind: _union_us(begin[rows_of], ends[rows_of], spans) for kind, rows_of in kinds.items()}
+        both = _union_us(*(at[kinds["compute"] | kinds["transfers"]] for at in (begin, ends)), spans)
+        assert part.compute == pytest.approx(took["compute"], abs=1)
+        assert part.exposed_communication + part.wait == pytest.approx(both - took["compute"], abs=apart)
+        assert part.copy == pytest.approx(took["all"] - both, abs=apart)
+        assert part.input_stall + part.host + part.idle == pytest.approx(part.step_us - took["all"], abs=apart)
+
+
+def _union_us(begin, end, spans):
+    """How long any of these runs within a mean one of `spans`, µs."""
+    total = 0
+    for first, last in spans:
+        reached = first
+        for one, other in sorted(zip(begin.tolist(), end.tolist(), strict=True)):
+            total += max(0, min(other, last) - max(one, reached))
+            reached = max(reached, min(other, last))
+    return total / len(spans) / 1e3
 
 
 @every_set

@@ -6,8 +6,11 @@ import re
 import numpy as np
 import pytest
 
+from esprof.analyzers.breakdown import breakdown
+from esprof.analyzers.findings.padding import padding
 from esprof.analyzers.flame import flame
 from esprof.analyzers.ops import Asked, ops_run
+from esprof.analyzers.rule import Case
 from esprof.replay import replay_run
 from esprof.trace.run import Window
 from tests.cases.marks import soak
@@ -120,6 +123,17 @@ def test_the_run_says_where_it_was_made(recorded):
         assert rank.peak_memory > 50 << 20
         assert rank.overhead_pct is not None
         assert set(rank.cpus) == os.sched_getaffinity(0)
+
+
+def test_what_batches_hold_of_tokens_and_padding_is_noted_and_named(tmp_path):
+    padded = record(tmp_path / "run", job("padded.py"), skip=2, warmup=1, steps=4, stack_steps=0)
+    assert padded.code == 0
+    steps = padded.run.steps(0)
+    assert set(steps.ints("tokens").tolist()) == {16 * 32}
+    assert set(steps.ints("padding").tolist()) == {16 * 16}
+    replayed = replay_run(padded.run, max_error_pct=1000)
+    case = Case(replayed, breakdown(replayed))
+    assert [cause.evidence["padding"].of(0) for cause in padding(case)] == [0.5]
 
 
 def test_every_batch_taken_was_made_before_by_the_worker_named(recorded):

@@ -151,6 +151,7 @@ class Next(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: _Large | None
     training: bool
     cpu_ns: _Time | None = None
+    padding: _Large | None = None
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):

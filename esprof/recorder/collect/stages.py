@@ -36,13 +36,14 @@ def _row(noted: Next | Fetch | Stage, *, kind: StageKind, **more: object) -> dic
 
 
 def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | None]]:
-    """Per step of `rows.steps`: samples and tokens of the training batches taken in it, and ns spent in `next`.
+    """Per step of `rows.steps`: samples, tokens and padding of the training batches taken in it, and ns spent in `next`.
 
     A batch taken with gradients off (a validation pass) adds to the wait, but not to the samples.
     """
     exact = {(*key, row.batch): row.samples for key, row in _fetches_by_pass(notes, rows)}
     samples: list[int | None] = [None] * len(rows.steps)
     tokens: list[int | None] = [None] * len(rows.steps)
+    padding: list[int | None] = [None] * len(rows.steps)
     waits: list[int | None] = [0 if rows.nexts else None] * len(rows.steps)
     for row, i in zip(rows.nexts, _steps_at(rows.steps, [row.end_ns for row in rows.nexts]), strict=True):
         if i is None:
@@ -52,7 +53,8 @@ def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | Non
             # The worker knows how many samples it was asked for; the rank has only the batch's shape to go by.
             samples[i] = _sum(samples[i], exact.get((row.iterator, row.epoch, row.batch)) or row.samples)
             tokens[i] = _sum(tokens[i], row.tokens)
-    return {"samples": samples, "tokens": tokens, "loader_wait_ns": waits}
+            padding[i] = _sum(padding[i], row.padding)
+    return {"samples": samples, "tokens": tokens, "padding": padding, "loader_wait_ns": waits}
 
 
 def _fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[_Pass, Fetch]]:

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from ..shared import identity, names
 from ..shared.environment import LOADER_OF, changed, with_hook
 from . import awaited
-from .batch import size
+from .batch import padding, size
 from .fuse import Fuse
 from .log import Log, encode
 from .rolling import RollingFile
@@ -135,6 +135,7 @@ class LoaderProbe:
             tokens,
             torch.is_grad_enabled(),
             cpu_ns,
+            padding(batch),
         )
         self._log.roll("nexts", row)
 

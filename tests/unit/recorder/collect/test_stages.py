@@ -41,6 +41,12 @@ def test_waits_samples_and_tokens_add_up_within_each_step():
     assert loads["tokens"] == [800, None, None]
 
 
+def test_padding_adds_up_and_is_unknown_where_no_batch_tells_it():
+    rows = [taken(0, 10, 20, tokens=400, padding=100), taken(1, 30, 40, tokens=400, padding=0), taken(2, 110, 120)]
+    loads = loads_of_steps(*noted(steps=steps(0, 100, 200), nexts=rows))
+    assert loads["padding"] == [100, None]
+
+
 def test_a_batch_taken_without_gradients_is_waited_for_but_not_trained_on():
     loads = loads_of_steps(*noted(steps=steps(0, 100), nexts=[taken(0, 10, 30, training=False)]))
     assert loads["loader_wait_ns"] == [20]

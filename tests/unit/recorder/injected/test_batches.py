@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from esprof.recorder.injected import loader  # noqa: E402  needs torch
-from esprof.recorder.injected.batch import size  # noqa: E402
+from esprof.recorder.injected.batch import _MOST_COUNTED, padding, size  # noqa: E402
 
 IMAGES, TOKENS, MASK = (
     torch.zeros(4, 3, 8, 8),
@@ -37,6 +37,55 @@ IMAGES, TOKENS, MASK = (
 )
 def test_the_first_tensor_tells_samples_and_whether_they_are_tokens(batch, expected):
     assert size(batch) == expected
+
+
+HALF = (torch.arange(16).expand(4, 16) < 8).contiguous()
+
+
+class Batch:
+    def __init__(self, **tensors: object) -> None:
+        vars(self).update(tensors)
+
+
+class Odd(torch.Tensor):
+    """A tensor of which nobody knows what reading it does."""
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ({"input_ids": TOKENS, "attention_mask": MASK}, 0),
+        ({"input_ids": TOKENS, "attention_mask": HALF}, 32),
+        (UserDict(input_ids=TOKENS, attention_mask=HALF.long()), 32),
+        (Batch(input_ids=TOKENS, attention_mask=HALF.int()), 32),
+        ((IMAGES, {"attention_mask": HALF.short()}), 32),
+        ({"attention_mask": HALF.T}, None),
+        (TOKENS, None),
+        ({"input_ids": TOKENS}, None),
+        ({"attention_mask": HALF.float()}, None),
+        ({"attention_mask": HALF[None]}, None),
+        ({"attention_mask": HALF.tolist()}, None),
+        ({"attention_mask": HALF.to("meta")}, None),
+        ({"attention_mask": HALF.to_sparse()}, None),
+        ({"attention_mask": HALF.as_subclass(Odd)}, None),
+        ({"attention_mask": torch.zeros(1, _MOST_COUNTED + 1, dtype=torch.bool)}, None),
+        (Batch(), None),
+        ([], None),
+    ],
+    ids=lambda value: "",
+)
+def test_a_mask_on_the_cpu_tells_how_many_tokens_only_pad(batch, expected):
+    assert padding(batch) == expected
+
+
+def test_an_object_with_a_mask_tells_its_tokens():
+    assert size(Batch(input_ids=TOKENS, attention_mask=HALF)) == (4, 64)
+
+
+def test_counting_runs_no_operation_of_torch():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        padding({"input_ids": TOKENS, "attention_mask": HALF})
+    assert not [event for event in profiler.events() if event.name.startswith("aten::")]
 
 
 # The files of loader workers

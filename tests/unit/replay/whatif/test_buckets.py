@@ -1,8 +1,5 @@
 """Gradient buckets: DDP's rule, what a transfer costs, and graphs with other buckets, worked by hand."""
 
-from itertools import accumulate
-
-import msgspec
 import numpy as np
 import pytest
 
@@ -16,57 +13,8 @@ from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.links import TYPICAL, link_share, stretches
 from esprof.replay.whatif.pricing import apply, what_if
 from esprof.replay.whatif.scenario import Scenario
-from tests.cases.graph import GLOO, MAIN, Args, Row, op, run_of, step
-
-MS = 1000.0
-EVALUATE = "autograd::engine::evaluate_function: "
-GRADIENT = "torch::autograd::AccumulateGrad"
-ELEMENTS = MIB // 4
-BACKWARD_MS, TRANSFER_MS = 10.0, 20.0
-
-
-def row(category, name, start, dur, tid=MAIN, dims=None, types=None):
-    args = Args(dims=dims and msgspec.Raw(dims), types=types and msgspec.Raw(types))
-    return Row(ph="X", cat=category, name=name, pid=100, tid=tid, ts=start, dur=dur, args=args)
-
-
-def gloo_transfer(issued, begin, took, elements):
-    call, shape = f"[[[{elements}]]]".encode(), f"[[{elements}]]".encode()
-    return [
-        row("cpu_op", "c10d::allreduce_", issued, 40, dims=call, types=b'["TensorList"]'),
-        row("user_annotation", "gloo:all_reduce", begin, took, GLOO, shape, b'["float"]'),
-    ]
-
-
-def ddp_step(sizes, buckets, *, shapes=True, last="Optimizer.step"):
-    """One step in which gradients of `sizes` MiB come every 10 ms and travel in `buckets` (numbers of gradients) at 20 ms a
-    MiB, one bucket after the other. Each gradient is copied out in 1 ms once its bucket is there; `last` takes 5 ms."""
-    rows, now = [], 0.0
-    closing = dict(zip((last - 1 for last in accumulate(buckets)), buckets, strict=True))
-    free, done = 0.0, []
-    for number, size in enumerate(sizes):
-        rows.append(op(f"{EVALUATE}AddmmBackward0", now, BACKWARD_MS * MS - 100))
-        at = now + BACKWARD_MS * MS - 100
-        dims = f"[[{int(size * ELEMENTS)}]]".encode() if shapes else None
-        rows += [op(EVALUATE + GRADIENT, at, 100), row("cpu_op", GRADIENT, at + 10, 20, dims=dims)]
-        now += BACKWARD_MS * MS
-        if number in closing:
-            moved = sum(sizes[number + 1 - closing[number] : number + 1])
-            elements = int(moved * ELEMENTS)
-            begin = max(free, at + 90)
-            free = begin + moved * TRANSFER_MS * MS
-            rows += gloo_transfer(at + 50, begin, free - begin, elements)
-            done += [free] * closing[number]
-    for ready in done:
-        now = max(now, ready)
-        rows.append(op("torch.distributed.ddp.reducer::copy_bucket_to_grad", now, MS))
-        now += MS
-    rows.append(op(last, now, 5 * MS))
-    return [step(1, 0, now + 5 * MS), *rows]
-
-
-def run_with(sizes, buckets, **how):
-    return run_of({rank: ddp_step(sizes, buckets, **how) for rank in (0, 1)})
+from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, ddp_step, gloo_transfer, run_with
+from tests.cases.graph import GLOO, op, run_of, step
 
 
 def step_ms(dfg):

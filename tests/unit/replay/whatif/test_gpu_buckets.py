@@ -1,76 +1,16 @@
 """Gradient buckets between GPUs: graphs with other buckets, worked by hand."""
 
-from itertools import accumulate
-
-import msgspec
 import numpy as np
 import pytest
 
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.backward import EVALUATE, GRADIENT, NotBuckets
+from esprof.replay.whatif.backward import EVALUATE, NotBuckets
 from esprof.replay.whatif.buckets import MIB, rebucket
 from esprof.replay.whatif.pricing import what_if
-from tests.cases.graph import BACKWARD, MAIN, Args, Row, call, kernel, op, run_of, step
-
-MS = 1000.0
-COMPUTE_MS, TRANSFER_MS, OPTIMIZER_MS = 10.0, 20.0, 5.0
-LATENCY_US = 100.0
-NCCL = 20
-ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
-
-
-def accumulated(at, size, *, shapes):
-    dims = msgspec.Raw(f"[[{int(size * MIB / 2)}]]".encode()) if shapes else None
-    inner = Row(ph="X", cat="cpu_op", name=GRADIENT, pid=100, tid=BACKWARD, ts=at + 1, dur=2, args=Args(dims=dims))
-    return [op(EVALUATE, at, 40, BACKWARD), inner]
-
-
-def issued(at, correlation, begin, took, size, name=ALL_REDUCE):
-    """An all-reduce that is issued at `at`, behind what was launched to the stream that computes."""
-    return [
-        call("cudaEventRecord", at, 1, correlation, BACKWARD),
-        call("cudaStreamWaitEvent", at + 2, 1, correlation + 1, BACKWARD),
-        call("cudaLaunchKernelExC", at + 4, 5, correlation + 2, BACKWARD),
-        kernel(name, begin, took, correlation + 2, NCCL, in_elements=int(size * MIB / 2), dtype="BFloat16"),
-        call("cudaEventRecord", at + 10, 1, correlation + 3, BACKWARD),
-    ]
-
-
-def ddp_step(sizes, buckets, *, shapes=True, name=ALL_REDUCE, metric=0.0, since=150.0):
-    """One step on a GPU that works 10 ms for each gradient of `sizes` MiB, in single precision's half. They travel in
-    `buckets` (numbers of gradients), in 20 ms a MiB and 0.1 ms each. The optimizer takes 5 ms behind the last of them. With
-    a `metric` (MiB), that is reduced behind the backward pass, which begins at `since`, µs."""
-    rows = [op("forward", 0, 100)]
-    closing = dict(zip((behind - 1 for behind in accumulate(buckets)), buckets, strict=True))
-    computed, free = since + 50, 0.0
-    for number, size in enumerate(sizes):
-        at, correlation = since + 50 * number, 10 + 10 * number
-        rows += accumulated(at, size, shapes=shapes)
-        rows.append(call("cudaLaunchKernel", at + 5, 5, correlation, BACKWARD))
-        rows.append(kernel("gemm", computed, COMPUTE_MS * MS, correlation))
-        computed += COMPUTE_MS * MS
-        if number in closing:
-            moved = sum(sizes[number + 1 - closing[number] : number + 1])
-            begin, took = max(free, computed), moved * TRANSFER_MS * MS + LATENCY_US
-            rows += issued(at + 12, correlation + 1, begin, took, moved, name)
-            free = begin + took
-    now = since + 50 * len(sizes)
-    rows += [call("cudaStreamWaitEvent", now + 2 * at, 1, 900 + at, BACKWARD) for at in range(len(buckets))]
-    now += 100
-    if metric:
-        rows += [call("cudaLaunchKernelExC", now, 5, 920), kernel(ALL_REDUCE, free, 50, 920, NCCL)]
-        free += 50
-        now += 20
-    end = free + OPTIMIZER_MS * MS
-    rows += [call("cudaLaunchKernel", now, 5, 940), kernel("adam", free, OPTIMIZER_MS * MS, 940)]
-    rows.append(call("cudaDeviceSynchronize", now + 10, end - now - 10, 950, MAIN))
-    return [step(1, 0, end + 10), *rows]
-
-
-def run_with(sizes, buckets, **how):
-    return run_of({rank: ddp_step(sizes, buckets, **how) for rank in (0, 1)})
+from tests.cases.graph import op, run_of
+from tests.cases.nccl_buckets import ALL_REDUCE, LATENCY_US, MS, TRANSFER_MS, accumulated, ddp_step, issued, run_with
 
 
 def step_ms(dfg):

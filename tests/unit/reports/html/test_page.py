@@ -140,7 +140,7 @@ def test_the_page_is_bounded():
     assert len(flame.trees) == MOST_RANKS + 1
     bounded = case.report(ranks=512, timeline=case.excerpt(bars=bars), steps=case.steps(1_200), flame=flame)
     html = render_html(bounded)
-    assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_100_000
+    assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_050_000
     assert "64 of 512 shown; esprof diagnose --json lists all." in html
 
 

@@ -1,0 +1,53 @@
+"""Tokens that only pad: when they are named, and what follows for the job."""
+
+import pytest
+
+from esprof.analyzers import diagnose_run
+from tests.cases.graph import op, run_of, step
+from tests.cases.step_runs import step_table
+
+STEP_MS = 10
+
+
+def job(tokens: list[int | None], padding: list[int | None], *, computing: str = "aten::addmm"):
+    rows = []
+    for number in range(1, len(tokens) + 1):
+        at = number * STEP_MS * 1000.0
+        rows += [step(number, at, at + 10_000), op(computing, at, 8_000), op("Optimizer.step", at + 8_000, 2_000)]
+    told = {"tokens": tokens, "padding": padding, "samples": [8] * len(tokens)}
+    table = step_table([STEP_MS] * len(tokens), first=1, phase="timed", **told)
+    return run_of({0: rows}, steps={0: table})
+
+
+def found(run) -> list:
+    return [finding for finding in diagnose_run(run).findings if finding.id == "ESP701"]
+
+
+def test_half_of_all_tokens_cost_half_of_what_depends_on_them():
+    (finding,) = found(job([800] * 6, [400] * 6))
+    assert finding.title == "50 % of the tokens are padding"
+    assert finding.saving_us == pytest.approx(4_000, abs=1)
+    assert finding.evidence["one_length_for_all"].value is True
+    assert "to the same length" in finding.advice
+    assert "a bound" in finding.advice
+    assert finding.confidence == "low"
+
+
+def test_batches_of_different_lengths_are_to_be_sorted_or_packed():
+    (finding,) = found(job([800, 400, 960, 1600, 640, 800], [400, 200, 480, 800, 320, 400]))
+    assert finding.evidence["one_length_for_all"].value is False
+    assert "packing" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        job([800] * 6, [80] * 6),  # little padding
+        job([800] * 6, [None] * 6),  # no mask
+        job([None] * 6, [400] * 6),  # no tokens
+        job([800] * 6, [800] * 6),  # nothing but padding: no mask that anybody trains with
+        job([800] * 6, [400] * 6, computing="aten::add"),  # nothing that surely depends on tokens
+    ],
+)
+def test_nothing_is_said_where_padding_is_little_unknown_or_costs_nothing(run):
+    assert not found(run)

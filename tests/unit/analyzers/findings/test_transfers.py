@@ -1,0 +1,135 @@
+"""What is said of transfers: many small ones, those that nothing hides, and what ESP301 says beside them."""
+
+import numpy as np
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.replay import answer_run
+from esprof.replay.whatif.links import line
+from tests.cases import gloo_buckets, nccl_buckets
+from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, gloo_transfer
+from tests.cases.graph import op, run_of, step
+
+FIXED_MS = 0.5
+
+
+def transfers_behind(sizes, *, backward=True, apart_ms=0.0, ms_per_mib=1.0):
+    """10 ms of forward and backward pass, then a transfer of each of `sizes` (MiB) by hand, each waited for and, if told so,
+    followed by an operation. Each takes half a millisecond and its bytes."""
+    gradient = EVALUATE + GRADIENT if backward else "aten::linear"
+    rows, now = [op("aten::linear", 0, 5 * MS), op(gradient, 5 * MS, 5 * MS)], 10 * MS
+    for size in sizes:
+        took = (FIXED_MS + size * ms_per_mib) * MS
+        rows += gloo_transfer(now, now + 45, took, int(size * ELEMENTS))
+        now += took + 50
+        if apart_ms:
+            rows.append(op("aten::linear", now, apart_ms * MS))
+            now += apart_ms * MS
+    rows.append(op("Optimizer.step", now, 5 * MS))
+    return run_of({rank: [step(1, 0, now + 5 * MS), *rows] for rank in (0, 1)})
+
+
+def of_communication(run):
+    return {finding.id: finding for finding in diagnose_run(run).findings if finding.id.startswith("ESP3")}
+
+
+SMALL = [size / 64 for size in range(1, 33)]
+
+
+def test_gradients_sent_one_by_one_should_be_sent_together():
+    found = of_communication(transfers_behind(SMALL))
+    assert set(found) == {"ESP302", "ESP303"}
+    small = found["ESP302"]
+    # 31 of 32 times what a transfer costs beside its bytes.
+    assert small.saving_us == pytest.approx(31 * FIXED_MS * MS, rel=0.01)
+    assert small.evidence["small_transfers_per_step_and_rank"].value == 32
+    assert small.evidence["fixed_cost_of_a_transfer"].value == pytest.approx(0.5e6, rel=0.01)
+    assert "one transfer" in small.advice
+    assert "flatten" in small.advice
+    assert "smaller" not in small.advice
+
+
+def test_no_compression_is_advised_where_latency_is_what_costs():
+    run = transfers_behind(SMALL)
+    assert not any("lower precision" in finding.advice for finding in of_communication(run).values())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "how"),
+    [
+        ([1 + size for size in SMALL], {}),  # large
+        (SMALL[:6], {}),  # few
+        (SMALL, {"ms_per_mib": 50.0}),  # the bytes cost more
+        (SMALL, {"backward": False, "apart_ms": 2.0}),  # of activations: each is needed before the next
+        ([0.25] * 32, {}),  # all alike: nothing tells what is for bytes
+    ],
+)
+def test_transfers_that_latency_does_not_dominate_or_that_cannot_be_put_together(sizes, how):
+    assert "ESP302" not in of_communication(transfers_behind(sizes, **how))
+
+
+def test_small_transfers_of_one_size_are_named_by_the_general_finding():
+    exposed = of_communication(transfers_behind([0.25] * 32, backward=False))["ESP301"]
+    assert "send more at a time" in exposed.advice
+
+
+def test_small_buckets_between_gpus_are_priced_as_larger_ones():
+    sizes = [0.25, 0.5] * 10
+    run = run_of({rank: nccl_buckets.ddp_step(sizes, [1] * 20, compute_ms=0.01, transfer_ms=0.01) for rank in (0, 1)})
+    small = of_communication(run)["ESP302"]
+    assert "bucket_mb=" in small.command
+    # Twenty transfers of a little more than 0.1 ms, or one, and its bytes, behind a backward pass of 1 ms.
+    assert 900 < small.saving_us < 1_000
+
+
+@pytest.mark.parametrize("module", [gloo_buckets, nccl_buckets])
+def test_one_bucket_of_all_gradients_is_sent_too_late(module):
+    late = of_communication(module.run_with((2, 2, 2, 2), (4,)))["ESP303"]
+    (best,) = answer_run(module.run_with((2, 2, 2, 2), (4,)), ["bucket_mb=2"]).what_if
+    assert late.saving_us >= best.saving_us - 1
+    assert late.evidence["sent_after_last_gradient"].value == 1
+    assert late.evidence["largest_of_all"].value == 1
+    assert "bucket_cap_mb" in late.advice
+
+
+@pytest.mark.parametrize("module", [gloo_buckets, nccl_buckets])
+def test_buckets_that_are_sent_as_they_come_are_not_too_late(module):
+    found = of_communication(module.run_with((2, 2, 2, 2), (1, 1, 1, 1)))
+    assert set(found) == {"ESP301"}
+    # The link is what takes the time: it has no pause in which more could be sent.
+    assert "begin earlier" not in found["ESP301"].advice
+
+
+def test_gradients_sent_by_hand_behind_the_backward_pass_are_priced_by_a_bound():
+    late = of_communication(transfers_behind([8]))["ESP303"]
+    assert late.command.endswith("overlap=perfect")
+    assert "a bound" in late.advice
+    assert "not by it" in late.advice
+
+
+@pytest.mark.parametrize(
+    ("sizes", "how"),
+    [
+        ([8], {"ms_per_mib": 0.01}),  # hardly felt
+        ([0.5], {"ms_per_mib": 50.0}),  # too few bytes to be sent in parts
+        ([8], {"backward": False}),  # no gradients
+    ],
+)
+def test_late_transfers_that_parts_would_not_help(sizes, how):
+    assert "ESP303" not in of_communication(transfers_behind(sizes, **how))
+
+
+def test_where_one_cause_tells_most_of_it_the_general_one_is_left_out():
+    assert "ESP301" not in of_communication(transfers_behind([8]))
+    both = of_communication(transfers_behind([8, 8.5], backward=False))
+    assert set(both) == {"ESP301"}
+
+
+def test_a_line_through_times_never_falls_and_costs_nothing_less_than_nothing():
+    falling = line(np.array([1, 2, 4]), np.array([30.0, 20.0, 10.0]))
+    assert falling is not None
+    assert (falling.fixed_ns, falling.ns_per_byte, falling.least_ns) == (20, 0, 10)
+    through_zero = line(np.array([10, 20, 40]), np.array([9.0, 21.0, 45.0]))
+    assert through_zero is not None
+    assert through_zero.fixed_ns == 0
+    assert line(np.array([10, 12]), np.array([1.0, 2.0])) is None
