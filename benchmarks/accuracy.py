@@ -70,11 +70,13 @@ runs as it is that were recorded nearest to it. Pairs share runs, so that they a
 *periodic* makes each tenth step twice as long (the mean 10 % more, the median unchanged), *drift* makes steps longer
 and longer, by 10 % on average; *one hiccup* is one step as long as 30 (the mean 10 % more). *waited* are answers that
 are inconclusive only because ranks waited longer for a CPU (`cpu_wait`): they failed before that was heeded.
-*stretches* holds one half of a run against its other half, in stretches of ten steps that take turns.
+*stretches* holds one half of a run against its other half, in stretches of ten steps that take turns, where those of
+the other half have so much more work.
 
 It is a hard trial: a virtual machine of 2 cores (AMD EPYC; Python 3.11, PyTorch 2.13, CPU) that did other work all the
-while. In the median run a rank stood waiting for a CPU for {waits} of its steps (one process, two), and runs of the
-same code lay up to 100 % apart.
+while. In the median run a rank stood waiting for a CPU for {waits} of its steps (one process, two). From run to run of
+the same code the mean step changed by {apart} (5th to 95th percentile), and one in ten changed its CPU time by more
+than {cpu_apart}.
 
 {trial}
 
@@ -83,9 +85,11 @@ same code lay up to 100 % apart.
 - What one machine does to both sides alike raises no false alarm (*stretches*): the statistics of one pair hold.
 - What it does to one run and not to the next does: that is no noise *within* the two runs, and no statistics of two
   runs can see it. `cpu_wait` accounts for the longer waits, not for a CPU that is slower because its other half or the
-  caches are in use: CPU times of the same step lay up to 20 % apart. On such a machine the limit has to be that wide,
-  or false alarms exceed the 1 % of `--alpha`; and with steps that scatter so much, few changes below the limit's width
-  are found. Measure A against A first, and set the limit by what that gives.
+  caches are in use, which the CPU times show. On such a machine the limit has to be wider than those changes, or false
+  alarms exceed the 1 % of `--alpha`; and where steps scatter so much, few changes are found. Measure the same code
+  against itself first, and set the limit by what that gives.
+- Where both sides meet the same machine (*stretches* with a change), what is found is bounded by how steps scatter: the
+  rest is inconclusive, and more steps would tell.
 - Of slow steps every so often it is the mean that tells (*by median, mean*).
 
 ## Unseen steps
@@ -281,18 +285,32 @@ CHANGES = {
 }
 
 
+TURNS = {
+    "none": "stretches, none",
+    "turns+3%": "stretches, +3 %",
+    "turns+5%": "stretches, +5 %",
+    "turns+10%": "stretches, +10 %",
+    "turns+20%": "stretches, +20 %",
+}
+
+
 def trial(file: Path | None) -> dict[str, str]:
     """The parts of the page that the JSON lines of `benchmarks.check_trial` make."""
     if file is None:
-        return {"trial": "Not run.", "waits": "an unknown share", "hidden": ""}
+        return {"trial": "Not run.", "waits": "an unknown share", "apart": "–", "cpu_apart": "–", "hidden": ""}
     figures = [json.loads(line) for line in file.read_text().splitlines()]
     waits = [f"{figure['value']:.0f} %" for figure in figures if figure["name"] == "check_trial_cpu_wait"]
+    cpu_apart = [f"{figure['value']:.0f} %" for figure in figures if figure["name"] == "check_trial_cpu_apart"]
     groups = [figure for figure in figures if figure["name"].startswith("check_trial_failed")]
+    same = {figure["context"]["job"]: figure["context"] for figure in groups if _is_same(figure["context"])}
+    apart = [of["change_pct"]["mean"] for of in same.values()]
     hidden = sum(figure["context"]["hidden"] for figure in groups)
     answers = sum(figure["context"]["pairs"] for figure in groups if figure["context"]["which"] != "disjoint")
     return {
         "trial": table(TRIAL, trial_rows(groups)),
         "waits": " and ".join(waits),
+        "apart": " and ".join(f"{low:+.0f} … {high:+.0f} %" for low, _, high in apart),
+        "cpu_apart": " and ".join(cpu_apart),
         "hidden": f"Of {answers} answers {hidden} had a mean beyond the limit at 99 % and neither failed nor said why.",
     }
 
@@ -309,7 +327,7 @@ def trial_rows(groups: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
         low, high = of["interval_pct"]
         yield (
             of["job"],
-            "none, stretches" if is_within else CHANGES[of["kind"]],
+            TURNS[of["kind"]] if is_within else CHANGES[of["kind"]],
             f"`{of['rule']}`",
             str(of["pairs"]),
             f"{figure['value']:.1f} ({low:.1f} … {high:.1f})",
@@ -319,6 +337,10 @@ def trial_rows(groups: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
             str(of["only_waited_for_a_cpu"]),
             str(of["unchanged"]),
         )
+
+
+def _is_same(of: dict[str, Any]) -> bool:
+    return of["kind"] == "none" and of["which"] == "all"
 
 
 def _case(figure: dict[str, Any]) -> tuple[str, str, str]:

@@ -35,13 +35,15 @@ import torch._dynamo  # noqa: F401  optimizers import it when they are made: onc
 from scipy import stats
 
 import esprof
-from benchmarks.jobs.planted import KINDS, recorded
+from benchmarks.jobs.planted import KINDS, STRETCH, TURNS, recorded
 from benchmarks.settings import show
+from esprof.analyzers import job_steps
 from esprof.analyzers.gate.baseline import Baseline, choose_phase, measure
 from esprof.analyzers.gate.check import STATISTICS, Check, Options, Statistic, check, parse_rule
 
 SAME = "none"
 RANKS = {"one process": 1, "two over gloo": 2}
+ALONE = "one process"
 LONGEST_S = 300
 
 RULES = ("step_time:+5%", "step_time:+20%")
@@ -49,7 +51,6 @@ RULES = ("step_time:+5%", "step_time:+20%")
 MIN_STEPS = Options(rules=()).min_steps
 NEAR = 3
 """Baselines that a run is held against: on a shared machine, what was recorded long before tells little."""
-STRETCH = 10
 SETTLED = 20
 """Steps after which a job's CPU time is looked at: its window lies before."""
 
@@ -74,6 +75,9 @@ def plan(rounds: int) -> Iterator[Recording]:
         for kind in KINDS:
             if kind != SAME:
                 yield from (Recording(next(number), turn, job, one) for one in (SAME, kind) for job in RANKS)
+    # Behind all others, two a round: what is held against each other lies within one run.
+    for turn in range(2 * rounds):
+        yield from (Recording(next(number), rounds + turn // 2, ALONE, kind) for kind in TURNS)
 
 
 def record_all(folder: Path, rounds: int) -> None:
@@ -128,6 +132,8 @@ class Measured:
 
     recording: Recording
     samples: Baseline
+    steps: np.ndarray
+    """Number of each step of the samples, int64[steps]."""
     cpu_ms: np.ndarray
 
 
@@ -155,9 +161,9 @@ def measured(folder: Path, rounds: int) -> list[Measured]:
         cpu = recording.path(folder).with_suffix(".json")
         if cpu.exists():
             run = esprof.load(recording.path(folder))
-            found.append(
-                Measured(recording, measure(run, choose_phase(run, MIN_STEPS)), np.array(json.loads(cpu.read_text())))
-            )
+            phase = choose_phase(run, MIN_STEPS)
+            steps, cpu_ms = job_steps.numbers(run, phase), np.array(json.loads(cpu.read_text()))
+            found.append(Measured(recording, measure(run, phase), steps, cpu_ms))
     return found
 
 
@@ -171,7 +177,7 @@ def pairs(of_job: Sequence[Measured]) -> Iterator[Pair]:
         for back in range(1, min(NEAR, at) + 1):
             yield Pair(same[at - back], run, disjoint=back == 1 and at % 2 == 1)
     for run in of_job:
-        if run.recording.kind != SAME:
+        if run.recording.kind in KINDS and run.recording.kind != SAME:
             nearest = sorted(same, key=lambda one: abs(one.recording.number - run.recording.number))[:NEAR]
             before = max(
                 (one for one in same if one.recording.number < run.recording.number), key=_number, default=None
@@ -183,17 +189,17 @@ def _number(one: Measured) -> int:
     return one.recording.number
 
 
-def within(runs: Iterable[Measured]) -> Iterator[Pair]:
-    """The even against the odd stretches of one run: what the machine does to one it does to the other."""
+def within(runs: Iterable[Measured], kind: str) -> Iterator[Pair]:
+    """The even against the odd stretches of each run of `kind`: what the machine does to one it does to the other."""
     for one in runs:
-        if one.recording.kind == SAME:
+        if one.recording.kind == kind:
             steps = np.array(one.samples.samples["step_time"])
-            is_odd = np.arange(len(steps)) // STRETCH % 2 == 1
+            is_odd = one.steps // STRETCH % 2 == 1
             halves = [
                 msgspec.structs.replace(one.samples, samples={"step_time": tuple(steps[mask].tolist())})
                 for mask in (~is_odd, is_odd)
             ]
-            before, now = (Measured(one.recording, half, one.cpu_ms) for half in halves)
+            before, now = (Measured(one.recording, half, one.steps, one.cpu_ms) for half in halves)
             yield Pair(before, now, disjoint=True)
 
 
@@ -299,11 +305,23 @@ def show_wait(runs: Sequence[Measured], job: str) -> None:
         )
 
 
+def show_cpu_apart(found: Sequence[Pair], job: str) -> None:
+    """How far the CPU time of the same steps lies apart in runs without a change: what no wait for a CPU explains."""
+    means = [
+        (pair.baseline.cpu_ms[SETTLED:].mean(), pair.run.cpu_ms[SETTLED:].mean()) for pair in found if pair.kind == SAME
+    ]
+    if means:
+        apart = [100 * abs(now / before - 1) for before, now in means]
+        middle, most = (float(np.quantile(apart, share)) for share in (0.5, 0.9))
+        show("check_trial_cpu_apart", most, "%", {"job": job, "pairs": len(means), "median": round(middle, 1)})
+
+
 def show_all(runs: Sequence[Measured]) -> None:
     for job in RANKS:
         of_job = [one for one in runs if one.recording.job == job]
         found = list(pairs(of_job))
         show_wait(of_job, job)
+        show_cpu_apart(found, job)
         for kind in KINDS:
             if kind != SAME:
                 show_truth(of_job, job, kind)
@@ -313,13 +331,14 @@ def show_all(runs: Sequence[Measured]) -> None:
                 for which in ("all", "disjoint"):
                     context = {"job": job, "kind": kind, "which": which}
                     show_group("check_trial_failed", judged.only(disjoint=which == "disjoint"), context)
-            context = {"job": job, "kind": SAME, "which": f"stretches of {STRETCH} steps of one run"}
-            show_group("check_trial_failed_within", judge(within(of_job), rule), context)
+            for kind in (SAME, *TURNS):
+                context = {"job": job, "kind": kind, "which": f"stretches of {STRETCH} steps of one run"}
+                show_group("check_trial_failed_within", judge(within(of_job, kind), rule), context)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=7)
     folders = parser.add_mutually_exclusive_group()
     folders.add_argument("--keep", type=Path, metavar="FOLDER", help="folder for the recordings; those there are kept")
     folders.add_argument("--again", type=Path, metavar="FOLDER", help="judge what was kept there")

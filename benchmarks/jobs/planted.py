@@ -1,8 +1,8 @@
 """A recurrent network whose work is the length of its sequences, so that a change of a known size can be planted.
 
-A sequence of kind `none` has 100 parts; those of the other kinds are longer, in some steps or in all (`KINDS`). Several
-processes average their gradients by one all-reduce. It is a part of `benchmarks.check_trial`, which forks it: what takes
-longest of a small job is to import PyTorch.
+A sequence of kind `none` has 100 parts; those of the other kinds are longer, in some steps or in all (`KINDS`, `TURNS`).
+Several processes average their gradients by one all-reduce. It is a part of `benchmarks.check_trial`, which forks it: what
+takes longest of a small job is to import PyTorch.
 """
 
 import json
@@ -40,6 +40,12 @@ KINDS: dict[str, Callable[[int, int], float]] = {
 }
 """The work of a step of each kind, as a multiple of that of a plain one."""
 
+STRETCH = 10
+TURNS: dict[str, Callable[[int, int], float]] = {
+    f"turns+{pct}%": lambda step, steps, pct=pct: 1 + pct / 100 * (step // STRETCH % 2) for pct in (3, 5, 10, 20)
+}
+"""Jobs in which stretches of so many steps, as they are and with more work, take turns: the machine treats both alike."""
+
 
 def train(kind: str, steps: int, length: int) -> list[float]:
     """CPU time in ms of each step."""
@@ -48,12 +54,13 @@ def train(kind: str, steps: int, length: int) -> list[float]:
     optimizer = torch.optim.SGD(parameters, lr=1e-3)
     inputs = torch.randn(BATCH, WIDTH)
     targets = inputs[:, :OUTPUTS].abs()
+    work = (KINDS | TURNS)[kind]
     cpu_ms = []
     before = time.thread_time()
     for step in range(steps):
         optimizer.zero_grad()
         state = torch.zeros(BATCH, WIDTH)
-        for _ in range(round(length * KINDS[kind](step, steps))):
+        for _ in range(round(length * work(step, steps))):
             state = torch.tanh(cell(torch.cat([inputs, state], dim=1)))
         F.mse_loss(head(state), targets).backward()
         if dist.is_initialized():

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks.check_trial import NEAR, RANKS, SAME, STRETCH, Measured, Recording, judge, pairs, plan, within
-from benchmarks.jobs.planted import KINDS
+from benchmarks.check_trial import ALONE, NEAR, RANKS, SAME, Measured, Recording, judge, pairs, plan, within
+from benchmarks.jobs.planted import KINDS, STRETCH, TURNS
 from esprof.analyzers.gate.baseline import Baseline, Identity
 from esprof.types import NS_PER_MS
 
@@ -17,7 +17,7 @@ def recorded(number, kind=SAME, step_ms=10.0, **metrics) -> Measured:
     noise = np.exp(0.01 * np.random.default_rng(number).standard_normal(200))
     samples = {"step_time": tuple(step_ms * NS_PER_MS * noise)} | metrics
     baseline = Baseline(identity=IDENTITY, phase="plain", samples=samples)
-    return Measured(Recording(number, 0, "one process", kind), baseline, np.full(200, step_ms))
+    return Measured(Recording(number, 0, ALONE, kind), baseline, np.arange(1, 201), np.full(200, step_ms))
 
 
 def numbers(found):
@@ -28,9 +28,10 @@ def test_each_change_is_recorded_once_a_round_with_the_job_as_it_is_before_it():
     recordings = list(plan(2))
     assert [one.number for one in recordings] == list(range(len(recordings)))
     for job in RANKS:
-        kinds = [one.kind for one in recordings if one.job == job]
+        kinds = [one.kind for one in recordings if one.job == job and one.kind in KINDS]
         assert kinds[::2] == [SAME] * (len(kinds) // 2)
         assert Counter(kinds[1::2]) == dict.fromkeys(KINDS.keys() - {SAME}, 2)
+    assert Counter(one.kind for one in recordings if one.kind in TURNS) == dict.fromkeys(TURNS, 4)
 
 
 def test_runs_are_held_against_those_recorded_near_them():
@@ -53,10 +54,17 @@ def test_disjoint_pairs_share_no_run(kind):
 
 def test_the_stretches_of_a_run_take_turns():
     run = recorded(0)
-    (pair,) = within([run, recorded(1, "drift")])
-    steps = run.samples.samples["step_time"]
-    assert pair.baseline.samples.samples["step_time"][: STRETCH + 1] == (*steps[:STRETCH], steps[2 * STRETCH])
-    assert pair.run.samples.samples["step_time"][:STRETCH] == steps[STRETCH : 2 * STRETCH]
+    (pair,) = within([run, recorded(1, "drift")], SAME)
+    # The job's first step is not among them.
+    step = dict(zip(range(1, 201), run.samples.samples["step_time"], strict=True))
+    even, odd = (one.samples.samples["step_time"] for one in (pair.baseline, pair.run))
+    assert even == tuple(step[n] for n in step if n // STRETCH % 2 == 0)
+    assert odd == tuple(step[n] for n in step if n // STRETCH % 2 == 1)
+
+
+def test_a_change_that_takes_turns_is_in_the_odd_stretches():
+    work = [TURNS["turns+10%"](step, 300) for step in range(4 * STRETCH)]
+    assert work == [*[1.0] * STRETCH, *[1.1] * STRETCH] * 2
 
 
 def test_what_check_says_is_counted():
