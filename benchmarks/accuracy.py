@@ -69,9 +69,9 @@ runs as it is that were recorded nearest to it. Pairs share runs, so that they a
 %, exact) are too narrow; *disjoint* are those that share none. In *every step* the sequence is longer by so much;
 *periodic* makes each tenth step twice as long (the mean 10 % more, the median unchanged), *drift* makes steps longer
 and longer, by 10 % on average; *one hiccup* is one step as long as 30 (the mean 10 % more). *waited* are answers that
-are inconclusive only because ranks waited longer for a CPU (`cpu_wait`): they failed before that was heeded.
-*stretches* holds one half of a run against its other half, in stretches of ten steps that take turns, where those of
-the other half have so much more work.
+are inconclusive only because ranks waited longer for a CPU (`cpu_wait`): else they would fail. *stretches* holds one
+half of a run against its other half, in stretches of ten steps that take turns, where those of the other half have so
+much more work.
 
 It is a hard trial: a virtual machine of 2 cores (AMD EPYC; Python 3.11, PyTorch 2.13, CPU) that did other work all the
 while. In the median run a rank stood waiting for a CPU for {waits} of its steps (one process, two). From run to run of
@@ -90,7 +90,10 @@ than {cpu_apart}.
   against itself first, and set the limit by what that gives.
 - Where both sides meet the same machine (*stretches* with a change), what is found is bounded by how steps scatter: the
   rest is inconclusive, and more steps would tell.
-- Of slow steps every so often it is the mean that tells (*by median, mean*).
+- Neither false alarms nor what is found may be taken for those of a quiet machine. Of periodic steps, drift and one
+  hiccup this trial tells nothing: they fail no more often than runs of the same code do.
+- A baseline that was recorded while the machine did more than during the run hides a change: such pairs pass.
+  `cpu_wait` is heeded only where it would excuse a regression.
 
 ## Unseen steps
 
