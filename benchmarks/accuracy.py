@@ -1,10 +1,10 @@
 """How right replay is: one JSON line a figure, and with --write the page docs/accuracy.md.
 
-    python -m benchmarks.accuracy RUN… [--traces FOLDER] [--executed FIGURES] [--write docs/accuracy.md]
+    python -m benchmarks.accuracy RUN… [--traces FOLDER] [--executed FIGURES] [--trial FIGURES] [--write docs/accuracy.md]
 
 RUN is a Run directory or a set of Kineto traces. FOLDER holds the public traces whose counterfactuals are known, under the
-names that the page gives. FIGURES is what `benchmarks.executed` printed. The figures depend on the recordings alone, not on
-the machine that replays them.
+names that the page gives. FIGURES are what `benchmarks.executed` and `benchmarks.check_trial` printed. The figures depend
+on the recordings alone, not on the machine that replays them.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from esprof.replay.whatif.terms.straggler import fix_stragglers
 
 PAGE = """# Accuracy
 
-Written by `python -m benchmarks.accuracy RUN… --traces FOLDER --executed FIGURES --write docs/accuracy.md`.
+Written by `python -m benchmarks.accuracy RUN… --traces FOLDER --executed FIGURES --trial FIGURES --write docs/accuracy.md`.
 
 The traces are public ones of other projects: Megatron from astra-sim (MIT), DLRM from torchrec (BSD-3), ResNet50 from
 kineto (BSD-3), HTA's test data (MIT). The `ex/` runs are the recordings that `benchmarks.executed` kept (`--keep`):
@@ -58,6 +59,41 @@ bounds (**bold**) shows what that rule is for. A self-replay shows none of this:
   and most.
 - *allocator*: without its allocator calls the outlier is a step like the others: error against their mean, %.
 - *slower GPU*: the GPU works 93.7 ms of each step: at half the speed no step takes less than twice that, ms, least.
+
+## Runs held against each other
+
+How often `esprof check` fails runs of the same code, and runs that a change was planted in. `python -m
+benchmarks.check_trial --keep FOLDER` records a small recurrent network (some 8 ms of CPU time a step, 300 steps) in one
+process and in two over gloo: each change in turns with the job as it is, seven rounds. A run is held against the three
+runs as it is that were recorded nearest to it. Pairs share runs, so that they are not independent and the intervals (95
+%, exact) are too narrow; *disjoint* are those that share none. In *every step* the sequence is longer by so much;
+*periodic* makes each tenth step twice as long (the mean 10 % more, the median unchanged), *drift* makes steps longer
+and longer, by 10 % on average; *one hiccup* is one step as long as 30 (the mean 10 % more). *waited* are answers that
+are inconclusive only because ranks waited longer for a CPU (`cpu_wait`): else they would fail. *stretches* holds one
+half of a run against its other half, in stretches of ten steps that take turns, where those of the other half have so
+much more work.
+
+It is a hard trial: a virtual machine of 2 cores (AMD EPYC; Python 3.11, PyTorch 2.13, CPU) that did other work all the
+while. In the median run a rank stood waiting for a CPU for {waits} of its steps (one process, two). From run to run of
+the same code the mean step changed by {apart} (5th to 95th percentile), and one in ten changed its CPU time by more
+than {cpu_apart}.
+
+{trial}
+
+{hidden}
+
+- What one machine does to both sides alike raises no false alarm (*stretches*): the statistics of one pair hold.
+- What it does to one run and not to the next does: that is no noise *within* the two runs, and no statistics of two
+  runs can see it. `cpu_wait` accounts for the longer waits, not for a CPU that is slower because its other half or the
+  caches are in use, which the CPU times show. On such a machine the limit has to be wider than those changes, or false
+  alarms exceed the 1 % of `--alpha`; and where steps scatter so much, few changes are found. Measure the same code
+  against itself first, and set the limit by what that gives.
+- Where both sides meet the same machine (*stretches* with a change), what is found is bounded by how steps scatter: the
+  rest is inconclusive, and more steps would tell.
+- Neither false alarms nor what is found may be taken for those of a quiet machine. Of periodic steps, drift and one
+  hiccup this trial tells nothing: they fail no more often than runs of the same code do.
+- A baseline that was recorded while the machine did more than during the run hides a change: such pairs pass.
+  `cpu_wait` is heeded only where it would excuse a regression.
 
 ## Unseen steps
 
@@ -95,12 +131,14 @@ def main() -> None:
     parser.add_argument("runs", nargs="+")
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--executed", type=Path)
+    parser.add_argument("--trial", type=Path)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     replayed = {"/".join(Path(source).parts[-2:]): replay_run(esprof.load(source)) for source in options.runs}
     page = PAGE.format(
         executed=table(EXECUTED, executed_rows(options.executed)) if options.executed else "Not run.",
         counterfactuals=table(KNOWN, counterfactual_rows(options.traces)) if options.traces else "Not run.",
+        **trial(options.trial),
         unseen=table(UNSEEN, unseen_rows(replayed)),
         self_replay=table(SELF, self_replay_rows(replayed)),
     )
@@ -113,6 +151,18 @@ SELF = ("run", "step", ">measured ms", ">kept %", ">strict %", ">explained %")
 UNSEEN = ("run", ">steps", ">mean error %", ">of the mean %", ">worst %", ">naive %", ">naive, mean %", ">spread %")
 KNOWN = ("trace", "what", ">bounds", ">all rules", ">rendezvous off", ">sync inference off", ">stream waits off")
 EXECUTED = ("job", "change", "what-if", ">before ms", ">predicted ms", ">after ms", ">error %", ">noise %")
+TRIAL = (
+    "job",
+    "change",
+    "rule",
+    ">pairs",
+    ">fails %",
+    ">disjoint",
+    ">by median, mean",
+    ">inconclusive",
+    ">of that, waited",
+    ">passes",
+)
 OFF = (ALL_RULES, Rules(rendezvous=False), Rules(syncs_by_time=False), Rules(stream_waits=False))
 
 
@@ -224,6 +274,81 @@ def executed_rows(file: Path) -> Iterator[tuple[str, ...]]:
     errors = [abs(figure["value"]) for figure in cases]
     for label, of in (("mean", mean), ("median", median), ("p90", p90), ("worst", max)):
         yield f"**{label}**", f"{len(errors)} changes", "", "", "", "", f"{of(errors):.1f}", ""
+
+
+CHANGES = {
+    "none": "none",
+    "work+3%": "+3 % in every step",
+    "work+5%": "+5 % in every step",
+    "work+10%": "+10 % in every step",
+    "work+20%": "+20 % in every step",
+    "periodic": "periodic",
+    "drift": "drift",
+    "hiccup": "one hiccup",
+}
+
+
+TURNS = {
+    "none": "stretches, none",
+    "turns+3%": "stretches, +3 %",
+    "turns+5%": "stretches, +5 %",
+    "turns+10%": "stretches, +10 %",
+    "turns+20%": "stretches, +20 %",
+}
+
+
+def trial(file: Path | None) -> dict[str, str]:
+    """The parts of the page that the JSON lines of `benchmarks.check_trial` make."""
+    if file is None:
+        return {"trial": "Not run.", "waits": "an unknown share", "apart": "–", "cpu_apart": "–", "hidden": ""}
+    figures = [json.loads(line) for line in file.read_text().splitlines()]
+    waits = [f"{figure['value']:.0f} %" for figure in figures if figure["name"] == "check_trial_cpu_wait"]
+    cpu_apart = [f"{figure['value']:.0f} %" for figure in figures if figure["name"] == "check_trial_cpu_apart"]
+    groups = [figure for figure in figures if figure["name"].startswith("check_trial_failed")]
+    same = {figure["context"]["job"]: figure["context"] for figure in groups if _is_same(figure["context"])}
+    apart = [of["change_pct"]["mean"] for of in same.values()]
+    hidden = sum(figure["context"]["hidden"] for figure in groups)
+    answers = sum(figure["context"]["pairs"] for figure in groups if figure["context"]["which"] != "disjoint")
+    return {
+        "trial": table(TRIAL, trial_rows(groups)),
+        "waits": " and ".join(waits),
+        "apart": " and ".join(f"{low:+.0f} … {high:+.0f} %" for low, _, high in apart),
+        "cpu_apart": " and ".join(cpu_apart),
+        "hidden": f"Of {answers} answers {hidden} had a mean beyond the limit at 99 % and neither failed nor said why.",
+    }
+
+
+def trial_rows(groups: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """A row for each job, change and rule; that of the disjoint pairs stands in the row of all of them."""
+    disjoint = {_case(figure): figure["context"] for figure in groups if figure["context"]["which"] == "disjoint"}
+    for figure in groups:
+        of = figure["context"]
+        if of["which"] == "disjoint":
+            continue
+        is_within = figure["name"] == "check_trial_failed_within"
+        apart = None if is_within else disjoint.get(_case(figure))
+        low, high = of["interval_pct"]
+        yield (
+            of["job"],
+            TURNS[of["kind"]] if is_within else CHANGES[of["kind"]],
+            f"`{of['rule']}`",
+            str(of["pairs"]),
+            f"{figure['value']:.1f} ({low:.1f} … {high:.1f})",
+            f"{apart['regressed']} of {apart['pairs']}" if apart else "",
+            ", ".join(str(of["regressed_by"][name]) for name in ("median", "mean")),
+            str(of["inconclusive"]),
+            str(of["only_waited_for_a_cpu"]),
+            str(of["unchanged"]),
+        )
+
+
+def _is_same(of: dict[str, Any]) -> bool:
+    return of["kind"] == "none" and of["which"] == "all"
+
+
+def _case(figure: dict[str, Any]) -> tuple[str, str, str]:
+    of = figure["context"]
+    return of["job"], of["kind"], of["rule"]
 
 
 def p90(values: Sequence[float]) -> float:

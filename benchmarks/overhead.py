@@ -34,7 +34,7 @@ import esprof
 from benchmarks.alternating import Blocks
 from benchmarks.speed import Bench
 from esprof import Run
-from esprof.analyzers.gate.stats import bootstrap_medians
+from esprof.analyzers.gate.stats import LEAST_REPLICATES, bootstrap
 from esprof.replay.steps import steps_of
 from esprof.types import NS_PER_MS, NS_PER_US
 
@@ -129,7 +129,9 @@ def inside(bench: Bench, job: Job, folder: Path, *flags: str) -> None:
 
 def report(bench: Bench, name: str, pairs: np.ndarray, unit: str, context: dict[str, Any]) -> None:
     """Print the median of `pairs`, how sure it is, and how far they lie apart."""
-    replicates = bootstrap_medians(pairs, 1, np.random.default_rng(0))
+    replicates = bootstrap(
+        len(pairs), 1, lambda at: np.median(pairs[at], axis=-1), LEAST_REPLICATES, np.random.default_rng(0)
+    )
     spread = {
         "low": float(np.quantile(replicates, 0.025)),
         "high": float(np.quantile(replicates, 0.975)),

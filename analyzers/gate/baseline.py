@@ -36,7 +36,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity
     phase: Phase
     samples: dict[str, tuple[float, ...]]
-    """By metric: `step_time` always, `loader_wait`, `samples_per_s` and `tokens_per_s` where the run tells them."""
+    """By metric: `step_time` always; `loader_wait`, `cpu_wait`, `samples_per_s` and `tokens_per_s` where the run tells."""
 
 
 def choose_phase(run: Run, min_steps: int) -> Phase:
@@ -109,6 +109,7 @@ def _samples(run: Run, steps: np.ndarray) -> dict[str, tuple[float, ...]]:
         counts = over_ranks(run, steps, column)
         known = (counts >= 0).all(axis=0) & (step_ns > 0)
         values[metric] = counts.sum(axis=0)[known] * NS_PER_S / step_ns[known]
-    waits = over_ranks(run, steps, "loader_wait_ns")
-    values["loader_wait"] = waits.max(axis=0)[(waits >= 0).all(axis=0)].astype(np.float64)
+    for metric, column in (("loader_wait", "loader_wait_ns"), ("cpu_wait", "ready_ns")):
+        waits = over_ranks(run, steps, column)
+        values[metric] = waits.max(axis=0)[(waits >= 0).all(axis=0)].astype(np.float64)
     return {metric: tuple(samples.tolist()) for metric, samples in values.items() if len(samples)}

@@ -4,7 +4,8 @@ Each rule is asked of the median and of the mean: a save every few steps leaves 
 where the medians differ by more than the rule allows *and* the rank test finds a difference; the mean, which single steps
 can move, only where it is beyond the rule itself by the bootstrap. Both are corrected for the number of tests. A metric is
 unchanged where the whole interval lies within the rule. Anything else is inconclusive: the answer then says how many more
-steps would tell.
+steps would tell. So is a worsening that is no more than what the ranks waited longer for a CPU: on a machine that others
+use, that is what makes a run slower than the next of the same code.
 """
 
 import math
@@ -55,6 +56,7 @@ _TIME_LIMITS: dict[str, float] = {"us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_
 METRICS = {
     "step_time": Metric(+1, "us", NS_PER_US, _TIME_LIMITS),
     "loader_wait": Metric(+1, "us", NS_PER_US, _TIME_LIMITS),
+    "cpu_wait": Metric(+1, "us", NS_PER_US, _TIME_LIMITS),
     "samples_per_s": Metric(-1, "1/s", 1, {}),
     "tokens_per_s": Metric(-1, "1/s", 1, {}),
 }
@@ -125,6 +127,9 @@ class MetricCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Steps a block."""
     baseline_steps: int
     run_steps: int
+    more_cpu_wait_us: float | None
+    """By how much longer a rank waited for a CPU in a step than in the baseline, where that alone makes the outcome
+    inconclusive instead of regressed; None otherwise."""
     more_steps: MoreSteps | None
     """What would tell, where the outcome is inconclusive; None there if no practical number of steps would."""
 
@@ -173,7 +178,14 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[W
     # So many that chance has room for the level that each of the tests is held to.
     replicates = max(stats.LEAST_REPLICATES, math.ceil(10 * count / options.alpha))
     tests = [
-        _Test(rule, of, _badness(baseline, rule, "the baseline"), _badness(run, rule, "this run"), replicates)
+        _Test(
+            rule,
+            of,
+            _badness(baseline, rule, "the baseline"),
+            _badness(run, rule, "this run"),
+            replicates,
+            _more_cpu_wait(baseline, run, of),
+        )
         for rule in options.rules
         for of in STATISTICS
     ]
@@ -234,6 +246,15 @@ def _badness(measured: Baseline, rule: Rule, whose: str) -> _Samples:
     return _Samples(metric.worse * np.array(samples, np.float64), weights if metric.is_rate else None)
 
 
+def _more_cpu_wait(baseline: Baseline, run: Baseline, statistic: Statistic) -> float:
+    """By how much longer a rank waits for a CPU in a step of `run`, ns; 0 where it does not, or where nobody knows."""
+    waits = [measured.samples.get("cpu_wait") for measured in (run, baseline)]
+    if waits[0] is None or waits[1] is None:
+        return 0.0
+    now, before = (_Samples(np.array(wait), None).value(statistic) for wait in waits)
+    return max(0.0, float(now - before))
+
+
 @dataclass(frozen=True)
 class _Test:
     """One statistic of the samples before and now, by one rule. Larger is worse."""
@@ -244,6 +265,8 @@ class _Test:
     now: _Samples
     replicates: int
     """Series that the bootstrap draws."""
+    more_cpu_wait: float
+    """By how much longer a step now waits for a CPU, ns."""
 
     @cached_property
     def block(self) -> int:
@@ -273,6 +296,17 @@ class _Test:
     def worsening(self) -> float:
         """The difference, in the rule's unit; positive is worse."""
         before, now = self.values
+        return (now - before) / self.unit
+
+    @property
+    def without_more_cpu_wait(self) -> float:
+        """The difference, in the rule's unit, as if steps waited no longer for a CPU than before."""
+        before, now = self.values
+        if self.rule.metric == "step_time":
+            now -= self.more_cpu_wait
+        elif self.now.times is not None:
+            step_ns = float(self.now.times.mean())
+            now *= step_ns / max(step_ns - self.more_cpu_wait, 1.0)
         return (now - before) / self.unit
 
     @cached_property
@@ -306,6 +340,9 @@ def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
     # A mean must be beyond the limit to regress, a median different from what it was.
     beyond = rule.limit if test.statistic == "mean" else 0.0
     outcome, more_steps = _judge(worsening, rule.limit, beyond, p < options.alpha, steps, options.min_steps)
+    only_waited = outcome == "regressed" and test.without_more_cpu_wait <= rule.limit
+    if only_waited:
+        outcome = "inconclusive"
     ends = sorted((metric.worse * low, metric.worse * high))
     before, now = (metric.worse * value / metric.scale for value in test.values)
     return MetricCheck(
@@ -327,6 +364,7 @@ def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
         run_slow=test.slow(test.now),
         worse_probability=stats.probability_larger(test.now.values, test.before.values),
         block=test.block,
+        more_cpu_wait_us=test.more_cpu_wait / NS_PER_US if only_waited else None,
         baseline_steps=steps[0],
         run_steps=steps[1],
         more_steps=more_steps,

@@ -42,6 +42,11 @@ def sentence(metric: MetricCheck) -> str:
         )
     if metric.outcome == "unchanged":
         return f"{change}: better than the baseline." if metric.improved else f"{change}: within the limit of {limit}."
+    if metric.more_cpu_wait_us is not None:
+        return (
+            f"{change}, beyond the limit of {limit}, but a step waited {units.duration(metric.more_cpu_wait_us)} longer "
+            "for a CPU, which other work on the machine may have had: compare again where less runs beside the job."
+        )
     if metric.more_steps is None:
         return f"{change}: too close to the limit of {limit} for any practical number of steps to tell."
     return f"{change}: cannot be told from noise yet; {_more(metric)} would tell."

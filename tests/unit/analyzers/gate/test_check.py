@@ -75,6 +75,11 @@ def test_a_run_without_steps_of_the_phase_is_refused():
         measure(step_runs.run(step_table([1] * 5, phase="timed")), "plain")
 
 
+def test_the_wait_for_a_cpu_is_that_of_the_rank_that_waits_longest():
+    first, second = step_table([500] * 3, ready_ns=[0, 5, 9]), step_table([500] * 3, ready_ns=[0, 7, None])
+    assert measure(step_runs.run(first, second), "plain").samples["cpu_wait"] == (7.0,)
+
+
 # The baseline file
 
 
@@ -150,7 +155,7 @@ def test_sign_may_be_left_out():
     [
         ("step_time", "METRIC:LIMIT"),
         ("step_time:+five%", "METRIC:LIMIT"),
-        ("latency:+5%", "step_time, loader_wait, samples_per_s, tokens_per_s"),
+        ("latency:+5%", "step_time, loader_wait, cpu_wait, samples_per_s, tokens_per_s"),
         ("step_time:+5kg", "%, us, ms, s"),
         ("tokens_per_s:-5ms", "Known units: %"),
         ("samples_per_s:+5%", "samples_per_s:-5%"),
@@ -351,3 +356,46 @@ def test_the_same_code_fails_no_more_often_than_said_whatever_its_tails():
 def test_same_input_gives_the_same_answer():
     before, now = baseline(noisy(seed=1)), baseline(noisy(seed=2))
     assert msgspec.json.encode(gated(before, now)) == msgspec.json.encode(gated(before, now))
+
+
+# Other work on the machine
+
+
+def waiting(wait_ms, *, scale=1.0, seed=0, **metrics):
+    """Steps of some 100 ms, of which a rank waits so long for a CPU, beside its own work."""
+    return baseline(
+        noisy(200, scale=scale, seed=seed) + wait_ms, cpu_wait=(wait_ms * float(NS_PER_MS),) * 200, **metrics
+    )
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "scale", "outcome"),
+    [(30, 1.0, "inconclusive"), (30, 1.2, "regressed"), (0, 1.2, "regressed"), (30, 1.02, "inconclusive")],
+)
+def test_what_ranks_waited_longer_for_a_cpu_is_no_regression(wait_ms, scale, outcome):
+    checked = gated(waiting(0), waiting(wait_ms, scale=scale, seed=1))
+    assert {metric.outcome for metric in checked.metrics} == {outcome}
+    for metric in checked.metrics:
+        assert metric.more_cpu_wait_us == (pytest.approx(30_000) if outcome == "inconclusive" else None)
+
+
+def test_a_wait_that_was_there_before_explains_nothing():
+    checked = gated(waiting(30), waiting(30, scale=1.2, seed=1))
+    assert checked.outcome == "regressed"
+
+
+def test_a_rate_that_falls_by_waiting_for_a_cpu_is_no_regression():
+    def rate(wait_ms, seed, scale=1.0):
+        run = waiting(wait_ms, seed=seed, scale=scale)
+        return msgspec.structs.replace(
+            run, samples=run.samples | {"samples_per_s": tuple(32e9 / ns for ns in run.samples["step_time"])}
+        )
+
+    rule = "samples_per_s:-5%"
+    assert gated(rate(0, 0), rate(30, 1), rule).outcome == "inconclusive"
+    assert gated(rate(0, 0), rate(30, 1, scale=1.2), rule).outcome == "regressed"
+
+
+def test_the_wait_itself_may_be_gated():
+    before, now = waiting(1), waiting(30)
+    assert gated(before, now, "cpu_wait:+5ms").outcome == "regressed"

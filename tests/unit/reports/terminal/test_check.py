@@ -34,6 +34,7 @@ def metric(**fields) -> MetricCheck:
         "baseline_slow": 0,
         "run_slow": 0,
         "block": 6,
+        "more_cpu_wait_us": None,
         "baseline_steps": 80,
         "run_steps": 90,
         "more_steps": None,
@@ -151,3 +152,9 @@ def test_hostile_names_leave_junit_valid(hostile):
     assert output is not None
     assert "<script>" in output
     assert "\x1b" not in output
+
+
+def test_a_worsening_that_waiting_for_a_cpu_covers_says_so():
+    said = sentence(metric(outcome="inconclusive", more_cpu_wait_us=30_000.0))
+    assert "beyond the limit" in said
+    assert "30.0 ms longer for a CPU" in said
