@@ -2,16 +2,22 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from esprof import readable
 from esprof.analyzers.breakdown import breakdown
-from esprof.analyzers.finding import Diagnosis, Finding, RankBreakdown
+from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis, Finding, RankBreakdown
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, told
-from esprof.analyzers.rule import Case, as_measured, priced, unpriced
+from esprof.analyzers.largest_part import computing, largest_part
+from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
 from esprof.analyzers.throughput import throughput, throughput_of_steps
 from esprof.replay.replayed import Replayed
 from esprof.trace.run import Run
 from esprof.types import ns, us
+
+MUCH_CONTENTION_PCT = 10
+"""What the lack of CPUs must cost, in per cent of a step, to make all other findings less sure."""
 
 
 def diagnose(replayed: Replayed, ignores: Ignores = NOTHING) -> Diagnosis:
@@ -19,7 +25,7 @@ def diagnose(replayed: Replayed, ignores: Ignores = NOTHING) -> Diagnosis:
     case = Case(replayed, breakdown(replayed))
     case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
     found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
-    found, ignored = ignores.part(found + _beside(replayed.run))
+    found, ignored = ignores.part(_less_sure(found) + _beside(replayed.run))
     stopped = stopped_by(replayed.run)
     findings = [*stopped, *sorted(found, key=lambda finding: -finding.saving_us)]
     return Diagnosis(
@@ -86,6 +92,18 @@ def _beside(run: Run) -> list[Finding]:
     return [as_measured(cause, run) for rule in rules if rule.of_run for cause in rule.of_run(run)]
 
 
+def _less_sure(found: list[Finding]) -> list[Finding]:
+    """The findings, of which none is sure where ranks lack CPUs: what takes long then may take long for that."""
+    if not any(finding.id == CPU_CONTENTION and finding.saving_pct >= MUCH_CONTENTION_PCT for finding in found):
+        return found
+    return [
+        finding
+        if finding.id == CPU_CONTENTION
+        else msgspec.structs.replace(finding, confidence=no_more_than("medium", finding.confidence))
+        for finding in found
+    ]
+
+
 def _stopped_verdict(finding: Finding) -> str:
     """The finding, and where the first rank at fault is."""
     place = finding.evidence["stacks"].of(finding.ranks[0]) if finding.ranks else None
@@ -102,11 +120,11 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
             f"{replayed.pricer.too_far_off}.{caveat}"
         )
     if not findings or findings[0].saving_us <= 0:
-        computing = sum(part.compute / part.step_us for part in parts) / len(parts)
-        return (
-            f"A step takes {readable.duration(step_ns)}, {100 * computing:.0f} % of it compute; "
-            f"no cause that esprof knows costs it noticeably more.{caveat}"
-        )
+        takes = f"A step takes {readable.duration(step_ns)}, {100 * computing(parts):.0f} % of it compute"
+        rest = largest_part(replayed, parts)
+        if rest is None:
+            return f"{takes}; no cause that esprof knows costs it noticeably more.{caveat}"
+        return f"{takes}. {rest} No change that esprof can price would gain a hundredth of a step.{caveat}"
     first = findings[0]
     # What was measured on all of the run is a share of its mean step, what was replayed of that of the window.
     step_ns = ns(first.saving_us) * 100 / first.saving_pct if first.saving_pct else step_ns

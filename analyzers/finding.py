@@ -9,6 +9,9 @@ from esprof.analyzers.evidence import Evidence
 from esprof.trace.run import Warning
 from esprof.types import Rank
 
+CPU_CONTENTION = "ESP404"
+"""Id of the finding that training threads wait for a CPU, by which others are less sure."""
+
 Severity = Literal["critical", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 

@@ -139,11 +139,11 @@ def priced(cause: Cause, case: Case) -> Finding:
         return unpriced(cause)
     (answer,) = case.pricer.answers([cause.scenario])
     if answer.saving_us is None or answer.saving_low_us is None or answer.saving_high_us is None:
-        return unpriced(replace(cause, confidence=_no_more_than("medium", cause.confidence)))
+        return unpriced(replace(cause, confidence=no_more_than("medium", cause.confidence)))
     saving_us = max(0.0, answer.saving_us)
     pct = 100 * ns(saving_us) / case.pricer.step_ns
     # That it saves anything is not sure where the interval of the saving says so.
-    sure = cause.confidence if answer.saving_low_us > 0 else _no_more_than("medium", cause.confidence)
+    sure = cause.confidence if answer.saving_low_us > 0 else no_more_than("medium", cause.confidence)
     return _finding(
         replace(cause, confidence=sure),
         saving_us=saving_us,
@@ -156,7 +156,8 @@ def priced(cause: Cause, case: Case) -> Finding:
     )
 
 
-def _no_more_than(most: Confidence, confidence: Confidence) -> Confidence:
+def no_more_than(most: Confidence, confidence: Confidence) -> Confidence:
+    """`confidence`, or `most` where that is less."""
     order: tuple[Confidence, ...] = ("low", "medium", "high")
     return min(most, confidence, key=order.index)
 
@@ -181,7 +182,7 @@ def as_measured(cause: Cause, run: Run) -> Finding:
         return unpriced(cause)
     saving, margin = cause.measured.saving_ns, cause.measured.margin_ns
     pct = 100 * saving / cause.measured.step_ns
-    sure = cause.confidence if saving > margin else _no_more_than("medium", cause.confidence)
+    sure = cause.confidence if saving > margin else no_more_than("medium", cause.confidence)
     return _finding(
         replace(cause, confidence=sure),
         saving_us=us(saving),

@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.whatif.host_cpus import cpus_of
 from esprof.replay.whatif.term import scope
@@ -37,7 +38,7 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
     takes = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(worst_ns)} a step"
     because = "a CPU quota stops it" if by_quota else "something else uses the CPUs"
     yield Cause(
-        id="ESP404",
+        id=CPU_CONTENTION,
         title=f"{readable.ranks(ranks).capitalize()} could run, but had no CPU for {takes}: {because}",
         ranks=ranks,
         scenario=scenario,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from esprof import recorder
-from esprof.analyzers.finding import Diagnosis
+from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis
 from esprof.errors import EsprofError
 from esprof.output import claim
 from esprof.recorder.launcher.launch import Recording, require_torch
@@ -31,8 +31,6 @@ WINDOW = Settings(steps=16)
 """A little longer than usual, so that a moment in which others had the processors weighs less."""
 QUIET_PCT = 5
 """Without a fault nothing costs more than this, in per cent of a step."""
-BUSY_MACHINE = "ESP404"
-"""The finding that something else uses the CPUs."""
 BUSY = 0.1
 """The share of their time that workers wait for a processor where others use it, too; on an idle machine it is 0.02."""
 UNEVEN = 0.05
@@ -123,7 +121,7 @@ def config(fault: str, rank: int) -> dict[str, Any]:
 def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: Measured) -> str | None:
     """Why this run does not show what was planted, and nothing else before it; None where it does."""
     # That the job has not all of the machine is no fault of the job.
-    findings = [finding for finding in diagnosis.findings if finding.id != BUSY_MACHINE]
+    findings = [finding for finding in diagnosis.findings if finding.id != CPU_CONTENTION]
     if fault == "none":
         if all(finding.saving_pct <= QUIET_PCT for finding in findings):
             return None
