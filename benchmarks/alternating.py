@@ -44,6 +44,8 @@ class Blocks:
     """Wall time of the loader's `next` in each step, less that of the loader's own code."""
     background_writer_cpu_s: float = 0.0
     """CPU time of the recorder's background writer over the whole job."""
+    sampler_cpu_s: float = 0.0
+    """CPU time of the thread that samples stacks; it does so in the steps with the recorder alone."""
     seconds: float = 0.0
     """Wall time of all steps."""
 
@@ -73,9 +75,7 @@ class Alternation:
         optimizer._global_optimizer_post_hooks[self._number] = self._after_step
 
     def close(self) -> None:
-        writer = next(thread for thread in threading.enumerate() if thread.name == "esprof")
-        assert writer.ident is not None
-        self.blocks.background_writer_cpu_s = time.clock_gettime(time.pthread_getcpuclockid(writer.ident))
+        self.blocks.background_writer_cpu_s, self.blocks.sampler_cpu_s = map(_cpu_s, ("esprof", "esprof-sampler"))
 
     def _after_step(self, stepped: Optimizer, args: Any, kwargs: Any) -> None:
         ended_ns, ended_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
@@ -85,6 +85,7 @@ class Alternation:
             self._state.start_ns = (
                 time.time_ns()
             )  # Or the watch for hangs would take the whole block for one slow step.
+            self._state.thread = 0  # No stack is looked at.
         returned_ns = time.perf_counter_ns()
         self._note(ended_ns, ended_cpu_ns)
         self._border_ns, self._next_ns = returned_ns - ended_ns, 0
@@ -137,3 +138,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def _cpu_s(name: str) -> float:
+    """CPU time of this process's thread of that name, s."""
+    thread = next(thread for thread in threading.enumerate() if thread.name == name)
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))

@@ -97,6 +97,9 @@ def outside(bench: Bench, job: Job, folder: Path) -> None:
         bench.print(name, median(_extra(blocks, column) for blocks in rounds) / NS_PER_US, "us", context)
     writer = median(100 * blocks.background_writer_cpu_s / blocks.seconds for blocks in rounds)
     bench.print("background_writer_cpu_pct", writer, "% of a core", context)
+    # Half of the steps are sampled.
+    sampler = median(200 * blocks.sampler_cpu_s / blocks.seconds for blocks in rounds)
+    bench.print("sampler_cpu_pct", sampler, "% of a core", context)
 
 
 def whole(bench: Bench, job: Job, folder: Path) -> None:
