@@ -124,6 +124,13 @@ class Alternation:
         setattr(_BaseDataLoaderIter, "__next__", timed)  # noqa: B010  a method, to mypy
 
 
+def _cpu_s(name: str) -> float:
+    """CPU time of this process's thread of that name, s."""
+    thread = next(thread for thread in threading.enumerate() if thread.name == name)
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+
+
 def main() -> None:
     out, block, module, *arguments = sys.argv[1:]
     rank = int(os.environ.get("RANK", 0))
@@ -138,10 +145,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-def _cpu_s(name: str) -> float:
-    """CPU time of this process's thread of that name, s."""
-    thread = next(thread for thread in threading.enumerate() if thread.name == name)
-    assert thread.ident is not None
-    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
