@@ -1,0 +1,154 @@
+"""Records cases, and keeps the recordings: FOLDER/CASE/run-REPEAT, beside them what was planted."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+
+import esprof
+from benchmarks.diagnosis.cases import Case
+from benchmarks.diagnosis.places import fault_lines
+from benchmarks.settings import slug
+
+ROOT = Path(__file__).resolve().parents[2]
+WINDOW = ("--skip", "8", "--warmup", "2", "--steps", "8")
+PATIENCE_S = 300
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What was planted when a case was recorded: a script that is edited afterwards has its lines elsewhere."""
+
+    job: str
+    fault: str
+    rank: int
+    strength: float
+    seed: int
+    file: str
+    """The script, relative to the folder that the job ran in."""
+    lines: list[int]
+    """Of the fault in the script; none where it is no code of the training process."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A case, what was planted, and its recordings in the order of their repeats."""
+
+    case: Case
+    planted: Planted
+    runs: Sequence[Path]
+
+    def step_us(self) -> list[float]:
+        """The mean plain step of each recording."""
+        return [plain_step_us(esprof.load(run)) for run in self.runs]
+
+
+def folder_of(case: Case, folder: Path) -> Path:
+    return folder / f"{slug(case.name)}-{case.seed}"
+
+
+def planted(case: Case) -> Planted:
+    script = case.job.script
+    placed = case.fault is not None and case.fault.placed
+    lines = fault_lines(script.read_text(), case.planted) if placed else []
+    file = str(script.relative_to(ROOT))
+    return Planted(case.job.name, case.planted, case.rank, case.strength, case.seed, file, lines)
+
+
+def carry_out(cases: Sequence[Case], folder: Path, repeats: int) -> int:
+    """Record all cases, repeat after repeat, so that a job with a fault and without it take turns.
+
+    Recordings that are there already are not made again. Returns how many failed; what they said is on stderr.
+    """
+    failed = 0
+    with tempfile.TemporaryDirectory() as files:
+        for repeat in range(repeats):
+            for case in cases:
+                out = folder_of(case, folder) / f"run-{repeat}"
+                if (out / "run.json").exists():
+                    continue
+                out.parent.mkdir(parents=True, exist_ok=True)
+                (out.parent / "planted.json").write_text(json.dumps(asdict(planted(case)), indent=1))
+                failure = record(case, out, Path(files) / case.job.name)
+                if failure:
+                    failed += 1
+                    shutil.rmtree(out, ignore_errors=True)
+                    print(f"{case.name}: {failure}", file=sys.stderr)
+                else:
+                    print(f"{case.name}: {plain_step_us(esprof.load(out)) / 1e3:.1f} ms", file=sys.stderr, flush=True)
+    return failed
+
+
+def record(case: Case, out: Path, files: Path) -> str | None:
+    """Record a case into `out`; returns the end of what was said where that failed."""
+    files.mkdir(parents=True, exist_ok=True)
+    recorder = [sys.executable, "-m", "esprof", "record", "-q", "-f", "-o", str(out), *WINDOW, "--"]
+    command = [*recorder, *launcher(case), *case.arguments, "--files", str(files)]
+    # In a session of its own: a job outlives the recorder, and has to be ended with it.
+    started = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said, _ = started.communicate(timeout=PATIENCE_S)
+    except BaseException as interruption:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+        if isinstance(interruption, subprocess.TimeoutExpired):
+            return f"it did not end within {PATIENCE_S} s: {' '.join(command)}"
+        raise
+    if started.returncode or not (out / "run.json").exists():
+        return f"{' '.join(command)} ended with {started.returncode}\n{said[-3000:]}"
+    return None
+
+
+def launcher(case: Case) -> list[str]:
+    """The command that starts the case's script, which takes its arguments next."""
+    script = str(case.job.script.relative_to(ROOT))
+    if hosts := case.hosts:
+        bed = ["-m", "benchmarks.testbed", "torchrun", "--cpu", *map(str, hosts.cpu), "--rate", *hosts.rate, "--"]
+        return [sys.executable, *bed, script]
+    if case.job.ranks == 1 or case.job.starts_itself:
+        return [sys.executable, script]
+    return [sys.executable, "-m", "benchmarks.diagnosis.launch", str(case.job.ranks), script]
+
+
+def kept(cases: Iterable[Case], folder: Path) -> Iterator[Recorded]:
+    """Those cases of which recordings were kept."""
+    for case in cases:
+        place = folder_of(case, folder)
+        runs = sorted(run for run in place.glob("run-*") if (run / "run.json").exists())
+        if runs:
+            yield Recorded(case, Planted(**json.loads((place / "planted.json").read_text())), runs)
+
+
+def plain_step_us(run: esprof.Run) -> float:
+    """Mean over all ranks of the steps without profiler, the first left out."""
+    ranks = []
+    for rank in run.ranks:
+        steps = run.steps(rank)
+        plain = [phase == "plain" for phase in steps.texts("phase")]
+        plain[0] = False
+        ranks.append(float(steps.ints("dur_ns")[plain].mean()) / 1e3)
+    return mean(ranks)
+
+
+def can_run(case: Case) -> str | None:
+    """Why a case cannot run here; None where it can."""
+    if missing := case.job.missing():
+        return f"{', '.join(missing)} is not installed"
+    if case.job.hosts and os.geteuid():
+        return "the test bed needs root"
+    return None
