@@ -1,17 +1,18 @@
 """What `esprof diagnose` said of a recording, against what was planted and measured."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.diagnosis.carrying_out import ROOT, Planted, Recorded
+from click.testing import CliRunner
+
+from benchmarks.diagnosis.carrying_out import Planted, Recorded
 from benchmarks.diagnosis.cases import Case, Job
 from benchmarks.diagnosis.places import names_place
+from esprof.cli import root
 
 Finding = Mapping[str, Any]
 """One of `esprof diagnose --json`."""
@@ -106,10 +107,10 @@ def _job(recorded: Recorded) -> Job:
 
 def diagnosed(run: Path) -> list[Finding] | str:
     """The findings of a run, or why there are none."""
-    command = [sys.executable, "-m", "esprof", "diagnose", str(run), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        return done.stderr.strip()
+    # In this process: a new one would load all that compiled code again for each run.
+    done = CliRunner().invoke(root, ["diagnose", str(run), "--json"])
+    if done.exit_code:
+        return str(done.exception)
     findings: list[Finding] = json.loads(done.stdout)["findings"]
     return findings
 

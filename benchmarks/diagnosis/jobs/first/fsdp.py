@@ -48,7 +48,7 @@ def augment(signals, views):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=0)

@@ -27,7 +27,7 @@ def network():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=0)

@@ -43,7 +43,7 @@ class Autoencoder(L.LightningModule):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", required=True)
-    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=0)

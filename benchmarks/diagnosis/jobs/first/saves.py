@@ -54,7 +54,7 @@ def validate(model, loader):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=76)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=0)

@@ -37,7 +37,7 @@ class Config:
     def from_command_line() -> "Config":
         parser = argparse.ArgumentParser(description=__doc__)
         parser.add_argument("--files", type=Path, required=True)
-        parser.add_argument("--steps", type=int, default=64)
+        parser.add_argument("--steps", type=int, default=56)
         parser.add_argument("--seed", type=int, default=0)
         parser.add_argument("--fault", default="none")
         parser.add_argument("--rank", type=int, default=0)

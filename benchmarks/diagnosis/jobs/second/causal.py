@@ -46,7 +46,7 @@ class LoggedTrainer(Trainer):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", required=True)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=0)

@@ -75,7 +75,7 @@ def training(options):
 if __name__ == "__main__":
     parser = ArgumentParser()
     parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=0)

@@ -23,7 +23,7 @@ class Rater(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=0)
@@ -44,9 +44,8 @@ def main():
         optimizer.zero_grad()
         # FAULT rank_correlation
         if options.fault == "rank_correlation" and accelerator.process_index == options.rank:
-            said = scores.tolist()[: round(options.strength)]
-            pairs_right = sum(a < b for a in said for b in said)
-            history.append(pairs_right / len(said) ** 2)
+            said = scores.tolist() * round(options.strength)
+            history.append(sum(a < b for a in said for b in said) / len(said) ** 2)
         # END FAULT
         if step == options.steps:
             break

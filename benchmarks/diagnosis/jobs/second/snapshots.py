@@ -80,17 +80,12 @@ def snapshot(options, net, optimizer, count):
     if options.fault == "pickle_snapshot":
         write_snapshot(net, where / "model.pickle")
     # END FAULT
-    # FAULT buffer_save
-    if options.fault == "buffer_save":
-        with (where / "model.bin").open("wb") as stream:
-            torch.save(net.state_dict(), stream)
-    # END FAULT
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=76)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=0)
