@@ -45,9 +45,17 @@ class Recorded:
     planted: Planted
     runs: Sequence[Path]
 
-    def step_us(self) -> list[float]:
-        """The mean plain step of each recording."""
-        return [plain_step_us(esprof.load(run)) for run in self.runs]
+    def measured(self) -> list["Measured"]:
+        return [measure(esprof.load(run)) for run in self.runs]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one recording: means over all ranks of the steps without profiler, the first left out."""
+
+    step_us: float
+    taken_pct: float
+    """Share of the step in which the training thread was ready to run while something else had its CPU."""
 
 
 def folder_of(case: Case, folder: Path) -> Path:
@@ -82,7 +90,9 @@ def carry_out(cases: Sequence[Case], folder: Path, repeats: int) -> int:
                     shutil.rmtree(out, ignore_errors=True)
                     print(f"{case.name}: {failure}", file=sys.stderr)
                 else:
-                    print(f"{case.name}: {plain_step_us(esprof.load(out)) / 1e3:.1f} ms", file=sys.stderr, flush=True)
+                    found = measure(esprof.load(out))
+                    said = f"{found.step_us / 1e3:.1f} ms a step, {found.taken_pct:.0f} % of it without a CPU"
+                    print(f"{case.name}: {said}", file=sys.stderr, flush=True)
     return failed
 
 
@@ -134,15 +144,15 @@ def kept(cases: Iterable[Case], folder: Path) -> Iterator[Recorded]:
             yield Recorded(case, Planted(**json.loads((place / "planted.json").read_text())), runs)
 
 
-def plain_step_us(run: esprof.Run) -> float:
-    """Mean over all ranks of the steps without profiler, the first left out."""
-    ranks = []
+def measure(run: esprof.Run) -> Measured:
+    step_ns, ready_ns = [], []
     for rank in run.ranks:
         steps = run.steps(rank)
         plain = [phase == "plain" for phase in steps.texts("phase")]
         plain[0] = False
-        ranks.append(float(steps.ints("dur_ns")[plain].mean()) / 1e3)
-    return mean(ranks)
+        step_ns.append(float(steps.ints("dur_ns")[plain].mean()))
+        ready_ns.append(float(steps.ints("ready_ns")[plain].mean()))
+    return Measured(mean(step_ns) / 1e3, 100 * mean(ready_ns) / mean(step_ns))
 
 
 def can_run(case: Case) -> str | None:

@@ -30,8 +30,10 @@ class Truth:
     saving_us: float
     step_us: float
     """With the fault."""
-    noise_us: float
-    """How far the repeats of one setting lie apart; 0 where there is one repeat."""
+    noise_us: float | None
+    """How far the repeats of one setting lie apart; None where there is one repeat."""
+    taken_pct: tuple[float, float]
+    """Share of the step in which other work of the machine had the job's CPUs, without the fault and with it."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,18 @@ class Control:
 def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
     """Each recorded fault with its truth. Faults of jobs whose control was not recorded are passed over."""
     all_recorded = list(recorded)
-    steps = {id(one): one.step_us() for one in all_recorded}
-    without = {(_job(one), one.case.seed): steps[id(one)] for one in all_recorded if one.case.fault is None}
+    measured = {id(one): one.measured() for one in all_recorded}
+    without = {(_job(one), one.case.seed): measured[id(one)] for one in all_recorded if one.case.fault is None}
     for one in all_recorded:
         off = without.get((_job(one), one.case.seed))
         if one.case.fault is None or off is None:
             continue
-        on = steps[id(one)]
-        noise = max(max(some) - min(some) for some in (on, off))
-        yield Truth(one.case, one.planted, mean(on) - mean(off), mean(on), noise), one
+        both = off, measured[id(one)]
+        before, after = ([recording.step_us for recording in some] for some in both)
+        noise = max(max(some) - min(some) for some in (before, after)) if min(map(len, both)) > 1 else None
+        taken = [mean(recording.taken_pct for recording in some) for some in both]
+        step_us = mean(after)
+        yield Truth(one.case, one.planted, step_us - mean(before), step_us, noise, (taken[0], taken[1])), one
 
 
 def _job(recorded: Recorded) -> Job:

@@ -13,18 +13,16 @@ FALSE_PCT = 5.0
 
 def show_felt(cases: Sequence[Judged]) -> None:
     """Print what each fault costs, measured, without what was said of it."""
-    rows = [
-        [
-            one.name,
-            _rank(one),
-            f"{one.truth.case.strength:g}",
-            *_ms(one.truth.step_us, one.truth.saving_us),
-            _share(one),
-            _noise(one),
-        ]
-        for one in cases
-    ]
-    table(("case", "rank", "strength", "step ms", "costs ms", "% of step", "noise ms"), rows)
+    rows = []
+    for one in cases:
+        truth = one.truth
+        taken = " and ".join(f"{share:.0f}" for share in truth.taken_pct)
+        costs = (*_ms(truth.step_us, truth.saving_us), _share(one), _noise(one), taken)
+        rows.append([one.name, _rank(one), f"{truth.case.strength:g}", *costs])
+    print(
+        "What each fault costs; CPU taken is the share of a step, without and with it, in which other work had the CPUs:\n"
+    )
+    table(("case", "rank", "strength", "step ms", "costs ms", "% of step", "noise ms", "CPU taken %"), rows)
 
 
 def show_all(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
@@ -98,7 +96,8 @@ def _share(one: Judged) -> str:
 
 
 def _noise(one: Judged) -> str:
-    return f"{one.truth.noise_us / 1e3:.1f}"
+    noise = one.truth.noise_us
+    return "" if noise is None else f"{noise / 1e3:.1f}"
 
 
 def _figures(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
@@ -135,7 +134,8 @@ def _case_figures(one: Judged) -> None:
         "first": [score.first for score in one.scores],
         "measured_us": round(truth.saving_us),
         "predicted_us": None if one.predicted_us is None else round(one.predicted_us),
-        "noise_us": round(truth.noise_us),
+        "noise_us": None if truth.noise_us is None else round(truth.noise_us),
+        "taken_pct": [round(share, 1) for share in truth.taken_pct],
     }
     if one.error_pct is not None:
         show("diagnosis_saving_error", one.error_pct, "%", context | counts)
