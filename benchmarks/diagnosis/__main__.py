@@ -84,7 +84,7 @@ def report(chosen: list[Case], folder: Path, *, measured_only: bool) -> None:
             if isinstance(findings, str):
                 print(f"{one.case.name}: not diagnosed: {findings}", file=sys.stderr)
             else:
-                controls.append(control(one.case.job.name, findings))
+                controls.append(control(one.case.job, findings))
     show_all([judged(truth, one.runs) for truth, one in found], controls)
 
 

@@ -60,6 +60,8 @@ class Job:
     """Whether the script starts its own ranks."""
     needs: tuple[str, ...] = ()
     """Modules that the project does not install; without them the job is skipped."""
+    true_without_fault: tuple[str, ...] = ()
+    """Ids of findings that are no mistake on the job without a fault."""
 
     def missing(self) -> list[str]:
         return [module for module in self.needs if importlib.util.find_spec(module) is None]

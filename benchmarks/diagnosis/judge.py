@@ -160,8 +160,9 @@ def _price(finding: Finding | None) -> tuple[float, float, float] | None:
     return saving, saving if low is None else low, saving if high is None else high
 
 
-def control(name: str, findings: Sequence[Finding]) -> Control:
-    """The finding with the largest share of a step."""
-    priced = [(one["saving_pct"], one["id"]) for one in findings if one.get("saving_pct") is not None]
+def control(job: Job, findings: Sequence[Finding]) -> Control:
+    """The finding with the largest share of a step, of those that would be a mistake."""
+    false = [one for one in findings if one["id"] not in job.true_without_fault]
+    priced = [(one["saving_pct"], one["id"]) for one in false if one.get("saving_pct") is not None]
     share, largest = max(priced, default=(0.0, NOTHING))
-    return Control(name, largest, share)
+    return Control(job.name, largest, share)

@@ -129,11 +129,12 @@ def test_what_a_fault_does_not_have_is_not_counted():
     assert (one.predicted_us, one.holds) == (None, None)
 
 
-def test_the_largest_share_counts_on_a_job_without_fault():
-    assert control("toy", [finding("ESP901"), finding("ESP101", saving=50), finding("ESP301", saving=200)]) == Control(
-        "toy", "ESP301", 4.0
-    )
-    assert control("toy", [finding("ESP901")]) == Control("toy", "nothing", 0.0)
+def test_the_largest_false_share_counts_on_a_job_without_fault():
+    findings = [finding("ESP901"), finding("ESP101", saving=50), finding("ESP301", saving=200)]
+    assert control(JOB, findings) == Control("toy", "ESP301", 4.0)
+    linked = Job("toy", JOB.script, (), true_without_fault=("ESP301",))
+    assert control(linked, findings) == Control("toy", "ESP101", 1.0)
+    assert control(JOB, [finding("ESP901")]) == Control("toy", "nothing", 0.0)
 
 
 def case_of(*findings, saving_us=1000.0, fault=SLOW):
