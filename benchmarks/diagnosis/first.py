@@ -62,11 +62,11 @@ JOBS = (
         (
             Fault("slow_host", ("ESP202", "ESP203", "ESP404"), (0.5, 0.65), one_rank=True, quota=True),
             Fault("small_quotas", ("ESP404",), (0.5, 0.65), quota=True),
-            Fault("slow_link", ("ESP301", "ESP304"), (0.15, 0.3), link=True),
+            Fault("slow_link", ("ESP301", "ESP304"), (0.25, 0.4), link=True),
             Fault("tiny_buckets", ("ESP302",), (1, 8), second_best=("ESP301",)),
             Fault("one_bucket", ("ESP303",), (50, 200), second_best=("ESP301",)),
             # What all ranks gather each step is exposed communication, and the line that gathers is Python code.
-            Fault("metrics", ("ESP301", "ESP303"), (2, 5), second_best=("ESP402",), placed=True),
+            Fault("metrics", ("ESP301", "ESP303"), (6, 10), second_best=("ESP402",), placed=True),
         ),
         hosts=Hosts((0.75, 0.75), ("300mbit", "300mbit")),
         # Its links and quotas are a part of any step.

@@ -18,7 +18,7 @@ def show_felt(cases: Sequence[Judged]) -> None:
         truth = one.truth
         taken = " and ".join(f"{share:.0f}" for share in truth.taken_pct)
         costs = (*_ms(truth.step_us, truth.saving_us), _share(one), _noise(one), taken)
-        rows.append([one.name, _rank(one), f"{truth.case.strength:g}", *costs])
+        rows.append([one.name, _rank(one), f"{truth.planted.strength:g}", *costs])
     print(
         "What each fault costs; CPU taken is the share of a step, without and with it, in which other work had the CPUs:\n"
     )
@@ -129,7 +129,7 @@ def _case_figures(one: Judged) -> None:
     context = {
         "case": one.name,
         "rank": truth.case.slow_rank,
-        "strength": truth.case.strength,
+        "strength": truth.planted.strength,
         "seed": truth.case.seed,
         "first": [score.first for score in one.scores],
         "measured_us": round(truth.saving_us),
