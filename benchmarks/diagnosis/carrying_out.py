@@ -56,6 +56,8 @@ class Measured:
     step_us: float
     taken_pct: float
     """Share of the step in which the training thread was ready to run while something else had its CPU."""
+    free_us: float
+    """The step less that time on the rank that lost most so: nearer to what it takes where nothing else runs."""
 
 
 def folder_of(case: Case, folder: Path) -> Path:
@@ -152,7 +154,8 @@ def measure(run: esprof.Run) -> Measured:
         plain[0] = False
         step_ns.append(float(steps.ints("dur_ns")[plain].mean()))
         ready_ns.append(float(steps.ints("ready_ns")[plain].mean()))
-    return Measured(mean(step_ns) / 1e3, 100 * mean(ready_ns) / mean(step_ns))
+    step_us = mean(step_ns) / 1e3
+    return Measured(step_us, 100 * mean(ready_ns) / mean(step_ns), step_us - max(ready_ns) / 1e3)
 
 
 def can_run(case: Case) -> str | None:

@@ -32,6 +32,8 @@ class Truth:
     """With the fault."""
     noise_us: float | None
     """How far the repeats of one setting lie apart; None where there is one repeat."""
+    free_saving_us: float
+    """The saving of steps less the time in which ranks had no CPU: less disturbed by other work on the machine."""
     taken_pct: tuple[float, float]
     """Share of the step in which other work of the machine had the job's CPUs, without the fault and with it."""
 
@@ -102,8 +104,10 @@ def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
         before, after = ([recording.step_us for recording in some] for some in both)
         noise = max(max(some) - min(some) for some in (before, after)) if min(map(len, both)) > 1 else None
         taken = [mean(recording.taken_pct for recording in some) for some in both]
+        free = [mean(recording.free_us for recording in some) for some in both]
         step_us = mean(after)
-        yield Truth(one.case, one.planted, step_us - mean(before), step_us, noise, (taken[0], taken[1])), one
+        saving_us = step_us - mean(before)
+        yield Truth(one.case, one.planted, saving_us, step_us, noise, free[1] - free[0], (taken[0], taken[1])), one
 
 
 def _job(recorded: Recorded) -> Job:

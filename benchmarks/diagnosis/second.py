@@ -54,7 +54,7 @@ JOBS = (
             Fault("tensor_hook", ("ESP402",), (150, 300), placed=True),
             Fault("commits", ("ESP402",), (4, 12), placed=True),
             Fault("tidy", ("ESP403",), (0.5, 1.5), second_best=("ESP402",), placed=True),
-            Fault("eager_gc", ("ESP403",), (2, 10)),
+            Fault("leak", ("ESP403",), (10, 20), second_best=("ESP402", "ESP807")),
         ),
         ranks=1,
     ),
@@ -65,13 +65,13 @@ JOBS = (
             Fault("slow_host", ("ESP202", "ESP203", "ESP404"), (0.5, 0.65), one_rank=True, quota=True),
             Fault("small_quotas", ("ESP404",), (0.5, 0.65), quota=True),
             # The link of one host: all ranks of the ring wait for it.
-            Fault("slow_link", ("ESP301", "ESP304"), (0.1, 0.2), one_rank=True, link=True),
+            Fault("slow_link", ("ESP301", "ESP304"), (0.3, 0.5), one_rank=True, link=True),
             Fault("crumbs", ("ESP302",), (1, 4), second_best=("ESP301",)),
             Fault("by_hand", ("ESP303",), (1, 1), second_best=("ESP301",)),
             # Objects are pickled on the way: Python code as well as a transfer.
             Fault("gather_objects", ("ESP301", "ESP303"), (3, 8), second_best=("ESP402",), placed=True),
         ),
-        hosts=Hosts((0.5, 0.5, 0.5), ("200mbit", "200mbit", "200mbit")),
+        hosts=Hosts((0.5, 0.5, 0.5), ("100mbit", "100mbit", "100mbit")),
         # Its links and quotas are a part of any step.
         true_without_fault=("ESP301", "ESP303", "ESP404"),
     ),

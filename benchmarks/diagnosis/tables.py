@@ -17,12 +17,13 @@ def show_felt(cases: Sequence[Judged]) -> None:
     for one in cases:
         truth = one.truth
         taken = " and ".join(f"{share:.0f}" for share in truth.taken_pct)
-        costs = (*_ms(truth.step_us, truth.saving_us), _share(one), _noise(one), taken)
+        costs = (*_ms(truth.step_us, truth.saving_us), _share(one), _noise(one), *_ms(truth.free_saving_us), taken)
         rows.append([one.name, _rank(one), f"{truth.planted.strength:g}", *costs])
     print(
-        "What each fault costs; CPU taken is the share of a step, without and with it, in which other work had the CPUs:\n"
+        "What each fault costs; CPU taken is the share of a step, without it and with it, in which other work had the"
     )
-    table(("case", "rank", "strength", "step ms", "costs ms", "% of step", "noise ms", "CPU taken %"), rows)
+    print("CPUs, and free what the fault costs with that share left out of the steps:\n")
+    table(("case", "rank", "strength", "step ms", "costs ms", "% of step", "noise ms", "free ms", "CPU taken %"), rows)
 
 
 def show_all(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
@@ -135,6 +136,7 @@ def _case_figures(one: Judged) -> None:
         "measured_us": round(truth.saving_us),
         "predicted_us": None if one.predicted_us is None else round(one.predicted_us),
         "noise_us": None if truth.noise_us is None else round(truth.noise_us),
+        "measured_free_us": round(truth.free_saving_us),
         "taken_pct": [round(share, 1) for share in truth.taken_pct],
     }
     if one.error_pct is not None:

@@ -87,7 +87,9 @@ def test_a_place_is_right_by_line_and_by_the_end_of_the_path(said, right):
 def truth(fault=SLOW, saving_us=1000.0, lines=(4, 5), noise_us=10.0):
     case = Case(JOB, fault, seed=0, rank=1, strength=1.5)
     told = Planted("toy", fault.name, 1, 1.5, 0, "toy.py", list(lines))
-    return Truth(case, told, saving_us, step_us=5000.0, noise_us=noise_us, taken_pct=(1.0, 2.0))
+    return Truth(
+        case, told, saving_us, step_us=5000.0, noise_us=noise_us, free_saving_us=saving_us, taken_pct=(1.0, 2.0)
+    )
 
 
 def finding(number, ranks=(0, 1), saving=None, interval=(None, None), **evidence):
@@ -174,17 +176,17 @@ def test_a_step_is_measured_on_all_plain_steps_but_the_first():
     ranks = [[900, 10, 50, 50, 70, 14], [800, 20, 60, 60, 70, 24]]
     ready = [0, 1_000_000, 0, 0, 0, 5_800_000]
     run = step_runs.run(*(step_runs.step_table(times, phase=phases, ready_ns=ready) for times in ranks))
-    assert carrying_out.measure(run) == Measured(pytest.approx(17_000), pytest.approx(20))
+    assert carrying_out.measure(run) == Measured(pytest.approx(17_000), pytest.approx(20), pytest.approx(13_600))
 
 
 def test_a_fault_is_measured_against_its_jobs_control(monkeypatch):
     job = Job("toy", JOB.script, (SLOW,))
     fault, off = draw(job, SLOW, 0), Case(job, None, 0)
-    steps = {"on": [Measured(130, 4), Measured(150, 6)], "off": [Measured(100, 1), Measured(104, 3)]}
+    steps = {"on": [Measured(130, 4, 125), Measured(150, 6, 141)], "off": [Measured(100, 1, 99), Measured(104, 3, 101)]}
     monkeypatch.setattr(Recorded, "measured", lambda self: steps[self.runs])
     told = Planted("toy", "slow", 1, 1.5, 0, "toy.py", [])
     ((one, _),) = truths([Recorded(off, told, "off"), Recorded(fault, told, "on")])
-    assert (one.saving_us, one.step_us, one.noise_us, one.taken_pct) == (38, 140, 20, (2, 5))
+    assert (one.saving_us, one.step_us, one.noise_us, one.free_saving_us, one.taken_pct) == (38, 140, 20, 33, (2, 5))
     assert list(truths([Recorded(fault, told, "on")])) == []
 
 

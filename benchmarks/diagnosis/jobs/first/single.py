@@ -73,10 +73,6 @@ def main():
 
         model.second.register_full_backward_hook(wait_for_debugger)
     # END FAULT
-    # FAULT gc_threshold
-    if options.fault == "gc_threshold":
-        gc.set_threshold(round(options.strength), 1, 1)
-    # END FAULT
     records = []
     # FAULT gc_collect
     if options.fault == "gc_collect":
@@ -96,6 +92,10 @@ def main():
                 log.write(f"{step} {name} {value.norm().item():.4f}\n")
                 log.flush()
                 os.fsync(log.fileno())
+        # END FAULT
+        # FAULT gc_history
+        if options.fault == "gc_history":
+            records += [{"label": label, "step": [step]} for label in labels.tolist() * round(options.strength)]
         # END FAULT
         # FAULT gc_collect
         if options.fault == "gc_collect":

@@ -94,10 +94,7 @@ def train(options, database):
     if options.fault == "tidy":
         known += [Sample(number) for number in range(round(options.strength * 100_000))]
     # END FAULT
-    # FAULT eager_gc
-    if options.fault == "eager_gc":
-        gc.set_threshold(round(options.strength), 2, 2)
-    # END FAULT
+    seen_in = {}
     total = 0.0
     for step in range(options.steps):
         fresh = [Sample(number) for number in range(2_000)]
@@ -113,6 +110,10 @@ def train(options, database):
             for part, value in enumerate(model.guess.weight.detach().norm(dim=1)[: round(options.strength)].tolist()):
                 database.execute("insert into report values (?, ?, ?)", (step, part, value))
                 database.commit()
+        # END FAULT
+        # FAULT leak
+        if options.fault == "leak":
+            seen_in[step] = [Sample(number) for number in range(round(options.strength * 1000))]
         # END FAULT
         # FAULT tidy
         if options.fault == "tidy":
