@@ -73,7 +73,7 @@ def train(options, database):
     if options.fault == "log_hook":
 
         def log(module, inputs, output):
-            for row in output.detach()[0, : round(options.strength)]:
+            for row in output.detach()[: round(options.strength)].flatten(0, 1):
                 logger.warning("activation %s", [f"{value:.3f}" for value in row.tolist()])
 
         for layer in model.stack:
@@ -81,14 +81,13 @@ def train(options, database):
     # END FAULT
     # FAULT tensor_hook
     if options.fault == "tensor_hook":
-        guard = torch.zeros(300)
+        peaks = []
 
-        def smooth(gradient):
-            for row in gradient[: round(options.strength)].tolist():
-                guard[0] = max(sum(abs(value) for value in row_of) for row_of in zip(*row, strict=True))
-            return gradient
+        def note_peaks(gradient):
+            for row in gradient.tolist() * round(options.strength):
+                peaks.append(max(abs(value) for value in row))
 
-        model.guess.weight.register_hook(lambda gradient: smooth(gradient.view(300, 8, -1)))
+        model.guess.weight.register_hook(note_peaks)
     # END FAULT
     # FAULT tidy
     if options.fault == "tidy":
