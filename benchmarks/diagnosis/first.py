@@ -51,9 +51,9 @@ JOBS = (
             Fault("backward_hook", ("ESP402",), (10, 25), placed=True),
             Fault("fsync_log", ("ESP402",), (4, 12), placed=True),
             # Collecting by hand is a line of Python as well as garbage collection.
-            Fault("gc_collect", ("ESP403",), (0.4, 1), second_best=("ESP402",), placed=True),
+            Fault("gc_collect", ("ESP403",), (0.05, 0.2), second_best=("ESP402",), placed=True),
             # What is kept of each sample makes full collections long, and brings them on.
-            Fault("gc_history", ("ESP403",), (500, 900), second_best=("ESP402", "ESP807")),
+            Fault("gc_history", ("ESP403",), (300, 600), second_best=("ESP402", "ESP807")),
         ),
         ranks=1,
     ),
