@@ -20,6 +20,8 @@ from benchmarks.settings import slug
 ROOT = Path(__file__).resolve().parents[2]
 WINDOW = ("--skip", "8", "--warmup", "2", "--steps", "8")
 PATIENCE_S = 300
+GRACE_S = 30
+NOTE = "planted.json"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,20 @@ def planted(case: Case) -> Planted:
     return Planted(case.job.name, case.planted, case.rank, case.strength, case.seed, file, lines)
 
 
+def note(case: Case, place: Path) -> None:
+    """Write down what is planted beside the recordings.
+
+    Ends the program where those that are there are of something else: their truths are not to be mixed.
+    """
+    file, told = place / NOTE, asdict(planted(case))
+    if not any(place.glob("run-*/run.json")):
+        file.write_text(json.dumps(told, indent=1))
+    elif json.loads(file.read_text()) != told:
+        raise SystemExit(
+            f"{place}: its recordings are of another version of the case; remove it, or give another folder"
+        )
+
+
 def carry_out(cases: Sequence[Case], folder: Path, repeats: int) -> int:
     """Record all cases, repeat after repeat, so that a job with a fault and without it take turns.
 
@@ -85,7 +101,7 @@ def carry_out(cases: Sequence[Case], folder: Path, repeats: int) -> int:
                 if (out / "run.json").exists():
                     continue
                 out.parent.mkdir(parents=True, exist_ok=True)
-                (out.parent / "planted.json").write_text(json.dumps(asdict(planted(case)), indent=1))
+                note(case, out.parent)
                 failure = record(case, out, Path(files) / case.job.name)
                 if failure:
                     failed += 1
@@ -103,7 +119,7 @@ def record(case: Case, out: Path, files: Path) -> str | None:
     files.mkdir(parents=True, exist_ok=True)
     recorder = [sys.executable, "-m", "esprof", "record", "-q", "-f", "-o", str(out), *WINDOW, "--"]
     command = [*recorder, *launcher(case), *case.arguments, "--files", str(files)]
-    # In a session of its own: a job outlives the recorder, and has to be ended with it.
+    # In a session of its own, all of which can be ended: a job outlives a recorder that is killed.
     started = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -115,15 +131,25 @@ def record(case: Case, out: Path, files: Path) -> str | None:
     )
     try:
         said, _ = started.communicate(timeout=PATIENCE_S)
-    except BaseException as interruption:
-        os.killpg(started.pid, signal.SIGKILL)
-        started.communicate()
-        if isinstance(interruption, subprocess.TimeoutExpired):
-            return f"it did not end within {PATIENCE_S} s: {' '.join(command)}"
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {PATIENCE_S} s: {' '.join(command)}\n{_ended(started)[-3000:]}"
+    except KeyboardInterrupt:
+        _ended(started)
         raise
     if started.returncode or not (out / "run.json").exists():
         return f"{' '.join(command)} ended with {started.returncode}\n{said[-3000:]}"
     return None
+
+
+def _ended(recorder: "subprocess.Popen[str]") -> str:
+    """End a recorder with its job, and a bed with its hosts; returns what was said."""
+    os.killpg(recorder.pid, signal.SIGTERM)
+    try:
+        said, _ = recorder.communicate(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(recorder.pid, signal.SIGKILL)
+        said, _ = recorder.communicate()
+    return said
 
 
 def launcher(case: Case) -> list[str]:
@@ -143,7 +169,7 @@ def kept(cases: Iterable[Case], folder: Path) -> Iterator[Recorded]:
         place = folder_of(case, folder)
         runs = sorted(run for run in place.glob("run-*") if (run / "run.json").exists())
         if runs:
-            yield Recorded(case, Planted(**json.loads((place / "planted.json").read_text())), runs)
+            yield Recorded(case, Planted(**json.loads((place / NOTE).read_text())), runs)
 
 
 def measure(run: esprof.Run) -> Measured:

@@ -241,3 +241,17 @@ def test_cases_are_chosen_with_the_controls_they_need():
     names = [case.name for case in command.asked_for(cases(first.JOBS, [0]), re.compile("^gpt hog$"))]
     assert names == ["gpt none", "gpt hog"]
     assert command.asked_for(cases(first.JOBS, [0]), re.compile("^$")) == []
+
+
+def test_recordings_of_another_version_are_not_mixed(tmp_path):
+    job = first.JOBS[0]
+    case = draw(job, next(fault for fault in job.faults if fault.placed), 0)
+    carrying_out.note(case, tmp_path)
+    told = json.loads((tmp_path / carrying_out.NOTE).read_text())
+    assert Planted(**told) == planted(case)
+    carrying_out.note(draw(job, case.fault, 1), tmp_path)  # Nothing was recorded yet.
+    (tmp_path / "run-0").mkdir()
+    (tmp_path / "run-0" / "run.json").write_text("{}")
+    carrying_out.note(draw(job, case.fault, 1), tmp_path)
+    with pytest.raises(SystemExit, match="another version"):
+        carrying_out.note(case, tmp_path)
