@@ -103,14 +103,14 @@ JOBS = (
     Job(
         "lit",
         script("lit"),
-        (Fault("batch_end", ("ESP402",), (6, 16), placed=True),),
+        (Fault("batch_end", ("ESP402",), (12, 16), placed=True),),
         starts_itself=True,
         needs=("lightning",),
     ),
     Job(
         "trainer",
         script("trainer"),
-        (Fault("padding", ("ESP701",), (64, 96)), Fault("callback", ("ESP402",), (0.3, 0.8), placed=True)),
+        (Fault("padding", ("ESP701",), (64, 96)), Fault("callback", ("ESP402",), (0.8, 1.5), placed=True)),
         needs=("transformers", "accelerate"),
     ),
 )
