@@ -49,7 +49,7 @@ JOBS = (
         (
             Fault("python_hook", ("ESP402",), (0.4, 1.0), placed=True),
             Fault("backward_hook", ("ESP402",), (10, 25), placed=True),
-            Fault("fsync_log", ("ESP402",), (4, 12), placed=True),
+            Fault("fsync_log", ("ESP402",), (2, 4), placed=True),
             # Collecting by hand is a line of Python as well as garbage collection.
             Fault("gc_collect", ("ESP403",), (0.05, 0.2), second_best=("ESP402",), placed=True),
             # What is kept of each sample makes full collections long, and brings them on.

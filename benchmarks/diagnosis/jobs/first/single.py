@@ -88,7 +88,7 @@ def main():
         log.write(f"{step} {loss.item():.4f} {len(seen)} {len(records)}\n")
         # FAULT fsync_log
         if options.fault == "fsync_log":
-            for name, value in list(model.named_parameters())[: round(options.strength)]:
+            for name, value in list(model.named_parameters()) * round(options.strength):
                 log.write(f"{step} {name} {value.norm().item():.4f}\n")
                 log.flush()
                 os.fsync(log.fileno())
