@@ -85,6 +85,8 @@ JOBS = (
             Fault("burst", ("ESP101", "ESP806"), (1, 2), placed=True),
             Fault("spawn_epochs", ("ESP807", "ESP101"), (1, 1)),
         ),
+        # Its samples are made in the training process, fault or not.
+        true_without_fault=("ESP101",),
     ),
     Job(
         "fsdp",

@@ -85,6 +85,8 @@ JOBS = (
             Fault("shards", ("ESP101", "ESP806"), (4, 6), placed=True),
             Fault("new_workers", ("ESP807", "ESP101"), (1, 1)),
         ),
+        # Its samples are made in the training process, fault or not.
+        true_without_fault=("ESP101",),
     ),
     Job(
         "vit",
