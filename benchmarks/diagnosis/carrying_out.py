@@ -1,0 +1,193 @@
+"""Records cases, and keeps the recordings: FOLDER/CASE/run-REPEAT, beside them what was planted."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+
+import esprof
+from benchmarks.diagnosis.cases import Case
+from benchmarks.diagnosis.places import fault_lines
+from benchmarks.settings import slug
+
+ROOT = Path(__file__).resolve().parents[2]
+WINDOW = ("--skip", "8", "--warmup", "2", "--steps", "8")
+PATIENCE_S = 300
+GRACE_S = 30
+NOTE = "planted.json"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What was planted when a case was recorded: a script that is edited afterwards has its lines elsewhere."""
+
+    job: str
+    fault: str
+    rank: int
+    strength: float
+    seed: int
+    file: str
+    """The script, relative to the folder that the job ran in."""
+    lines: list[int]
+    """Of the fault in the script; none where it is no code of the training process."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A case, what was planted, and its recordings in the order of their repeats."""
+
+    case: Case
+    planted: Planted
+    runs: Sequence[Path]
+
+    def measured(self) -> list["Measured"]:
+        return [measure(esprof.load(run)) for run in self.runs]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one recording: means over all ranks of the steps without profiler, the first left out."""
+
+    step_us: float
+    taken_pct: float
+    """Share of the step in which the training thread was ready to run while something else had its CPU."""
+    free_us: float
+    """The step less that time on the rank that lost most so: nearer to what it takes where nothing else runs."""
+
+
+def folder_of(case: Case, folder: Path) -> Path:
+    return folder / f"{slug(case.name)}-{case.seed}"
+
+
+def planted(case: Case) -> Planted:
+    script = case.job.script
+    placed = case.fault is not None and case.fault.placed
+    lines = fault_lines(script.read_text(), case.planted) if placed else []
+    file = str(script.relative_to(ROOT))
+    return Planted(case.job.name, case.planted, case.rank, case.strength, case.seed, file, lines)
+
+
+def note(case: Case, place: Path) -> None:
+    """Write down what is planted beside the recordings.
+
+    Ends the program where those that are there are of something else: their truths are not to be mixed.
+    """
+    file, told = place / NOTE, asdict(planted(case))
+    if not any(place.glob("run-*/run.json")):
+        file.write_text(json.dumps(told, indent=1))
+    elif json.loads(file.read_text()) != told:
+        raise SystemExit(
+            f"{place}: its recordings are of another version of the case; remove it, or give another folder"
+        )
+
+
+def carry_out(cases: Sequence[Case], folder: Path, repeats: int) -> int:
+    """Record all cases, repeat after repeat, so that a job with a fault and without it take turns.
+
+    Recordings that are there already are not made again. Returns how many failed; what they said is on stderr.
+    """
+    failed = 0
+    with tempfile.TemporaryDirectory() as files:
+        for repeat in range(repeats):
+            for case in cases:
+                out = folder_of(case, folder) / f"run-{repeat}"
+                if (out / "run.json").exists():
+                    continue
+                out.parent.mkdir(parents=True, exist_ok=True)
+                note(case, out.parent)
+                failure = record(case, out, Path(files) / case.job.name)
+                if failure:
+                    failed += 1
+                    shutil.rmtree(out, ignore_errors=True)
+                    print(f"{case.name}: {failure}", file=sys.stderr)
+                else:
+                    found = measure(esprof.load(out))
+                    said = f"{found.step_us / 1e3:.1f} ms a step, {found.taken_pct:.0f} % of it without a CPU"
+                    print(f"{case.name}: {said}", file=sys.stderr, flush=True)
+    return failed
+
+
+def record(case: Case, out: Path, files: Path) -> str | None:
+    """Record a case into `out`; returns the end of what was said where that failed."""
+    files.mkdir(parents=True, exist_ok=True)
+    recorder = [sys.executable, "-m", "esprof", "record", "-q", "-f", "-o", str(out), *WINDOW, "--"]
+    command = [*recorder, *launcher(case), *case.arguments, "--files", str(files)]
+    # In a session of its own, all of which can be ended: a job outlives a recorder that is killed.
+    started = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        said, _ = started.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {PATIENCE_S} s: {' '.join(command)}\n{_ended(started)[-3000:]}"
+    except KeyboardInterrupt:
+        _ended(started)
+        raise
+    if started.returncode or not (out / "run.json").exists():
+        return f"{' '.join(command)} ended with {started.returncode}\n{said[-3000:]}"
+    return None
+
+
+def _ended(recorder: "subprocess.Popen[str]") -> str:
+    """End a recorder with its job, and a bed with its hosts; returns what was said."""
+    os.killpg(recorder.pid, signal.SIGTERM)
+    try:
+        said, _ = recorder.communicate(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(recorder.pid, signal.SIGKILL)
+        said, _ = recorder.communicate()
+    return said
+
+
+def launcher(case: Case) -> list[str]:
+    """The command that starts the case's script, which takes its arguments next."""
+    script = str(case.job.script.relative_to(ROOT))
+    if hosts := case.hosts:
+        bed = ["-m", "benchmarks.testbed", "torchrun", "--cpu", *map(str, hosts.cpu), "--rate", *hosts.rate, "--"]
+        return [sys.executable, *bed, script]
+    if case.job.ranks == 1 or case.job.starts_itself:
+        return [sys.executable, script]
+    return [sys.executable, "-m", "benchmarks.diagnosis.launch", str(case.job.ranks), script]
+
+
+def kept(cases: Iterable[Case], folder: Path) -> Iterator[Recorded]:
+    """Those cases of which recordings were kept."""
+    for case in cases:
+        place = folder_of(case, folder)
+        runs = sorted(run for run in place.glob("run-*") if (run / "run.json").exists())
+        if runs:
+            yield Recorded(case, Planted(**json.loads((place / NOTE).read_text())), runs)
+
+
+def measure(run: esprof.Run) -> Measured:
+    step_ns, ready_ns = [], []
+    for rank in run.ranks:
+        steps = run.steps(rank)
+        plain = [phase == "plain" for phase in steps.texts("phase")]
+        plain[0] = False
+        step_ns.append(float(steps.ints("dur_ns")[plain].mean()))
+        ready_ns.append(float(steps.ints("ready_ns")[plain].mean()))
+    step_us = mean(step_ns) / 1e3
+    return Measured(step_us, 100 * mean(ready_ns) / mean(step_ns), step_us - max(ready_ns) / 1e3)
+
+
+def can_run(case: Case) -> str | None:
+    """Why a case cannot run here; None where it can."""
+    if missing := case.job.missing():
+        return f"{', '.join(missing)} is not installed"
+    if case.job.hosts and os.geteuid():
+        return "the test bed needs root"
+    return None

@@ -1,0 +1,172 @@
+"""What `esprof diagnose` said of a recording, against what was planted and measured."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from click.testing import CliRunner
+
+from benchmarks.diagnosis.carrying_out import Planted, Recorded
+from benchmarks.diagnosis.cases import Case, Job
+from benchmarks.diagnosis.places import names_place
+from esprof.cli import root
+
+Finding = Mapping[str, Any]
+"""One of `esprof diagnose --json`."""
+
+NOTHING = "nothing"
+"""In place of an id where nothing was found."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was planted, and what it costs: the mean plain step with the fault less that without it, us."""
+
+    case: Case
+    planted: Planted
+    saving_us: float
+    step_us: float
+    """With the fault."""
+    noise_us: float | None
+    """How far the repeats of one setting lie apart; None where there is one repeat."""
+    free_saving_us: float
+    """The saving of steps less the time in which ranks had no CPU: less disturbed by other work on the machine."""
+    taken_pct: tuple[float, float]
+    """Share of the step in which other work of the machine had the job's CPUs, without the fault and with it."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One recording: what holds of its findings. Fields are None where the fault has no such thing."""
+
+    first: str
+    """Id of the first finding."""
+    is_first: bool
+    is_first_or_second_best: bool
+    is_anywhere: bool
+    rank_right: bool | None
+    place_right: bool | None
+    predicted_us: float | None
+    """What the finding of the cause says a step gains; None where no finding names the cause."""
+    holds: bool | None
+    """Whether its interval holds the saving measured."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A case: its truth, and a score for each of its recordings that could be diagnosed."""
+
+    truth: Truth
+    scores: Sequence[Score]
+    failures: Sequence[str]
+    """What `esprof diagnose` said where it failed."""
+
+    @property
+    def name(self) -> str:
+        return self.truth.case.name
+
+    @property
+    def predicted_us(self) -> float | None:
+        """The mean over recordings; None where the cause was never named with a price."""
+        said = [score.predicted_us for score in self.scores if score.predicted_us is not None]
+        return mean(said) if said else None
+
+    @property
+    def error_pct(self) -> float | None:
+        """Of the prediction, per cent of the saving measured; None, too, where the fault was not felt."""
+        if self.predicted_us is None or self.truth.saving_us <= 0:
+            return None
+        return 100 * (self.predicted_us / self.truth.saving_us - 1)
+
+
+@dataclass(frozen=True)
+class Control:
+    """A recording without a fault: its findings with a price, per cent of the step, by id."""
+
+    name: str
+    largest_id: str
+    largest_pct: float
+
+
+def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
+    """Each recorded fault with its truth. Faults of jobs whose control was not recorded are passed over."""
+    all_recorded = list(recorded)
+    measured = {id(one): one.measured() for one in all_recorded}
+    without = {(_job(one), one.case.seed): measured[id(one)] for one in all_recorded if one.case.fault is None}
+    for one in all_recorded:
+        off = without.get((_job(one), one.case.seed))
+        if one.case.fault is None or off is None:
+            continue
+        both = off, measured[id(one)]
+        before, after = ([recording.step_us for recording in some] for some in both)
+        noise = max(max(some) - min(some) for some in (before, after)) if min(map(len, both)) > 1 else None
+        taken = [mean(recording.taken_pct for recording in some) for some in both]
+        free = [mean(recording.free_us for recording in some) for some in both]
+        step_us = mean(after)
+        saving_us = step_us - mean(before)
+        yield Truth(one.case, one.planted, saving_us, step_us, noise, free[1] - free[0], (taken[0], taken[1])), one
+
+
+def _job(recorded: Recorded) -> Job:
+    return recorded.case.job
+
+
+def diagnosed(run: Path) -> list[Finding] | str:
+    """The findings of a run, or why there are none."""
+    # In this process: a new one would load all that compiled code again for each run.
+    done = CliRunner().invoke(root, ["diagnose", str(run), "--json"])
+    if done.exit_code:
+        return str(done.exception)
+    findings: list[Finding] = json.loads(done.stdout)["findings"]
+    return findings
+
+
+def judged(truth: Truth, runs: Sequence[Path]) -> Judged:
+    said = [diagnosed(run) for run in runs]
+    scores = [score(truth, findings) for findings in said if not isinstance(findings, str)]
+    return Judged(truth, scores, [one for one in said if isinstance(one, str)])
+
+
+def score(truth: Truth, findings: Sequence[Finding]) -> Score:
+    """Hold the findings of one recording against the truth.
+
+    Rank, place and price are those of the first finding that names the cause, or, where none does, of the second best.
+    """
+    fault = truth.case.fault
+    assert fault is not None
+    first = findings[0]["id"] if findings else NOTHING
+    wide = (*fault.accepted, *fault.second_best)
+    named = next((one for ids in (fault.accepted, fault.second_best) for one in findings if one["id"] in ids), None)
+    rank = truth.planted.rank if fault.one_rank else None
+    lines = truth.planted.lines
+    price = _price(named)
+    return Score(
+        first=first,
+        is_first=first in fault.accepted,
+        is_first_or_second_best=first in wide,
+        is_anywhere=any(one["id"] in fault.accepted for one in findings),
+        rank_right=None if rank is None else named is not None and list(named["ranks"]) == [rank],
+        place_right=named is not None and names_place(named, truth.planted.file, lines) if lines else None,
+        predicted_us=price[0] if price else None,
+        holds=price[1] <= truth.saving_us <= price[2] if price else None,
+    )
+
+
+def _price(finding: Finding | None) -> tuple[float, float, float] | None:
+    """Saving with its interval, us; None where the finding has none."""
+    if finding is None or finding.get("saving_us") is None:
+        return None
+    saving = finding["saving_us"]
+    low, high = finding.get("saving_low_us"), finding.get("saving_high_us")
+    return saving, saving if low is None else low, saving if high is None else high
+
+
+def control(job: Job, findings: Sequence[Finding]) -> Control:
+    """The finding with the largest share of a step, of those that would be a mistake."""
+    false = [one for one in findings if one["id"] not in job.true_without_fault]
+    priced = [(one["saving_pct"], one["id"]) for one in false if one.get("saving_pct") is not None]
+    share, largest = max(priced, default=(0.0, NOTHING))
+    return Control(job.name, largest, share)
