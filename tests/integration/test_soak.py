@@ -113,4 +113,4 @@ def check(recorded: Run) -> None:
         assert steps == [step for window in timed for step in range(window.first, window.last + 1)]
         for table in (recorded.steps, recorded.stages, recorded.memory, recorded.stacks):
             table(meta.rank)
-        assert recorded.flight(meta.rank).signal not in NO_KILL, recorded.flight(meta.rank).fatal
+        assert recorded.flight(meta.rank).fault not in NO_KILL, recorded.flight(meta.rank).fatal
