@@ -21,7 +21,7 @@ _MEANING = {
     "copy": "copies between host and device",
     "wait": "waiting for other ranks",
     "input_stall": "waiting for input data",
-    "host": "the CPU, while its device has nothing to do",
+    "host": "the CPU while nothing computes",
     "idle": "no work that was recorded",
 }
 """Parts of a `RankBreakdown`, as a sentence names them."""
@@ -39,13 +39,17 @@ def largest_part(replayed: Replayed, parts: Sequence[RankBreakdown]) -> str | No
     mean_us = {name: sum(getattr(part, name) for part in parts) / len(parts) for name in _MEANING}
     name = max(mean_us, key=lambda one: mean_us[one])
     worst = max(parts, key=lambda part: getattr(part, name))
-    place = _place(replayed, worst.rank) if name == "host" else None
-    where = f", most of it in {printable(place, 160)}" if place else ""
+    place, lasted_ns = _place(replayed, worst.rank) if name == "host" else (None, 0.0)
+    where = ""
+    if place:
+        share = "most of it" if lasted_ns >= ns(worst.host) / 2 else f"{readable.duration(lasted_ns)} of it"
+        where = f", {share} in {printable(place, 160)}"
     return f"Of the rest, {readable.duration(ns(mean_us[name]))} go to {_MEANING[name]}{where}."
 
 
-def _place(replayed: Replayed, rank: Rank) -> str | None:
-    """Where the main thread of a rank spends most time outside of computing: a line of Python, or else what was recorded."""
+def _place(replayed: Replayed, rank: Rank) -> tuple[str | None, float]:
+    """(where the main thread of a rank is longest outside of computing: a line of Python, or else what was recorded; how
+    long in a mean step, ns)."""
     dfg, steps = replayed.built.dfg, replayed.steps.steady
     took: dict[str, float] = defaultdict(float)
     for place, (lasted_ns, _) in PythonTime(replayed.run, dfg, rank).places(steps).items():
@@ -53,5 +57,7 @@ def _place(replayed: Replayed, rank: Rank) -> str | None:
     if not took:
         mine = (dfg.rank == rank) & dfg.on(LaneKind.CPU) & dfg.of(Cls.CPU, Cls.HOST_GAP) & np.isin(dfg.step, steps)
         by_name = np.bincount(dfg.name[mine], dfg.dur_ns[mine], len(dfg.names))
-        return dfg.names[int(by_name.argmax())] if by_name.any() else None
-    return max(took, key=lambda text: took[text])
+        longest = int(by_name.argmax())
+        return (dfg.names[longest], float(by_name[longest]) / len(steps)) if by_name.any() else (None, 0.0)
+    longest_text = max(took, key=lambda text: took[text])
+    return longest_text, took[longest_text]

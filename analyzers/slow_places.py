@@ -100,30 +100,62 @@ class _Line:
 def _line_of(run: Run, rank: Rank, group: SlowGroup) -> _Line | None:
     """Of all lines with what was called before them, the outermost that only slow steps are at for long."""
     stacks, slow, usual = _sampled(run, rank, group)
-    took: dict[tuple[str, ...], np.ndarray] = defaultdict(lambda: np.zeros(2))
-    for stack, of_slow, of_usual in zip(stacks, slow.tolist(), usual.tolist(), strict=True):
-        lines = stack.split("\n")
-        for depth in range(1, len(lines) + 1):
-            took[tuple(lines[:depth])] += (of_slow, of_usual)
     usual_ns = float(group.took_ns[group.is_usual].mean())
-    enough = [
-        path
-        for path, (of_slow, of_usual) in took.items()
-        if of_slow - of_usual >= MOST_OF * group.excess_ns and of_usual <= USUAL * usual_ns
-    ]
-    if not enough:
+    tree = _Tree()
+    for at in np.flatnonzero((slow > 0) | (usual > 0)).tolist():
+        tree.add(stacks[at].split("\n"), float(slow[at]), float(usual[at]))
+
+    def is_cause(line: int) -> bool:
+        of_slow, of_usual = tree.slow_ns[line], tree.usual_ns[line]
+        return of_slow - of_usual >= MOST_OF * group.excess_ns and of_usual <= USUAL * usual_ns
+
+    found = [line for line in range(len(tree.text)) if is_cause(line)]
+    if not found:
         return None
-    outermost = min(enough, key=len)
-    callees = [path for path in enough if len(path) == len(outermost) + 1 and path[:-1] == outermost]
-    below = [slow[at] for at, stack in enumerate(stacks) if _saves_below(stack.split("\n"), outermost)]
-    called = max(callees, key=lambda path: took[path][0])[-1] if callees else None
-    text = outermost[-1] if called is None else f"{outermost[-1]}, calling {called}"
-    of_slow, of_usual = took[outermost].tolist()
-    return _Line(text, of_slow, of_usual, is_save=sum(below) >= MOST_OF * of_slow)
+    outermost = min(found, key=lambda line: tree.depth[line])
+    called = [line for line in found if tree.caller[line] == outermost]
+    text = tree.text[outermost]
+    if called:
+        text = f"{text}, calling {tree.text[max(called, key=lambda line: tree.slow_ns[line])]}"
+    of_slow, of_usual = tree.slow_ns[outermost], tree.usual_ns[outermost]
+    return _Line(text, of_slow, of_usual, is_save=tree.saving_ns[outermost] >= MOST_OF * of_slow)
 
 
-def _saves_below(lines: list[str], path: tuple[str, ...]) -> bool:
-    return tuple(lines[: len(path)]) == path and any(_SAVING.search(line) for line in lines[len(path) - 1 :])
+class _Tree:
+    """Lines of stacks, each under the one that called it. What is told of a line holds for all that is under it, too."""
+
+    def __init__(self) -> None:
+        self._number: dict[tuple[int, str], int] = {}
+        self.text: list[str] = []
+        self.caller: list[int] = []
+        """The line that called each; -1 for the outermost."""
+        self.depth: list[int] = []
+        self.slow_ns: list[float] = []
+        """How long a slow step is at each line, ns."""
+        self.usual_ns: list[float] = []
+        self.saving_ns: list[float] = []
+        """How long of `slow_ns` a function that saves is at work, at this line or under it."""
+
+    def add(self, stack: list[str], slow_ns: float, usual_ns: float) -> None:
+        path: list[int] = []
+        for text in stack:
+            path.append(self._of(path[-1] if path else -1, text))
+        is_saving = False
+        for line in reversed(path):
+            is_saving = is_saving or bool(_SAVING.search(self.text[line]))
+            self.slow_ns[line] += slow_ns
+            self.usual_ns[line] += usual_ns
+            self.saving_ns[line] += slow_ns if is_saving else 0
+
+    def _of(self, caller: int, text: str) -> int:
+        number = self._number.setdefault((caller, text), len(self.text))
+        if number == len(self.text):
+            self.text.append(text)
+            self.caller.append(caller)
+            self.depth.append(self.depth[caller] + 1 if caller >= 0 else 0)
+            for column in (self.slow_ns, self.usual_ns, self.saving_ns):
+                column.append(0.0)
+        return number
 
 
 def _sampled(run: Run, rank: Rank, group: SlowGroup) -> tuple[list[str], np.ndarray, np.ndarray]:

@@ -20,6 +20,9 @@ FEWEST = 4
 FEWEST_AT_RANDOM = 3
 """Slow steps, without a rule by which they come, from which on they are looked at: fewer may be anything."""
 
+WARM_UP = 0.1
+"""Slow steps in so large a share of the run, from its begin, may be what a job does only once, such as compiling."""
+
 FEWEST_STEPS = 16
 """Steps from which on groups may be told: among fewer, chance makes one too often."""
 
@@ -86,7 +89,7 @@ def slow_groups(run: Run) -> list[SlowGroup]:
     every = _period(steps, left)
     if every is not None:
         found.append((left, f"every {every} steps", every))
-    elif left.sum() >= FEWEST_AT_RANDOM:
+    elif (left & (np.arange(len(steps)) >= WARM_UP * len(steps))).sum() >= FEWEST_AT_RANDOM:
         found.append((left, AT_RANDOM, None))
     return [SlowGroup(steps, took, slow, ~is_slow, when, k) for slow, when, k in found]
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,9 +53,9 @@ class _Spot:
         return max(self.places, key=lambda place: self.places[place])
 
     def is_alike(self, ranks: int) -> bool:
-        return float(np.median([*self.took.values(), *[0.0] * (ranks - len(self.took))])) >= ALIKE * max(
-            self.took.values()
-        )
+        took = sorted([*self.took.values(), *[0.0] * (ranks - len(self.took))])
+        # Of an even number of ranks the lower of the two in the middle: of two, both must spend it there.
+        return took[(ranks - 1) // 2] >= ALIKE * took[-1]
 
 
 def python_code(case: Case) -> Iterator[Cause]:
@@ -73,8 +73,8 @@ def python_code(case: Case) -> Iterator[Cause]:
 def _spots(case: Case) -> list[_Spot]:
     found: dict[str, _Spot] = {}
     ranks = case.replayed.built.dfg.marks.ranks
+    leading = _leading(case.run, ranks)
     for rank in ranks:
-        leading = _leading(case.run, rank)
         places = PythonTime(case.run, case.replayed.built.dfg, rank).places(case.replayed.steps.steady)
         for place, (took_ns, ran) in places.items():
             pattern = _pattern(place, leading)
@@ -85,32 +85,40 @@ def _spots(case: Case) -> list[_Spot]:
     return [spot for spot in found.values() if spot.pattern == GARBAGE_COLLECTION or spot.is_alike(len(ranks))]
 
 
-def _leading(run: Run, rank: Rank) -> set[str]:
-    """The functions, as `file: function`, that are on nearly all stacks."""
-    samples = run.samples(rank)
-    codes, texts = samples.codes("stack")
-    took = samples.ints("dur_ns")
-    of_stack = np.bincount(codes[codes >= 0], took[codes >= 0], len(texts))
+def _leading(run: Run, ranks: Sequence[Rank]) -> set[str]:
+    """The functions, as `file: function`, that are on nearly all stacks in windows with stacks."""
     of_function: dict[str, float] = defaultdict(float)
-    for text, ns in zip(texts, of_stack.tolist(), strict=True):
-        for function in functions_of(text):
-            of_function[function] += ns
-    return {function for function, ns in of_function.items() if ns >= ON_THE_WAY * took.sum()}
+    total = 0.0
+    for rank in ranks:
+        samples, steps = run.samples(rank), run.steps(rank)
+        is_stack = np.array([phase == "stack" for phase in steps.texts("phase")], bool)
+        codes, texts = samples.codes("stack")
+        here = (codes >= 0) & np.isin(samples.ints("step"), steps.ints("step")[is_stack])
+        of_stack = np.bincount(codes[here], samples.ints("dur_ns")[here], len(texts))
+        total += float(of_stack.sum())
+        for at in np.flatnonzero(of_stack).tolist():
+            for function in functions_of(texts[at]):
+                of_function[function] += of_stack[at]
+    return {function for function, ns in of_function.items() if ns >= ON_THE_WAY * total}
 
 
 def _pattern(place: Place, leading: set[str]) -> str:
     """What finds a place: collections wherever they come, a line of the training loop, or else the whole function."""
     if place.call == GARBAGE_COLLECTION:
         return GARBAGE_COLLECTION
-    (function,) = functions_of(place.frame)
-    if function in leading or not leading:
+    function = next(iter(functions_of(place.frame)), None)
+    if function is None or function in leading or not leading:
         return f"^{_escaped(place.frame)}"
     file, _, name = function.rpartition(": ")
     return rf"^{_escaped(file)}\(\d+\): {_escaped(name)}( →|$)"
 
 
 def _escaped(text: str) -> str:
-    return re.escape(text).replace("\\ ", " ")
+    """A regular expression that finds `text`. Brackets and commas would end the term that it stands in."""
+    plain = re.escape(text).replace("\\ ", " ")
+    for character in "[],":
+        plain = plain.replace(f"\\{character}", character).replace(character, f"\\x{ord(character):02x}")
+    return plain
 
 
 def _cause(case: Case, spot: _Spot, scenario: str) -> Cause:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
-from esprof.analyzers.slow_places import Excess, line_of, stage_of
+from esprof.analyzers.slow_places import LOADER, NO_CPU, Excess, line_of, stage_of
 from esprof.analyzers.step_groups import AT_RANDOM, SlowGroup, slow_groups
 from esprof.text import printable
 from esprof.trace.run import Run
@@ -34,7 +34,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
         id="ESP601" if is_save else "ESP806" if group.every else "ESP807",
         title=title,
         ranks=ranks,
-        confidence="high" if known else "medium",
+        confidence="high" if known and known.what != NO_CPU else "medium",
         evidence={
             "when": Evidence(group.when),
             "slow_steps": Evidence(int(group.is_slow.sum())),
@@ -44,7 +44,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
         }
         | ({"place": Evidence(printable(line.what, 200))} if line else {})
         | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),
-        advice=_SAVE_ADVICE if is_save else _ADVICE,
+        advice=_SAVE_ADVICE if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
         measured=group.measured,
     )
 
@@ -67,6 +67,13 @@ _ADVICE = (
     "starting loader workers (persistent_workers=True keeps them), compiling for new shapes. Do it less often, on all ranks "
     "in the same step, or beside the training. esprof.stage marks a suspect."
 )
+_ADVICE_FOR = {
+    NO_CPU: "See what else runs on the host, now and then or all the time: other jobs, loader workers, more threads than "
+    "CPUs.",
+    LOADER: "See what the dataset does then: reading the next file, starting workers (persistent_workers=True keeps them), "
+    "slow samples. More workers, or a greater prefetch_factor, may carry the training over it.",
+}
+"""What slow steps wait for -> what to do about it."""
 _EVIDENCE = (
     "The times of all steps of the run that ran without the profiler: `slow_steps` of `steps` take more than 1.3 times the "
     "median, and `when` they come: every so many steps (at least four of sixteen or more, nearly all that are due, and "

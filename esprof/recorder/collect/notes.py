@@ -52,8 +52,9 @@ class RecordedWindow(_Row, frozen=True, tag="window"):
 
 
 class Caller(_Row, frozen=True, tag="frame"):
-    """A line that was seen on a stack, called by the line noted as number `caller`, from 1 on; 0 is the outermost."""
+    """A line that was seen on a stack, as number `number`, from 1 on, called by the line of number `caller`; 0 is none."""
 
+    number: _Number
     caller: _Number
     file: str
     line: _Number
@@ -234,7 +235,7 @@ class RankNotes:
     workers: list[Workers] = field(default_factory=list)
     windows: list[RecordedWindow] = field(default_factory=list)
     """Windows whose traces were kept, by first step."""
-    callers: list[Caller] = field(default_factory=list)
+    callers: dict[int, Caller] = field(default_factory=dict)
     """The lines that were seen on stacks, by number."""
     memory: Memory | None = None
     memory_limit: MemoryLimit | None = None
@@ -267,7 +268,7 @@ class RankNotes:
             case RecordedWindow():
                 self.windows.append(row)
             case Caller():
-                self.callers.append(row)
+                self.callers[row.number] = row
             case Memory():
                 self.memory = row
             case MemoryLimit():

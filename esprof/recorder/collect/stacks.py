@@ -1,10 +1,12 @@
 """What Python did while nothing was recorded: samples of the training thread's stack, and the silences that they tell of."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from esprof.recorder.collect.notes import Caller, RankNotes, RankRows, Sample, Stage
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
@@ -18,19 +20,29 @@ _BACKWARD = ": _engine_run_backward\n"
 
 def samples_of(notes: RankNotes, rows: RankRows) -> Table:
     """The `samples` table of one rank, by time. A sample whose stack was not noted has none."""
-    stacks = [_text(notes.callers, number) for number in range(len(notes.callers) + 1)]
-    columns: dict[str, list[object]] = {
-        name: [getattr(sample, name) for sample in rows.samples] for name in Sample.__struct_fields__
+    columns: dict[str, Any] = {
+        name: np.array([getattr(sample, name) for sample in rows.samples], np.int64)
+        for name in Sample.__struct_fields__
+        if name != "stack"
     }
-    columns["stack"] = [stacks[row.stack] if row.stack < len(stacks) else None for row in rows.samples]
+    # A stack is long, and most samples have one that others have: each text is made and kept once.
+    numbers, codes = np.unique(np.array([row.stack for row in rows.samples], np.int64), return_inverse=True)
+    texts = [_text(notes.callers, number) for number in numbers.tolist()]
+    known = np.array([text is not None for text in texts], bool)
+    place = np.cumsum(known) - 1
+    columns["stack"] = pa.DictionaryArray.from_arrays(
+        pa.array(place[codes].astype(np.int32), mask=~known[codes]), [text for text in texts if text is not None]
+    )
     return table(columns, SAMPLES)
 
 
-def _text(callers: Sequence[Caller], number: int) -> str | None:
-    """The stack whose innermost line is that of this number."""
+def _text(callers: Mapping[int, Caller], number: int) -> str | None:
+    """The stack whose innermost line is that of this number; None where one of its lines was not noted."""
     lines = []
-    while 0 < number <= len(callers):
-        caller = callers[number - 1]
+    while number:
+        caller = callers.get(number)
+        if caller is None:
+            return None
         lines.append(f"{caller.file}({caller.line}): {caller.function}".replace("\n", " "))
         # A line is noted after the one that called it: whatever says otherwise would lead in a circle.
         number = caller.caller if caller.caller < number else 0

@@ -22,6 +22,9 @@ LATE_PERIOD_S = 0.1
 """Once `_MANY` samples have been taken: notes of a long job must not be filled with them."""
 _MANY = 30_000
 
+_MOST_CLOSE = 5_000
+"""Looks at short distance in a row: a window whose last step goes on, into an evaluation say, is not looked at for ever."""
+
 _MOST_FRAMES = 200
 _MOST_CALLERS = 50_000
 """Lines from which another was called that are kept apart; beyond them a sample ends at the last line that is known."""
@@ -51,6 +54,8 @@ class StackSampler:
         self._looked_ns = 0
         self._ran_ns = 0
         self._taken = 0
+        self._close = 0
+        """Looks since the open window with stacks began."""
         self._jobs_switch_s: float | None = None
         """What the job had as Python's switch interval, s, while it is another one."""
 
@@ -69,7 +74,8 @@ class StackSampler:
         self._leave_switch_interval()
 
     def _period_s(self) -> float:
-        if self._state.sampled_closely:
+        self._close = self._close + 1 if self._state.sampled_closely else 0
+        if 0 < self._close <= _MOST_CLOSE:
             if self._jobs_switch_s is None:
                 self._jobs_switch_s = sys.getswitchinterval()
                 sys.setswitchinterval(CLOSE_SWITCH_S)
@@ -78,24 +84,26 @@ class StackSampler:
         return PERIOD_S if self._taken < _MANY else LATE_PERIOD_S
 
     def _leave_switch_interval(self) -> None:
-        if self._jobs_switch_s is not None:
-            sys.setswitchinterval(self._jobs_switch_s)
-            self._jobs_switch_s = None
+        before, self._jobs_switch_s = self._jobs_switch_s, None
+        # The job may have set another one meanwhile.
+        if before is not None and abs(sys.getswitchinterval() - CLOSE_SWITCH_S) < CLOSE_SWITCH_S / 100:
+            sys.setswitchinterval(before)
 
     def _look(self) -> None:
         state = self._state
-        thread, step = state.thread, state.step
-        frame = sys._current_frames().get(thread)
-        looked_ns, ran_ns = time.monotonic_ns(), _ran_ns(state.native_thread)
+        native_thread, step = state.native_thread, state.step
+        frame = sys._current_frames().get(state.thread)
+        looked_ns, ran_ns = time.monotonic_ns(), _ran_ns(native_thread)
         if frame is None or ran_ns is None or step == 0:
             self._of_thread = 0
             return
-        if thread == self._of_thread:
+        if native_thread == self._of_thread:
             place = self._callers.of(frame)
-            row = (time.time_ns(), looked_ns - self._looked_ns, ran_ns - self._ran_ns, step, place)
+            # A thread's number may be given to the next one, whose clock begins anew.
+            row = (time.time_ns(), looked_ns - self._looked_ns, max(0, ran_ns - self._ran_ns), step, place)
             self._log.roll("samples", row)
             self._taken += 1
-        self._of_thread, self._looked_ns, self._ran_ns = thread, looked_ns, ran_ns
+        self._of_thread, self._looked_ns, self._ran_ns = native_thread, looked_ns, ran_ns
 
 
 class _Callers:
@@ -104,20 +112,17 @@ class _Callers:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._numbers: dict[tuple[int, CodeType, int], int] = {}
+        self._numbers: dict[tuple[int, int, int], int] = {}
+        self._codes: dict[int, CodeType] = {}
+        """By identity, which stays theirs as long as they are kept: to hash a code object itself takes long."""
         self._folder = os.path.join(os.getcwd(), "")
         self._library = os.path.join(sysconfig.get_path("stdlib"), "")
 
     def of(self, frame: FrameType | None) -> int:
         """The number of the stack whose innermost frame is `frame`; 0 for one without a frame."""
-        frames: list[tuple[CodeType, int]] = []
-        while frame is not None and len(frames) < _MOST_FRAMES:
-            frames.append((frame.f_code, frame.f_lineno or 0))
-            frame = frame.f_back
         number = 0
-        for code, line in reversed(frames):
-            key = (number, code, line)
-            known = self._numbers.get(key)
+        for code, line in _outermost_first(frame):
+            known = self._numbers.get((number, id(code), line))
             if known is None:
                 if (
                     os.path.dirname(code.co_filename) == _OWN
@@ -125,11 +130,16 @@ class _Callers:
                     continue
                 if len(self._numbers) >= _MOST_CALLERS:
                     return number
-                known = self._numbers[key] = len(self._numbers) + 1
-                self._log.note(
-                    "frame", caller=number, file=self._shown(code.co_filename), line=line, function=code.co_qualname
-                )
+                known = self._noted(number, code, line)
             number = known
+        return number
+
+    def _noted(self, caller: int, code: CodeType, line: int) -> int:
+        number = len(self._numbers) + 1
+        self._codes[id(code)] = code
+        self._numbers[caller, id(code), line] = number
+        file, function = (_readable(text) for text in (self._shown(code.co_filename), code.co_qualname))
+        self._log.note("frame", number=number, caller=caller, file=file, line=line, function=function)
         return number
 
     def _shown(self, file: str) -> str:
@@ -142,6 +152,23 @@ class _Callers:
         if file.startswith(self._library):
             return f"{_PYTHON}/{file[len(self._library) :]}"
         return file.removeprefix(self._folder)
+
+
+def _outermost_first(frame: FrameType | None) -> list[tuple[CodeType, int]]:
+    """The code and the line of each frame. A function that calls itself counts once, at its innermost line: else each depth
+    of a recursion would be a stack of its own."""
+    frames: list[tuple[CodeType, int]] = []
+    while frame is not None and len(frames) < _MOST_FRAMES:
+        if not frames or frames[-1][0] is not frame.f_code:
+            frames.append((frame.f_code, frame.f_lineno or 0))
+        frame = frame.f_back
+    frames.reverse()
+    return frames
+
+
+def _readable(text: str) -> str:
+    """`text` without what no reader of UTF-8 takes: file names may hold any bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _ran_ns(native_thread: int) -> int | None:

@@ -18,14 +18,16 @@ def _never_waiting(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         lane = int(dfg.lane[dfg.marks.first[0, dfg.marks.ranks.index(rank)]])  # Steps begin and end on the main thread.
         mine = (dfg.lane == lane) & dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
         steps = now.run.steps(rank)
-        told = steps.ints("ready_ns") >= 0
-        if not (told & np.isin(steps.ints("step"), dfg.marks.steps)).any():
+        steps = steps.where((steps.ints("ready_ns") >= 0) & np.isin(steps.ints("step"), dfg.marks.steps))
+        if not len(steps):
             raise Declined(f"how long rank {rank} waited for a CPU was not recorded")
-        for step, ready in zip(steps.ints("step")[told].tolist(), steps.ints("ready_ns")[told].tolist(), strict=True):
-            nodes = np.flatnonzero(mine & (dfg.step == step))
-            work = int(dfg.dur_ns[nodes].sum())
-            if work:
-                dur[nodes] = np.rint(dfg.dur_ns[nodes] * (1 - min(ready, work) / work))
+        nodes = np.flatnonzero(mine & np.isin(dfg.step, steps.ints("step")))
+        at = np.searchsorted(np.array(dfg.marks.steps), dfg.step[nodes])
+        work = np.bincount(at, dfg.dur_ns[nodes], len(dfg.marks.steps))
+        ready = np.zeros(len(work))
+        ready[np.searchsorted(np.array(dfg.marks.steps), steps.ints("step"))] = steps.ints("ready_ns")
+        left = 1 - np.minimum(ready, work) / np.maximum(work, 1)
+        dur[nodes] = np.rint(dfg.dur_ns[nodes] * left[at])
     return replace(now, dfg=edits.replace(dfg, np.arange(dfg.nodes), dur))
 
 

@@ -39,7 +39,7 @@ def test_where_computing_fills_the_step_no_cause_is_known():
 
 def test_else_the_largest_part_is_named_with_what_was_recorded_around_it():
     assert diagnose_run(job(gap_ms=30)).verdict == (
-        "A step takes 100.0 ms, 70 % of it compute. Of the rest, 30.0 ms go to the CPU, while its device has nothing to do, "
+        "A step takes 100.0 ms, 70 % of it compute. Of the rest, 30.0 ms go to the CPU while nothing computes, "
         "most of it in aten::mm → aten::add. No change that esprof can price would gain a hundredth of a step."
     )
 

@@ -6,7 +6,8 @@ from esprof.analyzers import diagnose_run
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.trace.run import Run
 from esprof.trace.schema import SAMPLES, table
-from tests.cases.graph import op, run_of, step
+from tests.cases.graph import EPOCH_NS, op, run_of, step
+from tests.cases.step_runs import step_table
 
 MS, NS = 1000.0, 1_000_000
 HOOK, LINE, EMIT = "train.py(9): hook", "train.py(30): main", "python3.11/logging/__init__.py(12): emit"
@@ -36,10 +37,12 @@ def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main"):
     """The findings of Python code in jobs whose ranks compute alike, and whose stacks are all that is given."""
     ranks = range(len(stacks_of_ranks))
     run = run_of({rank: rows(gap_ms) for rank in ranks}, stacks=dict(zip(ranks, stacks_of_ranks, strict=True)))
-    samples = table({"at_ns": [1], "dur_ns": [10], "cpu_ns": [1], "step": [1], "stack": [stack]}, SAMPLES)
+    samples = table({"at_ns": [1], "dur_ns": [10], "cpu_ns": [1], "step": [6], "stack": [stack]}, SAMPLES)
+    phases = ["timed"] * 6 + ["stack"]
+    steps = step_table([80 + gap_ms] * 7, start_ns=EPOCH_NS, first=0, phase=phases)
 
     def read(name, rank):
-        return samples if name == "samples" else getattr(run, name)(rank)
+        return {"samples": samples, "steps": steps}.get(name) or getattr(run, name)(rank)
 
     diagnosis = diagnose_run(Run(run.meta, read))
     return [finding for finding in diagnosis.findings if finding.id in ("ESP402", "ESP403")]
@@ -102,3 +105,17 @@ def test_nothing_is_named_where_nothing_was_seen_or_it_costs_nothing(stacks, gap
 def test_names_are_shown_without_what_could_pass_for_control_characters():
     (finding,) = found([seen("a\x1b[2J.py(1): f")])
     assert "\x1b" not in finding.title
+
+
+def test_of_two_ranks_both_must_be_there():
+    assert found([seen(HOOK)], [seen(None)]) == []
+    assert [finding.ranks for finding in found([seen(HOOK, 20)], [seen(HOOK, 12), seen(None, 8)])] == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    "file", ["a],b/train.py", "a[1]/train.py", "a b/it's=1,2.py", "C:\\jobs\\train.py", "<string>", "{x}(y)*.py"]
+)
+@pytest.mark.parametrize("function", ["<lambda>", "Job.<locals>.<listcomp>", "main"])
+def test_whatever_a_file_is_called_its_command_finds_it(file, function):
+    (finding,) = found([seen(f"{file}(9): {function}")])
+    assert finding.saving_us == pytest.approx(20 * MS, rel=0.01)

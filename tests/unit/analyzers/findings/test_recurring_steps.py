@@ -233,3 +233,12 @@ def test_the_first_steps_of_epochs_are_a_group_of_their_own():
     assert cause.title.startswith(
         "The first step of an epoch takes 300.0 ms instead of 100.0 ms: rank 0 spends it in waiting"
     )
+
+
+def test_what_a_job_compiles_as_it_begins_is_no_cost_of_every_step():
+    slow = np.where(np.isin(np.arange(1, 200), (2, 3, 5)), 5_000.0, 100.0)
+
+    def compiling(step, dur):
+        return [(MAIN, 100 * MS), *([(f"{MAIN}\ncompile.py(1): compile", dur - 100 * MS)] if dur > 1_000 * MS else [])]
+
+    assert found(sampled(job(slow), compiling)) == []

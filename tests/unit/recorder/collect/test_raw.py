@@ -30,7 +30,7 @@ def test_notes_come_back_by_rank_and_kind(tmp_path):
         log = logging(tmp_path, rank)
         log.note("window", phase="timed", first=12, last=13)
         log.note("window", phase="stack", first=5, last=6)
-        log.note("frame", caller=0, file="train.py", line=7, function="main")
+        log.note("frame", number=1, caller=0, file="train.py", line=7, function="main")
         log.note("memory", peak=10, of="rss")
         log.note("memory", peak=20, of="rss")
         log.note("memory-limit", limit=1 << 40, of="rss")
@@ -43,7 +43,7 @@ def test_notes_come_back_by_rank_and_kind(tmp_path):
         ("timed", 12, 13),
     ]
     assert [window.first for window in first.taken("timed")] == [12]
-    assert first.callers == [Caller(0, "train.py", 7, "main")]
+    assert first.callers == {1: Caller(1, 0, "train.py", 7, "main")}
     assert (first.memory.peak, first.memory_limit.limit) == (20, 1 << 40)
     assert [(reading.at_ns, reading.offset_ns) for reading in first.clock] == [(5, -7)]
     assert (first.faults, first.ended, first.stopped) == (["disk full"], False, False)

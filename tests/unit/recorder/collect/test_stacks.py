@@ -100,16 +100,28 @@ def test_of_the_standard_library_alone_the_innermost_line_is_the_place():
 
 
 def notes(*callers: Caller) -> RankNotes:
-    return RankNotes(Identity(0, 1, "host", 1, "cpu", 0, {}), callers=list(callers))
+    return RankNotes(Identity(0, 1, "host", 1, "cpu", 0, {}), callers={caller.number: caller for caller in callers})
 
 
 def test_lines_hang_at_the_lines_that_called_them():
-    noted = notes(Caller(0, "train.py", 9, "main"), Caller(1, "a.py", 3, "f"), Caller(1, "b\n.py", 4, "g"))
+    noted = notes(Caller(1, 0, "train.py", 9, "main"), Caller(2, 1, "a.py", 3, "f"), Caller(3, 1, "b\n.py", 4, "g"))
     looks = [Sample(10, 5, 2, 1, number) for number in (1, 2, 3, 0, 99)]
     texts = samples_of(noted, RankRows(samples=looks)).texts("stack")
     assert texts == ["train.py(9): main", "train.py(9): main\na.py(3): f", "train.py(9): main\nb .py(4): g", None, None]
 
 
 def test_a_line_that_claims_to_be_called_by_a_later_one_ends_the_stack():
-    looped = notes(Caller(2, "a.py", 1, "f"), Caller(1, "b.py", 2, "g"))
+    looped = notes(Caller(1, 2, "a.py", 1, "f"), Caller(2, 1, "b.py", 2, "g"))
     assert samples_of(looped, RankRows(samples=[Sample(1, 1, 1, 1, 2)])).texts("stack") == ["a.py(1): f\nb.py(2): g"]
+
+
+def test_a_line_that_could_not_be_read_makes_no_other_line_of_the_stacks_that_hold_it():
+    lost = notes(Caller(1, 0, "train.py", 9, "main"), Caller(3, 2, "b.py", 4, "g"), Caller(4, 1, "a.py", 3, "f"))
+    looks = [Sample(10, 5, 2, 1, number) for number in (3, 4)]
+    assert samples_of(lost, RankRows(samples=looks)).texts("stack") == [None, "train.py(9): main\na.py(3): f"]
+
+
+def test_each_stack_is_kept_once():
+    noted = notes(Caller(1, 0, "train.py", 9, "main"))
+    samples = samples_of(noted, RankRows(samples=[Sample(at, 5, 2, 1, 1) for at in range(10_000)]))
+    assert samples.codes("stack")[1] == ["train.py(9): main"]

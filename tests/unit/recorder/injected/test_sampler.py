@@ -57,7 +57,7 @@ def test_a_thread_that_sleeps_is_seen_where_it_sleeps(sampler, log, tmp_path):
     assert "wait_for" in functions
     here = next(row for row in noted(tmp_path) if row["function"] == "wait_for")
     assert here["file"] == os.path.relpath(__file__)
-    assert here["caller"] < len(functions)
+    assert here["caller"] < here["number"] <= len(functions)
 
 
 def test_python_and_its_packages_are_named_wherever_they_are(sampler, log, tmp_path):
@@ -108,3 +108,36 @@ def test_nothing_is_noted_before_the_first_step_has_ended(sampler, state, log):
     state.step = 0
     time.sleep(0.1)
     assert len(log.tail("samples")) <= 1
+
+
+def test_a_recursion_is_one_line_however_deep_it_is(sampler, log, tmp_path):
+    def down(depth: int) -> None:
+        if depth:
+            down(depth - 1)
+        else:
+            wait_for(log, len(log.tail("samples")) + 3)
+
+    for depth in (0, 150, 400):
+        down(depth)
+    rows = [row for row in noted(tmp_path) if row["function"].endswith("down")]
+    assert len(rows) <= 6
+    assert any(row["function"].startswith("test_a_recursion") for row in noted(tmp_path))
+
+
+def test_a_name_that_is_no_utf_8_can_be_read_back(sampler, log, tmp_path):
+    code = compile("wait()", "tr\udce9n.py", "exec")
+    exec(code, {"wait": lambda: wait_for(log, len(log.tail("samples")) + 3)})
+    assert "tr\\udce9n.py" in [row["file"] for row in noted(tmp_path)]
+
+
+def test_a_switch_interval_that_the_job_sets_meanwhile_stays(sampler, state, log):
+    before = sys.getswitchinterval()
+    try:
+        state.sampled_closely = True
+        wait_for(log, 20)
+        sys.setswitchinterval(0.02)
+        state.sampled_closely = False
+        wait_for(log, len(log.tail("samples")) + 3)
+        assert sys.getswitchinterval() == pytest.approx(0.02)
+    finally:
+        sys.setswitchinterval(before)
