@@ -49,7 +49,8 @@ class PythonTime:
     def places(self, steps: tuple[int, ...]) -> dict[Place, tuple[float, float]]:
         """(ns in a mean one of `steps`, share of it that the thread ran) of each place."""
         nodes = self._nodes & np.isin(self.dfg.step, steps)
-        total = np.bincount(self.dfg.name[nodes], self.dfg.dur_ns[nodes], len(self.dfg.names)) / max(1, len(steps))
+        of_name = np.bincount(self.dfg.name[nodes], self.dfg.dur_ns[nodes], len(self.dfg.names))
+        total = (of_name / max(1, len(steps))).tolist()
         took: dict[Place, float] = defaultdict(float)
         ran: dict[Place, float] = defaultdict(float)
         for name, rows in self._rows.items():

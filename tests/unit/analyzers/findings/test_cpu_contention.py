@@ -40,7 +40,9 @@ def found(*ready_ms, throttled_ms=0, threads=None):
     made = run_of(rows, steps=noted, cpus=dict.fromkeys(ranks, (0, 1, 2, 3)))
     metas = tuple(msgspec.structs.replace(rank, threads=threads) for rank in made.meta.ranks)
     run = Run(msgspec.structs.replace(made.meta, ranks=metas), lambda name, rank: getattr(made, name)(rank))
-    return [finding for finding in diagnose_run(run).findings if finding.id == "ESP404"]
+    diagnosis = diagnose_run(run)
+    msgspec.json.encode(diagnosis)
+    return [finding for finding in diagnosis.findings if finding.id == "ESP404"]
 
 
 def test_a_thread_that_could_run_and_did_not_is_named_with_what_it_costs():

@@ -1,5 +1,6 @@
 """Python code on all ranks alike: must fire, must not, and what is named."""
 
+import msgspec
 import pytest
 
 from esprof.analyzers import diagnose_run
@@ -45,6 +46,7 @@ def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main"):
         return {"samples": samples, "steps": steps}.get(name) or getattr(run, name)(rank)
 
     diagnosis = diagnose_run(Run(run.meta, read))
+    msgspec.json.encode(diagnosis)
     return [finding for finding in diagnosis.findings if finding.id in ("ESP402", "ESP403")]
 
 

@@ -1,5 +1,6 @@
 """Steps that are slow every so many steps: must fire, must not, and who is named for what."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -39,7 +40,9 @@ def every(k: int, n: int = 41, slow_ms: float = 400, usual_ms: float = 100, seed
 
 
 def found(run: Run):
-    return list(RULE.of_run(run))
+    causes = list(RULE.of_run(run))
+    msgspec.json.encode([cause.evidence for cause in causes])
+    return causes
 
 
 def test_saves_are_named_with_their_rank_and_priced_by_the_means():
