@@ -40,7 +40,13 @@ def skewed(run, show):
     """`run` with each rank on a host of its own; `show(rank, times_ns)` is what its clock shows."""
 
     def read(name, rank):
-        table = {"events": run.events, "steps": run.steps, "stages": run.stages, "stacks": run.stacks}[name](rank).arrow
+        table = {
+            "events": run.events,
+            "steps": run.steps,
+            "stages": run.stages,
+            "stacks": run.stacks,
+            "samples": run.samples,
+        }[name](rank).arrow
         if "start_ns" not in table.column_names:
             return Table(table)
         starts = np.array(table["start_ns"], np.int64)
