@@ -65,7 +65,7 @@ class Recorder:
         self._cpu_time = CpuTime(log)
         self._saves = saves
         self._startup = startup
-        self._fuse = Fuse("recording", log, self._windows.stop, note="stopped")
+        self._fuse = Fuse("recording", log, self._give_up, note="stopped")
         self._background_writer: BackgroundWriter | None = None
         self._sampler: StackSampler | None = None
         self._pacer: weakref.ref[Optimizer] | None = None
@@ -188,6 +188,12 @@ class Recorder:
     def _let_go_in_child(self) -> None:
         self._windows.let_go_in_child()
         self._log.let_go_in_child()
+
+    def _give_up(self) -> None:
+        """Free what the recorder holds, as a fault ends it."""
+        if self._sampler is not None:
+            self._sampler.give_up()
+        self._windows.stop()
 
     def _finish(self) -> None:
         if self._finished:

@@ -63,6 +63,10 @@ class StackSampler:
         os.register_at_fork(after_in_child=self._leave_switch_interval)
         self._thread.start()
 
+    def give_up(self) -> None:
+        """Look no more; the thread ends by itself."""
+        self._ending.set()
+
     def stop(self) -> None:
         self._ending.set()
         self._thread.join(_PATIENCE_S)
@@ -70,7 +74,7 @@ class StackSampler:
 
     def _run(self) -> None:
         while self._fuse.on and not self._ending.wait(self._period_s()):
-            self._fuse.run(self._look)
+            self._fuse.run(self._look_if_it_can_be_noted)
         self._leave_switch_interval()
 
     def _period_s(self) -> float:
@@ -88,6 +92,12 @@ class StackSampler:
         # The job may have set another one meanwhile.
         if before is not None and abs(sys.getswitchinterval() - CLOSE_SWITCH_S) < CLOSE_SWITCH_S / 100:
             sys.setswitchinterval(before)
+
+    def _look_if_it_can_be_noted(self) -> None:
+        try:
+            self._look()
+        except OSError:  # The background writer, which writes to the same disk, tells of it.
+            self._ending.set()
 
     def _look(self) -> None:
         state = self._state
