@@ -29,6 +29,8 @@ def child():
             stand_still()
         pids.append(pid)
         os.read(done, 1)
+        while state_of(pid) != "S":  # It has told that it is about to stand still.
+            time.sleep(0.01)
         return pid
 
     yield fork
