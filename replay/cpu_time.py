@@ -43,8 +43,8 @@ class NotRun:
 def not_run(run: Run, dfg: Dfg) -> tuple[NotRun, ...]:
     """What did not run of each rank of `run` without a GPU; `dfg` is its graph."""
     found = []
-    for at, rank in enumerate(dfg.marks.ranks):
-        lane = int(dfg.lane[dfg.marks.first[0, at]])  # Steps begin and end on the main thread.
+    for rank in dfg.marks.ranks:
+        lane = dfg.main_lane(rank)
         nodes = np.flatnonzero((dfg.lane == lane) & dfg.of(*_OPERATIONS) & np.isin(dfg.step, dfg.marks.steps))
         if len(nodes) and not dfg.has_gpu(rank):
             found.append(_of_rank(run, dfg, rank, lane, nodes))

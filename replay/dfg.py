@@ -193,6 +193,10 @@ class Dfg:
         mask: np.ndarray = among[self.cls]
         return mask
 
+    def main_lane(self, rank: Rank) -> int:
+        """The lane of a rank's main thread, on which its steps begin and end."""
+        return int(self.lane[self.marks.first[0, self.marks.ranks.index(rank)]])
+
     def has_gpu(self, rank: Rank | None = None) -> bool:
         """Whether anything ran on a GPU stream (of `rank`)."""
         return any(lane.kind == LaneKind.STREAM and rank in (None, lane.rank) for lane in self.lanes)

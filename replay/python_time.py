@@ -63,9 +63,8 @@ class PythonTime:
     def _nodes(self) -> np.ndarray:
         """Mask of the nodes that places can be told of: long gaps and operations on the main thread."""
         dfg = self.dfg
-        lane = int(dfg.lane[dfg.marks.first[0, dfg.marks.ranks.index(self.rank)]])  # Steps begin and end there.
         long_gap = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > SHORTEST_SILENCE)
-        mask: np.ndarray = (dfg.lane == lane) & (long_gap | dfg.of(*_OPERATIONS))
+        mask: np.ndarray = (dfg.lane == dfg.main_lane(self.rank)) & (long_gap | dfg.of(*_OPERATIONS))
         return mask
 
     @cached_property

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof import readable
+from esprof.analyzers import job_steps
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -52,8 +53,8 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
 
 def _told(run: Run, rank: Rank, steps: np.ndarray) -> Table:
     """The rows of those of `steps` that tell how long the training thread waited for a CPU."""
-    table = run.steps(rank)
-    return table.where(np.isin(table.ints("step"), steps) & (table.ints("ready_ns") >= 0))
+    table = job_steps.rows(run, rank, steps)
+    return table.where(table.ints("ready_ns") >= 0)
 
 
 def _throttled_ns(table: Table) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.frames import frame
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.work import waits_for_device
@@ -19,9 +20,6 @@ _NONE = "sync=0"
 _SCALAR = "aten::_local_scalar_dense"
 _ITEM = "aten::item"
 """`.item()` calls `_SCALAR`, and is what people write."""
-
-_INSTALLED = ("python3.", "torch/", "<built-in", "<string>", "<frozen")
-"""What the names of frames begin with that are not the job's own code."""
 
 _MOST_OPERATIONS = 1_000
 """How many operations before a call are looked at for the one around it."""
@@ -170,9 +168,9 @@ class _Names:
         at = self._samples.ints("at_ns")
         inside = np.flatnonzero((at >= self._start[row]) & (at <= self._end[row]))
         stacks = [stack for stack in self._stacks(inside) if stack]
-        frames = [frame for stack in stacks for frame in reversed(stack.splitlines())]
+        frames = [line for stack in stacks for line in reversed(stack.splitlines())]
         frames += list(self._around(row, self._python))
-        return next((frame for frame in frames if not frame.startswith(_INSTALLED)), None)
+        return next((text for text in frames if frame(text).origin == "job"), None)
 
     def _stacks(self, rows: np.ndarray) -> list[str | None]:
         return self._samples.where(rows).texts("stack") if len(rows) else []

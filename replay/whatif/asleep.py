@@ -24,10 +24,9 @@ def asleep(run: Run, dfg: Dfg) -> np.ndarray:
     graph holds more work than that, the longest gaps were no work.
     """
     share, is_long = np.zeros(dfg.nodes), long_gaps(dfg)
-    for at, rank in enumerate(dfg.marks.ranks):
-        lane = int(dfg.lane[dfg.marks.first[0, at]])  # Steps begin and end on the main thread.
+    for rank in dfg.marks.ranks:
         awake_ns = _awake_ns(run, rank)
-        mine = (dfg.lane == lane) & dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
+        mine = (dfg.lane == dfg.main_lane(rank)) & dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
         for step in dfg.marks.steps:
             if step not in awake_ns:
                 continue

@@ -15,8 +15,7 @@ def _never_waiting(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     dfg = now.dfg
     dur = dfg.dur_ns.copy()
     for rank in {rank for term in terms for rank in term.ranks(now)}.intersection(dfg.marks.ranks):
-        lane = int(dfg.lane[dfg.marks.first[0, dfg.marks.ranks.index(rank)]])  # Steps begin and end on the main thread.
-        mine = (dfg.lane == lane) & dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
+        mine = (dfg.lane == dfg.main_lane(rank)) & dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
         steps = now.run.steps(rank)
         steps = steps.where((steps.ints("ready_ns") >= 0) & np.isin(steps.ints("step"), dfg.marks.steps))
         if not len(steps):
