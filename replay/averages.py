@@ -3,10 +3,13 @@
 import numpy as np
 
 
-def medians_of(identity: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def medians_of(
+    identity: np.ndarray, values: np.ndarray, wanted: np.ndarray, *, low: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """(median of the int64 `values` of each identity in `wanted`, mask of those that are in `identity` at all).
 
-    The median is rounded down to a whole number. Where the mask is False it is some other identity's.
+    The median is rounded down to a whole number; with `low` it is, of an even number of values, the lower of the two in the
+    middle. Where the mask is False it is some other identity's.
     """
     if not len(identity):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
@@ -14,7 +17,8 @@ def medians_of(identity: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> 
     order = np.lexsort((values, identity))
     names, first, count = np.unique(identity[order], return_index=True, return_counts=True)
     ranked = values[order]
-    middle = (ranked[first + (count - 1) // 2] + ranked[first + count // 2]) // 2
+    lower, upper = ranked[first + (count - 1) // 2], ranked[first + count // 2]
+    middle = lower if low else (lower + upper) // 2
     return _looked_up(names, middle, wanted)
 
 

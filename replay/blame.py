@@ -228,7 +228,8 @@ class Blame:
         if slow.any():
             # Stages of a pipeline have more or less to do than others step after step, and are not slow for that.
             shared = np.bincount(self.roles)[self.roles] > 1
-            slow &= ~self._by_chance() | self.persist(np.flatnonzero(slow & shared), among=count)
+            certain = ~self._by_chance() | self._is_last_again_and_again()
+            slow &= certain | self.persist(np.flatnonzero(slow & shared & ~certain), among=count)
         return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
 
     def _by_chance(self) -> np.ndarray:
@@ -242,6 +243,15 @@ class Blame:
         by_chance = bdtrc(guilty - 1, len(self.steps), 1 / count) > CHANCE * 2 / count
         mask: np.ndarray = by_chance & (guilty < len(self.steps))
         return mask
+
+    def _is_last_again_and_again(self) -> np.ndarray:
+        """Whether each rank delays the steps by more than any other does, step after step, bool[ranks]."""
+        late, count = self.late_ns.astype(np.float64), len(self.dfg.marks.ranks)
+        ranked = np.sort(late, axis=1)
+        # What the others wait for this rank alone: its own delay less the longest of another.
+        alone = late - np.where(late == ranked[:, -1:], ranked[:, -2:-1], ranked[:, -1:])
+        certain: np.ndarray = chance(alone) < CHANCE * 2 / count
+        return certain
 
     def persist(self, suspects: np.ndarray, among: int = 2, only: tuple[Cls, ...] = tuple(Cls)) -> np.ndarray:
         """Whether a place of each rank takes noticeably longer than usual step after step, bool[ranks].

@@ -26,8 +26,8 @@ class Counterparts:
     Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has
     other neighbours), and for what was launched before the first step, they share step, lane role and name; for a
     loader, which works ahead, lane role and name in any step. A gap takes no time on ranks that do not have it: on
-    those of the same role, or, if it is longer than `SLEEP`, on all. Of several counterparts on one rank the mean
-    counts.
+    those of the same role, or, if it is longer than `SLEEP`, on all; and no more does what a rank does more often than
+    the others. Of several counterparts on one rank the mean counts.
     """
 
     own: np.ndarray
@@ -67,7 +67,9 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
         nodes = nodes[np.isin(identity[nodes], todo)]
         new = np.isnan(found.others[nodes])
         if identity is alike:
-            new &= before[nodes] | ~_surplus(identity[nodes], column[nodes], new)
+            surplus = new & ~before[nodes] & _surplus(identity[nodes], column[nodes], new)
+            new &= ~surplus
+            _fill_in(found, nodes[surplus], work_ns, sharing[column[nodes[surplus]]])
         present = np.where(work_ns[nodes] > SLEEP, len(roles), sharing[column[nodes]])
         least = np.where(gap[nodes], present, 0)
         columns = _over_ranks(identity[nodes], column[nodes], work_ns[nodes], least)
@@ -79,15 +81,23 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
 def _surplus(identity: np.ndarray, column: np.ndarray, is_new: np.ndarray) -> np.ndarray:
     """Mask of the new nodes of ranks whose other nodes are already as many as a rank usually has of that identity.
 
-    Such a rank does something more often than the others: what it does once more has no counterpart.
+    Such a rank does something more often than the others.
     """
     pairs, first, which = np.unique(
         identity * (int(column.max(initial=0)) + 1) + column, return_index=True, return_inverse=True
     )
     count, new = np.bincount(which), np.bincount(which, is_new, len(pairs))
-    usual, _ = medians_of(identity[first], count, identity[first])
+    # Of two ranks the one that does it less often tells what is usual.
+    usual, _ = medians_of(identity[first], count, identity[first], low=True)
     mask: np.ndarray = is_new & (count - new >= usual)[which]
     return mask
+
+
+def _fill_in(found: Counterparts, nodes: np.ndarray, work_ns: np.ndarray, ranks: np.ndarray) -> None:
+    """Note that what these nodes do takes no time on any other of so many ranks."""
+    found.others[nodes] = 0
+    found.median[nodes] = np.where(ranks == 2, work_ns[nodes] / 2, 0)
+    found.mean[nodes] = work_ns[nodes] / ranks
 
 
 def _purpose(dfg: Dfg) -> np.ndarray:

@@ -211,7 +211,12 @@ def read_rank(run: Run, rank: Rank, borders: Mapping[int, tuple[Ns, Ns]], steps:
     # A kernel belongs here unless it was launched after the last step: what still runs when the window opens holds its
     # stream.
     ours = launch < behind
-    thread, threads = _threads(table, rank, rows.of(inside, "op", "runtime", "loader"), rows.of(inside, "op", "loader"))
+    collectives = rows.collectives(gpu[ours], inside)
+    called, working = (
+        _beside_transfers(table, some, collectives)
+        for some in (rows.of(inside, "op", "runtime", "loader"), rows.of(inside, "op", "loader"))
+    )
+    thread, threads = _threads(table, rank, called, working)
     return RankEvents(
         rank=rank,
         table=table,
@@ -231,7 +236,7 @@ def read_rank(run: Run, rank: Rank, borders: Mapping[int, tuple[Ns, Ns]], steps:
         gpu=gpu[ours],
         launch=launch[ours],
         sync=rows.of(inside, "sync"),
-        collectives=_collectives(table, rows.collectives(gpu[ours], inside), gpu, launch),
+        collectives=_collectives(table, collectives, gpu, launch),
     )
 
 
@@ -268,6 +273,19 @@ def _launches(table: Table, gpu: np.ndarray, runtime: np.ndarray) -> np.ndarray:
     """For each of the rows `gpu`, the one of `runtime` with its correlation; -1 where there is none."""
     correlation = table.ints("correlation")
     return entries(runtime, position(correlation[runtime], correlation[gpu]), -1)
+
+
+def _beside_transfers(table: Table, rows: np.ndarray, collectives: np.ndarray) -> np.ndarray:
+    """Those of `rows` that are not on threads that gloo transfers in: what it computes there is part of its transfers.
+
+    An all-gather of one tensor copies its parts, a mean divides. Such a thread is idle between two transfers, and as a chain
+    of calls would seem to have something to do all the time.
+    """
+    tid = table.ints("tid")
+    roles, names = table.codes("thread_role")
+    is_other = np.array([name not in ("main", "autograd") for name in names] + [True])[roles]
+    transferring = collectives[is_other[collectives] & (table.ints("stream")[collectives] < 0)]
+    return rows[~np.isin(tid[rows], tid[transferring])]
 
 
 def _threads(table: Table, rank: Rank, rows: np.ndarray, working: np.ndarray) -> tuple[np.ndarray, Threads]:

@@ -120,13 +120,15 @@ def test_counterparts_are_compared_with_all_other_ranks():
     assert found.mean[nodes] / 1e6 == pytest.approx(np.mean(lengths))
 
 
-def test_what_a_rank_does_once_more_has_no_counterpart():
-    usual = one_step(("aten::mm", 10))
-    dfg = build(run_of({0: usual, 1: usual, 2: one_step(("aten::mm", 10), ("aten::mm", 7))}))
+@pytest.mark.parametrize(("ranks", "excess_ms"), [(2, 3.5), (3, 7)])
+def test_what_a_rank_does_once_more_takes_the_others_no_time(ranks, excess_ms):
+    usual, more = one_step(("aten::mm", 10)), one_step(("aten::mm", 10), ("aten::mm", 7))
+    dfg = build(run_of(dict.fromkeys(range(ranks - 1), usual) | {ranks - 1: more}))
     blame = Blame(dfg, (1,))
-    again = max(n for n in range(dfg.nodes) if dfg.label(n) == "aten::mm" and dfg.rank[n] == 2)
-    assert np.isnan(blame.peers.others[again])
-    assert blame.excess_ns[again] == 7e6
+    again = max(n for n in range(dfg.nodes) if dfg.label(n) == "aten::mm" and dfg.rank[n] == ranks - 1)
+    assert blame.peers.others[again] == 0
+    assert blame.excess_ns[again] == excess_ms * 1e6
+    assert blame.peers.mean[again] == pytest.approx(7e6 / ranks)
 
 
 def test_a_launch_that_waits_for_room_is_no_work():
