@@ -64,6 +64,7 @@ def epochs(run: Run) -> tuple[int, ...]:
     found = []
     for number in np.unique(passes).tolist():
         of_pass = at[passes == number]
-        if of_pass.max() > of_pass.min() >= 0:
-            found.append(int(numbers[order][of_pass.min()]))
-    return tuple(dict.fromkeys(sorted(found)[1:]))
+        if of_pass.max() > of_pass.min():
+            found.append(int(of_pass.min()))
+    # The first pass may have begun before the first step.
+    return tuple(dict.fromkeys(int(numbers[order][first]) for first in sorted(found)[1:] if first >= 0))

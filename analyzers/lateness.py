@@ -1,24 +1,27 @@
 """Kinds of work that can make a rank late, and the place where it loses most against its peers."""
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from esprof import readable
 from esprof.replay.blame import Blame
-from esprof.replay.dfg import Cls, LaneKind, gap_name
+from esprof.replay.dfg import Cls, LaneKind
+from esprof.replay.python_time import PythonTime
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
 from esprof.text import printable
-from esprof.types import NS_PER_MS, Rank
+from esprof.types import Rank
 
 MOST_OF_IT = 0.8
 """Least share of what a rank loses on its CPU that one operation must bear, to be what makes it late."""
 
 AS_USUAL = 0.1
 """Most that all other operations may take beyond the usual, as a share of that, where one makes the rank late."""
+
+SEEN = 0.25
+"""Least share of the time lost in one operation or gap that a line of Python must bear, there or anywhere, to be named."""
 
 FAR_LONGER = 3.0
 """How many times as long as on the other ranks that operation takes at least."""
@@ -91,7 +94,7 @@ class Place:
     lost_ns: int
     """What is lost there in a mean step."""
     python: str | None = None
-    """The Python line that ran in the gap, as `file(line): function`; None where no window has its stack."""
+    """The Python line that ran there, as `file(line): function`; None where no stack tells."""
     call: str | None = None
     """What that line called."""
 
@@ -134,32 +137,27 @@ def places_of(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> di
     except Declined:  # Their work of this kind has no counterpart: it was not what was priced.
         return {}
     lost_ns = dfg.dur_ns - fixed.dfg.dur_ns
-    return {rank: place for rank in ranks if (place := _place(replayed, rank, kind, lost_ns)) is not None}
+    return {rank: place for rank in ranks if (place := _place(replayed, rank, lost_ns)) is not None}
 
 
-def _place(replayed: Replayed, rank: Rank, kind: Lateness, lost: np.ndarray) -> Place | None:
+def _place(replayed: Replayed, rank: Rank, lost: np.ndarray) -> Place | None:
     """Where this rank loses most; `lost` is what each node takes longer than its peers, ns, shape (N,)."""
     dfg = replayed.built.dfg
     mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.steady) & (lost > 0))
     if not len(mine):
         return None
     by_name = np.bincount(dfg.name[mine], weights=lost[mine], minlength=len(dfg.names))
-    name = dfg.names[int(by_name.argmax())]
+    top = int(by_name.argmax())
     lost_ns = round(by_name.max() / len(replayed.steps.steady))
-    # A snapshot of the stack tells of a gap alone: an operation may have a name that reads like one.
-    line = _python_line(replayed, rank, name) if Cls.HOST_GAP in CLASSES[kind.work] else (None, None)
-    return Place(name, lost_ns, *line)
+    time_ns = np.zeros(dfg.nodes)
+    time_ns[mine] = lost[mine]
+    return Place(dfg.names[top], lost_ns, *_python_line(replayed, rank, time_ns, least_ns=SEEN * by_name.max()))
 
 
-def _python_line(replayed: Replayed, rank: Rank, name: str) -> tuple[str | None, str | None]:
-    """The Python line that ran longest in gaps of this name, and what it called, from the windows with stacks."""
-    stacks = replayed.run.stacks(rank)
-    texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
-    took: dict[tuple[str, str], int] = defaultdict(int)
-    for before, after, frame, call, dur in zip(*texts, stacks.ints("dur_ns").tolist(), strict=True):
-        if frame and gap_name(before or "", after or "") == name:
-            took[frame, call or ""] += dur
-    if not took or max(took.values()) < NS_PER_MS / 2:
-        return None, None
-    frame, call = max(took, key=lambda place: took[place])
-    return frame, call or None
+def _python_line(
+    replayed: Replayed, rank: Rank, time_ns: np.ndarray, least_ns: float
+) -> tuple[str | None, str | None]:
+    """The Python line that bears most of `time_ns`, float64[N], and what it called; None where none bears `least_ns`."""
+    took = PythonTime(replayed.run, replayed.built.dfg, rank).took(time_ns)
+    place = max(took, key=lambda place: took[place][0], default=None)
+    return (None, None) if place is None or took[place][0] < least_ns else place

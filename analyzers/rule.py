@@ -136,7 +136,7 @@ def priced(cause: Cause, case: Case) -> Finding:
     interval holds no gain at all.
     """
     if cause.scenario is None:
-        return unpriced(cause)
+        return as_measured(cause, case.run)
     (answer,) = case.pricer.answers([cause.scenario])
     if answer.saving_us is None or answer.saving_low_us is None or answer.saving_high_us is None:
         return unpriced(replace(cause, confidence=no_more_than("medium", cause.confidence)))

@@ -19,6 +19,7 @@ USUAL = 0.05
 
 LOADER = "waiting for the data loader"
 NO_CPU = "waiting for a CPU"
+COMPUTING = "computing on its CPU"
 
 _SAVES = ("torch.save", "torch.distributed.checkpoint.", "safetensors.torch.")
 """How stages begin that the recorder notes where something is saved."""
@@ -52,6 +53,16 @@ def stage_of(run: Run, group: SlowGroup) -> Excess | None:
     # Where one rank saves, the others wait for it somewhere else.
     lost = {rank: ns for rank, ns in most[what].items() if ns >= MOST_OF * group.excess_ns}
     return Excess(what, lost, is_save=bool(saves))
+
+
+def computing_of(run: Run, group: SlowGroup) -> Excess | None:
+    """The ranks that ran for longer in slow steps, where that is most of what these take too long; None for none."""
+    lost = {}
+    for rank in run.ranks:
+        ran = job_steps.rows(run, rank, group.steps).ints("cpu_ns")
+        if (ran >= 0).all() and (beyond := group.between(ran.astype(np.float64))) >= MOST_OF * group.excess_ns:
+            lost[rank] = beyond
+    return Excess(COMPUTING, lost) if lost else None
 
 
 def _spent(run: Run, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
-"""The slow steps of a run, grouped by when they come: every so many steps, where an epoch begins, or now and then."""
+"""The slow steps of a run, grouped by when they come: where an epoch begins, every so many steps, in a row, or now and then."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,11 @@ FEWEST_STEPS = 16
 """Steps from which on groups may be told: among fewer, chance makes one too often."""
 
 REGULAR = 0.8
-"""Least share of the steps that are due that must be slow, and, of a period, of the slow steps that must be due."""
+"""Least share of the steps that are due that must be slow, and, of a period or a row, of the slow steps that must be due."""
+
+FAR_SLOWER = 2.0
+"""Slow steps that take so many times as much too long as others are looked at without those: what any machine does to some
+steps must not hide what a job does to others."""
 
 FEWEST_EPOCHS = 2
 """Slow beginnings of epochs, the first one aside, from which on they are a group."""
@@ -50,6 +55,8 @@ class SlowGroup:
     """When they come, as text."""
     every: int | None = None
     """Every how many steps they come; None where that is not their rule."""
+    row: tuple[int, int] | None = None
+    """The first and the last of steps that are slow one after the other; None where that is not their rule."""
 
     @property
     def excess_ns(self) -> float:
@@ -80,18 +87,62 @@ def slow_groups(run: Run) -> list[SlowGroup]:
     took = job_steps.durations_ns(run, steps).astype(np.float64)
     is_slow = took > SLOW * np.median(took)
     left = is_slow.copy()
-    found: list[tuple[np.ndarray, str, int | None]] = []
+    found: list[SlowGroup] = []
     begins = np.isin(steps, job_steps.epochs(run))
     of_epochs = is_slow & begins
     if of_epochs.sum() >= FEWEST_EPOCHS and of_epochs.sum() >= REGULAR * begins.sum() and begins.mean() <= MOST_BORDERS:
-        found.append((of_epochs, "where an epoch begins", None))
+        found.append(SlowGroup(steps, took, of_epochs, ~is_slow, "where an epoch begins"))
         left &= ~begins
-    every = _period(steps, left)
-    if every is not None:
-        found.append((left, f"every {every} steps", every))
-    elif (left & (np.arange(len(steps)) >= WARM_UP * len(steps))).sum() >= FEWEST_AT_RANDOM:
-        found.append((left, AT_RANDOM, None))
-    return [SlowGroup(steps, took, slow, ~is_slow, when, k) for slow, when, k in found]
+    while (group := _by_rule(steps, took, left, is_slow)) is not None:
+        found.append(group)
+        left = left & ~group.is_slow
+    if (left & (np.arange(len(steps)) >= WARM_UP * len(steps))).sum() >= FEWEST_AT_RANDOM:
+        found.append(SlowGroup(steps, took, left, ~is_slow, AT_RANDOM))
+    return found
+
+
+def _by_rule(steps: np.ndarray, took: np.ndarray, left: np.ndarray, is_slow: np.ndarray) -> SlowGroup | None:
+    """The largest group among the slow steps that are `left` that comes every so many steps, or in a row."""
+    for some in _from_slow_to_slowest(took - np.median(took), left):
+        every = _period(steps, some)
+        if every is not None:
+            return SlowGroup(steps, took, some, ~is_slow, f"every {every} steps", every=every)
+        row = _row(some)
+        if row is not None:
+            in_row = some.copy()
+            in_row[: row[0]] = in_row[row[1] + 1 :] = False
+            first, last = int(steps[row[0]]), int(steps[row[1]])
+            return SlowGroup(steps, took, in_row, ~is_slow, f"from step {first} to step {last}", row=(first, last))
+    return None
+
+
+def _from_slow_to_slowest(excess: np.ndarray, left: np.ndarray) -> Iterator[np.ndarray]:
+    """The steps that are `left`, then those of them that take `FAR_SLOWER` too long, and so on; bool[steps] each."""
+    if left.any():
+        yield left
+    ranked = np.sort(excess[left])
+    for at in np.flatnonzero(ranked[1:] >= FAR_SLOWER * ranked[:-1]).tolist():
+        yield left & (excess >= ranked[at + 1])
+
+
+def _row(is_slow: np.ndarray) -> tuple[int, int] | None:
+    """(first, last) of the steps in which nearly all are slow, and which are nearly all that are; None for none.
+
+    A few that are slow elsewhere do not count, nor does the row that a job's start may be.
+    """
+    places = np.flatnonzero(is_slow)
+    aside = int((1 - REGULAR) / 2 * len(places))
+    if len(places) - 2 * aside < FEWEST:
+        return None
+    first, last = int(places[aside]), int(places[-1 - aside])
+    # What lies aside may belong to the row nonetheless.
+    while first > 0 and is_slow[first - 1]:
+        first -= 1
+    while last + 1 < len(is_slow) and is_slow[last + 1]:
+        last += 1
+    within = int(is_slow[first : last + 1].sum())
+    is_row = within >= REGULAR * max(last - first + 1, len(places)) and first >= WARM_UP * len(is_slow)
+    return (first, last) if is_row else None
 
 
 def _period(steps: np.ndarray, is_slow: np.ndarray) -> int | None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from esprof.analyzers import job_steps
 from esprof.analyzers.finding import Finding
-from esprof.analyzers.findings.recurring_steps import RECURRING
 from esprof.analyzers.step_groups import slow_groups
 from esprof.trace.run import Run, Window
 from esprof.types import NS_PER_S, NS_PER_US
@@ -150,9 +149,9 @@ def _named(run: Run, findings: Sequence[Finding]) -> Iterator[tuple[Finding, np.
         by_step = [
             seen.value for seen in finding.evidence.values() if seen.by == "step" and isinstance(seen.value, dict)
         ]
-        if finding.id in RECURRING:
+        if when := finding.evidence.get("when"):
             for group in groups:
-                if finding.evidence["when"].value == group.when:
+                if when.value == group.when:
                     yield finding, group.steps[group.is_slow]
         elif by_step:
             yield finding, np.array([int(step) for step in by_step[0]], np.int64)

@@ -245,12 +245,17 @@ class Blame:
         return mask
 
     def _is_last_again_and_again(self) -> np.ndarray:
-        """Whether each rank delays the steps by more than any other does, step after step, bool[ranks]."""
+        """Whether each rank delays the steps by more than any other does, step after step, bool[ranks]: by how much
+        (`chance`), or in how many of the steps."""
+        from scipy.special import bdtrc  # As in `_by_chance`.
+
         late, count = self.late_ns.astype(np.float64), len(self.dfg.marks.ranks)
         ranked = np.sort(late, axis=1)
         # What the others wait for this rank alone: its own delay less the longest of another.
         alone = late - np.where(late == ranked[:, -1:], ranked[:, -2:-1], ranked[:, -1:])
-        certain: np.ndarray = chance(alone) < CHANCE * 2 / count
+        by_amount = chance(alone) < CHANCE * 2 / count
+        by_number = bdtrc((alone > 0).sum(axis=0) - 1, len(self.steps), 1 / count) < CHANCE * 2 / count
+        certain: np.ndarray = by_amount | by_number
         return certain
 
     def persist(self, suspects: np.ndarray, among: int = 2, only: tuple[Cls, ...] = tuple(Cls)) -> np.ndarray:

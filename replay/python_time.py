@@ -1,4 +1,5 @@
-"""What Python code takes of a rank's main thread, by place: the windows with stacks, held against the graph."""
+"""What Python code takes of a rank's main thread, by place: sampled stacks and noted garbage collections, held against the
+graph."""
 
 import re
 from collections import defaultdict
@@ -8,12 +9,25 @@ from functools import cached_property
 
 import numpy as np
 
+from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.replay.dfg import Cls, Dfg, gap_name
 from esprof.trace.run import Run
-from esprof.trace.stacks import SHORTEST_SILENCE, Place
-from esprof.types import Rank
+from esprof.trace.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, Place, place_of
+from esprof.types import NS_PER_MS, Ns, Rank
 
 _OPERATIONS = (Cls.CPU, Cls.COMPUTE)
+
+SAMPLED: Ns = 40 * NS_PER_MS
+"""Shortest gap, ns, of which it is told by the samples in it: outside of windows with stacks they come every 20 ms."""
+
+FAR_LONGER = 2.0
+"""A gap that is so many times as long as others of its name is told by the samples in it, and not by those others."""
+
+_COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
+"""What the line contains at which Python waits for a collective."""
+
+AWAKE = 0.7
+"""From which share of its time on that the thread ran it computed, even in a call of a collective."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,8 @@ class PythonTime:
     """The places in Python that the main thread of a rank was seen at while no operation was recorded.
 
     Windows with stacks and those of the graph hold different steps: what the silences of a name were made of there is taken
-    for what the nodes of that name are made of.
+    for what the nodes of that name are made of. A long gap that is not as long elsewhere is told by the samples in it, and
+    garbage collections by their own times. Waiting for a collective is no Python code.
     """
 
     run: Run
@@ -44,20 +59,103 @@ class PythonTime:
         by_name = np.zeros(len(self.dfg.names))
         for name, rows in self._rows.items():
             by_name[name] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
-        return np.where(self._nodes, by_name[self.dfg.name], 0.0)
+        share = np.where(self._nodes, by_name[self.dfg.name], 0.0)
+        for node, rows in self._seen.items():
+            share[node] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
+        return share
 
     def places(self, steps: tuple[int, ...]) -> dict[Place, tuple[float, float]]:
         """(ns in a mean one of `steps`, share of it that the thread ran) of each place."""
-        nodes = self._nodes & np.isin(self.dfg.step, steps)
-        of_name = np.bincount(self.dfg.name[nodes], self.dfg.dur_ns[nodes], len(self.dfg.names))
-        total = (of_name / max(1, len(steps))).tolist()
+        took = self.took(np.where(np.isin(self.dfg.step, steps), self.dfg.dur_ns, 0))
+        return {place: (ns / max(1, len(steps)), ran) for place, (ns, ran) in took.items()}
+
+    def took(self, time_ns: np.ndarray) -> dict[Place, tuple[float, float]]:
+        """(ns in all, share of it that the thread ran) of each place, where `time_ns`, [N], is spent in the nodes."""
+        by_name = self._nodes.copy()
+        by_name[list(self._seen)] = False
+        of_name = np.bincount(self.dfg.name[by_name], time_ns[by_name], len(self.dfg.names)).tolist()
+        told = [(of_name[name], rows) for name, rows in self._rows.items()]
+        told += [(float(time_ns[node]), rows) for node, rows in self._seen.items()]
         took: dict[Place, float] = defaultdict(float)
         ran: dict[Place, float] = defaultdict(float)
-        for name, rows in self._rows.items():
+        for total, rows in told:
             for row in rows:
-                took[row.place] += row.share * total[name]
-                ran[row.place] += row.share * total[name] * row.ran
+                took[row.place] += row.share * total
+                ran[row.place] += row.share * total * row.ran
         return {place: (ns, ran[place] / ns) for place, ns in took.items() if ns > 0}
+
+    @cached_property
+    def _recorded_at(self) -> tuple[np.ndarray, np.ndarray]:
+        """When each node begins and ends on the rank's own clock, ns, int64[N]."""
+        dfg, events = self.dfg, self.run.events(self.rank)
+        own = np.flatnonzero((dfg.lane == dfg.main_lane(self.rank)) & (dfg.event >= 0))
+        shift = int(np.median(events.ints("start_ns")[dfg.event[own]] - dfg.recorded_ns[own])) if len(own) else 0
+        begin = dfg.recorded_ns + shift
+        return begin, begin + dfg.dur_ns
+
+    @cached_property
+    def _collections(self) -> np.ndarray:
+        """Begin and end of each garbage collection that was noted, on the rank's own clock, ns, int64[collections, 2]."""
+        stages = self.run.stages(self.rank)
+        mine = np.array([name == GARBAGE_COLLECTION for name in stages.texts("name")], bool)
+        spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
+        return spans
+
+    @cached_property
+    def _collecting(self) -> np.ndarray:
+        """The share of each node's time in which garbage was collected, float64[N], from 0 to 1; 0 for other nodes."""
+        begin, end = self._recorded_at
+        within = np.zeros(self.dfg.nodes)
+        for first, last in self._collections.tolist():
+            within += np.maximum(np.minimum(end, last) - np.maximum(begin, first), 0)
+        return np.where(self._nodes, np.minimum(within / np.maximum(self.dfg.dur_ns, 1), 1), 0.0)
+
+    @cached_property
+    def _seen(self) -> dict[int, list[_Row]]:
+        """What is told of single nodes: those in which garbage was collected, and long gaps that are like no other."""
+        dfg, begin, end = self.dfg, *self._recorded_at
+        usual = np.array([self._usual_gap.get(name, 0.0) for name in range(len(dfg.names))])[dfg.name]
+        is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, FAR_LONGER * usual))
+        found = {}
+        for node in np.flatnonzero(is_long | (self._collecting > 0)).tolist():
+            collecting = float(self._collecting[node])
+            sampled = self._samples_in(int(begin[node]), int(end[node])) if is_long[node] else None
+            rows = self._rows.get(int(dfg.name[node]), []) if sampled is None else sampled
+            # Samples that were due during a collection came right behind it, and say nothing of the rest.
+            found[node] = [_Row(row.place, row.share * (1 - collecting), row.ran) for row in rows]
+            if collecting:
+                place = Place(self._frame_at(int(end[node])), GARBAGE_COLLECTION)
+                found[node].append(_Row(place, collecting, 1.0))
+        return found
+
+    @cached_property
+    def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
+        """(when each sample was taken, how long it stands for, how much of that the thread ran, its stack; the stacks)."""
+        samples = self.run.samples(self.rank)
+        return *(samples.ints(column) for column in ("at_ns", "dur_ns", "cpu_ns")), *samples.codes("stack")
+
+    def _samples_in(self, begin: Ns, end: Ns) -> list[_Row] | None:
+        """What the samples of this time tell; None where there are none."""
+        at, dur, cpu, codes, texts = self._samples
+        first, last = np.searchsorted(at, [begin, end], side="right").tolist()
+        took: dict[Place, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        for look in range(first, min(last + 1, len(at))):
+            inside = min(int(at[look]), end) - max(int(at[look] - dur[look]), begin)
+            if inside > 0 and codes[look] >= 0:
+                ns, ran = took[place := place_of(texts[codes[look]])]
+                took[place] = ns + inside, ran + inside * float(cpu[look]) / max(int(dur[look]), 1)
+        rows = [
+            _Row(place, ns / (end - begin), min(1.0, ran / ns))
+            for place, (ns, ran) in took.items()
+            if not _is_waiting(place, ran / ns)
+        ]
+        return rows or None
+
+    def _frame_at(self, moment: Ns) -> str:
+        """The line of the job's code that was seen first after a moment; "" for none."""
+        at, _, _, codes, texts = self._samples
+        look = int(np.searchsorted(at, moment))
+        return place_of(texts[codes[look]]).frame if look < len(at) and codes[look] >= 0 else ""
 
     @cached_property
     def _nodes(self) -> np.ndarray:
@@ -75,32 +173,54 @@ class PythonTime:
         texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
         times = (stacks.ints(column).tolist() for column in ("dur_ns", "cpu_ns"))
         gaps: dict[int, int] = defaultdict(int)
-        """How long all silences of a name lasted, ns."""
+        """How long all silences of a name lasted, those that were too short to be seen aside, ns."""
         took: dict[int, dict[Place, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))
         for before, after, frame, call, dur, cpu in zip(*texts, *times, strict=True):
             name = number.get(before or "" if after is None else gap_name(before or "", after))
             if name is None:
                 continue
-            if after is not None:
+            if after is not None and (frame is not None or dur >= SHORTEST_SEEN):
                 gaps[name] += dur
-            if frame is not None:
+            # Collections are told by their own times: steps without stacks need not have as many.
+            if frame is not None and call != GARBAGE_COLLECTION:
                 sum_ns, sum_cpu = took[name][Place(frame, call)]
                 took[name][Place(frame, call)] = (sum_ns + dur, sum_cpu + max(0, cpu))
         return {
             name: [
                 _Row(place, ns / (gaps.get(name) or self._of_operations(name)), min(1.0, cpu / ns))
                 for place, (ns, cpu) in places.items()
-                if ns
+                if ns and not _is_waiting(place, cpu / ns)
             ]
             for name, places in took.items()
         }
 
+    @cached_property
+    def _usual_gap(self) -> dict[int, float]:
+        """Number of a gap's name -> how long such gaps are in a step with stacks, all together, ns."""
+        stacks = self.run.stacks(self.rank)
+        number = {name: at for at, name in enumerate(self.dfg.names)}
+        texts = (stacks.texts(column) for column in ("before", "after"))
+        found: dict[int, float] = defaultdict(float)
+        for before, after, dur in zip(*texts, stacks.ints("dur_ns").tolist(), strict=True):
+            if after is not None and (name := number.get(gap_name(before or "", after))) is not None:
+                found[name] += dur / self._steps_with_stacks
+        return found
+
+    @cached_property
+    def _steps_with_stacks(self) -> int:
+        """How many there are; 1 for none."""
+        windows = [window for window in self.run.rank(self.rank).windows if window.stacks]
+        return max(1, sum(window.last - window.first + 1 for window in windows))
+
     def _of_operations(self, name: int) -> float:
         """How long the operations of this name would take in as many steps as the windows with stacks hold, ns."""
-        windows = [window for window in self.run.rank(self.rank).windows if window.stacks]
-        steps = sum(window.last - window.first + 1 for window in windows)
         mine = self._nodes & (self.dfg.name == name) & np.isin(self.dfg.step, self.dfg.marks.steps)
-        return float(max(self.dfg.dur_ns[mine].sum() * steps / len(self.dfg.marks.steps), 1.0))
+        return float(max(self.dfg.dur_ns[mine].sum() * self._steps_with_stacks / len(self.dfg.marks.steps), 1.0))
+
+
+def _is_waiting(place: Place, ran: float) -> bool:
+    """Whether Python waits for a collective there, and does not compute."""
+    return ran < AWAKE and bool(_COLLECTIVE.search(place.call or place.frame))
 
 
 def matches(pattern: re.Pattern[str]) -> Callable[[Place], bool]:

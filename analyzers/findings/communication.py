@@ -1,5 +1,6 @@
 """ESP301: communication that nothing hides."""
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,12 +11,20 @@ from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.findings.late_transfers import late_transfers
 from esprof.analyzers.findings.small_transfers import MANY, small_transfers
 from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
+from esprof.analyzers.sampled_places import seen_calling
 from esprof.analyzers.transfers import SMALL, transfers
 from esprof.readable import duration
 from esprof.replay.dfg import Cls
+from esprof.text import printable
 from esprof.types import NS_PER_S, ns
 
 _NONE = "communication=0"
+
+MUCH = 0.25
+"""Least share of the price that the job must be seen to spend in calls of collectives, for its line to be named."""
+
+_CALLED = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
+"""Finds calls of collectives on stacks, such as `all_reduce` and `all_gather_object`. Those of DDP are made by C++ code."""
 
 _LESS = "send less (compression, lower precision, fewer synchronisations by accumulation), or use a faster link"
 
@@ -31,15 +40,23 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
     told = [*small_transfers(case), *late_transfers(case)]
     if any(explains(case, cause, saving) for cause in told):
         return
+    line = _waited_for_at(case, saving)
     yield Cause(
         id="ESP301",
         title=f"Transfers that nothing hides cost {duration(saving)} a step",
         ranks=case.replayed.built.dfg.marks.ranks,
         scenario=_NONE,
         confidence="high" if case.is_explained else "medium",
-        evidence=_evidence(case),
-        advice=f"{_advice(case, told)} The saving is the bound: no transfer time at all.",
+        evidence=_evidence(case) | ({"place": Evidence(line)} if line else {}),
+        advice=f"{f'The job waits at {line}. ' if line else ''}{_advice(case, told)} The saving is the bound: no transfer time at all.",
     )
+
+
+def _waited_for_at(case: Case, saving: float) -> str | None:
+    """The line of the job's own code that calls collectives itself, where it spends much of `saving`, ns, in them."""
+    found = [one for rank in case.run.ranks if (one := seen_calling(case.run, rank, _CALLED)) is not None]
+    seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
+    return printable(seen.text, 250) if seen and took_ns >= MUCH * saving else None
 
 
 def _advice(case: Case, told: list[Cause]) -> str:
@@ -90,7 +107,8 @@ _PAGES = (
         "ESP301",
         "Communication that nothing hides",
         "Transfers run while no rank computes, so the step waits for them.",
-        "`exposed` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it.",
+        "`exposed` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it. `place` is the "
+        "line of the job's own code that calls the collectives, where samples show it in such calls for long.",
         "`communication=0`: replay makes all transfers take no time, the bound of what any faster link or compression "
         "can give. Where ESP302 or ESP303 gain most of that, they are named instead.",
         "Compression, lower precision, gradient accumulation, a faster link. Larger transfers where they are many and small "

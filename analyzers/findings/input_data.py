@@ -12,11 +12,13 @@ from esprof.analyzers.breakdown import stalls
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.sampled_places import Seen, seen_within
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.host_cpus import batch_cpu_ns, cpus_of
 from esprof.replay.whatif.loaders import IN_THE_RANK, are_batches_recorded
 from esprof.replay.whatif.term import scope
+from esprof.text import printable
 from esprof.trace.run import Run
 from esprof.types import Rank, ns
 
@@ -26,28 +28,48 @@ MOST_OF_IT = 0.8
 A_STALL = 0.1
 """Least stall, as a share of the worst rank's, for which a rank is named beside it."""
 
-_ALL = "data=0"
+LIMITED = 0.8
+"""Share of what a step would gain if nobody had to make the batches, below which the CPUs that make them are the limit."""
+
+_READY = "data[ready]=0"
 
 
 def input_stalls(case: Case) -> Iterator[Cause]:
     """The DataLoader keeps ranks waiting."""
     ranks = stalling(case)
-    scenario = f"{scope(ranks)}.data=0"
-    saving = case.pricer.saving_ns(scenario) if ranks else None
-    if saving is None or not case.worth_naming(saving):
+    if not ranks:
+        return
+    made, ready = (case.pricer.saving_ns(f"{scope(ranks)}.{term}") or 0.0 for term in ("data=0", _READY))
+    if not case.worth_naming(ready):
         return
     stalls_ns = {part.rank: ns(part.input_stall) for part in case.parts if part.rank in ranks}
     worst = max(stalls_ns, key=lambda rank: stalls_ns[rank])
     stall = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(stalls_ns[worst])}"
+    is_limited = made < LIMITED * ready
+    title = f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data"
+    place = _place(case.run, worst)
     yield Cause(
         id="ESP101",
-        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data",
+        title=f"{title}, and CPUs are the limit" if is_limited else title,
         ranks=ranks,
-        scenario=scenario,
-        confidence="high" if case.run.stages(worst).is_kind("next").any() else "medium",
-        evidence=_evidence(case.replayed, ranks, worst, case.parts),
-        advice=_advice(case.replayed, worst, saving),
+        scenario=f"{scope(ranks)}.{_READY if is_limited else 'data=0'}",
+        confidence="high" if case.run.stages(worst).is_kind("next").any() and not is_limited else "medium",
+        evidence=_evidence(case.replayed, ranks, worst, case.parts)
+        | ({"gain_if_others_make_them": Evidence(round(made), "ns")} if is_limited else {})
+        | ({"place": Evidence(printable(place.text, 250))} if place else {}),
+        advice=_advice(case.replayed, worst, made, is_limited) + _at(place),
     )
+
+
+def _place(run: Run, rank: Rank) -> Seen | None:
+    """The line that makes the batches of `rank`, where that is its own training thread."""
+    stages = run.stages(rank)
+    own = stages.where(stages.is_kind("next") & (stages.ints("workers") == 0))
+    return seen_within(run, rank, np.stack([own.ints("start_ns"), own.ints("end_ns")], axis=1))
+
+
+def _at(place: Seen | None) -> str:
+    return f" {100 * place.share:.0f} % of it goes to {printable(place.text, 250)}." if place else ""
 
 
 def stalling(case: Case) -> tuple[Rank, ...]:
@@ -56,7 +78,7 @@ def stalling(case: Case) -> tuple[Rank, ...]:
     Two loaders that are equally slow hide one another: mending one alone gains nothing.
     """
     dfg = case.replayed.built.dfg
-    all_mended = case.pricer.saving_ns(_ALL)
+    all_mended = case.pricer.saving_ns(_READY)
     if all_mended is None:
         return ()
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
@@ -65,7 +87,7 @@ def stalling(case: Case) -> tuple[Rank, ...]:
     worst_first = [part.rank for part in sorted(stalling, key=lambda part: -part.input_stall)]
 
     def is_most(count: int) -> bool:
-        saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.data=0")
+        saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.{_READY}")
         return saving is not None and saving >= MOST_OF_IT * all_mended
 
     # More ranks never gain less, so that few of all counts need be priced.
@@ -96,8 +118,15 @@ def batches(run: Run, dfg: Dfg, rank: Rank) -> Batches:
         return Batches(float(np.mean(dfg.dur_ns[by_worker])), batch_cpu_ns(run, rank), workers)
     own = made & np.array([IN_THE_RANK in name for name in dfg.names])[dfg.name]
     if own.any() and not told:
-        return Batches(float(np.mean(dfg.dur_ns[own])), None, 0)
+        return Batches(float(np.mean(dfg.dur_ns[own])), _own_cpu_ns(run, rank), 0)
     return Batches(None, None, told or None)
+
+
+def _own_cpu_ns(run: Run, rank: Rank) -> float | None:
+    """Mean CPU time of a batch that the rank makes itself, ns; None where that was not recorded."""
+    stages = run.stages(rank)
+    ran = stages.ints("cpu_ns")[stages.is_kind("next") & (stages.ints("workers") == 0)]
+    return float(ran[ran >= 0].mean()) if (ran >= 0).any() else None
 
 
 def _evidence(
@@ -119,7 +148,8 @@ def _evidence(
     }
 
 
-def _advice(replayed: Replayed, rank: Rank, saving: float) -> str:
+def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> str:
+    """`saving`, ns, is what a step gains where others make the batches."""
     making, cpus = batches(replayed.run, replayed.built.dfg, rank), cpus_of(replayed.run, rank)
     if making.make_ns is None:
         return (
@@ -129,10 +159,12 @@ def _advice(replayed: Replayed, rank: Rank, saving: float) -> str:
     without = max(replayed.pricer.step_ns - saving, 1.0)
     needed = math.ceil(making.make_ns / without)
     takes = f"A batch takes {readable.duration(making.make_ns)} to make"
-    if cpus and making.cpu_ns and making.cpu_ns / without > max(cpus - 1, cpus / 2):
+    if is_limited or (cpus and making.cpu_ns and making.cpu_ns / without > max(cpus - 1, cpus / 2)):
+        on_a_cpu = f", {readable.duration(making.cpu_ns)} of that on a CPU" if making.cpu_ns else ""
+        has = f", and each rank has at most {cpus:.3g} CPUs" if cpus else ""
         return (
-            f"{takes}, {readable.duration(making.cpu_ns)} of that on a CPU, and each rank has at most {cpus:.3g} CPUs: more "
-            "workers would not help. Decode less, or cheaper, or ahead of the training; or give the host more CPUs."
+            f"{takes}{on_a_cpu}{has}: more workers would gain {readable.duration(max(saving, 0.0))} at most. Decode less, or "
+            "cheaper, or ahead of the training; or give the host more CPUs."
         )
     if making.workers == 0:
         return f"{takes}, in the rank itself, while its device waits: set num_workers on the DataLoader."
@@ -162,12 +194,15 @@ _PAGES = (
         "`input_stall` is the time per step inside the loader's next(), waiting or making the batch; `batch` "
         "what making one batch takes, and `batch_cpu` how much of that on a CPU (`esprof record` tells of workers; Kineto "
         "traces do not show them, and a stall is not the time of a batch); `cpus_for_each_rank_at_most` how many CPUs each "
-        "has.",
+        "has. `place` is the line that most samples of the training thread were at meanwhile, where it makes the batches "
+        "itself.",
         "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again. No step gets "
-        "shorter than the CPUs need for the ranks and their batches, where that was recorded.",
+        "shorter than the CPUs need for the ranks and their batches, where that was recorded. Where that leaves less than "
+        "four fifths of the gain, the CPUs are the limit, and the price is `data[ready]=0`: that of batches that nobody has to "
+        "make; `gain_if_others_make_them` is what more workers would gain at most.",
         "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "
         "the stalling rank's host and storage with the others' when only some ranks stall.",
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_case=input_stalls, scenarios=(_ALL,))
+RULE = Rule(pages=_PAGES, of_case=input_stalls, scenarios=(_READY,))

@@ -9,7 +9,7 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.transfers import SMALL, Transfers, transfers
 from esprof.replay.whatif.buckets import MIB
-from esprof.types import Rank
+from esprof.types import NS_PER_MS, NS_PER_S, Rank
 
 MOST = 0.5
 """Share of the gradients' bytes sent for or behind the last gradient from which on it counts: of buckets that overlap, only
@@ -21,6 +21,10 @@ which between CPUs no what-if counts: for less it would not be worth it."""
 
 _PARTS = (2, 4, 8)
 """Into so many buckets of equal size gradients are tried to be sent."""
+
+WORTH_SENDING = 2 * NS_PER_MS
+"""A bucket that takes so long is large enough even below `SMALL`: what a transfer costs beside its bytes is a fraction of
+that."""
 
 _HIDDEN = "overlap=perfect"
 
@@ -36,7 +40,7 @@ def late_transfers(case: Case) -> Iterator[Cause]:
     exposed = sent.exposed_ns(late)
     if np.mean([*exposed.values()]) < FELT * case.pricer.step_ns:
         return
-    scenario = _scenario(case, total)
+    scenario = _scenario(case, total, sent.rate(late))
     if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):
         return
     share, is_bound = sent.a_step(sent.bytes[late]) / total, scenario == _HIDDEN
@@ -51,12 +55,13 @@ def late_transfers(case: Case) -> Iterator[Cause]:
     )
 
 
-def _scenario(case: Case, total: float) -> str | None:
+def _scenario(case: Case, total: float, rate: float) -> str | None:
     """The what-if of smaller buckets that gains most; where no bucket can be told apart, that of transfers that are hidden.
 
-    None where the gradients (`total`, bytes a step) are too few to be sent in parts.
+    None where the gradients (`total`, bytes a step, at `rate`, bytes a second) are too few to be sent in parts.
     """
-    sizes = [total / parts for parts in _PARTS if total / parts >= SMALL]
+    least = min(SMALL, rate * WORTH_SENDING / NS_PER_S)
+    sizes = [total / parts for parts in _PARTS if total / parts >= least]
     savings = {
         scenario: case.pricer.saving_ns(scenario) for scenario in (f"bucket_mb={size / MIB:.3g}" for size in sizes)
     }

@@ -9,9 +9,12 @@ import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.garbage import COLLECT_LESS, Collections, collections
 from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Page, Rule
+from esprof.analyzers.slow_places import stage_of
+from esprof.analyzers.step_groups import slow_groups
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
-from esprof.replay.python_time import PythonTime
+from esprof.replay.python_time import AWAKE, PythonTime, text_of
 from esprof.text import printable
 from esprof.trace.run import Run
 from esprof.trace.stacks import Place, functions_of
@@ -24,8 +27,8 @@ it late: that is told of stragglers (ESP201)."""
 ON_THE_WAY = 0.9
 """A function that is on so large a share of all stacks holds the training loop, or leads to it: its lines are told apart."""
 
-ASLEEP, AWAKE = 0.3, 0.7
-"""Up to, and from, which share of its time in a place the thread ran is it said to wait there, or to compute."""
+ASLEEP = 0.3
+"""Up to which share of its time in a place the thread ran is it said to wait there."""
 
 MOST_NAMED = 5
 """Places that are named: those that take longest."""
@@ -49,6 +52,10 @@ class _Spot:
         return sum(self.took.values())
 
     @property
+    def collects(self) -> bool:
+        return self.pattern == GARBAGE_COLLECTION
+
+    @property
     def worst(self) -> Place:
         return max(self.places, key=lambda place: self.places[place])
 
@@ -64,10 +71,22 @@ def python_code(case: Case) -> Iterator[Cause]:
     worth_ns = WORTH_NAMING / 100 * case.pricer.step_ns
     # To take a place out never gains more than the rank spends there that spends most.
     costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MOST_NAMED]
+    # Between CPUs nothing hides a collection, so that those of the whole run tell: a window has few, or none.
+    all_of_run = None if case.replayed.built.dfg.has_gpu() else collections(case.run)
+    if all_of_run is not None:
+        costly = [spot for spot in costly if not spot.collects]
+        if case.worth_naming(all_of_run.measured.saving_ns) and not _is_told(case.run):
+            yield _measured(all_of_run)
     for spot in costly:
         scenario = f"python[{spot.pattern}]=0"
         if case.worth_naming(case.pricer.saving_ns(scenario)):
-            yield _cause(case, spot, scenario)
+            yield _collecting(spot, scenario) if spot.collects else _cause(spot, scenario)
+
+
+def _is_told(run: Run) -> bool:
+    """Whether collections are what makes some steps slow: that tells more."""
+    stages = [stage_of(run, group) for group in slow_groups(run)]
+    return any(stage is not None and stage.what == GARBAGE_COLLECTION for stage in stages)
 
 
 def _spots(case: Case) -> list[_Spot]:
@@ -82,7 +101,7 @@ def _spots(case: Case) -> list[_Spot]:
             spot.took[rank] += took_ns
             spot.ran += ran * took_ns
             spot.places[place] += took_ns
-    return [spot for spot in found.values() if spot.pattern == GARBAGE_COLLECTION or spot.is_alike(len(ranks))]
+    return [spot for spot in found.values() if spot.collects or spot.is_alike(len(ranks))]
 
 
 def _leading(run: Run, ranks: Sequence[Rank]) -> set[str]:
@@ -103,14 +122,30 @@ def _leading(run: Run, ranks: Sequence[Rank]) -> set[str]:
 
 
 def _pattern(place: Place, leading: set[str]) -> str:
-    """What finds a place: collections wherever they come, a line of the training loop, or else the whole function."""
+    """What finds a place: collections wherever they come, a line of the training loop with what it calls, or else all lines
+    of the function, those within its comprehensions and lambdas too."""
     if place.call == GARBAGE_COLLECTION:
         return GARBAGE_COLLECTION
-    function = next(iter(functions_of(place.frame)), None)
-    if function is None or function in leading or not leading:
-        return f"^{_escaped(place.frame)}"
-    file, _, name = function.rpartition(": ")
-    return rf"^{_escaped(file)}\(\d+\): {_escaped(name)}( →|$)"
+    line = _LINE.fullmatch(place.frame)
+    if line is None:
+        return f"^{_escaped(text_of(place))}$"
+    function = _ANONYMOUS.sub("", line["function"])
+    if f"{line['file']}: {function}" not in leading and leading:
+        return rf"^{_escaped(line['file'])}\(\d+\): {_escaped(function)}{_WITHIN}{_END}"
+    here = rf"^{_escaped(line['file'])}\({line['line']}\): {_escaped(function)}{_WITHIN}"
+    called = place.call and _LINE.fullmatch(place.call)
+    if not called:
+        return f"{here}$"
+    return rf"{here} → {_escaped(called['file'])}\(\d+\): {_escaped(called['function'])}$"
+
+
+_LINE = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
+_ANONYMOUS = re.compile(r"(\.<locals>\.<\w+>)+$")
+"""Ends the names of comprehensions and lambdas, which are parts of the function around them."""
+_WITHIN = r"(\.<locals>\.<\w+>)*"
+"""Finds what `_ANONYMOUS` takes away."""
+_END = rf"( → (?!{GARBAGE_COLLECTION}$)|$)"
+"""Finds the end of a line, and the arrow to what it calls, unless that is garbage collection: that is told for itself."""
 
 
 def _escaped(text: str) -> str:
@@ -121,31 +156,52 @@ def _escaped(text: str) -> str:
     return plain
 
 
-def _cause(case: Case, spot: _Spot, scenario: str) -> Cause:
-    ranks = tuple(sorted(spot.took))
-    worst, collects = spot.worst, spot.pattern == GARBAGE_COLLECTION
-    takes = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(max(spot.took.values()))} a step"
-    where = printable(worst.frame, 120) if worst.frame else "unknown code"
-    ran = spot.ran / spot.in_all
+def _measured(all_of_run: Collections) -> Cause:
+    took, where = all_of_run.per_step_ns, printable(all_of_run.place, 120) or "unknown code"
+    return Cause(
+        id="ESP403",
+        title=f"Garbage collections take {_takes(took)}, at {where}",
+        ranks=tuple(took),
+        measured=all_of_run.measured,
+        confidence="high",
+        evidence={"place": Evidence(where), "per_step": _per_step(took)},
+        advice=COLLECT_LESS,
+    )
+
+
+def _collecting(spot: _Spot, scenario: str) -> Cause:
+    where = printable(spot.worst.frame, 120) or "unknown code"
+    return Cause(
+        id="ESP403",
+        title=f"Garbage collections take {_takes(spot.took)}, at {where}",
+        ranks=tuple(sorted(spot.took)),
+        scenario=scenario,
+        confidence="high",
+        evidence={"place": Evidence(where), "per_step": _per_step(spot.took)},
+        advice=COLLECT_LESS,
+    )
+
+
+def _takes(took: dict[Rank, float]) -> str:
+    return f"{'up to ' if len(took) > 1 else ''}{readable.duration(max(took.values()))} a step"
+
+
+def _per_step(took: dict[Rank, float]) -> Evidence:
+    return by_rank({rank: round(took[rank]) for rank in sorted(took)}, "ns")
+
+
+def _cause(spot: _Spot, scenario: str) -> Cause:
+    ranks, worst, ran = tuple(sorted(spot.took)), spot.worst, spot.ran / spot.in_all
+    where = printable(worst.frame, 120)
     evidence = {
         "place": Evidence(where),
-        "per_step": by_rank({rank: round(spot.took[rank]) for rank in ranks}, "ns"),
+        "per_step": _per_step(spot.took),
         "on_a_cpu": Evidence(round(ran, 3), "share"),
     }
-    if collects:
-        return Cause(
-            id="ESP403",
-            title=f"Garbage collections take {takes}, at {where}",
-            ranks=ranks,
-            scenario=scenario,
-            confidence="high",
-            evidence=evidence,
-            advice=_COLLECT_LESS,
-        )
     calling = f", calling {printable(worst.call, 120)}" if worst.call else ""
     return Cause(
         id="ESP402",
-        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('spend', ranks)} {takes} in {where}{calling}",
+        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('spend', ranks)} {_takes(spot.took)} in {where}{calling}",
         ranks=ranks,
         scenario=scenario,
         confidence="high",
@@ -171,10 +227,6 @@ def _advice(ran: float) -> str:
     )
 
 
-_COLLECT_LESS = (
-    "Call gc.freeze() once all is built, so that what lives as long as the job is not looked through again, and raise "
-    "gc.set_threshold; or turn automatic collection off and collect every so many steps, on all ranks in the same one."
-)
 _SEEN = (
     "The stack of the training thread is sampled a thousand times a second in windows with stacks (`--stack-steps`). "
     "`place` is the line of the job's own code that was at work while no operation ran, or that a backward pass had called, "
@@ -198,8 +250,11 @@ _PAGES = (
         "Garbage collections stop the step",
         "Python looks for objects that nobody needs, and the training thread waits. Each rank does so in steps of its own, "
         "so that on several ranks all wait for one after the other.",
-        f"{_SEEN} Collections of half a millisecond or more are noted by Python itself; the place is the line seen next.",
-        "`python[garbage collection]=0`: replay lets them take no time.",
+        f"{_SEEN} Collections of half a millisecond or more are noted by Python itself, in all of the run; the place is the "
+        "line seen next.",
+        "On GPUs `python[garbage collection]=0`: replay lets them take no time. Between CPUs nothing hides them, and the price is "
+        "measured: what they take in all steps without profiler. Where they make some steps slow, those are told, with the same "
+        "price as ESP807.",
         "gc.freeze() after the start, higher thresholds, or collecting by hand on all ranks at once.",
     ),
 )

@@ -1,14 +1,19 @@
-"""ESP601, ESP806 and ESP807: steps that take long now and again, such as those that save."""
+"""ESP601, ESP806 and ESP807: steps that take long now and again, such as those that save; ESP403, too, if it is that."""
 
 from collections.abc import Iterator
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.garbage import COLLECT_LESS
 from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
-from esprof.analyzers.slow_places import LOADER, NO_CPU, Excess, line_of, stage_of
+from esprof.analyzers.slow_places import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
 from esprof.analyzers.step_groups import AT_RANDOM, SlowGroup, slow_groups
+from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.text import printable
 from esprof.trace.run import Run
+
+LONG_ROW = 0.25
+"""Share of all steps from which on a row of slow ones is named though nothing tells why."""
 
 
 def recurring_steps(run: Run) -> Iterator[Cause]:
@@ -17,9 +22,13 @@ def recurring_steps(run: Run) -> Iterator[Cause]:
         if group.measured.saving_ns < WORTH_NAMING / 100 * group.measured.step_ns:
             continue
         stage, line = stage_of(run, group), line_of(run, group)
-        # Steps that are slow at random, for no reason that can be told, are what any machine has.
-        if stage or line or group.when != AT_RANDOM:
-            yield _cause(run, group, stage, line)
+        if stage or line or _is_rule(group):
+            yield _cause(run, group, stage or (None if line else computing_of(run, group)), line)
+
+
+def _is_rule(group: SlowGroup) -> bool:
+    """Whether a group is worth naming though nothing tells why it is slow: at random, or for a moment, any machine is."""
+    return group.when != AT_RANDOM and (group.row is None or bool(group.is_slow.mean() >= LONG_ROW))
 
 
 def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None) -> Cause:
@@ -31,10 +40,10 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
     if known:
         title += f": {readable.ranks(ranks)} {readable.verb('spend', ranks)} it in {printable(known.what, 200)}"
     return Cause(
-        id="ESP601" if is_save else "ESP806" if group.every else "ESP807",
+        id=_id(group, known, is_save=is_save),
         title=title,
         ranks=ranks,
-        confidence="high" if known and known.what != NO_CPU else "medium",
+        confidence="high" if known and known.what not in (NO_CPU, COMPUTING) else "medium",
         evidence={
             "when": Evidence(group.when),
             "slow_steps": Evidence(int(group.is_slow.sum())),
@@ -49,9 +58,19 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
     )
 
 
+def _id(group: SlowGroup, known: Excess | None, *, is_save: bool) -> str:
+    if is_save:
+        return "ESP601"
+    if known is not None and known.what == GARBAGE_COLLECTION:
+        return "ESP403"
+    return "ESP806" if group.every else "ESP807"
+
+
 def _which(group: SlowGroup) -> str:
     if group.every:
         return f"One step in {group.every} takes"
+    if group.row is not None:
+        return f"Steps {group.row[0]} to {group.row[1]} take"
     if group.when == AT_RANDOM:
         return f"{int(group.is_slow.sum())} of {len(group.steps)} steps take"
     return "The first step of an epoch takes"
@@ -72,12 +91,16 @@ _ADVICE_FOR = {
     "CPUs.",
     LOADER: "See what the dataset does then: reading the next file, starting workers (persistent_workers=True keeps them), "
     "slow samples. More workers, or a greater prefetch_factor, may carry the training over it.",
+    GARBAGE_COLLECTION: COLLECT_LESS,
+    COMPUTING: "Look at whether these steps have more to compute (longer sequences, larger batches, work that is done now and "
+    "then), or whether their CPUs were slower just then (other work on the same cores, throttling).",
 }
 """What slow steps wait for -> what to do about it."""
 _EVIDENCE = (
     "The times of all steps of the run that ran without the profiler: `slow_steps` of `steps` take more than 1.3 times the "
     "median, and `when` they come: every so many steps (at least four of sixteen or more, nearly all that are due, and "
-    "nearly no others), where an epoch begins, or now and then. What they have that usual steps lack is looked for in the "
+    "nearly no others), in a row, where an epoch begins, or now and then; steps that are twice as much too long as others are "
+    "looked at without those. What they have that usual steps lack is looked for in the "
     "stages that the job or the recorder marked, in the waits for the data loader and for a CPU (`lost_there`), and on the "
     "stacks of the training thread, which are sampled fifty times a second: `place` is the outermost line at which slow "
     "steps spend most of their excess, and usual ones hardly any time. Saves are known by torch.save, "
@@ -110,16 +133,12 @@ _PAGES = (
     ),
     Page(
         "ESP807",
-        "Steps that are slow where an epoch begins, or now and then",
-        "Some steps take longer, at no regular distance. Those at random are named only where it can be told what they have "
-        "that others lack: any machine has slow moments.",
+        "Steps that are slow in a row, where an epoch begins, or now and then",
+        "Some steps take longer, at no regular distance, or a row of them does. Those at random, and short rows, are named only "
+        "where it can be told what they have that others lack: any machine has slow moments.",
         _EVIDENCE,
         _PRICE,
         "At epochs: persistent_workers=True, a validation that is shorter or beside the training. At random: what is named.",
     ),
 )
-
-RECURRING = tuple(page.id for page in _PAGES)
-"""Ids of the findings that are about a group of slow steps; their evidence `when` tells of which."""
-
 RULE = Rule(pages=_PAGES, of_run=recurring_steps)

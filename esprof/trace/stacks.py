@@ -5,9 +5,13 @@ from typing import NamedTuple
 
 from esprof.types import NS_PER_US, Ns
 
-SHORTEST_SILENCE: Ns = 200 * NS_PER_US
+SHORTEST_SILENCE: Ns = 50 * NS_PER_US
 """Shortest time without an operation, ns, of which it is told what Python did: shorter ones are ordinary Python between
 two operations."""
+
+SHORTEST_SEEN: Ns = 1_000 * NS_PER_US
+"""Shortest silence, ns, of which each is sampled in windows with stacks. Of shorter ones only those tell in which a sample
+happened to be taken; the others of a name are taken to be like these."""
 
 _FRAME = re.compile(r"(?P<file>.*)\(\d+\): (?P<function>.*)")
 _LIBRARY = re.compile(r"^(python\d+\.\d+/|<)")

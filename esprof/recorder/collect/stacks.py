@@ -11,7 +11,7 @@ import pyarrow as pa
 from esprof.recorder.collect.notes import Caller, RankNotes, RankRows, Sample, Stage
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.trace.schema import SAMPLES, STACKS, Table, table
-from esprof.trace.stacks import SHORTEST_SILENCE, Place, place_of
+from esprof.trace.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, Place, place_of
 from esprof.types import Ns
 
 _BACKWARD = ": _engine_run_backward\n"
@@ -107,7 +107,8 @@ class _Looks:
     def during(self, gap: Silence) -> list[tuple[str | None, str | None, Ns, Ns | None]]:
         """(frame, call, how long, how much of that the thread ran), ns, of each place that it was at during `gap`."""
         first, last = np.searchsorted(self._at, [gap.start_ns, gap.end_ns], side="right").tolist()
-        if last < len(self._at) and self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2:
+        is_sampled = gap.end_ns - gap.start_ns >= SHORTEST_SEEN
+        if is_sampled and last < len(self._at) and self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2:
             last += 1  # Python's lock was held through most of the silence: the look came right behind it.
         took: dict[Place, float] = defaultdict(float)
         ran: dict[Place, float] = defaultdict(float)
@@ -115,6 +116,8 @@ class _Looks:
         for look in range(first, last):
             code, dur = int(self._code[look]), int(self._dur[look])
             inside = min(int(self._at[look]), gap.end_ns) - max(int(self._at[look]) - dur, gap.start_ns)
+            if not is_sampled:  # The one look in it tells of all of it.
+                inside = (gap.end_ns - gap.start_ns) // (last - first)
             if code < 0 or inside <= 0 or (gap.after is None and not self._is_called_back[code]):
                 continue
             place = self._places[code]

@@ -1,9 +1,10 @@
-"""`data=0`: loaders that never make a rank wait."""
+"""`data=0`: loaders that never make a rank wait; `data[ready]=0`: batches that nobody has to make."""
 
 from dataclasses import replace
 
 import numpy as np
 
+from esprof.errors import UsageError
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif.host_cpus import least_ns
@@ -12,10 +13,21 @@ from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
 from esprof.replay.whatif.work import taking_no_time
 
+READY = "ready"
+
+
+def _argument(text: str) -> str:
+    if text != READY:
+        raise UsageError(f"{text!r} is no kind of input data", remedy=f"Write data=0 or data[{READY}]=0.")
+    return text
+
 
 def _without_input_stall(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    """`now` with batches that take no time. CPUs must make them nonetheless: no step is shorter than they need for it."""
+    """`now` with batches that take no time. Unless they are ready, CPUs must make them nonetheless: no step is shorter than
+    they need for it."""
     mended = taking_no_time(now, terms, Cls.DATA, "no data loader was recorded in these steps")
+    if all(term.argument == READY for term in terms):
+        return mended.noted("a bound: batches that are ready before the training begins")
     # What the CPUs took was recorded as fast as they were.
     least = least_ns(now.run, now.dfg.marks.steps) if _are_cpus_as_recorded(now) else None
     if least is not None:
@@ -40,11 +52,14 @@ def _are_cpus_as_recorded(now: Scenario) -> bool:
 
 TERM = Kind(
     name="data",
-    examples=("data=0", "rank3.data=0"),
+    examples=("data=0", "rank3.data=0", "data[ready]=0"),
     meaning="Batches take no time to make: no rank waits for its input data. Others must make them nonetheless: where a "
-    "recording tells the CPU time of ranks and batches, no step is shorter than the CPUs that they may use need for both.",
+    "recording tells the CPU time of ranks and batches, no step is shorter than the CPUs that they may use need for both. "
+    "With `[ready]` nobody makes them, as where samples are decoded once, before the training.",
     needs="A DataLoader in the trace.",
     effect=Edit(Phase.REMOVE, _without_input_stall),
     value=zero,
+    argument=_argument,
+    argument_is_optional=True,
     scoped=True,
 )

@@ -1,0 +1,67 @@
+"""Garbage collections of the training threads: how long they take in the steps of the whole run."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers import job_steps
+from esprof.analyzers.rule import Measured
+from esprof.analyzers.sampled_places import frames_behind
+from esprof.analyzers.step_groups import FEWEST_STEPS
+from esprof.recorder.shared.stages import GARBAGE_COLLECTION
+from esprof.replay.whatif.margins import mean_margin
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+COLLECT_LESS = (
+    "Call gc.freeze() once all is built, so that what lives as long as the job is not looked through again, and raise "
+    "gc.set_threshold; or turn automatic collection off and collect every so many steps, on all ranks in the same one."
+)
+
+
+CLOSE = 100
+"""How many times as much a line counts that was seen within a millisecond of the end of a collection."""
+
+
+@dataclass(frozen=True)
+class Collections:
+    """What garbage collections take of the steps without profiler."""
+
+    measured: Measured
+    per_step_ns: dict[Rank, float]
+    """What a mean step of each rank spends in them, ns."""
+    place: str
+    """The line that was seen right behind most of their time; "" for none."""
+
+
+def collections(run: Run) -> Collections | None:
+    """Those of the whole run; None where there are none, or too few steps to tell.
+
+    In a step in which several ranks collect, the others wait for the one that takes longest.
+    """
+    steps = job_steps.numbers(run, "plain")
+    if len(steps) < FEWEST_STEPS:
+        return None
+    by_rank: dict[Rank, np.ndarray] = {}
+    behind: dict[str, float] = defaultdict(float)
+    for rank in run.ranks:
+        stages, rows = run.stages(rank), job_steps.rows(run, rank, steps)
+        mine = stages.where(np.array([name == GARBAGE_COLLECTION for name in stages.texts("name")], bool))
+        begin, end = mine.ints("start_ns"), mine.ints("end_ns")
+        at = np.searchsorted(rows.ints("start_ns"), begin, side="right") - 1
+        inside = (at >= 0) & (begin < (rows.ints("start_ns") + rows.ints("dur_ns"))[at])
+        by_rank[rank] = np.bincount(at[inside], (end - begin)[inside], len(steps))
+        seen = zip(frames_behind(run, rank, end[inside]), (end - begin)[inside].tolist(), strict=True)
+        for (frame, is_close), took in seen:
+            # Between windows with stacks the next look may come when the thread is at something else.
+            behind[frame] += took * (CLOSE if is_close else 1)
+    longest = np.max(list(by_rank.values()), axis=0)
+    if not longest.any():
+        return None
+    step_ns = float(job_steps.durations_ns(run, steps).mean())
+    return Collections(
+        Measured(saving_ns=float(longest.mean()), margin_ns=mean_margin(longest), step_ns=step_ns),
+        {rank: float(took.mean()) for rank, took in by_rank.items() if took.any()},
+        max(behind, key=lambda frame: behind[frame]),
+    )

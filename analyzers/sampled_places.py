@@ -1,0 +1,86 @@
+"""Lines of the job's own code at which the training thread was seen: within stretches of time, or in calls of a library."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.frames import frame
+from esprof.trace.run import Run
+from esprof.trace.stacks import SHORTEST_SEEN, Place, place_of
+from esprof.types import Rank
+
+ENOUGH = 0.5
+"""Least share of the samples that a line, or its function, must have to be named."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The line at which most samples were, of the function that has most."""
+
+    place: Place
+    share: float
+    """Share of the samples' time that lies in its function."""
+
+    @property
+    def text(self) -> str:
+        """`file(line): function`, and what that called."""
+        return self.place.frame if self.place.call is None else f"{self.place.frame}, calling {self.place.call}"
+
+
+def seen_within(run: Run, rank: Rank, spans_ns: np.ndarray) -> Seen | None:
+    """Where the job's own code was during `spans_ns`, int64[n, 2], on the rank's clock, which do not overlap.
+
+    None where nothing was sampled then, or no function has most of it.
+    """
+    samples = run.samples(rank)
+    if not len(samples) or not len(spans_ns):
+        return None
+    order = np.argsort(spans_ns[:, 0])
+    begin, end = spans_ns[order, 0], spans_ns[order, 1]
+    at = samples.ints("at_ns")
+    span = np.searchsorted(begin, at) - 1
+    return _most(run, rank, (span >= 0) & (at <= end[span]))
+
+
+def seen_calling(run: Run, rank: Rank, callee: re.Pattern[str]) -> tuple[Seen, float] | None:
+    """The line of the job's own code from which a line was called that `callee` finds, and how long that takes in a mean
+    step, ns; None where that was never seen, or from no function most of the time."""
+    samples = run.samples(rank)
+    codes, stacks = samples.codes("stack")
+    calls = np.array([bool(callee.search(stack)) for stack in stacks] + [False])
+    seen = _most(run, rank, calls[codes])
+    if seen is None:
+        return None
+    steps = len(run.steps(rank))
+    return seen, float(samples.ints("dur_ns")[calls[codes]].sum()) * seen.share / max(1, steps)
+
+
+def frames_behind(run: Run, rank: Rank, moments_ns: np.ndarray) -> list[tuple[str, bool]]:
+    """(the line of the job's own code that was seen first after it, whether that was within a millisecond) for each
+    moment, on the rank's clock; "" for no line."""
+    samples = run.samples(rank)
+    codes, stacks = samples.codes("stack")
+    at = samples.ints("at_ns")
+    look = np.searchsorted(at, moments_ns)
+    is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= SHORTEST_SEEN
+    seen = np.append(codes, -1)[look].tolist()
+    return [(place_of(stacks[code]).frame if code >= 0 else "", bool(near)) for code, near in zip(seen, is_close, strict=True)]
+
+
+def _most(run: Run, rank: Rank, chosen: np.ndarray) -> Seen | None:
+    samples = run.samples(rank)
+    codes, stacks = samples.codes("stack")
+    chosen = chosen & (codes >= 0)
+    took = np.bincount(codes[chosen], samples.ints("dur_ns")[chosen], len(stacks))
+    of_function: dict[tuple[str, str], dict[Place, float]] = defaultdict(lambda: defaultdict(float))
+    for at in np.flatnonzero(took).tolist():
+        place = place_of(stacks[at])
+        of = frame(place.frame)
+        of_function[of.file, of.function][place] += float(took[at])
+    if not of_function:
+        return None
+    places = max(of_function.values(), key=lambda some: sum(some.values()))
+    share = sum(places.values()) / float(took.sum())
+    return Seen(max(places, key=lambda place: places[place]), share) if share >= ENOUGH else None
