@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from esprof import readable
+from esprof.analyzers.more_work import Comparison
 from esprof.replay.blame import Blame
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.python_time import PythonTime
@@ -76,6 +77,9 @@ KINDS = (
 )
 
 
+COMPUTING = ("compute", "cpu")
+"""Kinds of work of which a rank may have more, or which it may do more slowly."""
+
 INPUT = Lateness(
     "ESP206",
     "slower input data",
@@ -130,6 +134,26 @@ def inside_one_operation(blame: Blame, ranks: tuple[Rank, ...], kind: Lateness) 
     )
 
 
+def told_apart(kind: Lateness, compared: Comparison) -> Lateness:
+    """`kind`, of which it is said whether the ranks have more to do or take longer for the same, if that is known."""
+    if kind.id == UNRECORDED.id or compared.is_more_work is None:
+        return kind
+    if not compared.is_more_work:
+        return replace(kind, phrase=f"{kind.phrase}, of no more work than the others have", advice=_SAME_WORK)
+    times = f": {compared.amount:.2g} times the {compared.what}" if compared.amount and compared.amount > 1 else ""
+    return replace(kind, phrase=f"more work{times}", advice=_MORE_WORK)
+
+
+_SAME_WORK = (
+    "It does the same work in more time: compare clocks, temperature, other tenants, CPU limits and thread counts of its "
+    "device and host with the others'."
+)
+_MORE_WORK = (
+    "It is no slower, but has more to do: give all ranks as much in each step (batches of like size and length, the same "
+    "augmentation and metrics on all), or, where devices are unlike, as much as each can do."
+)
+
+
 def places_of(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, Place]:
     dfg = replayed.built.dfg
     try:
@@ -154,9 +178,7 @@ def _place(replayed: Replayed, rank: Rank, lost: np.ndarray) -> Place | None:
     return Place(dfg.names[top], lost_ns, *_python_line(replayed, rank, time_ns, least_ns=SEEN * by_name.max()))
 
 
-def _python_line(
-    replayed: Replayed, rank: Rank, time_ns: np.ndarray, least_ns: float
-) -> tuple[str | None, str | None]:
+def _python_line(replayed: Replayed, rank: Rank, time_ns: np.ndarray, least_ns: float) -> tuple[str | None, str | None]:
     """The Python line that bears most of `time_ns`, float64[N], and what it called; None where none bears `least_ns`."""
     took = PythonTime(replayed.run, replayed.built.dfg, rank).took(time_ns)
     place = max(took, key=lambda place: took[place][0], default=None)

@@ -66,7 +66,10 @@ def frames_behind(run: Run, rank: Rank, moments_ns: np.ndarray) -> list[tuple[st
     look = np.searchsorted(at, moments_ns)
     is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= SHORTEST_SEEN
     seen = np.append(codes, -1)[look].tolist()
-    return [(place_of(stacks[code]).frame if code >= 0 else "", bool(near)) for code, near in zip(seen, is_close, strict=True)]
+    return [
+        (place_of(stacks[code]).frame if code >= 0 else "", bool(near))
+        for code, near in zip(seen, is_close, strict=True)
+    ]
 
 
 def _most(run: Run, rank: Rank, chosen: np.ndarray) -> Seen | None:

@@ -56,10 +56,10 @@ class PythonTime:
 
     def share(self, wanted: Callable[[Place], bool]) -> np.ndarray:
         """The share of each node's time that lies in places that are `wanted`, float64[N], from 0 to 1."""
-        by_name = np.zeros(len(self.dfg.names))
-        for name, rows in self._rows.items():
-            by_name[name] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
-        share = np.where(self._nodes, by_name[self.dfg.name], 0.0)
+        of_kind = np.zeros(2 * len(self.dfg.names))
+        for kind, rows in self._rows.items():
+            of_kind[kind] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
+        share = np.where(self._nodes, of_kind[self._kinds], 0.0)
         for node, rows in self._seen.items():
             share[node] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
         return share
@@ -71,10 +71,10 @@ class PythonTime:
 
     def took(self, time_ns: np.ndarray) -> dict[Place, tuple[float, float]]:
         """(ns in all, share of it that the thread ran) of each place, where `time_ns`, [N], is spent in the nodes."""
-        by_name = self._nodes.copy()
-        by_name[list(self._seen)] = False
-        of_name = np.bincount(self.dfg.name[by_name], time_ns[by_name], len(self.dfg.names)).tolist()
-        told = [(of_name[name], rows) for name, rows in self._rows.items()]
+        alike = self._nodes.copy()
+        alike[list(self._seen)] = False
+        of_kind = np.bincount(self._kinds[alike], time_ns[alike], 2 * len(self.dfg.names)).tolist()
+        told = [(of_kind[kind], rows) for kind, rows in self._rows.items()]
         told += [(float(time_ns[node]), rows) for node, rows in self._seen.items()]
         took: dict[Place, float] = defaultdict(float)
         ran: dict[Place, float] = defaultdict(float)
@@ -114,13 +114,13 @@ class PythonTime:
     def _seen(self) -> dict[int, list[_Row]]:
         """What is told of single nodes: those in which garbage was collected, and long gaps that are like no other."""
         dfg, begin, end = self.dfg, *self._recorded_at
-        usual = np.array([self._usual_gap.get(name, 0.0) for name in range(len(dfg.names))])[dfg.name]
+        usual = np.array([self._usual_gap.get(kind, 0.0) for kind in range(len(dfg.names))])[dfg.name]
         is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, FAR_LONGER * usual))
         found = {}
         for node in np.flatnonzero(is_long | (self._collecting > 0)).tolist():
             collecting = float(self._collecting[node])
             sampled = self._samples_in(int(begin[node]), int(end[node])) if is_long[node] else None
-            rows = self._rows.get(int(dfg.name[node]), []) if sampled is None else sampled
+            rows = self._rows.get(int(self._kinds[node]), []) if sampled is None else sampled
             # Samples that were due during a collection came right behind it, and say nothing of the rest.
             found[node] = [_Row(row.place, row.share * (1 - collecting), row.ran) for row in rows]
             if collecting:
@@ -166,8 +166,15 @@ class PythonTime:
         return mask
 
     @cached_property
+    def _kinds(self) -> np.ndarray:
+        """A number for each node by its name and by whether it is a gap, int64[N]: an operation may bear a gap's name."""
+        is_gap = self.dfg.of(Cls.HOST_GAP)
+        kinds: np.ndarray = self.dfg.name + len(self.dfg.names) * ~is_gap
+        return kinds
+
+    @cached_property
     def _rows(self) -> dict[int, list[_Row]]:
-        """Number of a node's name -> what places take of such nodes."""
+        """Number of a kind of nodes (`_kinds`) -> what places take of such nodes."""
         stacks = self.run.stacks(self.rank)
         number = {name: at for at, name in enumerate(self.dfg.names)}
         texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
@@ -179,24 +186,25 @@ class PythonTime:
             name = number.get(before or "" if after is None else gap_name(before or "", after))
             if name is None:
                 continue
+            kind = name + len(number) * (after is None)
             if after is not None and (frame is not None or dur >= SHORTEST_SEEN):
-                gaps[name] += dur
+                gaps[kind] += dur
             # Collections are told by their own times: steps without stacks need not have as many.
             if frame is not None and call != GARBAGE_COLLECTION:
-                sum_ns, sum_cpu = took[name][Place(frame, call)]
-                took[name][Place(frame, call)] = (sum_ns + dur, sum_cpu + max(0, cpu))
+                sum_ns, sum_cpu = took[kind][Place(frame, call)]
+                took[kind][Place(frame, call)] = (sum_ns + dur, sum_cpu + max(0, cpu))
         return {
-            name: [
-                _Row(place, ns / (gaps.get(name) or self._of_operations(name)), min(1.0, cpu / ns))
+            kind: [
+                _Row(place, ns / (gaps.get(kind) or self._of_operations(kind - len(number))), min(1.0, cpu / ns))
                 for place, (ns, cpu) in places.items()
                 if ns and not _is_waiting(place, cpu / ns)
             ]
-            for name, places in took.items()
+            for kind, places in took.items()
         }
 
     @cached_property
     def _usual_gap(self) -> dict[int, float]:
-        """Number of a gap's name -> how long such gaps are in a step with stacks, all together, ns."""
+        """Number of a gap's name, which is that of its kind -> how long such gaps are in a step with stacks, together, ns."""
         stacks = self.run.stacks(self.rank)
         number = {name: at for at, name in enumerate(self.dfg.names)}
         texts = (stacks.texts(column) for column in ("before", "after"))
@@ -214,7 +222,12 @@ class PythonTime:
 
     def _of_operations(self, name: int) -> float:
         """How long the operations of this name would take in as many steps as the windows with stacks hold, ns."""
-        mine = self._nodes & (self.dfg.name == name) & np.isin(self.dfg.step, self.dfg.marks.steps)
+        mine = (
+            self._nodes
+            & (self.dfg.name == name)
+            & ~self.dfg.of(Cls.HOST_GAP)
+            & np.isin(self.dfg.step, self.dfg.marks.steps)
+        )
         return float(max(self.dfg.dur_ns[mine].sum() * self._steps_with_stacks / len(self.dfg.marks.steps), 1.0))
 
 
@@ -229,5 +242,8 @@ def matches(pattern: re.Pattern[str]) -> Callable[[Place], bool]:
 
 
 def text_of(place: Place) -> str:
-    """A place as text: `file(line): function`, and what it called behind an arrow."""
+    """A place as text: `file(line): function`, and what it called behind an arrow. Garbage is collected wherever it is time
+    to, so that a collection has no line."""
+    if place.call == GARBAGE_COLLECTION:
+        return GARBAGE_COLLECTION
     return place.frame if place.call is None else f"{place.frame} → {place.call}"

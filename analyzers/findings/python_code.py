@@ -39,7 +39,7 @@ class _Spot:
     """One line of the job's code, or one function where the line is not what matters."""
 
     pattern: str
-    """A regular expression that finds it, for `python[…]=0`."""
+    """A regular expression that finds it."""
     took: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
     """How long a mean step spends there, ns, by rank."""
     ran: float = 0.0
@@ -50,6 +50,12 @@ class _Spot:
     @property
     def in_all(self) -> float:
         return sum(self.took.values())
+
+    @property
+    def scenario(self) -> str:
+        """The what-if without it, as short as can be."""
+        has_parts = any(_ANONYMOUS.search(place.frame) for place in self.places)
+        return f"python[{self.pattern if has_parts else self.pattern.replace(_WITHIN, '')}]=0"
 
     @property
     def collects(self) -> bool:
@@ -78,7 +84,7 @@ def python_code(case: Case) -> Iterator[Cause]:
         if case.worth_naming(all_of_run.measured.saving_ns) and not _is_told(case.run):
             yield _measured(all_of_run)
     for spot in costly:
-        scenario = f"python[{spot.pattern}]=0"
+        scenario = spot.scenario
         if case.worth_naming(case.pricer.saving_ns(scenario)):
             yield _collecting(spot, scenario) if spot.collects else _cause(spot, scenario)
 
@@ -131,7 +137,7 @@ def _pattern(place: Place, leading: set[str]) -> str:
         return f"^{_escaped(text_of(place))}$"
     function = _ANONYMOUS.sub("", line["function"])
     if f"{line['file']}: {function}" not in leading and leading:
-        return rf"^{_escaped(line['file'])}\(\d+\): {_escaped(function)}{_WITHIN}{_END}"
+        return rf"^{_escaped(line['file'])}\(\d+\): {_escaped(function)}{_WITHIN}( →|$)"
     here = rf"^{_escaped(line['file'])}\({line['line']}\): {_escaped(function)}{_WITHIN}"
     called = place.call and _LINE.fullmatch(place.call)
     if not called:
@@ -144,8 +150,6 @@ _ANONYMOUS = re.compile(r"(\.<locals>\.<\w+>)+$")
 """Ends the names of comprehensions and lambdas, which are parts of the function around them."""
 _WITHIN = r"(\.<locals>\.<\w+>)*"
 """Finds what `_ANONYMOUS` takes away."""
-_END = rf"( → (?!{GARBAGE_COLLECTION}$)|$)"
-"""Finds the end of a line, and the arrow to what it calls, unless that is garbage collection: that is told for itself."""
 
 
 def _escaped(text: str) -> str:

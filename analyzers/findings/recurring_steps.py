@@ -133,7 +133,7 @@ _PAGES = (
     ),
     Page(
         "ESP807",
-        "Steps that are slow in a row, where an epoch begins, or now and then",
+        "Steps that are slow at epochs, in a row, or now and then",
         "Some steps take longer, at no regular distance, or a row of them does. Those at random, and short rows, are named only "
         "where it can be told what they have that others lack: any machine has slow moments.",
         _EVIDENCE,

@@ -5,14 +5,38 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof import readable
+from esprof.analyzers import job_steps
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.input_data import stalling
-from esprof.analyzers.lateness import INPUT, KINDS, Lateness, Place, inside_one_operation, places_of
+from esprof.analyzers.lateness import (
+    COMPUTING,
+    INPUT,
+    KINDS,
+    Lateness,
+    Place,
+    inside_one_operation,
+    places_of,
+    told_apart,
+)
+from esprof.analyzers.more_work import Comparison, compare
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.step_groups import FEWEST_STEPS
 from esprof.replay.blame import FEW_STEPS, arrivals
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES
 from esprof.types import Rank
+
+TELLING = 0.25
+"""Least share of a step that a slow rank must cost, for steps without it to be told by their duration alone."""
+
+LIKE_THOSE = 0.6
+"""A step counts as delayed from which on it is longer than one without the slow rank by the rest of this share."""
+
+NEAREST = 8
+"""Steps without profiler that are taken for what the recorded ones would be without it."""
+
+LASTING = 0.6
+"""Share of all steps below which a rank is said to be slow in some of them only."""
 
 SCENARIO = "straggler[work]=fix"
 """Of slow ranks, all but what they lose to their data loaders: that is priced apart."""
@@ -46,8 +70,8 @@ def _late_by_work(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     elif case.worth_naming(saving):
         shares = {kind: case.pricer.saving_ns(kind.scenario) or 0.0 for kind in KINDS}
         by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
-        main = inside_one_operation(case.pricer.blame, ranks, max(shares, key=lambda kind: shares[kind]))
-        yield _cause(case, ranks, main, SCENARIO, {"saving": Evidence(dict(by_cause), "ns", "cause")})
+        saved = {"saving": Evidence(dict(by_cause), "ns", "cause")}
+        yield _cause(case, ranks, max(shares, key=lambda kind: shares[kind]), SCENARIO, saved)
 
 
 def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
@@ -56,9 +80,8 @@ def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     delay = blame.late_ns.mean(axis=0)[np.isin(blame.dfg.marks.ranks, ranks)].sum()
     mine = np.isin(blame.dfg.rank, ranks) & np.isin(blame.dfg.step, blame.steps)
     beyond = {kind: blame.excess_ns[mine & blame.dfg.of(*CLASSES[kind.work])].sum() for kind in KINDS}
-    main = inside_one_operation(blame, ranks, max(beyond, key=lambda kind: beyond[kind]))
     if case.worth_naming(float(delay)) and max(beyond.values()) > 0:
-        yield _cause(case, ranks, main, SCENARIO, {})
+        yield _cause(case, ranks, max(beyond, key=lambda kind: beyond[kind]), SCENARIO, {})
 
 
 def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, besides: dict[str, Evidence]) -> Cause:
@@ -66,6 +89,13 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
     is_sure = case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS
     places = places_of(case.replayed, ranks, kind)
+    kind = inside_one_operation(case.pricer.blame, ranks, kind)
+    if kind.work in COMPUTING:
+        compared = compare(case.replayed, ranks)
+        kind, besides = told_apart(kind, compared), besides | _comparison(compared)
+    lasting = None if saving is None else _lasting(case, saving)
+    if lasting is not None:
+        besides |= {"steps_as_slow": Evidence(round(lasting, 3), "share")}
     return Cause(
         id=kind.id,
         title=f"{readable.ranks(ranks).capitalize()} {readable.verb('keep', ranks)} the others waiting: {kind.phrase}",
@@ -73,8 +103,39 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
         scenario=scenario,
         confidence="low" if saving is None else "high" if is_sure and saving > 2 * margin else "medium",
         evidence=_evidence(case.replayed, ranks) | besides | _place_evidence(places),
-        advice=" ".join([*(place.pointer(rank) for rank, place in places.items()), kind.advice]),
+        advice=" ".join([*(place.pointer(rank) for rank, place in places.items()), kind.advice, *_not_always(lasting)]),
     )
+
+
+def _comparison(compared: Comparison) -> dict[str, Evidence]:
+    known = {
+        "times_as_long": round(compared.longer, 3),
+        "times_as_much_to_do": None if compared.amount is None else round(compared.amount, 3),
+        "to_do_counted_in": None if compared.amount is None else compared.what,
+        "times_as_long_in_the_optimizer": None if compared.optimizer is None else round(compared.optimizer, 3),
+    }
+    return {name: Evidence(value) for name, value in known.items() if value is not None}
+
+
+def _lasting(case: Case, saving: float) -> float | None:
+    """The share of all steps without profiler that take as long as those next to the recorded ones; None where these cannot be told from
+    steps in which nobody is late."""
+    share, steps = saving / case.pricer.step_ns, job_steps.numbers(case.run, "plain")
+    if share < TELLING or len(steps) < FEWEST_STEPS:
+        return None
+    took = job_steps.durations_ns(case.run, steps)
+    # The profiler makes recorded steps longer: the nearest without it tell what they would take.
+    near = np.argsort(np.abs(steps - np.median(case.replayed.steps.steady)), kind="stable")[:NEAREST]
+    return float((took > np.median(took[near]) * (1 - LIKE_THOSE * share)).mean())
+
+
+def _not_always(lasting: float | None) -> list[str]:
+    if lasting is None or lasting >= LASTING:
+        return []
+    return [
+        f"It does not last: {100 * lasting:.0f} % of the steps without profiler take as long as these, and the saving is that "
+        "of such a step."
+    ]
 
 
 def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, Evidence]:

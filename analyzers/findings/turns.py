@@ -14,11 +14,8 @@ from esprof.replay.dfg import Cls
 MOST = 0.5
 """Share of the steps above which some rank must have more to do: fewer are hiccups."""
 
-OFTEN = 2
-"""Fewer steps that a rank delays are hiccups."""
-
 A_SHARE = 0.25
-"""Least number of steps that a rank must delay, as a share of those that the most frequent one does, for them to take turns."""
+"""A rank takes turns with another that delays more than this share of the steps that it delays: less is a hiccup."""
 
 _BALANCED = "balance=fix"
 
@@ -31,7 +28,7 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
     worst = blame.late_ns[delayed].argmax(axis=1)
     late = blame.has_more(besides=(Cls.DATA,))[delayed, worst]
     turns = np.bincount(worst[late], minlength=len(blame.dfg.marks.ranks))
-    if np.count_nonzero(turns >= max(OFTEN, A_SHARE * turns.max(initial=0))) < 2 or late.mean() <= MOST:
+    if np.count_nonzero(turns > A_SHARE * turns.max(initial=0)) < 2 or late.mean() <= MOST:
         return
     saving = case.pricer.saving_ns(_BALANCED)
     if saving is None or not case.worth_naming(saving - max(0.0, case.pricer.saving_ns(MENDED) or 0.0)):
@@ -57,7 +54,7 @@ _PAGES = (
         "In most steps one rank has more to do than the others, which wait for it, and it is not always the same one. No "
         "rank is a straggler, yet each step takes as long as its slowest rank.",
         "`latest_in_steps` counts the steps that each rank delayed most, where its work exceeded that of its counterparts "
-        "by more than it scatters. At least two ranks must do so twice, and a quarter as often as any other.",
+        "by more than it scatters. At least two ranks must do so, each more than a quarter as often as any other.",
         "`balance=fix`: replay gives all work the mean duration that the same work takes on all ranks in that step, and "
         "runs the whole job again. A bound: work can seldom be shared out so evenly.",
         "Even out what ranks get in a step: sequence lengths, tokens of each expert, data-dependent branches, work that "

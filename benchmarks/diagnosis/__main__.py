@@ -3,7 +3,7 @@
     python -m benchmarks.diagnosis [--set first|second] [--repeats 2] [--seeds 0 1] [--only REGEX] [--keep FOLDER]
     python -m benchmarks.diagnosis --again FOLDER        # asks today's rules about kept recordings
 
-Each job is recorded without a fault and with each of its faults, in turns; a seed draws the rank that is hit and how
+Each job is recorded without a fault, with its ranks apart, and with each of its faults, in turns; a seed draws the rank that is hit and how
 hard. What a fault costs is measured: the mean of all steps without profiler, less that of the job without the fault.
 Prints tables, then a JSON line a figure. Jobs of hosts need root; jobs of other libraries, these.
 """
@@ -18,7 +18,15 @@ from pathlib import Path
 from benchmarks.diagnosis import first, second
 from benchmarks.diagnosis.carrying_out import can_run, carry_out, kept
 from benchmarks.diagnosis.cases import Case, cases
-from benchmarks.diagnosis.judge import Control, Judged, control, diagnosed, judged, truths
+from benchmarks.diagnosis.judge import (
+    Control,
+    Judged,
+    communication_us,
+    control,
+    diagnosed,
+    judged,
+    truths,
+)
 from benchmarks.diagnosis.tables import show_all, show_felt
 
 SETS = {"first": first.JOBS, "second": second.JOBS}
@@ -59,9 +67,7 @@ def asked_for(every: Iterable[Case], only: re.Pattern[str]) -> list[Case]:
     """The cases whose name matches, and the controls against which they are measured."""
     some = list(every)
     jobs = {(case.job.name, case.seed) for case in some if only.search(case.name)}
-    return [
-        case for case in some if only.search(case.name) or (case.fault is None and (case.job.name, case.seed) in jobs)
-    ]
+    return [case for case in some if only.search(case.name) or (case.is_control and (case.job.name, case.seed) in jobs)]
 
 
 def _skipped(case: Case) -> bool:
@@ -79,12 +85,13 @@ def report(chosen: list[Case], folder: Path, *, measured_only: bool) -> None:
         return
     controls: list[Control] = []
     for one in recorded:
-        for run in one.runs if one.case.fault is None else ():
+        without = communication_us(one.case, recorded)
+        for run in one.runs if one.case.is_control else ():
             findings = diagnosed(run)
             if isinstance(findings, str):
                 print(f"{one.case.name}: not diagnosed: {findings}", file=sys.stderr)
             else:
-                controls.append(control(one.case.job, findings))
+                controls.append(control(one.case.job, findings, without))
     show_all([judged(truth, one.runs) for truth, one in found], controls)
 
 

@@ -160,7 +160,8 @@ def launcher(case: Case) -> list[str]:
         return [sys.executable, *bed, script]
     if case.job.ranks == 1 or case.job.starts_itself:
         return [sys.executable, script]
-    return [sys.executable, "-m", "benchmarks.diagnosis.launch", str(case.job.ranks), script]
+    apart = ["--apart"] if case.apart else []
+    return [sys.executable, "-m", "benchmarks.diagnosis.launch", *apart, str(case.job.ranks), script]
 
 
 def kept(cases: Iterable[Case], folder: Path) -> Iterator[Recorded]:

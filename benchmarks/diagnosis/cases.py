@@ -63,27 +63,41 @@ class Job:
     true_without_fault: tuple[str, ...] = ()
     """Ids of findings that are no mistake on the job without a fault."""
 
+    @property
+    def can_part(self) -> bool:
+        """Whether each of its ranks can train by itself, beside the others."""
+        return self.ranks > 1 and self.hosts is None and not self.starts_itself
+
     def missing(self) -> list[str]:
         return [module for module in self.needs if importlib.util.find_spec(module) is None]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A job with one of its faults, as strong and on the rank that the seed says; `fault` is None in a control."""
+    """A job with one of its faults, as strong and on the rank that the seed says; `fault` is None in a control.
+
+    Where the ranks are `apart`, each trains by itself beside the others: what that lacks of the control's time is what
+    transfers cost, and what waiting for one another does.
+    """
 
     job: Job
     fault: Fault | None
     seed: int
     rank: int = 0
     strength: float = 0.0
+    apart: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.job.name} {self.planted}"
+        return f"{self.job.name} {'apart' if self.apart else self.planted}"
 
     @property
     def planted(self) -> str:
         return self.fault.name if self.fault else NONE
+
+    @property
+    def is_control(self) -> bool:
+        return self.fault is None and not self.apart
 
     @property
     def slow_rank(self) -> int | None:
@@ -126,5 +140,7 @@ def cases(jobs: Sequence[Job], seeds: Sequence[int]) -> Iterator[Case]:
     for job in jobs:
         for seed in seeds:
             yield Case(job, None, seed)
+            if job.can_part:
+                yield Case(job, None, seed, apart=True)
             for fault in job.faults:
                 yield draw(job, fault, seed)

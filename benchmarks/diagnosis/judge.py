@@ -17,6 +17,11 @@ from esprof.cli import root
 Finding = Mapping[str, Any]
 """One of `esprof diagnose --json`."""
 
+COMMUNICATION = "ESP301"
+
+FALSE_PCT = 5.0
+"""Share of a step above which a finding on a job without a fault is counted as false."""
+
 NOTHING = "nothing"
 """In place of an id where nothing was found."""
 
@@ -89,13 +94,18 @@ class Control:
     name: str
     largest_id: str
     largest_pct: float
+    """Of the findings that are a mistake: those of exposed communication are none where it was measured to cost as much."""
+    said_us: float | None = None
+    """What it is said that a step gains without communication; None where nothing is said of it."""
+    measured_us: float | None = None
+    """What a step took less with the ranks apart; None where that was not recorded."""
 
 
 def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
     """Each recorded fault with its truth. Faults of jobs whose control was not recorded are passed over."""
     all_recorded = list(recorded)
     measured = {id(one): one.measured() for one in all_recorded}
-    without = {(_job(one), one.case.seed): measured[id(one)] for one in all_recorded if one.case.fault is None}
+    without = {(_job(one), one.case.seed): measured[id(one)] for one in all_recorded if one.case.is_control}
     for one in all_recorded:
         off = without.get((_job(one), one.case.seed))
         if one.case.fault is None or off is None:
@@ -164,9 +174,24 @@ def _price(finding: Finding | None) -> tuple[float, float, float] | None:
     return saving, saving if low is None else low, saving if high is None else high
 
 
-def control(job: Job, findings: Sequence[Finding]) -> Control:
-    """The finding with the largest share of a step, of those that would be a mistake."""
-    false = [one for one in findings if one["id"] not in job.true_without_fault]
+def communication_us(case: Case, recorded: Iterable[Recorded]) -> float | None:
+    """What a step of the job takes less where its ranks train apart, us; None where that was not recorded."""
+    of_job = [one for one in recorded if _job(one) == case.job and one.case.fault is None]
+    together, apart = (
+        [found.step_us for one in of_job if one.case.apart is is_apart for found in one.measured()]
+        for is_apart in (False, True)
+    )
+    return mean(together) - mean(apart) if together and apart else None
+
+
+def control(job: Job, findings: Sequence[Finding], measured_us: float | None = None) -> Control:
+    """The finding with the largest share of a step, of those that would be a mistake; `measured_us` is what communication
+    costs."""
+    said = next((one for one in findings if one["id"] == COMMUNICATION and one.get("saving_pct")), None)
+    true = {*job.true_without_fault}
+    if said and measured_us and measured_us / said["saving_us"] * said["saving_pct"] > FALSE_PCT:
+        true.add(COMMUNICATION)
+    false = [one for one in findings if one["id"] not in true]
     priced = [(one["saving_pct"], one["id"]) for one in false if one.get("saving_pct") is not None]
     share, largest = max(priced, default=(0.0, NOTHING))
-    return Control(job.name, largest, share)
+    return Control(job.name, largest, share, said["saving_us"] if said else None, measured_us)

@@ -4,11 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import mean, median
 
-from benchmarks.diagnosis.judge import Control, Judged, Score
+from benchmarks.diagnosis.judge import FALSE_PCT, Control, Judged, Score
 from benchmarks.settings import show
-
-FALSE_PCT = 5.0
-"""Share of a step above which a finding on a job without a fault is counted as false."""
 
 
 def show_felt(cases: Sequence[Judged]) -> None:
@@ -45,8 +42,17 @@ def show_all(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
         "holds",
     )
     table(head, [_row(one) for one in cases])
-    print("Without a fault, the largest finding of each recording:\n")
-    table(("job", "finding", "% of step"), [[one.name, one.largest_id, f"{one.largest_pct:.1f}"] for one in controls])
+    print("Without a fault, the largest finding of each recording that is a mistake, and what communication costs:\n")
+    rows = [
+        [
+            one.name,
+            one.largest_id,
+            f"{one.largest_pct:.1f}",
+            *(_or_nothing(us) for us in (one.said_us, one.measured_us)),
+        ]
+        for one in controls
+    ]
+    table(("job", "finding", "% of step", "communication said ms", "measured ms"), rows)
     for one in cases:
         for failure in one.failures:
             print(f"{one.name}: not diagnosed: {failure}\n")
@@ -86,6 +92,10 @@ def _of(flags: Sequence[bool | None]) -> str:
 def _rank(one: Judged) -> str:
     rank = one.truth.case.slow_rank
     return "" if rank is None else str(rank)
+
+
+def _or_nothing(value_us: float | None) -> str:
+    return "" if value_us is None else f"{value_us / 1e3:.1f}"
 
 
 def _ms(*values_us: float) -> list[str]:

@@ -133,10 +133,16 @@ def test_what_a_fault_does_not_have_is_not_counted():
 
 def test_the_largest_false_share_counts_on_a_job_without_fault():
     findings = [finding("ESP901"), finding("ESP101", saving=50), finding("ESP301", saving=200)]
-    assert control(JOB, findings) == Control("toy", "ESP301", 4.0)
+    assert control(JOB, findings) == Control("toy", "ESP301", 4.0, said_us=200)
     linked = Job("toy", JOB.script, (), true_without_fault=("ESP301",))
-    assert control(linked, findings) == Control("toy", "ESP101", 1.0)
+    assert control(linked, findings) == Control("toy", "ESP101", 1.0, said_us=200)
     assert control(JOB, [finding("ESP901")]) == Control("toy", "nothing", 0.0)
+
+
+def test_communication_is_no_mistake_where_it_was_measured_to_cost_as_much():
+    findings = [finding("ESP101", saving=50), finding("ESP301", saving=600)]
+    assert control(JOB, findings, measured_us=300).largest_id == "ESP101"
+    assert control(JOB, findings, measured_us=200).largest_id == "ESP301"
 
 
 def case_of(*findings, saving_us=1000.0, fault=SLOW):

@@ -1,12 +1,13 @@
 """Python code on all ranks alike: must fire, must not, and what is named."""
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from esprof.analyzers import diagnose_run
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.trace.run import Run
-from esprof.trace.schema import SAMPLES, table
+from esprof.trace.schema import SAMPLES, STAGES, Table, table
 from tests.cases.graph import EPOCH_NS, op, run_of, step
 from tests.cases.step_runs import step_table
 
@@ -34,16 +35,21 @@ def seen(frame, dur_ms=20.0, call=None, ran=0.0):
     return names | {"dur_ns": dur_ns, "cpu_ns": round(ran * dur_ns)}
 
 
-def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main"):
+def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main", stages=(), plain=None, looks=()):
     """The findings of Python code in jobs whose ranks compute alike, and whose stacks are all that is given."""
     ranks = range(len(stacks_of_ranks))
     run = run_of({rank: rows(gap_ms) for rank in ranks}, stacks=dict(zip(ranks, stacks_of_ranks, strict=True)))
-    samples = table({"at_ns": [1], "dur_ns": [10], "cpu_ns": [1], "step": [6], "stack": [stack]}, SAMPLES)
+    looks = sorted([(1, 10, 1, 6, stack), *looks])
+    samples = table(dict(zip(SAMPLES.names, zip(*looks, strict=True), strict=True)), SAMPLES)
     phases = ["timed"] * 6 + ["stack"]
     steps = step_table([80 + gap_ms] * 7, start_ns=EPOCH_NS, first=0, phase=phases)
 
+    if plain is not None:
+        steps = Table(pa.concat_tables([steps.arrow, plain.arrow], promote_options="permissive"))
+
     def read(name, rank):
-        return {"samples": samples, "steps": steps}.get(name) or getattr(run, name)(rank)
+        known = {"samples": samples, "steps": steps} | ({"stages": stages[rank]} if stages else {})
+        return known.get(name) or getattr(run, name)(rank)
 
     diagnosis = diagnose_run(Run(run.meta, read))
     msgspec.json.encode(diagnosis)
@@ -86,14 +92,63 @@ def test_what_one_rank_does_alone_is_for_the_stragglers():
     assert found(alone, [seen("a.py(1): f")], [seen("b.py(1): g")]) == []
 
 
+def collected(*at_ms: float, took_ms: float = 10.0):
+    """A garbage collection at each of these moments."""
+    begin = [EPOCH_NS + round(at * NS) for at in at_ms]
+    columns = {"kind": ["stage"] * len(begin), "name": [GARBAGE_COLLECTION] * len(begin), "worker": [-1] * len(begin)}
+    return table(columns | {"start_ns": begin, "end_ns": [at + round(took_ms * NS) for at in begin]}, STAGES)
+
+
 def test_garbage_collections_are_named_wherever_they_came():
-    collected = [seen(HOOK, 10, call=GARBAGE_COLLECTION), seen(LINE, 10, call=GARBAGE_COLLECTION)]
-    (finding,) = found(collected, [seen("a.py(1): f", 12), seen(LINE, 8, call=GARBAGE_COLLECTION)])
+    # In the third and the fourth of five steps, each in the gap.
+    collections = [collected(245, 345), collected(245, took_ms=8)]
+    (finding,) = found([], [], stages=collections)
     assert (finding.id, finding.ranks) == ("ESP403", (0, 1))
-    assert finding.evidence["per_step"].of(1) == pytest.approx(8 * NS)
+    assert finding.evidence["per_step"].of(0) == pytest.approx(20 * NS / 5)
+    assert finding.evidence["per_step"].of(1) == pytest.approx(8 * NS / 5)
     assert "gc.freeze()" in finding.advice
     assert finding.command is not None
     assert "python[garbage collection]=0" in finding.command
+
+
+def test_a_line_is_not_to_blame_for_the_garbage_that_was_collected_there():
+    (code, garbage) = found([seen(HOOK, 20)], stages=[collected(245, took_ms=15)])
+    assert (code.id, garbage.id) == ("ESP402", "ESP403")
+    assert code.saving_us == pytest.approx((4 * 20 + 5) * MS / 5, rel=0.01)
+    assert garbage.saving_us == pytest.approx(15 * MS / 5, rel=0.01)
+
+
+def test_collections_of_the_whole_run_are_priced_where_enough_steps_are_known():
+    plain = step_table([100] * 40, start_ns=EPOCH_NS + 1000 * NS, first=10)
+    (finding,) = found([], stages=[collected(1245, 2345, took_ms=90)], plain=plain)
+    assert (finding.id, finding.command) == ("ESP403", None)
+    assert finding.saving_us == pytest.approx(2 * 90 * MS / 40, rel=0.01)
+
+
+def test_a_gap_that_is_like_no_other_is_told_by_the_samples_in_it():
+    # Windows with stacks saw the hook for 1 ms a step; here the gap takes 60 ms, and something else was seen in it.
+    looks = [(EPOCH_NS + round((140 * n + 60) * NS), 20 * NS, 0, n, "data.py(7): fetch") for n in range(6)]
+    looks += [(EPOCH_NS + round((140 * n + 85) * NS), 25 * NS, 0, n, "data.py(7): fetch") for n in range(6)]
+    (finding,) = found([seen(HOOK, 1)], gap_ms=60, looks=looks)
+    assert finding.evidence["place"].value == "data.py(7): fetch"
+    assert "sleeps, or waits" in finding.advice
+
+
+def test_waiting_for_a_collective_is_no_python_code():
+    waits = "python3.11/site-packages/torch/distributed/distributed_c10d.py(4394): all_gather_single"
+    assert found([seen(LINE, call=waits, ran=0.2)]) == []
+    assert [one.id for one in found([seen(LINE, call=waits, ran=0.9)])] == ["ESP402"]
+
+
+def test_comprehensions_and_lambdas_are_a_part_of_their_function():
+    (finding,) = found([seen(HOOK, 8), seen("train.py(10): hook.<locals>.<genexpr>", 12)])
+    assert finding.evidence["per_step"].of(0) == pytest.approx(20 * NS)
+    assert finding.saving_us == pytest.approx(20 * MS, rel=0.01)
+
+
+def test_of_the_training_loop_each_call_is_a_place_of_its_own():
+    calls = [seen(LINE, 12, call="lib/a.py(3): f"), seen(LINE, 8, call="lib/b.py(4): g")]
+    assert [one.evidence["calls"].value for one in found(calls)] == ["lib/a.py(3): f", "lib/b.py(4): g"]
 
 
 @pytest.mark.parametrize(

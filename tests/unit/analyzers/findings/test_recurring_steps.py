@@ -98,7 +98,7 @@ def test_windows_hide_some_of_the_slow_steps():
         every(1000),
         every(4, slow_ms=100),
         np.where(np.isin(np.arange(60), [3, 9, 11, 20, 37, 41, 58]), 400, 100),
-        np.where(np.arange(60) > 40, 400, 100),
+        np.where((np.arange(60) > 40) & (np.arange(60) < 50), 400, 100),
         [100.0],
         [],
     ],
@@ -109,7 +109,7 @@ def test_windows_hide_some_of_the_slow_steps():
         "never",
         "alike",
         "at random",
-        "from some step on",
+        "a short row",
         "one step",
         "none",
     ],
@@ -245,3 +245,39 @@ def test_what_a_job_compiles_as_it_begins_is_no_cost_of_every_step():
         return [(MAIN, 100 * MS), *([(f"{MAIN}\ncompile.py(1): compile", dur - 100 * MS)] if dur > 1_000 * MS else [])]
 
     assert found(sampled(job(slow), compiling)) == []
+
+
+def test_a_long_row_of_slow_steps_is_named_with_its_first_and_last_step():
+    (cause,) = found(job(np.where(np.arange(60) > 40, 400, 100)))
+    assert (cause.id, cause.confidence) == ("ESP807", "medium")
+    assert cause.title == "Steps 42 to 60 take 400.0 ms instead of 100.0 ms"
+
+
+def test_a_short_row_is_named_where_it_can_be_told_why():
+    step_ms = np.where((np.arange(60) > 40) & (np.arange(60) < 46), 400, 100)
+    (cause,) = found(job(step_ms, stages=[(0, "validate", step, 290) for step in range(42, 47)]))
+    assert cause.title == "Steps 42 to 46 take 400.0 ms instead of 100.0 ms: rank 0 spends it in validate"
+
+
+def test_what_a_machine_does_to_some_steps_does_not_hide_a_period():
+    step_ms = every(9, n=60)
+    step_ms[[3, 11, 20, 21, 22, 33, 40, 47, 55]] = 150
+    periodic = next(cause for cause in found(job(step_ms)) if cause.id == "ESP806")
+    assert periodic.title.startswith("One step in 9 takes ")
+
+
+def test_ranks_that_ran_for_longer_are_named_where_nothing_else_tells():
+    step_ms = np.where(np.arange(60) > 40, 400, 100)
+    ran = [[round(ms * MS) for ms in step_ms], [90 * MS] * 60]
+    steps = [step_table(step_ms, first=1, cpu_ns=one) for one in ran]
+    run = Run(meta(2), lambda name, rank: steps[rank] if name == "steps" else table({}, EVENTS))
+    (cause,) = found(run)
+    assert cause.title.endswith(": rank 0 spends it in computing on its CPU")
+    assert cause.evidence["lost_there"].of(0) == pytest.approx(300 * MS)
+
+
+def test_steps_that_are_slow_by_garbage_collection_are_told_so():
+    stages = [(0, "garbage collection", step, 290) for step in range(5, 42, 5)]
+    (cause,) = found(job(every(5), stages=stages))
+    assert cause.id == "ESP403"
+    assert "gc.freeze()" in cause.advice

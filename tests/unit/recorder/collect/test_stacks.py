@@ -82,7 +82,7 @@ def test_garbage_collections_are_what_the_next_line_called():
 
 
 def test_short_silences_and_other_threads_do_not_count():
-    assert rows(stacks_of(events(("op", "a", 0, 1), ("op", "b", 1.1, 1)), every_ms(0, 2, MAIN), ())) == []
+    assert rows(stacks_of(events(("op", "a", 0, 1), ("op", "b", 1.04, 1)), every_ms(0, 2, MAIN), ())) == []
     assert (
         rows(stacks_of(events(("op", "a", 0, 1), ("op", "b", 9, 1), role="autograd"), every_ms(0, 9, MAIN), ())) == []
     )

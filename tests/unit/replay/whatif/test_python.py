@@ -65,7 +65,7 @@ def test_of_a_gap_that_nobody_looked_into_nothing_goes():
 
 
 def test_short_gaps_are_ordinary_python():
-    assert "no Python code of that name" in after("python[hook]=0", HALF, gap_ms=0.1)[1]
+    assert "no Python code of that name" in after("python[hook]=0", HALF, gap_ms=0.04)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,149 @@
+"""Whether slow ranks have more to do than the others, or take longer for the same."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay.blame import Blame
+from esprof.replay.dfg import Cls, Edge
+from esprof.replay.replayed import Replayed
+from esprof.trace.run import Run
+from esprof.types import Rank
+
+MOST_OF_IT = 0.5
+"""Share of what slow ranks take longer that more work must explain, to be why they are slow."""
+
+ALIKE = 0.02
+"""Two ranks whose amounts differ by no more than this share have as much to do."""
+
+AS_LONG, LONGER = 0.25, 0.6
+"""Up to, and from, which share of what all computing takes longer the optimizer takes longer, too: its work does not depend on
+the batch, so that it tells more work from slower execution."""
+
+LEAST = 0.02
+"""Least share of the computing that the optimizer must be, to tell that."""
+
+_OPTIMIZER = "Optimizer.step#"
+"""How torch names the stretch in which an optimizer works."""
+
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What slow ranks do, against the others. None where the run does not tell."""
+
+    longer: float
+    """How many times as long their computing takes."""
+    amount: float | None
+    """How many times as much they have to do of `what`."""
+    what: str
+    optimizer: float | None
+    """How many times as long their optimizers take."""
+
+    @property
+    def is_more_work(self) -> bool | None:
+        """True for more work, False for the same work that takes longer."""
+        extra = self.longer - 1
+        if extra <= 0:
+            return None
+        if self.amount is not None and self.amount - 1 >= MOST_OF_IT * extra:
+            return True
+        if self.amount is not None and abs(self.amount - 1) <= ALIKE and self.what != _OPERATIONS:
+            return False
+        if self.optimizer is None:
+            return None
+        beyond = (self.optimizer - 1) / extra
+        return True if beyond <= AS_LONG else False if beyond >= LONGER else None
+
+
+_OPERATIONS = "operations"
+
+
+def compare(replayed: Replayed, ranks: Sequence[Rank]) -> Comparison:
+    """Hold the slow `ranks` against all others, in the steady steps."""
+    blame = replayed.pricer.blame
+    mine, computing = _computing(blame, ranks)
+    took, usual = blame.work_ns[mine & computing].sum(), blame.peers.others[mine & computing].sum()
+    amount, what = _amount(replayed, ranks)
+    fixed = mine & computing & _of_optimizer(replayed, ranks)
+    known = float(blame.peers.others[fixed].sum())
+    return Comparison(
+        longer=float(took / max(usual, 1)),
+        amount=amount,
+        what=what,
+        optimizer=float(blame.work_ns[fixed].sum()) / known if known >= LEAST * max(usual, 1) else None,
+    )
+
+
+def _computing(blame: Blame, ranks: Sequence[Rank]) -> tuple[np.ndarray, np.ndarray]:
+    """(mask of the nodes of these ranks in the steps that count, of those that compute and have counterparts)."""
+    dfg = blame.dfg
+    mine = np.isin(dfg.rank, ranks) & np.isin(dfg.step, blame.steps)
+    return mine, dfg.of(Cls.COMPUTE, Cls.CPU) & ~np.isnan(blame.peers.others)
+
+
+def _amount(replayed: Replayed, ranks: Sequence[Rank]) -> tuple[float | None, str]:
+    """(how many times as much these ranks have to do as the median of the others, of what): of tokens, samples, elements in
+    the shapes of what operations take, or operations, the first that is told of all ranks."""
+    run, steps = replayed.run, replayed.steps.steady
+    counts: list[tuple[str, Callable[[Rank], float]]] = [
+        ("tokens", lambda rank: _mean(run, rank, "tokens")),
+        ("samples", lambda rank: _mean(run, rank, "samples")),
+        ("elements", lambda rank: _elements(run, rank, steps)),
+        (_OPERATIONS, lambda rank: _operations(replayed, rank)),
+    ]
+    others = [rank for rank in run.ranks if rank not in ranks]
+    for what, count in counts:
+        of = {rank: count(rank) for rank in run.ranks}
+        if others and min(of.values()) > 0:
+            usual = float(np.median([of[rank] for rank in others]))
+            return float(np.mean([of[rank] for rank in ranks])) / usual, what
+    return None, ""
+
+
+def _mean(run: Run, rank: Rank, column: str) -> float:
+    told = run.steps(rank).ints(column)
+    return float(told[told > 0].mean()) if (told > 0).any() else 0.0
+
+
+def _elements(run: Run, rank: Rank, steps: Sequence[int]) -> float:
+    """Elements of all tensors that operations take in these steps; 0 where shapes were not recorded, but of collectives."""
+    events = run.events(rank)
+    codes, texts = events.codes("shapes")
+    of_ops = codes[events.is_kind("op") & np.isin(events.ints("step"), steps)]
+    if np.count_nonzero(of_ops >= 0) < MOST_OF_IT * len(of_ops):
+        return 0.0
+    sizes = np.array([_size(text) for text in texts] or [0.0])
+    return float(sizes[of_ops[of_ops >= 0]].sum())
+
+
+def _size(shapes: str) -> float:
+    """Elements of all tensors in a text such as `[[8, 3], [], [4]]`."""
+    dims = ([int(number) for number in _NUMBER.findall(part)] for part in shapes.split("]"))
+    return float(sum(np.prod(one, dtype=float) for one in dims if one))
+
+
+def _operations(replayed: Replayed, rank: Rank) -> float:
+    dfg = replayed.built.dfg
+    return float(np.count_nonzero((dfg.rank == rank) & dfg.of(Cls.COMPUTE) & np.isin(dfg.step, replayed.steps.steady)))
+
+
+def _of_optimizer(replayed: Replayed, ranks: Sequence[Rank]) -> np.ndarray:
+    """Mask of the work that the optimizers of these ranks do, and launch, bool[N]."""
+    dfg, found = replayed.built.dfg, np.zeros(replayed.built.dfg.nodes, bool)
+    for rank in ranks:
+        events = replayed.run.events(rank)
+        codes, names = events.codes("name")
+        is_step = np.array([name.startswith(_OPTIMIZER) for name in names] + [False])[codes]
+        begin = np.sort(events.ints("start_ns")[is_step])
+        end = np.sort((events.ints("start_ns") + events.ints("dur_ns"))[is_step])
+        nodes = np.flatnonzero((dfg.lane == dfg.main_lane(rank)) & (dfg.event >= 0))
+        at = events.ints("start_ns")[dfg.event[nodes]]
+        inside = np.searchsorted(begin, at, side="right") - np.searchsorted(end, at, side="right") > 0
+        found[nodes[inside]] = True
+    launched = (dfg.pred_kind == Edge.LAUNCH) & found[dfg.pred_idx]
+    found[dfg.pred_target[launched]] = True
+    return found
