@@ -19,8 +19,8 @@ ALIKE = 0.02
 """Two ranks whose amounts differ by no more than this share have as much to do."""
 
 AS_LONG, LONGER = 0.25, 0.6
-"""Up to, and from, which share of what all computing takes longer the optimizer takes longer, too: its work does not depend on
-the batch, so that it tells more work from slower execution."""
+"""Up to, and from, which share of what all computing takes longer the optimizer takes longer, too: its work does not depend
+on the batch, so that it tells more work from slower execution."""
 
 LEAST = 0.02
 """Least share of the computing that the optimizer must be, to tell that."""

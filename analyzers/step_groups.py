@@ -1,4 +1,4 @@
-"""The slow steps of a run, grouped by when they come: where an epoch begins, every so many steps, in a row, or now and then."""
+"""The slow steps of a run, grouped by when they come: where an epoch begins, every so many steps, in a row, now and then."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -11,8 +11,9 @@ import numpy as np
 
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.replay.dfg import Cls, Dfg, gap_name
+from esprof.replay.sampled import PlaceShare, Sampled, is_waiting
 from esprof.trace.run import Run
-from esprof.trace.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, Place, place_of
+from esprof.trace.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, Place
 from esprof.types import NS_PER_MS, Ns, Rank
 
 _OPERATIONS = (Cls.CPU, Cls.COMPUTE)
@@ -22,23 +23,6 @@ SAMPLED: Ns = 40 * NS_PER_MS
 
 FAR_LONGER = 2.0
 """A gap that is so many times as long as others of its name is told by the samples in it, and not by those others."""
-
-_COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
-"""What the line contains at which Python waits for a collective."""
-
-AWAKE = 0.7
-"""From which share of its time on that the thread ran it computed, even in a call of a collective."""
-
-
-@dataclass(frozen=True)
-class _Row:
-    """What one place takes of the nodes of one name."""
-
-    place: Place
-    share: float
-    """Share of the time of each of these nodes, from 0 to 1."""
-    ran: float
-    """Share of its time that the thread ran there, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +69,10 @@ class PythonTime:
         return {place: (ns, ran[place] / ns) for place, ns in took.items() if ns > 0}
 
     @cached_property
+    def _sampled(self) -> Sampled:
+        return Sampled(self.run, self.rank)
+
+    @cached_property
     def _recorded_at(self) -> tuple[np.ndarray, np.ndarray]:
         """When each node begins and ends on the rank's own clock, ns, int64[N]."""
         dfg, events = self.dfg, self.run.events(self.rank)
@@ -94,24 +82,16 @@ class PythonTime:
         return begin, begin + dfg.dur_ns
 
     @cached_property
-    def _collections(self) -> np.ndarray:
-        """Begin and end of each garbage collection that was noted, on the rank's own clock, ns, int64[collections, 2]."""
-        stages = self.run.stages(self.rank)
-        mine = np.array([name == GARBAGE_COLLECTION for name in stages.texts("name")], bool)
-        spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
-        return spans
-
-    @cached_property
     def _collecting(self) -> np.ndarray:
         """The share of each node's time in which garbage was collected, float64[N], from 0 to 1; 0 for other nodes."""
         begin, end = self._recorded_at
         within = np.zeros(self.dfg.nodes)
-        for first, last in self._collections.tolist():
+        for first, last in self._sampled.collections.tolist():
             within += np.maximum(np.minimum(end, last) - np.maximum(begin, first), 0)
         return np.where(self._nodes, np.minimum(within / np.maximum(self.dfg.dur_ns, 1), 1), 0.0)
 
     @cached_property
-    def _seen(self) -> dict[int, list[_Row]]:
+    def _seen(self) -> dict[int, list[PlaceShare]]:
         """What is told of single nodes: those in which garbage was collected, and long gaps that are like no other."""
         dfg, begin, end = self.dfg, *self._recorded_at
         usual = np.array([self._usual_gap.get(kind, 0.0) for kind in range(len(dfg.names))])[dfg.name]
@@ -119,43 +99,14 @@ class PythonTime:
         found = {}
         for node in np.flatnonzero(is_long | (self._collecting > 0)).tolist():
             collecting = float(self._collecting[node])
-            sampled = self._samples_in(int(begin[node]), int(end[node])) if is_long[node] else None
+            sampled = self._sampled.within(int(begin[node]), int(end[node])) if is_long[node] else None
             rows = self._rows.get(int(self._kinds[node]), []) if sampled is None else sampled
             # Samples that were due during a collection came right behind it, and say nothing of the rest.
-            found[node] = [_Row(row.place, row.share * (1 - collecting), row.ran) for row in rows]
+            found[node] = [PlaceShare(row.place, row.share * (1 - collecting), row.ran) for row in rows]
             if collecting:
-                place = Place(self._frame_at(int(end[node])), GARBAGE_COLLECTION)
-                found[node].append(_Row(place, collecting, 1.0))
+                place = Place(self._sampled.frame_at(int(end[node])), GARBAGE_COLLECTION)
+                found[node].append(PlaceShare(place, collecting, 1.0))
         return found
-
-    @cached_property
-    def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
-        """(when each sample was taken, how long it stands for, how much of that the thread ran, its stack; the stacks)."""
-        samples = self.run.samples(self.rank)
-        return *(samples.ints(column) for column in ("at_ns", "dur_ns", "cpu_ns")), *samples.codes("stack")
-
-    def _samples_in(self, begin: Ns, end: Ns) -> list[_Row] | None:
-        """What the samples of this time tell; None where there are none."""
-        at, dur, cpu, codes, texts = self._samples
-        first, last = np.searchsorted(at, [begin, end], side="right").tolist()
-        took: dict[Place, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
-        for look in range(first, min(last + 1, len(at))):
-            inside = min(int(at[look]), end) - max(int(at[look] - dur[look]), begin)
-            if inside > 0 and codes[look] >= 0:
-                ns, ran = took[place := place_of(texts[codes[look]])]
-                took[place] = ns + inside, ran + inside * float(cpu[look]) / max(int(dur[look]), 1)
-        rows = [
-            _Row(place, ns / (end - begin), min(1.0, ran / ns))
-            for place, (ns, ran) in took.items()
-            if not _is_waiting(place, ran / ns)
-        ]
-        return rows or None
-
-    def _frame_at(self, moment: Ns) -> str:
-        """The line of the job's code that was seen first after a moment; "" for none."""
-        at, _, _, codes, texts = self._samples
-        look = int(np.searchsorted(at, moment))
-        return place_of(texts[codes[look]]).frame if look < len(at) and codes[look] >= 0 else ""
 
     @cached_property
     def _nodes(self) -> np.ndarray:
@@ -173,7 +124,7 @@ class PythonTime:
         return kinds
 
     @cached_property
-    def _rows(self) -> dict[int, list[_Row]]:
+    def _rows(self) -> dict[int, list[PlaceShare]]:
         """Number of a kind of nodes (`_kinds`) -> what places take of such nodes."""
         stacks = self.run.stacks(self.rank)
         number = {name: at for at, name in enumerate(self.dfg.names)}
@@ -195,16 +146,16 @@ class PythonTime:
                 took[kind][Place(frame, call)] = (sum_ns + dur, sum_cpu + max(0, cpu))
         return {
             kind: [
-                _Row(place, ns / (gaps.get(kind) or self._of_operations(kind - len(number))), min(1.0, cpu / ns))
+                PlaceShare(place, ns / (gaps.get(kind) or self._of_operations(kind - len(number))), min(1.0, cpu / ns))
                 for place, (ns, cpu) in places.items()
-                if ns and not _is_waiting(place, cpu / ns)
+                if ns and not is_waiting(place, cpu / ns)
             ]
             for kind, places in took.items()
         }
 
     @cached_property
     def _usual_gap(self) -> dict[int, float]:
-        """Number of a gap's name, which is that of its kind -> how long such gaps are in a step with stacks, together, ns."""
+        """Number of a kind of gaps -> how long such gaps are in a step with stacks, all together, ns."""
         stacks = self.run.stacks(self.rank)
         number = {name: at for at, name in enumerate(self.dfg.names)}
         texts = (stacks.texts(column) for column in ("before", "after"))
@@ -229,11 +180,6 @@ class PythonTime:
             & np.isin(self.dfg.step, self.dfg.marks.steps)
         )
         return float(max(self.dfg.dur_ns[mine].sum() * self._steps_with_stacks / len(self.dfg.marks.steps), 1.0))
-
-
-def _is_waiting(place: Place, ran: float) -> bool:
-    """Whether Python waits for a collective there, and does not compute."""
-    return ran < AWAKE and bool(_COLLECTIVE.search(place.call or place.frame))
 
 
 def matches(pattern: re.Pattern[str]) -> Callable[[Place], bool]:

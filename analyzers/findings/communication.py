@@ -48,7 +48,8 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
         scenario=_NONE,
         confidence="high" if case.is_explained else "medium",
         evidence=_evidence(case) | ({"place": Evidence(line)} if line else {}),
-        advice=f"{f'The job waits at {line}. ' if line else ''}{_advice(case, told)} The saving is the bound: no transfer time at all.",
+        advice=(f"The job waits at {line}. " if line else "")
+        + f"{_advice(case, told)} The saving is the bound: no transfer time at all.",
     )
 
 
@@ -107,8 +108,8 @@ _PAGES = (
         "ESP301",
         "Communication that nothing hides",
         "Transfers run while no rank computes, so the step waits for them.",
-        "`exposed` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it. `place` is the "
-        "line of the job's own code that calls the collectives, where samples show it in such calls for long.",
+        "`exposed` is the time per step in which only a transfer runs, by rank; waiting for peers is not in it. `place` is "
+        "the line of the job's own code that calls the collectives, where samples show it in such calls for long.",
         "`communication=0`: replay makes all transfers take no time, the bound of what any faster link or compression "
         "can give. Where ESP302 or ESP303 gain most of that, they are named instead.",
         "Compression, lower precision, gradient accumulation, a faster link. Larger transfers where they are many and small "

@@ -162,9 +162,10 @@ def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> 
     if is_limited or (cpus and making.cpu_ns and making.cpu_ns / without > max(cpus - 1, cpus / 2)):
         on_a_cpu = f", {readable.duration(making.cpu_ns)} of that on a CPU" if making.cpu_ns else ""
         has = f", and each rank has at most {cpus:.3g} CPUs" if cpus else ""
+        gain = readable.duration(max(saving, 0.0))
         return (
-            f"{takes}{on_a_cpu}{has}: more workers would gain {readable.duration(max(saving, 0.0))} at most. Decode less, or "
-            "cheaper, or ahead of the training; or give the host more CPUs."
+            f"{takes}{on_a_cpu}{has}: more workers would gain {gain} at most. Decode less, or cheaper, or ahead of the "
+            "training; or give the host more CPUs."
         )
     if making.workers == 0:
         return f"{takes}, in the rank itself, while its device waits: set num_workers on the DataLoader."
@@ -198,8 +199,8 @@ _PAGES = (
         "itself.",
         "`data=0` of these ranks: replay makes their batches take no time and runs the whole job again. No step gets "
         "shorter than the CPUs need for the ranks and their batches, where that was recorded. Where that leaves less than "
-        "four fifths of the gain, the CPUs are the limit, and the price is `data[ready]=0`: that of batches that nobody has to "
-        "make; `gain_if_others_make_them` is what more workers would gain at most.",
+        "four fifths of the gain, the CPUs are the limit, and the price is `data[ready]=0`: that of batches that nobody has "
+        "to make; `gain_if_others_make_them` is what more workers would gain at most.",
         "More workers (num_workers), a deeper prefetch, cheaper decoding, faster or closer storage, a cache. Compare "
         "the stalling rank's host and storage with the others' when only some ranks stall.",
     ),

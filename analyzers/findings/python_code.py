@@ -14,7 +14,8 @@ from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Page, Rule
 from esprof.analyzers.slow_places import stage_of
 from esprof.analyzers.step_groups import slow_groups
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
-from esprof.replay.python_time import AWAKE, PythonTime, text_of
+from esprof.replay.python_time import PythonTime, text_of
+from esprof.replay.sampled import AWAKE
 from esprof.text import printable
 from esprof.trace.run import Run
 from esprof.trace.stacks import Place, functions_of
@@ -196,6 +197,7 @@ def _per_step(took: dict[Rank, float]) -> Evidence:
 
 def _cause(spot: _Spot, scenario: str) -> Cause:
     ranks, worst, ran = tuple(sorted(spot.took)), spot.worst, spot.ran / spot.in_all
+    who = readable.ranks(ranks).capitalize()
     where = printable(worst.frame, 120)
     evidence = {
         "place": Evidence(where),
@@ -205,7 +207,7 @@ def _cause(spot: _Spot, scenario: str) -> Cause:
     calling = f", calling {printable(worst.call, 120)}" if worst.call else ""
     return Cause(
         id="ESP402",
-        title=f"{readable.ranks(ranks).capitalize()} {readable.verb('spend', ranks)} {_takes(spot.took)} in {where}{calling}",
+        title=f"{who} {readable.verb('spend', ranks)} {_takes(spot.took)} in {where}{calling}",
         ranks=ranks,
         scenario=scenario,
         confidence="high",
@@ -256,9 +258,9 @@ _PAGES = (
         "so that on several ranks all wait for one after the other.",
         f"{_SEEN} Collections of half a millisecond or more are noted by Python itself, in all of the run; the place is the "
         "line seen next.",
-        "On GPUs `python[garbage collection]=0`: replay lets them take no time. Between CPUs nothing hides them, and the price is "
-        "measured: what they take in all steps without profiler. Where they make some steps slow, those are told, with the same "
-        "price as ESP807.",
+        "On GPUs `python[garbage collection]=0`: replay lets them take no time. Between CPUs nothing hides them, and the "
+        "price is measured: what they take in all steps without profiler. Where they make some steps slow, those are told, "
+        "and priced as ESP807 is.",
         "gc.freeze() after the start, higher thresholds, or collecting by hand on all ranks at once.",
     ),
 )

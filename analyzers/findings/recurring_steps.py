@@ -92,15 +92,15 @@ _ADVICE_FOR = {
     LOADER: "See what the dataset does then: reading the next file, starting workers (persistent_workers=True keeps them), "
     "slow samples. More workers, or a greater prefetch_factor, may carry the training over it.",
     GARBAGE_COLLECTION: COLLECT_LESS,
-    COMPUTING: "Look at whether these steps have more to compute (longer sequences, larger batches, work that is done now and "
-    "then), or whether their CPUs were slower just then (other work on the same cores, throttling).",
+    COMPUTING: "Look at whether these steps have more to compute (longer sequences, larger batches, work that is done now "
+    "and then), or whether their CPUs were slower just then (other work on the same cores, throttling).",
 }
 """What slow steps wait for -> what to do about it."""
 _EVIDENCE = (
     "The times of all steps of the run that ran without the profiler: `slow_steps` of `steps` take more than 1.3 times the "
     "median, and `when` they come: every so many steps (at least four of sixteen or more, nearly all that are due, and "
-    "nearly no others), in a row, where an epoch begins, or now and then; steps that are twice as much too long as others are "
-    "looked at without those. What they have that usual steps lack is looked for in the "
+    "nearly no others), in a row, where an epoch begins, or now and then; steps that are twice as much too long as others "
+    "are looked at without those. What they have that usual steps lack is looked for in the "
     "stages that the job or the recorder marked, in the waits for the data loader and for a CPU (`lost_there`), and on the "
     "stacks of the training thread, which are sampled fifty times a second: `place` is the outermost line at which slow "
     "steps spend most of their excess, and usual ones hardly any time. Saves are known by torch.save, "
@@ -134,8 +134,8 @@ _PAGES = (
     Page(
         "ESP807",
         "Steps that are slow at epochs, in a row, or now and then",
-        "Some steps take longer, at no regular distance, or a row of them does. Those at random, and short rows, are named only "
-        "where it can be told what they have that others lack: any machine has slow moments.",
+        "Some steps take longer, at no regular distance, or a row of them does. Those at random, and short rows, are named "
+        "only where it can be told what they have that others lack: any machine has slow moments.",
         _EVIDENCE,
         _PRICE,
         "At epochs: persistent_workers=True, a validation that is shorter or beside the training. At random: what is named.",

@@ -118,8 +118,8 @@ def _comparison(compared: Comparison) -> dict[str, Evidence]:
 
 
 def _lasting(case: Case, saving: float) -> float | None:
-    """The share of all steps without profiler that take as long as those next to the recorded ones; None where these cannot be told from
-    steps in which nobody is late."""
+    """The share of all steps without profiler that take as long as those next to the recorded ones; None where these cannot
+    be told from steps in which nobody is late."""
     share, steps = saving / case.pricer.step_ns, job_steps.numbers(case.run, "plain")
     if share < TELLING or len(steps) < FEWEST_STEPS:
         return None
@@ -133,8 +133,8 @@ def _not_always(lasting: float | None) -> list[str]:
     if lasting is None or lasting >= LASTING:
         return []
     return [
-        f"It does not last: {100 * lasting:.0f} % of the steps without profiler take as long as these, and the saving is that "
-        "of such a step."
+        f"It does not last: {100 * lasting:.0f} % of the steps without profiler take as long as these, and the saving is "
+        "that of such a step."
     ]
 
 

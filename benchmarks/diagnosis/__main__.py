@@ -3,9 +3,9 @@
     python -m benchmarks.diagnosis [--set first|second] [--repeats 2] [--seeds 0 1] [--only REGEX] [--keep FOLDER]
     python -m benchmarks.diagnosis --again FOLDER        # asks today's rules about kept recordings
 
-Each job is recorded without a fault, with its ranks apart, and with each of its faults, in turns; a seed draws the rank that is hit and how
-hard. What a fault costs is measured: the mean of all steps without profiler, less that of the job without the fault.
-Prints tables, then a JSON line a figure. Jobs of hosts need root; jobs of other libraries, these.
+Each job is recorded without a fault, with its ranks apart, and with each of its faults, in turns; a seed draws the rank
+that is hit and how hard. What a fault costs is measured: the mean of all steps without profiler, less that of the job
+without the fault. Prints tables, then a JSON line a figure. Jobs of hosts need root; jobs of other libraries, these.
 """
 
 import argparse

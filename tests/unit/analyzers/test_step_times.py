@@ -4,14 +4,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose_run, job_steps
 from esprof.analyzers.step_times import MOST_BINS, MOST_BORDERS, step_times
 from esprof.trace.run import Run, Window
 from esprof.trace.schema import EVENTS, STAGES, table
 from esprof.types import NS_PER_MS
 from tests.cases import report as reportcase
 from tests.cases import step_runs
-from tests.cases.step_runs import EPOCH_NS, step_table
+from tests.cases.step_runs import EPOCH_NS, meta, step_table
 
 
 def by_step(series):
@@ -139,3 +139,20 @@ def test_a_pass_of_several_steps_begins_with_the_one_that_takes_its_first_batch(
     stages = table(columns | {name: [None] * 9 for name in STAGES.names if name not in columns}, STAGES)
     times = step_times(with_more(step_table([10] * 12), stages=stages))
     assert (times.passes, times.pass_count) == ((5, 8), 2)
+
+
+def test_a_pass_that_began_before_the_first_step_is_the_first():
+    steps = step_table([100] * 9, start_ns=1_000 * NS_PER_MS, first=1)
+    begins = [950, 1_050, 1_150, 1_250, 1_350, 1_450, 1_550, 1_650, 1_750]
+    passes = [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    stages = table(
+        {
+            "kind": ["next"] * 9,
+            "loader": passes,
+            "start_ns": [round(at * NS_PER_MS) for at in begins],
+            "end_ns": [round((at + 1) * NS_PER_MS) for at in begins],
+        },
+        STAGES,
+    )
+    run = Run(meta(1), lambda name, rank: {"steps": steps, "stages": stages}.get(name, table({}, EVENTS)))
+    assert job_steps.epochs(run) == (3, 6)

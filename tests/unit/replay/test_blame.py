@@ -167,6 +167,16 @@ def test_a_hiccup_of_another_rank_hides_no_slow_one():
     assert blame_of(run).slow_ranks == (1,)
 
 
+@pytest.mark.parametrize(
+    "late_ms", [(12, 7, 12, 26, 21, 25, 22), (24, 30, 23, 21, 10, 7, 11)], ids=["by how much", "by how often"]
+)
+def test_a_rank_that_is_always_last_is_slow_however_its_delay_scatters(late_ms):
+    """All of it in one gap of hundreds of names: no place is certain among so many, the delay itself is."""
+    names = [op(f"op {n}", 10 + n, 1) for n in range(300)]
+    run = run_of({0: [*steps_of(*[0] * 7), *names], 1: [*steps_of(*late_ms), *names]})
+    assert blame_of(run).slow_ranks == (1,)
+
+
 def test_a_hiccup_makes_no_slow_rank():
     run = run_of({0: steps_of(*[0] * 7), 1: steps_of(0, 0, 0, 120, 0, 0, 0)})
     assert blame_of(run).slow_ranks == ()

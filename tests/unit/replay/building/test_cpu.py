@@ -12,7 +12,7 @@ from esprof.replay.dfg import Cls, Edge, LaneKind
 from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
 from esprof.replay.steps import steps_of
 from esprof.replay.whatif.pricing import what_if
-from tests.cases.graph import ddp_rank, gloo, load_call, op, run_of, stage, step
+from tests.cases.graph import GLOO, ddp_rank, gloo, load_call, op, run_of, stage, step
 
 MS = 1_000_000
 
@@ -32,6 +32,18 @@ def test_waiting_for_a_peer_is_no_work_and_the_transfer_begins_with_the_last_arr
         assert dfg.cls[transfer] == Cls.COMMUNICATION
     timeline = replay(dfg)
     assert timeline.step_ns().tolist() == [50 * MS]
+
+
+def test_what_gloo_computes_in_its_own_threads_is_part_of_its_transfers():
+    """An all-gather copies its parts on the thread that transfers: nothing that the rank does, nor an idle thread."""
+    copies = [op("aten::copy_", 40_500, 100, tid=GLOO), op("aten::select", 43_000, 50, tid=GLOO)]
+    with_copies, without = (
+        build(run_of({rank: [*ddp_rank(slow=10 * rank), *more] for rank in (0, 1)})) for more in (copies, [])
+    )
+    assert with_copies.lanes == without.lanes
+    assert with_copies.nodes == without.nodes
+    other = build(run_of({rank: [*ddp_rank(), op("aten::add", 20_000, 100, tid=77)] for rank in (0, 1)}))
+    assert len(other.lanes) == len(without.lanes) + 2
 
 
 def test_the_wait_for_collectives_keeps_no_time_of_its_own():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from esprof.analyzers import diagnose_run
+from esprof.errors import UsageError
 from esprof.replay import answer_run
 from esprof.replay.whatif.host_cpus import cpus_of, least_ns
 from tests.cases.graph import EPOCH_NS, gloo, load_call, op, run_of, stage, step
@@ -66,6 +67,29 @@ def test_no_step_is_shorter_than_the_cpus_need(batch_cpu_ms, predicted_ms, is_li
     (answer,) = answer_run(job(batch_cpu_ms), ["data=0"]).what_if
     assert answer.predicted_us == pytest.approx(1000 * predicted_ms, abs=100)
     assert ("are the limit" in (answer.note or "")) == is_limit
+
+
+def test_batches_that_are_ready_need_no_cpu():
+    made, ready = answer_run(job(500), ["data=0", "data[ready]=0"]).what_if
+    assert made.predicted_us == pytest.approx(100_000, abs=100)
+    assert ready.predicted_us == pytest.approx(30_000, abs=100)
+    assert "ready before the training" in (ready.note or "")
+
+
+def test_where_cpus_are_the_limit_the_price_is_that_of_batches_that_nobody_makes():
+    (limited,) = (one for one in diagnose_run(job(60)).findings if one.id == "ESP101")
+    assert limited.title.endswith("and CPUs are the limit")
+    assert limited.saving_us == pytest.approx(70_000, abs=200)
+    assert limited.evidence["gain_if_others_make_them"].value == pytest.approx(20 * MS, abs=MS)
+    assert "data[ready]=0" in limited.command
+    (free,) = (one for one in diagnose_run(job(2)).findings if one.id == "ESP101")
+    assert "limit" not in free.title
+    assert free.command.endswith("data=0")
+
+
+def test_nothing_else_stands_in_brackets():
+    with pytest.raises(UsageError, match="no kind of input data"):
+        answer_run(job(60), ["data[cold]=0"])
 
 
 def test_more_workers_are_no_advice_where_the_cpus_are_taken():

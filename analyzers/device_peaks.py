@@ -1,0 +1,52 @@
+"""What devices multiply at most, by their makers' data sheets."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["float32", "TF32", "16 bits"]
+"""How a kernel multiplies: on general units, or on tensor or matrix cores with TF32 or with (b)float16."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most that devices of one kind multiply and add, dense, in 10^12 operations a second."""
+
+    devices: str
+    """Finds their names, as torch tells them."""
+    rates: dict[Precision, float]
+
+
+_PEAKS = (
+    Peak(r"V100-SXM|V100-DGXS", {"float32": 15.7, "16 bits": 125}),
+    Peak(r"V100-PCIE", {"float32": 14.0, "16 bits": 112}),
+    Peak(r"\bT4\b", {"float32": 8.1, "16 bits": 65}),
+    Peak(r"\bA100\b", {"float32": 19.5, "TF32": 156, "16 bits": 312}),
+    Peak(r"\bA30\b", {"float32": 10.3, "TF32": 82, "16 bits": 165}),
+    Peak(r"\bA40\b", {"float32": 37.4, "TF32": 74.8, "16 bits": 149.7}),
+    Peak(r"\bL4\b", {"float32": 30.3, "TF32": 60, "16 bits": 121}),
+    Peak(r"\bH100 PCIe\b", {"float32": 51, "TF32": 378, "16 bits": 756}),
+    Peak(r"\bH100 80GB HBM3\b|\bH200\b|\bGH200\b", {"float32": 67, "TF32": 494, "16 bits": 989}),
+    Peak(r"\bMI300X\b", {"float32": 163.4, "TF32": 653.7, "16 bits": 1307.4}),
+)
+"""NVIDIA's data sheets of V100 (2020), T4 (2019), A100 (2021), A30, A40 (2022), L4 (2023), H100 and H200 (2023, 2024), where
+those name twice as much for sparse matrices the dense half; AMD's of MI300X (2023). Nothing is known of other devices."""
+
+_TF32 = re.compile(r"tf32|s1688gemm(?!_(fp|bf)16)", re.IGNORECASE)
+_HALF = re.compile(r"bf16|fp?16|half|hgemm|884gemm|16816|_h\w*gemm|HHS|HBS|BBS", re.IGNORECASE)
+_OTHERS = re.compile(r"dgemm|f64|s8_|i8|e4m3|e5m2|fp8", re.IGNORECASE)
+"""Find the names of kernels of cuBLAS, CUTLASS and rocBLAS that take TF32, 16 bits, or anything but those and float32."""
+
+
+def peak_of(device: str | None) -> Peak | None:
+    """The peak of a device by its name; None for one that is not known."""
+    return next((peak for peak in _PEAKS if re.search(peak.devices, device or "")), None)
+
+
+def precision_of(kernel: str) -> Precision | None:
+    """How a kernel that multiplies matrices does so, by its name; None for one that takes 64 or 8 bits."""
+    if _OTHERS.search(kernel):
+        return None
+    if _HALF.search(kernel) and "tf32" not in kernel.lower():
+        return "16 bits"
+    return "TF32" if _TF32.search(kernel) else "float32"

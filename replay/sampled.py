@@ -1,0 +1,81 @@
+"""What the samples of a rank's training thread tell of a stretch of time, and when it collected garbage."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.recorder.shared.stages import GARBAGE_COLLECTION
+from esprof.trace.run import Run
+from esprof.trace.stacks import Place, place_of
+from esprof.types import Ns, Rank
+
+_COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
+"""What the line contains at which Python waits for a collective."""
+
+AWAKE = 0.7
+"""From which share of its time on that the thread ran it computed, even in a call of a collective."""
+
+
+@dataclass(frozen=True)
+class PlaceShare:
+    """What one place takes of a stretch of time."""
+
+    place: Place
+    share: float
+    """Share of the time, from 0 to 1."""
+    ran: float
+    """Share of its time that the thread ran there, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The samples of one rank. Moments are on its own clock."""
+
+    run: Run
+    rank: Rank
+
+    @cached_property
+    def collections(self) -> np.ndarray:
+        """Begin and end of each garbage collection that was noted, on the rank's own clock, ns, int64[collections, 2]."""
+        stages = self.run.stages(self.rank)
+        mine = np.array([name == GARBAGE_COLLECTION for name in stages.texts("name")], bool)
+        spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
+        return spans
+
+    @cached_property
+    def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
+        """(when each sample was taken, how long it stands for, how much of that the thread ran, its stack; the stacks)."""
+        samples = self.run.samples(self.rank)
+        codes, stacks = samples.codes("stack")
+        return samples.ints("at_ns"), samples.ints("dur_ns"), samples.ints("cpu_ns"), codes, stacks
+
+    def within(self, begin: Ns, end: Ns) -> list[PlaceShare] | None:
+        """What the samples of this time tell; None where there are none."""
+        at, dur, cpu, codes, texts = self._samples
+        first, last = np.searchsorted(at, [begin, end], side="right").tolist()
+        took: dict[Place, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        for look in range(first, min(last + 1, len(at))):
+            inside = min(int(at[look]), end) - max(int(at[look] - dur[look]), begin)
+            if inside > 0 and codes[look] >= 0:
+                ns, ran = took[place := place_of(texts[codes[look]])]
+                took[place] = ns + inside, ran + inside * float(cpu[look]) / max(int(dur[look]), 1)
+        rows = [
+            PlaceShare(place, ns / (end - begin), min(1.0, ran / ns))
+            for place, (ns, ran) in took.items()
+            if not is_waiting(place, ran / ns)
+        ]
+        return rows or None
+
+    def frame_at(self, moment: Ns) -> str:
+        """The line of the job's code that was seen first after a moment; "" for none."""
+        at, _, _, codes, texts = self._samples
+        look = int(np.searchsorted(at, moment))
+        return place_of(texts[codes[look]]).frame if look < len(at) and codes[look] >= 0 else ""
+
+
+def is_waiting(place: Place, ran: float) -> bool:
+    """Whether Python waits for a collective there, and does not compute."""
+    return ran < AWAKE and bool(_COLLECTIVE.search(place.call or place.frame))
