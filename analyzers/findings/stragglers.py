@@ -171,15 +171,16 @@ _STRAGGLER_EVIDENCE = (
     "to its own; a delay that holds up several collectives counts once. Neighbours of a slow rank in its other groups come "
     "late, too: named is whose own work, beyond that of its counterparts, delays the job. "
     "`lost_in` names the operation or gap where it loses most against its peers, and `python_line` the line of Python that "
-    "bears most of what it loses, where stacks were sampled; `saving` prices each kind of work alone. `steps_as_slow` is the "
-    "share of all steps without profiler that take as long as those next to the window, where the rank costs a quarter of a "
-    "step or more: a rank may be slow for a while only."
+    "bears most of what it loses, where stacks were sampled; `saving` prices each kind of work alone. `steps_as_slow` is "
+    "the share of all steps without profiler that take as long as those next to the window, where the rank costs a quarter of "
+    "a step or more: a rank may be slow for a while only."
 )
 _MORE = (
     "`times_as_long` is what its computing takes against the others', `times_as_much_to_do` what it has to do, counted in "
     "tokens, samples, elements of the tensors that operations take, or operations, the first of these that the run tells of "
-    "all ranks. An optimizer does as much whatever the batch: where it alone takes no longer (`times_as_long_in_the_optimizer`), "
-    "the rank has more to do, and where it takes longer as all else does, the rank is slower."
+    "all ranks. An optimizer does as much whatever the batch: where it alone takes no longer "
+    "(`times_as_long_in_the_optimizer`), the rank has more to do, and where it takes longer as all else does, the rank is "
+    "slower."
 )
 
 _PAGES = (
@@ -196,8 +197,8 @@ _PAGES = (
     Page(
         "ESP202",
         "A rank is late because its compute is slower",
-        "One rank comes last to collectives because the same operations take longer there, or because it has more of them to "
-        "do. The title says which, where the run tells.",
+        "One rank comes last to collectives because the same operations take longer there, or because it has more of them "
+        "to do. The title says which, where the run tells.",
         f"{_STRAGGLER_EVIDENCE} {_MORE}",
         _STRAGGLER_PRICE,
         "Clocks, temperature, other tenants, thread counts; or more work than the others have (longer sequences).",
@@ -205,8 +206,8 @@ _PAGES = (
     Page(
         "ESP203",
         "A rank is late because its CPU issues work more slowly",
-        "One rank comes last to collectives because its CPU takes longer for the same calls and launches, or has more of them "
-        "to do.",
+        "One rank comes last to collectives because its CPU takes longer for the same calls and launches, or has more of "
+        "them to do.",
         f"{_STRAGGLER_EVIDENCE} {_MORE}",
         _STRAGGLER_PRICE,
         "Other processes on its host, CPU limits, NUMA binding, a power-saving governor.",
