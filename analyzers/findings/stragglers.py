@@ -172,8 +172,8 @@ _STRAGGLER_EVIDENCE = (
     "late, too: named is whose own work, beyond that of its counterparts, delays the job. "
     "`lost_in` names the operation or gap where it loses most against its peers, and `python_line` the line of Python that "
     "bears most of what it loses, where stacks were sampled; `saving` prices each kind of work alone. `steps_as_slow` is "
-    "the share of all steps without profiler that take as long as those next to the window, where the rank costs a quarter of "
-    "a step or more: a rank may be slow for a while only."
+    "the share of all steps without profiler that take as long as those next to the window, where the rank costs a quarter "
+    "of a step or more: a rank may be slow for a while only."
 )
 _MORE = (
     "`times_as_long` is what its computing takes against the others', `times_as_much_to_do` what it has to do, counted in "
