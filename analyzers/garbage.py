@@ -9,7 +9,7 @@ from esprof.analyzers import job_steps
 from esprof.analyzers.rule import Measured
 from esprof.analyzers.sampled_places import frames_behind
 from esprof.analyzers.step_groups import FEWEST_STEPS
-from esprof.recorder.shared.stages import GARBAGE_COLLECTION
+from esprof.replay.sampled import Sampled
 from esprof.replay.whatif.margins import mean_margin
 from esprof.trace.run import Run
 from esprof.types import Rank
@@ -46,9 +46,8 @@ def collections(run: Run) -> Collections | None:
     by_rank: dict[Rank, np.ndarray] = {}
     behind: dict[str, float] = defaultdict(float)
     for rank in run.ranks:
-        stages, rows = run.stages(rank), job_steps.rows(run, rank, steps)
-        mine = stages.where(np.array([name == GARBAGE_COLLECTION for name in stages.texts("name")], bool))
-        begin, end = mine.ints("start_ns"), mine.ints("end_ns")
+        rows = job_steps.rows(run, rank, steps)
+        begin, end = Sampled(run, rank).collections.T
         at = np.searchsorted(rows.ints("start_ns"), begin, side="right") - 1
         inside = (at >= 0) & (begin < (rows.ints("start_ns") + rows.ints("dur_ns"))[at])
         by_rank[rank] = np.bincount(at[inside], (end - begin)[inside], len(steps))

@@ -95,10 +95,14 @@ def _amount(replayed: Replayed, ranks: Sequence[Rank]) -> tuple[float | None, st
         ("elements", lambda rank: _elements(run, rank, steps)),
         (_OPERATIONS, lambda rank: _operations(replayed, rank)),
     ]
-    others = [rank for rank in run.ranks if rank not in ranks]
-    for what, count in counts:
-        of = {rank: count(rank) for rank in run.ranks}
-        if others and min(of.values()) > 0:
+    blame = replayed.pricer.blame
+    roles = dict(zip(blame.dfg.marks.ranks, blame.roles.tolist(), strict=True))
+    # Stages of a pipeline have other things to do, more or less of them.
+    alike = [rank for rank in roles if {roles[rank]} == {roles[slow] for slow in ranks}]
+    others = [rank for rank in alike if rank not in ranks]
+    for what, count in counts if others else ():
+        of = {rank: count(rank) for rank in alike}
+        if min(of.values()) > 0:
             usual = float(np.median([of[rank] for rank in others]))
             return float(np.mean([of[rank] for rank in ranks])) / usual, what
     return None, ""

@@ -86,7 +86,9 @@ class PythonTime:
         """The share of each node's time in which garbage was collected, float64[N], from 0 to 1; 0 for other nodes."""
         begin, end = self._recorded_at
         within = np.zeros(self.dfg.nodes)
-        for first, last in self._sampled.collections.tolist():
+        spans = self._sampled.collections
+        # A window is a small part of a run.
+        for first, last in spans[(spans[:, 1] > begin.min()) & (spans[:, 0] < end.max())].tolist():
             within += np.maximum(np.minimum(end, last) - np.maximum(begin, first), 0)
         return np.where(self._nodes, np.minimum(within / np.maximum(self.dfg.dur_ns, 1), 1), 0.0)
 
@@ -96,6 +98,7 @@ class PythonTime:
         dfg, begin, end = self.dfg, *self._recorded_at
         usual = np.array([self._usual_gap.get(kind, 0.0) for kind in range(len(dfg.names))])[dfg.name]
         is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, FAR_LONGER * usual))
+        is_long &= len(self._sampled) > 0
         found = {}
         for node in np.flatnonzero(is_long | (self._collecting > 0)).tolist():
             collecting = float(self._collecting[node])

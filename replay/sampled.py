@@ -37,13 +37,17 @@ class Sampled:
     run: Run
     rank: Rank
 
+    def __len__(self) -> int:
+        return len(self._samples[0])
+
     @cached_property
     def collections(self) -> np.ndarray:
-        """Begin and end of each garbage collection that was noted, on the rank's own clock, ns, int64[collections, 2]."""
+        """Begin and end of each garbage collection that was noted, ns, int64[collections, 2], by time."""
         stages = self.run.stages(self.rank)
-        mine = np.array([name == GARBAGE_COLLECTION for name in stages.texts("name")], bool)
+        codes, names = stages.codes("name")
+        mine = codes == (names.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in names else len(names))
         spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
-        return spans
+        return spans[np.argsort(spans[:, 0])]
 
     @cached_property
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
