@@ -161,10 +161,10 @@ def places_of(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> di
     except Declined:  # Their work of this kind has no counterpart: it was not what was priced.
         return {}
     lost_ns = dfg.dur_ns - fixed.dfg.dur_ns
-    return {rank: place for rank in ranks if (place := _place(replayed, rank, lost_ns)) is not None}
+    return {rank: place for rank in ranks if (place := place_of_loss(replayed, rank, lost_ns)) is not None}
 
 
-def _place(replayed: Replayed, rank: Rank, lost: np.ndarray) -> Place | None:
+def place_of_loss(replayed: Replayed, rank: Rank, lost: np.ndarray) -> Place | None:
     """Where this rank loses most; `lost` is what each node takes longer than its peers, ns, shape (N,)."""
     dfg = replayed.built.dfg
     mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.steady) & (lost > 0))

@@ -22,6 +22,10 @@ AS_LONG, LONGER = 0.25, 0.6
 """Up to, and from, which share of what all computing takes longer the optimizer takes longer, too: its work does not depend
 on the batch, so that it tells more work from slower execution."""
 
+ALL_OVER = 0.7
+"""Least share of the computing that must take longer by half as much as all does together, or more, for the optimizer to
+tell anything: one slow operation is neither more work nor a slower device."""
+
 LEAST = 0.02
 """Least share of the computing that the optimizer must be, to tell that."""
 
@@ -42,6 +46,8 @@ class Comparison:
     what: str
     optimizer: float | None
     """How many times as long their optimizers take."""
+    spread: float
+    """Share of their computing, the optimizers' aside, that takes longer by half as much as all does together, or more."""
 
     @property
     def is_more_work(self) -> bool | None:
@@ -53,7 +59,7 @@ class Comparison:
             return True
         if self.amount is not None and abs(self.amount - 1) <= ALIKE and self.what != _OPERATIONS:
             return False
-        if self.optimizer is None:
+        if self.optimizer is None or self.spread < ALL_OVER:
             return None
         beyond = (self.optimizer - 1) / extra
         return True if beyond <= AS_LONG else False if beyond >= LONGER else None
@@ -70,12 +76,22 @@ def compare(replayed: Replayed, ranks: Sequence[Rank]) -> Comparison:
     amount, what = _amount(replayed, ranks)
     fixed = mine & computing & _of_optimizer(replayed, ranks)
     known = float(blame.peers.others[fixed].sum())
+    longer = float(took / max(usual, 1))
     return Comparison(
-        longer=float(took / max(usual, 1)),
+        longer=longer,
         amount=amount,
         what=what,
         optimizer=float(blame.work_ns[fixed].sum()) / known if known >= LEAST * max(usual, 1) else None,
+        spread=_spread(blame, mine & computing & ~fixed, longer),
     )
+
+
+def _spread(blame: Blame, nodes: np.ndarray, longer: float) -> float:
+    """Share of what these nodes usually take whose names take longer by at least half of what all do."""
+    names = blame.dfg.name[nodes]
+    took, usual = (np.bincount(names, of[nodes], len(blame.dfg.names)) for of in (blame.work_ns, blame.peers.others))
+    is_longer = took >= (1 + (longer - 1) / 2) * usual
+    return float(usual[is_longer].sum() / max(usual.sum(), 1))
 
 
 def _computing(blame: Blame, ranks: Sequence[Rank]) -> tuple[np.ndarray, np.ndarray]:

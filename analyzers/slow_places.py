@@ -24,7 +24,7 @@ COMPUTING = "computing on its CPU"
 _SAVES = ("torch.save", "torch.distributed.checkpoint.", "safetensors.torch.")
 """How stages begin that the recorder notes where something is saved."""
 
-_SAVING = re.compile(r"\): (.*\.)?_?([a-z0-9_]*_)?(save|checkpoint|ckpt|dump)(_[a-z0-9_]*)?$", re.IGNORECASE)
+_SAVING = re.compile(r"\): (.*\.)?_?([a-z0-9_]*_)?(save|snapshot|checkpoint|ckpt|dump)(_[a-z0-9_]*)?$", re.IGNORECASE)
 """How a line ends that is in a function that saves."""
 
 

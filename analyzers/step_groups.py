@@ -35,7 +35,9 @@ FAR_SLOWER = 2.0
 steps must not hide what a job does to others."""
 
 FEWEST_EPOCHS = 2
-"""Slow beginnings of epochs, the first one aside, from which on they are a group."""
+"""Slow beginnings of epochs, the first one aside, from which on they are a group whatever makes them slow."""
+
+AT_EPOCHS = "where an epoch begins"
 
 MOST_BORDERS = 0.34
 """Share of all steps up to which the first ones of epochs may be told from others."""
@@ -90,8 +92,8 @@ def slow_groups(run: Run) -> list[SlowGroup]:
     found: list[SlowGroup] = []
     begins = np.isin(steps, job_steps.epochs(run))
     of_epochs = is_slow & begins
-    if of_epochs.sum() >= FEWEST_EPOCHS and of_epochs.sum() >= REGULAR * begins.sum() and begins.mean() <= MOST_BORDERS:
-        found.append(SlowGroup(steps, took, of_epochs, ~is_slow, "where an epoch begins"))
+    if of_epochs.any() and of_epochs.sum() >= REGULAR * begins.sum() and begins.mean() <= MOST_BORDERS:
+        found.append(SlowGroup(steps, took, of_epochs, ~is_slow, AT_EPOCHS))
         left &= ~begins
     while (group := _by_rule(steps, took, left, is_slow)) is not None:
         found.append(group)

@@ -20,7 +20,7 @@ from esprof.types import NS_PER_S, ns
 
 _NONE = "communication=0"
 
-MUCH = 0.25
+MUCH = 0.1
 """Least share of the price that the job must be seen to spend in calls of collectives, for its line to be named."""
 
 _CALLED = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")

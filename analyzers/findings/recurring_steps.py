@@ -7,7 +7,7 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.garbage import COLLECT_LESS
 from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
 from esprof.analyzers.slow_places import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
-from esprof.analyzers.step_groups import AT_RANDOM, SlowGroup, slow_groups
+from esprof.analyzers.step_groups import AT_EPOCHS, AT_RANDOM, FEWEST_EPOCHS, SlowGroup, slow_groups
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.text import printable
 from esprof.trace.run import Run
@@ -22,6 +22,8 @@ def recurring_steps(run: Run) -> Iterator[Cause]:
         if group.measured.saving_ns < WORTH_NAMING / 100 * group.measured.step_ns:
             continue
         stage, line = stage_of(run, group), line_of(run, group)
+        if group.when == AT_EPOCHS and group.is_slow.sum() < FEWEST_EPOCHS and not (stage and stage.what == LOADER):
+            continue  # That one epoch began slowly may have any reason.
         if stage or line or _is_rule(group):
             yield _cause(run, group, stage or (None if line else computing_of(run, group)), line)
 
@@ -43,7 +45,9 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
         id=_id(group, known, is_save=is_save),
         title=title,
         ranks=ranks,
-        confidence="high" if known and known.what not in (NO_CPU, COMPUTING) else "medium",
+        confidence="high"
+        if known and known.what not in (NO_CPU, COMPUTING) and group.is_slow.sum() >= FEWEST_EPOCHS
+        else "medium",
         evidence={
             "when": Evidence(group.when),
             "slow_steps": Evidence(int(group.is_slow.sum())),

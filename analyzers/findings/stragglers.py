@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof import readable
-from esprof.analyzers import job_steps
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.input_data import stalling
+from esprof.analyzers.lasting import Lasting, lasting
 from esprof.analyzers.lateness import (
     COMPUTING,
     INPUT,
@@ -19,24 +19,11 @@ from esprof.analyzers.lateness import (
     told_apart,
 )
 from esprof.analyzers.more_work import Comparison, compare
-from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.step_groups import FEWEST_STEPS
+from esprof.analyzers.rule import Case, Cause, Measured, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES
-from esprof.types import Rank
-
-TELLING = 0.25
-"""Least share of a step that a slow rank must cost, for steps without it to be told by their duration alone."""
-
-LIKE_THOSE = 0.6
-"""A step counts as delayed from which on it is longer than one without the slow rank by the rest of this share."""
-
-NEAREST = 8
-"""Steps without profiler that are taken for what the recorded ones would be without it."""
-
-LASTING = 0.6
-"""Share of all steps below which a rank is said to be slow in some of them only."""
+from esprof.types import Rank, us
 
 SCENARIO = "straggler[work]=fix"
 """Of slow ranks, all but what they lose to their data loaders: that is priced apart."""
@@ -93,18 +80,36 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
     if kind.work in COMPUTING:
         compared = compare(case.replayed, ranks)
         kind, besides = told_apart(kind, compared), besides | _comparison(compared)
-    lasting = None if saving is None else _lasting(case, saving)
-    if lasting is not None:
-        besides |= {"steps_as_slow": Evidence(round(lasting, 3), "share")}
+    seen = _lasting(case, ranks, kind, scenario)
+    if seen is not None:
+        besides |= {"of_the_run": Evidence(round(seen.share, 3), "share")}
     return Cause(
         id=kind.id,
         title=f"{readable.ranks(ranks).capitalize()} {readable.verb('keep', ranks)} the others waiting: {kind.phrase}",
         ranks=ranks,
-        scenario=scenario,
+        scenario=None if seen and not seen.is_always else scenario,
+        measured=_measured(case, seen, scenario) if seen and not seen.is_always else None,
         confidence="low" if saving is None else "high" if is_sure and saving > 2 * margin else "medium",
         evidence=_evidence(case.replayed, ranks) | besides | _place_evidence(places),
-        advice=" ".join([*(place.pointer(rank) for rank, place in places.items()), kind.advice, *_not_always(lasting)]),
+        advice=" ".join(
+            [*(place.pointer(rank) for rank, place in places.items()), kind.advice, *_not_always(seen, saving)]
+        ),
     )
+
+
+def _lasting(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str) -> Lasting | None:
+    saving = case.pricer.saving_ns(scenario)
+    if saving is None or kind is INPUT:
+        return None
+    return lasting(case, ranks, saving / case.pricer.step_ns, computes=kind.work in COMPUTING)
+
+
+def _measured(case: Case, seen: Lasting, scenario: str) -> Measured:
+    """What the mean step of the run would gain, by what a recorded one does."""
+    (answer,) = case.pricer.answers([scenario])
+    low, high = answer.saving_low_us or 0.0, answer.saving_high_us or 0.0
+    step_us = us(case.pricer.step_ns)
+    return seen.measured((answer.saving_us or 0.0) / step_us, (high - low) / 2 / step_us)
 
 
 def _comparison(compared: Comparison) -> dict[str, Evidence]:
@@ -117,24 +122,12 @@ def _comparison(compared: Comparison) -> dict[str, Evidence]:
     return {name: Evidence(value) for name, value in known.items() if value is not None}
 
 
-def _lasting(case: Case, saving: float) -> float | None:
-    """The share of all steps without profiler that take as long as those next to the recorded ones; None where these cannot
-    be told from steps in which nobody is late."""
-    share, steps = saving / case.pricer.step_ns, job_steps.numbers(case.run, "plain")
-    if share < TELLING or len(steps) < FEWEST_STEPS:
-        return None
-    took = job_steps.durations_ns(case.run, steps)
-    # The profiler makes recorded steps longer: the nearest without it tell what they would take.
-    near = np.argsort(np.abs(steps - np.median(case.replayed.steps.steady)), kind="stable")[:NEAREST]
-    return float((took > np.median(took[near]) * (1 - LIKE_THOSE * share)).mean())
-
-
-def _not_always(lasting: float | None) -> list[str]:
-    if lasting is None or lasting >= LASTING:
+def _not_always(seen: Lasting | None, saving: float | None) -> list[str]:
+    if seen is None or seen.is_always or saving is None:
         return []
     return [
-        f"It does not last: {100 * lasting:.0f} % of the steps without profiler take as long as these, and the saving is "
-        "that of such a step."
+        f"It does not last: over the run it is {100 * seen.share:.0f} % of what it is in the recorded steps, of which each "
+        f"would gain {readable.duration(saving)} (`{SCENARIO}`); the saving shown is that of the mean step of the run."
     ]
 
 
@@ -163,17 +156,18 @@ def _place_evidence(places: dict[Rank, Place]) -> dict[str, Evidence]:
 
 _STRAGGLER_PRICE = (
     "`straggler[work]=fix`: replay gives this rank's work the median duration that the same work takes on the other ranks "
-    "(gaps included, input data not) and runs the whole job again. Waiting that others show is not the price: if a backlog "
-    "hides it, fixing the rank gains less than the others wait."
+    "(gaps included, input data not) and runs the whole job again. Where the rank is slow for less than six tenths of the "
+    "run, the price is measured: that gain, times how much of the run it is. Waiting that others show is not the price: if "
+    "a backlog hides it, fixing the rank gains less than the others wait."
 )
 _STRAGGLER_EVIDENCE = (
     "`late_per_step` is how long the others waited for this rank alone, from the second last arrival at a collective "
     "to its own; a delay that holds up several collectives counts once. Neighbours of a slow rank in its other groups come "
     "late, too: named is whose own work, beyond that of its counterparts, delays the job. "
     "`lost_in` names the operation or gap where it loses most against its peers, and `python_line` the line of Python that "
-    "bears most of what it loses, where stacks were sampled; `saving` prices each kind of work alone. `steps_as_slow` is "
-    "the share of all steps without profiler that take as long as those next to the window, where the rank costs a quarter "
-    "of a step or more: a rank may be slow for a while only."
+    "bears most of what it loses, where stacks were sampled; `saving` prices each kind of work alone. `of_the_run` tells "
+    "for how much of the run the rank is so slow, by the duration of the steps without profiler where it costs a quarter of "
+    "one or more, and, of ranks that compute on CPUs, by the CPU time that they have beyond the others in these."
 )
 _MORE = (
     "`times_as_long` is what its computing takes against the others', `times_as_much_to_do` what it has to do, counted in "

@@ -1,6 +1,7 @@
 """What `esprof diagnose` said of a recording, against what was planted and measured."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from benchmarks.diagnosis.carrying_out import Planted, Recorded
+from benchmarks.diagnosis.carrying_out import Measured, Planted, Recorded
 from benchmarks.diagnosis.cases import Case, Job
 from benchmarks.diagnosis.places import names_place
 from esprof.cli import root
@@ -36,7 +37,7 @@ class Truth:
     step_us: float
     """With the fault."""
     noise_us: float | None
-    """How far the repeats of one setting lie apart; None where there is one repeat."""
+    """How far recordings of one setting lie apart; None where there is one of each."""
     free_saving_us: float
     """The saving of steps less the time in which ranks had no CPU: less disturbed by other work on the machine."""
     taken_pct: tuple[float, float]
@@ -50,6 +51,8 @@ class Score:
     first: str
     """Id of the first finding."""
     is_first: bool
+    is_first_new: bool
+    """Whether it is the first of those that are no truth of the job without a fault, too."""
     is_first_or_second_best: bool
     is_anywhere: bool
     rank_right: bool | None
@@ -102,17 +105,24 @@ class Control:
 
 
 def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
-    """Each recorded fault with its truth. Faults of jobs whose control was not recorded are passed over."""
+    """Each recorded fault with its truth. Faults of jobs whose control was not recorded are passed over.
+
+    A seed is of no consequence to a control: those of all seeds tell what a job takes without a fault.
+    """
     all_recorded = list(recorded)
     measured = {id(one): one.measured() for one in all_recorded}
-    without = {(_job(one), one.case.seed): measured[id(one)] for one in all_recorded if one.case.is_control}
+    without: dict[Job, list[Measured]] = defaultdict(list)
     for one in all_recorded:
-        off = without.get((_job(one), one.case.seed))
+        if one.case.is_control:
+            without[_job(one)] += measured[id(one)]
+    for one in all_recorded:
+        off = without.get(_job(one))
         if one.case.fault is None or off is None:
             continue
         both = off, measured[id(one)]
         before, after = ([recording.step_us for recording in some] for some in both)
-        noise = max(max(some) - min(some) for some in (before, after)) if min(map(len, both)) > 1 else None
+        several = [some for some in (before, after) if len(some) > 1]
+        noise = max((max(some) - min(some) for some in several), default=None)
         taken = [mean(recording.taken_pct for recording in some) for some in both]
         free = [mean(recording.free_us for recording in some) for some in both]
         step_us = mean(after)
@@ -148,6 +158,8 @@ def score(truth: Truth, findings: Sequence[Finding]) -> Score:
     fault = truth.case.fault
     assert fault is not None
     first = findings[0]["id"] if findings else NOTHING
+    known = set(truth.case.job.true_without_fault) - {*fault.accepted}
+    new = next((one["id"] for one in findings if one["id"] not in known), NOTHING)
     wide = (*fault.accepted, *fault.second_best)
     named = next((one for ids in (fault.accepted, fault.second_best) for one in findings if one["id"] in ids), None)
     rank = truth.planted.rank if fault.one_rank else None
@@ -156,6 +168,7 @@ def score(truth: Truth, findings: Sequence[Finding]) -> Score:
     return Score(
         first=first,
         is_first=first in fault.accepted,
+        is_first_new=new in fault.accepted,
         is_first_or_second_best=first in wide,
         is_anywhere=any(one["id"] in fault.accepted for one in findings),
         rank_right=None if rank is None else named is not None and list(named["ranks"]) == [rank],

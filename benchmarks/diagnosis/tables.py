@@ -159,6 +159,7 @@ def flags_of(scores: Sequence[Score]) -> dict[str, list[bool]]:
     """What is counted over recordings; those to which a question does not apply are left out of its list."""
     flags: dict[str, list[bool | None]] = {
         "cause_first": [score.is_first for score in scores],
+        "cause_first_but_for_what_is_true_anyway": [score.is_first_new for score in scores],
         "cause_or_second_best_first": [score.is_first_or_second_best for score in scores],
         "cause_anywhere": [score.is_anywhere for score in scores],
         "rank_right": [score.rank_right for score in scores],

@@ -10,8 +10,8 @@ SHORTEST_SILENCE: Ns = 50 * NS_PER_US
 two operations."""
 
 SHORTEST_SEEN: Ns = 1_000 * NS_PER_US
-"""Shortest silence, ns, of which each is sampled in windows with stacks. Of shorter ones only those tell in which a sample
-happened to be taken; the others of a name are taken to be like these."""
+"""Shortest silence, ns, of which each is sampled in windows with stacks. A shorter one is told by the sample in it, or by
+the one that comes within as long behind it; those of which no sample tells are taken to be like the others of their name."""
 
 _FRAME = re.compile(r"(?P<file>.*)\(\d+\): (?P<function>.*)")
 _LIBRARY = re.compile(r"^(python\d+\.\d+/|<)")

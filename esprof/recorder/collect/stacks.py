@@ -108,7 +108,11 @@ class _Looks:
         """(frame, call, how long, how much of that the thread ran), ns, of each place that it was at during `gap`."""
         first, last = np.searchsorted(self._at, [gap.start_ns, gap.end_ns], side="right").tolist()
         is_sampled = gap.end_ns - gap.start_ns >= SHORTEST_SEEN
-        if is_sampled and last < len(self._at) and self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2:
+        if not is_sampled and first == last < len(self._at) and self._at[last] - gap.end_ns <= SHORTEST_SEEN:
+            last += 1  # Operations release Python's lock: looks come when the next one has begun.
+        elif (
+            is_sampled and last < len(self._at) and self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2
+        ):
             last += 1  # Python's lock was held through most of the silence: the look came right behind it.
         took: dict[Place, float] = defaultdict(float)
         ran: dict[Place, float] = defaultdict(float)
@@ -116,7 +120,7 @@ class _Looks:
         for look in range(first, last):
             code, dur = int(self._code[look]), int(self._dur[look])
             inside = min(int(self._at[look]), gap.end_ns) - max(int(self._at[look]) - dur, gap.start_ns)
-            if not is_sampled:  # The one look in it tells of all of it.
+            if not is_sampled:  # The look tells of all of it.
                 inside = (gap.end_ns - gap.start_ns) // (last - first)
             if code < 0 or inside <= 0 or (gap.after is None and not self._is_called_back[code]):
                 continue

@@ -64,7 +64,7 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
         raise Declined("needs at least two ranks")
     if not (dfg.collective >= 0).any():
         raise Declined("no collective of these steps was matched across ranks, so none can be called slow")
-    peers = blame.peers.others
+    peers = np.where(_is_more(blame, slow), 0, blame.peers.others)
     # Where ranks do different things, none can be called slow.
     mine = blame.peers.own & np.isin(dfg.rank, slow or dfg.marks.ranks)
     found = mine & ~np.isnan(peers)
@@ -90,6 +90,22 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
         dur = _without_waiting(dfg, dur, slow)
     note = f"{readable.ranks(slow)} as fast as the others; {100 * share:.0f} % of the time matched"
     return Mended(replace(dfg, dur_ns=dur), note)
+
+
+def _is_more(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
+    """Mask of what the `slow` ranks do and no other rank of their role does at all, bool[N]: mended, it takes no time.
+
+    Nothing where the others have work of their own that the slow ranks lack: then they do the same in another way, as unlike
+    devices do.
+    """
+    dfg = blame.dfg
+    is_slow = np.isin(dfg.rank, slow)
+    alone = blame.peers.own & np.isnan(blame.peers.others) & blame.shares_role & np.isin(dfg.step, blame.steps)
+    mine, theirs = (
+        float(dfg.dur_ns[alone & mask].sum()) / max(1, count)
+        for mask, count in ((is_slow, len(slow)), (~is_slow, len(dfg.marks.ranks) - len(slow)))
+    )
+    return alone & is_slow & (theirs <= (1 - MATCHED) * mine)
 
 
 def _nothing(blame: Blame) -> str:

@@ -405,6 +405,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP503",
         "ESP601",
         "ESP701",
+        "ESP702",
         "ESP703",
         "ESP801",
         "ESP802",

@@ -1,0 +1,94 @@
+"""The third set: other jobs again, written in other ways than those of the first two, that no rule is to be made with."""
+
+from pathlib import Path
+
+from benchmarks.diagnosis.cases import Fault, Hosts, Job
+
+_SCRIPTS = Path(__file__).parent / "jobs" / "third"
+
+INPUT = ("ESP101",)
+INPUT_OF_ONE = ("ESP101", "ESP206")
+SLOW_RANK = ("ESP201", "ESP202", "ESP203")
+SAVE = ("ESP601",)
+
+
+def script(name: str) -> Path:
+    return _SCRIPTS / f"{name}.py"
+
+
+JOBS = (
+    Job(
+        "clicks",
+        script("clicks"),
+        (
+            Fault("polling", SLOW_RANK, (5, 12), one_rank=True, placed=True),
+            Fault("fingerprints", SLOW_RANK, (6, 14), one_rank=True, placed=True),
+            Fault("second_opinion", SLOW_RANK, (1, 4), one_rank=True, placed=True),
+            Fault("gradient_medians", SLOW_RANK, (5, 14), one_rank=True, placed=True),
+            Fault("hard_negatives", ("ESP205",), (1.6, 2.2)),
+            Fault("pairwise_auc", ("ESP402",), (40, 90), placed=True),
+            Fault("refresh", ("ESP807",), (5, 10), placed=True),
+            Fault("hiccup", ("ESP807",), (150, 350), second_best=("ESP804",), placed=True),
+            Fault("busy_shells", ("ESP404",), (1, 2)),
+        ),
+    ),
+    Job(
+        "tongue",
+        script("tongue"),
+        (
+            Fault("resume_point", SAVE, (5, 8), second_best=("ESP806",), placed=True),
+            # Its name says nothing, and so nothing tells that it saves.
+            Fault("roll", (*SAVE, "ESP806"), (5, 8), placed=True),
+            Fault("distributed_writer", SAVE, (5, 8), second_best=("ESP806",), placed=True),
+            Fault("perplexity", ("ESP806",), (6, 9), placed=True),
+        ),
+    ),
+    Job(
+        "molecules",
+        script("molecules"),
+        (
+            Fault("table_of_states", ("ESP402",), (1, 4), placed=True),
+            Fault("bond_walk", ("ESP402",), (15, 40), placed=True),
+            Fault("durable_rows", ("ESP402",), (4, 12), placed=True),
+            # Collecting by hand is a line of Python as well as garbage collection.
+            Fault("sweep", ("ESP403",), (60, 200), second_best=("ESP402",), placed=True),
+            # What is kept makes full collections long, and brings them on.
+            Fault("leftovers", ("ESP403",), (5, 12), second_best=("ESP402", "ESP807")),
+        ),
+        ranks=1,
+    ),
+    Job(
+        "relay",
+        script("relay"),
+        (
+            Fault("slow_host", ("ESP202", "ESP203", "ESP404"), (0.5, 0.65), one_rank=True, quota=True),
+            Fault("small_quotas", ("ESP404",), (0.5, 0.65), quota=True),
+            Fault("slow_link", ("ESP301", "ESP304"), (0.25, 0.4), link=True),
+            # Sizes in KiB.
+            Fault("confetti", ("ESP302",), (0.5, 4), second_best=("ESP301",)),
+            Fault("lump", ("ESP303",), (20, 90), second_best=("ESP301",)),
+            # Gradients are sent for each part of a batch, of which nothing but the transfers tells.
+            Fault("every_part", ("ESP301",), (1, 1), second_best=("ESP303",)),
+        ),
+        hosts=Hosts((0.75, 0.75), ("300mbit", "300mbit")),
+        # Its links and quotas are a part of any step.
+        true_without_fault=("ESP301", "ESP303", "ESP404"),
+    ),
+    Job(
+        "unet",
+        script("unet"),
+        (
+            Fault("packed_scans", INPUT_OF_ONE, (8, 24), one_rank=True, placed=True),
+            Fault("elastic", INPUT, (6, 16), placed=True),
+            # Collation in the training process is Python code on all ranks as well as input data.
+            Fault("equalise", INPUT, (2, 6), second_best=("ESP402",), placed=True),
+            Fault("forked_again", ("ESP807", "ESP101"), (0.25, 0.5)),
+            Fault("overlap_check", ("ESP806",), (6, 9), placed=True),
+        ),
+    ),
+    Job(
+        "tagger",
+        script("tagger"),
+        (Fault("same_width", ("ESP701",), (42, 60)), Fault("confusions", ("ESP402",), (1, 3), placed=True)),
+    ),
+)
