@@ -16,6 +16,10 @@ MUCH = 0.2
 _BY_TOKENS = r"aten::(add|b|badd)?mm$|attention|softmax|gelu|silu|layer_norm"
 """Finds the operations of a job on CPUs that surely take as long as it has tokens."""
 
+_PASSES = r"^(?!.*(aten::\w+_$|AccumulateGrad|foreach|Optimizer|addcdiv|addcmul|lerp|sqrt|c10d|reducer|DataLoader))"
+"""Finds all that forward and backward pass do on CPUs: neither optimizers, which work in place, nor what gathers and sends
+gradients."""
+
 
 @dataclass(frozen=True)
 class _Tokens:
@@ -60,7 +64,10 @@ def padding(case: Case) -> Iterator[Cause]:
 
 
 def _scenario(case: Case, factor: float) -> str:
-    return f"gpu={factor:.3g}x" if case.replayed.built.dfg.has_gpu() else f"kernel[{_BY_TOKENS}]={factor:.3g}x"
+    if case.replayed.built.dfg.has_gpu():
+        return f"gpu={factor:.3g}x"
+    surely = f"kernel[{_BY_TOKENS}]={factor:.3g}x"
+    return f"kernel[{_PASSES}]={factor:.3g}x" if case.worth_naming(case.pricer.saving_ns(surely)) else surely
 
 
 def _advice(taken: dict[Rank, _Tokens], ranks: tuple[Rank, ...]) -> str:
@@ -93,8 +100,8 @@ _PAGES = (
         "`padding` is the share of tokens that the attention mask of the batches leaves out, over all steps that tell "
         "it; `one_length_for_all` whether all batches have sequences of one length. Recorded runs alone tell it, of "
         "batches that have an `attention_mask` in the CPU's memory when the DataLoader hands them over.",
-        "A bound: `gpu=` with all work on GPUs as much faster as tokens would be fewer; on CPUs `kernel[…]=` with the "
-        "operations that take as long as there are tokens.",
+        "A bound: `gpu=` with all work on GPUs as much faster as tokens would be fewer; on CPUs `kernel[…]=` with all that "
+        "forward and backward pass do, where multiplications, attention and norms alone gain something.",
         "Padding to the longest sequence of each batch, batches of like length, sequences packed into rows.",
     ),
 )

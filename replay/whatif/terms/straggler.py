@@ -95,17 +95,16 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
 def _is_more(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
     """Mask of what the `slow` ranks do and no other rank of their role does at all, bool[N]: mended, it takes no time.
 
-    Nothing where the others have work of their own that the slow ranks lack: then they do the same in another way, as unlike
+    Nothing where the others have operations that the slow ranks lack: then they do the same in another way, as unlike
     devices do.
     """
     dfg = blame.dfg
     is_slow = np.isin(dfg.rank, slow)
-    alone = blame.peers.own & np.isnan(blame.peers.others) & blame.shares_role & np.isin(dfg.step, blame.steps)
-    mine, theirs = (
-        float(dfg.dur_ns[alone & mask].sum()) / max(1, count)
-        for mask, count in ((is_slow, len(slow)), (~is_slow, len(dfg.marks.ranks) - len(slow)))
-    )
-    return alone & is_slow & (theirs <= (1 - MATCHED) * mine)
+    own = blame.peers.own & blame.shares_role & np.isin(dfg.step, blame.steps)
+    more = own & is_slow & np.isnan(blame.peers.others)
+    lacking = own & ~is_slow & ~dfg.of(Cls.HOST_GAP) & ~np.isin(dfg.name, np.unique(dfg.name[own & is_slow]))
+    mine, theirs = float(dfg.dur_ns[more].sum()) / max(1, len(slow)), float(dfg.dur_ns[lacking].sum())
+    return more & (theirs / max(1, len(dfg.marks.ranks) - len(slow)) <= (1 - MATCHED) * mine)
 
 
 def _nothing(blame: Blame) -> str:

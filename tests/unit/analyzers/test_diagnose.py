@@ -241,6 +241,40 @@ def test_ranks_that_are_late_by_turns_are_no_stragglers():
     assert balance.predicted_us == pytest.approx(47_500, abs=10)
 
 
+def turns_of(*late_ms: tuple[float, float]):
+    """Two ranks; in each step each takes so many ms more, in gaps between so many operations that none is certain."""
+
+    def rows(rank: int) -> list:
+        found = []
+        for n, late in enumerate(late_ms, start=1):
+            at = n * 100_000.0
+            ready = at + 20_000 + late[rank] * 1000
+            found += [
+                step(n, at, at + 100_000),
+                *[op(f"op {k}", at + k, 1) for k in range(50)],
+                op("forward", at + 100, 9_000),
+            ]
+            found += [
+                op("last", ready - 500, 500),
+                *gloo(ready, ready + 5, at + 60_000),
+                op("end", at + 60_010, 39_980),
+            ]
+        return found
+
+    return run_of({0: rows(0), 1: rows(1)})
+
+
+def test_one_hiccup_of_another_rank_makes_no_turns():
+    run = turns_of((0, 1), (0, 1), (30, 0), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1))
+    assert not [finding for finding in diagnose_run(run).findings if finding.id == "ESP205"]
+
+
+def test_ranks_that_take_turns_are_named_with_where_each_loses_most():
+    turns = found(turns_of((0, 9), (12, 0), (0, 15), (10, 0), (0, 12), (14, 0), (0, 9), (11, 0)), "ESP205")
+    assert turns.ranks == (0, 1)
+    assert turns.evidence["lost_in"].of(0) == "forward → last"
+
+
 def stage_of_pipeline(rank: int, first_ms: int, second_ms: int) -> list:
     """Stage `rank` of two: four micro-batches a step, each computed by the first stage, passed on, and computed by the
     second while the first is at the next."""

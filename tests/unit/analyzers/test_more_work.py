@@ -81,3 +81,29 @@ def test_neither_is_said_where_nothing_tells(optimizer_ms):
     found = straggler(job(rank(60, optimizer_ms), usual))
     assert found.title == "Rank 1 keeps the others waiting: slower compute"
     assert np.isfinite(found.evidence["times_as_long"].value)
+
+
+def test_one_slow_operation_is_neither_more_work_nor_a_slower_device():
+    def rows(slow_ms: float) -> list:
+        found = []
+        for n in range(7):
+            at = n * 100 * MS
+            found += [
+                step(n, at, at + 100 * MS),
+                op("aten::gelu", at, slow_ms * MS),
+                op("aten::linear", at + 40 * MS, 20 * MS),
+            ]
+            found += gloo(at + 65 * MS, at + 65 * MS + 5, at + 70 * MS)
+            optimizer = Row(
+                ph="X",
+                cat="user_annotation",
+                name="Optimizer.step#SGD.step",
+                pid=100,
+                tid=1,
+                ts=at + 70 * MS,
+                dur=9 * MS,
+            )
+            found += [optimizer, op("aten::_foreach_add_", at + 70 * MS + 10, 5 * MS)]
+        return found
+
+    assert compare(replay_run(job(rows(30), rows(10))), [1]).is_more_work is None

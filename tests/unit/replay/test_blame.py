@@ -7,6 +7,8 @@ from esprof.replay.blame import Blame, held_ns
 from esprof.replay.building.build import build
 from esprof.replay.counterparts import counterparts, roles_of
 from esprof.replay.dfg import Cls
+from esprof.replay.whatif.scenario import Declined
+from esprof.replay.whatif.terms.straggler import fix_stragglers
 from tests.cases.graph import call, gloo, kernel, launched, load_call, op, run_of, step
 
 MS = 1000.0
@@ -129,6 +131,22 @@ def test_what_a_rank_does_once_more_takes_the_others_no_time(ranks, excess_ms):
     assert blame.peers.others[again] == 0
     assert blame.excess_ns[again] == excess_ms * 1e6
     assert blame.peers.mean[again] == pytest.approx(7e6 / ranks)
+
+
+def test_work_that_no_other_rank_has_is_mended_away():
+    usual, more = one_step(("aten::mm", 10)), one_step(("aten::mm", 10), ("CheckedBackward", 40))
+    run = run_of({0: usual, 1: usual, 2: more})
+    blame = Blame(build(run), (1,))
+    fixed = fix_stragglers(blame, [2])
+    extra = next(n for n in range(blame.dfg.nodes) if blame.dfg.label(n) == "CheckedBackward")
+    assert fixed.dfg.dur_ns[extra] == 0
+
+
+def test_work_that_the_others_do_by_another_name_has_no_counterpart():
+    usual, other = one_step(("aten::mm", 10), ("gemm on A100", 30)), one_step(("aten::mm", 10), ("gemm on V100", 40))
+    blame = Blame(build(run_of({0: usual, 1: usual, 2: other})), (1,))
+    with pytest.raises(Declined, match="has a counterpart on the other ranks"):
+        fix_stragglers(blame, [2])
 
 
 def test_a_launch_that_waits_for_room_is_no_work():

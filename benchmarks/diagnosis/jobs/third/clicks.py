@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-ITEMS, BAG, ROWS = 1500, 24, 224
+ITEMS, BAG, ROWS = 1500, 24, 480
 
 
 class Clicks(NamedTuple):
@@ -178,7 +178,7 @@ class PairwiseAuc(Callback):
     def on_scores(self, loop):
         said = list(zip(loop.scores.tolist(), loop.batch.clicked.tolist(), strict=True))
         good = [score for score, clicked in said if clicked]
-        bad = [score for score, clicked in said if not clicked][: round(loop.options.strength)]
+        bad = [score for score, clicked in said if not clicked] * round(loop.options.strength)
         self.auc = sum(1 for one in good for other in bad if one > other) / max(1, len(good) * len(bad))
 
 

@@ -86,11 +86,13 @@ class TableOfStates:
 
 # FAULT bond_walk
 def rings(bonds, count):
-    """How many triangles there are in the first molecules."""
+    """In how many ways the first molecules can be walked along four bonds, back to where one began."""
     found = 0
     for molecule in bonds[:count].tolist():
         near = [{other for other, bond in enumerate(row) if bond} for row in molecule]
-        found += sum(len(near[one] & near[other]) for one in range(ATOMS) for other in near[one])
+        found += sum(
+            len(near[one] & near[third]) for one in range(ATOMS) for other in near[one] for third in near[other]
+        )
     return found
 
 

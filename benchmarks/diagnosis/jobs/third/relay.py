@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, DEPTH, ROWS = 144, 13, 320
+WIDTH, DEPTH, ROWS = 112, 22, 220
 
 
 class Layer(nn.Module):

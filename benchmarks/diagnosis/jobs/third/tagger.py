@@ -75,7 +75,7 @@ def train(options):
     if options.fault == "confusions":
         metric = Confusions(round(options.strength))
     # END FAULT
-    loader = DataLoader(sentences, 16, sampler=DistributedSampler(sentences), collate_fn=collate, drop_last=True)
+    loader = DataLoader(sentences, 12, sampler=DistributedSampler(sentences), collate_fn=collate, drop_last=True)
     model = DistributedDataParallel(Tagger())
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
     for _, batch in zip(range(options.steps), loader, strict=False):

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 from torch.nn.parallel import DistributedDataParallel
 
 TABLE, WORDS, WIDTH, HIDDEN = 120_000, 256, 128, 144
-PARTS, ROWS, LENGTH = 2, 10, 24
+PARTS, ROWS, LENGTH = 2, 16, 24
 
 
 class Tongue(nn.Module):
@@ -40,7 +40,7 @@ class Training:
         self.options = options
         self.lead = dist.get_rank() == 0
         self.net = Tongue()
-        self.ddp = DistributedDataParallel(self.net, broadcast_buffers=False)
+        self.ddp = DistributedDataParallel(self.net)
         self.optimizer = torch.optim.SGD([p for p in self.net.parameters() if p.requires_grad], lr=0.5, momentum=0.9)
         self.perplexity = math.inf
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-SIDE, BATCH, COUNT = 48, 8, 288
+SIDE, BATCH, COUNT = 40, 6, 240
 
 
 def blobs(count, rng):

@@ -1,5 +1,7 @@
 """Steps that are slow every so many steps: must fire, must not, and who is named for what."""
 
+import itertools
+
 import msgspec
 import numpy as np
 import pytest
@@ -281,3 +283,25 @@ def test_steps_that_are_slow_by_garbage_collection_are_told_so():
     (cause,) = found(job(every(5), stages=stages))
     assert cause.id == "ESP403"
     assert "gc.freeze()" in cause.advice
+
+
+def epochs(run: Run, *first_steps: int) -> Run:
+    """`run` with a pass over a DataLoader that begins in each of these steps."""
+    steps = run.steps(0)
+    start = steps.ints("start_ns")
+    rows = [
+        {"kind": "next", "loader": number, "worker": -1, "start_ns": start[at] + 1, "end_ns": start[at] + 2}
+        for number, (begin, end) in enumerate(itertools.pairwise([1, *first_steps, len(steps) + 1]))
+        for at in range(begin - 1, end - 1)
+    ]
+    stages = table({name: [row.get(name) for row in rows] for name in STAGES.names}, STAGES)
+    return Run(run.meta, lambda name, rank: stages if name == "stages" else getattr(run, name)(rank))
+
+
+def test_one_slow_epoch_is_named_where_the_job_waited_for_its_loader():
+    step_ms = np.where(np.arange(1, 42) == 20, 2_000, 100)
+    waited = job(step_ms, loader_wait_ms=np.where(step_ms > 100, 1_900, 5))
+    (cause,) = found(epochs(waited, 20))
+    assert (cause.id, cause.confidence) == ("ESP807", "medium")
+    assert cause.title.startswith("The first step of an epoch takes 2,000 ms")
+    assert found(epochs(job(step_ms), 20)) == []

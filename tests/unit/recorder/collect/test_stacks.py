@@ -88,6 +88,16 @@ def test_short_silences_and_other_threads_do_not_count():
     )
 
 
+def test_a_short_silence_is_told_by_the_look_in_it_or_right_behind_it():
+    window = events(("op", "a", 0, 1), ("op", "b", 1.1, 1), ("op", "c", 2.2, 1))
+    behind = stacks_of(window, samples((1.3, 1, HOOK)), ())
+    assert rows(behind)[0] == ("a", "b", HOOK, None, round(0.1 * MS), round(0.1 * MS))
+    inside = stacks_of(window, samples((1.05, 1, HOOK), (3.0, 1, MAIN)), ())
+    assert [row[:3] for row in rows(inside)] == [("a", "b", HOOK), ("b", "c", MAIN)]
+    late = stacks_of(window, samples((3.3, 1, HOOK)), ())
+    assert [row[2] for row in rows(late)] == [None, None]
+
+
 def test_a_gap_that_nobody_looked_into_has_no_frame():
     found = stacks_of(events(("op", "a", 0, 1), ("runtime", "b", 9, 1)), samples((30, 1, MAIN)), ())
     assert rows(found) == [("a", "b", None, None, 8 * MS, None)]
