@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, DEPTH, ROWS = 112, 22, 220
+WIDTH, DEPTH, ROWS = 112, 22, (80, 360)
 
 
 class Layer(nn.Module):
@@ -66,8 +66,8 @@ def main():
         holds_back = False
     # END FAULT
     for _ in range(options.steps):
-        clean = torch.randn(2, ROWS, WIDTH).cumsum(2) / 8
-        for number, part in enumerate(clean):
+        clean = torch.randn(sum(ROWS), WIDTH).cumsum(1) / 8
+        for number, part in enumerate(clean.split(ROWS)):
             with ExitStack() as stack:
                 if holds_back and number == 0:
                     stack.enter_context(ddp.no_sync())
