@@ -33,13 +33,15 @@ _PEAKS = (
 those name twice as much for sparse matrices the dense half; AMD's of MI300X (2023). Nothing is known of other devices."""
 
 _TF32 = re.compile(r"tf32|s1688gemm(?!_(fp|bf)16)", re.IGNORECASE)
-_HALF = re.compile(r"bf16|fp?16|half|hgemm|884gemm|16816|_h\w*gemm|HHS|HBS|BBS", re.IGNORECASE)
-_OTHERS = re.compile(r"dgemm|f64|s8_|i8|e4m3|e5m2|fp8", re.IGNORECASE)
+_HALF = re.compile(r"bf16|bfloat16|nvjet_[ht]s[ht]|fp?16|half|hgemm|884gemm|16816|_h\w*gemm|HHS|HBS|BBS", re.IGNORECASE)
+_OTHERS = re.compile(r"nvjet_(?![ht]s[ht])|dgemm|f64|s8_|i8|e4m3|e5m2|fp8", re.IGNORECASE)
 """Find the names of kernels of cuBLAS, CUTLASS and rocBLAS that take TF32, 16 bits, or anything but those and float32."""
 
 
 def peak_of(device: str | None) -> Peak | None:
-    """The peak of a device by its name; None for one that is not known."""
+    """The peak of a device by its name; None for one that is not known, or is a part of one (MIG, vGPU)."""
+    if re.search(r"\bMIG\b|-\d+[QC]\b", device or ""):
+        return None
     return next((peak for peak in _PEAKS if re.search(peak.devices, device or "")), None)
 
 

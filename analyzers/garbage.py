@@ -29,6 +29,8 @@ class Collections:
     """What garbage collections take of the steps without profiler."""
 
     measured: Measured
+    count: int
+    """How many there were, on all ranks."""
     per_step_ns: dict[Rank, float]
     """What a mean step of each rank spends in them, ns."""
     place: str
@@ -45,11 +47,13 @@ def collections(run: Run) -> Collections | None:
         return None
     by_rank: dict[Rank, np.ndarray] = {}
     behind: dict[str, float] = defaultdict(float)
+    count = 0
     for rank in run.ranks:
         rows = job_steps.rows(run, rank, steps)
         begin, end = Sampled(run, rank).collections.T
         at = np.searchsorted(rows.ints("start_ns"), begin, side="right") - 1
         inside = (at >= 0) & (begin < (rows.ints("start_ns") + rows.ints("dur_ns"))[at])
+        count += int(inside.sum())
         by_rank[rank] = np.bincount(at[inside], (end - begin)[inside], len(steps))
         seen = zip(frames_behind(run, rank, end[inside]), (end - begin)[inside].tolist(), strict=True)
         for (frame, is_close), took in seen:
@@ -61,6 +65,7 @@ def collections(run: Run) -> Collections | None:
     step_ns = float(job_steps.durations_ns(run, steps).mean())
     return Collections(
         Measured(saving_ns=float(longest.mean()), margin_ns=mean_margin(longest), step_ns=step_ns),
+        count,
         {rank: float(took.mean()) for rank, took in by_rank.items() if took.any()},
         max(behind, key=lambda frame: behind[frame]),
     )

@@ -77,6 +77,9 @@ KINDS = (
 )
 
 
+WORTH_SAYING = 1.1
+"""How many times as much a rank has to do, from which on the number is said."""
+
 COMPUTING = ("compute", "cpu")
 """Kinds of work of which a rank may have more, or which it may do more slowly."""
 
@@ -140,7 +143,8 @@ def told_apart(kind: Lateness, compared: Comparison) -> Lateness:
         return kind
     if not compared.is_more_work:
         return replace(kind, phrase=f"{kind.phrase}, of no more work than the others have", advice=_SAME_WORK)
-    times = f": {compared.amount:.2g} times the {compared.what}" if compared.amount and compared.amount > 1 else ""
+    amount = compared.amount or 0.0
+    times = f": {amount:.{0 if amount >= 10 else 1}f} times the {compared.what}" if amount >= WORTH_SAYING else ""
     return replace(kind, phrase=f"more work{times}", advice=_MORE_WORK)
 
 

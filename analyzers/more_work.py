@@ -44,6 +44,8 @@ class Comparison:
     amount: float | None
     """How many times as much they have to do of `what`."""
     what: str
+    operations: float
+    """How many times as many operations they compute."""
     optimizer: float | None
     """How many times as long their optimizers take."""
     spread: float
@@ -57,15 +59,19 @@ class Comparison:
             return None
         if self.amount is not None and self.amount - 1 >= MOST_OF_IT * extra:
             return True
-        if self.amount is not None and abs(self.amount - 1) <= ALIKE and self.what != _OPERATIONS:
+        beyond = None if self.optimizer is None or self.spread < ALL_OVER else (self.optimizer - 1) / extra
+        if beyond is not None and beyond <= AS_LONG:
+            # Samples may be larger, and a rank may pass its batch through the model twice.
+            return True
+        if beyond is not None and beyond >= LONGER:
             return False
-        if self.optimizer is None or self.spread < ALL_OVER:
-            return None
-        beyond = (self.optimizer - 1) / extra
-        return True if beyond <= AS_LONG else False if beyond >= LONGER else None
+        is_alike = self.amount is not None and abs(self.amount - 1) <= ALIKE
+        return False if is_alike and self.what in _COMPLETE and abs(self.operations - 1) <= ALIKE else None
 
 
 _OPERATIONS = "operations"
+_COMPLETE = ("tokens", "elements")
+"""What tells, with as many operations, that there is as much to do: samples may be of any size."""
 
 
 def compare(replayed: Replayed, ranks: Sequence[Rank]) -> Comparison:
@@ -73,14 +79,16 @@ def compare(replayed: Replayed, ranks: Sequence[Rank]) -> Comparison:
     blame = replayed.pricer.blame
     mine, computing = _computing(blame, ranks)
     took, usual = blame.work_ns[mine & computing].sum(), blame.peers.others[mine & computing].sum()
-    amount, what = _amount(replayed, ranks)
+    amounts = _amounts(replayed, ranks)
+    what = next(iter(amounts), "")
     fixed = mine & computing & _of_optimizer(replayed, ranks)
     known = float(blame.peers.others[fixed].sum())
     longer = float(took / max(usual, 1))
     return Comparison(
         longer=longer,
-        amount=amount,
+        amount=amounts.get(what),
         what=what,
+        operations=amounts.get(_OPERATIONS, 1.0),
         optimizer=float(blame.work_ns[fixed].sum()) / known if known >= LEAST * max(usual, 1) else None,
         spread=_spread(blame, mine & computing & ~fixed, longer),
     )
@@ -101,13 +109,13 @@ def _computing(blame: Blame, ranks: Sequence[Rank]) -> tuple[np.ndarray, np.ndar
     return mine, dfg.of(Cls.COMPUTE, Cls.CPU) & ~np.isnan(blame.peers.others)
 
 
-def _amount(replayed: Replayed, ranks: Sequence[Rank]) -> tuple[float | None, str]:
-    """(how many times as much these ranks have to do as the median of the others, of what): of tokens, samples, elements in
-    the shapes of what operations take, or operations, the first that is told of all ranks."""
+def _amounts(replayed: Replayed, ranks: Sequence[Rank]) -> dict[str, float]:
+    """How many times as much these ranks have to do as the median of the others, where it is told of all ranks: of tokens,
+    samples, elements in the shapes of what operations take, and operations, in this order."""
     run, steps = replayed.run, replayed.steps.steady
     counts: list[tuple[str, Callable[[Rank], float]]] = [
-        ("tokens", lambda rank: _mean(run, rank, "tokens")),
-        ("samples", lambda rank: _mean(run, rank, "samples")),
+        ("tokens", lambda rank: _mean(run, rank, steps, "tokens")),
+        ("samples", lambda rank: _mean(run, rank, steps, "samples")),
         ("elements", lambda rank: _elements(run, rank, steps)),
         (_OPERATIONS, lambda rank: _operations(replayed, rank)),
     ]
@@ -116,16 +124,18 @@ def _amount(replayed: Replayed, ranks: Sequence[Rank]) -> tuple[float | None, st
     # Stages of a pipeline have other things to do, more or less of them.
     alike = [rank for rank in roles if {roles[rank]} == {roles[slow] for slow in ranks}]
     others = [rank for rank in alike if rank not in ranks]
+    found = {}
     for what, count in counts if others else ():
         of = {rank: count(rank) for rank in alike}
         if min(of.values()) > 0:
             usual = float(np.median([of[rank] for rank in others]))
-            return float(np.mean([of[rank] for rank in ranks])) / usual, what
-    return None, ""
+            found[what] = float(np.mean([of[rank] for rank in ranks])) / usual
+    return found
 
 
-def _mean(run: Run, rank: Rank, column: str) -> float:
-    told = run.steps(rank).ints(column)
+def _mean(run: Run, rank: Rank, steps: Sequence[int], column: str) -> float:
+    table = run.steps(rank)
+    told = table.ints(column)[np.isin(table.ints("step"), steps)]
     return float(told[told > 0].mean()) if (told > 0).any() else 0.0
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.frames import frame
+from esprof.analyzers.step_groups import SLOW
 from esprof.trace.run import Run
 from esprof.trace.stacks import SHORTEST_SEEN, Place, place_of
 from esprof.types import Rank
@@ -46,15 +47,18 @@ def seen_within(run: Run, rank: Rank, spans_ns: np.ndarray) -> Seen | None:
 
 def seen_calling(run: Run, rank: Rank, callee: re.Pattern[str]) -> tuple[Seen, float] | None:
     """The line of the job's own code from which a line was called that `callee` finds, and how long that takes in a mean
-    step, ns; None where that was never seen, or from no function most of the time."""
-    samples = run.samples(rank)
+    step, ns; None where that was never seen, or from no function most of the time. Slow steps do not count: what they do is
+    told of them."""
+    samples, steps = run.samples(rank), run.steps(rank)
+    took = steps.ints("dur_ns")
+    usual = steps.ints("step")[took <= SLOW * np.median(took)] if len(took) else took
     codes, stacks = samples.codes("stack")
     calls = np.array([bool(callee.search(stack)) for stack in stacks] + [False])
-    seen = _most(run, rank, calls[codes])
+    chosen = calls[codes] & np.isin(samples.ints("step"), usual)
+    seen = _most(run, rank, chosen)
     if seen is None:
         return None
-    steps = len(run.steps(rank))
-    return seen, float(samples.ints("dur_ns")[calls[codes]].sum()) * seen.share / max(1, steps)
+    return seen, float(samples.ints("dur_ns")[chosen].sum()) * seen.share / max(1, len(usual))
 
 
 def frames_behind(run: Run, rank: Rank, moments_ns: np.ndarray) -> list[tuple[str, bool]]:

@@ -228,7 +228,7 @@ class Blame:
         if slow.any():
             # Stages of a pipeline have more or less to do than others step after step, and are not slow for that.
             shared = np.bincount(self.roles)[self.roles] > 1
-            certain = ~self._by_chance() | self._is_last_again_and_again()
+            certain = ~self._by_chance() | (self._is_last_again_and_again() & shared)
             slow &= certain | self.persist(np.flatnonzero(slow & shared & ~certain), among=count)
         return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
 

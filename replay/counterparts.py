@@ -69,7 +69,9 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
         if identity is alike:
             surplus = new & ~before[nodes] & _surplus(identity[nodes], column[nodes], new)
             new &= ~surplus
-            _fill_in(found, nodes[surplus], work_ns, sharing[column[nodes[surplus]]])
+            # A stage that is alone in its role has nobody to be compared with.
+            extra = nodes[surplus & (sharing[column[nodes]] > 1)]
+            _fill_in(found, extra, work_ns, sharing[column[extra]])
         present = np.where(work_ns[nodes] > SLEEP, len(roles), sharing[column[nodes]])
         least = np.where(gap[nodes], present, 0)
         columns = _over_ranks(identity[nodes], column[nodes], work_ns[nodes], least)

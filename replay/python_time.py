@@ -141,10 +141,11 @@ class PythonTime:
             if name is None:
                 continue
             kind = name + len(number) * (after is None)
+            if call == GARBAGE_COLLECTION:
+                continue  # Collections are told by their own times: steps without stacks need not have as many.
             if after is not None and (frame is not None or dur >= SHORTEST_SEEN):
                 gaps[kind] += dur
-            # Collections are told by their own times: steps without stacks need not have as many.
-            if frame is not None and call != GARBAGE_COLLECTION:
+            if frame is not None:
                 sum_ns, sum_cpu = took[kind][Place(frame, call)]
                 took[kind][Place(frame, call)] = (sum_ns + dur, sum_cpu + max(0, cpu))
         return {

@@ -15,6 +15,9 @@ from esprof.types import Ns, Rank
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
 """What the line contains at which Python waits for a collective."""
 
+_ENGINE = re.compile(r"torch/autograd/graph\.py\(\d+\): _engine_run_backward$")
+"""Finds the line that waits for a backward pass, which is no Python code until that calls some."""
+
 AWAKE = 0.7
 """From which share of its time on that the thread ran it computed, even in a call of a collective."""
 
@@ -46,6 +49,9 @@ class Sampled:
         stages = self.run.stages(self.rank)
         codes, names = stages.codes("name")
         mine = codes == (names.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in names else len(names))
+        mine &= (
+            stages.ints("worker") < 0
+        )  # Those of its loader's workers stop it only by the batches that it waits for.
         spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
         return spans[np.argsort(spans[:, 0])]
 
@@ -71,7 +77,7 @@ class Sampled:
             for place, (ns, ran) in took.items()
             if not is_waiting(place, ran / ns)
         ]
-        return rows or None
+        return rows if took else None
 
     def frame_at(self, moment: Ns) -> str:
         """The line of the job's code that was seen first after a moment; "" for none."""
@@ -81,5 +87,6 @@ class Sampled:
 
 
 def is_waiting(place: Place, ran: float) -> bool:
-    """Whether Python waits for a collective there, and does not compute."""
-    return ran < AWAKE and bool(_COLLECTIVE.search(place.call or place.frame))
+    """Whether Python waits there, for a collective or a backward pass, and does not compute."""
+    line = place.call or place.frame
+    return bool(_ENGINE.search(line)) or (ran < AWAKE and bool(_COLLECTIVE.search(line)))

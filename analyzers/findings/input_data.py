@@ -69,7 +69,7 @@ def _place(run: Run, rank: Rank) -> Seen | None:
 
 
 def _at(place: Seen | None) -> str:
-    return f" {100 * place.share:.0f} % of it goes to {printable(place.text, 250)}." if place else ""
+    return f" Of making a batch, {100 * place.share:.0f} % goes to {printable(place.text, 250)}." if place else ""
 
 
 def stalling(case: Case) -> tuple[Rank, ...]:
@@ -161,7 +161,7 @@ def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> 
     takes = f"A batch takes {readable.duration(making.make_ns)} to make"
     if is_limited or (cpus and making.cpu_ns and making.cpu_ns / without > max(cpus - 1, cpus / 2)):
         on_a_cpu = f", {readable.duration(making.cpu_ns)} of that on a CPU" if making.cpu_ns else ""
-        has = f", and each rank has at most {cpus:.3g} CPUs" if cpus else ""
+        has = f", and each rank has at most {cpus:.3g} {'CPU' if cpus == 1 else 'CPUs'}" if cpus else ""
         gain = readable.duration(max(saving, 0.0))
         return (
             f"{takes}{on_a_cpu}{has}: more workers would gain {gain} at most. Decode less, or cheaper, or ahead of the "

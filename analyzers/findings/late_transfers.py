@@ -9,7 +9,7 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.transfers import SMALL, Transfers, transfers
 from esprof.replay.whatif.buckets import MIB
-from esprof.types import NS_PER_MS, NS_PER_S, Rank
+from esprof.types import NS_PER_MS, NS_PER_S, Bytes, Rank
 
 MOST = 0.5
 """Share of the gradients' bytes sent for or behind the last gradient from which on it counts: of buckets that overlap, only
@@ -25,6 +25,9 @@ _PARTS = (2, 4, 8)
 WORTH_SENDING = 2 * NS_PER_MS
 """A bucket that takes so long is large enough even below `SMALL`: what a transfer costs beside its bytes is a fraction of
 that."""
+
+LEAST: Bytes = 64 * 1024
+"""A smaller bucket that takes long takes it for being sent, and not for its bytes."""
 
 _HIDDEN = "overlap=perfect"
 
@@ -60,10 +63,10 @@ def _scenario(case: Case, total: float, rate: float) -> str | None:
 
     None where the gradients (`total`, bytes a step, at `rate`, bytes a second) are too few to be sent in parts.
     """
-    least = min(SMALL, rate * WORTH_SENDING / NS_PER_S)
+    least = max(LEAST, min(SMALL, rate * WORTH_SENDING / NS_PER_S))
     sizes = [total / parts for parts in _PARTS if total / parts >= least]
     savings = {
-        scenario: case.pricer.saving_ns(scenario) for scenario in (f"bucket_mb={size / MIB:.3g}" for size in sizes)
+        scenario: case.pricer.saving_ns(scenario) for scenario in (f"bucket_mb={size / MIB:.4g}" for size in sizes)
     }
     known = {scenario: saving for scenario, saving in savings.items() if saving is not None}
     if known:

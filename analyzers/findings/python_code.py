@@ -12,7 +12,7 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.garbage import COLLECT_LESS, Collections, collections
 from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Page, Rule
 from esprof.analyzers.slow_places import stage_of
-from esprof.analyzers.step_groups import slow_groups
+from esprof.analyzers.step_groups import FEWEST_AT_RANDOM, slow_groups
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.replay.python_time import PythonTime, text_of
 from esprof.replay.sampled import AWAKE
@@ -79,10 +79,12 @@ def python_code(case: Case) -> Iterator[Cause]:
     # To take a place out never gains more than the rank spends there that spends most.
     costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MOST_NAMED]
     # Between CPUs nothing hides a collection, so that those of the whole run tell: a window has few, or none.
-    all_of_run = None if case.replayed.built.dfg.has_gpu() else collections(case.run)
-    if all_of_run is not None:
+    all_of_run = collections(case.run)
+    if all_of_run is not None and (not case.replayed.built.dfg.has_gpu() or _is_told(case.run, all_of_run)):
         costly = [spot for spot in costly if not spot.collects]
-        if case.worth_naming(all_of_run.measured.saving_ns) and not _is_told(case.run):
+        measured = all_of_run.measured
+        is_much = measured.saving_ns >= WORTH_NAMING / 100 * measured.step_ns
+        if is_much and all_of_run.count >= FEWEST_AT_RANDOM and not _is_told(case.run, all_of_run):
             yield _measured(all_of_run)
     for spot in costly:
         scenario = spot.scenario
@@ -90,9 +92,11 @@ def python_code(case: Case) -> Iterator[Cause]:
             yield _collecting(spot, scenario) if spot.collects else _cause(spot, scenario)
 
 
-def _is_told(run: Run) -> bool:
-    """Whether collections are what makes some steps slow: that tells more."""
-    stages = [stage_of(run, group) for group in slow_groups(run)]
+def _is_told(run: Run, all_of_run: Collections) -> bool:
+    """Whether most of what collections cost is told of the steps that they make slow: that tells more."""
+    least = max(all_of_run.measured.saving_ns / 2, WORTH_NAMING / 100 * all_of_run.measured.step_ns)
+    groups = [group for group in slow_groups(run) if group.measured.saving_ns >= least]
+    stages = [stage_of(run, group) for group in groups]
     return any(stage is not None and stage.what == GARBAGE_COLLECTION for stage in stages)
 
 
@@ -101,6 +105,8 @@ def _spots(case: Case) -> list[_Spot]:
     ranks = case.replayed.built.dfg.marks.ranks
     leading = _leading(case.run, ranks)
     for rank in ranks:
+        if not (len(case.run.stacks(rank)) or len(case.run.samples(rank)) or len(case.run.stages(rank))):
+            continue  # Nothing tells of Python there: of a large job that saves a look at all of its nodes.
         places = PythonTime(case.run, case.replayed.built.dfg, rank).places(case.replayed.steps.steady)
         for place, (took_ns, ran) in places.items():
             pattern = _pattern(place, leading)
@@ -155,10 +161,7 @@ _WITHIN = r"(\.<locals>\.<\w+>)*"
 
 def _escaped(text: str) -> str:
     """A regular expression that finds `text`. Brackets and commas would end the term that it stands in."""
-    plain = re.escape(text).replace("\\ ", " ")
-    for character in "[],":
-        plain = plain.replace(f"\\{character}", character).replace(character, f"\\x{ord(character):02x}")
-    return plain
+    return "".join(f"\\x{ord(one):02x}" if one in "[]," else one if one == " " else re.escape(one) for one in text)
 
 
 def _measured(all_of_run: Collections) -> Cause:

@@ -60,7 +60,7 @@ class _Kernel:
 def slow_multiplications(case: Case) -> Iterator[Cause]:
     """Much of the GPUs' work is in multiplications that reach a small part of the peak."""
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
-    far = {name: kernel for name, kernel in _kernels(case).items() if kernel.share < FAR}
+    far = {name: kernel for name, kernel in _kernels(case).items() if kernel.possible > 0 and kernel.share < FAR}
     slow = {name: far[name] for name in sorted(far, key=lambda name: -far[name].took_ns)[:MOST_NAMED]}
     if not slow:
         return

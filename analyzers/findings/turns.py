@@ -35,7 +35,7 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
     has_more = blame.has_more(besides=(Cls.DATA,))[delayed, worst]
     longest = blame.late_ns.max(axis=1)
     typical = float(np.median(longest))
-    is_sure = has_more.mean() > MOST if len(delayed) else False
+    is_sure = has_more.sum() > MOST * len(blame.steps)
     late = has_more if is_sure else longest[delayed] >= typical / 2
     turns = np.bincount(worst[late], minlength=len(blame.dfg.marks.ranks))
     if np.count_nonzero(turns > A_SHARE * turns.max(initial=0)) < 2:
@@ -44,7 +44,7 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
     beyond = None if saving is None else saving - max(0.0, case.pricer.saving_ns(MENDED) or 0.0)
     if beyond is None or not case.worth_naming(beyond):
         return
-    if not is_sure and min(typical, beyond) < MUCH * case.pricer.step_ns:
+    if not is_sure and (min(typical, beyond) < MUCH * case.pricer.step_ns or _by_input(case) > beyond / 2):
         return
     latest = {rank: int(count) for rank, count in zip(blame.dfg.marks.ranks, turns, strict=True) if count}
     places = _places(case, latest, delayed[late], worst[late])
@@ -65,6 +65,11 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
         "all ranks as much in each step: batches of like length (sort or pack sequences, count tokens and not samples), "
         "experts of like load, logging and checkpoints on all ranks in the same step.",
     )
+
+
+def _by_input(case: Case) -> float:
+    """What a step would gain if nobody waited for input data, ns: that is another finding's."""
+    return case.pricer.saving_ns("data[ready]=0") or 0.0
 
 
 def _places(case: Case, ranks: Iterable[Rank], steps: np.ndarray, worst: np.ndarray) -> dict[Rank, Place]:

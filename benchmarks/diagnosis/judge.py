@@ -97,7 +97,7 @@ class Control:
     name: str
     largest_id: str
     largest_pct: float
-    """Of the findings that are a mistake: those of exposed communication are none where it was measured to cost as much."""
+    """Of the findings that are a mistake: of exposed communication, what is said beyond what it was measured to cost."""
     said_us: float | None = None
     """What it is said that a step gains without communication; None where nothing is said of it."""
     measured_us: float | None = None
@@ -201,10 +201,11 @@ def control(job: Job, findings: Sequence[Finding], measured_us: float | None = N
     """The finding with the largest share of a step, of those that would be a mistake; `measured_us` is what communication
     costs."""
     said = next((one for one in findings if one["id"] == COMMUNICATION and one.get("saving_pct")), None)
-    true = {*job.true_without_fault}
-    if said and measured_us and measured_us / said["saving_us"] * said["saving_pct"] > FALSE_PCT:
-        true.add(COMMUNICATION)
-    false = [one for one in findings if one["id"] not in true]
+    false = [one for one in findings if one["id"] not in job.true_without_fault]
+    if said and measured_us is not None:
+        # Of communication only what is said beyond its cost is a mistake.
+        beyond = max(0.0, 1 - measured_us / said["saving_us"]) * said["saving_pct"]
+        false = [{**one, "saving_pct": beyond} if one["id"] == COMMUNICATION else one for one in false]
     priced = [(one["saving_pct"], one["id"]) for one in false if one.get("saving_pct") is not None]
     share, largest = max(priced, default=(0.0, NOTHING))
     return Control(job.name, largest, share, said["saving_us"] if said else None, measured_us)

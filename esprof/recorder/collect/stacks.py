@@ -99,7 +99,8 @@ class _Looks:
 
     def __init__(self, samples: Table, collections: Sequence[tuple[Ns, Ns]]) -> None:
         self._at, self._dur, self._cpu = (samples.ints(column) for column in ("at_ns", "dur_ns", "cpu_ns"))
-        self._collections = collections
+        spans = np.array(sorted(collections), np.int64).reshape(-1, 2)
+        self._collecting_from, self._collecting_until = spans[:, 0], spans[:, 1]
         self._code, texts = samples.codes("stack")
         self._places = [place_of(text) for text in texts]
         self._is_called_back = [_BACKWARD in text for text in texts]
@@ -131,11 +132,15 @@ class _Looks:
             for where, ns in ((Place(place.frame, GARBAGE_COLLECTION), collected), (place, inside - collected)):
                 if ns:
                     took[where] += ns
-                    ran[where] += self._cpu[look] * ns / dur
+                    ran[where] += self._cpu[look] * ns / max(dur, 1)
         if not took and gap.after is not None:
             return [(None, None, gap.end_ns - gap.start_ns, None)]
         return [(place.frame, place.call, round(ns), round(ran[place])) for place, ns in took.items()]
 
     def _collecting(self, gap: Silence) -> Ns:
         """How long garbage was collected during `gap`, ns."""
-        return sum(max(0, min(end, gap.end_ns) - max(start, gap.start_ns)) for start, end in self._collections)
+        # One thread collects one after the other, so that their ends ascend as well.
+        first = int(np.searchsorted(self._collecting_until, gap.start_ns, side="right"))
+        last = int(np.searchsorted(self._collecting_from, gap.end_ns))
+        begin = np.maximum(self._collecting_from[first:last], gap.start_ns)
+        return int((np.minimum(self._collecting_until[first:last], gap.end_ns) - begin).sum())

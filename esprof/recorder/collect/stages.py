@@ -26,7 +26,9 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
     found += [_row(row, kind="stage", pid=pid) for row in rows.stages]
     worker = {pid: number for start in notes.workers for number, pid in enumerate(start.pids)}
     for pid, stages in rows.worker_stages.items():
-        found += [_row(row, kind="stage", pid=pid, worker=worker.get(pid)) for row in stages]
+        # A worker that nobody noted has a number that no other has: without one the stage would be the rank's own.
+        number = worker.setdefault(pid, len(worker))
+        found += [_row(row, kind="stage", pid=pid, worker=number) for row in stages]
     found.sort(key=lambda row: row["start_ns"])
     return table({name: [row.get(name) for row in found] for name in STAGES.names}, STAGES)
 

@@ -46,16 +46,23 @@ def straggler(run: Run):
 
 def test_a_rank_with_more_tokens_has_more_work():
     found = straggler(job(rank(60, 5), tokens=(100, 200)))
-    assert found.title == "Rank 1 keeps the others waiting: more work: 2 times the tokens"
+    assert found.title == "Rank 1 keeps the others waiting: more work: 2.0 times the tokens"
     assert "has more to do" in found.advice
     assert found.evidence["times_as_much_to_do"].value == 2
     assert found.evidence["times_as_long"].value > 1.5
 
 
-def test_a_rank_with_as_many_samples_is_slower():
-    found = straggler(job(rank(60, 5), samples=(32, 32)))
+def test_a_rank_with_as_many_tokens_and_operations_is_slower():
+    found = straggler(job(rank(60, 9), rank(30, 6), tokens=(320, 320)))
     assert found.title == "Rank 1 keeps the others waiting: slower compute, of no more work than the others have"
     assert "does the same work in more time" in found.advice
+
+
+def test_as_many_samples_may_be_larger_ones():
+    found = straggler(job(rank(60, 5), samples=(32, 32)))
+    assert found.title == "Rank 1 keeps the others waiting: more work"
+    unknown = straggler(job(rank(60, 7.2), samples=(32, 32)))
+    assert unknown.title == "Rank 1 keeps the others waiting: slower compute"
 
 
 def test_an_optimizer_that_takes_as_long_tells_more_work():

@@ -67,6 +67,13 @@ def test_calls_of_a_library_are_told_by_the_line_that_made_them():
     assert seen_calling(run((110, MAIN)), 0, CALLED) is None
 
 
+def test_calls_in_slow_steps_do_not_count():
+    slow = run((110, f"{MAIN}\n{WAIT}"))
+    steps = step_table([100, 500, *[100] * 8])
+    table_of = {"steps": steps, "samples": slow.samples(0)}
+    assert seen_calling(Run(meta(1), lambda name, rank: table_of.get(name, table({}, EVENTS))), 0, CALLED) is None
+
+
 def test_the_line_behind_a_moment_and_how_close_it_was_seen():
     looks = run((110, MAIN), (150, f"{MAIN}\n{READ}"))
     moments = np.array([109.5 * MS, 120 * MS, 200 * MS], np.int64)

@@ -94,7 +94,9 @@ def test_nothing_is_said_where_it_is_not_so_or_not_known(run):
         ("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_tn", "16 bits"),
         ("ampere_fp16_s1688gemm_fp16_256x64_ldg8_f2f_tn", "16 bits"),
         ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", "16 bits"),
-        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_bf16_TNT", "16 bits"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "16 bits"),
+        ("nvjet_hsh_64x64_64x13_2x1_v_bz_NNT", "16 bits"),
+        ("nvjet_qqtst_128x128_128x6_1x2_h_bz_TNT", None),
         ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", "16 bits"),
         ("volta_dgemm_64x64_nn", None),
         ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n", None),
@@ -109,6 +111,7 @@ def test_names_of_kernels_tell_their_precision(name, precision):
     [
         ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("Tesla V100-SXM2-16GB", 125), ("Tesla T4", 65),
         ("NVIDIA A100-SXM4-40GB", 312), ("NVIDIA L40S", None), ("NVIDIA GeForce RTX 4090", None), (None, None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None), ("NVIDIA A40-48Q", None),
     ],
 )  # fmt: skip
 def test_peaks_are_those_of_the_device(device, half):

@@ -112,6 +112,7 @@ def test_gradients_sent_by_hand_behind_the_backward_pass_are_priced_by_a_bound()
     [
         ([8], {"ms_per_mib": 0.01}),  # hardly felt
         ([0.05], {"ms_per_mib": 50.0}),  # too few bytes to be sent in parts
+        ([0.0005], {"ms_per_mib": 50_000.0}),  # it takes long, and not for its bytes
         ([8], {"backward": False}),  # no gradients
     ],
 )

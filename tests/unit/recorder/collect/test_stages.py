@@ -99,5 +99,5 @@ def test_stages_of_the_job_say_where_they_ran():
     )
     table = stages_of(*rank)
     found = zip(table.texts("name"), table.ints("pid"), table.ints("worker"), table.ints("end_ns"), strict=True)
-    assert list(found) == [("decode", 51, 1, 4), ("load", 7, -1, 9), ("decode", 99, -1, 8), ("next", 7, -1, 9)]
+    assert list(found) == [("decode", 51, 1, 4), ("load", 7, -1, 9), ("decode", 99, 2, 8), ("next", 7, -1, 9)]
     assert set(table.texts("kind")) == {"stage"}
