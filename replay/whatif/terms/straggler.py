@@ -104,7 +104,8 @@ def _is_more(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
     more = own & is_slow & np.isnan(blame.peers.others)
     lacking = own & ~is_slow & ~dfg.of(Cls.HOST_GAP) & ~np.isin(dfg.name, np.unique(dfg.name[own & is_slow]))
     mine, theirs = float(dfg.dur_ns[more].sum()) / max(1, len(slow)), float(dfg.dur_ns[lacking].sum())
-    return more & (theirs / max(1, len(dfg.marks.ranks) - len(slow)) <= (1 - MATCHED) * mine)
+    is_more: np.ndarray = more & (theirs / max(1, len(dfg.marks.ranks) - len(slow)) <= (1 - MATCHED) * mine)
+    return is_more
 
 
 def _nothing(blame: Blame) -> str:
