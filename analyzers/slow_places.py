@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers import job_steps
+from esprof.analyzers.frames import frame
 from esprof.analyzers.step_groups import SlowGroup
 from esprof.trace.run import Run
 from esprof.types import Rank
@@ -36,6 +37,8 @@ class Excess:
     lost_ns: dict[Rank, float]
     """How much of it a slow step has beyond a usual one, ns, by rank; of the ranks that have most of it."""
     is_save: bool = False
+    innermost: str | None = None
+    """The last line of the job's own at which most of it happens, where `what` does not say it."""
 
 
 def stage_of(run: Run, group: SlowGroup) -> Excess | None:
@@ -96,7 +99,7 @@ def line_of(run: Run, group: SlowGroup) -> Excess | None:
     sure = min(found, key=lambda rank: found[rank].usual_ns / found[rank].slow_ns)
     line = found[sure]
     lost = {rank: one.slow_ns - one.usual_ns for rank, one in found.items() if one.text == line.text}
-    return Excess(line.text, lost, line.is_save)
+    return Excess(line.text, lost, line.is_save, line.innermost)
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,8 @@ class _Line:
     """How long a slow step is there, ns."""
     usual_ns: float
     is_save: bool
+    innermost: str | None
+    """The last line of the job's own that it led to, behind the one that it called."""
 
 
 def _line_of(run: Run, rank: Rank, group: SlowGroup) -> _Line | None:
@@ -124,12 +129,23 @@ def _line_of(run: Run, rank: Rank, group: SlowGroup) -> _Line | None:
     if not found:
         return None
     outermost = min(found, key=lambda line: tree.depth[line])
-    called = [line for line in found if tree.caller[line] == outermost]
     text = tree.text[outermost]
-    if called:
-        text = f"{text}, calling {tree.text[max(called, key=lambda line: tree.slow_ns[line])]}"
+    chain = _under(tree, outermost, found)
+    if chain:
+        text = f"{text}, calling {tree.text[chain[0]]}"
+    own = [tree.text[line] for line in chain[1:] if frame(tree.text[line]).origin == "job"]
     of_slow, of_usual = tree.slow_ns[outermost], tree.usual_ns[outermost]
-    return _Line(text, of_slow, of_usual, is_save=tree.saving_ns[outermost] >= MOST_OF * of_slow)
+    is_save = tree.saving_ns[outermost] >= MOST_OF * of_slow
+    return _Line(text, of_slow, of_usual, is_save, own[-1] if own else None)
+
+
+def _under(tree: "_Tree", outermost: int, found: list[int]) -> list[int]:
+    """Those of the lines `found` that `outermost` led to, each called by the one before it: where most of the time goes."""
+    below, chain = outermost, []
+    while under := [line for line in found if tree.caller[line] == below]:
+        below = max(under, key=lambda line: tree.slow_ns[line])
+        chain.append(below)
+    return chain
 
 
 class _Tree:

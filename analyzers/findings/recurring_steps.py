@@ -56,6 +56,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
             "other_step": Evidence(round(usual), "ns"),
         }
         | ({"place": Evidence(printable(line.what, 200))} if line else {})
+        | ({"innermost": Evidence(printable(line.innermost, 120))} if line and line.innermost else {})
         | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),
         advice=_SAVE_ADVICE if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
         measured=group.measured,
@@ -107,9 +108,9 @@ _EVIDENCE = (
     "are looked at without those. What they have that usual steps lack is looked for in the "
     "stages that the job or the recorder marked, in the waits for the data loader and for a CPU (`lost_there`), and on the "
     "stacks of the training thread, which are sampled fifty times a second: `place` is the outermost line at which slow "
-    "steps spend most of their excess, and usual ones hardly any time. Saves are known by torch.save, "
-    "torch.distributed.checkpoint and safetensors.torch, also where the job imported them by name, and else by a function's "
-    "name."
+    "steps spend most of their excess, and usual ones hardly any time, with what it called; `innermost` is the last line of "
+    "the job's own that this led to. Saves are known by torch.save, torch.distributed.checkpoint and safetensors.torch, also "
+    "where the job imported them by name, and else by a function's name."
 )
 _PRICE = (
     "Measured, not replayed: what these steps take beyond the usual ones, as a share of all. The throughput that is told is "

@@ -185,6 +185,7 @@ def test_a_line_that_only_slow_steps_are_at_is_named_with_what_it_calls():
     assert (cause.id, cause.confidence) == ("ESP806", "high")
     assert cause.title.endswith(f": rank 0 spends it in {SAVE}, calling eval.py(7): evaluate")
     assert cause.evidence["place"].value == f"{SAVE}, calling eval.py(7): evaluate"
+    assert cause.evidence["innermost"].value == "model.py(3): Model.forward"
     assert cause.evidence["lost_there"].of(0) == pytest.approx(300 * MS, rel=0.05)
 
 
