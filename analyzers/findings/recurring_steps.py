@@ -108,9 +108,9 @@ _EVIDENCE = (
     "are looked at without those. What they have that usual steps lack is looked for in the "
     "stages that the job or the recorder marked, in the waits for the data loader and for a CPU (`lost_there`), and on the "
     "stacks of the training thread, which are sampled fifty times a second: `place` is the outermost line at which slow "
-    "steps spend most of their excess, and usual ones hardly any time, with what it called; `innermost` is the last line of "
-    "the job's own that this led to. Saves are known by torch.save, torch.distributed.checkpoint and safetensors.torch, also "
-    "where the job imported them by name, and else by a function's name."
+    "steps spend most of their excess, and usual ones hardly any time, with what it called; `innermost` is the last line "
+    "of the job's own that this led to. Saves are known by torch.save, torch.distributed.checkpoint and "
+    "safetensors.torch, also where the job imported them by name, and else by a function's name."
 )
 _PRICE = (
     "Measured, not replayed: what these steps take beyond the usual ones, as a share of all. The throughput that is told is "
