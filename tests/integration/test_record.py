@@ -11,6 +11,7 @@ from esprof.analyzers.findings.padding import padding
 from esprof.analyzers.flame import flame
 from esprof.analyzers.ops import Asked, ops_run
 from esprof.analyzers.rule import Case
+from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.replay import replay_run
 from esprof.trace.run import Window
 from tests.cases.marks import soak
@@ -173,8 +174,9 @@ def test_a_loader_without_workers_has_no_worker_in_its_stages(tmp_path):
     stages = ended.run.stages(0).to_pandas()
     assert set(stages.kind) == {"next", "stage"}
     assert stages.worker.isna().all()
-    # What the job saves is a stage, too.
-    assert list(stages[stages.kind == "stage"].name) == ["torch.save"] * 4
+    # What the job saves is a stage, too; so is a garbage collection that takes long, as on a slow machine.
+    names = [name for name in stages[stages.kind == "stage"].name if name != GARBAGE_COLLECTION]
+    assert names == ["torch.save"] * 4
     taken = stages[stages.kind == "next"]
     assert set(taken.workers) == {0}
     assert list(taken.batch)[:8] == list(range(8))
