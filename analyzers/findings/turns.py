@@ -6,6 +6,7 @@ import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, Value, by_rank
+from esprof.analyzers.finding import Confidence
 from esprof.analyzers.findings.stragglers import SCENARIO as MENDED
 from esprof.analyzers.lateness import Place, place_of_loss
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -53,11 +54,7 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
         title=f"{readable.ranks(tuple(latest)).capitalize()} are late by turns",
         ranks=tuple(latest),
         scenario=_BALANCED,
-        confidence="low"
-        if not is_sure
-        else "high"
-        if case.is_explained and len(blame.steps) >= FEW_STEPS
-        else "medium",
+        confidence=_confidence(case) if is_sure else "low",
         evidence={"latest_in_steps": by_rank(latest), "late_in_the_median_step": Evidence(round(typical), "ns")}
         | ({"lost_in": by_rank({rank: place.where for rank, place in places.items()})} if places else {})
         | ({"python_line": by_rank(lines)} if (lines := _lines(places)) else {}),
@@ -65,6 +62,10 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
         "all ranks as much in each step: batches of like length (sort or pack sequences, count tokens and not samples), "
         "experts of like load, logging and checkpoints on all ranks in the same step.",
     )
+
+
+def _confidence(case: Case) -> Confidence:
+    return "high" if case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS else "medium"
 
 
 def _by_input(case: Case) -> float:
