@@ -7,7 +7,6 @@ import numpy as np
 
 from esprof.analyzers import job_steps
 from esprof.analyzers.rule import Measured
-from esprof.analyzers.sampled_places import frames_behind
 from esprof.analyzers.step_groups import FEWEST_STEPS
 from esprof.replay.sampled import Sampled
 from esprof.replay.whatif.margins import mean_margin
@@ -18,7 +17,6 @@ COLLECT_LESS = (
     "Call gc.freeze() once all is built, so that what lives as long as the job is not looked through again, and raise "
     "gc.set_threshold; or turn automatic collection off and collect every so many steps, on all ranks in the same one."
 )
-
 
 CLOSE = 100
 """How many times as much a line counts that was seen within a millisecond of the end of a collection."""
@@ -50,12 +48,13 @@ def collections(run: Run) -> Collections | None:
     count = 0
     for rank in run.ranks:
         rows = job_steps.rows(run, rank, steps)
-        begin, end = Sampled(run, rank).collections.T
+        sampled = Sampled(run, rank)
+        begin, end = sampled.collections.T
         at = np.searchsorted(rows.ints("start_ns"), begin, side="right") - 1
         inside = (at >= 0) & (begin < (rows.ints("start_ns") + rows.ints("dur_ns"))[at])
         count += int(inside.sum())
         by_rank[rank] = np.bincount(at[inside], (end - begin)[inside], len(steps))
-        seen = zip(frames_behind(run, rank, end[inside]), (end - begin)[inside].tolist(), strict=True)
+        seen = zip(sampled.frames_behind(end[inside]), (end - begin)[inside].tolist(), strict=True)
         for (frame, is_close), took in seen:
             # Between windows with stacks the next look may come when the thread is at something else.
             behind[frame] += took * (CLOSE if is_close else 1)

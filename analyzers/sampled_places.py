@@ -9,7 +9,7 @@ import numpy as np
 from esprof.analyzers.frames import frame
 from esprof.analyzers.step_groups import SLOW
 from esprof.trace.run import Run
-from esprof.trace.stacks import SHORTEST_SEEN, Place, place_of
+from esprof.trace.stacks import Place, place_of
 from esprof.types import Rank
 
 ENOUGH = 0.5
@@ -59,21 +59,6 @@ def seen_calling(run: Run, rank: Rank, callee: re.Pattern[str]) -> tuple[Seen, f
     if seen is None:
         return None
     return seen, float(samples.ints("dur_ns")[chosen].sum()) * seen.share / max(1, len(usual))
-
-
-def frames_behind(run: Run, rank: Rank, moments_ns: np.ndarray) -> list[tuple[str, bool]]:
-    """(the line of the job's own code that was seen first after it, whether that was within a millisecond) for each
-    moment, on the rank's clock; "" for no line."""
-    samples = run.samples(rank)
-    codes, stacks = samples.codes("stack")
-    at = samples.ints("at_ns")
-    look = np.searchsorted(at, moments_ns)
-    is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= SHORTEST_SEEN
-    seen = np.append(codes, -1)[look].tolist()
-    return [
-        (place_of(stacks[code]).frame if code >= 0 else "", bool(near))
-        for code, near in zip(seen, is_close, strict=True)
-    ]
 
 
 def _most(run: Run, rank: Rank, chosen: np.ndarray) -> Seen | None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,19 @@ SAMPLED: Ns = 40 * NS_PER_MS
 
 FAR_LONGER = 2.0
 """A gap that is so many times as long as others of its name is told by the samples in it, and not by those others."""
+
+
+class _Silence(NamedTuple):
+    """A time of a step with stacks in which the thread was in Python, between two operations or within one."""
+
+    kind: int
+    """Number of the kind of nodes that it belongs to (`PythonTime._kinds`)."""
+    is_gap: bool
+    """Whether it lay between two operations."""
+    place: Place | None
+    """Where the thread was; None where it was too short to be seen."""
+    dur_ns: int
+    cpu_ns: int
 
 
 @dataclass(frozen=True)
@@ -96,8 +110,8 @@ class PythonTime:
     def _seen(self) -> dict[int, list[PlaceShare]]:
         """What is told of single nodes: those in which garbage was collected, and long gaps that are like no other."""
         dfg, begin, end = self.dfg, *self._recorded_at
-        usual = np.array([self._usual_gap.get(kind, 0.0) for kind in range(len(dfg.names))])[dfg.name]
-        is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, FAR_LONGER * usual))
+        usual_ns = self._usual_gap[dfg.name]
+        is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, FAR_LONGER * usual_ns))
         is_long &= len(self._sampled) > 0
         found = {}
         for node in np.flatnonzero(is_long | (self._collecting > 0)).tolist():
@@ -107,8 +121,8 @@ class PythonTime:
             # Samples that were due during a collection came right behind it, and say nothing of the rest.
             found[node] = [PlaceShare(row.place, row.share * (1 - collecting), row.ran) for row in rows]
             if collecting:
-                place = Place(self._sampled.frame_at(int(end[node])), GARBAGE_COLLECTION)
-                found[node].append(PlaceShare(place, collecting, 1.0))
+                (frame, _), *_ = self._sampled.frames_behind(end[[node]])
+                found[node].append(PlaceShare(Place(frame, GARBAGE_COLLECTION), collecting, 1.0))
         return found
 
     @cached_property
@@ -127,30 +141,38 @@ class PythonTime:
         return kinds
 
     @cached_property
-    def _rows(self) -> dict[int, list[PlaceShare]]:
-        """Number of a kind of nodes (`_kinds`) -> what places take of such nodes."""
+    def _silences(self) -> list[_Silence]:
+        """What the rank was seen to do between operations that the graph knows, or within them."""
         stacks = self.run.stacks(self.rank)
         number = {name: at for at, name in enumerate(self.dfg.names)}
         texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
         times = (stacks.ints(column).tolist() for column in ("dur_ns", "cpu_ns"))
-        gaps: dict[int, int] = defaultdict(int)
-        """How long all silences of a name lasted, those that were too short to be seen aside, ns."""
-        took: dict[int, dict[Place, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))
+        found = []
         for before, after, frame, call, dur, cpu in zip(*texts, *times, strict=True):
             name = number.get(before or "" if after is None else gap_name(before or "", after))
-            if name is None:
-                continue
-            kind = name + len(number) * (after is None)
-            if call == GARBAGE_COLLECTION:
+            if name is not None:
+                place = None if frame is None else Place(frame, call)
+                found.append(_Silence(name + len(number) * (after is None), after is not None, place, dur, max(0, cpu)))
+        return found
+
+    @cached_property
+    def _rows(self) -> dict[int, list[PlaceShare]]:
+        """Number of a kind of nodes (`_kinds`) -> what places take of such nodes."""
+        gaps: dict[int, int] = defaultdict(int)
+        """How long all silences of a kind lasted, those that were too short to be seen aside, ns."""
+        took: dict[int, dict[Place, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))
+        for silence in self._silences:
+            place = silence.place
+            if place is not None and place.call == GARBAGE_COLLECTION:
                 continue  # Collections are told by their own times: steps without stacks need not have as many.
-            if after is not None and (frame is not None or dur >= SHORTEST_SEEN):
-                gaps[kind] += dur
-            if frame is not None:
-                sum_ns, sum_cpu = took[kind][Place(frame, call)]
-                took[kind][Place(frame, call)] = (sum_ns + dur, sum_cpu + max(0, cpu))
+            if silence.is_gap and (place is not None or silence.dur_ns >= SHORTEST_SEEN):
+                gaps[silence.kind] += silence.dur_ns
+            if place is not None:
+                sum_ns, sum_cpu = took[silence.kind][place]
+                took[silence.kind][place] = (sum_ns + silence.dur_ns, sum_cpu + silence.cpu_ns)
         return {
             kind: [
-                PlaceShare(place, ns / (gaps.get(kind) or self._of_operations(kind - len(number))), min(1.0, cpu / ns))
+                PlaceShare(place, ns / (gaps.get(kind) or self._of_operations(kind)), min(1.0, cpu / ns))
                 for place, (ns, cpu) in places.items()
                 if ns and not is_waiting(place, cpu / ns)
             ]
@@ -158,15 +180,12 @@ class PythonTime:
         }
 
     @cached_property
-    def _usual_gap(self) -> dict[int, float]:
-        """Number of a kind of gaps -> how long such gaps are in a step with stacks, all together, ns."""
-        stacks = self.run.stacks(self.rank)
-        number = {name: at for at, name in enumerate(self.dfg.names)}
-        texts = (stacks.texts(column) for column in ("before", "after"))
-        found: dict[int, float] = defaultdict(float)
-        for before, after, dur in zip(*texts, stacks.ints("dur_ns").tolist(), strict=True):
-            if after is not None and (name := number.get(gap_name(before or "", after))) is not None:
-                found[name] += dur / self._steps_with_stacks
+    def _usual_gap(self) -> np.ndarray:
+        """How long the gaps of a kind are in a step with stacks, all together, ns, float64[names]."""
+        found = np.zeros(len(self.dfg.names))
+        for silence in self._silences:
+            if silence.is_gap:
+                found[silence.kind] += silence.dur_ns / self._steps_with_stacks
         return found
 
     @cached_property
@@ -175,14 +194,9 @@ class PythonTime:
         windows = [window for window in self.run.rank(self.rank).windows if window.stacks]
         return max(1, sum(window.last - window.first + 1 for window in windows))
 
-    def _of_operations(self, name: int) -> float:
-        """How long the operations of this name would take in as many steps as the windows with stacks hold, ns."""
-        mine = (
-            self._nodes
-            & (self.dfg.name == name)
-            & ~self.dfg.of(Cls.HOST_GAP)
-            & np.isin(self.dfg.step, self.dfg.marks.steps)
-        )
+    def _of_operations(self, kind: int) -> float:
+        """How long the operations of this kind would take in as many steps as the windows with stacks hold, ns."""
+        mine = self._nodes & (self._kinds == kind) & np.isin(self.dfg.step, self.dfg.marks.steps)
         return float(max(self.dfg.dur_ns[mine].sum() * self._steps_with_stacks / len(self.dfg.marks.steps), 1.0))
 
 

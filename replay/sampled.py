@@ -9,7 +9,7 @@ import numpy as np
 
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.trace.run import Run
-from esprof.trace.stacks import Place, place_of
+from esprof.trace.stacks import SHORTEST_SEEN, Place, place_of
 from esprof.types import Ns, Rank
 
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
@@ -49,9 +49,8 @@ class Sampled:
         stages = self.run.stages(self.rank)
         codes, names = stages.codes("name")
         mine = codes == (names.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in names else len(names))
-        mine &= (
-            stages.ints("worker") < 0
-        )  # Those of its loader's workers stop it only by the batches that it waits for.
+        # Those of its loader's workers stop it only by the batches that it waits for.
+        mine &= stages.ints("worker") < 0
         spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
         return spans[np.argsort(spans[:, 0])]
 
@@ -79,11 +78,17 @@ class Sampled:
         ]
         return rows if took else None
 
-    def frame_at(self, moment: Ns) -> str:
-        """The line of the job's code that was seen first after a moment; "" for none."""
+    def frames_behind(self, moments_ns: np.ndarray) -> list[tuple[str, bool]]:
+        """(the line of the job's own code that was seen first after it, whether that was within a millisecond) for each
+        moment; "" for no line."""
         at, _, _, codes, texts = self._samples
-        look = int(np.searchsorted(at, moment))
-        return place_of(texts[codes[look]]).frame if look < len(at) and codes[look] >= 0 else ""
+        look = np.searchsorted(at, moments_ns)
+        is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= SHORTEST_SEEN
+        seen = np.append(codes, -1)[look].tolist()
+        return [
+            (place_of(texts[code]).frame if code >= 0 else "", near)
+            for code, near in zip(seen, is_close.tolist(), strict=True)
+        ]
 
 
 def is_waiting(place: Place, ran: float) -> bool:

@@ -109,12 +109,8 @@ class _Looks:
         """(frame, call, how long, how much of that the thread ran), ns, of each place that it was at during `gap`."""
         first, last = np.searchsorted(self._at, [gap.start_ns, gap.end_ns], side="right").tolist()
         is_sampled = gap.end_ns - gap.start_ns >= SHORTEST_SEEN
-        if not is_sampled and first == last < len(self._at) and self._at[last] - gap.end_ns <= SHORTEST_SEEN:
-            last += 1  # Operations release Python's lock: looks come when the next one has begun.
-        elif (
-            is_sampled and last < len(self._at) and self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2
-        ):
-            last += 1  # Python's lock was held through most of the silence: the look came right behind it.
+        if self._is_behind(gap, first, last):
+            last += 1
         took: dict[Place, float] = defaultdict(float)
         ran: dict[Place, float] = defaultdict(float)
         collecting = self._collecting(gap)
@@ -136,6 +132,16 @@ class _Looks:
         if not took and gap.after is not None:
             return [(None, None, gap.end_ns - gap.start_ns, None)]
         return [(place.frame, place.call, round(ns), round(ran[place])) for place, ns in took.items()]
+
+    def _is_behind(self, gap: Silence, first: int, last: int) -> bool:
+        """Whether the look that came first behind `gap` tells of it. Those from `first` to before `last` came during it."""
+        if last == len(self._at):
+            return False
+        if gap.end_ns - gap.start_ns < SHORTEST_SEEN:
+            # Operations release Python's lock: looks come when the next one has begun.
+            return first == last and bool(self._at[last] - gap.end_ns <= SHORTEST_SEEN)
+        # Python's lock was held through most of the silence.
+        return bool(self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2)
 
     def _collecting(self, gap: Silence) -> Ns:
         """How long garbage was collected during `gap`, ns."""

@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from esprof.analyzers.sampled_places import frames_behind, seen_calling, seen_within
+from esprof.analyzers.sampled_places import seen_calling, seen_within
+from esprof.replay.sampled import Sampled
 from esprof.trace.run import Run
 from esprof.trace.schema import EVENTS, SAMPLES, table
 from tests.cases.step_runs import meta, step_table
@@ -77,4 +78,4 @@ def test_calls_in_slow_steps_do_not_count():
 def test_the_line_behind_a_moment_and_how_close_it_was_seen():
     looks = run((110, MAIN), (150, f"{MAIN}\n{READ}"))
     moments = np.array([109.5 * MS, 120 * MS, 200 * MS], np.int64)
-    assert frames_behind(looks, 0, moments) == [(MAIN, True), (READ, False), ("", False)]
+    assert Sampled(looks, 0).frames_behind(moments) == [(MAIN, True), (READ, False), ("", False)]
