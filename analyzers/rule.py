@@ -64,6 +64,10 @@ class Measured:
     step_ns: float
     """The mean step that would gain it, ns."""
 
+    @property
+    def is_worth_naming(self) -> bool:
+        return 100 * self.saving_ns >= WORTH_NAMING * self.step_ns
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:

@@ -11,7 +11,7 @@ from esprof.replay.counterparts import Counterparts, counterparts, roles_of
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine import longest_path
 from esprof.replay.engine.timeline import union_ns
-from esprof.replay.persistence import chance, trimmed_mean
+from esprof.replay.persistence import chance, chance_of_count, trimmed_mean
 from esprof.types import Rank
 
 CLEARLY = 1.4
@@ -234,27 +234,23 @@ class Blame:
 
     def _by_chance(self) -> np.ndarray:
         """Whether each rank may have had more to do in that many steps by chance, bool[ranks]."""
-        from scipy.special import bdtrc  # It takes half a second to import, and most runs have no slow rank.
-
         # Delays show only when ranks meet, which may be in one step of several: what counts is who has more to do.
         guilty, count = self.has_more().sum(axis=0), len(self.dfg.marks.ranks)
-        # `bdtrc(k - 1, n, p)` is the probability of k or more out of n. With more than two ranks, chance has more to
-        # pick from, so that each may have only its share of CHANCE. In few steps even all of them may be chance.
-        by_chance = bdtrc(guilty - 1, len(self.steps), 1 / count) > CHANCE * 2 / count
+        # With more than two ranks, chance has more to pick from, so that each may have only its share of CHANCE. In few
+        # steps even all of them may be chance.
+        by_chance = chance_of_count(guilty, len(self.steps), 1 / count) > CHANCE * 2 / count
         mask: np.ndarray = by_chance & (guilty < len(self.steps))
         return mask
 
     def _is_last_again_and_again(self) -> np.ndarray:
         """Whether each rank delays the steps by more than any other does, step after step, bool[ranks]: by how much
         (`chance`), or in how many of the steps."""
-        from scipy.special import bdtrc  # As in `_by_chance`.
-
         late, count = self.late_ns.astype(np.float64), len(self.dfg.marks.ranks)
         ranked = np.sort(late, axis=1)
         # What the others wait for this rank alone: its own delay less the longest of another.
         alone = late - np.where(late == ranked[:, -1:], ranked[:, -2:-1], ranked[:, -1:])
         by_amount = chance(alone) < CHANCE * 2 / count
-        by_number = bdtrc((alone > 0).sum(axis=0) - 1, len(self.steps), 1 / count) < CHANCE * 2 / count
+        by_number = chance_of_count((alone > 0).sum(axis=0), len(self.steps), 1 / count) < CHANCE * 2 / count
         certain: np.ndarray = by_amount | by_number
         return certain
 

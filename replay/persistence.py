@@ -30,6 +30,14 @@ def chance(extra_ns: np.ndarray) -> np.ndarray:
     return probability
 
 
+def chance_of_count(count: np.ndarray, steps: int, share: float) -> np.ndarray:
+    """Probability that something that is so in a `share` of steps is so in `count` of these steps or more, float64[P]."""
+    from scipy.special import bdtrc  # As in `chance`.
+
+    probability: np.ndarray = bdtrc(count - 1, steps, share)
+    return probability
+
+
 def trimmed_mean(values: np.ndarray) -> np.ndarray:
     """The mean over steps of `values`, float64[steps, P], the longest and shortest left out, float64[P]."""
     aside = int(TRIMMED * len(values))

@@ -31,7 +31,7 @@ A_STALL = 0.1
 LIMITED = 0.8
 """Share of what a step would gain if nobody had to make the batches, below which the CPUs that make them are the limit."""
 
-_READY = "data[ready]=0"
+READY = "data[ready]=0"
 
 
 def input_stalls(case: Case) -> Iterator[Cause]:
@@ -39,7 +39,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     ranks = stalling(case)
     if not ranks:
         return
-    made, ready = (case.pricer.saving_ns(f"{scope(ranks)}.{term}") or 0.0 for term in ("data=0", _READY))
+    made, ready = (case.pricer.saving_ns(f"{scope(ranks)}.{term}") or 0.0 for term in ("data=0", READY))
     if not case.worth_naming(ready):
         return
     stalls_ns = {part.rank: ns(part.input_stall) for part in case.parts if part.rank in ranks}
@@ -52,7 +52,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
         id="ESP101",
         title=f"{title}, and CPUs are the limit" if is_limited else title,
         ranks=ranks,
-        scenario=f"{scope(ranks)}.{_READY if is_limited else 'data=0'}",
+        scenario=f"{scope(ranks)}.{READY if is_limited else 'data=0'}",
         confidence="high" if case.run.stages(worst).is_kind("next").any() and not is_limited else "medium",
         evidence=_evidence(case.replayed, ranks, worst, case.parts)
         | ({"gain_if_others_make_them": Evidence(round(made), "ns")} if is_limited else {})
@@ -78,7 +78,7 @@ def stalling(case: Case) -> tuple[Rank, ...]:
     Two loaders that are equally slow hide one another: mending one alone gains nothing.
     """
     dfg = case.replayed.built.dfg
-    all_mended = case.pricer.saving_ns(_READY)
+    all_mended = case.pricer.saving_ns(READY)
     if all_mended is None:
         return ()
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
@@ -87,7 +87,7 @@ def stalling(case: Case) -> tuple[Rank, ...]:
     worst_first = [part.rank for part in sorted(stalling, key=lambda part: -part.input_stall)]
 
     def is_most(count: int) -> bool:
-        saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.{_READY}")
+        saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.{READY}")
         return saving is not None and saving >= MOST_OF_IT * all_mended
 
     # More ranks never gain less, so that few of all counts need be priced.
@@ -206,4 +206,4 @@ _PAGES = (
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_case=input_stalls, scenarios=(_READY,))
+RULE = Rule(pages=_PAGES, of_case=input_stalls, scenarios=(READY,))

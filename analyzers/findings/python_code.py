@@ -9,13 +9,15 @@ import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.frames import frame
 from esprof.analyzers.garbage import COLLECT_LESS, Collections, collections
-from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Page, Rule
+from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Measured, Page, Rule
 from esprof.analyzers.slow_places import stage_of
 from esprof.analyzers.step_groups import FEWEST_AT_RANDOM, slow_groups
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.replay.python_time import PythonTime, text_of
 from esprof.replay.sampled import AWAKE
+from esprof.replay.whatif.grammar import literal
 from esprof.text import printable
 from esprof.trace.run import Run
 from esprof.trace.stacks import Place, functions_of
@@ -82,20 +84,18 @@ def python_code(case: Case) -> Iterator[Cause]:
     all_of_run = collections(case.run)
     if all_of_run is not None and (not case.replayed.built.dfg.has_gpu() or _is_told(case.run, all_of_run)):
         costly = [spot for spot in costly if not spot.collects]
-        measured = all_of_run.measured
-        is_much = measured.saving_ns >= WORTH_NAMING / 100 * measured.step_ns
-        if is_much and all_of_run.count >= FEWEST_AT_RANDOM and not _is_told(case.run, all_of_run):
-            yield _measured(all_of_run)
+        measured, is_told = all_of_run.measured, _is_told(case.run, all_of_run)
+        if measured.is_worth_naming and all_of_run.count >= FEWEST_AT_RANDOM and not is_told:
+            yield _collecting(all_of_run.per_step_ns, all_of_run.place, measured)
     for spot in costly:
-        scenario = spot.scenario
-        if case.worth_naming(case.pricer.saving_ns(scenario)):
-            yield _collecting(spot, scenario) if spot.collects else _cause(spot, scenario)
+        if case.worth_naming(case.pricer.saving_ns(spot.scenario)):
+            yield _collecting(spot.took, spot.worst.frame, spot.scenario) if spot.collects else _cause(spot)
 
 
 def _is_told(run: Run, all_of_run: Collections) -> bool:
     """Whether most of what collections cost is told of the steps that they make slow: that tells more."""
-    least = max(all_of_run.measured.saving_ns / 2, WORTH_NAMING / 100 * all_of_run.measured.step_ns)
-    groups = [group for group in slow_groups(run) if group.measured.saving_ns >= least]
+    most = [group for group in slow_groups(run) if group.measured.saving_ns >= all_of_run.measured.saving_ns / 2]
+    groups = [group for group in most if group.measured.is_worth_naming]
     stages = [stage_of(run, group) for group in groups]
     return any(stage is not None and stage.what == GARBAGE_COLLECTION for stage in stages)
 
@@ -139,53 +139,36 @@ def _pattern(place: Place, leading: set[str]) -> str:
     of the function, those within its comprehensions and lambdas too."""
     if place.call == GARBAGE_COLLECTION:
         return GARBAGE_COLLECTION
-    line = _LINE.fullmatch(place.frame)
-    if line is None:
-        return f"^{_escaped(text_of(place))}$"
-    function = _ANONYMOUS.sub("", line["function"])
-    if f"{line['file']}: {function}" not in leading and leading:
-        return rf"^{_escaped(line['file'])}\(\d+\): {_escaped(function)}{_WITHIN}( →|$)"
-    here = rf"^{_escaped(line['file'])}\({line['line']}\): {_escaped(function)}{_WITHIN}"
-    called = place.call and _LINE.fullmatch(place.call)
-    if not called:
+    line = frame(place.frame)
+    if not line.file:
+        return f"^{literal(text_of(place))}$"
+    function = _ANONYMOUS.sub("", line.function)
+    if f"{line.file}: {function}" not in leading and leading:
+        return rf"^{literal(line.file)}\(\d+\): {literal(function)}{_WITHIN}( →|$)"
+    here = rf"^{literal(line.file)}\({line.line}\): {literal(function)}{_WITHIN}"
+    called = frame(place.call) if place.call else None
+    if called is None or not called.file:
         return f"{here}$"
-    return rf"{here} → {_escaped(called['file'])}\(\d+\): {_escaped(called['function'])}$"
+    return rf"{here} → {literal(called.file)}\(\d+\): {literal(called.function)}$"
 
 
-_LINE = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)", re.DOTALL)
 _ANONYMOUS = re.compile(r"(\.<locals>\.<\w+>)+$")
 """Ends the names of comprehensions and lambdas, which are parts of the function around them."""
 _WITHIN = r"(\.<locals>\.<\w+>)*"
 """Finds what `_ANONYMOUS` takes away."""
 
 
-def _escaped(text: str) -> str:
-    """A regular expression that finds `text`. Brackets and commas would end the term that it stands in."""
-    return "".join(f"\\x{ord(one):02x}" if one in "[]," else one if one == " " else re.escape(one) for one in text)
-
-
-def _measured(all_of_run: Collections) -> Cause:
-    took, where = all_of_run.per_step_ns, printable(all_of_run.place, 120) or "unknown code"
+def _collecting(took: dict[Rank, float], line: str, price: str | Measured) -> Cause:
+    """Garbage collections, seen at `line`, that take each rank so long in a mean step, ns; priced by a scenario, or measured."""
+    where = printable(line, 120) or "unknown code"
     return Cause(
         id="ESP403",
         title=f"Garbage collections take {_takes(took)}, at {where}",
-        ranks=tuple(took),
-        measured=all_of_run.measured,
+        ranks=tuple(sorted(took)),
+        scenario=price if isinstance(price, str) else None,
+        measured=None if isinstance(price, str) else price,
         confidence="high",
         evidence={"place": Evidence(where), "per_step": _per_step(took)},
-        advice=COLLECT_LESS,
-    )
-
-
-def _collecting(spot: _Spot, scenario: str) -> Cause:
-    where = printable(spot.worst.frame, 120) or "unknown code"
-    return Cause(
-        id="ESP403",
-        title=f"Garbage collections take {_takes(spot.took)}, at {where}",
-        ranks=tuple(sorted(spot.took)),
-        scenario=scenario,
-        confidence="high",
-        evidence={"place": Evidence(where), "per_step": _per_step(spot.took)},
         advice=COLLECT_LESS,
     )
 
@@ -198,7 +181,7 @@ def _per_step(took: dict[Rank, float]) -> Evidence:
     return by_rank({rank: round(took[rank]) for rank in sorted(took)}, "ns")
 
 
-def _cause(spot: _Spot, scenario: str) -> Cause:
+def _cause(spot: _Spot) -> Cause:
     ranks, worst, ran = tuple(sorted(spot.took)), spot.worst, spot.ran / spot.in_all
     who = readable.ranks(ranks).capitalize()
     where = printable(worst.frame, 120)
@@ -212,7 +195,7 @@ def _cause(spot: _Spot, scenario: str) -> Cause:
         id="ESP402",
         title=f"{who} {readable.verb('spend', ranks)} {_takes(spot.took)} in {where}{calling}",
         ranks=ranks,
-        scenario=scenario,
+        scenario=spot.scenario,
         confidence="high",
         evidence=evidence | ({"calls": Evidence(printable(worst.call, 120))} if worst.call else {}),
         advice=_advice(ran),

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.finding import Confidence
 from esprof.analyzers.garbage import COLLECT_LESS
-from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
+from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.slow_places import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
 from esprof.analyzers.step_groups import AT_EPOCHS, AT_RANDOM, FEWEST_EPOCHS, SlowGroup, slow_groups
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
@@ -19,7 +20,7 @@ LONG_ROW = 0.25
 def recurring_steps(run: Run) -> Iterator[Cause]:
     """The job's slow steps, group by group, where they cost enough."""
     for group in slow_groups(run):
-        if group.measured.saving_ns < WORTH_NAMING / 100 * group.measured.step_ns:
+        if not group.measured.is_worth_naming:
             continue
         stage, line = stage_of(run, group), line_of(run, group)
         if group.when == AT_EPOCHS and group.is_slow.sum() < FEWEST_EPOCHS and not (stage and stage.what == LOADER):
@@ -45,9 +46,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
         id=_id(group, known, is_save=is_save),
         title=title,
         ranks=ranks,
-        confidence="high"
-        if known and known.what not in (NO_CPU, COMPUTING) and group.is_slow.sum() >= FEWEST_EPOCHS
-        else "medium",
+        confidence=_confidence(group, known),
         evidence={
             "when": Evidence(group.when),
             "slow_steps": Evidence(int(group.is_slow.sum())),
@@ -61,6 +60,12 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
         advice=_SAVE_ADVICE if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
         measured=group.measured,
     )
+
+
+def _confidence(group: SlowGroup, known: Excess | None) -> Confidence:
+    """Other work on the machine, too, makes steps wait for a CPU or compute for longer; one step may be slow by chance."""
+    is_told = known is not None and known.what not in (NO_CPU, COMPUTING)
+    return "high" if is_told and group.is_slow.sum() >= FEWEST_EPOCHS else "medium"
 
 
 def _id(group: SlowGroup, known: Excess | None, *, is_save: bool) -> str:
@@ -146,4 +151,5 @@ _PAGES = (
         "At epochs: persistent_workers=True, a validation that is shorter or beside the training. At random: what is named.",
     ),
 )
+
 RULE = Rule(pages=_PAGES, of_run=recurring_steps)

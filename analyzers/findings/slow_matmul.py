@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from esprof.analyzers.device_peaks import Precision, peak_of, precision_of
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import Edge, LaneKind
+from esprof.replay.whatif.grammar import literal
 from esprof.replay.whatif.work import gpu_work
 from esprof.types import Rank
 
@@ -71,10 +72,10 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
         for rank, total in of_rank.items()
     }
     ranks = tuple(rank for rank, share in shares.items() if share >= LEAST)
-    scenario = _scenario(slow)
+    reached = sum(one.operations for one in slow.values()) / sum(one.possible for one in slow.values())
+    scenario = _scenario(slow, reached)
     if not ranks or not case.worth_naming(case.pricer.saving_ns(scenario)):
         return
-    reached = sum(one.operations for one in slow.values()) / sum(one.possible for one in slow.values())
     worst = max(slow.values(), key=lambda kernel: kernel.took_ns)
     yield Cause(
         id="ESP702",
@@ -92,8 +93,9 @@ def _kernels(case: Case) -> dict[str, _Kernel]:
     found: dict[str, _Kernel] = {}
     for rank in case.replayed.built.dfg.marks.ranks:
         peak = peak_of(case.run.rank(rank).device)
-        for name, took_ns, shape in _multiplications(case, rank) if peak else ():
-            assert peak is not None
+        if peak is None:
+            continue
+        for name, took_ns, shape in _multiplications(case, rank):
             batch, rows, columns, common = shape
             precision = precision_of(name)
             if precision is None:
@@ -164,16 +166,10 @@ def _shape(operation: str, shapes: str) -> tuple[int, int, int, int] | None:
     return dims[0][0] if len(dims[0]) == 3 else 1, dims[0][-2], dims[1][-1], dims[0][-1]
 
 
-def _scenario(slow: dict[str, _Kernel]) -> str:
-    """The kernels of these names as fast as they would be at `REACHED` of the peak."""
-    share = sum(one.operations for one in slow.values()) / sum(one.possible for one in slow.values())
-    pattern = "|".join(_escaped(name) for name in sorted(slow))
-    return f"kernel[^({pattern})$]={max(REACHED / max(share, 1e-3), 1.0):.3g}x"
-
-
-def _escaped(text: str) -> str:
-    """A regular expression that finds `text`. Brackets and commas would end the term that it stands in."""
-    return re.sub(r"[^\w]", ".", text)
+def _scenario(names: Iterable[str], reached: float) -> str:
+    """The kernels of these names, which are at the share `reached` of the peak, as fast as at `REACHED` of it."""
+    pattern = "|".join(literal(name) for name in sorted(names))
+    return f"kernel[^({pattern})$]={max(REACHED / max(reached, 1e-3), 1.0):.3g}x"
 
 
 def _evidence(slow: dict[str, _Kernel], shares: dict[Rank, float], reached: float, visits: int) -> dict[str, Evidence]:

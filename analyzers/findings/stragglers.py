@@ -19,7 +19,7 @@ from esprof.analyzers.lateness import (
     told_apart,
 )
 from esprof.analyzers.more_work import Comparison, compare
-from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Measured, Page, Rule
+from esprof.analyzers.rule import Case, Cause, Measured, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES
@@ -59,7 +59,7 @@ def _late_by_work(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
         by_cause = {kind.phrase: round(share) for kind, share in shares.items() if share > 0}
         saved = {"saving": Evidence(dict(by_cause), "ns", "cause")}
         cause = _cause(case, ranks, max(shares, key=lambda kind: shares[kind]), SCENARIO, saved)
-        if cause.measured is None or cause.measured.saving_ns >= WORTH_NAMING / 100 * cause.measured.step_ns:
+        if cause.measured is None or cause.measured.is_worth_naming:
             yield cause
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, Value, by_rank
 from esprof.analyzers.finding import Confidence
+from esprof.analyzers.findings.input_data import READY
 from esprof.analyzers.findings.stragglers import SCENARIO as MENDED
 from esprof.analyzers.lateness import Place, place_of_loss
 from esprof.analyzers.rule import Case, Cause, Page, Rule
@@ -70,7 +71,7 @@ def _confidence(case: Case) -> Confidence:
 
 def _by_input(case: Case) -> float:
     """What a step would gain if nobody waited for input data, ns: that is another finding's."""
-    return case.pricer.saving_ns("data[ready]=0") or 0.0
+    return case.pricer.saving_ns(READY) or 0.0
 
 
 def _places(case: Case, ranks: Iterable[Rank], steps: np.ndarray, worst: np.ndarray) -> dict[Rank, Place]:

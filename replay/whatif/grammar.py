@@ -31,6 +31,11 @@ def known() -> tuple[str, ...]:
     return tuple(example for kind in TERMS.values() for example in kind.examples)
 
 
+def literal(text: str) -> str:
+    """A regular expression that finds `text`, for the argument of a term. Brackets and commas would end the term."""
+    return "".join(f"\\x{ord(one):02x}" if one in "[]," else one if one == " " else re.escape(one) for one in text)
+
+
 def _split(spec: str) -> list[str]:
     """Split at commas outside brackets: those inside belong to the term."""
     parts, depth, begin = [], 0, 0

@@ -3,7 +3,7 @@
 import pytest
 
 from esprof.errors import UsageError
-from esprof.replay.whatif.grammar import known, parse
+from esprof.replay.whatif.grammar import known, literal, parse
 
 
 def test_every_documented_term_parses():
@@ -47,6 +47,16 @@ def test_commas_and_equal_signs_inside_brackets_belong_to_the_pattern():
     terms = parse("kernel[gemm<a,b>=c{1,2}]=2x,gpu=2x")
     assert [term.kind.name for term in terms] == ["kernel", "gpu"]
     assert terms[0].argument.search("gemm<a,b>=cc")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["void gemm<float, 4>(int*[2], float)", "a.py(3): f → b.py(1): <lambda>", "x=[y]],", "([{", "2^n $ \\d", "naïve"],
+)
+def test_any_text_can_be_named_literally(text):
+    (term,) = parse(f"kernel[^{literal(text)}$]=2x")
+    assert term.argument.search(text)
+    assert not term.argument.search(text.replace(text[0], "_", 1))
 
 
 @pytest.mark.parametrize(
