@@ -8,6 +8,7 @@ import numpy as np
 from esprof.analyzers import job_steps
 from esprof.analyzers.rule import Case, Measured
 from esprof.analyzers.step_groups import FEWEST_STEPS
+from esprof.replay.whatif.margins import mean_margin
 from esprof.types import Rank
 
 TELLING = 0.25
@@ -32,6 +33,8 @@ class Lasting:
 
     share: float
     """Share of the run for which the ranks are as slow, from 0 to 1."""
+    share_margin: float
+    """Half the width of its 95 % interval."""
     near_ns: float
     """What a step without profiler next to the recorded ones takes."""
     mean_ns: float
@@ -43,8 +46,10 @@ class Lasting:
 
     def measured(self, saving: float, margin: float) -> Measured:
         """What the mean step of the run would gain where a recorded one gains `saving` ± `margin`, shares of it."""
-        per_share = self.near_ns * self.share
-        return Measured(saving_ns=saving * per_share, margin_ns=margin * per_share, step_ns=self.mean_ns)
+        off = float(np.hypot(margin * self.share, saving * self.share_margin))
+        return Measured(
+            saving_ns=saving * self.share * self.near_ns, margin_ns=off * self.near_ns, step_ns=self.mean_ns
+        )
 
 
 def lasting(case: Case, ranks: Sequence[Rank], saving: float, *, computes: bool) -> Lasting | None:
@@ -60,20 +65,32 @@ def lasting(case: Case, ranks: Sequence[Rank], saving: float, *, computes: bool)
     # The profiler makes recorded steps longer: the nearest without it tell what they would take.
     near = np.argsort(np.abs(steps - np.median(case.replayed.steps.steady)), kind="stable")[:NEAREST]
     near_ns = float(np.median(took[near]))
-    told = [float((took > near_ns * (1 - LIKE_THOSE * saving)).mean())] if saving >= TELLING else []
+    told = [_mean(took > near_ns * (1 - LIKE_THOSE * saving))] if saving >= TELLING else []
     if computes and not case.replayed.built.dfg.has_gpu():
         recorded = _beyond(case, ranks, np.array(case.replayed.steps.steady))
         usual = _beyond(case, ranks, steps)
-        if recorded is not None and usual is not None and recorded >= MUCH_OF_IT * saving * case.pricer.step_ns:
-            told.append(min(1.0, max(0.0, usual / recorded)))
-    return Lasting(min(told), near_ns, float(took.mean())) if told else None
+        if recorded is not None and usual is not None and recorded.mean() >= MUCH_OF_IT * saving * case.pricer.step_ns:
+            told.append(_ratio(_mean(usual), _mean(recorded)))
+    return Lasting(*min(told), near_ns, float(took.mean())) if told else None
 
 
-def _beyond(case: Case, ranks: Sequence[Rank], steps: np.ndarray) -> float | None:
-    """By how much the training threads of `ranks` run longer than the median of the others, in a mean one of `steps`, ns;
-    None where that was not recorded."""
+def _mean(values: np.ndarray) -> tuple[float, float]:
+    """(mean, half the width of its 95 % interval)."""
+    return float(values.mean()), mean_margin(values)
+
+
+def _ratio(part: tuple[float, float], whole: tuple[float, float]) -> tuple[float, float]:
+    """(share of a whole, half the width of its 95 % interval), neither beyond 0 and 1."""
+    share = min(1.0, max(0.0, part[0] / whole[0]))
+    return share, min(1.0, float(np.hypot(part[1], share * whole[1])) / whole[0])
+
+
+def _beyond(case: Case, ranks: Sequence[Rank], steps: np.ndarray) -> np.ndarray | None:
+    """By how much the training threads of `ranks` run longer than the median of the others in each of `steps`, ns,
+    float64[steps]; None where that was not recorded."""
     ran = job_steps.over_ranks(case.run, steps, "cpu_ns")
     mine = np.isin(case.run.ranks, ranks)
     if (ran < 0).any() or mine.all():
         return None
-    return float((ran[mine].mean(axis=0) - np.median(ran[~mine], axis=0)).mean())
+    beyond: np.ndarray = ran[mine].mean(axis=0) - np.median(ran[~mine], axis=0)
+    return beyond

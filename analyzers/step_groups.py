@@ -72,13 +72,21 @@ class SlowGroup:
     @property
     def measured(self) -> Measured:
         """What the mean step would gain, were these steps like the usual ones."""
-        share = float(self.is_slow.mean())
-        of_slow, of_usual = (mean_margin(self.took_ns[mask]) for mask in (self.is_slow, self.is_usual))
+        share, of_usual = float(self.is_slow.mean()), mean_margin(self.took_ns[self.is_usual])
+        if self.is_regular:
+            of_slow = share * mean_margin(self.took_ns[self.is_slow])
+        else:  # How many there are is chance, too.
+            of_slow = mean_margin(np.where(self.is_slow, self.took_ns - self.took_ns[self.is_usual].mean(), 0.0))
         return Measured(
             saving_ns=share * self.excess_ns,
-            margin_ns=share * float(np.hypot(of_slow, of_usual)),
+            margin_ns=float(np.hypot(of_slow, share * of_usual)),
             step_ns=float(self.took_ns.mean()),
         )
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether there will be as many in any other part of the run."""
+        return self.every is not None or (self.when == AT_EPOCHS and self.is_slow.sum() >= FEWEST_EPOCHS)
 
 
 def slow_groups(run: Run) -> list[SlowGroup]:

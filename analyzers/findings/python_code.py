@@ -159,7 +159,8 @@ _WITHIN = r"(\.<locals>\.<\w+>)*"
 
 
 def _collecting(took: dict[Rank, float], line: str, price: str | Measured) -> Cause:
-    """Garbage collections, seen at `line`, that take each rank so long in a mean step, ns; priced by a scenario, or measured."""
+    """Garbage collections, seen at `line`, that take each rank so long in a mean step, ns. The price is a scenario's, or
+    measured."""
     where = printable(line, 120) or "unknown code"
     return Cause(
         id="ESP403",

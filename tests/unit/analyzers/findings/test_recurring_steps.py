@@ -59,6 +59,14 @@ def test_saves_are_named_with_their_rank_and_priced_by_the_means():
     assert finding.evidence["lost_there"].of(0) == pytest.approx(300 * MS, rel=0.01)
 
 
+def test_how_often_steps_are_slow_at_random_is_no_surer_than_their_number():
+    slow_ms = np.where(np.isin(np.arange(1, 42), [7, 12, 23, 26, 38]), 400, 100) + 0.0
+    stages = [(0, "validate", step, 290) for step in (7, 12, 23, 26, 38)]
+    (cause,) = found(job(slow_ms, stages=stages))
+    assert cause.measured.saving_ns == pytest.approx(300 * MS * 5 / 40, rel=1e-6)
+    assert cause.measured.margin_ns == pytest.approx(2 * 300 * MS * np.sqrt(1 / 8 * 7 / 8 / 40), rel=0.05)
+
+
 def test_the_throughput_is_that_of_all_steps():
     diagnosis = diagnose_run(job(every(4)))
     assert diagnosis.throughput.steps_per_s == pytest.approx(1 / 0.175, rel=0.03)
