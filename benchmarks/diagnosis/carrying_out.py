@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 
@@ -47,6 +48,7 @@ class Recorded:
     planted: Planted
     runs: Sequence[Path]
 
+    @cached_property
     def measured(self) -> list["Measured"]:
         return [measure(esprof.load(run)) for run in self.runs]
 

@@ -11,6 +11,15 @@ from benchmarks.testbed.network import bits_per_s
 NONE = "none"
 """What the jobs call it that no fault is planted."""
 
+INPUT = ("ESP101",)
+"""What names a loader that is slow on all ranks."""
+
+INPUT_OF_ONE = ("ESP101", "ESP206")
+SLOW_RANK = ("ESP201", "ESP202", "ESP203")
+SAVE = ("ESP601",)
+
+_SCRIPTS = Path(__file__).parent / "jobs"
+
 
 @dataclass(frozen=True)
 class Hosts:
@@ -100,11 +109,6 @@ class Case:
         return self.fault is None and not self.apart
 
     @property
-    def slow_rank(self) -> int | None:
-        """The rank to blame; None where there is none, or no one rank."""
-        return self.rank if self.fault and self.fault.one_rank else None
-
-    @property
     def arguments(self) -> tuple[str, ...]:
         """What the script is told of its fault."""
         in_script = self.fault is not None and not self.fault.is_done_to_hosts
@@ -127,9 +131,14 @@ class Case:
         return Hosts(cpu, rate)
 
 
+def script(name: str) -> Path:
+    """A script of a set, by `SET/NAME`."""
+    return _SCRIPTS / f"{name}.py"
+
+
 def draw(job: Job, fault: Fault, seed: int) -> Case:
-    """The case of a seed: the same in each call, and another one for each job, fault and seed."""
-    chance = random.Random(f"{job.script} {fault.name} {seed}")
+    """The case of a seed: the same wherever the project lies, and another one for each job, fault and seed."""
+    chance = random.Random(f"{job.script.parent.name}/{job.script.name} {fault.name} {seed}")
     ranks = len(job.hosts.cpu) if job.hosts else job.ranks
     strength = chance.uniform(*fault.strength)
     return Case(job, fault, seed, rank=chance.randrange(ranks), strength=float(f"{strength:.3g}"))

@@ -1,26 +1,11 @@
 """The first set: for those who write rules to look at."""
 
-from pathlib import Path
-
-from benchmarks.diagnosis.cases import Fault, Hosts, Job
-
-_SCRIPTS = Path(__file__).parent / "jobs" / "first"
-
-INPUT = ("ESP101",)
-"""Of a loader that is slow on all ranks."""
-INPUT_OF_ONE = ("ESP101", "ESP206")
-SLOW_RANK = ("ESP201", "ESP202", "ESP203")
-SAVE = ("ESP601",)
-
-
-def script(name: str) -> Path:
-    return _SCRIPTS / f"{name}.py"
-
+from benchmarks.diagnosis.cases import INPUT, INPUT_OF_ONE, SAVE, SLOW_RANK, Fault, Hosts, Job, script
 
 JOBS = (
     Job(
         "gpt",
-        script("gpt"),
+        script("first/gpt"),
         (
             Fault("sleeps_often", SLOW_RANK, (12, 35), one_rank=True, placed=True),
             Fault("slow_backward", SLOW_RANK, (1, 1.9), one_rank=True, placed=True),
@@ -34,7 +19,7 @@ JOBS = (
     ),
     Job(
         "saves",
-        script("saves"),
+        script("first/saves"),
         (
             Fault("torch_save", SAVE, (5, 8), second_best=("ESP806",), placed=True),
             Fault("bare_save", SAVE, (5, 8), second_best=("ESP806",), placed=True),
@@ -45,7 +30,7 @@ JOBS = (
     ),
     Job(
         "single",
-        script("single"),
+        script("first/single"),
         (
             Fault("python_hook", ("ESP402",), (0.4, 1.0), placed=True),
             Fault("backward_hook", ("ESP402",), (10, 25), placed=True),
@@ -59,7 +44,7 @@ JOBS = (
     ),
     Job(
         "hosts",
-        script("hosts"),
+        script("first/hosts"),
         (
             Fault("slow_host", ("ESP202", "ESP203", "ESP404"), (0.5, 0.65), one_rank=True, quota=True),
             Fault("small_quotas", ("ESP404",), (0.5, 0.65), quota=True),
@@ -75,7 +60,7 @@ JOBS = (
     ),
     Job(
         "images",
-        script("images"),
+        script("first/images"),
         (
             Fault("slow_files", INPUT_OF_ONE, (1.5, 4), one_rank=True, placed=True),
             Fault("slow_decode", INPUT, (5, 10), placed=True),
@@ -90,7 +75,7 @@ JOBS = (
     ),
     Job(
         "fsdp",
-        script("fsdp"),
+        script("first/fsdp"),
         (
             Fault("much_more_work", SLOW_RANK, (18, 22), one_rank=True),
             Fault("dcp_save", SAVE, (5, 8), second_best=("ESP806",), placed=True),
@@ -98,20 +83,20 @@ JOBS = (
     ),
     Job(
         "accel",
-        script("accel"),
+        script("first/accel"),
         (Fault("slow_python", SLOW_RANK, (12, 25), one_rank=True, placed=True),),
         needs=("accelerate",),
     ),
     Job(
         "lit",
-        script("lit"),
+        script("first/lit"),
         (Fault("batch_end", ("ESP402",), (12, 16), placed=True),),
         starts_itself=True,
         needs=("lightning",),
     ),
     Job(
         "trainer",
-        script("trainer"),
+        script("first/trainer"),
         (Fault("padding", ("ESP701",), (64, 96)), Fault("callback", ("ESP402",), (0.8, 1.5), placed=True)),
         needs=("transformers", "accelerate"),
     ),

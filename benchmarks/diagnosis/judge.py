@@ -43,6 +43,11 @@ class Truth:
     taken_pct: tuple[float, float]
     """Share of the step in which other work of the machine had the job's CPUs, without the fault and with it."""
 
+    @property
+    def slow_rank(self) -> int | None:
+        """The rank to blame; None where there is none, or no one rank."""
+        return self.planted.rank if self.case.fault and self.case.fault.one_rank else None
+
 
 @dataclass(frozen=True)
 class Score:
@@ -110,16 +115,15 @@ def truths(recorded: Iterable[Recorded]) -> Iterator[tuple[Truth, Recorded]]:
     A seed is of no consequence to a control: those of all seeds tell what a job takes without a fault.
     """
     all_recorded = list(recorded)
-    measured = {id(one): one.measured() for one in all_recorded}
     without: dict[Job, list[Measured]] = defaultdict(list)
     for one in all_recorded:
         if one.case.is_control:
-            without[_job(one)] += measured[id(one)]
+            without[_job(one)] += one.measured
     for one in all_recorded:
         off = without.get(_job(one))
         if one.case.fault is None or off is None:
             continue
-        both = off, measured[id(one)]
+        both = off, one.measured
         before, after = ([recording.step_us for recording in some] for some in both)
         several = [some for some in (before, after) if len(some) > 1]
         noise = max((max(some) - min(some) for some in several), default=None)
@@ -162,7 +166,7 @@ def score(truth: Truth, findings: Sequence[Finding]) -> Score:
     new = next((one["id"] for one in findings if one["id"] not in known), NOTHING)
     wide = (*fault.accepted, *fault.second_best)
     named = next((one for ids in (fault.accepted, fault.second_best) for one in findings if one["id"] in ids), None)
-    rank = truth.planted.rank if fault.one_rank else None
+    rank = truth.slow_rank
     lines = truth.planted.lines
     price = _price(named)
     return Score(
@@ -191,7 +195,7 @@ def communication_us(case: Case, recorded: Iterable[Recorded]) -> float | None:
     """What a step of the job takes less where its ranks train apart, us; None where that was not recorded."""
     of_job = [one for one in recorded if _job(one) == case.job and one.case.fault is None]
     together, apart = (
-        [found.step_us for one in of_job if one.case.apart is is_apart for found in one.measured()]
+        [found.step_us for one in of_job if one.case.apart is is_apart for found in one.measured]
         for is_apart in (False, True)
     )
     return mean(together) - mean(apart) if together and apart else None

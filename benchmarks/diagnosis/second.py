@@ -1,25 +1,11 @@
 """The second set: other jobs, written in other ways, that no rule is to be made with."""
 
-from pathlib import Path
-
-from benchmarks.diagnosis.cases import Fault, Hosts, Job
-
-_SCRIPTS = Path(__file__).parent / "jobs" / "second"
-
-INPUT = ("ESP101",)
-INPUT_OF_ONE = ("ESP101", "ESP206")
-SLOW_RANK = ("ESP201", "ESP202", "ESP203")
-SAVE = ("ESP601",)
-
-
-def script(name: str) -> Path:
-    return _SCRIPTS / f"{name}.py"
-
+from benchmarks.diagnosis.cases import INPUT, INPUT_OF_ONE, SAVE, SLOW_RANK, Fault, Hosts, Job, script
 
 JOBS = (
     Job(
         "engine",
-        script("engine"),
+        script("second/engine"),
         (
             Fault("lock_wait", SLOW_RANK, (12, 35), one_rank=True, placed=True),
             Fault("custom_function", SLOW_RANK, (1, 3), one_rank=True, placed=True),
@@ -36,7 +22,7 @@ JOBS = (
     ),
     Job(
         "snapshots",
-        script("snapshots"),
+        script("second/snapshots"),
         (
             Fault("renamed_save", SAVE, (5, 8), second_best=("ESP806",), placed=True),
             Fault("safetensors_model", SAVE, (5, 8), second_best=("ESP806",), placed=True),
@@ -48,7 +34,7 @@ JOBS = (
     ),
     Job(
         "solo",
-        script("solo"),
+        script("second/solo"),
         (
             Fault("log_hook", ("ESP402",), (1, 3), placed=True),
             Fault("tensor_hook", ("ESP402",), (6, 15), placed=True),
@@ -60,7 +46,7 @@ JOBS = (
     ),
     Job(
         "mesh",
-        script("mesh"),
+        script("second/mesh"),
         (
             Fault("slow_host", ("ESP202", "ESP203", "ESP404"), (0.5, 0.65), one_rank=True, quota=True),
             Fault("small_quotas", ("ESP404",), (0.5, 0.65), quota=True),
@@ -77,7 +63,7 @@ JOBS = (
     ),
     Job(
         "archive",
-        script("archive"),
+        script("second/archive"),
         (
             Fault("unzip_again", INPUT_OF_ONE, (4, 8), one_rank=True, placed=True),
             Fault("pil_filters", INPUT, (90, 160), placed=True),
@@ -90,25 +76,25 @@ JOBS = (
     ),
     Job(
         "vit",
-        script("vit"),
+        script("second/vit"),
         (Fault("sharded_save", SAVE, (5, 8), second_best=("ESP806",), placed=True),),
     ),
     Job(
         "metrics",
-        script("metrics"),
+        script("second/metrics"),
         (Fault("rank_correlation", SLOW_RANK, (2, 3), one_rank=True, placed=True),),
         needs=("accelerate",),
     ),
     Job(
         "causal",
-        script("causal"),
+        script("second/causal"),
         (Fault("fixed_width", ("ESP701",), (64, 96)), Fault("loss_log", ("ESP402",), (4, 10), placed=True)),
         ranks=1,
         needs=("transformers", "accelerate"),
     ),
     Job(
         "fabric",
-        script("fabric"),
+        script("second/fabric"),
         (Fault("weights_watch", ("ESP402",), (0.3, 0.8), placed=True),),
         ranks=1,
         needs=("lightning",),

@@ -90,7 +90,7 @@ def _of(flags: Sequence[bool | None]) -> str:
 
 
 def _rank(one: Judged) -> str:
-    rank = one.truth.case.slow_rank
+    rank = one.truth.slow_rank
     return "" if rank is None else str(rank)
 
 
@@ -139,7 +139,7 @@ def _case_figures(one: Judged) -> None:
     counts = {name: _of(flags) for name, flags in flags_of(one.scores).items() if flags}
     context = {
         "case": one.name,
-        "rank": truth.case.slow_rank,
+        "rank": truth.slow_rank,
         "strength": truth.planted.strength,
         "seed": truth.case.seed,
         "first": [score.first for score in one.scores],

@@ -1,25 +1,11 @@
 """The third set: other jobs again, written in other ways than those of the first two, that no rule is to be made with."""
 
-from pathlib import Path
-
-from benchmarks.diagnosis.cases import Fault, Hosts, Job
-
-_SCRIPTS = Path(__file__).parent / "jobs" / "third"
-
-INPUT = ("ESP101",)
-INPUT_OF_ONE = ("ESP101", "ESP206")
-SLOW_RANK = ("ESP201", "ESP202", "ESP203")
-SAVE = ("ESP601",)
-
-
-def script(name: str) -> Path:
-    return _SCRIPTS / f"{name}.py"
-
+from benchmarks.diagnosis.cases import INPUT, INPUT_OF_ONE, SAVE, SLOW_RANK, Fault, Hosts, Job, script
 
 JOBS = (
     Job(
         "clicks",
-        script("clicks"),
+        script("third/clicks"),
         (
             Fault("polling", SLOW_RANK, (4, 9), one_rank=True, placed=True),
             Fault("fingerprints", SLOW_RANK, (3, 8), one_rank=True, placed=True),
@@ -34,7 +20,7 @@ JOBS = (
     ),
     Job(
         "tongue",
-        script("tongue"),
+        script("third/tongue"),
         (
             Fault("resume_point", SAVE, (5, 8), second_best=("ESP806",), placed=True),
             # Its name says nothing, and so nothing tells that it saves.
@@ -45,7 +31,7 @@ JOBS = (
     ),
     Job(
         "molecules",
-        script("molecules"),
+        script("third/molecules"),
         (
             Fault("table_of_states", ("ESP402",), (2, 7), placed=True),
             Fault("bond_walk", ("ESP402",), (8, 30), placed=True),
@@ -59,7 +45,7 @@ JOBS = (
     ),
     Job(
         "relay",
-        script("relay"),
+        script("third/relay"),
         (
             Fault("slow_host", ("ESP202", "ESP203", "ESP404"), (0.5, 0.65), one_rank=True, quota=True),
             Fault("small_quotas", ("ESP404",), (0.5, 0.65), quota=True),
@@ -76,7 +62,7 @@ JOBS = (
     ),
     Job(
         "unet",
-        script("unet"),
+        script("third/unet"),
         (
             Fault("packed_scans", INPUT_OF_ONE, (4, 12), one_rank=True, placed=True),
             Fault("elastic", INPUT, (8, 30), placed=True),
@@ -88,7 +74,7 @@ JOBS = (
     ),
     Job(
         "tagger",
-        script("tagger"),
+        script("third/tagger"),
         (Fault("same_width", ("ESP701",), (40, 52)), Fault("confusions", ("ESP402",), (4, 10), placed=True)),
     ),
 )

@@ -190,7 +190,7 @@ def test_a_fault_is_measured_against_its_jobs_control(monkeypatch):
     job = Job("toy", JOB.script, (SLOW,))
     fault, off = draw(job, SLOW, 0), Case(job, None, 0)
     steps = {"on": [Measured(130, 4, 125), Measured(150, 6, 141)], "off": [Measured(100, 1, 99), Measured(104, 3, 101)]}
-    monkeypatch.setattr(Recorded, "measured", lambda self: steps[self.runs])
+    monkeypatch.setattr(Recorded, "measured", property(lambda self: steps[self.runs]))
     told = Planted("toy", "slow", 1, 1.5, 0, "toy.py", [])
     ((one, _),) = truths([Recorded(off, told, "off"), Recorded(fault, told, "on")])
     assert (one.saving_us, one.step_us, one.noise_us, one.free_saving_us, one.taken_pct) == (38, 140, 20, 33, (2, 5))
