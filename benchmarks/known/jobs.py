@@ -35,6 +35,7 @@ SHAPES = {
     "backlog": Shape(parallel.backlog, (2,)),
     "gloo": Shape(cpus.gloo, (2, 4, 8)),
     "buckets": Shape(reducer.reducer, (2, 4, 8), is_common=False),
+    "queue": Shape(parallel.queue, (2, 4, 8), is_common=False),
 }
 
 
@@ -53,10 +54,11 @@ class Job:
     """What is special about it, to look at the errors of such jobs."""
 
 
-def job(shape: str, seed: int, bucket_mb: float | None = None) -> Job:
-    """The job of that shape and seed, always the same; with `bucket_mb` (MiB), as it is with other gradient buckets."""
+def job(shape: str, seed: int, bucket_mb: float | None = None, *, apart: bool = False) -> Job:
+    """The job of that shape and seed, always the same; with `bucket_mb` (MiB), as it is with other gradient buckets, and
+    `apart`, with a stream for each kind of collective."""
     drawn = sketch(seed, SHAPES[shape].worlds)
-    drawn.bucket_mb = bucket_mb
+    drawn.bucket_mb, drawn.apart = bucket_mb, apart
     groups = SHAPES[shape].write(drawn)
     program = drawn.build.program(spacing_ns=drawn.spacing_ns)
     return Job(

@@ -27,6 +27,9 @@ ON_CPUS = (
 BUCKETS = ("bucket_mb=25", "bucket_mb=50", "bucket_mb=100", "bucket_mb=10000", "bucket_mb=12", "bucket_mb=6")
 """On jobs whose buckets are closed at 25 MiB, the first of some at 1 MiB."""
 
+APART = "streams=apart"
+"""On jobs whose collectives are all on one stream."""
+
 FELT = 0.03
 """A planted cause that costs less of a step than this need not be found."""
 
@@ -130,6 +133,8 @@ def _judge(one: Job, folder: Path, max_error_pct: float, rules: Rules) -> Judged
         program, change = one.program, scenario
         if scenario.startswith("bucket_mb="):
             program, change = job(one.shape, one.seed, float(scenario.partition("=")[2])).program, AS_IT_RAN
+        elif scenario == APART:
+            program, change = job(one.shape, one.seed, apart=True).program, AS_IT_RAN
         steps = true_steps(program, change, without, None if one.recording.steps else one.recording.first)
         return fmean(steps[number] for number in said.steps) / 1e3
 
@@ -149,6 +154,8 @@ def _judge(one: Job, folder: Path, max_error_pct: float, rules: Rules) -> Judged
 def _scenarios(one: Job) -> tuple[str, ...]:
     if one.shape == "buckets":
         return BUCKETS
+    if one.shape == "queue":
+        return (APART,)
     return ON_GPUS if one.program.devices else ON_CPUS
 
 

@@ -105,6 +105,24 @@ def relane(dfg: Dfg, nodes: np.ndarray, lane: int) -> Dfg:
     return overlay.compile()
 
 
+def beside(dfg: Dfg, part: np.ndarray) -> Dfg:
+    """Move nodes to lanes of their own: of each lane those whose `part`, int[N], is the same, and not 0.
+
+    On the old lane and on the new ones all keep their order, and neighbours close up.
+    """
+    moved = part > 0
+    mixed = np.isin(dfg.lane, dfg.lane[moved])
+    pairs, of_node = np.unique(np.stack([dfg.lane[moved], part[moved]]), axis=1, return_inverse=True)
+    overlay = Overlay(with_columns(dfg, lanes=(*dfg.lanes, *(dfg.lanes[lane] for lane in pairs[0].tolist()))))
+    among = (dfg.pred_kind == Edge.LANE) & mixed[dfg.pred_target]
+    overlay.cut |= among & (part[dfg.pred_target] != part[dfg.pred_idx])
+    for one in np.unique(part[mixed]).tolist():
+        for source, target, lag, kind in _bridges(dfg, mixed & (part != one), among):
+            overlay.link(source, target, kind, lag)
+    overlay.lane[moved] = len(dfg.lanes) + of_node
+    return overlay.compile()
+
+
 def _mask(dfg: Dfg, nodes: np.ndarray) -> np.ndarray:
     chosen = np.zeros(dfg.nodes, bool)
     chosen[nodes] = True

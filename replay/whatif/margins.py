@@ -9,7 +9,7 @@ MODEL_ERROR: dict[str, dict[str, float]] = {
     "gpu": {
         "allocator": 0.28, "balance": 0.03, "bucket_mb": 0.05, "collective": 0.02, "communication": 0.02, "cpu": 0.02,
         "data": 0.05, "gpu": 0.02, "host": 0.03, "kernel": 0.02, "network": 0.03, "overlap": 0.02, "straggler": 0.03,
-        "sync": 0.04,
+        "streams": 0.02, "sync": 0.04,
     },
     "cpu": {
         "balance": 0.14, "bucket_mb": 0.07, "collective": 0.05, "communication": 0.08, "cpu": 0.10, "data": 0.05,

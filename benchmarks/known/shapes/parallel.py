@@ -64,9 +64,20 @@ def ddp(sketch: Sketch) -> list[Group]:
 
 def fsdp(sketch: Sketch) -> list[Group]:
     """Parameters are gathered one layer ahead, gradients scattered, each on a stream of its own."""
+    return _sharded(sketch, apart=True)
+
+
+def queue(sketch: Sketch) -> list[Group]:
+    """As `fsdp`, but in one process group, whose stream does one after the other; `sketch.apart` gives each its own."""
+    return _sharded(sketch, apart=sketch.apart)
+
+
+def _sharded(sketch: Sketch, *, apart: bool) -> list[Group]:
     layers = _layers(sketch, 5, 10)
     gather = _everyone(sketch)
-    scatter = Group("1", "reduce_scatter", sketch.everyone, 28, gather.link, numbered=sketch.numbered)
+    scatter = gather
+    if apart:
+        scatter = Group("1", "reduce_scatter", sketch.everyone, 28, gather.link, numbered=sketch.numbered)
 
     def step(script: Script, number: int) -> None:
         scale = script.scale(number)
@@ -86,7 +97,7 @@ def fsdp(sketch: Sketch) -> list[Group]:
         script.optimize(layers)
 
     sketch.write(step)
-    return [gather, scatter]
+    return [gather, scatter] if apart else [gather]
 
 
 def _gathered(thread: Thread, group: Group, layers: list[Layer], use: Callable[[Layer], None]) -> None:

@@ -26,6 +26,8 @@ class Sketch:
     spacing_ns: int
     bucket_mb: float | None = None
     """Size of gradient buckets (MiB) that the job has instead of its own."""
+    apart: bool = False
+    """Whether collectives of each kind have a stream of their own where the job has one for all."""
     shapes: bool = True
     """Whether gradients tell their shapes, where they are told one by one."""
 

@@ -136,6 +136,22 @@ def test_relane_to_the_same_lane_changes_nothing():
     same(edits.relane(dfg, comm, int(dfg.lane[comm][0])), dfg)
 
 
+def test_beside_keeps_the_order_of_both_parts():
+    names = ("k1", "m1", "k2", "m2", "k3")
+    kernels = [row for at, name in enumerate(names) for row in launched(name, at, 20 + 100 * at, 100, at + 1)]
+    dfg = build(run_of({0: [step(1, 0, 600), op("aten::mm", 0, 30), *kernels]}))
+    part = np.zeros(dfg.nodes, np.int64)
+    part[[node(dfg, "m1"), node(dfg, "m2")]] = 1
+    apart = edits.beside(dfg, part)
+    timeline = replay(apart)
+    start, end = (
+        {name: int(times[node(apart, name)]) for name in names} for times in (timeline.start_ns, timeline.end_ns)
+    )
+    assert [start["k2"], start["k3"], start["m2"]] == [end["k1"], end["k2"], end["m1"]]
+    assert start["m1"] < end["k1"]  # as soon as it is launched
+    assert len(apart.lanes) == len(dfg.lanes) + 1
+
+
 @pytest.mark.parametrize("edit", [lambda g: edits.remove(g, []), lambda g: edits.insert(g, [], "x", Cls.CPU, [])])
 def test_an_edit_of_nothing_is_the_graph(edit):
     for dfg in (chain(), gpu(), build(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}))):

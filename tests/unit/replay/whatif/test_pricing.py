@@ -75,6 +75,13 @@ def test_perfect_overlap_is_neither_faster_than_the_gpu_nor_slower_than_none(tra
     assert found.predicted_us == 2 * MS
 
 
+def test_streams_apart_need_collectives_of_several_kinds_on_one():
+    run = run_of(nccl_ranks())
+    (answer,) = what_if(run, build(run), ["streams=apart"])
+    assert not answer.answered
+    assert "several kinds" in answer.reason
+
+
 def test_perfect_overlap_needs_communication():
     (answer,) = what_if(uneven_run(10), build(uneven_run(10)), ["overlap=perfect"])
     assert not answer.answered

@@ -1,0 +1,28 @@
+"""`streams=apart`: collectives of one kind wait for none of another."""
+
+from dataclasses import replace
+
+from esprof.replay.whatif import edits
+from esprof.replay.whatif.queues import kinds_in_queues
+from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
+
+
+def _apart(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+    kinds = kinds_in_queues(now.dfg)
+    if not kinds.any():
+        raise Declined("no GPU stream has collectives of several kinds that are matched on all their ranks")
+    return replace(now, dfg=edits.beside(now.dfg, kinds)).noted(
+        "a bound: two transfers at once are taken to be as fast as one"
+    )
+
+
+TERM = Kind(
+    name="streams",
+    examples=("streams=apart",),
+    meaning="Collectives of each kind (all-gather, reduce-scatter, …) that share a GPU stream get one of their own, as in a "
+    "process group of their own, and wait for no other kind. A bound: two at once are taken to be as fast as one.",
+    needs="A GPU stream with collectives of several kinds that are matched on all their ranks.",
+    effect=Edit(Phase.REBUILD, _apart),
+    value=word("apart"),
+)
