@@ -42,11 +42,12 @@ def ddp_step(
     since=150.0,
     compute_ms=COMPUTE_MS,
     transfer_ms=TRANSFER_MS,
+    slower=(),
 ):
     """One step on a GPU that works 10 ms for each gradient of `sizes` MiB, in single precision's half. They travel in
     `buckets` (numbers of gradients), in 20 ms a MiB and 0.1 ms each. The optimizer takes 5 ms behind the last of them. With
     a `metric` (MiB), that is reduced behind the backward pass, which begins at `since`, µs. `compute_ms` and `transfer_ms`
-    stand for the 10 and 20 ms."""
+    stand for the 10 and 20 ms; the transfers `slower` (numbers of their last gradients) take three times as long."""
     rows = [op("forward", 0, 100)]
     closing = dict(zip((behind - 1 for behind in accumulate(buckets)), buckets, strict=True))
     computed, free = since + 50, 0.0
@@ -59,6 +60,7 @@ def ddp_step(
         if number in closing:
             moved = sum(sizes[number + 1 - closing[number] : number + 1])
             begin, took = max(free, computed), moved * transfer_ms * MS + LATENCY_US
+            took *= 3 if number in slower else 1
             rows += issued(at + 12, correlation + 1, begin, took, moved, name)
             free = begin + took
     now = since + 50 * len(sizes)

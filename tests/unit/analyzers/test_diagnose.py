@@ -429,6 +429,8 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP301",
         "ESP302",
         "ESP303",
+        "ESP304",
+        "ESP305",
         "ESP401",
         "ESP402",
         "ESP403",

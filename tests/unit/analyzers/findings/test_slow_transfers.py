@@ -1,0 +1,46 @@
+"""Transfers below the rate that others of their kind reach: must fire, must not."""
+
+import pytest
+
+from esprof.analyzers import diagnose_run
+from tests.cases import nccl_buckets
+from tests.cases.graph import run_of
+
+
+def slow(slower, *, sizes=(2,) * 12, compute_ms=1.0):
+    rows = nccl_buckets.ddp_step(sizes, [1] * len(sizes), compute_ms=compute_ms, transfer_ms=5.0, slower=slower)
+    run = run_of({0: rows, 1: rows})
+    return [found for found in diagnose_run(run).findings if found.id == "ESP304"]
+
+
+def test_transfers_that_take_three_times_as_long_as_others_are_named_and_priced():
+    (found,) = slow(range(0, 12, 2))
+    assert "3.0 times as long" in found.title
+    assert "collective[" in found.command
+    # Six of twelve transfers of 10.1 ms take twice that too long; all but what the backward pass hides is gained.
+    assert found.saving_us == pytest.approx(6 * 2 * 10_100, rel=0.02)
+    assert found.evidence["rate_of_fastest"].value == pytest.approx(3 * found.evidence["rate_of_slow"].value, rel=0.02)
+    assert not found.evidence["beside_computing"].value
+
+
+def test_that_they_are_slow_while_the_gpu_computes_is_told():
+    (found,) = slow(range(4), compute_ms=10.0)
+    assert found.evidence["beside_computing"].value
+    assert "while the GPU computes" in found.advice
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"slower": ()},
+        {"slower": range(12)},  # all alike: nothing tells what the link could do
+        {"slower": (3,)},  # now and then
+        {"slower": range(0, 8, 2), "sizes": (2,) * 8},  # too few to tell
+    ],
+)
+def test_transfers_that_are_as_fast_as_others_or_seldom_slow_are_not(how):
+    assert slow(**how) == []
+
+
+def test_sizes_that_cost_latency_are_not_slow():
+    assert slow((), sizes=(0.01, 2) * 8) == []
