@@ -197,6 +197,11 @@ class Blame:
         return [int(rank) for rank in most if beyond[rank] > 0]
 
     @cached_property
+    def step_ns(self) -> float:
+        """The mean of `steps` as they are, ns: by how much the end of all work issued so far grows."""
+        return float(self._progress_ns(self.dfg.dur_ns).mean())
+
+    @cached_property
     def _by_step(self) -> tuple[np.ndarray, np.ndarray]:
         """(nodes in order of their step, those of loaders aside; where each step of the graph begins among them)."""
         nodes = np.flatnonzero((self.dfg.step >= 0) & ~self.dfg.on(LaneKind.LOADER))
@@ -264,7 +269,7 @@ class Blame:
         extra, of_rank = self._extra_by_place(suspects, only)
         # Chance may pick from all places of a rank, too, whether they are noticed or not.
         places = np.bincount(of_rank, minlength=1)
-        noticed = trimmed_mean(extra) > NOTICED * float(self._progress_ns(self.dfg.dur_ns).mean())
+        noticed = trimmed_mean(extra) > NOTICED * self.step_ns
         extra, of_rank = extra[:, noticed], of_rank[noticed]
         certain = chance(extra) < CHANCE * 2 / among / places[of_rank]
         found = np.zeros(len(self.dfg.marks.ranks), bool)

@@ -9,6 +9,8 @@ from esprof.analyzers import job_steps
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.replay.blame import arrivals
+from esprof.replay.stalls import starved_ns
 from esprof.replay.whatif.host_cpus import cpus_of
 from esprof.replay.whatif.term import scope
 from esprof.trace.run import Run
@@ -27,6 +29,8 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
     steps = np.array(case.replayed.steps.steady)
     tables = {rank: _told(case.run, rank, steps) for rank in case.replayed.built.dfg.marks.ranks}
     waited = {rank: float(table.ints("ready_ns").mean()) for rank, table in tables.items() if len(table)}
+    if not waited:
+        yield from _starved(case)
     worst_ns = max(waited.values(), default=0.0)
     if worst_ns < LEAST * case.pricer.step_ns:
         return
@@ -48,6 +52,34 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
         | ({"stopped_by_quota": by_rank(throttled, "ns")} if by_quota else {})
         | _demand(case.run, ranks[0]),
         advice=_QUOTA if by_quota else _OTHERS,
+    )
+
+
+def _starved(case: Case) -> Iterator[Cause]:
+    """Ranks of which only their stalls tell that they have no CPU."""
+    stalls, blame = starved_ns(case.pricer.blame), case.pricer.blame
+    if stalls is None or not case.worth_naming(case.pricer.saving_ns("runqueue=0")):
+        return
+    dfg, steps = blame.dfg, blame.steps
+    here = np.flatnonzero((stalls > 0) & np.isin(dfg.step, steps))
+    lost = {rank: round(float(stalls[here[dfg.rank[here] == rank]].sum()) / len(steps)) for rank in dfg.marks.ranks}
+    late = dict(zip(dfg.marks.ranks, arrivals(dfg, steps).late_ns() / len(steps), strict=True))
+    latest = tuple(rank for rank, ns in late.items() if ns >= A_SHARE * max(late.values()) > 0)
+    worst = f"; the others wait for {readable.ranks(latest)} most" if latest else ""
+    yield Cause(
+        id=CPU_CONTENTION,
+        title=f"All ranks stall for up to {readable.duration(max(lost.values()))} a step, each at other places, as if they "
+        f"had no CPU{worst}",
+        ranks=tuple(lost),
+        scenario="runqueue=0",
+        confidence="medium",
+        evidence={
+            "stalled": by_rank(lost, "ns"),
+            "stalls_per_step_and_rank": Evidence(round(len(here) / len(steps) / len(lost), 1)),
+            "longest_stall": Evidence(int(stalls[here].max()), "ns"),
+            "late_per_step": by_rank({rank: round(ns) for rank, ns in late.items()}, "ns"),
+        },
+        advice=_OTHERS,
     )
 
 
@@ -91,7 +123,9 @@ _PAGES = (
         "`without_a_cpu` is how long the training thread was ready to run and did not, in a mean step of each rank, as the "
         "kernel counts it (/proc/…/schedstat); `stopped_by_quota` how long its control groups were stopped, summed over "
         "CPUs; `threads_of_operations_on_the_host` how many threads the ranks of that host may compute with at a time. "
-        "Threads that compute for it are not counted, so that this is the least that is so.",
+        "Threads that compute for it are not counted, so that this is the least that is so. Where a trace tells nothing of "
+        "that, stalls do: of three ranks or more all stop again and again, for a millisecond or more and ten times as long "
+        "as the same work takes on the others, each at other places (`stalled`, `late_per_step`).",
         "`runqueue=0` of these ranks: replay takes that time from what their training threads did, and runs the whole job "
         "again.",
         "Fewer threads, workers or jobs on the host; a higher quota; ranks bound to CPUs of their own.",

@@ -341,7 +341,10 @@ def test_of_eight_ranks_that_starve_at_different_moments_none_is_the_culprit():
     assert replayed(MEGATRON).pricer.price("balance=fix").saving_ns > 0.05 * replayed(MEGATRON).pricer.step_ns
     path = replay_of(MEGATRON).critical_path
     assert max(path.by_rank, key=lambda share: share.us).rank == 0
-    assert len(findings(MEGATRON, "ESP4")) == 1
+    starved, host = findings(MEGATRON, "ESP4")
+    assert (starved.id, starved.ranks, host.id) == ("ESP404", tuple(range(8)), "ESP401")
+    assert starved.title.endswith("the others wait for ranks 0, 6 most")
+    assert all(360 * NS_PER_MS < starved.evidence["stalled"].of(rank) < 480 * NS_PER_MS for rank in range(8))
 
 
 def test_a_loader_without_workers_is_named_and_priced():

@@ -1,20 +1,26 @@
 """`runqueue=0`: training threads that never wait for a CPU."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from esprof.replay.dfg import LaneKind
+from esprof.replay.stalls import starved_ns
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
 from esprof.replay.whatif.work import HOST_WORK
+from esprof.types import Rank
 
 
 def _never_waiting(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     dfg = now.dfg
+    ranks = sorted({rank for term in terms for rank in term.ranks(now)}.intersection(dfg.marks.ranks))
+    if not any((now.run.steps(rank).ints("ready_ns") >= 0).any() for rank in now.run.ranks):
+        return _never_stalling(now, ranks)
     dur = dfg.dur_ns.copy()
-    for rank in {rank for term in terms for rank in term.ranks(now)}.intersection(dfg.marks.ranks):
+    for rank in ranks:
         mine = (dfg.lane == dfg.main_lane(rank)) & dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
         steps = now.run.steps(rank)
         steps = steps.where((steps.ints("ready_ns") >= 0) & np.isin(steps.ints("step"), dfg.marks.steps))
@@ -30,12 +36,25 @@ def _never_waiting(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     return replace(now, dfg=edits.replace(dfg, np.arange(dfg.nodes), dur))
 
 
+def _never_stalling(now: Scenario, ranks: Sequence[Rank]) -> Scenario:
+    """Where the kernel's count was not recorded, stalls that all ranks have again and again tell (`starved_ns`)."""
+    stalls = starved_ns(now.blame_now)
+    if stalls is None:
+        raise Declined("how long threads waited for a CPU was not recorded, and no stalls of all ranks tell it")
+    left = now.dfg.dur_ns - np.where(np.isin(now.dfg.rank, ranks), stalls, 0)
+    return replace(now, dfg=edits.replace(now.dfg, np.arange(now.dfg.nodes), left)).noted(
+        "threads are taken to have waited for a CPU where the same work takes a tenth of the time on other ranks"
+    )
+
+
 TERM = Kind(
     name="runqueue",
     examples=("runqueue=0", "rank3.runqueue=0"),
     meaning="Training threads always have a CPU: what each waited for one in a step, as the kernel counts it, is taken "
-    "from its work there in equal shares.",
-    needs="Steps of which it was recorded how long the training thread waited for a CPU.",
+    "from its work there in equal shares. Where no rank's was recorded, and all stall again and again, each at other "
+    "places, what goes beyond the same work on the other ranks there is taken away.",
+    needs="Steps of which it was recorded how long the training thread waited for a CPU, or stalls of all of three ranks or "
+    "more.",
     effect=Edit(Phase.REMOVE, _never_waiting),
     value=zero,
     scoped=True,

@@ -76,3 +76,46 @@ def test_threads_are_held_against_the_hosts_cpus():
 @pytest.mark.parametrize("ready_ms", [0, 2, None])
 def test_a_little_waiting_is_usual_and_none_was_recorded(ready_ms):
     assert found(ready_ms) == []
+
+
+# Without the kernel's count
+
+
+def stalling(stalls, ranks=4):
+    """ESP404 of a job whose ranks compute forty operations of 0.2 ms and meet at 100 ms; `stalls` are the numbers of the
+    operations of each rank that take 3 ms longer."""
+    rows = {}
+    for rank in range(ranks):
+        now, of_rank = 0.0, [step(0, 0, 120 * MS)]
+        for number in range(40):
+            took = 0.2 * MS + (3 * MS if number in stalls(rank) else 0)
+            of_rank.append(op(f"op {number % 5}", now, took))
+            now += took
+        rows[rank] = [*of_rank, *gloo(now, now + 5, 100 * MS), op("end", 100 * MS, 20 * MS)]
+    return [finding for finding in diagnose_run(run_of(rows)).findings if finding.id == "ESP404"]
+
+
+def test_ranks_that_stall_again_and_again_at_other_places_each_lack_cpus():
+    (finding,) = stalling(lambda rank: range(rank, 36 + 4 * (rank == 2), 4))
+    assert finding.ranks == (0, 1, 2, 3)
+    assert "each at other places" in finding.title
+    assert finding.title.endswith("the others wait for rank 2 most")
+    assert finding.evidence["stalled"].of(0) == 9 * 3 * NS
+    assert finding.evidence["stalled"].of(2) == 10 * 3 * NS
+    # The step begins with 8 ms of work where nothing stalls, and 38 where rank 2 does.
+    assert finding.saving_us == pytest.approx(30 * MS, rel=0.01)
+    assert "runqueue=0" in finding.command
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"stalls": lambda rank: range(0, 36, 4) if rank == 1 else ()},  # one rank
+        {"stalls": lambda rank: range(0, 36, 4)},  # all at the same places
+        {"stalls": lambda rank: (rank, rank + 12, rank + 24)},  # seldom
+        {"stalls": lambda rank: range(rank, 40, 5)},  # each at places of its own: the job may be made so
+        {"stalls": lambda rank: range(rank, 36, 4), "ranks": 2},  # nothing tells what is usual
+    ],
+)
+def test_pauses_that_tell_of_no_starvation(how):
+    assert stalling(**how) == []
