@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from esprof import readable
+from esprof.analyzers.around import Around
 from esprof.analyzers.more_work import Comparison
 from esprof.replay.blame import Blame
-from esprof.replay.dfg import Cls, LaneKind
+from esprof.replay.dfg import Cls, Edge, LaneKind
 from esprof.replay.python_time import PythonTime
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.scenario import Declined
@@ -104,6 +105,8 @@ class Place:
     """The Python line that ran there, as `file(line): function`; None where no stack tells."""
     call: str | None = None
     """What that line called."""
+    module: str | None = None
+    """The modules that the worst of it lies in (`Around.modules`)."""
 
     def pointer(self, rank: Rank) -> str:
         """A sentence that says so of a rank."""
@@ -179,7 +182,19 @@ def place_of_loss(replayed: Replayed, rank: Rank, lost: np.ndarray) -> Place | N
     lost_ns = round(by_name.max() / len(replayed.steps.steady))
     time_ns = np.zeros(dfg.nodes)
     time_ns[mine] = lost[mine]
-    return Place(dfg.names[top], lost_ns, *_python_line(replayed, rank, time_ns, least_ns=SEEN * by_name.max()))
+    python, call = _python_line(replayed, rank, time_ns, least_ns=SEEN * by_name.max())
+    worst = int(mine[np.where(dfg.name[mine] == top, lost[mine], 0).argmax()])
+    return Place(dfg.names[top], lost_ns, python, call, _modules(replayed, rank, worst))
+
+
+def _modules(replayed: Replayed, rank: Rank, node: int) -> str | None:
+    """The modules around a node; around its launch, if it is a kernel."""
+    dfg = replayed.built.dfg
+    if dfg.lanes[dfg.lane[node]].kind == LaneKind.STREAM:
+        edges = slice(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])
+        node = next(iter(dfg.pred_idx[edges][dfg.pred_kind[edges] == Edge.LAUNCH].tolist()), node)
+    row = int(dfg.event[node])
+    return Around(replayed.run, rank).modules(row) if row >= 0 else None
 
 
 def _python_line(replayed: Replayed, rank: Rank, time_ns: np.ndarray, least_ns: float) -> tuple[str | None, str | None]:

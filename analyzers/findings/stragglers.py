@@ -152,6 +152,7 @@ def _place_evidence(places: dict[Rank, Place]) -> dict[str, Evidence]:
         "lost_there_per_step": by_rank({rank: place.lost_ns for rank, place in places.items()}, "ns"),
         "python_line": by_rank({rank: place.python for rank, place in places.items() if place.python}),
         "python_call": by_rank({rank: place.call for rank, place in places.items() if place.call}),
+        "module": by_rank({rank: place.module for rank, place in places.items() if place.module}),
     }
     return {name: one for name, one in evidence.items() if one.value}
 
@@ -167,7 +168,8 @@ _STRAGGLER_EVIDENCE = (
     "to its own; a delay that holds up several collectives counts once. Neighbours of a slow rank in its other groups come "
     "late, too: named is whose own work, beyond that of its counterparts, delays the job. "
     "`lost_in` names the operation or gap where it loses most against its peers, and `python_line` the line of Python that "
-    "bears most of what it loses, where stacks were sampled; `saving` prices each kind of work alone. `of_the_run` tells "
+    "bears most of what it loses, where stacks were sampled; `module` the modules around the worst of it, where the trace "
+    "has them (torch.profiler with stacks); `saving` prices each kind of work alone. `of_the_run` tells "
     "for how much of the run the rank is so slow, by the duration of the steps without profiler where it costs a quarter of "
     "one or more, and, of ranks that compute on CPUs, by the CPU time that they have beyond the others in these."
 )

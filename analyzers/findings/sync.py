@@ -7,28 +7,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from esprof import readable
+from esprof.analyzers.around import ITEM, Around
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.frames import frame
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.work import waits_for_device
-from esprof.trace.run import Run
 from esprof.types import Ns, Rank
 
 _NONE = "sync=0"
-
-_SCALAR = "aten::_local_scalar_dense"
-_ITEM = "aten::item"
-"""`.item()` calls `_SCALAR`, and is what people write."""
-
-_MOST_OPERATIONS = 1_000
-"""How many operations before a call are looked at for the one around it."""
 
 _MOST_NAMED = 5
 """Callers that are named, the worst first."""
 
 _REMEDIES = {
-    _ITEM: "read losses and metrics every so many steps, or keep them on the device and read them when the next step runs",
+    ITEM: "read losses and metrics every so many steps, or keep them on the device and read them when the next step runs",
     "aten::nonzero": "avoid shapes that depend on values (masks as indices, `nonzero`, `unique`); `torch.where` has none",
     "aten::copy_": "copy with `non_blocking=True` into pinned memory, and read the result later",
 }
@@ -42,6 +34,7 @@ class _Caller:
     calls: int = 0
     idle_ns: int = 0
     line: str | None = None
+    module: str | None = None
     by_rank: dict[Rank, Ns] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -88,8 +81,11 @@ def _evidence(
         "idle_after": Evidence({name: round(callers[name].idle_ns / shares) for name in named}, "ns", "cause"),
         "idle_after_by_rank": by_rank(idle, "ns"),
     }
-    lines = {name: callers[name].line for name in named if callers[name].line}
-    return evidence | ({"python_line": Evidence(dict(lines), None, "cause")} if lines else {})
+    places = {
+        "python_line": {name: line for name in named if (line := callers[name].line)},
+        "module": {name: module for name in named if (module := callers[name].module)},
+    }
+    return evidence | {name: Evidence(dict(of), None, "cause") for name, of in places.items() if of}
 
 
 def _callers(case: Case) -> dict[str, _Caller]:
@@ -103,14 +99,15 @@ def _callers(case: Case) -> dict[str, _Caller]:
         mine = kept & (dfg.rank[target] == rank)
         calls = np.unique(target[mine])
         idle = _idle_after(timeline.end_ns[calls], _busy(case, rank))
-        names = _Names(case.run, rank)
+        around = Around(case.run, rank)
         for call, ns in zip(calls.tolist(), idle.tolist(), strict=True):
             row = int(dfg.event[call])
-            caller = found[names.caller(row) or dfg.label(call)]
+            caller = found[around.caller(row) or dfg.label(call)]
             caller.calls += 1
             caller.idle_ns += ns
             caller.by_rank[rank] += ns
-            caller.line = caller.line or names.line(row)
+            caller.line = caller.line or around.line(row)
+            caller.module = caller.module or around.modules(row)
     return dict(found)
 
 
@@ -139,50 +136,6 @@ def _idle_after(returned: np.ndarray, busy: np.ndarray) -> np.ndarray:
     return pause
 
 
-class _Names:
-    """What stands around the runtime calls of a rank."""
-
-    def __init__(self, run: Run, rank: Rank) -> None:
-        self._events = events = run.events(rank)
-        self._start, self._tid = events.ints("start_ns"), events.ints("tid")
-        self._end = self._start + events.ints("dur_ns")
-        self._codes, self._texts = events.codes("name")
-        self._operations = self._by_start(events.is_kind("op"))
-        self._python = self._by_start(events.is_kind("python"))
-        self._samples = run.samples(rank)
-
-    def _by_start(self, mask: np.ndarray) -> np.ndarray:
-        rows = np.flatnonzero(mask)
-        ordered: np.ndarray = rows[np.argsort(self._start[rows], kind="stable")]
-        return ordered
-
-    def caller(self, row: int) -> str | None:
-        """The innermost operation around the call in this row; None where there is none."""
-        names = list(self._around(row, self._operations))
-        if names[:1] == [_SCALAR] and _ITEM in names:
-            return _ITEM
-        return names[0] if names else None
-
-    def line(self, row: int) -> str | None:
-        """The line of the job's own code that made the call, by the samples of the stack, else by the recorded frames."""
-        at = self._samples.ints("at_ns")
-        inside = np.flatnonzero((at >= self._start[row]) & (at <= self._end[row]))
-        stacks = [stack for stack in self._stacks(inside) if stack]
-        frames = [line for stack in stacks for line in reversed(stack.splitlines())]
-        frames += list(self._around(row, self._python))
-        return next((text for text in frames if frame(text).origin == "job"), None)
-
-    def _stacks(self, rows: np.ndarray) -> list[str | None]:
-        return self._samples.where(rows).texts("stack") if len(rows) else []
-
-    def _around(self, row: int, ordered: np.ndarray) -> Iterator[str]:
-        """The names of those of the rows `ordered` (by start) around the call, innermost first."""
-        behind = int(np.searchsorted(self._start[ordered], self._start[row], side="right"))
-        near = ordered[max(0, behind - _MOST_OPERATIONS) : behind][::-1]
-        for other in near[(self._tid[near] == self._tid[row]) & (self._end[near] >= self._end[row])].tolist():
-            yield self._texts[self._codes[other]]
-
-
 _PAGES = (
     Page(
         "ESP405",
@@ -191,7 +144,8 @@ _PAGES = (
         "the GPU has done all that it was given. When the CPU goes on, the GPU has nothing left to do until the next "
         "kernel is launched.",
         "`calls_per_step_and_rank` by the operation that called, and `idle_after`: how long the GPU has nothing to do "
-        "around the moment at which these calls return. `python_line` is the line of the job, where stacks were recorded.",
+        "around the moment at which these calls return. `python_line` is the line of the job, where stacks were recorded, "
+        "and `module` the modules around the call, where the trace has them.",
         "`sync=0`: replay lets no call wait for its device, so that kernels are launched while others run. What the CPU "
         "reads is taken to be there at once.",
         "Losses and metrics read every so many steps, `non_blocking=True` with pinned memory, no shapes that depend on "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from esprof.analyzers.around import MODULE
 from esprof.analyzers.ops.answer import OpKind
 from esprof.analyzers.ops.nesting import nearest, nested, with_inner
 from esprof.replay.building.lookup import numbered, pairs, position
@@ -21,9 +22,6 @@ _KINDS: dict[str, OpKind] = {
     "python": "module",
 }
 """Kinds of events that are calls on a thread. Of the `python` ones only modules are: other frames are no operations."""
-
-_MODULE = "nn.Module: "
-"""What the name of a module's frame begins with."""
 
 _ON_GPU = ("kernel", "memcpy", "memset", "collective")
 
@@ -117,7 +115,7 @@ def _rows(events: Table, steady: SteadyTime) -> np.ndarray:
     is_call = np.array([kind in _KINDS for kind in kinds] + [False])[codes]
     if "python" in kinds:
         name, names = events.codes("name")
-        is_module = np.array([text.startswith(_MODULE) for text in names] + [False])[name]
+        is_module = np.array([text.startswith(MODULE) for text in names] + [False])[name]
         is_call &= is_module | (codes != kinds.index("python"))
     on_thread = (events.ints("tid") >= 0) & (events.ints("stream") < 0)
     row = np.flatnonzero(is_call & on_thread)
@@ -141,7 +139,7 @@ def _keys(events: Table, row: np.ndarray, by_shape: bool) -> tuple[np.ndarray, t
     found = []
     for number in distinct.tolist():
         text, (which, shaped) = texts[number >> 32], divmod(number & 0xFFFFFFFF, len(shapes) + 1)
-        found.append(Key(_KINDS[of_kind[which]], text.removeprefix(_MODULE), of_shape[shaped]))
+        found.append(Key(_KINDS[of_kind[which]], text.removeprefix(MODULE), of_shape[shaped]))
     return key, tuple(found)
 
 

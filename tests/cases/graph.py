@@ -58,6 +58,11 @@ def op(name: str, start: float, dur: float, tid: int = MAIN) -> Row:
     return Row(ph="X", cat="cpu_op", name=name, pid=100, tid=tid, ts=start, dur=dur)
 
 
+def python(name: str, start: float, dur: float) -> Row:
+    """A frame on the main thread, or the forward of a module (`nn.Module: MLP_3`), as torch.profiler tells of them."""
+    return Row(ph="X", cat="python_function", name=name, pid=100, tid=MAIN, ts=start, dur=dur)
+
+
 def step(number: int, start: float, end: float) -> Row:
     return Row(
         ph="X", cat="user_annotation", name=f"ProfilerStep#{number}", pid=100, tid=MAIN, ts=start, dur=end - start

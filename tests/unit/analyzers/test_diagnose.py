@@ -27,6 +27,7 @@ from tests.cases.graph import (
     nccl,
     nccl_ranks,
     op,
+    python,
     run_of,
     stage,
     step,
@@ -144,6 +145,18 @@ def test_device_hours_are_those_of_the_ranks_that_the_run_has():
 def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():
     slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op("aten::linear", 0, 20_000)]
     assert found(run_of({0: ddp_rank(), 1: slow}), "ESP202").ranks == (1,)
+    assert "module" not in found(run_of({0: ddp_rank(), 1: slow}), "ESP202").evidence
+
+
+def test_the_modules_around_the_slow_operation_are_named_where_the_trace_has_them():
+    slow = [row for row in ddp_rank(slow=10) if row.name != "aten::linear"] + [op("aten::linear", 0, 20_000)]
+    slow += [
+        python("nn.Module: GPT_0", 0, 20_500),
+        python("nn.Module: Block_3", 0, 20_200),
+        python("nn.Module: Head_0", 20_300, 100),
+    ]
+    straggler = found(run_of({0: ddp_rank(), 1: slow}), "ESP202")
+    assert straggler.evidence["module"].of(1) == "GPT_0 › Block_3"
 
 
 @pytest.mark.parametrize(("hook_ms", "linear_ms", "id"), [(9, 10, "ESP201"), (1, 19, "ESP202"), (9, 18, "ESP202")])

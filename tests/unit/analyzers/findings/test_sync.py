@@ -6,7 +6,7 @@ from esprof.analyzers import diagnose_run
 from esprof.replay import answer_run
 from esprof.trace.run import Run
 from esprof.trace.schema import SAMPLES, table
-from tests.cases.graph import EPOCH_NS, call, kernel, launched, op, run_of, step
+from tests.cases.graph import EPOCH_NS, Row, call, kernel, launched, op, python, run_of, step
 
 STEPS = 6
 STEP_US = 1_000.0
@@ -30,8 +30,8 @@ def reading_step(number: int, *, waits: bool = True, stream: int = 7) -> list:
     return rows
 
 
-def job(**how) -> Run:
-    return run_of({0: [row for number in range(1, STEPS + 1) for row in reading_step(number, **how)]})
+def job(*besides: Row, **how) -> Run:
+    return run_of({0: [row for number in range(1, STEPS + 1) for row in reading_step(number, **how)] + [*besides]})
 
 
 def sync_findings(run: Run) -> list:
@@ -70,6 +70,12 @@ def test_a_read_within_the_step_is_named_with_its_caller_and_the_pause_of_the_gp
     assert "losses and metrics" in finding.advice
     assert "python_line" not in finding.evidence
     assert "ESP401" not in {one.id for one in diagnose_run(job()).findings}
+
+
+def test_the_modules_around_the_read_are_named_where_the_trace_has_them():
+    router = (python("nn.Module: Router_1", number * STEP_US + 25, 400) for number in range(1, STEPS + 1))
+    (finding,) = sync_findings(job(*router))
+    assert finding.evidence["module"].of("aten::item") == "Router_1"
 
 
 def test_without_a_wait_there_is_no_finding():

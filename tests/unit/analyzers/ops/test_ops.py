@@ -9,16 +9,12 @@ from esprof.analyzers.ops import Asked, ops_run
 from esprof.errors import InputError, UsageError
 from esprof.trace.run import Run
 from esprof.trace.schema import SAMPLES, table
-from tests.cases.graph import EPOCH_NS, MAIN, Args, Row, call, gloo, kernel, launched, op, run_of, step
+from tests.cases.graph import EPOCH_NS, MAIN, Args, Row, call, gloo, kernel, launched, op, python, run_of, step
 
 
 def shaped(name, start, dur, dims):
     args = Args(dims=msgspec.Raw(dims.encode()))
     return Row(ph="X", cat="cpu_op", name=name, pid=100, tid=MAIN, ts=start, dur=dur, args=args)
-
-
-def python(name, start, dur):
-    return Row(ph="X", cat="python_function", name=name, pid=100, tid=MAIN, ts=start, dur=dur)
 
 
 def marked(name, start, dur):
