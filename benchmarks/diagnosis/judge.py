@@ -62,8 +62,10 @@ class Score:
     is_anywhere: bool
     rank_right: bool | None
     place_right: bool | None
+    named: str | None
+    """Id of the finding of the cause; None where no finding names it."""
     predicted_us: float | None
-    """What the finding of the cause says a step gains; None where no finding names the cause."""
+    """What that finding says a step gains."""
     holds: bool | None
     """Whether its interval holds the saving measured."""
 
@@ -177,6 +179,7 @@ def score(truth: Truth, findings: Sequence[Finding]) -> Score:
         is_anywhere=any(one["id"] in fault.accepted for one in findings),
         rank_right=None if rank is None else named is not None and list(named["ranks"]) == [rank],
         place_right=named is not None and names_place(named, truth.planted.file, lines) if lines else None,
+        named=named["id"] if named else None,
         predicted_us=price[0] if price else None,
         holds=price[1] <= truth.saving_us <= price[2] if price else None,
     )

@@ -1,8 +1,10 @@
 """What was judged, as tables for people and one JSON line a figure."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import mean, median
+
+import numpy as np
 
 from benchmarks.diagnosis.judge import FALSE_PCT, Control, Judged, Score
 from benchmarks.settings import show
@@ -123,6 +125,9 @@ def _figures(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
     if errors:
         show("diagnosis_saving_error_median", median(errors), "%", {"cases": len(errors)})
         show("diagnosis_saving_error_mean", mean(errors), "%", {"cases": len(errors)})
+    for named, shares in _model_errors(cases).items():
+        of_named = {"id": named, "recordings": len(shares)}
+        show("diagnosis_model_error", float(np.quantile(shares, 0.95)), "share of a step", of_named)
     if controls:
         false = sum(one.largest_pct > FALSE_PCT for one in controls)
         of = {"recordings": len(controls), "above_pct": FALSE_PCT}
@@ -132,6 +137,16 @@ def _figures(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
         show("diagnosis_largest_without_fault", largest.largest_pct, "% of step", named)
     failed = sum(len(one.failures) for one in cases)
     show("diagnosis_failures", failed, "recordings", counted)
+
+
+def _model_errors(cases: Iterable[Judged]) -> dict[str, list[float]]:
+    """Id of a finding -> by how much of a step its price is off, for each recording in which it names what was planted."""
+    off: dict[str, list[float]] = defaultdict(list)
+    for one in cases:
+        for score in one.scores:
+            if score.named and score.predicted_us is not None:
+                off[score.named].append(abs(score.predicted_us - one.truth.saving_us) / one.truth.step_us)
+    return dict(sorted(off.items()))
 
 
 def _case_figures(one: Judged) -> None:
