@@ -10,6 +10,7 @@ import numpy as np
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.frames import frame
+from esprof.analyzers.function_time import function_time
 from esprof.analyzers.garbage import COLLECT_LESS, Collections, collections
 from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Measured, Page, Rule
 from esprof.analyzers.slow_places import stage_of
@@ -61,6 +62,11 @@ class _Spot:
         return f"python[{self.pattern if has_parts else self.pattern.replace(_WITHIN, '')}]=0"
 
     @property
+    def ran_share(self) -> float:
+        """Share of that time that the threads ran."""
+        return self.ran / self.in_all
+
+    @property
     def collects(self) -> bool:
         return self.pattern == GARBAGE_COLLECTION
 
@@ -88,8 +94,28 @@ def python_code(case: Case) -> Iterator[Cause]:
         if measured.is_worth_naming and all_of_run.count >= FEWEST_AT_RANDOM and not is_told:
             yield _collecting(all_of_run.per_step_ns, all_of_run.place, measured)
     for spot in costly:
-        if case.worth_naming(case.pricer.saving_ns(spot.scenario)):
-            yield _collecting(spot.took, spot.worst.frame, spot.scenario) if spot.collects else _cause(spot)
+        price = _price(case, spot)
+        if price is not None:
+            yield _collecting(spot.took, spot.worst.frame, price) if spot.collects else _cause(spot, price)
+
+
+def _price(case: Case, spot: _Spot) -> str | Measured | None:
+    """The what-if without it, or what it takes in the steps of the whole run where that is clearly more, or less; None
+    where it is not worth naming.
+
+    It is more where a function spends its time in operations too short to leave gaps, and less where a pause came in the
+    recorded steps by chance. Samples come when Python's lock is free, so that of code that holds it less is seen.
+    """
+    saving = case.pricer.saving_ns(spot.scenario) or 0.0
+    of_run = None
+    if not spot.collects and not case.replayed.built.dfg.has_gpu():
+        of_run = function_time(case.run, re.compile(spot.pattern))
+    if of_run is not None:
+        is_more = of_run.saving_ns - of_run.margin_ns > saving
+        is_less = spot.ran_share <= ASLEEP and of_run.saving_ns + of_run.margin_ns < saving
+        if is_more or is_less:
+            return of_run if of_run.is_worth_naming else None
+    return spot.scenario if case.worth_naming(saving) else None
 
 
 def _is_told(run: Run, all_of_run: Collections) -> bool:
@@ -182,8 +208,9 @@ def _per_step(took: dict[Rank, float]) -> Evidence:
     return by_rank({rank: round(took[rank]) for rank in sorted(took)}, "ns")
 
 
-def _cause(spot: _Spot) -> Cause:
-    ranks, worst, ran = tuple(sorted(spot.took)), spot.worst, spot.ran / spot.in_all
+def _cause(spot: _Spot, price: str | Measured) -> Cause:
+    ranks, worst, ran = tuple(sorted(spot.took)), spot.worst, spot.ran_share
+    takes = _takes(spot.took) if isinstance(price, str) else f"{readable.duration(price.saving_ns)} a step"
     who = readable.ranks(ranks).capitalize()
     where = printable(worst.frame, 120)
     evidence = {
@@ -191,12 +218,15 @@ def _cause(spot: _Spot) -> Cause:
         "per_step": _per_step(spot.took),
         "on_a_cpu": Evidence(round(ran, 3), "share"),
     }
+    if isinstance(price, Measured):
+        evidence["per_step_of_the_run"] = Evidence(round(price.saving_ns), "ns")
     calling = f", calling {printable(worst.call, 120)}" if worst.call else ""
     return Cause(
         id="ESP402",
-        title=f"{who} {readable.verb('spend', ranks)} {_takes(spot.took)} in {where}{calling}",
+        title=f"{who} {readable.verb('spend', ranks)} {takes} in {where}{calling}",
         ranks=ranks,
-        scenario=spot.scenario,
+        scenario=price if isinstance(price, str) else None,
+        measured=None if isinstance(price, str) else price,
         confidence="high",
         evidence=evidence | ({"calls": Evidence(printable(worst.call, 120))} if worst.call else {}),
         advice=_advice(ran),
@@ -224,7 +254,8 @@ _SEEN = (
     "The stack of the training thread is sampled a thousand times a second in windows with stacks (`--stack-steps`). "
     "`place` is the line of the job's own code that was at work while no operation ran, or that a backward pass had called, "
     "`calls` the innermost line that it led to; `per_step` how long that takes in a mean step of each rank, and `on_a_cpu` "
-    "the share of it that the thread ran. Code that a GPU's backward pass calls in a thread of its own is not seen."
+    "the share of it that the thread ran; `per_step_of_the_run` is what all steps without profiler show instead. Code that "
+    "a GPU's backward pass calls in a thread of its own is not seen."
 )
 
 _PAGES = (
@@ -235,7 +266,10 @@ _PAGES = (
         "becomes longer: hooks, logging, metrics, tokenising, reading files, sleeping. All ranks do so alike, or there is "
         "but one.",
         _SEEN,
-        "`python[…]=0`: replay lets that code take no time and runs the whole job again.",
+        "`python[…]=0`: replay lets that code take no time and runs the whole job again. Where the job computes on CPUs and "
+        "the samples of all steps without profiler show the function for clearly longer, the price is measured: that time, "
+        "which the operations that it calls take, too, if they are too short to leave gaps. Where it sleeps, and they show "
+        "it for clearly less, so it is as well: a pause came in the recorded steps by chance.",
         "Do it less often, in another thread or process, ahead of time, or on whole tensors.",
     ),
     Page(

@@ -215,3 +215,65 @@ def test_of_two_ranks_both_must_be_there():
 def test_whatever_a_file_is_called_its_command_finds_it(file, function):
     (finding,) = found([seen(f"{file}(9): {function}")])
     assert finding.saving_us == pytest.approx(20 * MS, rel=0.01)
+
+
+# By the steps of the whole run
+
+PLAIN = 40
+CALL, STEP = "module.py(1786): Module._call_impl", "optim/adam.py(9): Adam.step"
+TORCH = "python3.11/site-packages/torch/"
+
+
+def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40):
+    """The findings where the hook leaves a gap of `gap_ms` in the recorded steps, and 40 steps without profiler, of 100 ms
+    but the first, show each of the stacks `inside` for `ms`, twice a step."""
+    plain = step_table([100] * PLAIN, start_ns=EPOCH_NS + 10_000 * NS, first=7)
+    begin = plain.ints("start_ns").tolist()
+    looks = [
+        (begin[step] + at * NS, ms * NS // 2, ms * NS // 2, 7 + step, stack)
+        for stack in inside
+        for step in range(1, PLAIN)
+        for at in (30, 60)
+    ]
+    gap = [seen(HOOK, gap_ms, ran=ran)]
+    return found(*[gap] * ranks, gap_ms=gap_ms, stack="train.py(30): main", plain=plain, looks=looks)
+
+
+def test_a_function_of_operations_too_short_to_leave_gaps_is_priced_by_the_samples_of_the_run():
+    (finding,) = found_in_run(f"{LINE}\n{HOOK}\n{TORCH}_tensor.py(4): item", ranks=2)
+    assert finding.saving_us == pytest.approx(40 * MS * (PLAIN - 1) / PLAIN, rel=0.03)
+    assert finding.title == f"Ranks 0–1 spend {finding.saving_us / MS:.1f} ms a step in {HOOK}"
+    assert finding.command is None
+    assert finding.evidence["per_step"].of(0) == 2 * NS
+    assert finding.evidence["per_step_of_the_run"].value == round(finding.saving_us * 1_000)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        f"{LINE}\n{HOOK}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward",  # it calls the model
+        f"{LINE}\n{HOOK}\n{TORCH}{STEP}",  # or the optimizer
+        f"{LINE}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward\n{HOOK}",  # it is a part of the model
+        f"{LINE}\n{TORCH}utils/data/dataloader.py(7): next\n{HOOK}",  # it makes batches
+        LINE,  # it was not seen
+    ],
+)
+def test_what_is_a_part_of_the_training_is_priced_by_its_gaps(inside):
+    (finding,) = found_in_run(inside)
+    assert finding.saving_us == pytest.approx(2 * MS, rel=0.02)
+    assert finding.command is not None
+
+
+def test_a_hook_of_a_module_is_no_part_of_the_model():
+    (finding,) = found_in_run(
+        f"{LINE}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward\n{TORCH}nn/modules/{CALL}\n{HOOK}"
+    )
+    assert finding.command is None
+
+
+def test_a_pause_that_came_in_the_window_by_chance_costs_what_the_run_shows():
+    (finding,) = found_in_run(f"{LINE}\n{HOOK}", gap_ms=50, ran=0.0, ms=10)
+    assert finding.saving_us == pytest.approx(10 * MS, rel=0.05)
+    # Code that computes holds Python's lock, and is seen less than it takes.
+    (finding,) = found_in_run(f"{LINE}\n{HOOK}", gap_ms=50, ran=0.9, ms=10)
+    assert finding.saving_us == pytest.approx(50 * MS, rel=0.01)
