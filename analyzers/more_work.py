@@ -48,6 +48,8 @@ class Comparison:
     """How many times as many operations they compute."""
     optimizer: float | None
     """How many times as long their optimizers take."""
+    ran: float | None
+    """How many times as long their training threads ran, where they compute on CPUs."""
     spread: float
     """Share of their computing, the optimizers' aside, that takes longer by half as much as all does together, or more."""
 
@@ -59,6 +61,9 @@ class Comparison:
             return None
         if self.amount is not None and self.amount - 1 >= MOST_OF_IT * extra:
             return True
+        if self.ran is not None and self.ran - 1 <= AS_LONG * extra:
+            # What takes longer and runs no longer waits for a CPU, or for something else.
+            return False
         beyond = None if self.optimizer is None or self.spread < ALL_OVER else (self.optimizer - 1) / extra
         if beyond is not None and beyond <= AS_LONG:
             # Samples may be larger, and a rank may pass its batch through the model twice.
@@ -69,7 +74,7 @@ class Comparison:
         return False if is_alike and self.what in _COMPLETE and abs(self.operations - 1) <= ALIKE else None
 
 
-_OPERATIONS = "operations"
+_OPERATIONS, _CPU_TIME = "operations", "CPU time"
 _COMPLETE = ("tokens", "elements")
 """What tells, with as many operations, that there is as much to do: samples may be of any size."""
 
@@ -90,6 +95,7 @@ def compare(replayed: Replayed, ranks: Sequence[Rank]) -> Comparison:
         what=what,
         operations=amounts.get(_OPERATIONS, 1.0),
         optimizer=float(blame.work_ns[fixed].sum()) / known if known >= LEAST * max(usual, 1) else None,
+        ran=None if blame.dfg.has_gpu() else amounts.get(_CPU_TIME),
         spread=_spread(blame, mine & computing & ~fixed, longer),
     )
 
@@ -111,13 +117,15 @@ def _computing(blame: Blame, ranks: Sequence[Rank]) -> tuple[np.ndarray, np.ndar
 
 def _amounts(replayed: Replayed, ranks: Sequence[Rank]) -> dict[str, float]:
     """How many times as much these ranks have to do as the median of the others, where it is told of all ranks: of tokens,
-    samples, elements in the shapes of what operations take, and operations, in this order."""
+    samples, elements in the shapes of what operations take, operations, and CPU time of the training threads, in this
+    order."""
     run, steps = replayed.run, replayed.steps.steady
     counts: list[tuple[str, Callable[[Rank], float]]] = [
         ("tokens", lambda rank: _mean(run, rank, steps, "tokens")),
         ("samples", lambda rank: _mean(run, rank, steps, "samples")),
         ("elements", lambda rank: _elements(run, rank, steps)),
         (_OPERATIONS, lambda rank: _operations(replayed, rank)),
+        (_CPU_TIME, lambda rank: _mean(run, rank, steps, "cpu_ns")),
     ]
     blame = replayed.pricer.blame
     roles = dict(zip(blame.dfg.marks.ranks, blame.roles.tolist(), strict=True))

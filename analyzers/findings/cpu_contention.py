@@ -20,8 +20,9 @@ from esprof.types import Rank
 LEAST = 0.03
 """Share of its steps that a rank must be without a CPU to be named: the kernel alone takes some of it now and then."""
 
-A_SHARE = 0.25
-"""Least time without a CPU, as a share of the worst rank's, for which a rank is named beside it."""
+A_SHARE = 0.5
+"""Least time without a CPU, as a share of the worst rank's, for which a rank is named beside it: those that wait far less
+wait for that one anyway."""
 
 
 def cpu_contention(case: Case) -> Iterator[Cause]:

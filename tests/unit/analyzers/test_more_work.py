@@ -52,6 +52,13 @@ def test_a_rank_with_more_tokens_has_more_work():
     assert found.evidence["times_as_long"].value > 1.5
 
 
+@pytest.mark.parametrize(("cpu_ms", "told"), [((35, 65), "more work"), ((35, 37), "of no more work")])
+def test_computing_that_takes_longer_and_runs_no_longer_is_no_more_work(cpu_ms, told):
+    """A quota stops the rank, but not in its optimizer."""
+    found = straggler(job(rank(60, 5), cpu_ns=[ms * 1_000_000 for ms in cpu_ms]))
+    assert told in found.title
+
+
 def test_a_rank_with_as_many_tokens_and_operations_is_slower():
     found = straggler(job(rank(60, 9), rank(30, 6), tokens=(320, 320)))
     assert found.title == "Rank 1 keeps the others waiting: slower compute, of no more work than the others have"
