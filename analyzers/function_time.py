@@ -7,6 +7,7 @@ import numpy as np
 from esprof.analyzers import job_steps
 from esprof.analyzers.rule import Measured
 from esprof.analyzers.step_groups import FEWEST_STEPS
+from esprof.replay.sampled import Sampled
 from esprof.replay.whatif.margins import mean_margin
 from esprof.trace.run import Run
 
@@ -32,7 +33,7 @@ _CALLS_MODEL = ("_call_impl", ": _engine_run_backward")
 
 def function_time(run: Run, function: re.Pattern[str]) -> Measured | None:
     """What the functions that the pattern finds (as `file(line): function`) take in a mean step without profiler, with all
-    that they call, the mean over ranks.
+    that they call but garbage collections, the mean over ranks.
 
     None where too little was sampled, or where they are a part of the training: what would be left of it without them
     nobody can tell.
@@ -47,7 +48,9 @@ def function_time(run: Run, function: re.Pattern[str]) -> Measured | None:
         found = np.array([_is_in(stack, function) for stack in stacks] + [0])[codes]
         at = np.searchsorted(steps, samples.ints("step"))
         inside = (found > 0) & np.isin(samples.ints("step"), steps)
-        took += np.bincount(at[inside], samples.ints("dur_ns")[inside], len(steps))[: len(steps)]
+        end, dur = samples.ints("at_ns")[inside], samples.ints("dur_ns")[inside]
+        own_ns = dur - Sampled(run, rank).collecting_ns(end - dur, end)
+        took += np.bincount(at[inside], own_ns, len(steps))[: len(steps)]
         looks, others = looks + int(inside.sum()), others + int((found[inside] == _PART).sum())
     if looks < ENOUGH or others > OTHERS_WORK * looks:
         return None

@@ -54,6 +54,18 @@ class Sampled:
         spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
         return spans[np.argsort(spans[:, 0])]
 
+    def collecting_ns(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        """How long garbage was collected in each of these stretches of time, ns, float64[stretches]."""
+        if not len(self.collections):
+            return np.zeros(len(begin_ns))
+        first, last = self.collections.T
+        # One thread collects one after the other: what was collected by a moment grows within collections alone.
+        moments = self.collections.ravel()
+        collected = np.repeat(np.cumsum(last - first), 2)
+        collected[::2] -= last - first
+        within: np.ndarray = np.interp(end_ns, moments, collected) - np.interp(begin_ns, moments, collected)
+        return within
+
     @cached_property
     def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
         """(when each sample was taken, how long it stands for, how much of that the thread ran, its stack; the stacks)."""

@@ -277,8 +277,8 @@ _PAGES = (
         "Garbage collections stop the step",
         "Python looks for objects that nobody needs, and the training thread waits. Each rank does so in steps of its own, "
         "so that on several ranks all wait for one after the other.",
-        f"{_SEEN} Collections of half a millisecond or more are noted by Python itself, in all of the run; the place is the "
-        "line seen next.",
+        f"{_SEEN} Collections of half a millisecond or more are noted by Python itself, in all of the run, with the "
+        "line that they came in.",
         "On GPUs `python[garbage collection]=0`: replay lets them take no time. Between CPUs nothing hides them, and the "
         "price is measured: what they take in all steps without profiler. Where they make some steps slow, those are told, "
         "and priced as ESP807 is.",

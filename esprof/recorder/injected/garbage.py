@@ -1,9 +1,11 @@
 """Notes Python's garbage collections that take long: as stages."""
 
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 
 from ..shared.stages import GARBAGE_COLLECTION
 from .state import State
@@ -15,10 +17,13 @@ _SHORTEST_NS = 500_000
 class CollectionProbe:
     """Told by Python when a collection begins and ends. Only those of the training thread count."""
 
-    def __init__(self, state: State, note: Callable[[tuple[str, int, int]], None]) -> None:
-        """`note` takes (name, start, end), in ns."""
+    def __init__(
+        self, state: State, note: Callable[[tuple[str, int, int]], None], look_at: Callable[[FrameType], None]
+    ) -> None:
+        """`note` takes (name, start, end), in ns, and `look_at` the frame that the training thread is at."""
         self._state = state
         self._note = note
+        self._look_at = look_at
         self._began_ns = 0
 
     def install(self) -> None:
@@ -31,3 +36,7 @@ class CollectionProbe:
             ended_ns = time.time_ns()
             if ended_ns - self._began_ns > _SHORTEST_NS:
                 self._note((GARBAGE_COLLECTION, self._began_ns, ended_ns))
+                frame = sys._getframe().f_back
+                if frame is not None:  # Python's end collects, too.
+                    # The sampler had to wait for Python's lock, and would find the thread at another line.
+                    self._look_at(frame)

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -184,6 +185,11 @@ class Recorder:
         self._sampler = Fuse("sampling of stacks", log).run(StackSampler, state, log)
         if self._sampler is not None:
             self._sampler.start()
+
+    def look_at(self, frame: FrameType) -> None:
+        """Note that the training thread, which calls this, is at `frame`."""
+        if self._sampler is not None:
+            self._sampler.look_at(frame)
 
     def _let_go_in_child(self) -> None:
         self._windows.let_go_in_child()

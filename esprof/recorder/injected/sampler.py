@@ -58,6 +58,7 @@ class StackSampler:
         """Looks since the open window with stacks began."""
         self._jobs_switch_s: float | None = None
         """What the job had as Python's switch interval, s, while it is another one."""
+        self._looking = threading.Lock()
 
     def start(self) -> None:
         os.register_at_fork(after_in_child=self._leave_switch_interval)
@@ -72,9 +73,23 @@ class StackSampler:
         self._thread.join(_PATIENCE_S)
         self._leave_switch_interval()
 
+    def look_at(self, frame: FrameType) -> None:
+        """Look now, on the training thread itself, which is at `frame`."""
+        if self._ending.is_set() or (
+            self._taken >= _MANY and time.monotonic_ns() - self._looked_ns < LATE_PERIOD_S * 1e9
+        ):
+            return
+        # Not to wait: the other thread is looking anyway, or there is none any more, after a fork.
+        if self._looking.acquire(blocking=False):
+            try:
+                self._fuse.run(self._look_if_it_can_be_noted, frame)
+            finally:
+                self._looking.release()
+
     def _run(self) -> None:
         while self._fuse.on and not self._ending.wait(self._period_s()):
-            self._fuse.run(self._look_if_it_can_be_noted)
+            with self._looking:
+                self._fuse.run(self._look_if_it_can_be_noted, sys._current_frames().get(self._state.thread))
         self._leave_switch_interval()
 
     def _period_s(self) -> float:
@@ -93,16 +108,16 @@ class StackSampler:
         if before is not None and abs(sys.getswitchinterval() - CLOSE_SWITCH_S) < CLOSE_SWITCH_S / 100:
             sys.setswitchinterval(before)
 
-    def _look_if_it_can_be_noted(self) -> None:
+    def _look_if_it_can_be_noted(self, frame: FrameType | None) -> None:
         try:
-            self._look()
+            self._look(frame)
         except OSError:  # The background writer, which writes to the same disk, tells of it.
             self._ending.set()
 
-    def _look(self) -> None:
+    def _look(self, frame: FrameType | None) -> None:
+        """Note that the training thread is at `frame`; None where it is gone."""
         state = self._state
         native_thread, step = state.native_thread, state.step
-        frame = sys._current_frames().get(state.thread)
         looked_ns, ran_ns = time.monotonic_ns(), _ran_ns(native_thread)
         if frame is None or ran_ns is None or step == 0:
             self._of_thread = 0

@@ -51,6 +51,6 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     recorder.install()
     startup.install()
     probe.install()
-    CollectionProbe(recorder.state, probe.note_stage).install()
+    CollectionProbe(recorder.state, probe.note_stage, recorder.look_at).install()
     _current = Session(log, probe, recorder)
     return _current

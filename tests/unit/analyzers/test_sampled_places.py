@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from esprof.analyzers.sampled_places import seen_calling, seen_within
+from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.replay.sampled import Sampled
 from esprof.trace.run import Run
-from esprof.trace.schema import EVENTS, SAMPLES, table
+from esprof.trace.schema import EVENTS, SAMPLES, STAGES, table
 from tests.cases.step_runs import meta, step_table
 
 MS = 1_000_000
@@ -79,3 +80,13 @@ def test_the_line_behind_a_moment_and_how_close_it_was_seen():
     looks = run((110, MAIN), (150, f"{MAIN}\n{READ}"))
     moments = np.array([109.5 * MS, 120 * MS, 200 * MS], np.int64)
     assert Sampled(looks, 0).frames_behind(moments) == [(MAIN, True), (READ, False), ("", False)]
+
+
+def test_how_much_of_a_stretch_garbage_was_collected():
+    begin = np.array([100, 200, 300], np.int64)
+    columns = {"kind": ["stage"] * 3, "name": [GARBAGE_COLLECTION] * 3, "worker": [-1] * 3}
+    stages = table(columns | {"start_ns": begin, "end_ns": begin + 10}, STAGES)
+    sampled = Sampled(Run(meta(1), lambda name, rank: stages), 0)
+    stretches = np.array([[0, 50], [95, 105], [100, 110], [105, 205], [0, 999], [310, 400]]).T
+    assert sampled.collecting_ns(*stretches).tolist() == [0, 5, 10, 10, 30, 0]
+    assert Sampled(run((110, MAIN)), 0).collecting_ns(*stretches).tolist() == [0] * 6

@@ -224,7 +224,7 @@ CALL, STEP = "module.py(1786): Module._call_impl", "optim/adam.py(9): Adam.step"
 TORCH = "python3.11/site-packages/torch/"
 
 
-def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40):
+def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40, stages=()):
     """The findings where the hook leaves a gap of `gap_ms` in the recorded steps, and 40 steps without profiler, of 100 ms
     but the first, show each of the stacks `inside` for `ms`, twice a step."""
     plain = step_table([100] * PLAIN, start_ns=EPOCH_NS + 10_000 * NS, first=7)
@@ -236,7 +236,7 @@ def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40):
         for at in (30, 60)
     ]
     gap = [seen(HOOK, gap_ms, ran=ran)]
-    return found(*[gap] * ranks, gap_ms=gap_ms, stack="train.py(30): main", plain=plain, looks=looks)
+    return found(*[gap] * ranks, gap_ms=gap_ms, stack="train.py(30): main", plain=plain, looks=looks, stages=stages)
 
 
 def test_a_function_of_operations_too_short_to_leave_gaps_is_priced_by_the_samples_of_the_run():
@@ -262,6 +262,13 @@ def test_what_is_a_part_of_the_training_is_priced_by_its_gaps(inside):
     (finding,) = found_in_run(inside)
     assert finding.saving_us == pytest.approx(2 * MS, rel=0.02)
     assert finding.command is not None
+
+
+def test_garbage_collections_in_a_function_are_not_its_own_time():
+    stages = [collected(*(10_000 + 100 * step + at - 19 for step in range(1, PLAIN) for at in (30, 60)), took_ms=18)]
+    code, garbage = found_in_run(f"{LINE}\n{HOOK}", gap_ms=1.5, stages=stages)
+    assert {code.id, garbage.id} == {"ESP402", "ESP403"}
+    assert min(code.saving_us, garbage.saving_us) == pytest.approx(4 * MS, rel=0.05)
 
 
 def test_a_hook_of_a_module_is_no_part_of_the_model():

@@ -60,6 +60,20 @@ def test_a_thread_that_sleeps_is_seen_where_it_sleeps(sampler, log, tmp_path):
     assert here["caller"] < here["number"] <= len(functions)
 
 
+def test_a_thread_is_seen_where_it_says_that_it_is(state, log, tmp_path):
+    sampler, begin = StackSampler(state, log), time.monotonic_ns()
+    sampler.look_at(sys._getframe())
+    sampler.look_at(sys._getframe())
+    line = sys._getframe().f_lineno - 1
+    ((_, took, _, step, place),) = log.tail("samples")
+    assert step == 7
+    assert 0 < took < time.monotonic_ns() - begin
+    assert next(row["line"] for row in noted(tmp_path) if row["number"] == place) == line
+    sampler.give_up()
+    sampler.look_at(sys._getframe())
+    assert len(log.tail("samples")) == 1
+
+
 def test_python_and_its_packages_are_named_wherever_they_are(sampler, log, tmp_path):
     wait_for(log, 2)
     files = [row["file"] for row in noted(tmp_path) if row["function"] in ("pytest_pyfunc_call", "console_main")]
