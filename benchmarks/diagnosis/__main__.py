@@ -1,6 +1,7 @@
 """Faults planted in real jobs, and what `esprof diagnose` makes of them.
 
-    python -m benchmarks.diagnosis [--set first|second|third] [--repeats 2] [--seeds 0 1] [--only REGEX] [--keep FOLDER]
+    python -m benchmarks.diagnosis [--set first|second|third|fourth] [--repeats 2] [--seeds 0 1] [--only REGEX]
+                                   [--keep FOLDER]
     python -m benchmarks.diagnosis --again FOLDER        # asks today's rules about kept recordings
 
 Each job is recorded without a fault, with its ranks apart, and with each of its faults, in turns; a seed draws the rank
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.diagnosis import first, second, third
+from benchmarks.diagnosis import first, fourth, second, third
 from benchmarks.diagnosis.carrying_out import can_run, carry_out, kept
 from benchmarks.diagnosis.cases import Case, cases
 from benchmarks.diagnosis.judge import (
@@ -29,7 +30,7 @@ from benchmarks.diagnosis.judge import (
 )
 from benchmarks.diagnosis.tables import show_all, show_felt
 
-SETS = {"first": first.JOBS, "second": second.JOBS, "third": third.JOBS}
+SETS = {"first": first.JOBS, "second": second.JOBS, "third": third.JOBS, "fourth": fourth.JOBS}
 
 
 def main() -> int:
