@@ -1,15 +1,22 @@
 """How long functions of the job's own code take in the steps of the whole run, by the stacks that were sampled."""
 
 import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from esprof.analyzers import job_steps
+from esprof.analyzers.frames import frame
 from esprof.analyzers.rule import Measured
-from esprof.analyzers.step_groups import FEWEST_STEPS
+from esprof.analyzers.step_groups import FEWEST_STEPS, SLOW
 from esprof.replay.sampled import Sampled
 from esprof.replay.whatif.margins import mean_margin
 from esprof.trace.run import Run
+from esprof.trace.stacks import Place, is_own
+from esprof.types import NS_PER_US, Ns, Rank
 
 ENOUGH = 8
 """Samples of a function, on all ranks, from which on they tell how long it takes."""
@@ -17,6 +24,18 @@ ENOUGH = 8
 OTHERS_WORK = 0.1
 """Most of a function's samples that may lie in work of the training itself that it calls, or that calls it: the rest is
 its own."""
+
+MUCH = 0.03
+"""Least share of a step that a function of which nothing but samples tells must take: of less they are seldom sure."""
+
+PASSED_ON = 0.8
+"""A function that spends so large a share of its time in another one is told by that."""
+
+LONG: Ns = 200 * NS_PER_US
+"""A function that is mostly in operations longer than this, ns, is work on tensors, whatever it is for."""
+
+FEWEST_LOOKS = 3
+"""Looks at a function while operations were recorded from which on they tell whether it is."""
 
 _TRAINING = re.compile(
     r"torch/nn/modules/module\.py\(\d+\): .*_call_impl|: _engine_run_backward$|torch/(optim|utils/data|distributed)/",
@@ -31,47 +50,193 @@ _CALLS_MODEL = ("_call_impl", ": _engine_run_backward")
 """Ends a line that calls the forward of a module, or a backward, or a hook."""
 
 
-def function_time(run: Run, function: re.Pattern[str]) -> Measured | None:
-    """What the functions that the pattern finds (as `file(line): function`) take in a mean step without profiler, with all
-    that they call but garbage collections, the mean over ranks.
+@dataclass(frozen=True)
+class _Called:
+    """A function of the job's own code on a stack."""
 
-    None where too little was sampled, or where they are a part of the training: what would be left of it without them
-    nobody can tell.
-    """
-    steps = job_steps.numbers(run, "plain")
-    if len(steps) < FEWEST_STEPS:
-        return None
-    took, looks, others = np.zeros(len(steps)), 0, 0
-    for rank in run.ranks:
-        samples = run.samples(rank)
-        codes, stacks = samples.codes("stack")
-        found = np.array([_is_in(stack, function) for stack in stacks] + [0])[codes]
-        at = np.searchsorted(steps, samples.ints("step"))
-        inside = (found > 0) & np.isin(samples.ints("step"), steps)
+    function: str
+    """As `file: function`."""
+    line: str
+    """As `file(line): function`."""
+    is_part: bool
+    """Whether it is then a part of the training: it calls the model, say, or is called by it."""
+
+
+@dataclass(frozen=True)
+class OwnFunction:
+    """A function of the job's own code that is no part of the training, and what it takes of the run."""
+
+    place: Place
+    """The line at which most of its time is spent, and what that led to."""
+    functions: frozenset[str]
+    """The function, and those of the job's own that it is called by or calls, as `file: function`."""
+    took_ns: dict[Rank, float]
+    """What it takes of a mean step without profiler, by rank, ns."""
+    ran: float
+    """Share of that time that the threads ran."""
+    measured: Measured
+
+
+class FunctionTimes:
+    """The looks at the training threads in the steps without profiler, garbage collections left out."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._steps = job_steps.numbers(run, "plain")
+        self._stacks: list[str] = []
+        looks = [self._looks_of(rank) for rank in run.ranks]
+        # The looks of all ranks: column of the rank, number of the step among those without profiler, stack, ns, and what
+        # of that the thread ran.
+        self._rank, self._at, self._stack, self._ns, self._ran = (
+            np.concatenate([np.zeros(0, np.int64), *columns]) for columns in zip(*looks, strict=True)
+        )
+
+    def _looks_of(self, rank: Rank) -> tuple[np.ndarray, ...]:
+        samples = self._run.samples(rank)
+        codes, texts = samples.codes("stack")
+        inside = (codes >= 0) & np.isin(samples.ints("step"), self._steps)
         end, dur = samples.ints("at_ns")[inside], samples.ints("dur_ns")[inside]
-        own_ns = dur - Sampled(run, rank).collecting_ns(end - dur, end)
-        took += np.bincount(at[inside], own_ns, len(steps))[: len(steps)]
-        looks, others = looks + int(inside.sum()), others + int((found[inside] == _PART).sum())
-    if looks < ENOUGH or others > OTHERS_WORK * looks:
-        return None
-    took /= len(run.ranks)
-    step_ns = float(job_steps.durations_ns(run, steps).mean())
-    return Measured(saving_ns=float(took.mean()), margin_ns=mean_margin(took), step_ns=step_ns)
+        own_ns = dur - Sampled(self._run, rank).collecting_ns(end - dur, end)
+        number = len(self._stacks) + codes[inside]
+        self._stacks += texts
+        column = np.full(int(inside.sum()), self._run.ranks.index(rank))
+        ran_ns = own_ns * samples.ints("cpu_ns")[inside] / np.maximum(dur, 1)
+        return column, np.searchsorted(self._steps, samples.ints("step")[inside]), number, own_ns, ran_ns
+
+    def of(self, function: re.Pattern[str]) -> Measured | None:
+        """What the functions that the pattern finds (as `file(line): function`) take in a mean step, with all that they
+        call, the mean over ranks.
+
+        None where too little was sampled, or where they are a part of the training: what would be left of it without them
+        nobody can tell.
+        """
+        found = [next((one for one in chain if function.search(one.line)), None) for chain in self._chains]
+        return self._measured(found, np.ones(len(self._steps), bool)) if self._is_own(found) else None
+
+    def own(self, leading: Collection[str]) -> Iterator[OwnFunction]:
+        """The functions, but those that are `leading` to the training loop (as `file: function`), that take much of a step,
+        those first that take most: Python code, and operations so short that it is Python that they cost.
+
+        Slow steps do not count: what they do is told of them.
+        """
+        if len(self._steps) < FEWEST_STEPS:
+            return
+        chains = [[one for one in chain if one.function not in leading] for chain in self._chains]
+        took = self._usual_by_stack
+        spent: dict[str, float] = defaultdict(float)
+        for chain, ns in zip(chains, took.tolist(), strict=True):
+            for function in {one.function for one in chain}:
+                spent[function] += ns
+        least = MUCH * self._step_ns * self._is_usual.sum()
+        told: set[str] = set()
+        for function in sorted(spent, key=lambda function: -spent[function]):
+            if spent[function] < least or function in told:
+                continue
+            found = [next((one for one in chain if one.function == function), None) for chain in chains]
+            if self._is_own(found) and not self._is_tensor_work(function):
+                one = self._own(function, chains, found)
+                told |= one.functions
+                if one.measured.saving_ns >= MUCH * self._step_ns:
+                    yield one
+
+    def _own(self, function: str, chains: list[list[_Called]], found: list[_Called | None]) -> OwnFunction:
+        """All of what is known of a function, told by the one that it passes most of its time on to."""
+        took = self._usual_by_stack
+        around: set[str] = set()
+        lines: Counter[tuple[str, str]] = Counter()
+        inner: Counter[str] = Counter()
+        depth: dict[str, int] = {}
+        for number, one in enumerate(found):
+            if one is not None:
+                names = [called.function for called in chains[number]]
+                around.update(names)
+                inner.update(dict.fromkeys(names[names.index(function) :], round(took[number])))
+                depth |= {name: max(at, depth.get(name, 0)) for at, name in enumerate(names)}
+        whole = inner[function]
+        deepest = max((name for name in inner if inner[name] >= PASSED_ON * whole), key=lambda name: depth[name])
+        for number, one in enumerate(found):
+            at = next((called.line for called in chains[number] if one and called.function == deepest), None)
+            if at is not None:
+                lines[at, self._stacks[number].rsplit("\n", 1)[-1]] += round(took[number])
+        (line, last), _ = lines.most_common(1)[0]
+        inside = self._is_in(found) & self._is_usual[self._at]
+        of_rank = np.bincount(self._rank[inside], self._ns[inside], len(self._run.ranks)) / self._is_usual.sum()
+        return OwnFunction(
+            place=Place(line, None if last == line else last),
+            functions=frozenset(around),
+            took_ns=dict(zip(self._run.ranks, of_rank.tolist(), strict=True)),
+            ran=min(1.0, float(self._ran[inside].sum() / self._ns[inside].sum())),
+            measured=self._measured(found, self._is_usual),
+        )
+
+    @cached_property
+    def _chains(self) -> list[list[_Called]]:
+        """The functions of the job's own code on each stack, outermost first."""
+        return [_chain(stack.split("\n")) for stack in self._stacks]
+
+    @cached_property
+    def _step_ns(self) -> float:
+        return float(job_steps.durations_ns(self._run, self._steps).mean())
+
+    @cached_property
+    def _is_usual(self) -> np.ndarray:
+        """The steps that are not slow, bool[steps]."""
+        took = job_steps.durations_ns(self._run, self._steps)
+        usual: np.ndarray = took <= SLOW * np.median(took)
+        return usual
+
+    @cached_property
+    def _usual_by_stack(self) -> np.ndarray:
+        """What each stack takes of the steps that are not slow, ns, float64[stacks]."""
+        inside = self._is_usual[self._at]
+        return np.bincount(self._stack[inside], self._ns[inside], len(self._stacks))
+
+    def _is_in(self, found: list[_Called | None]) -> np.ndarray:
+        """Mask of the looks at the stacks that `found` has something for."""
+        mask: np.ndarray = np.array([one is not None for one in found] + [False])[self._stack]
+        return mask
+
+    def _is_own(self, found: list[_Called | None]) -> bool:
+        looks = int(self._is_in(found).sum())
+        part = int(self._is_in([one if one and one.is_part else None for one in found]).sum())
+        return len(self._steps) >= FEWEST_STEPS and looks >= ENOUGH and part <= OTHERS_WORK * looks
+
+    def _measured(self, found: list[_Called | None], steps: np.ndarray) -> Measured:
+        """By the steps of this mask."""
+        inside = self._is_in(found)
+        took = np.bincount(self._at[inside], self._ns[inside], len(self._steps))[steps] / len(self._run.ranks)
+        return Measured(saving_ns=float(took.mean()), margin_ns=mean_margin(took), step_ns=self._step_ns)
+
+    def _is_tensor_work(self, function: str) -> bool:
+        """Whether most of the looks at it while operations were recorded were within long ones."""
+        looks = [look for rank in self._run.ranks for look in self._recorded_looks(rank, function)]
+        return len(looks) >= FEWEST_LOOKS and sum(looks) > len(looks) / 2
+
+    def _recorded_looks(self, rank: Rank, function: str) -> list[bool]:
+        """Whether each look at a function, in a step of which operations were recorded, was within a long one."""
+        samples, steps = self._run.samples(rank), self._run.steps(rank)
+        timed = steps.ints("step")[[phase == "timed" for phase in steps.texts("phase")]]
+        codes, texts = samples.codes("stack")
+        mine = np.array([any(one.function == function for one in _chain(text.split("\n"))) for text in texts] + [False])
+        at = samples.ints("at_ns")[mine[codes] & np.isin(samples.ints("step"), timed)]
+        events = self._run.events(rank)
+        is_long = events.is_kind("op") & (events.ints("dur_ns") > LONG)
+        begin = events.ints("start_ns")[is_long]
+        end = begin + events.ints("dur_ns")[is_long]
+        return [bool(((begin <= moment) & (moment < end)).any()) for moment in at.tolist()]
 
 
-_OWN, _PART = 1, 2
+def _chain(frames: list[str]) -> list[_Called]:
+    found = []
+    for at, line in enumerate(frames):
+        if is_own(line) and (told := frame(line)).file:
+            found.append(_Called(f"{told.file}: {told.function}", line, _is_part(frames[: at + 1], frames[at + 1 :])))
+    return found
 
 
-def _is_in(stack: str, function: re.Pattern[str]) -> int:
-    """0 where the function is not on the stack, `_OWN` where it is at work of its own, and `_PART` where it is a part of the
-    training."""
-    frames = stack.split("\n")
-    at = next((number for number, frame in enumerate(frames) if function.search(frame)), None)
-    if at is None:
-        return 0
-    above, below = frames[: at + 1], frames[at + 1 :]
+def _is_part(above: list[str], below: list[str]) -> bool:
+    """Whether a function is a part of the training, by the lines down to its own and those below."""
     # A hook is called as forward and backward are, but has another name.
-    called = max((number for number, frame in enumerate(above) if frame.endswith(_CALLS_MODEL)), default=at)
-    is_model = any(frame.endswith(("forward", "backward")) for frame in above[called + 1 :])
-    is_input = any(_INPUT in frame for frame in above)
-    return _PART if is_model or is_input or _TRAINING.search("\n".join(below)) else _OWN
+    called = max((number for number, line in enumerate(above) if line.endswith(_CALLS_MODEL)), default=len(above))
+    is_model = any(line.endswith(("forward", "backward")) for line in above[called + 1 :])
+    return is_model or any(_INPUT in line for line in above) or bool(_TRAINING.search("\n".join(below)))

@@ -2,15 +2,16 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.frames import frame
-from esprof.analyzers.function_time import function_time
+from esprof.analyzers.function_time import FunctionTimes
 from esprof.analyzers.garbage import COLLECT_LESS, Collections, collections
 from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Measured, Page, Rule
 from esprof.analyzers.slow_places import stage_of
@@ -93,13 +94,28 @@ def python_code(case: Case) -> Iterator[Cause]:
         measured, is_told = all_of_run.measured, _is_told(case.run, all_of_run)
         if measured.is_worth_naming and all_of_run.count >= FEWEST_AT_RANDOM and not is_told:
             yield _collecting(all_of_run.per_step_ns, all_of_run.place, measured)
+    times = None if case.replayed.built.dfg.has_gpu() else FunctionTimes(case.run)
+    told: set[str] = set()
     for spot in costly:
-        price = _price(case, spot)
+        price = _price(case, spot, times)
         if price is not None:
             yield _collecting(spot.took, spot.worst.frame, price) if spot.collects else _cause(spot, price)
+            told |= functions_of(spot.worst.frame)
+    if times is not None:
+        yield from _without_gaps(case, times, told)
 
 
-def _price(case: Case, spot: _Spot) -> str | Measured | None:
+def _without_gaps(case: Case, times: FunctionTimes, told: Set[str]) -> Iterator[Cause]:
+    """Functions that leave no gaps long enough to tell of: those of many short operations. Not those that are `told`."""
+    leading = _leading(case.run, case.run.ranks)
+    for one in islice((one for one in times.own(leading) if not one.functions & told), MOST_NAMED):
+        in_all = sum(one.took_ns.values())
+        spot = _Spot(one.place.frame, one.took_ns, one.ran * in_all, {one.place: in_all})
+        if spot.is_alike(len(case.run.ranks)):
+            yield _cause(spot, one.measured)
+
+
+def _price(case: Case, spot: _Spot, times: FunctionTimes | None) -> str | Measured | None:
     """The what-if without it, or what it takes in the steps of the whole run where that is clearly more, or less; None
     where it is not worth naming.
 
@@ -107,9 +123,7 @@ def _price(case: Case, spot: _Spot) -> str | Measured | None:
     recorded steps by chance. Samples come when Python's lock is free, so that of code that holds it less is seen.
     """
     saving = case.pricer.saving_ns(spot.scenario) or 0.0
-    of_run = None
-    if not spot.collects and not case.replayed.built.dfg.has_gpu():
-        of_run = function_time(case.run, re.compile(spot.pattern))
+    of_run = None if times is None or spot.collects else times.of(re.compile(spot.pattern))
     if of_run is not None:
         is_more = of_run.saving_ns - of_run.margin_ns > saving
         is_less = spot.ran_share <= ASLEEP and of_run.saving_ns + of_run.margin_ns < saving
@@ -268,8 +282,10 @@ _PAGES = (
         _SEEN,
         "`python[…]=0`: replay lets that code take no time and runs the whole job again. Where the job computes on CPUs and "
         "the samples of all steps without profiler show the function for clearly longer, the price is measured: that time, "
-        "which the operations that it calls take, too, if they are too short to leave gaps. Where it sleeps, and they show "
-        "it for clearly less, so it is as well: a pause came in the recorded steps by chance.",
+        "which the operations that it calls take, too, if they are too short to leave gaps. So it is where the code sleeps, "
+        "and they show it for clearly less: a pause came in the recorded steps by chance. Functions that leave no gaps are "
+        "named by these samples alone, from 3 % of a step on, unless they are part of the model, of the input or of the "
+        "optimizer, or mostly in long operations.",
         "Do it less often, in another thread or process, ahead of time, or on whole tensors.",
     ),
     Page(

@@ -30,8 +30,13 @@ class Place(NamedTuple):
 def place_of(stack: str) -> Place:
     """The place of a stack, of which the frames come outermost first, one a line."""
     frames = stack.split("\n")
-    own = next((frame for frame in reversed(frames) if not _LIBRARY.match(frame)), frames[-1])
+    own = next((frame for frame in reversed(frames) if is_own(frame)), frames[-1])
     return Place(own, None if own == frames[-1] else frames[-1])
+
+
+def is_own(frame: str) -> bool:
+    """Whether a frame is of the job's own code."""
+    return not _LIBRARY.match(frame)
 
 
 def functions_of(stack: str) -> set[str]:

@@ -224,9 +224,10 @@ CALL, STEP = "module.py(1786): Module._call_impl", "optim/adam.py(9): Adam.step"
 TORCH = "python3.11/site-packages/torch/"
 
 
-def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40, stages=()):
+def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40, stages=(), recorded=()):
     """The findings where the hook leaves a gap of `gap_ms` in the recorded steps, and 40 steps without profiler, of 100 ms
-    but the first, show each of the stacks `inside` for `ms`, twice a step."""
+    but the first, show each of the stacks `inside` for `ms`, twice a step. `recorded` are stacks that are seen in each of
+    the recorded steps, while an operation of 40 ms runs."""
     plain = step_table([100] * PLAIN, start_ns=EPOCH_NS + 10_000 * NS, first=7)
     begin = plain.ints("start_ns").tolist()
     looks = [
@@ -235,6 +236,8 @@ def found_in_run(*inside, gap_ms=2.0, ran=0.9, ranks=1, ms=40, stages=()):
         for step in range(1, PLAIN)
         for at in (30, 60)
     ]
+    length = 80 + gap_ms
+    looks += [(EPOCH_NS + round((length * n + 20) * NS), NS, NS, n, stack) for stack in recorded for n in range(6)]
     gap = [seen(HOOK, gap_ms, ran=ran)]
     return found(*[gap] * ranks, gap_ms=gap_ms, stack="train.py(30): main", plain=plain, looks=looks, stages=stages)
 
@@ -284,3 +287,64 @@ def test_a_pause_that_came_in_the_window_by_chance_costs_what_the_run_shows():
     # Code that computes holds Python's lock, and is seen less than it takes.
     (finding,) = found_in_run(f"{LINE}\n{HOOK}", gap_ms=50, ran=0.9, ms=10)
     assert finding.saving_us == pytest.approx(50 * MS, rel=0.01)
+
+
+# By the samples alone
+
+METRIC = "metrics.py(20): Metric.update"
+ITEM = f"{TORCH}_tensor.py(4): item"
+
+
+def found_by_samples(*inside, ms=20, ranks=1, **how):
+    return found_in_run(*inside, gap_ms=0.02, ranks=ranks, ms=ms, **how)
+
+
+def test_a_function_of_many_short_operations_is_named_though_it_leaves_no_gap():
+    (finding,) = found_by_samples(f"{LINE}\ntrainer.py(5): emit\n{METRIC}\n{ITEM}", ranks=2)
+    assert (finding.id, finding.command) == ("ESP402", None)
+    assert finding.evidence["place"].value == METRIC
+    assert finding.evidence["calls"].value == ITEM
+    assert finding.evidence["on_a_cpu"].value == 1
+    assert finding.evidence["per_step"].of(1) == pytest.approx(20 * NS * (PLAIN - 1) / PLAIN, rel=0.03)
+    assert finding.saving_us == pytest.approx(20 * MS * (PLAIN - 1) / PLAIN, rel=0.03)
+
+
+def test_the_function_that_others_pass_their_time_on_to_is_named_at_the_line_that_takes_most():
+    emit = f"{LINE}\ntrainer.py(5): emit"
+    lines = [
+        f"{emit}\n{METRIC}\n{ITEM}",
+        f"{emit}\nmetrics.py(22): Metric.update",
+        f"{emit}\nmetrics.py(22): Metric.update",
+    ]
+    (finding,) = found_by_samples(*lines, ms=10)
+    assert finding.evidence["place"].value == "metrics.py(22): Metric.update"
+    one, other = found_by_samples(f"{LINE}\na.py(1): f\nb.py(2): g", f"{LINE}\nc.py(3): h", ms=10)
+    assert {one.evidence["place"].value, other.evidence["place"].value} == {"b.py(2): g", "c.py(3): h"}
+
+
+@pytest.mark.parametrize(
+    ("inside", "ms"),
+    [
+        (f"{LINE}\n{TORCH}nn/modules/{CALL}\nmodel.py(3): Net.forward", 20),
+        (f"{LINE}\n{TORCH}utils/data/dataloader.py(7): next\ndata.py(4): Set.__getitem__", 20),
+        (f"{LINE}\nstep.py(4): step\n{TORCH}{STEP}", 20),
+        (f"{LINE}\n{METRIC}\n{ITEM}", 2),  # too little to be sure
+        (LINE, 20),  # the training loop itself
+    ],
+)
+def test_what_trains_or_takes_little_is_not_named_by_samples(inside, ms):
+    assert found_by_samples(inside, ms=ms) == []
+
+
+def test_work_on_tensors_is_none_of_python():
+    loss = f"{LINE}\n{METRIC}\n{TORCH}functional.py(3): cdist"
+    assert found_by_samples(loss, recorded=[loss]) == []
+    assert len(found_by_samples(loss, recorded=[LINE])) == 1
+
+
+def test_what_slow_steps_do_is_told_of_them():
+    took = np.where(np.arange(PLAIN) % 4 == 3, 200, 100)
+    plain = step_table(took, start_ns=EPOCH_NS + 10_000 * NS, first=7)
+    begin = plain.ints("start_ns").tolist()
+    looks = [(begin[at] + 90 * NS, 80 * NS, 80 * NS, 7 + at, METRIC) for at in range(3, PLAIN, 4)]
+    assert found([], plain=plain, looks=looks) == []
