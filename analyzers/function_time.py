@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from esprof.analyzers.step_groups import FEWEST_STEPS, SLOW
 from esprof.replay.sampled import Sampled
 from esprof.replay.whatif.margins import mean_margin
 from esprof.trace.run import Run
-from esprof.trace.stacks import Place, is_own
+from esprof.trace.stacks import Place, functions_of, is_own
 from esprof.types import NS_PER_US, Ns, Rank
 
 ENOUGH = 8
@@ -24,6 +24,9 @@ ENOUGH = 8
 OTHERS_WORK = 0.1
 """Most of a function's samples that may lie in work of the training itself that it calls, or that calls it: the rest is
 its own."""
+
+ON_THE_WAY = 0.9
+"""A function that is on so large a share of all stacks holds the training loop, or leads to it: its lines are told apart."""
 
 MUCH = 0.03
 """Least share of a step that a function of which nothing but samples tells must take: of less they are seldom sure."""
@@ -69,7 +72,7 @@ class OwnFunction:
     place: Place
     """The line at which most of its time is spent, and what that led to."""
     functions: frozenset[str]
-    """The function, and those of the job's own that it is called by or calls, as `file: function`."""
+    """The function, and those of the job's own that it calls, as `file: function`."""
     took_ns: dict[Rank, float]
     """What it takes of a mean step without profiler, by rank, ns."""
     ran: float
@@ -114,56 +117,83 @@ class FunctionTimes:
         return self._measured(found, np.ones(len(self._steps), bool)) if self._is_own(found) else None
 
     def own(self, leading: Collection[str]) -> Iterator[OwnFunction]:
-        """The functions, but those that are `leading` to the training loop (as `file: function`), that take much of a step,
-        those first that take most: Python code, and operations so short that it is Python that they cost.
+        """The functions, but those that are `leading` to the training loop (as `file: function`), that take much of a step
+        on the mean rank, those first that take most: Python code, and operations so short that it is Python that they cost.
 
         Slow steps do not count: what they do is told of them.
         """
-        if len(self._steps) < FEWEST_STEPS:
-            return
-        chains = [[one for one in chain if one.function not in leading] for chain in self._chains]
-        took = self._usual_by_stack
-        spent: dict[str, float] = defaultdict(float)
-        for chain, ns in zip(chains, took.tolist(), strict=True):
-            for function in {one.function for one in chain}:
-                spent[function] += ns
-        least = MUCH * self._step_ns * self._is_usual.sum()
         told: set[str] = set()
-        for function in sorted(spent, key=lambda function: -spent[function]):
-            if spent[function] < least or function in told:
+        for function, spent in self._costly(leading):
+            if function in told or spent.mean() < MUCH * self._step_ns:
                 continue
-            found = [next((one for one in chain if one.function == function), None) for chain in chains]
-            if self._is_own(found) and not self._is_tensor_work(function):
-                one = self._own(function, chains, found)
+            found = self._finding(function)
+            if self._is_own(found) and not self._is_tensor_work(function) and (one := self._told(function, found)):
                 told |= one.functions
-                if one.measured.saving_ns >= MUCH * self._step_ns:
-                    yield one
+                yield one
 
-    def _own(self, function: str, chains: list[list[_Called]], found: list[_Called | None]) -> OwnFunction:
-        """All of what is known of a function, told by the one that it passes most of its time on to."""
-        took = self._usual_by_stack
-        around: set[str] = set()
-        lines: Counter[tuple[str, str]] = Counter()
+    def alone(self, leading: Collection[str]) -> Iterator[OwnFunction]:
+        """The functions that take much of a usual step of one rank, and next to nothing of the others', whatever they
+        call."""
+        if len(self._run.ranks) < 2:
+            return
+        costly = self._costly(leading)
+        lone = {function for function, spent in costly if np.sort(spent)[-2] <= OTHERS_WORK * spent.max()}
+        told: set[str] = set()
+        for function, spent in costly:
+            if function not in lone - told or spent.max() < MUCH * self._step_ns:
+                continue
+            found = self._finding(function)
+            if self._is_in(found).sum() >= ENOUGH and (one := self._told(function, found, lone)):
+                told |= one.functions
+                yield one
+
+    def _costly(self, leading: Collection[str]) -> list[tuple[str, np.ndarray]]:
+        """(function, what it takes of a usual step of each rank, ns) of those that are not `leading`, callers first."""
+        if len(self._steps) < FEWEST_STEPS:
+            return []
+        spent: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self._run.ranks)))
+        depth: dict[str, int] = {}
+        looks = (each[self._is_usual[self._at]].tolist() for each in (self._rank, self._stack, self._ns))
+        for rank, stack, ns in zip(*looks, strict=True):
+            chain = self._chains[stack]
+            for function in {one.function for one in chain} - set(leading):
+                spent[function][rank] += ns / self._is_usual.sum()
+            for at, one in enumerate(chain):
+                depth[one.function] = min(at, depth.get(one.function, at))
+        # A function that is all that its caller does takes as long.
+        return sorted(spent.items(), key=lambda item: (-round(item[1].sum()), depth[item[0]]))
+
+    def _finding(self, function: str) -> list[_Called | None]:
+        return [next((one for one in chain if one.function == function), None) for chain in self._chains]
+
+    def _told(
+        self, function: str, found: list[_Called | None], among: Collection[str] | None = None
+    ) -> OwnFunction | None:
+        """All of what is known of a function, told by the one that it passes most of its time on to, `among` these; None
+        where it passes it on to several: those are told."""
+        within: Counter[str] = Counter()
         inner: Counter[str] = Counter()
+        lines: dict[str, Counter[Place]] = defaultdict(Counter)
         depth: dict[str, int] = {}
         for number, one in enumerate(found):
-            if one is not None:
-                names = [called.function for called in chains[number]]
-                around.update(names)
-                inner.update(dict.fromkeys(names[names.index(function) :], round(took[number])))
-                depth |= {name: max(at, depth.get(name, 0)) for at, name in enumerate(names)}
-        whole = inner[function]
-        deepest = max((name for name in inner if inner[name] >= PASSED_ON * whole), key=lambda name: depth[name])
-        for number, one in enumerate(found):
-            at = next((called.line for called in chains[number] if one and called.function == deepest), None)
-            if at is not None:
-                lines[at, self._stacks[number].rsplit("\n", 1)[-1]] += round(took[number])
-        (line, last), _ = lines.most_common(1)[0]
+            below = self._chains[number][self._chains[number].index(one) :] if one else []
+            below = [called for called in below if among is None or called.function in among]
+            last, ns = self._stacks[number].rsplit("\n", 1)[-1], round(self._usual_by_stack[number])
+            # Of a function that calls itself, the innermost line counts.
+            for at, called in enumerate({called.function: called for called in below}.values()):
+                within[called.function] += ns
+                depth[called.function] = max(at, depth.get(called.function, 0))
+                lines[called.function][Place(called.line, None if last == called.line else last)] += ns
+            inner[below[-1].function if below else ""] += ns
+        whole = within[function]
+        deepest = max((name for name in within if within[name] >= PASSED_ON * whole), key=lambda name: depth[name])
+        if inner[deepest] < (1 - PASSED_ON) * whole:
+            return None
         inside = self._is_in(found) & self._is_usual[self._at]
         of_rank = np.bincount(self._rank[inside], self._ns[inside], len(self._run.ranks)) / self._is_usual.sum()
         return OwnFunction(
-            place=Place(line, None if last == line else last),
-            functions=frozenset(around),
+            place=lines[deepest].most_common(1)[0][0],
+            functions=frozenset(within),
             took_ns=dict(zip(self._run.ranks, of_rank.tolist(), strict=True)),
             ran=min(1.0, float(self._ran[inside].sum() / self._ns[inside].sum())),
             measured=self._measured(found, self._is_usual),
@@ -240,3 +270,20 @@ def _is_part(above: list[str], below: list[str]) -> bool:
     called = max((number for number, line in enumerate(above) if line.endswith(_CALLS_MODEL)), default=len(above))
     is_model = any(line.endswith(("forward", "backward")) for line in above[called + 1 :])
     return is_model or any(_INPUT in line for line in above) or bool(_TRAINING.search("\n".join(below)))
+
+
+def leading_functions(run: Run, ranks: Sequence[Rank]) -> set[str]:
+    """The functions, as `file: function`, that are on nearly all stacks in windows with stacks."""
+    of_function: dict[str, float] = defaultdict(float)
+    total = 0.0
+    for rank in ranks:
+        samples, steps = run.samples(rank), run.steps(rank)
+        is_stack = np.array([phase == "stack" for phase in steps.texts("phase")], bool)
+        codes, texts = samples.codes("stack")
+        here = (codes >= 0) & np.isin(samples.ints("step"), steps.ints("step")[is_stack])
+        of_stack = np.bincount(codes[here], samples.ints("dur_ns")[here], len(texts))
+        total += float(of_stack.sum())
+        for at in np.flatnonzero(of_stack).tolist():
+            for function in functions_of(texts[at]):
+                of_function[function] += of_stack[at]
+    return {function for function, ns in of_function.items() if ns >= ON_THE_WAY * total}

@@ -2,16 +2,14 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from itertools import islice
-
-import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.frames import frame
-from esprof.analyzers.function_time import FunctionTimes
+from esprof.analyzers.function_time import FunctionTimes, leading_functions
 from esprof.analyzers.garbage import COLLECT_LESS, Collections, collections
 from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Measured, Page, Rule
 from esprof.analyzers.slow_places import stage_of
@@ -28,9 +26,6 @@ from esprof.types import Rank
 ALIKE = 0.5
 """Least share of the worst rank's time in a place that the median rank must spend there, too. What one rank does alone makes
 it late: that is told of stragglers (ESP201)."""
-
-ON_THE_WAY = 0.9
-"""A function that is on so large a share of all stacks holds the training loop, or leads to it: its lines are told apart."""
 
 ASLEEP = 0.3
 """Up to which share of its time in a place the thread ran is it said to wait there."""
@@ -107,7 +102,7 @@ def python_code(case: Case) -> Iterator[Cause]:
 
 def _without_gaps(case: Case, times: FunctionTimes, told: Set[str]) -> Iterator[Cause]:
     """Functions that leave no gaps long enough to tell of: those of many short operations. Not those that are `told`."""
-    leading = _leading(case.run, case.run.ranks)
+    leading = leading_functions(case.run, case.run.ranks)
     for one in islice((one for one in times.own(leading) if not one.functions & told), MOST_NAMED):
         in_all = sum(one.took_ns.values())
         spot = _Spot(one.place.frame, one.took_ns, one.ran * in_all, {one.place: in_all})
@@ -143,7 +138,7 @@ def _is_told(run: Run, all_of_run: Collections) -> bool:
 def _spots(case: Case) -> list[_Spot]:
     found: dict[str, _Spot] = {}
     ranks = case.replayed.built.dfg.marks.ranks
-    leading = _leading(case.run, ranks)
+    leading = leading_functions(case.run, ranks)
     for rank in ranks:
         if not (len(case.run.stacks(rank)) or len(case.run.samples(rank)) or len(case.run.stages(rank))):
             continue  # Nothing tells of Python there: of a large job that saves a look at all of its nodes.
@@ -155,23 +150,6 @@ def _spots(case: Case) -> list[_Spot]:
             spot.ran += ran * took_ns
             spot.places[place] += took_ns
     return [spot for spot in found.values() if spot.collects or spot.is_alike(len(ranks))]
-
-
-def _leading(run: Run, ranks: Sequence[Rank]) -> set[str]:
-    """The functions, as `file: function`, that are on nearly all stacks in windows with stacks."""
-    of_function: dict[str, float] = defaultdict(float)
-    total = 0.0
-    for rank in ranks:
-        samples, steps = run.samples(rank), run.steps(rank)
-        is_stack = np.array([phase == "stack" for phase in steps.texts("phase")], bool)
-        codes, texts = samples.codes("stack")
-        here = (codes >= 0) & np.isin(samples.ints("step"), steps.ints("step")[is_stack])
-        of_stack = np.bincount(codes[here], samples.ints("dur_ns")[here], len(texts))
-        total += float(of_stack.sum())
-        for at in np.flatnonzero(of_stack).tolist():
-            for function in functions_of(texts[at]):
-                of_function[function] += of_stack[at]
-    return {function for function, ns in of_function.items() if ns >= ON_THE_WAY * total}
 
 
 def _pattern(place: Place, leading: set[str]) -> str:

@@ -1,28 +1,33 @@
 """ESP201–204, ESP206: ranks that come last to collectives while the others wait, and why they do."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.input_data import stalling
+from esprof.analyzers.function_time import OwnFunction
 from esprof.analyzers.lasting import Lasting, lasting
 from esprof.analyzers.lateness import (
     COMPUTING,
     INPUT,
     KINDS,
+    UNRECORDED,
     Lateness,
     Place,
     inside_one_operation,
     places_of,
     told_apart,
 )
+from esprof.analyzers.lone_work import lone_work, price_of
 from esprof.analyzers.more_work import Comparison, compare
 from esprof.analyzers.rule import Case, Cause, Measured, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES
+from esprof.text import printable
 from esprof.types import Rank, us
 
 SCENARIO = "straggler[work]=fix"
@@ -35,8 +40,16 @@ def stragglers(case: Case) -> Iterator[Cause]:
     They are priced together: of two that are late by turns, mending one alone gains nothing (docs/replay.md §4).
     """
     ranks = case.pricer.blame.slow_ranks
-    if not ranks:
-        return
+    named: set[Rank] = set()
+    for cause in _late(case, ranks) if ranks else ():
+        named.update(cause.ranks)
+        yield cause
+    for rank, work in lone_work(case).items():
+        if rank not in named:
+            yield _by_lone_work(rank, work)
+
+
+def _late(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
     yield from _late_by_work(case, ranks)
     if case.worth_naming(case.pricer.saving_ns(INPUT.scenario)) and _is_late_by_input(case, ranks):
         yield _cause(case, ranks, INPUT, INPUT.scenario, {})
@@ -77,7 +90,13 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
     saving = case.pricer.saving_ns(scenario)
     margin = abs(case.pricer.strict_error) * case.pricer.step_ns
     is_sure = case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS
-    places = places_of(case.replayed, ranks, kind)
+    alone = lone_work(case)
+    places = {
+        rank: replace(place, python=alone[rank].place.frame, call=alone[rank].place.call)
+        if rank in alone and not place.python
+        else place
+        for rank, place in places_of(case.replayed, ranks, kind).items()
+    }
     kind = inside_one_operation(case.pricer.blame, ranks, kind)
     if kind.work in COMPUTING:
         compared = compare(case.replayed, ranks)
@@ -96,6 +115,28 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
         advice=" ".join(
             [*(place.pointer(rank) for rank, place in places.items()), kind.advice, *_not_always(seen, saving)]
         ),
+    )
+
+
+def _by_lone_work(rank: Rank, work: OwnFunction) -> Cause:
+    """A rank that only the samples of all steps show to do what no other does."""
+    where, price = printable(work.place.frame, 120), price_of(work)
+    calls = {"python_call": by_rank({rank: printable(work.place.call, 120)})} if work.place.call else {}
+    return Cause(
+        id=UNRECORDED.id,
+        title=f"{readable.ranks((rank,)).capitalize()} keeps the others waiting: it alone spends "
+        f"{readable.duration(price.saving_ns)} a step in {where}",
+        ranks=(rank,),
+        measured=price,
+        confidence="medium",
+        evidence={
+            "python_line": by_rank({rank: where}),
+            "per_step": by_rank({rank: round(ns) for rank, ns in work.took_ns.items()}, "ns"),
+            "on_a_cpu": Evidence(round(work.ran, 3), "share"),
+        }
+        | calls,
+        advice="The others wait for it at the next collective. Do it less often, in a thread or process of its own, when "
+        "the training is over, or share it out among the ranks.",
     )
 
 
@@ -187,9 +228,11 @@ _PAGES = (
         "A rank is late because of unrecorded host time",
         "One rank comes last to collectives, and what makes it late is time in which none of its threads ran a "
         "recorded operation, or time inside a single operation while all others take as long as elsewhere: Python code, a "
-        "sleep, I/O, garbage collection, or a CPU that others took.",
-        _STRAGGLER_EVIDENCE,
-        _STRAGGLER_PRICE,
+        "sleep, I/O, garbage collection, or a CPU that others took. Or all steps show it, and no other rank, at a line of "
+        "the job's own code.",
+        f"{_STRAGGLER_EVIDENCE} Of jobs on CPUs, a function that one rank alone is seen in for 3 % of a step or more is "
+        "named by the samples of all steps without profiler (`per_step`), where nothing else names the rank.",
+        f"{_STRAGGLER_PRICE} What only samples show is priced by how long it takes there.",
         "Go to the place named; if it moves from step to step, look at the host (other processes, CPU limits).",
     ),
     Page(
