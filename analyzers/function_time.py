@@ -63,6 +63,8 @@ class _Called:
     """As `file(line): function`."""
     is_part: bool
     """Whether it is then a part of the training: it calls the model, say, or is called by it."""
+    is_input: bool
+    """Whether it is then at work on a batch."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class FunctionTimes:
 
     def alone(self, leading: Collection[str]) -> Iterator[OwnFunction]:
         """The functions that take much of a usual step of one rank, and next to nothing of the others', whatever they
-        call."""
+        call. Those that make batches are left out: input is told of by itself."""
         if len(self._run.ranks) < 2:
             return
         costly = self._costly(leading)
@@ -143,7 +145,8 @@ class FunctionTimes:
             if function not in lone - told or spent.max() < MUCH * self._step_ns:
                 continue
             found = self._finding(function)
-            if self._is_in(found).sum() >= ENOUGH and (one := self._told(function, found, lone)):
+            is_input = any(called.is_input for called in found if called)
+            if not is_input and self._is_in(found).sum() >= ENOUGH and (one := self._told(function, found, lone)):
                 told |= one.functions
                 yield one
 
@@ -260,16 +263,19 @@ def _chain(frames: list[str]) -> list[_Called]:
     found = []
     for at, line in enumerate(frames):
         if is_own(line) and (told := frame(line)).file:
-            found.append(_Called(f"{told.file}: {told.function}", line, _is_part(frames[: at + 1], frames[at + 1 :])))
+            above, below = frames[: at + 1], frames[at + 1 :]
+            is_input = any(_INPUT in other for other in above)
+            is_part = is_input or _is_part(above, below)
+            found.append(_Called(f"{told.file}: {told.function}", line, is_part, is_input))
     return found
 
 
 def _is_part(above: list[str], below: list[str]) -> bool:
-    """Whether a function is a part of the training, by the lines down to its own and those below."""
+    """Whether a function is a part of the model, or calls what trains, by the lines down to its own and those below."""
     # A hook is called as forward and backward are, but has another name.
     called = max((number for number, line in enumerate(above) if line.endswith(_CALLS_MODEL)), default=len(above))
     is_model = any(line.endswith(("forward", "backward")) for line in above[called + 1 :])
-    return is_model or any(_INPUT in line for line in above) or bool(_TRAINING.search("\n".join(below)))
+    return is_model or bool(_TRAINING.search("\n".join(below)))
 
 
 def leading_functions(run: Run, ranks: Sequence[Rank]) -> set[str]:

@@ -72,6 +72,7 @@ def test_the_line_is_in_what_the_rank_does_alone_and_not_in_what_all_do():
     [
         ([[LOG], [LOG]], 10),  # all do it
         ([[f"{MAIN}\n{LOG}"], []], 1),  # it takes little
+        ([[f"{MAIN}\npython3.11/site-packages/torch/utils/data/dataloader.py(7): next\n{LOG}"], []], 10),  # input
         ([[f"{MAIN}\n{CALL}\n{FORWARD}"], []], 10),  # one does more of what all do
         ([[f"{MAIN}\n{LOG}"]], 10),  # one rank
     ],
