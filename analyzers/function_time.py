@@ -89,6 +89,8 @@ class FunctionTimes:
         self._run = run
         self._steps = job_steps.numbers(run, "plain")
         self._stacks: list[str] = []
+        self._rank_of_stack: list[int] = []
+        """Column of the rank that each is of."""
         looks = [self._looks_of(rank) for rank in run.ranks]
         # The looks of all ranks: column of the rank, number of the step among those without profiler, stack, ns, and what
         # of that the thread ran.
@@ -104,9 +106,11 @@ class FunctionTimes:
         own_ns = dur - Sampled(self._run, rank).collecting_ns(end - dur, end)
         number = len(self._stacks) + codes[inside]
         self._stacks += texts
-        column = np.full(int(inside.sum()), self._run.ranks.index(rank))
+        column = self._run.ranks.index(rank)
+        self._rank_of_stack += [column] * len(texts)
         ran_ns = own_ns * samples.ints("cpu_ns")[inside] / np.maximum(dur, 1)
-        return column, np.searchsorted(self._steps, samples.ints("step")[inside]), number, own_ns, ran_ns
+        rank_of_look = np.full(int(inside.sum()), column)
+        return rank_of_look, np.searchsorted(self._steps, samples.ints("step")[inside]), number, own_ns, ran_ns
 
     def of(self, function: re.Pattern[str]) -> Measured | None:
         """What the functions that the pattern finds (as `file(line): function`) take in a mean step, with all that they
@@ -156,11 +160,10 @@ class FunctionTimes:
             return []
         spent: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self._run.ranks)))
         depth: dict[str, int] = {}
-        looks = (each[self._is_usual[self._at]].tolist() for each in (self._rank, self._stack, self._ns))
-        for rank, stack, ns in zip(*looks, strict=True):
-            chain = self._chains[stack]
+        per_step = self._usual_by_stack / self._is_usual.sum()
+        for rank, chain, ns in zip(self._rank_of_stack, self._chains, per_step.tolist(), strict=True):
             for function in {one.function for one in chain} - set(leading):
-                spent[function][rank] += ns / self._is_usual.sum()
+                spent[function][rank] += ns
             for at, one in enumerate(chain):
                 depth[one.function] = min(at, depth.get(one.function, at))
         # A function that is all that its caller does takes as long.
