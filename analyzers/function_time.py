@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -208,7 +208,7 @@ class FunctionTimes:
     @cached_property
     def _chains(self) -> list[list[_Called]]:
         """The functions of the job's own code on each stack, outermost first."""
-        return [_chain(stack.split("\n")) for stack in self._stacks]
+        return [_chain(stack) for stack in self._stacks]
 
     @cached_property
     def _step_ns(self) -> float:
@@ -253,7 +253,7 @@ class FunctionTimes:
         samples, steps = self._run.samples(rank), self._run.steps(rank)
         timed = steps.ints("step")[[phase == "timed" for phase in steps.texts("phase")]]
         codes, texts = samples.codes("stack")
-        mine = np.array([any(one.function == function for one in _chain(text.split("\n"))) for text in texts] + [False])
+        mine = np.array([any(one.function == function for one in _chain(text)) for text in texts] + [False])
         at = samples.ints("at_ns")[mine[codes] & np.isin(samples.ints("step"), timed)]
         events = self._run.events(rank)
         is_long = events.is_kind("op") & (events.ints("dur_ns") > LONG)
@@ -262,8 +262,10 @@ class FunctionTimes:
         return [bool(((begin <= moment) & (moment < end)).any()) for moment in at.tolist()]
 
 
-def _chain(frames: list[str]) -> list[_Called]:
-    found = []
+@lru_cache(maxsize=1 << 16)
+def _chain(stack: str) -> list[_Called]:
+    """The functions of the job's own code on a stack, outermost first. Ranks have most stacks in common."""
+    found, frames = [], stack.split("\n")
     for at, line in enumerate(frames):
         if is_own(line) and (told := frame(line)).file:
             above, below = frames[: at + 1], frames[at + 1 :]
