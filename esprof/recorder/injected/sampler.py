@@ -59,6 +59,7 @@ class StackSampler:
         self._jobs_switch_s: float | None = None
         """What the job had as Python's switch interval, s, while it is another one."""
         self._looking = threading.Lock()
+        self._pid = os.getpid()
 
     def start(self) -> None:
         os.register_at_fork(after_in_child=self._leave_switch_interval)
@@ -74,12 +75,14 @@ class StackSampler:
         self._leave_switch_interval()
 
     def look_at(self, frame: FrameType) -> None:
-        """Look now, on the training thread itself, which is at `frame`."""
-        if self._ending.is_set() or (
-            self._taken >= _MANY and time.monotonic_ns() - self._looked_ns < LATE_PERIOD_S * 1e9
+        """Look now, on the training thread itself, which is at `frame`. A forked child has no training thread."""
+        if (
+            os.getpid() != self._pid
+            or self._ending.is_set()
+            or (self._taken >= _MANY and time.monotonic_ns() - self._looked_ns < LATE_PERIOD_S * 1e9)
         ):
             return
-        # Not to wait: the other thread is looking anyway, or there is none any more, after a fork.
+        # Not to wait: the other thread is looking anyway.
         if self._looking.acquire(blocking=False):
             try:
                 self._fuse.run(self._look_if_it_can_be_noted, frame)

@@ -74,6 +74,16 @@ def test_a_thread_is_seen_where_it_says_that_it_is(state, log, tmp_path):
     assert len(log.tail("samples")) == 1
 
 
+def test_a_forked_child_notes_nothing(state, log):
+    sampler = StackSampler(state, log)
+    sampler.look_at(sys._getframe())
+    child = os.fork()
+    if not child:
+        sampler.look_at(sys._getframe())
+        os._exit(len(log.tail("samples")))
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_python_and_its_packages_are_named_wherever_they_are(sampler, log, tmp_path):
     wait_for(log, 2)
     files = [row["file"] for row in noted(tmp_path) if row["function"] in ("pytest_pyfunc_call", "console_main")]
