@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from esprof.recorder.shared.torch_features import all_gather
+
 
 class Work(Protocol):
     """A transfer under way."""
@@ -51,9 +53,7 @@ class GroupTransport:
         )
 
     def gather(self, out: Tensor, mine: Tensor) -> Work:
-        return self._start(
-            lambda there, here: dist.all_gather_single(there, here, self._group, async_op=True), out, mine
-        )
+        return self._start(lambda there, here: all_gather(there, here, self._group), out, mine)
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         start = self._global(source)

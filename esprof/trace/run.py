@@ -27,6 +27,8 @@ class WarningCode(StrEnum):
     """Nothing was recorded of the ranks."""
     STILL_RUNNING = "still-running"
     """The job has not ended: the Run is what was recorded up to now."""
+    TORCH_LACKS = "torch-lacks"
+    """The torch that the job ran with cannot tell something that others can."""
     TABLE_UNREADABLE = "table-unreadable"
     """A side table is broken, which is told anew whenever the Run is opened."""
 

@@ -25,6 +25,7 @@ from esprof.elastic.proof.steplog import Difference, Fingerprint, Scalar, Value,
 from esprof.elastic.transport import Transport
 from esprof.errors import MismatchError, UsageError
 from esprof.recorder.shared.identity import cpu_model
+from esprof.recorder.shared.torch_features import precision_settings
 
 Level = Literal["D0", "D1", "hetero-relaxed"]
 
@@ -178,10 +179,8 @@ def kernel_settings() -> dict[str, Scalar]:
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "cudnn_deterministic": backends.cudnn.deterministic,
         "cudnn_benchmark": backends.cudnn.benchmark,
-        "cuda_matmul_precision": cuda.matmul.fp32_precision,
         "cuda_matmul_fp16_reduction": str(cuda.matmul.allow_fp16_reduced_precision_reduction),
         "cuda_matmul_bf16_reduction": str(cuda.matmul.allow_bf16_reduced_precision_reduction),
-        "cuda_matmul_fp16_accumulation": cuda.matmul.allow_fp16_accumulation,
         "cuda_blas": cuda.preferred_blas_library().name,
         "cuda_linalg": cuda.preferred_linalg_library().name,
         "sdp_flash": cuda.flash_sdp_enabled(),
@@ -189,11 +188,8 @@ def kernel_settings() -> dict[str, Scalar]:
         "sdp_math": cuda.math_sdp_enabled(),
         "sdp_cudnn": cuda.cudnn_sdp_enabled(),
         "sdp_math_reduction": cuda.fp16_bf16_reduction_math_sdp_allowed(),
-        "cudnn_conv_precision": backends.cudnn.conv.fp32_precision,
-        "cudnn_rnn_precision": backends.cudnn.rnn.fp32_precision,
         "mkldnn": backends.mkldnn.enabled,
-        "mkldnn_matmul_precision": backends.mkldnn.matmul.fp32_precision,
-        "mkldnn_conv_precision": backends.mkldnn.conv.fp32_precision,
+        **precision_settings(),
     }
 
 

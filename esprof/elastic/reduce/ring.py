@@ -14,6 +14,7 @@ from esprof.elastic.reduce.codecs import Codec
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.tree_reducer import CodecStates, pass_through
 from esprof.elastic.transport import Transport, Work
+from esprof.recorder.shared.torch_features import own_client
 
 
 @dataclass
@@ -101,7 +102,7 @@ class VirtualRingReducer:
         prefix = f"esprof/elastic/ring/{int(number)}"
 
         def member(est: Est) -> dist.ProcessGroupGloo:
-            meeting = PrefixStore(prefix, self.store.clone())  # type: ignore[attr-defined]
+            meeting = PrefixStore(prefix, own_client(self.store))
             return dist.ProcessGroupGloo(meeting, est, self.n_est, dist.default_pg_timeout)
 
         with ThreadPoolExecutor(self.n_est) as threads:

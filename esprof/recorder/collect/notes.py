@@ -34,6 +34,8 @@ class Identity(_Row, frozen=True, tag="rank"):
     cpus: list[_Number] = []
     cpu_quota: Annotated[float, msgspec.Meta(gt=0)] | None = None
     threads: _Number | None = None
+    lacks: list[str] = []
+    """What its torch cannot tell, in a sentence each."""
 
 
 class Workers(_Row, frozen=True, tag="workers"):

@@ -26,7 +26,10 @@ def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[P
     for rank in claimed_again(raw):
         message = f"rank {rank}: a second process of the job was rank {rank} too; only the first is recorded"
         found.append(Warning("rank-again", message, (rank,)))
-    return found
+    lacks = {
+        f"torch {one.identity.versions.get('torch')}: {what}": None for one in notes for what in one.identity.lacks
+    }
+    return found + [Warning(WarningCode.TORCH_LACKS, what) for what in lacks]
 
 
 def rank_warnings(

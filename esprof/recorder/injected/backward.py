@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .memory import hide_from_dynamo
+from ..shared.torch_features import hide_from_dynamo
 
 
 def is_running() -> bool:

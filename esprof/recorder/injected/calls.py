@@ -2,8 +2,7 @@
 
 import torch.distributed as dist
 
-_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
-"""Functions of torch that dump a Flight Recorder: that of all backends, and NCCL's, which builds without CUDA lack."""
+from ..shared.torch_features import flight_dumps
 
 
 def dumps(*, include_calls: bool) -> list[bytes]:
@@ -15,6 +14,4 @@ def dumps(*, include_calls: bool) -> list[bytes]:
     """
     if not (dist.is_available() and dist.is_initialized()):
         return []
-    from torch._C import _distributed_c10d as c10d
-
-    return [getattr(c10d, name)(include_calls, False) for name in _DUMPS if hasattr(c10d, name)]
+    return [dump(include_calls, False) for dump in flight_dumps()]

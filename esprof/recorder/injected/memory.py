@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..shared.torch_features import hide_from_dynamo
 from . import control_groups
 from .fuse import Fuse
 from .log import Log
@@ -127,10 +128,3 @@ def _limits(files: Iterable[str]) -> Iterator[int]:
     for path in files:
         with suppress(OSError, ValueError), open(path) as file:  # Without a limit it says `max`.
             yield int(file.read())
-
-
-def hide_from_dynamo(function: Any) -> None:
-    """Let a compiled training step call `function` without tracing into it, as it calls what `function` replaces."""
-    frames = torch._C._dynamo.eval_frame
-    skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-    frames.set_code_exec_strategy(function.__code__, skipped)

@@ -5,6 +5,7 @@ import os
 import torch
 
 from ..shared import identity
+from ..shared.torch_features import lacking
 from . import processors
 
 
@@ -22,4 +23,5 @@ def whoami(rank: int, world_size: int, process_name: str) -> dict[str, object]:
         "cpu_quota": processors.quota(),
         "threads": torch.get_num_threads(),
         "versions": identity.versions(),
+        "lacks": lacking(),
     }

@@ -11,6 +11,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ..shared.environment import changed
+from ..shared.torch_features import profiler_config
 
 _QUIET = {"KINETO_LOG_LEVEL": "6"}
 """Above every level that Kineto prints to stderr at; it reads the variable once, when it is first prepared."""
@@ -18,8 +19,8 @@ _QUIET = {"KINETO_LOG_LEVEL": "6"}
 _STEP = "esprof.step#"
 """Prefix of a step's annotation. Not `ProfilerStep#`, with which a profiler of the job marks steps that it counts itself."""
 
-_END = re.compile(rb'"traceName": ".*" \}\s*\Z')
-"""What a whole trace ends with: its own path."""
+_END = re.compile(rb'"traceName": ".*"[^{}\[\]]*\}\s*\Z')
+"""What a whole trace ends with: its own path, and before torch 2.7 two numbers more."""
 
 _LONGEST_END = 8192
 
@@ -41,7 +42,7 @@ class Window:
         self._profile = profile(
             activities=_activities(),
             record_shapes=shapes,
-            experimental_config=torch._C._profiler._ExperimentalConfig(
+            experimental_config=profiler_config(
                 enable_cuda_sync_events=True,
                 # Nothing reads these on a CPU; on a GPU they name the call behind a kernel.
                 disable_external_correlation=not torch.cuda.is_initialized(),

@@ -15,6 +15,7 @@ from esprof.replay import answer_run
 from esprof.replay.building.build import build
 from esprof.replay.whatif.terms.balance import stage_ns
 from esprof.reports.terminal import text
+from esprof.trace.run import Run, Warning
 from esprof.types import NS_PER_MS as MS
 from tests.cases.graph import (
     EPOCH_NS,
@@ -424,6 +425,17 @@ def test_a_missing_rank_and_unmatched_collectives_are_said():
     assert found(run, "ESP902").evidence == {"collectives": Evidence(1), "matched": Evidence(0)}
 
 
+def test_what_the_jobs_torch_cannot_tell_is_said_once_for_the_run():
+    run = run_of({0: nccl_ranks()[0]})
+    assert "ESP904" not in {finding.id for finding in diagnose_run(run).findings}
+    lacks = tuple(Warning("torch-lacks", f"torch 2.6.0: {what}") for what in ("no this", "no that"))
+    older = Run(
+        msgspec.structs.replace(run.meta, warnings=lacks),
+        lambda name, rank: run.events(rank) if name == "events" else None,
+    )
+    assert found(older, "ESP904").evidence == {"lacks": Evidence("torch 2.6.0: no this; torch 2.6.0: no that")}
+
+
 def test_unexplained_waiting_lowers_trust():
     rows = [step(1, 0, 10_000), op("a", 0, 100), call("cudaStreamSynchronize", 200, 9_000, 1), op("b", 9_300, 100)]
     assert found(run_of({0: rows}), "ESP901").evidence["explained"].value < 0.2
@@ -467,6 +479,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP901",
         "ESP902",
         "ESP903",
+        "ESP904",
     )
     assert set(ids) == set(PAGES)
     assert all(page.family for page in PAGES.values())

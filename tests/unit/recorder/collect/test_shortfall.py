@@ -1,5 +1,6 @@
 """What a recording says of what it lacks."""
 
+import msgspec
 import pytest
 
 from esprof.recorder.collect.notes import (
@@ -15,6 +16,7 @@ from esprof.recorder.collect.notes import (
 from esprof.recorder.collect.shortfall import job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
+from esprof.trace.run import Warning
 from tests.cases.raw import roll, step
 
 SETTINGS = Settings(skip=5, warmup=2, steps=8)
@@ -51,6 +53,12 @@ def test_ranks_that_are_missing_strange_or_twice_there_are_named(tmp_path):
         ("rank-missing", (1,)),
         ("rank-again", (0,)),
     ]
+
+
+def test_what_the_torch_of_the_job_cannot_tell_is_said_once(tmp_path):
+    who = [msgspec.structs.replace(rank(n).identity, versions={"torch": "2.6"}, lacks=["no this"]) for n in range(3)]
+    found = job_warnings(tmp_path, [RankNotes(one, ended=True) for one in who], [])
+    assert found == [Warning("torch-lacks", "torch 2.6: no this")]
 
 
 def test_every_lack_of_a_rank_is_named():
