@@ -19,7 +19,7 @@ without CUDA lack."""
 
 def profiler_config(**wished: bool) -> Any:
     """The profiler's experimental options, as far as this torch knows those that are wished for."""
-    config = torch._C._profiler._ExperimentalConfig
+    config: Any = torch._C._profiler._ExperimentalConfig
     return config(**{name: value for name, value in wished.items() if _takes(config, name)})
 
 
@@ -49,15 +49,16 @@ def all_gather(out: torch.Tensor, mine: torch.Tensor, group: dist.ProcessGroup |
     return gather(out, mine, group, async_op=True)
 
 
-def own_client(store: dist.Store) -> dist.Store:
+def own_client(store: Any) -> Any:
     """A client of the same store with a connection of its own, for a thread that waits while others go on."""
     if hasattr(store, "clone"):
-        clone: dist.Store = store.clone()
-        return clone
-    while isinstance(store, dist.PrefixStore):
+        return store.clone()
+    from torch._C import _distributed_c10d as c10d
+
+    while isinstance(store, c10d.PrefixStore):
         store = store.underlying_store
-    if isinstance(store, dist.TCPStore):
-        return dist.TCPStore(store.host, store.port, is_master=False, wait_for_workers=False)
+    if isinstance(store, c10d.TCPStore):
+        return c10d.TCPStore(store.host, store.port, is_master=False, wait_for_workers=False)
     return store  # A store in memory or in a file has no connection.
 
 
