@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -59,14 +59,19 @@ def record(run: str | os.PathLike[str], **settings: Any) -> Iterator[None]:
             session.probe.stop()
 
 
-def step() -> None:
-    """Say that a step of the job ends here, in a loop whose steps no optimizer ends, such as inference.
+def step() -> AbstractContextManager[None]:
+    """Say that a step of the job ends here: `esprof.step()`; or, where steps do not follow one another, as the requests to a
+    server do not, that the block is one: `with esprof.step(): …`.
 
-    From the first call on optimizers no longer count. Where nothing records, this does nothing and needs no torch.
+    From the first call on nothing else ends steps. Of blocks in several threads that overlap, the one that began first
+    counts. Where nothing records, this does nothing and needs no torch.
     """
     session = _session()
-    if session is not None and session.recorder is not None:
-        session.recorder.step()
+    if session is None or session.recorder is None:
+        return nullcontext()
+    session.recorder.step()
+    span: AbstractContextManager[None] = session.recorder.span()
+    return span
 
 
 @contextmanager

@@ -63,6 +63,9 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """How many CPUs its control groups let it use at a time, on average; None without a quota."""
     threads: int | None = None
     """Threads that each of its operations may use on the CPU, when its first step ended."""
+    paced_by: str | None = None
+    """What ended its steps: `job` (`esprof.step`), `optimizer`, `loader` (a DataLoader was asked for its next batch) or
+    `module` (one returned that no other had called)."""
     pid: int | None = None
     clock_offset_ns: Ns | None = None
     """By how many ns the clock was ahead of rank 0's in the middle of its readings; the tables are corrected for it."""

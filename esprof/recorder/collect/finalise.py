@@ -244,6 +244,7 @@ def _rank_meta(
         cpus=tuple(who.cpus),
         cpu_quota=who.cpu_quota,
         threads=who.threads,
+        paced_by=notes.paced.by if notes.paced else None,
         pid=who.pid,
         clock_offset_ns=clock.offset_ns if clock else None,
         clock_drift_ppm=clock.drift_ppm if clock else None,

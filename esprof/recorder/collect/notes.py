@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from esprof.recorder.shared.names import RankFiles, files_of
+from esprof.recorder.shared.paced import PacedBy
 from esprof.recorder.shared.reasons import LossReason
 from esprof.trace.run import MOST_RANKS
 from esprof.types import Ns, Rank
@@ -61,6 +62,13 @@ class Caller(_Row, frozen=True, tag="frame"):
     file: str
     line: _Number
     function: str
+
+
+class Paced(_Row, frozen=True, tag="paced"):
+    """What ends the steps from `since_ns` on. What was noted of steps before counts no longer."""
+
+    by: PacedBy
+    since_ns: _Time
 
 
 class Memory(_Row, frozen=True, tag="memory"):
@@ -119,6 +127,7 @@ RankRow = (
     | Workers
     | RecordedWindow
     | Caller
+    | Paced
     | Memory
     | MemoryLimit
     | ProfilerTaken
@@ -239,6 +248,9 @@ class RankNotes:
     """Windows whose traces were kept, by first step."""
     callers: dict[int, Caller] = field(default_factory=dict)
     """The lines that were seen on stacks, by number."""
+    paced: Paced | None = None
+    counted_anew_ns: Ns | None = None
+    """When steps were counted anew, as something better than before told them; None where they never were."""
     memory: Memory | None = None
     memory_limit: MemoryLimit | None = None
     profiler_taken: list[ProfilerTaken] = field(default_factory=list)
@@ -271,6 +283,8 @@ class RankNotes:
                 self.windows.append(row)
             case Caller():
                 self.callers[row.number] = row
+            case Paced():
+                self._pace(row)
             case Memory():
                 self.memory = row
             case MemoryLimit():
@@ -291,6 +305,13 @@ class RankNotes:
             case End():
                 self.ended = True
 
+    def _pace(self, row: Paced) -> None:
+        if self.paced is not None:
+            self.counted_anew_ns = row.since_ns
+            for of_steps in (self.windows, self.profiler_taken, self.missed, self.lost):
+                of_steps.clear()
+        self.paced = row
+
 
 @dataclass
 class RankRows:
@@ -310,6 +331,13 @@ class RankRows:
     def dropped_steps(self) -> int:
         """Steps from 1 to the last one that have no row any more."""
         return self.steps[-1].step - len(self.steps) if self.steps else 0
+
+    def drop_before(self, at_ns: Ns) -> None:
+        """Drop what began before that."""
+        for rows in (self.steps, self.nexts, self.fetches, self.stages, *self.worker_stages.values()):
+            rows[:] = [row for row in rows if row.start_ns >= at_ns]
+        for samples in (self.memories, self.samples):
+            samples[:] = [row for row in samples if row.at_ns >= at_ns]
 
     def add(self, line: RolledRows, stages: list[Stage]) -> None:
         """Add the rows of a line; its stages go into the list `stages` of the process that wrote it."""

@@ -82,6 +82,8 @@ def read_rows(raw: Path, notes: RankNotes) -> RankRows:
         for file in sorted(raw.glob(names.workers_of(process))):
             pid = names.pid_of_worker(file.name) or 0
             _add_rolled(rows, file, rows.worker_stages.setdefault(pid, []))
+    if notes.counted_anew_ns is not None:
+        rows.drop_before(notes.counted_anew_ns)
     # Of the two files of a rank either may be the older one.
     rows.steps = sorted({row.step: row for row in rows.steps if row.step > 0}.values(), key=lambda row: row.step)
     rows.nexts.sort(key=lambda row: row.start_ns)

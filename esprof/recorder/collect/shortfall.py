@@ -8,10 +8,17 @@ from esprof.errors import InputError
 from esprof.recorder.collect.notes import Lost, RankNotes, RankRows
 from esprof.recorder.collect.raw import claimed_again, processes, read_rows
 from esprof.recorder.shared import names
+from esprof.recorder.shared.paced import PacedBy
 from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from esprof.text import printable
 from esprof.trace.run import Warning, WarningCode
+
+_GUESSED = {
+    PacedBy.LOADER: "no optimizer stepped: a step is what lies between two batches of a DataLoader",
+    PacedBy.MODULE: "no optimizer stepped: a step ends where a module returns that no other module called",
+}
+"""What is said of steps that the job itself did not tell."""
 
 
 def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[Path]) -> list[Warning]:
@@ -26,6 +33,9 @@ def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[P
     for rank in claimed_again(raw):
         message = f"rank {rank}: a second process of the job was rank {rank} too; only the first is recorded"
         found.append(Warning("rank-again", message, (rank,)))
+    for by in {one.paced.by: None for one in notes if one.paced}:
+        if by in _GUESSED:
+            found.append(Warning("steps-guessed", _GUESSED[by]))
     lacks = {
         f"torch {one.identity.versions.get('torch')}: {what}": None for one in notes for what in one.identity.lacks
     }
@@ -81,8 +91,9 @@ def nothing_recorded(raw: Path, notes: Sequence[RankNotes], settings: Settings) 
         )
     if not notes:
         return InputError(
-            f"nothing was recorded: {_count(torches, 'process')} imported torch, but no torch.optim optimizer stepped",
-            remedy="esprof tells the steps of a job by its optimizer's steps.",
+            f"nothing was recorded: {_count(torches, 'process')} imported torch, but no step was seen: no torch.optim "
+            "optimizer stepped, and no DataLoader and no module was called again and again",
+            remedy="Call esprof.step() where a step ends, or wrap it: `with esprof.step():`.",
         )
     return _no_window(raw, notes, settings)
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from esprof.recorder.collect.notes import Fetch, Next, RankNotes, RankRows, Stage, Step, Workers
+from esprof.recorder.shared.paced import PacedBy
 from esprof.trace.schema import STAGES, StageKind, Table, table
 from esprof.types import Ns
 
@@ -38,10 +39,12 @@ def _row(noted: Next | Fetch | Stage, *, kind: StageKind, **more: object) -> dic
 
 
 def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | None]]:
-    """Per step of `rows.steps`: samples, tokens and padding of the training batches taken in it, and ns spent in `next`.
+    """Per step of `rows.steps`: samples, tokens and padding of the batches taken in it, and ns spent in `next`.
 
-    A batch taken with gradients off (a validation pass) adds to the wait, but not to the samples.
+    In a job that trains, a batch taken with gradients off (a validation pass) adds to the wait, but not to the samples.
     """
+    no_optimizer = notes.paced is not None and notes.paced.by is not PacedBy.OPTIMIZER
+    evaluates = no_optimizer and not any(row.training for row in rows.nexts)
     exact = {(*key, row.batch): row.samples for key, row in _fetches_by_pass(notes, rows)}
     samples: list[int | None] = [None] * len(rows.steps)
     tokens: list[int | None] = [None] * len(rows.steps)
@@ -51,7 +54,7 @@ def loads_of_steps(notes: RankNotes, rows: RankRows) -> dict[str, list[int | Non
         if i is None:
             continue
         waits[i] = _sum(waits[i], row.end_ns - row.start_ns)
-        if row.training:
+        if row.training or evaluates:
             # The worker knows how many samples it was asked for; the rank has only the batch's shape to go by.
             samples[i] = _sum(samples[i], exact.get((row.iterator, row.epoch, row.batch)) or row.samples)
             tokens[i] = _sum(tokens[i], row.tokens)

@@ -99,7 +99,7 @@ class FlightWatch:
         age_ns = now_ns - self._state.start_ns
         if now_ns - self._reckoned_ns > _RECKON_EVERY_NS:
             self._reckon(now_ns)
-        if step and age_ns > min(self._usual.slow_ns, self._usual.hang_ns(self._hang_s)):
+        if step and not self._state.pauses and age_ns > min(self._usual.slow_ns, self._usual.hang_ns(self._hang_s)):
             self._look_closer(now_ns, step, age_ns)
 
     def close(self) -> None:

@@ -41,8 +41,11 @@ class LoaderProbe:
         self._owner = ""
         self._owner_pid = 0
         self._worker: _WorkerLog | None = None
+        self._before_batch: Callable[[Any], None] = lambda iterator: None
 
-    def install(self) -> None:
+    def install(self, before_batch: Callable[[Any], None]) -> None:
+        """Wrap the loaders of a rank; `before_batch` is called with an iterator whenever that is asked for a batch."""
+        self._before_batch = before_batch
         _wrap(_BaseDataLoaderIter, "__init__", self._on_iterator)
         _wrap(_BaseDataLoaderIter, "_reset", self._on_reset)
         _wrap(_BaseDataLoaderIter, "__next__", self._on_next)
@@ -107,6 +110,7 @@ class LoaderProbe:
         _make_room(self._raw, f"{names.workers_prefix(self._owner)}.", self._limit)
 
     def _on_next(self, original: Callable[..., Any], iterator: Any) -> Any:
+        self._fuse.run(self._before_batch, iterator)
         tasks = self._fuse.run(_tasks, iterator)
         start_ns, ran_ns = time.time_ns(), time.thread_time_ns()
         around = awaited.begin(iterator)

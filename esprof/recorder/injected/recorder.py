@@ -6,16 +6,13 @@ import os
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from ..shared import identity, names
 from ..shared.files import touch
+from ..shared.paced import PacedBy
 from ..shared.settings import Settings
 from . import backward
 from .background_writer import BackgroundWriter
@@ -25,6 +22,7 @@ from .flight import FlightWatch
 from .fuse import Fuse
 from .log import Log
 from .memory import MemoryProbe
+from .pace import Pace
 from .sampler import StackSampler
 from .saves import SaveProbe
 from .schedule import Schedule
@@ -32,9 +30,6 @@ from .startup import StartupWatch
 from .state import State
 from .whoami import whoami
 from .windows import Windows
-
-_PATIENCE = 50
-"""Steps of other optimizers after which the one that marked the steps counts as done: a training may follow another."""
 
 _CLOCK_SET_NS = 1_000_000_000
 """Least difference (ns) between a step's wall time and its monotonic time that shows that the wall clock was set."""
@@ -69,29 +64,41 @@ class Recorder:
         self._fuse = Fuse("recording", log, self._give_up, note="stopped")
         self._background_writer: BackgroundWriter | None = None
         self._sampler: StackSampler | None = None
-        self._pacer: weakref.ref[Optimizer] | None = None
-        self._without_pacer = 0
-        self._paced_by_job = False
+        self.pace = Pace(lambda by: self._end_step(time.time_ns(), by), self._fuse)
+        self._paced_by: PacedBy | None = None
+        self._span_of: int | None = None
+        """The thread that is in a `span`."""
         self._after_backward = backward.AfterBackward()
         self._finished = False
         self._began_ns = 0
 
     def install(self) -> None:
-        def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
-            self._fuse.run(self._on_optimizer_step, optimizer)
-
-        # A compiled training step must not try to trace the hook: this mark makes dynamo call it as it is.
-        after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
-        register_optimizer_step_post_hook(after_step)
+        self.pace.install()
         self._windows.watch_foreign_profilers(self._fuse)
         self._memory.install()
         self._saves.install()
         os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
 
     def step(self) -> None:
-        """End a step, as the job itself asks; from the first call on optimizers no longer count."""
-        self._paced_by_job = True
-        self._fuse.run(self._end_step, time.time_ns())
+        """End a step, as the job itself asks, or begin one where the job paused. From the first call on nothing else counts.
+
+        While a `span` is open, other threads are not heard.
+        """
+        if self._span_of in (None, threading.get_ident()):
+            self._fuse.run(self._resume if self.state.pauses else self.pace.job_stepped)
+
+    @contextmanager
+    def span(self) -> Iterator[None]:
+        """The step that has just begun ends with the block, and the next one begins with the next call of `step`."""
+        if self._span_of is not None:
+            yield
+            return
+        self._span_of = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._fuse.run(self._pause)
+            self._span_of = None
 
     def finish(self) -> None:
         """Close what is open: the job ends, by itself or by an exception. A second call does nothing."""
@@ -102,27 +109,12 @@ class Recorder:
         """Whether the profiler is collecting events that will be kept."""
         return self._windows.is_timing
 
-    def _on_optimizer_step(self, optimizer: Optimizer) -> None:
-        now = time.time_ns()
-        if not self._paced_by_job and self._paces(optimizer):
-            self._end_step(now)
-
-    def _paces(self, optimizer: Optimizer) -> bool:
-        """Whether this optimizer marks the steps of the job: of several the first that steps does, until it is gone or
-        stops."""
-        pacer = self._pacer() if self._pacer is not None else None
-        self._without_pacer = 0 if pacer is optimizer else self._without_pacer + 1
-        if pacer is None or self._without_pacer > _PATIENCE:
-            self._pacer = weakref.ref(optimizer)
-            return True
-        return pacer is optimizer
-
-    def _end_step(self, now: int) -> None:
+    def _end_step(self, now: int, by: PacedBy) -> None:
         if backward.is_running():  # An optimizer that steps as its gradients come.
-            self._after_backward.do(lambda: self._fuse.run(self._end_step, time.time_ns()))
+            self._after_backward.do(lambda: self._fuse.run(self._end_step, time.time_ns(), by))
             return
         state = self.state
-        if self._finished or (state.step == 0 and not self._become_rank()):
+        if self._finished or (self._paced_by is None and not self._become_rank()):
             return
         if not self._log.mine:
             return
@@ -130,13 +122,36 @@ class Recorder:
             raise self._background_writer.fault
         self._saves.look()
         ran = self._cpu_time.at_border()
-        if state.step > 0:
+        if by is self._paced_by:
             self._note_step(now, ran)
+        else:
+            self._count_anew(now, by)
         state.thread, state.native_thread = threading.get_ident(), threading.get_native_id()
         self._began_ns = time.monotonic_ns()
         state.start_ns, state.step = now, state.step + 1
         self._memory.at_step()
         self._windows.begin_step(state.step)
+
+    def _count_anew(self, now: int, by: PacedBy) -> None:
+        """Count steps from here on: by what has shown itself first, or as something better has. Nothing is kept of the
+        steps before that; they were no steps of the job's."""
+        if self._paced_by is not None:
+            self._windows.forget()
+            self._schedule.forget()
+            self.state.recent.clear()
+        self._paced_by, self.state.step = by, 0
+        self._log.note("paced", by=by, since_ns=now)
+
+    def _pause(self) -> None:
+        self.state.pauses = True
+        self.pace.job_stepped()
+
+    def _resume(self) -> None:
+        self._cpu_time.at_border()  # What was used in the pause is of no step.
+        self._began_ns = time.monotonic_ns()
+        self.state.start_ns = time.time_ns()
+        self.state.pauses = False
+        self._windows.resume_step(self.state.step)
 
     def _note_step(self, now: int, ran: Ran) -> None:
         state = self.state

@@ -118,11 +118,11 @@ class StackSampler:
             self._ending.set()
 
     def _look(self, frame: FrameType | None) -> None:
-        """Note that the training thread is at `frame`; None where it is gone."""
+        """Note that the training thread is at `frame`; None where it is gone. Nothing is noted while it is in no step."""
         state = self._state
         native_thread, step = state.native_thread, state.step
         looked_ns, ran_ns = time.monotonic_ns(), _ran_ns(native_thread)
-        if frame is None or ran_ns is None or step == 0:
+        if frame is None or ran_ns is None or step == 0 or state.pauses:
             self._of_thread = 0
             return
         if native_thread == self._of_thread:

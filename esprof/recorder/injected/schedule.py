@@ -24,6 +24,10 @@ class Schedule:
         self._ordered = (*self._ordered[-_KEPT_ORDERS:], at)
         return True
 
+    def forget(self) -> None:
+        """Drop the windows that were ordered: steps are counted anew."""
+        self._ordered = ()
+
     def base(self, step: int) -> int | None:
         """The base of the window that `step` belongs to, if any."""
         for base in self._ordered:

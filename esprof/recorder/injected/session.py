@@ -50,7 +50,7 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     recorder = Recorder(raw, settings, log, leave_environment, saves, startup)
     recorder.install()
     startup.install()
-    probe.install()
+    probe.install(recorder.pace.batch_wanted)
     CollectionProbe(recorder.state, probe.note_stage, recorder.look_at).install()
     _current = Session(log, probe, recorder)
     return _current

@@ -64,14 +64,14 @@ class Window:
 
     def begin_step(self, step: int) -> None:
         """End the running step's annotation and begin that of `step`."""
-        self._end_step()
+        self.end_step()
         self._step = record_function(f"{_STEP}{step}")
         self._step.__enter__()
 
     def close(self, *, keep: bool) -> None:
         """Stop, and write the trace if it is to be kept: whole under its name, or not at all."""
         self.is_closed = True
-        self._end_step()
+        self.end_step()
         Window.at_work = True
         try:
             if not self._started:
@@ -103,7 +103,8 @@ class Window:
                 os.unlink(part)
             raise
 
-    def _end_step(self) -> None:
+    def end_step(self) -> None:
+        """End the running step's annotation, if one runs."""
         if self._step is not None:
             self._step.__exit__(None, None, None)
             self._step = None

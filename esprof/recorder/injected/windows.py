@@ -4,6 +4,7 @@ import os
 import resource
 import threading
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -80,6 +81,21 @@ class Windows:
             return
         self._drive(step, base, self._schedule.phase(step))
 
+    def resume_step(self, step: int) -> None:
+        """Mark the beginning of `step`, before which the job paused."""
+        self._mind_threads()
+        if self._open is not None and self._schedule.phase(step) in ("timed", "stack"):
+            self._open.window.begin_step(step)
+
+    def forget(self) -> None:
+        """Keep no window of the steps up to now: they are counted anew."""
+        self._mind_threads()
+        self._drop()
+        self._done_with = None
+        for *_, files, _ in self._kept:
+            _remove(files)
+        self._kept.clear()
+
     def close(self) -> None:
         """Close the open window at the end of the job, and keep its whole steps."""
         self._close(self._state.step - 1)
@@ -123,7 +139,10 @@ class Windows:
         if self._open is not None and phase in ("timed", "stack"):
             self._bound(step, base)
         if self._open is not None and phase in ("timed", "stack"):
-            self._open.window.begin_step(step)
+            if self._state.pauses:
+                self._open.window.end_step()
+            else:
+                self._open.window.begin_step(step)
 
     def _prepare(self, phase: str, first: int) -> bool:
         if self._job_profiles or self._abandoned:
@@ -206,9 +225,7 @@ class Windows:
         while sum(size for *_, size in self._kept) > self._settings.max_trace:
             first, phase, oldest, _ = self._kept.popleft()
             self._note_lost(first, phase, LossReason.DISK_LIMIT)
-            for file in oldest:
-                with suppress(FileNotFoundError):
-                    os.unlink(file)
+            _remove(oldest)
 
     def _note_lost(self, first: int, phase: str, reason: LossReason) -> None:
         """Of the window of this phase, the steps from `first` on are not kept."""
@@ -226,6 +243,12 @@ class Windows:
 
     def _path(self, phase: str, first: int) -> str:
         return os.path.join(self._raw, names.window(self._state.rank, phase, first))
+
+
+def _remove(files: Iterable[str]) -> None:
+    for file in files:
+        with suppress(FileNotFoundError):
+            os.unlink(file)
 
 
 def _resident() -> int:

@@ -1,0 +1,80 @@
+"""Jobs without an optimizer's steps: evaluation over a loader, bare calls of a model, a server, and a training after one."""
+
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import esprof
+
+BATCH, STEPS = 16, 40
+
+
+def data(batches: int = STEPS) -> DataLoader:
+    return DataLoader(torch.randn(batches * BATCH, 64), BATCH)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).eval()
+
+
+@torch.no_grad()
+def evaluation() -> Iterator[Tensor]:
+    net = model()
+    for _ in range(2):
+        for batch in data(STEPS // 2):
+            yield net(batch)
+
+
+@torch.no_grad()
+def evaluation_with_an_optimizer() -> Iterator[Tensor]:
+    net = model()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    for batch in data(2 * STEPS):
+        yield net(batch)
+
+
+@torch.inference_mode()
+def calls() -> Iterator[Tensor]:
+    encoder, net = nn.Linear(64, 64), model()
+    for _ in range(STEPS):
+        yield net(encoder(torch.randn(BATCH, 64)))
+
+
+@torch.inference_mode()
+def compiled() -> Iterator[Tensor]:
+    net = torch.compile(model(), fullgraph=True, backend="eager")
+    for _ in range(STEPS):
+        yield net(torch.randn(BATCH, 64))
+
+
+@torch.inference_mode()
+def server() -> Iterator[Tensor]:
+    net = model()
+    for _ in range(STEPS):
+        time.sleep(0.02)
+        with esprof.step():
+            for _ in range(3):
+                answer = net(torch.randn(BATCH, 64))
+        yield answer
+
+
+def training_after_evaluation() -> Iterator[Tensor]:
+    yield from evaluation()
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for batch in data():
+        loss = net(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        yield loss.detach()
+
+
+if __name__ == "__main__":
+    torch.manual_seed(1)
+    for number, result in enumerate(globals()[sys.argv[1]]()):
+        print(number, result.sum().item().hex())
