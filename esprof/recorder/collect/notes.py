@@ -334,10 +334,14 @@ class RankRows:
 
     def drop_before(self, at_ns: Ns) -> None:
         """Drop what began before that."""
-        for rows in (self.steps, self.nexts, self.fetches, self.stages, *self.worker_stages.values()):
-            rows[:] = [row for row in rows if row.start_ns >= at_ns]
-        for samples in (self.memories, self.samples):
-            samples[:] = [row for row in samples if row.at_ns >= at_ns]
+        self.steps = [row for row in self.steps if row.start_ns >= at_ns]
+        self.nexts = [row for row in self.nexts if row.start_ns >= at_ns]
+        self.fetches = [row for row in self.fetches if row.start_ns >= at_ns]
+        self.memories = [row for row in self.memories if row.at_ns >= at_ns]
+        self.samples = [row for row in self.samples if row.at_ns >= at_ns]
+        self.stages = [row for row in self.stages if row.start_ns >= at_ns]
+        for pid, stages in self.worker_stages.items():
+            self.worker_stages[pid] = [row for row in stages if row.start_ns >= at_ns]
 
     def add(self, line: RolledRows, stages: list[Stage]) -> None:
         """Add the rows of a line; its stages go into the list `stages` of the process that wrote it."""

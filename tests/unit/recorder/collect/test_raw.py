@@ -156,3 +156,21 @@ def test_a_changed_environment_comes_back_as_it_was(monkeypatch):
         assert (os.environ["KEPT"], os.environ["NEW"]) == ("inside", "inside")
     assert os.environ["KEPT"] == "before"
     assert "NEW" not in os.environ
+
+
+def test_what_was_noted_before_steps_were_counted_anew_is_dropped(tmp_path):
+    log = logging(tmp_path)
+    since_ns = step(3)[1]
+    log.note("paced", by="loader", since_ns=step(1)[1])
+    log.note("window", phase="timed", first=1, last=2)
+    log.note("paced", by="optimizer", since_ns=since_ns)
+    log.note("window", phase="timed", first=7, last=8)
+    for number, of in ((1, 1), (2, 2), (1, 3), (2, 4)):
+        log.roll("steps", (number, *step(of)[1:]))
+        log.roll("memories", (number, None, step(of)[1], None, None, None, 1))
+    log.flush()
+    (notes,), _ = read_notes(tmp_path)
+    assert (notes.paced.by, [window.first for window in notes.windows]) == ("optimizer", [7])
+    rows = read_rows(tmp_path, notes)
+    assert [row.start_ns for row in rows.steps] == [step(3)[1], step(4)[1]]
+    assert [row.at_ns for row in rows.memories] == [step(3)[1], step(4)[1]]

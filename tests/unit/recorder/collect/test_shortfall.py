@@ -125,7 +125,7 @@ def test_a_rank_whose_recorder_ended_itself_is_not_said_to_be_killed():
             "2 Python processes ran, but none imported torch",
             'pip install "esprof[torch]"',
         ),
-        (["python.1", "torch.1"], [], "1 process imported torch, but no step was seen", "optimizer"),
+        (["python.1", "torch.1"], [], "1 process imported torch, but no step was seen", "esprof.step()"),
         (["python.1", "torch.1"], [rank(0, None)], "the job took 10 steps", "--skip 1 --warmup 1 --steps 7"),
         (
             ["python.1", "torch.1"],
