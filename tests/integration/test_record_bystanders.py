@@ -9,9 +9,12 @@ import subprocess
 import sys
 import termios
 
+import numpy as np
 import pytest
 
 from esprof import load
+from esprof.replay import replay_run
+from esprof.trace.run import Window
 from tests.cases.marks import soak
 from tests.cases.record import environment, job, pid_of, record, recording, run, torchrun
 
@@ -93,7 +96,36 @@ def test_a_job_that_profiles_itself_first_is_left_alone(tmp_path):
     ended = record(tmp_path / "run", job("own_profiler.py", 2))
     assert ended.code == 0
     assert ended.stdout == run(job("own_profiler.py", 2)).stdout
-    assert "the job runs torch.profiler itself" in ended.stderr
+    assert "not kept: the job's own profiler was on" in ended.stderr
+    assert ended.run.rank(0).windows == ()
+    assert len(ended.run.steps(0)) == 29
+
+
+def whole(steps: list[int]) -> tuple[Window, ...]:
+    return (Window(first=steps[0], last=steps[-1]),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "taken"),
+    [
+        ("around", "rankRANK.json", list(range(1, 30))),
+        pytest.param("scheduled", "rankRANK.json.gz", list(range(5, 10)), marks=pytest.mark.soak),
+    ],
+)
+def test_the_trace_that_a_job_writes_itself_is_taken_into_the_run(kind, name, taken, tmp_path):
+    """With the steps of the job, whatever its profiler counts, and with what is noted beside a window."""
+    ended = record(tmp_path / "run", torchrun("own_trace.py", kind, tmp_path / name))
+    assert ended.code == 0
+    assert (tmp_path / name.replace("RANK", "1")).exists()
+    for rank in (0, 1):
+        assert ended.run.rank(rank).windows == whole(taken)
+        steps, events = ended.run.steps(rank), ended.run.events(rank)
+        phases = dict(zip(steps.ints("step").tolist(), steps.texts("phase"), strict=True))
+        assert {phases[step] for step in taken[1:]} == {"timed"}
+        assert set(events.ints("step").tolist()) - {-1} == set(taken)
+        calls = events.where(events.is_kind("collective"))
+        assert (calls.ints("in_bytes") > 0).sum() >= len(taken)
+    assert np.abs(replay_run(ended.run, max_error_pct=1000).error_pct).max() <= 2
 
 
 def test_a_job_shorter_than_the_first_window_says_how_to_record_it(tmp_path):

@@ -85,6 +85,16 @@ class ProfilerTaken(_Row, frozen=True, tag="profiler-taken"):
     step: _Number
 
 
+class JobsTrace(_Row, frozen=True, tag="jobs-trace"):
+    """The job's own profiler has written what it collected from `start_ns` to `end_ns` to `path`. `calls` names, as
+    the first step of a window does, what PyTorch knew of the collectives then."""
+
+    path: str
+    start_ns: _Time
+    end_ns: _Time
+    calls: _Number | None = None
+
+
 class ClockReading(_Row, frozen=True, tag="clock"):
     """This process's clock against that of rank 0, read by an exchange that took `rtt_ns`."""
 
@@ -131,6 +141,7 @@ RankRow = (
     | Memory
     | MemoryLimit
     | ProfilerTaken
+    | JobsTrace
     | ClockReading
     | Missed
     | Lost
@@ -254,6 +265,8 @@ class RankNotes:
     memory: Memory | None = None
     memory_limit: MemoryLimit | None = None
     profiler_taken: list[ProfilerTaken] = field(default_factory=list)
+    jobs_traces: dict[str, JobsTrace] = field(default_factory=dict)
+    """What the job's own profiler left, by path: of what it wrote over, the last."""
     clock: list[ClockReading] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
@@ -271,6 +284,11 @@ class RankNotes:
     @property
     def files(self) -> RankFiles:
         return self.starting or files_of(self.rank)
+
+    @property
+    def job_profiled(self) -> bool:
+        """Whether the job ran a profiler of its own when a window was to be taken."""
+        return bool(self.profiler_taken) or any(one.reason is LossReason.JOBS_PROFILER for one in self.lost)
 
     def taken(self, phase: str) -> list[RecordedWindow]:
         return [window for window in self.windows if window.phase == phase]
@@ -291,6 +309,8 @@ class RankNotes:
                 self.memory_limit = row
             case ProfilerTaken():
                 self.profiler_taken.append(row)
+            case JobsTrace():
+                self.jobs_traces[row.path] = row
             case ClockReading():
                 self.clock.append(row)
             case Missed():
@@ -310,6 +330,7 @@ class RankNotes:
             self.counted_anew_ns = row.since_ns
             for of_steps in (self.windows, self.profiler_taken, self.missed, self.lost):
                 of_steps.clear()
+            self.jobs_traces.clear()
         self.paced = row
 
 

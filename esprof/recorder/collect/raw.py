@@ -98,9 +98,9 @@ def trace_path(raw: Path, rank: Rank, window: RecordedWindow) -> Path:
     return raw / names.window(rank, window.phase, window.first)
 
 
-def calls_path(raw: Path, rank: Rank, window: RecordedWindow) -> Path:
-    """Where `rank` left what PyTorch's own flight recorder knew when a timed window was closed."""
-    return raw / names.calls(rank, window.first)
+def calls_path(raw: Path, rank: Rank, first: int) -> Path:
+    """Where `rank` left what PyTorch's own flight recorder knew when the timed window from step `first` on was closed."""
+    return raw / names.calls(rank, first)
 
 
 def snapshot_paths(raw: Path, files: names.RankFiles) -> list[Path]:

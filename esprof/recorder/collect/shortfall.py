@@ -65,11 +65,11 @@ def lost_windows(notes: RankNotes, rows: RankRows, *, alive: bool) -> list[Lost]
 
 
 def is_empty(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> bool:
-    """Whether the recording is not worth a Run: no window was recorded though some were planned, and the job shows no
-    fault."""
+    """Whether the recording is not worth a Run: no window was recorded though some were planned, not because the job ran a
+    profiler of its own, and the job shows no fault."""
     if not notes:
         return True
-    wanted = settings.windows and not any(one.taken("timed") for one in notes)
+    wanted = settings.windows and not any(one.taken("timed") or one.job_profiled or one.jobs_traces for one in notes)
     in_order = all(one.ended or one.stopped for one in notes)
     return wanted and in_order and not any(names.is_snapshot(file.name) for file in raw.glob("*"))
 
@@ -103,11 +103,6 @@ def _no_window(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> Inp
     if faults:
         return InputError(f"nothing was recorded: {faults[0]}")
     lost = [lost.reason for one in notes for lost in one.lost]
-    if any(one.profiler_taken for one in notes) or LossReason.JOBS_PROFILER in lost:
-        return InputError(
-            "nothing was recorded: the job runs torch.profiler itself, and a process can have only one",
-            remedy="Switch the job's own profiler off, or hand its traces to esprof as they are.",
-        )
     if lost:
         return InputError(f"nothing was recorded: no window could be kept ({lost[0]})")
     taken = max(_last_step(read_rows(raw, one)) for one in notes) + 1
@@ -148,7 +143,7 @@ def _of_windows(
         where = f"of {readable.numbered('step', firsts)}"
         yield "windows-lost", f"{_count(len(firsts), 'window')} {where} not kept: {reason}"
     timed = notes.taken("timed")
-    if settings.windows and not timed and not (alive or notes.starting):
+    if settings.windows and not timed and not (alive or notes.starting or notes.jobs_traces):
         yield "no-timed-window", f"has no timed window; its last whole step is {_last_step(rows)}"
     for window in timed:
         whole = window.last - window.first + 1

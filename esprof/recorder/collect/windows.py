@@ -4,16 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
+from esprof import readable
 from esprof.errors import InputError
 from esprof.recorder.collect.calls import read_calls, with_calls
-from esprof.recorder.collect.notes import RankNotes, RecordedWindow, Stage
+from esprof.recorder.collect.notes import JobsTrace, RankNotes, RankRows, RecordedWindow, Step
 from esprof.recorder.collect.raw import calls_path, trace_path
 from esprof.recorder.collect.stacks import stacks_of
 from esprof.trace.kineto.reader import Trace, read_trace
+from esprof.trace.kineto.steps import Spans
 from esprof.trace.run import Group, Warning, Window
 from esprof.trace.schema import EVENTS, STACKS, Table, table
+from esprof.types import Bytes
 
 _IDS_OF_WINDOW = 1 << 32
 """Room for the correlation ids of one window: they are counted in 32 bits, and may begin anew with each window."""
@@ -34,49 +38,106 @@ class RankWindows:
     unreadable: list[Path] = field(default_factory=list)
 
 
-def read_windows(raw: Path, notes: RankNotes, samples: Table, stages: Sequence[Stage]) -> RankWindows:
-    """Read the windows of one rank; `samples` and `stages` tell where its training thread was.
+def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, limit: Bytes) -> RankWindows:
+    """Read the windows of one rank, and the traces that the job itself has written, if of at most `limit` bytes. `samples`
+    and the stages in `rows` tell where its training thread was.
 
-    A window that cannot be read is named in `warnings`, and its file in `unreadable`.
+    A window that cannot be read is named in `warnings`, and its file in `unreadable`; a trace of the job's is named only.
     """
     found = RankWindows()
-    events: list[Table] = []
+    events: list[tuple[int, Table]] = []
     stacks: list[Table] = []
     for window in notes.windows:
         try:
-            rows = _read_window(raw, notes, window, found)
+            read = _read_window(raw, notes, window, found)
         except InputError as error:
             file = trace_path(raw, notes.rank, window)
             _give_up(found, notes, file, f"its window from step {window.first} on: {error.reason}")
             continue
         found.whole.append(Window(first=window.first, last=window.last, stacks=window.phase == "stack"))
         if window.phase == "timed":
-            events.append(_with_own_ids(rows, len(events)))
+            events.append((window.first, _with_own_ids(read, len(events))))
         else:
-            stacks.append(stacks_of(rows, samples, stages))
-    found.events, found.stacks = _joined(events, EVENTS), _joined(stacks, STACKS)
+            stacks.append(stacks_of(read, samples, rows.stages))
+    for trace in notes.jobs_traces.values():
+        try:
+            whole, read = _read_jobs_trace(raw, notes, trace, rows.steps, limit, found)
+        except InputError as error:
+            _warn(
+                found, notes, "jobs-trace", f"the trace that the job wrote itself was not taken into the run: {error}"
+            )
+            continue
+        found.whole.append(whole)
+        events.append((whole.first, _with_own_ids(read, len(events))))
+    found.whole.sort(key=lambda window: window.first)
+    by_step = [table for _, table in sorted(events, key=lambda one: one[0])]
+    found.events, found.stacks = _joined(by_step, EVENTS), _joined(stacks, STACKS)
     return found
 
 
 def _read_window(raw: Path, notes: RankNotes, window: RecordedWindow, found: RankWindows) -> Table:
     """The events of a window, whose trace, which is large, is not kept."""
     trace = read_trace(trace_path(raw, notes.rank, window))
+    _take_over(found, notes, trace)
+    if window.phase != "timed":
+        return trace.events
+    events = _whole_steps(trace.events, window)
+    return _with_calls(events, trace, calls_path(raw, notes.rank, window.first), notes, found)
+
+
+def _read_jobs_trace(
+    raw: Path, notes: RankNotes, left: JobsTrace, steps: Sequence[Step], limit: Bytes, found: RankWindows
+) -> tuple[Window, Table]:
+    """The steps that lie within a trace of the job's own profiler, and its events of them. Whatever steps the profiler was
+    told of, the steps are those that the recorder counted."""
+    path = Path(left.path)
+    whole = [step for step in steps if left.start_ns <= step.start_ns and step.start_ns + step.dur_ns <= left.end_ns]
+    if not whole:
+        raise InputError("it holds no whole step", path=path)
+    _refuse_large(path, limit)
+    start_ns, took_ns = (np.array([getattr(one, name) for one in whole]) for name in ("start_ns", "dur_ns"))
+    spans = Spans(np.array([step.step for step in whole]), start_ns, start_ns + took_ns)
+    trace = read_trace(path, spans)
+    if trace.rank is not None and trace.rank != notes.rank:
+        raise InputError(f"it is of rank {trace.rank}", path=path, remedy="Let each rank write a file of its own.")
+    _take_over(found, notes, trace)
+    step, begin_ns = trace.events.ints("step"), trace.events.ints("start_ns")
+    reaches_in = (begin_ns < start_ns[0]) & (begin_ns + trace.events.ints("dur_ns") > start_ns[0])
+    events = trace.events.where((step >= 0) | reaches_in)
+    if left.calls is not None:
+        events = _with_calls(events, trace, calls_path(raw, notes.rank, left.calls), notes, found)
+    return Window(first=whole[0].step, last=whole[-1].step), events
+
+
+def _refuse_large(path: Path, limit: Bytes) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    if size > limit:
+        raise InputError(
+            f"it has {readable.size(size)}, more than the {readable.size(limit)} allowed",
+            path=path,
+            remedy="Raise --max-trace.",
+        )
+
+
+def _take_over(found: RankWindows, notes: RankNotes, trace: Trace) -> None:
+    """What a trace tells beside its events."""
     found.groups |= {group.name: group for group in trace.groups}
     found.versions |= trace.versions
     for warning in trace.warnings:
         _warn(found, notes, warning.code, warning.message)
-    return _timed_events(raw, notes, window, trace, found) if window.phase == "timed" else trace.events
 
 
-def _timed_events(raw: Path, notes: RankNotes, window: RecordedWindow, trace: Trace, found: RankWindows) -> Table:
-    events = _whole_steps(trace.events, window)
-    file = calls_path(raw, notes.rank, window)
+def _with_calls(events: Table, trace: Trace, file: Path, notes: RankNotes, found: RankWindows) -> Table:
+    """`events` with what PyTorch knew of its collectives, which stands in `file`."""
     if not file.exists():  # A job of one process makes no calls; of another, only sizes and numbers are missing.
         return events
     try:
         return with_calls(events, read_calls(file), trace.local_groups)
     except InputError as error:
-        _give_up(found, notes, file, f"the collectives of its window from step {window.first} on: {error.reason}")
+        _give_up(found, notes, file, f"the collectives of a window: {error.reason}")
         return events
 
 

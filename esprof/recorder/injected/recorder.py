@@ -74,7 +74,7 @@ class Recorder:
 
     def install(self) -> None:
         self.pace.install()
-        self._windows.watch_foreign_profilers(self._fuse)
+        self._windows.watch_jobs_profilers(self._fuse)
         self._memory.install()
         self._saves.install()
         os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
@@ -155,7 +155,7 @@ class Recorder:
 
     def _note_step(self, now: int, ran: Ran) -> None:
         state = self.state
-        phase = self._schedule.phase(state.step)
+        phase = self._windows.phase_of_ended(state.step)
         took, steady = now - state.start_ns, time.monotonic_ns() - self._began_ns
         if abs(took - steady) > _CLOCK_SET_NS:
             took = steady

@@ -1,13 +1,12 @@
-"""One window of torch.profiler over a few steps, and the watch that yields the profiler to the job."""
+"""One window of torch.profiler over a few steps."""
 
 import errno
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
-from torch.autograd import profiler as autograd_profiler
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ..shared.environment import changed
@@ -32,7 +31,7 @@ class Window:
     """
 
     at_work = False
-    """Whether a Window, and not the job, is preparing or stopping a profiler just now."""
+    """Whether a Window, and not the job, is at a profiler just now."""
 
     def __init__(self, path: str, *, shapes: bool) -> None:
         self._path = path
@@ -51,15 +50,12 @@ class Window:
         )
 
     def prepare(self) -> None:
-        Window.at_work = True
-        try:
-            with changed({} if "KINETO_LOG_LEVEL" in os.environ else _QUIET):
-                self._profile.prepare_trace()
-        finally:
-            Window.at_work = False
+        with _at_work(), changed({} if "KINETO_LOG_LEVEL" in os.environ else _QUIET):
+            self._profile.prepare_trace()
 
     def start(self) -> None:
-        self._profile.start_trace()
+        with _at_work():
+            self._profile.start_trace()
         self._started = True
 
     def begin_step(self, step: int) -> None:
@@ -72,15 +68,12 @@ class Window:
         """Stop, and write the trace if it is to be kept: whole under its name, or not at all."""
         self.is_closed = True
         self.end_step()
-        Window.at_work = True
-        try:
+        with _at_work():
             if not self._started:
                 self._profile.start_trace()  # A profiler that is prepared can only be stopped by way of a start.
             self._profile.stop_trace()
-        finally:
-            Window.at_work = False
-        if keep:
-            self._export()
+            if keep:
+                self._export()
 
     def let_go_in_child(self) -> None:
         """In a forked child, which inherits the running profiler: collect nothing there.
@@ -110,6 +103,15 @@ class Window:
             self._step = None
 
 
+@contextmanager
+def _at_work() -> Iterator[None]:
+    Window.at_work = True
+    try:
+        yield
+    finally:
+        Window.at_work = False
+
+
 class ThreadsEnd:
     """Stops a window that is still open when its thread ends, if the thread holds the only reference to this.
 
@@ -123,28 +125,6 @@ class ThreadsEnd:
         if not self._window.is_closed:
             with suppress(Exception):  # There is nobody to tell.
                 self._window.close(keep=False)
-
-
-def watch_profilers(on_foreign_start: Callable[[], None], on_foreign_end: Callable[[], None]) -> None:
-    """Call back before the job itself prepares a profiler, and after it has stopped it."""
-    cls = autograd_profiler.profile
-    prepare: Callable[[autograd_profiler.profile], None] = cls._prepare_trace
-    leave: Callable[..., bool | None] = cls.__exit__
-
-    def prepare_after_notice(self: autograd_profiler.profile) -> None:
-        if not Window.at_work:
-            on_foreign_start()
-        prepare(self)
-
-    def leave_and_tell(self: autograd_profiler.profile, *failure: object) -> bool | None:
-        try:
-            return leave(self, *failure)
-        finally:
-            if not Window.at_work:
-                on_foreign_end()
-
-    setattr(cls, "_prepare_trace", prepare_after_notice)  # noqa: B010  a method, to mypy
-    setattr(cls, "__exit__", leave_and_tell)  # noqa: B010
 
 
 def _check_whole(path: str) -> None:

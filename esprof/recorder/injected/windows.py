@@ -12,13 +12,13 @@ from ..shared import names
 from ..shared.files import write_new
 from ..shared.reasons import LossReason
 from ..shared.settings import Settings
-from . import calls
+from . import calls, jobs_profiler
 from .forked import leave_without_kineto
 from .fuse import Fuse
 from .log import Log
 from .schedule import Schedule
 from .state import State
-from .window import ThreadsEnd, Window, watch_profilers
+from .window import ThreadsEnd, Window
 
 _PAGE = resource.getpagesize()
 
@@ -55,6 +55,10 @@ class Windows:
         self._done_with: int | None = None
         """The base of the window that was last ended before its time, or not opened; None where there was none."""
         self._job_profiles = False
+        self._job_changed = False
+        """Whether the job's profiler started, stopped or wrote in the running step."""
+        self._calls_at: int | None = None
+        """The step by which the collectives are named that the job's profiler has seen."""
         self._of_thread = threading.local()
         self._has_profiled = False
         self._abandoned: _Open | None = None
@@ -66,12 +70,25 @@ class Windows:
     def is_timing(self) -> bool:
         return self._open is not None and self._open.phase == "timed"
 
-    def watch_foreign_profilers(self, fuse: Fuse) -> None:
-        """From now on notice when the job itself begins to profile, and when it ends."""
-        watch_profilers(lambda: fuse.run(self._yield_to_job), lambda: fuse.run(self._take_back))
+    def watch_jobs_profilers(self, fuse: Fuse) -> None:
+        """From now on notice when the job itself begins to profile, when it ends, and where it writes its trace."""
+        jobs_profiler.watch(
+            jobs_profiler.Notices(
+                prepares=lambda: fuse.run(self._yield_to_job),
+                ends=lambda: fuse.run(self._take_back),
+                exported=lambda *trace: fuse.run(self._note_jobs_trace, *trace),
+            )
+        )
+
+    def phase_of_ended(self, step: int) -> str:
+        """What the recorder, or the job's own profiler, did during the step that ends now."""
+        if self._job_changed:
+            return "export"
+        return "timed" if self._job_profiles else self._schedule.phase(step)
 
     def begin_step(self, step: int) -> None:
         """Open, start and close windows as the schedule has it at the border before `step`."""
+        self._job_changed = False
         self._mind_threads()
         base = self._schedule.base(step)
         if self._open is None and (base is None or base == self._done_with):
@@ -232,14 +249,20 @@ class Windows:
         self._log.note("lost", first=first, phase=phase, reason=reason)
 
     def _yield_to_job(self) -> None:
-        self._job_profiles = True
+        self._job_profiles = self._job_changed = True
         if self._open is not None:
             self._log.note("profiler-taken", step=self._state.step)
             self._done_with = self._schedule.base(self._state.step)
             self._close(self._state.step - 1)
 
     def _take_back(self) -> None:
-        self._job_profiles = False
+        self._job_profiles, self._job_changed = False, True
+        step = self._state.step
+        self._calls_at = step if step > 0 and self._write_calls(step) else None
+
+    def _note_jobs_trace(self, path: str, start_ns: int, end_ns: int) -> None:
+        self._job_changed = True
+        self._log.note("jobs-trace", path=path, start_ns=start_ns, end_ns=end_ns, calls=self._calls_at)
 
     def _path(self, phase: str, first: int) -> str:
         return os.path.join(self._raw, names.window(self._state.rank, phase, first))

@@ -40,18 +40,21 @@ _MAIN, _AUTOGRAD, _COMM, _OTHER = range(len(_ROLES))
 
 
 def event_table(
-    rows: Rows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group]
+    rows: Rows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group], told: Spans | None = None
 ) -> tuple[Table, Table | None, tuple[Warning, ...]]:
     """Build the event table of one rank, sorted by start, and the table of its steps where no event tells of them.
 
-    `times` is (start ns, duration ns) per row; `groups` maps this process's group names to groups.
+    `times` is (start ns, duration ns) per row; `groups` maps this process's group names to groups; `told` are the steps,
+    where they are known otherwise.
     """
     kinds, on_gpu = _kinds(rows)
+    if told is not None:
+        kinds[_are(kinds, "step")] = _CODE["annotation"]
     keep = np.flatnonzero(kinds != _NONE)
     starts, durations = times
     # Ties: the longer first, so that a parent always stands before its children.
     order = keep[np.lexsort((-durations[keep], starts[keep]))]
-    return _sorted_table(rows.pick(order), kinds[order], on_gpu[order], starts[order], durations[order], groups)
+    return _sorted_table(rows.pick(order), kinds[order], on_gpu[order], starts[order], durations[order], groups, told)
 
 
 def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -107,6 +110,7 @@ def _sorted_table(
     starts: np.ndarray,
     durations: np.ndarray,
     groups: dict[str, Group],
+    told: Spans | None,
 ) -> tuple[Table, Table | None, tuple[Warning, ...]]:
     """`event_table` of rows that are sorted and have a kind each."""
     names = rows.texts("name").filled("")
@@ -115,7 +119,7 @@ def _sorted_table(
         for key, mask in (("tid", ~on_gpu), ("stream", on_gpu), ("device", on_gpu))
     )
     launches = Launches(starts, starts + durations, tid, _launched_by(kinds, rows.numbers("correlation")))
-    steps, warnings = _steps(names, kinds, launches)
+    steps, warnings = (told, ()) if told is not None else _steps(names, kinds, launches)
     roles = _thread_roles(names, kinds, tid)
     external = rows.numbers("External id")
     columns = {

@@ -18,6 +18,7 @@ from esprof.trace.kineto.content import content, too_large
 from esprof.trace.kineto.lenient import Misfits, decode, prepare
 from esprof.trace.kineto.rows import Rows
 from esprof.trace.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
+from esprof.trace.kineto.steps import Spans
 from esprof.trace.memory_limit import memory_limit
 from esprof.trace.run import MOST_RANKS, Group, Warning
 from esprof.trace.schema import Table
@@ -96,15 +97,15 @@ class _Document(msgspec.Struct, rename="camel"):
 prepare(_Document | None)
 
 
-def read_trace(path: Path) -> Trace:
-    """Read the trace at `path`.
+def read_trace(path: Path, steps: Spans | None = None) -> Trace:
+    """Read the trace at `path`. Its steps are `steps`, where these are given, whatever the profiler was told of.
 
     Raises InputError where it is truncated, no JSON, no trace, larger than the memory limit, or from an accelerator
     that esprof does not know.
     """
     limit = memory_limit()
     try:
-        trace = _trace_of(path, _scanned(content(path, limit), limit))
+        trace = _trace_of(path, _scanned(content(path, limit), limit), steps)
     except NotJson as error:
         raise InputError(f"is not valid JSON: {error}", path=path, remedy="Copy or record it again.") from error
     except NoRows as error:
@@ -122,7 +123,7 @@ def read_trace(path: Path) -> Trace:
     return trace
 
 
-def _trace_of(path: Path, scanned: Scan) -> Trace:
+def _trace_of(path: Path, scanned: Scan, told: Spans | None) -> Trace:
     misfits = Misfits()
     try:
         document: _Document = decode(scanned.frame, _Document | None, misfits) or _Document()
@@ -135,7 +136,7 @@ def _trace_of(path: Path, scanned: Scan) -> Trace:
     groups = named_groups(
         (str(pg.pg_name), _members(pg, world), pg.backend_config, pg.pg_desc) for pg in info.pg_config
     )
-    events, steps, warnings = event_table(rows, times, groups)
+    events, steps, warnings = event_table(rows, times, groups, told)
     used = set(np.unique(events.ints("device")).tolist())
     return Trace(
         events=events,

@@ -11,6 +11,7 @@ import pytest
 from esprof import load
 from esprof.errors import InputError, OutputError
 from esprof.recorder.collect.finalise import finalise
+from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.run import Window
 from tests.cases.flight import SIGTERM_TEXT, snapshot
@@ -70,6 +71,55 @@ def test_windows_of_a_rank_are_joined_and_their_ids_kept_apart(tmp_path):
     assert kernels.ints("correlation").tolist() == calls.ints("correlation").tolist()
     assert len(set(calls.ints("correlation").tolist())) == 6
     assert (events.ints("start_ns")[1:] >= events.ints("start_ns")[:-1]).all()
+
+
+def with_jobs_trace(raw, path, first: int, last: int, rank: int = 0, **fields) -> None:
+    """A rank of ten steps whose own profiler was on from the middle of step `first` to the middle of step `last`."""
+    note(
+        raw, rank, identity(rank, 2), {"kind": "lost", "first": 3, "phase": "timed", "reason": LossReason.JOBS_PROFILER}
+    )
+    at = [EPOCH_NS + number * STEP_NS + STEP_NS // 2 for number in (first, last)]
+    note(raw, rank, {"kind": "jobs-trace", "path": str(path), "start_ns": at[0], "end_ns": at[1]} | fields)
+    roll(raw, f"rank-{rank:05d}.roll.0", "steps", *[step(number, "timed") for number in range(1, 11)])
+    note(raw, rank, {"kind": "end", "step": 11})
+
+
+def test_a_trace_that_the_job_wrote_itself_is_taken_in_with_the_steps_of_the_job(tmp_path):
+    raw = make(tmp_path / "run")
+    written = trace(raw, 0, 2, 8).rename(tmp_path / "mine.json")
+    # The profiler was told of other steps than the job's.
+    written.write_text(written.read_text().replace("ProfilerStep#", "ProfilerStep#10"))
+    with_jobs_trace(raw, written, 2, 7)
+    run = finished(raw)
+    assert run.rank(0).windows == (Window(first=3, last=6),)
+    events = run.events(0)
+    kernels = events.where(events.is_kind("kernel"))
+    assert kernels.ints("step").tolist() == [3, 4, 5, 6]
+    assert not events.is_kind("step").any()
+    assert written.exists()
+    assert ("windows-lost", (0,)) in codes(run)
+
+
+def test_a_trace_of_the_jobs_that_cannot_be_taken_in_is_named_and_left_alone(tmp_path):
+    cases = {
+        "gone": "No such file",
+        "another": "it is of rank 1",
+        "early": "it holds no whole step",
+        "large": "more than the 1000 B allowed",
+        "broken": "is not valid JSON",
+    }
+    for name, reason in cases.items():
+        raw = make(tmp_path / name, max_trace=1_000 if name == "large" else 1 << 20)
+        written = trace(raw, int(name == "another"), 2, 8).rename(tmp_path / f"{name}.json")
+        if name == "broken":
+            written.write_text(written.read_text()[:500])
+        with_jobs_trace(raw, tmp_path / "no" if name == "gone" else written, 2, 2 if name == "early" else 7)
+        run = finished(raw)
+        (told,) = [warning.message for warning in run.warnings if warning.code == "jobs-trace"]
+        assert reason in told
+        assert run.rank(0).windows == ()
+        assert len(run.steps(0)) == 10
+        assert written.exists()
 
 
 def test_a_step_that_was_not_finished_is_cut_off(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 
 from esprof.recorder.collect.notes import (
     Identity,
+    JobsTrace,
     Lost,
     Missed,
     ProfilerTaken,
@@ -13,7 +14,7 @@ from esprof.recorder.collect.notes import (
     RecordedWindow,
     Step,
 )
-from esprof.recorder.collect.shortfall import job_warnings, lost_windows, nothing_recorded, rank_warnings
+from esprof.recorder.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.run import Warning
@@ -135,21 +136,9 @@ def test_a_rank_whose_recorder_ended_itself_is_not_said_to_be_killed():
         ),
         (
             ["python.1", "torch.1"],
-            [rank(0, None, lost=[Lost(first=7, phase="timed", reason=LossReason.JOBS_PROFILER)])],
-            "torch.profiler itself",
-            "off",
-        ),
-        (
-            ["python.1", "torch.1"],
             [rank(0, None, lost=[Lost(first=7, phase="timed", reason=LossReason.MEMORY_LIMIT)])],
             "no window could be kept (the rest would exceed the memory limit)",
             None,
-        ),
-        (
-            ["python.1", "torch.1"],
-            [rank(0, None, profiler_taken=[ProfilerTaken(step=3)])],
-            "torch.profiler itself",
-            "off",
         ),
     ],
 )
@@ -160,6 +149,19 @@ def test_where_nothing_was_recorded_it_says_what_was_seen(tmp_path, marks, ranks
     error = nothing_recorded(tmp_path, ranks, SETTINGS)
     assert reason in error.reason
     assert remedy is None or remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"lost": [Lost(first=7, phase="timed", reason=LossReason.JOBS_PROFILER)]},
+        {"profiler_taken": [ProfilerTaken(step=3)]},
+        {"jobs_traces": {"a.json": JobsTrace("a.json", 1, 2)}},
+    ],
+)
+def test_a_job_with_a_profiler_of_its_own_has_a_run_without_a_window(tmp_path, fields):
+    assert is_empty(tmp_path, [rank(0, None)], SETTINGS)
+    assert not is_empty(tmp_path, [rank(0, None, **fields)], SETTINGS)
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path):

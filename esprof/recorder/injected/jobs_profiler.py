@@ -1,0 +1,77 @@
+"""Watches the profilers that the job runs itself: a process can have only one, and the job's comes first."""
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import profiler as torch_profiler
+
+from .window import Window
+
+_SPAN = "_esprof_span"
+"""Attribute of a profiler of the job: (start, end) of what it collected, in ns."""
+
+
+class Notices(NamedTuple):
+    """What is called when the job's profiler does something, on the job's own thread."""
+
+    prepares: Callable[[], object]
+    """It is about to take the profiler for itself."""
+    ends: Callable[[], object]
+    """It has stopped."""
+    exported: Callable[[str, int, int], object]
+    """It has written what it collected from one moment to another (ns) to this path."""
+
+
+def watch(notices: Notices) -> None:
+    """Call back from now on, at what is not done by a window of ours."""
+    cls = autograd_profiler.profile
+
+    def prepare(original: Callable[..., Any], profiler: Any) -> None:
+        notices.prepares()
+        original(profiler)
+
+    def start(original: Callable[..., Any], profiler: Any) -> None:
+        original(profiler)
+        setattr(profiler, _SPAN, (time.time_ns(), 0))
+
+    def leave(original: Callable[..., Any], profiler: Any, *failure: object) -> Any:
+        if hasattr(profiler, _SPAN):
+            setattr(profiler, _SPAN, (getattr(profiler, _SPAN)[0], time.time_ns()))
+        try:
+            return original(profiler, *failure)
+        finally:
+            notices.ends()
+
+    def export(original: Callable[..., Any], profiler: Any, path: Any, *more: Any, **options: Any) -> Any:
+        Window.at_work = True  # One kind of profiler exports by means of the other.
+        try:
+            returned = original(profiler, path, *more, **options)
+        finally:
+            Window.at_work = False
+        span = getattr(getattr(profiler, "profiler", profiler), _SPAN, None)
+        if span is not None:
+            notices.exported(os.path.abspath(path), *span)
+        return returned
+
+    _wrap(cls, "_prepare_trace", prepare)
+    _wrap(cls, "_start_trace", start)
+    _wrap(cls, "__exit__", leave)
+    _wrap(cls, "export_chrome_trace", export)
+    _wrap(torch_profiler._KinetoProfile, "export_chrome_trace", export)
+
+
+def _wrap(cls: type, name: str, around: Callable[..., Any]) -> None:
+    """Replace a method by `around(original, profiler, …)` for profilers of the job; those of windows keep the original."""
+    original = getattr(cls, name)
+
+    @functools.wraps(original)
+    def method(profiler: Any, *arguments: Any, **options: Any) -> Any:
+        if Window.at_work:
+            return original(profiler, *arguments, **options)
+        return around(original, profiler, *arguments, **options)
+
+    setattr(cls, name, method)
