@@ -122,13 +122,14 @@ def answer(
     answer_text(text, output=output, force=force, colour=screen.colour)
 
 
-def answer_text(text: str, *, output: Path, force: bool, colour: bool = False) -> None:
-    """Hand over `text`, to stdout or to a file."""
+def answer_text(text: str, *, output: Path, force: bool, colour: bool = False, quiet: bool = False) -> None:
+    """Hand over `text`, to stdout or to a file, of which a line on stderr tells unless `quiet`."""
     if output == STDOUT:
         click.echo(text, color=colour)
-    else:
-        claim(output, force=force)
-        write_bytes(output, f"{text}\n".encode())
+        return
+    claim(output, force=force)
+    write_bytes(output, f"{text}\n".encode())
+    if not quiet:
         wrote("answer", output)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,12 +13,12 @@ import click
 from esprof import readable
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ignore import Ignores
-from esprof.errors import UsageError
+from esprof.errors import EsprofError, UsageError
 from esprof.output import claim
 from esprof.recorder.launcher.attach import attach as attach_to
 from esprof.recorder.launcher.launch import Recording, collect, launch, place, require_torch
 from esprof.recorder.shared.settings import Settings
-from esprof.reports.commands.common import Finite, json_option, json_text, refuse_stdout, status
+from esprof.reports.commands.common import STDOUT, Finite, answer_text, json_text, refuse_stdout, status
 from esprof.reports.pyproject import read_ignores
 from esprof.text import printable
 from esprof.trace.run import Run
@@ -65,7 +66,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="The Run directory to write.",
 )
-@click.option("-f", "--force", is_flag=True, help="Overwrite RUN if it exists.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite RUN, and FILE, where they exist.")
 @click.option(
     "--skip",
     type=StepsOrTime(),
@@ -113,7 +114,16 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--at", metavar="STEP", type=click.IntRange(1), help="With --attach: at this step instead of now.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
-@json_option
+@click.option(
+    "--json",
+    "answer_to",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value=str(STDOUT),
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the diagnosis as JSON, to FILE; without FILE to stdout, which the job then leaves alone: what it prints "
+    "goes to stderr.",
+)
 def command(
     job: tuple[str, ...],
     output: Path,
@@ -121,13 +131,13 @@ def command(
     attach: Path | None,
     at: int | None,
     quiet: bool,
-    as_json: bool,
+    answer_to: Path | None,
     **options: Any,
 ) -> int:
     """Run a training command and record it on every rank.
 
     CMD is python, torchrun, srun or a script around them, unchanged. It keeps its output, its terminal and its exit
-    code. esprof talks on stderr; with --json the diagnosis goes to stdout after the job's own output.
+    code. esprof talks on stderr; with --json stdout is the diagnosis alone, and with --json FILE the job's alone.
 
     A window of the running job is taken by --attach from another terminal, or when esprof gets SIGUSR2. A rank that hangs
     or dies is reported on stderr while the job runs, and by `esprof diagnose RUN`.
@@ -143,16 +153,35 @@ def command(
     require_torch(job[0])
     output = place(output, os.environ)
     claim(output, force=force)
+    if answer_to is not None:
+        _claim_answer(answer_to, force=force)
     if not quiet:
         say(f"{_planned(settings)} into {output}")
-    recording = record(job, output, settings, force=force)
+    recording = record(job, output, settings, force=force, stdout=2 if answer_to == STDOUT else 1)
     say_recorded(recording, quiet=quiet)
-    diagnosis = diagnosed(recording, read_ignores) if as_json or not quiet else None
-    if diagnosis is not None and as_json:
-        click.echo(json_text(diagnosis))
+    diagnosis = diagnosed(recording, read_ignores) if answer_to is not None or not quiet else None
     if diagnosis is not None and not quiet:
         say_verdict(diagnosis)
+    if diagnosis is not None and answer_to is not None:
+        _hand_over(diagnosis, answer_to, force=force, quiet=quiet)
     return recording.exit_code
+
+
+def _claim_answer(file: Path, *, force: bool) -> None:
+    """Raise an error where the diagnosis cannot go to `file`."""
+    if file == STDOUT:
+        return
+    if shutil.which(file):  # `--json python train.py`: the command lost its first word.
+        raise UsageError(f"--json would write to {file}, which is a command", remedy="Put -- before the command.")
+    claim(file, force=force)
+
+
+def _hand_over(diagnosis: Diagnosis, file: Path, *, force: bool, quiet: bool) -> None:
+    """Write the diagnosis. A file that cannot be written is said, and no more: how the job ended counts."""
+    try:
+        answer_text(json_text(diagnosis), output=file, force=force, quiet=quiet)
+    except EsprofError as trouble:
+        say(str(trouble))
 
 
 def _settings(

@@ -70,6 +70,25 @@ def signalled() -> None:
     print(heard)
 
 
+def talks() -> None:
+    """Prints megabytes, in pieces that end anywhere but with a line."""
+    piece = "".join(f'{{"step": {number}}}\n' for number in range(100_000))
+    for begin in range(0, len(piece), 65_521):
+        sys.stdout.write(piece[begin : begin + 65_521])
+        sys.stdout.flush()
+    train(30)
+    sys.stdout.write("[half a line")
+
+
+def closes_stdout() -> None:
+    """Has no more to say on stdout, and closes it for itself and its children; its own file gets the number."""
+    print("that is all", flush=True)
+    os.close(1)
+    with Path("mine").open("w") as mine:
+        print("mine", mine.fileno(), file=mine, flush=True)
+        train(30)
+
+
 def train(steps: int) -> object:
     from steps import losses, model_and_optimizer
 
