@@ -63,6 +63,7 @@ def root() -> None:
 
 def main() -> None:
     """Entry point: run the verb, print its error if it has one, exit."""
+    _fill_closed_streams()
     try:
         code = root.main(standalone_mode=False)
         sys.stdout.flush()
@@ -85,6 +86,15 @@ def main() -> None:
         _forget_stdout()
         click.echo(f"esprof: output cannot be written: {_shown(error.strerror or str(error))}", err=True)
         sys.exit(EXIT_ERROR)
+
+
+def _fill_closed_streams() -> None:
+    """Put /dev/null where stdin, stdout or stderr is closed: a file of ours would get the number, and what goes there."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(number)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  it stays for as long as the process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _forget_stdout() -> None:

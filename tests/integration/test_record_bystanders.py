@@ -28,6 +28,14 @@ def test_the_exit_code_passes_through(tmp_path, code):
     assert ended.run.meta.exit_code == code
 
 
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-"])
+def test_a_stream_that_is_closed_keeps_nothing_from_being_recorded(tmp_path, closed):
+    command = recording(tmp_path / "run", job("train.py"), stack_steps=0)
+    ended = run(["sh", "-c", f'"$@" {closed}', "sh", *command], tmp_path / "run")
+    assert ended.code == 0
+    assert ended.run.ranks == [0]
+
+
 def test_a_signal_that_ends_the_command_becomes_128_plus_its_number(tmp_path):
     ended = record(tmp_path / "run", ["sh", "-c", "kill -KILL $$"])
     assert ended.code == 128 + signal.SIGKILL
