@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 
 from esprof import readable
-from esprof.reports.commands.common import refuse_stdout, status
+from esprof.reports.commands.common import json_option, refuse_stdout, status
 from esprof.reports.commands.record import say
+from esprof.reports.commands.written import answer_written
 from esprof.text import printable
 from esprof.trace.merge import merge
 from esprof.trace.run import RankMeta, Run
@@ -24,11 +25,13 @@ from esprof.types import us
     help="The Run directory to write.",
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite WHOLE if it is a Run.")
-def command(sources: tuple[Path, ...], output: Path, force: bool) -> None:
+@json_option
+def command(sources: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
     """Join the runs of one job, recorded host by host, into one.
 
     RUN is what `esprof record` wrote on one host, or around one rank under srun or mpirun; or a folder of such parts.
-    Times are put on the clock of rank 0, with which every host compared its own while the job ran.
+    Times are put on the clock of rank 0, with which every host compared its own while the job ran. --json tells on stdout
+    where WHOLE is, how large it is, and what it lacks.
 
     \b
     esprof merge RUN -o WHOLE
@@ -42,6 +45,8 @@ def command(sources: tuple[Path, ...], output: Path, force: bool) -> None:
     for host, ranks in _by_host(run).items():
         say(_clock(host, ranks))
     say(f"joined {readable.ranks(run.ranks)} of {run.world_size} into {output}; next: esprof diagnose {output}")
+    if as_json:
+        answer_written("run", output, run, run.warnings)
 
 
 def _by_host(run: Run) -> dict[str, list[RankMeta]]:

@@ -6,10 +6,12 @@ import click
 
 from esprof.analyzers import report_run
 from esprof.analyzers.ignore import Ignores
+from esprof.errors import UsageError
 from esprof.output import claim
 from esprof.reports.commands.common import (
     STDOUT,
     ignore_option,
+    json_option,
     open_run,
     output_options,
     refuse_on_terminal,
@@ -18,6 +20,7 @@ from esprof.reports.commands.common import (
     window_option,
     wrote,
 )
+from esprof.reports.commands.written import answer_written
 from esprof.reports.html.page import render_html, write_report
 
 
@@ -25,12 +28,18 @@ from esprof.reports.html.page import render_html, write_report
 @run_argument
 @window_option
 @ignore_option
+@json_option
 @output_options("report.html", "page")
-def command(sources: tuple[str, ...], window: int | None, ignores: Ignores, output: Path, force: bool) -> None:
+def command(
+    sources: tuple[str, ...], window: int | None, ignores: Ignores, as_json: bool, output: Path, force: bool
+) -> None:
     """Write one self-contained HTML page about a run.
 
-    The page needs no network and holds no more than it shows: it can be kept, attached and sent.
+    The page needs no network and holds no more than it shows: it can be kept, attached and sent. --json tells on stdout
+    where it went, how large it is, and what the run lacks.
     """
+    if as_json and output == STDOUT:
+        raise UsageError("--json and -o - would both write to stdout", remedy="Name a file with -o.")
     if output == STDOUT:
         refuse_on_terminal("page")
     else:
@@ -44,3 +53,5 @@ def command(sources: tuple[str, ...], window: int | None, ignores: Ignores, outp
             write_report(report, output)
     if output != STDOUT:
         wrote("page", output)
+    if as_json:
+        answer_written("page", output, run, report.diagnosis.warnings)

@@ -117,6 +117,26 @@ def test_report_goes_to_stdout_when_asked(saved):
     assert "two-ranks" in re.search("<title>(.*)</title>", written.stdout)[1]
 
 
+@pytest.mark.parametrize(("module", "what"), [(report, "page"), (merge, "run")])
+def test_what_was_written_is_told_in_json(module, what, saved, tmp_path):
+    out = tmp_path / "out"
+    said = invoke(module, saved, "-o", out, "--json")
+    answer = json.loads(said.stdout)
+    assert next(iter(answer.items())) == ("schema", "esprof.written/1")
+    assert (answer["what"], answer["path"]) == (what, str(out))
+    assert answer["bytes"] == sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) > 1000
+    assert (answer["world_size"], answer["ranks"], answer["missing_ranks"]) == (2, [0, 1], [])
+    assert (
+        answer["warnings"] == json.loads(invoke(diagnose, out if what == "run" else saved, "--json").stdout)["warnings"]
+    )
+    assert str(out) in said.stderr
+
+
+def test_a_page_and_its_json_do_not_share_stdout(tmp_path):
+    with pytest.raises(UsageError, match="both write to stdout"):
+        invoke(report, tmp_path / "there is no run here", "-o", "-", "--json")
+
+
 def test_a_page_is_refused_to_a_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     with pytest.raises(UsageError, match="terminal"):

@@ -1,0 +1,44 @@
+"""What the verbs answer that write a page or a Run: what went where."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from esprof import Run
+from esprof.reports.commands.common import json_text
+from esprof.trace.run import Warning
+from esprof.types import Bytes, Rank
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """`esprof report --json` and `esprof merge --json`."""
+
+    schema: str = "esprof.written/1"
+    what: str
+    """`page` or `run`."""
+    path: str
+    """As the command line named it."""
+    bytes: Bytes
+    """Of the file, or of all files in the Run directory."""
+    world_size: int
+    ranks: tuple[Rank, ...]
+    """The ranks that it tells of."""
+    missing_ranks: tuple[Rank, ...]
+    warnings: tuple[Warning, ...]
+
+
+def answer_written(what: str, path: Path, run: Run, warnings: Sequence[Warning]) -> None:
+    """Answer on stdout that `what`, made of `run`, was written to `path`, and what it lacks."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    written = Written(
+        what=what,
+        path=str(path),
+        bytes=sum(file.stat().st_size for file in files),
+        world_size=run.world_size,
+        ranks=tuple(run.ranks),
+        missing_ranks=run.missing_ranks,
+        warnings=tuple(warnings),
+    )
+    click.echo(json_text(written))
