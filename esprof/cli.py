@@ -58,6 +58,7 @@ def root() -> None:
 
     A RUN is what `esprof record` wrote, or Kineto traces of torch.profiler: a file, a folder, or a pattern.
     Answers go to stdout, talk to stderr. Exit codes: 0 ok, 1 error, 2 usage, 3 regression or threshold.
+    COLUMNS sets how wide answers are, wherever they go; NO_COLOR takes their colour.
     """
 
 

@@ -117,7 +117,7 @@ def answer(
     force: bool = False,
 ) -> None:
     """Hand over `value`, as JSON or as `draw` shows it, to stdout or to a file."""
-    screen = Screen.of(sys.stdout) if output == STDOUT else Screen()
+    screen = Screen.of(sys.stdout if output == STDOUT else None)
     text = json_text(value) if as_json else draw(value, screen)
     answer_text(text, output=output, force=force, colour=screen.colour)
 

@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
@@ -30,6 +29,9 @@ _SCREEN = 20
 """Lines of a verdict at most: a screen has 24, the prompt and the job's last words among them."""
 _ROWS = 16
 """Rows of a table; it says how many more there are, and where."""
+_NARROWEST = 40
+"""Columns below which a verdict does not fit its screen."""
+_WIDEST = 1_000
 _MEASURE = Console(file=io.StringIO(), markup=False, emoji=False)
 """Wraps text; nothing is ever printed on it."""
 _MARKS = {"critical": "bold red", "warning": "yellow", "info": "blue"}
@@ -43,15 +45,28 @@ class Screen:
     colour: bool = False
 
     @classmethod
-    def of(cls, stream: TextIO) -> "Screen":
-        """`stream` as it is: colour only on a terminal, and never under NO_COLOR or on a dumb one."""
-        if not stream.isatty():
-            return cls()
-        colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return cls(min(shutil.get_terminal_size().columns, 120), colour)
+    def of(cls, stream: TextIO | None) -> "Screen":
+        """`stream` as it is, None being a file: colour only on a terminal, and never under NO_COLOR or on a dumb one."""
+        on_terminal = stream is not None and stream.isatty()
+        colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return cls(_columns(stream), colour)
 
 
 PLAIN = Screen()
+
+
+def _columns(stream: TextIO | None) -> int:
+    """As COLUMNS asks, on a terminal and elsewhere; without it, as wide as the terminal, but hard to read beyond 120."""
+    try:
+        asked = int(os.environ.get("COLUMNS", ""))
+    except ValueError:
+        asked = 0
+    if asked > 0:
+        return min(max(asked, _NARROWEST), _WIDEST)
+    try:
+        return min(os.get_terminal_size(stream.fileno()).columns, 120) if stream is not None else PLAIN.width
+    except OSError:
+        return PLAIN.width
 
 
 def verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:

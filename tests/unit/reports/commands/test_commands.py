@@ -81,6 +81,16 @@ def test_text_is_plain_off_a_terminal(saved):
     assert answer.stderr == ""
 
 
+@pytest.mark.parametrize("module", [replay, diagnose, ops])
+def test_an_answer_is_as_wide_as_asked_also_off_a_terminal(module, saved, monkeypatch):
+    widths = []
+    for columns in (50, 90):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        widths.append(max(map(len, invoke(module, saved).stdout.splitlines())))
+        assert widths[-1] <= columns
+    assert widths[0] < widths[1]
+
+
 def test_an_answer_goes_to_a_file_that_is_never_overwritten_unasked(saved, tmp_path):
     file = tmp_path / "answer.json"
     written = invoke(diagnose, saved, "--json", "-o", file)
