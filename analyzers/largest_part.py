@@ -10,7 +10,7 @@ from esprof.analyzers.finding import RankBreakdown
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.python_time import PythonTime, text_of
 from esprof.replay.replayed import Replayed
-from esprof.text import printable
+from esprof.text import LONGEST_NAME, printable
 from esprof.types import Rank, ns
 
 FILLED = 0.9
@@ -43,7 +43,7 @@ def largest_part(replayed: Replayed, parts: Sequence[RankBreakdown]) -> str | No
     where = ""
     if place:
         share = "most of it" if lasted_ns >= ns(worst.host) / 2 else f"{readable.duration(lasted_ns)} of it"
-        where = f", {share} in {printable(place, 160)}"
+        where = f", {share} in {printable(place, LONGEST_NAME)}"
     return f"Of the rest, {readable.duration(ns(mean_us[name]))} go to {_MEANING[name]}{where}."
 
 

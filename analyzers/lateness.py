@@ -13,7 +13,7 @@ from esprof.replay.python_time import PythonTime
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
-from esprof.text import printable
+from esprof.text import LONGEST_NAME, printable
 from esprof.types import Rank
 
 MOST_OF_IT = 0.8
@@ -134,7 +134,7 @@ def inside_one_operation(blame: Blame, ranks: tuple[Rank, ...], kind: Lateness) 
     return replace(
         kind,
         id=UNRECORDED.id,
-        phrase=f"time inside {printable(dfg.names[top], 60)}",
+        phrase=f"time inside {printable(dfg.names[top], LONGEST_NAME)}",
         advice="All other operations take as long as elsewhere: it is no slower CPU, and no larger batch. "
         + UNRECORDED.advice,
     )

@@ -2,6 +2,9 @@
 
 import re
 
+LONGEST_NAME = 1_000
+"""Characters that a file, a function or an operation is shown with in a sentence: more than any has that people gave."""
+
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 

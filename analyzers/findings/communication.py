@@ -15,7 +15,7 @@ from esprof.analyzers.sampled_places import seen_calling
 from esprof.analyzers.transfers import SMALL, transfers
 from esprof.readable import duration
 from esprof.replay.dfg import Cls
-from esprof.text import printable
+from esprof.text import LONGEST_NAME, printable
 from esprof.types import NS_PER_S, ns
 
 _NONE = "communication=0"
@@ -57,7 +57,7 @@ def _waited_for_at(case: Case, saving: float) -> str | None:
     """The line of the job's own code that calls collectives itself, where it spends much of `saving`, ns, in them."""
     found = [one for rank in case.run.ranks if (one := seen_calling(case.run, rank, _CALLED)) is not None]
     seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
-    return printable(seen.text, 250) if seen and took_ns >= MUCH * saving else None
+    return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MUCH * saving else None
 
 
 def _advice(case: Case, told: list[Cause]) -> str:

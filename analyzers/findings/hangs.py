@@ -10,6 +10,7 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.recorder.shared.reasons import SnapshotReason
+from esprof.text import LONGEST_NAME, printable
 from esprof.trace.flight.log import FlightLog, Frame, Snapshot
 from esprof.trace.flight.standstill import Mismatch, Standstill, StandstillKind, standstill
 from esprof.trace.flight.stop import Stop, StopKind, stop
@@ -122,7 +123,7 @@ def _deaths(logs: Mapping[Rank, FlightLog]) -> tuple[list[_Death], list[_Death],
 
 
 def _first_line(cause: str | None) -> str:
-    return (cause or "").partition("\n")[0][:200]
+    return printable((cause or "").partition("\n")[0], LONGEST_NAME)
 
 
 def _raised(log: FlightLog) -> bool:

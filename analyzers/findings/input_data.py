@@ -18,7 +18,7 @@ from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.host_cpus import batch_cpu_ns, cpus_of
 from esprof.replay.whatif.loaders import IN_THE_RANK, are_batches_recorded
 from esprof.replay.whatif.term import scope
-from esprof.text import printable
+from esprof.text import LONGEST_NAME, printable
 from esprof.trace.run import Run
 from esprof.types import Rank, ns
 
@@ -56,7 +56,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
         confidence="high" if case.run.stages(worst).is_kind("next").any() and not is_limited else "medium",
         evidence=_evidence(case.replayed, ranks, worst, case.parts)
         | ({"gain_if_others_make_them": Evidence(round(made), "ns")} if is_limited else {})
-        | ({"place": Evidence(printable(place.text, 250))} if place else {}),
+        | ({"place": Evidence(printable(place.text, LONGEST_NAME))} if place else {}),
         advice=_advice(case.replayed, worst, made, is_limited) + _at(place),
     )
 
@@ -69,7 +69,9 @@ def _place(run: Run, rank: Rank) -> Seen | None:
 
 
 def _at(place: Seen | None) -> str:
-    return f" Of making a batch, {100 * place.share:.0f} % goes to {printable(place.text, 250)}." if place else ""
+    return (
+        f" Of making a batch, {100 * place.share:.0f} % goes to {printable(place.text, LONGEST_NAME)}." if place else ""
+    )
 
 
 def stalling(case: Case) -> tuple[Rank, ...]:

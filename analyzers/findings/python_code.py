@@ -18,7 +18,7 @@ from esprof.recorder.shared.stages import GARBAGE_COLLECTION
 from esprof.replay.python_time import PythonTime, text_of
 from esprof.replay.sampled import AWAKE
 from esprof.replay.whatif.grammar import literal
-from esprof.text import printable
+from esprof.text import LONGEST_NAME, printable
 from esprof.trace.run import Run
 from esprof.trace.stacks import Place, functions_of
 from esprof.types import Rank
@@ -179,7 +179,7 @@ _WITHIN = r"(\.<locals>\.<\w+>)*"
 def _collecting(took: dict[Rank, float], line: str, price: str | Measured) -> Cause:
     """Garbage collections, seen at `line`, that take each rank so long in a mean step, ns. The price is a scenario's, or
     measured."""
-    where = printable(line, 120) or "unknown code"
+    where = printable(line, LONGEST_NAME) or "unknown code"
     return Cause(
         id="ESP403",
         title=f"Garbage collections take {_takes(took)}, at {where}",
@@ -204,7 +204,7 @@ def _cause(spot: _Spot, price: str | Measured) -> Cause:
     ranks, worst, ran = tuple(sorted(spot.took)), spot.worst, spot.ran_share
     takes = _takes(spot.took) if isinstance(price, str) else f"{readable.duration(price.saving_ns)} a step"
     who = readable.ranks(ranks).capitalize()
-    where = printable(worst.frame, 120)
+    where = printable(worst.frame, LONGEST_NAME)
     evidence = {
         "place": Evidence(where),
         "per_step": _per_step(spot.took),
@@ -212,7 +212,7 @@ def _cause(spot: _Spot, price: str | Measured) -> Cause:
     }
     if isinstance(price, Measured):
         evidence["per_step_of_the_run"] = Evidence(round(price.saving_ns), "ns")
-    calling = f", calling {printable(worst.call, 120)}" if worst.call else ""
+    calling = f", calling {printable(worst.call, LONGEST_NAME)}" if worst.call else ""
     return Cause(
         id="ESP402",
         title=f"{who} {readable.verb('spend', ranks)} {takes} in {where}{calling}",
@@ -220,7 +220,7 @@ def _cause(spot: _Spot, price: str | Measured) -> Cause:
         scenario=price if isinstance(price, str) else None,
         measured=None if isinstance(price, str) else price,
         confidence="high",
-        evidence=evidence | ({"calls": Evidence(printable(worst.call, 120))} if worst.call else {}),
+        evidence=evidence | ({"calls": Evidence(printable(worst.call, LONGEST_NAME))} if worst.call else {}),
         advice=_advice(ran),
     )
 

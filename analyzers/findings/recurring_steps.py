@@ -10,7 +10,7 @@ from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.slow_places import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
 from esprof.analyzers.step_groups import AT_EPOCHS, AT_RANDOM, FEWEST_EPOCHS, SlowGroup, slow_groups
 from esprof.recorder.shared.stages import GARBAGE_COLLECTION
-from esprof.text import printable
+from esprof.text import LONGEST_NAME, printable
 from esprof.trace.run import Run
 
 LONG_ROW = 0.25
@@ -41,7 +41,9 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
     usual, slow = (float(group.took_ns[mask].mean()) for mask in (group.is_usual, group.is_slow))
     title = f"{_which(group)} {readable.duration(slow)} instead of {readable.duration(usual)}"
     if known:
-        title += f": {readable.ranks(ranks)} {readable.verb('spend', ranks)} it in {printable(known.what, 200)}"
+        title += (
+            f": {readable.ranks(ranks)} {readable.verb('spend', ranks)} it in {printable(known.what, LONGEST_NAME)}"
+        )
     return Cause(
         id=_id(group, known, is_save=is_save),
         title=title,
@@ -54,8 +56,8 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
             "slow_step": Evidence(round(slow), "ns"),
             "other_step": Evidence(round(usual), "ns"),
         }
-        | ({"place": Evidence(printable(line.what, 200))} if line else {})
-        | ({"innermost": Evidence(printable(line.innermost, 120))} if line and line.innermost else {})
+        | ({"place": Evidence(printable(line.what, LONGEST_NAME))} if line else {})
+        | ({"innermost": Evidence(printable(line.innermost, LONGEST_NAME))} if line and line.innermost else {})
         | ({"lost_there": by_rank({rank: round(ns) for rank, ns in known.lost_ns.items()}, "ns")} if known else {}),
         advice=_SAVE_ADVICE if is_save else _ADVICE_FOR.get(known.what if known else "", _ADVICE),
         measured=group.measured,

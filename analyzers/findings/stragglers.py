@@ -27,7 +27,7 @@ from esprof.analyzers.rule import Case, Cause, Measured, Page, Rule
 from esprof.replay.blame import FEW_STEPS, arrivals
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES
-from esprof.text import printable
+from esprof.text import LONGEST_NAME, printable
 from esprof.types import Rank, us
 
 SCENARIO = "straggler[work]=fix"
@@ -120,8 +120,8 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
 
 def _by_lone_work(rank: Rank, work: OwnFunction) -> Cause:
     """A rank that only the samples of all steps show to do what no other does."""
-    where, price = printable(work.place.frame, 120), price_of(work)
-    calls = {"python_call": by_rank({rank: printable(work.place.call, 120)})} if work.place.call else {}
+    where, price = printable(work.place.frame, LONGEST_NAME), price_of(work)
+    calls = {"python_call": by_rank({rank: printable(work.place.call, LONGEST_NAME)})} if work.place.call else {}
     return Cause(
         id=UNRECORDED.id,
         title=f"{readable.ranks((rank,)).capitalize()} keeps the others waiting: it alone spends "

@@ -7,6 +7,7 @@ paper. Plotly reads `<b>`, `<a href>` and kin in any text that it draws: every n
 from collections import defaultdict
 from collections.abc import Iterable
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from esprof.reports.units import duration, pct, size, times
 from esprof.text import printable
 from esprof.trace.run import Window
 
+_LONGEST_TITLE = 4_000
+"""Characters of a finding's title: as many as the page shows elsewhere."""
 _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
@@ -148,9 +151,10 @@ def step_times(times: StepTimes) -> Figure:
     ]
     marked = []
     for mark, colour in zip(times.marks, _MARKS, strict=False):
-        marked.append(TimeClass(printable(f"{mark.id}: {mark.title}"), colour, colour, "steps that this finding names"))
+        named = printable(f"{mark.id}: {mark.title}", _LONGEST_TITLE)
+        marked.append(TimeClass(named, colour, colour, "steps that this finding names"))
         ring = {"color": colour, "size": 9, "line": {"width": 1.5, "color": colour}}
-        data.append(_points(_label(f"{mark.id}: {mark.title}", 80), mark.steps, top, ring, "-open"))
+        data.append(_points("<br>".join(map(escape, wrap(named, 80))), mark.steps, top, ring, "-open"))
     mean, median = _ms(times.mean_us), _ms(times.median_us)
     layout = _layout(
         height=320,

@@ -70,21 +70,31 @@ def _columns(stream: TextIO | None) -> int:
 
 
 def verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
-    """The diagnosis in at most 20 lines: what is wrong, what it costs, how sure that is, and what to do next."""
-    head, foot = [headline(diagnosis.verdict, screen), Text()], [*_footing(diagnosis, screen)]
-    for number, finding in enumerate(diagnosis.findings[:_TOP], 1):
-        head += _finding_lines(number, finding, diagnosis.world_size, screen)
+    """The diagnosis in at most 20 lines: what is wrong, what it costs, how sure that is, and what to do next.
+
+    A finding that does not fit is left out, rather than its title cut.
+    """
+    foot = [*_footing(diagnosis, screen)]
     if diagnosis.ignored:
         foot.append(fact("Ignored", "; ".join(map(units.ignored, diagnosis.ignored)), screen, at_most=1))
     if diagnosis.warnings:
         warnings = units.plural(len(diagnosis.warnings), "warning")
         foot.append(fact("Note", f"{warnings}; `esprof diagnose` shows them", screen, at_most=1))
-    if diagnosis.findings:
-        first = diagnosis.findings[0]
-        foot.append(fact("Next", first.command or f"esprof explain {first.id}", screen))
-        room = _SCREEN - 1 - sum(text.plain.count("\n") + 1 for text in head + foot)
-        head += [Text(), fact("Fix", first.advice, screen, at_most=max(1, min(room, 4)))]
-    return drawn(screen, *head, *foot)
+    if not diagnosis.findings:
+        return drawn(screen, headline(diagnosis.verdict, screen, _SCREEN - _height(foot) - 1), Text(), *foot)
+    first = diagnosis.findings[0]
+    foot.append(fact("Next", first.command or f"esprof explain {first.id}", screen))
+    room = _SCREEN - _height(foot) - 4  # Four are a blank line above and below the findings, and two of advice.
+    head = [headline(diagnosis.verdict, screen, room - 2)]
+    room -= _height(head)
+    head.append(Text())
+    for number, finding in enumerate(diagnosis.findings[:_TOP], 1):
+        lines = _finding_lines(number, finding, diagnosis.world_size, screen, room - 1 if number == 1 else _SCREEN)
+        if _height(lines) > room:
+            break
+        head += lines
+        room -= _height(lines)
+    return drawn(screen, *head, Text(), fact("Fix", first.advice, screen, at_most=min(room + 2, 4)), *foot)
 
 
 def diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
@@ -165,8 +175,8 @@ def drawn(screen: Screen, *blocks: RenderableType) -> str:
     return "\n".join(re.sub(r"^(\s*)::", r"\1: :", line.rstrip()) for line in capture.get().splitlines())
 
 
-def headline(text: str, screen: Screen) -> Text:
-    return Text("\n".join(_wrapped(text, screen.width)), style="bold")
+def headline(text: str, screen: Screen, at_most: int | None = None) -> Text:
+    return Text("\n".join(_wrapped(text, screen.width, at_most)), style="bold")
 
 
 def heading(text: str) -> Text:
@@ -178,12 +188,12 @@ def fact(name: str, text: str, screen: Screen, at_most: int = 2) -> Text:
     return Text.assemble((f"{name:<8}", "dim"), "\n        ".join(lines))
 
 
-def _wrapped(text: str, width: int, at_most: int = 3) -> list[str]:
-    """`text` in at most `at_most` lines of `width` columns (a wide character takes two); a longer one ends in `…`."""
+def _wrapped(text: str, width: int, at_most: int | None) -> list[str]:
+    """`text` in lines of `width` columns (a wide character takes two), at most `at_most`; a longer one ends in `…`."""
     width = max(width, 24)
     lines = Text(printable(" ".join(text.split()), 2_000)).wrap(_MEASURE, width)
     shown = [line.plain.rstrip() for line in lines[:at_most]]
-    if len(lines) > at_most:
+    if at_most is not None and len(lines) > at_most:
         shown[-1] = set_cell_size(shown[-1], min(cell_len(shown[-1]), width - 2)).rstrip() + " …"
     return shown
 
@@ -212,9 +222,15 @@ def _step_time(answer: Diagnosis | ReplayAnswer) -> str:
     return f"{step} under the profiler, {units.duration(answer.unprofiled_step_us)} without,"
 
 
-def _finding_lines(number: int, finding: Finding, world_size: int, screen: Screen) -> Iterable[Text]:
-    """Two lines, cut where the screen ends: what and where, and what mending it is worth."""
-    title = " ".join(_wrapped(finding.title, screen.width - 11, at_most=1))
+def _height(lines: Iterable[Text]) -> int:
+    return sum(text.plain.count("\n") + 1 for text in lines)
+
+
+def _finding_lines(
+    number: int, finding: Finding, world_size: int, screen: Screen, at_most: int | None = None
+) -> list[Text]:
+    """What and where, in at most so many lines; and in one line what mending it is worth."""
+    title = f"\n{11 * ' '}".join(_wrapped(finding.title, screen.width - 11, at_most))
     saving = (
         f"saves {units.duration(finding.saving_us)}/step ± {units.duration(finding.saving_high_us - finding.saving_us)} "
         f"({units.pct(finding.saving_pct)})",
@@ -222,8 +238,10 @@ def _finding_lines(number: int, finding: Finding, world_size: int, screen: Scree
     )
     where = units.ranks(finding.ranks, world_size)
     worth = (*(saving if finding.saving_us else ()), where, f"{finding.confidence} confidence")
-    yield Text.assemble(f"{number:>2}  ", (finding.id, _MARKS[finding.severity]), (f" {title}", "bold"))
-    yield Text("    " + " ".join(_wrapped(" · ".join(worth), screen.width - 4, at_most=1)))
+    return [
+        Text.assemble(f"{number:>2}  ", (finding.id, _MARKS[finding.severity]), (f" {title}", "bold")),
+        Text("    " + " ".join(_wrapped(" · ".join(worth), screen.width - 4, at_most=1))),
+    ]
 
 
 def _finding_details(finding: Finding) -> Iterable[RenderableType]:

@@ -216,6 +216,12 @@ def test_a_rank_that_waits_for_another_where_it_always_waits_is_not_named():
     assert (cause.id, cause.ranks) == ("ESP601", (1,))
 
 
+def test_a_long_place_is_in_the_title_as_a_whole():
+    place = f"site-packages/{'deep/' * 40}precision.py(110): Precision.{'_wrap' * 20}_closure"
+    (cause,) = found(sampled(job(every(5)), beyond(MAIN, f"{MAIN}\n{place}")))
+    assert cause.title.endswith(f" spends it in {place}")
+
+
 def test_steps_that_are_slow_at_random_are_named_where_a_line_tells_them_from_others():
     slow = (7, 9, 18, 33)
     steps = np.where(np.isin(np.arange(1, 42), slow), 500.0, 100.0)

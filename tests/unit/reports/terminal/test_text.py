@@ -57,6 +57,24 @@ def test_a_verdict_never_leaves_its_screen(text, width, found, is_ignored):
     assert max(Text(line).cell_len for line in lines) <= width
 
 
+@given(
+    titles=st.lists(
+        st.lists(st.text("abc(.)_", min_size=1, max_size=30), min_size=1, max_size=10), min_size=1, max_size=4
+    ),
+    width=st.integers(80, 200),
+)
+def test_a_title_is_whole_or_not_there(titles, width):
+    """In the verdict the first one is always there, and the others where there is room."""
+    first = case.findings()[0]
+    found = tuple(msgspec.structs.replace(first, title=" ".join(words)) for words in titles)
+    shown = msgspec.structs.replace(case.diagnosis(found=found), verdict="Slow.")
+    brief, whole = (" ".join(draw(shown, Screen(width)).split()) for draw in (terminal.verdict, terminal.diagnosis))
+    for number, finding in enumerate(found, 1):
+        told = f" {number} {first.id} {finding.title} saves"
+        assert told in whole
+        assert told in brief or (number > 1 and f" {number} {first.id}" not in brief)
+
+
 def test_what_is_ignored_is_named_with_why_and_until_when():
     ignoring = case.ignoring(case.diagnosis())
     for shown in (terminal.verdict(ignoring, Screen(200)), terminal.diagnosis(ignoring, Screen(200))):
