@@ -46,7 +46,7 @@ def rank_warnings(
     notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
 ) -> list[Warning]:
     """Warnings of what the recording lacks of one rank, whose process may still be `alive`."""
-    found = _of_process(notes, rows, alive=alive), _of_windows(notes, rows, lost, settings, alive=alive)
+    found = _of_process(notes, rows, settings, alive=alive), _of_windows(notes, rows, lost, settings, alive=alive)
     return [Warning(code, f"rank {notes.rank}: {message}", (notes.rank,)) for part in found for code, message in part]
 
 
@@ -114,7 +114,7 @@ def _no_window(raw: Path, notes: Sequence[RankNotes], settings: Settings) -> Inp
     )
 
 
-def _of_process(notes: RankNotes, rows: RankRows, *, alive: bool) -> Iterator[tuple[str, str]]:
+def _of_process(notes: RankNotes, rows: RankRows, settings: Settings, *, alive: bool) -> Iterator[tuple[str, str]]:
     if notes.starting:
         yield "no-step", f"{'has not ended' if alive else 'did not end'} its first step"
     elif not (alive or notes.ended or notes.stopped):
@@ -128,7 +128,8 @@ def _of_process(notes: RankNotes, rows: RankRows, *, alive: bool) -> Iterator[tu
         yield "profiler-taken", f"the job took the profiler for itself in step {taken.step}"
     for file in (*notes.unreadable, *rows.unreadable):
         yield "rank-unreadable", printable(file)
-    if rows.dropped_steps:
+    # A flight recorder that has the steps that it was asked to keep lacks none.
+    if rows.dropped_steps and not 0 < settings.flight_steps <= len(rows.steps):
         dropped, first = _count(rows.dropped_steps, "step"), rows.steps[0].step
         yield "steps-dropped", f"the rows of {dropped} were dropped to save room; those left begin with step {first}"
 

@@ -34,9 +34,11 @@ def rows(last: int = 20, first: int = 1, timed: range = range(7, 15)) -> RankRow
     return RankRows(steps=[Step(step, step, 1, phase) for step, phase in phases.items()])
 
 
-def said(notes: RankNotes, taken: RankRows, *, alive: bool = False) -> list[tuple[str, str]]:
+def said(
+    notes: RankNotes, taken: RankRows, settings: Settings = SETTINGS, *, alive: bool = False
+) -> list[tuple[str, str]]:
     lost = lost_windows(notes, taken, alive=alive)
-    found = rank_warnings(notes, taken, lost, SETTINGS, alive=alive)
+    found = rank_warnings(notes, taken, lost, settings, alive=alive)
     assert all(warning.ranks == (notes.rank,) for warning in found)
     return [(warning.code, warning.message.removeprefix(f"rank {notes.rank}: ")) for warning in found]
 
@@ -79,6 +81,13 @@ def test_every_lack_of_a_rank_is_named():
         ("order-missed", "heard in step 19 of the window ordered for step 17, too late"),
         ("window-short", "3 of 8 timed steps from 7 on were finished"),
     ]
+
+
+def test_a_flight_recorder_lacks_no_steps_but_those_it_was_asked_to_keep():
+    taken = rows(last=30, first=11)
+    assert said(rank(0, window=None), taken, Settings(windows=False, flight_steps=20)) == []
+    ((code, message),) = said(rank(0, window=None), taken, Settings(windows=False, flight_steps=21))
+    assert (code, "the rows of 10 steps were dropped" in message) == ("steps-dropped", True)
 
 
 def test_a_rank_without_a_timed_window_is_not_missing():
