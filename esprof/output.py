@@ -1,5 +1,6 @@
 """The one place that writes files: whole or not at all, and never over somebody's work unasked."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from esprof.errors import OutputError
+from esprof.recorder.shared.disk import refusal
 
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -36,7 +38,7 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     except BaseException as error:
         _remove(temporary)
         if isinstance(error, OSError):
-            raise _refused(path, error) from error
+            raise unwritable(path, error) from error
         raise
 
 
@@ -47,9 +49,30 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def claim(path: Path, *, force: bool) -> None:
-    """Raise OutputError if `path` exists and may not be overwritten."""
-    if os.path.lexists(path) and not _is_special(path) and not force:
-        raise OutputError("already exists", path=path, remedy="Choose another name, or pass --force to overwrite it.")
+    """Raise OutputError if `path` exists and may not be overwritten, or if nothing can be made where it is to be.
+
+    Nothing is made for that: a disk that is full, say, is noticed only when it is written to.
+    """
+    try:
+        os.lstat(path)
+        if not (force or _is_special(path)):
+            remedy = "Choose another name, or pass --force to overwrite it."
+            raise OutputError("already exists", path=path, remedy=remedy)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unwritable(path, error) from error
+    if not _is_special(path):
+        _refuse_closed(path)
+
+
+def _refuse_closed(path: Path) -> None:
+    """Raise OutputError where nothing can be made in the folder of `path`, or in the first one above that exists."""
+    folder = next(above for above in path.absolute().parents if os.path.exists(above))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        number = errno.EROFS if is_read_only else errno.EACCES
+        raise unwritable(path, OSError(number, os.strerror(number)))
 
 
 def _is_special(path: Path) -> bool:
@@ -67,6 +90,7 @@ def _remove(temporary: Path) -> None:
         temporary.unlink()
 
 
-def _refused(path: Path, error: OSError) -> OutputError:
-    reason = error.strerror or str(error)
-    return OutputError(f"cannot be written: {reason}", path=path, remedy="Choose a folder with room and write access.")
+def unwritable(path: Path, error: OSError) -> OutputError:
+    """What to raise when the system refuses to write `path`."""
+    reason = f"cannot be written: {refusal(error, str(path))}"
+    return OutputError(reason, path=path, remedy="Choose a folder with room and write access.")

@@ -13,7 +13,7 @@ import msgspec
 
 from esprof import readable
 from esprof.errors import InputError, OutputError
-from esprof.output import claim
+from esprof.output import claim, unwritable
 from esprof.trace.load import load
 from esprof.trace.run import RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import SCHEMAS, read_run, table_path, write_flight, write_meta
@@ -43,7 +43,7 @@ def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
             shutil.rmtree(out)
         temporary.rename(out)
     except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", path=out) from error
+        raise unwritable(out, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return read_run(out)

@@ -12,8 +12,7 @@ import click
 from esprof import recorder
 from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis
 from esprof.errors import EsprofError
-from esprof.output import claim
-from esprof.recorder.launcher.launch import Recording, require_torch
+from esprof.recorder.launcher.launch import Recording
 from esprof.recorder.shared.environment import changed
 from esprof.recorder.shared.settings import Settings
 from esprof.reports.commands.common import json_option, json_text, refuse_stdout, status, wrote
@@ -83,10 +82,9 @@ def command(fault: str, rank: int, output: Path, force: bool, as_json: bool) -> 
     and the job's own output to stderr.
     """
     refuse_stdout(output)
-    require_torch("python")
-    claim(output, force=force)
-    say(f"training a small GPT on {WORKERS} workers, with {_planted(fault, rank)}")
-    recording, measured = _record(config(fault, rank), output, force=force, stdout=2 if as_json else 1)
+    beginning = f"training a small GPT on {WORKERS} workers, with {_planted(fault, rank)}"
+    stdout = 2 if as_json else 1
+    recording, measured = _record(config(fault, rank), output, force=force, beginning=beginning, stdout=stdout)
     if recording.exit_code:
         return recording.exit_code
     if recording.run is None or measured is None:
@@ -136,12 +134,13 @@ def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: Measured) -> 
     return f"this machine is busy: {because}. So {shown}. Run the demo again when less runs beside it."
 
 
-def _record(job_config: dict[str, Any], output: Path, *, force: bool, stdout: int) -> tuple[Recording, Measured | None]:
+def _record(job_config: dict[str, Any], output: Path, **options: Any) -> tuple[Recording, Measured | None]:
+    """The job's recording, and what it found out about this machine; `options` are those of `record`."""
     with tempfile.TemporaryDirectory(prefix="gpt-") as folder, changed({"OMP_NUM_THREADS": "1"}):
         file = Path(folder) / "config.json"
         file.write_text(json.dumps(job_config))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
-        recording = record([*command, str(JOB), f"--config={file}"], output, WINDOW, force=force, stdout=stdout)
+        recording = record([*command, str(JOB), f"--config={file}"], output, WINDOW, **options)
         measured = file.with_name("measured.json")
         return recording, Measured(**json.loads(measured.read_text())) if measured.exists() else None
 

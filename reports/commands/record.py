@@ -16,7 +16,7 @@ from esprof.analyzers.ignore import Ignores
 from esprof.errors import EsprofError, UsageError
 from esprof.output import claim
 from esprof.recorder.launcher.attach import attach as attach_to
-from esprof.recorder.launcher.launch import Recording, collect, launch, place, require_torch
+from esprof.recorder.launcher.launch import Recording, collect, launch, place, prepare
 from esprof.recorder.shared.settings import Settings
 from esprof.reports.commands.common import STDOUT, Finite, answer_text, json_text, refuse_stdout, status
 from esprof.reports.pyproject import read_ignores
@@ -150,14 +150,12 @@ def command(
         raise UsageError("no command to record", remedy="esprof record -o RUN -- torchrun … train.py")
     refuse_stdout(output)
     settings = _settings(**options)
-    require_torch(job[0])
     output = place(output, os.environ)
-    claim(output, force=force)
     if answer_to is not None:
         _claim_answer(answer_to, force=force)
-    if not quiet:
-        say(f"{_planned(settings)} into {output}")
-    recording = record(job, output, settings, force=force, stdout=2 if answer_to == STDOUT else 1)
+    beginning = None if quiet else f"{_planned(settings)} into {output}"
+    stdout = 2 if answer_to == STDOUT else 1
+    recording = record(job, output, settings, force=force, beginning=beginning, stdout=stdout)
     say_recorded(recording, quiet=quiet)
     diagnosis = diagnosed(recording, read_ignores) if answer_to is not None or not quiet else None
     if diagnosis is not None and not quiet:
@@ -232,9 +230,17 @@ def _attach(run: Path, at: int | None, job: Sequence[str]) -> int:
     return 0
 
 
-def record(job: Sequence[str], output: Path, settings: Settings, *, force: bool, stdout: int = 1) -> Recording:
-    """Run `job` to its end, and make its Run."""
-    exit_code = launch(job, output, settings, force=force, stdout=stdout)
+def record(
+    job: Sequence[str], output: Path, settings: Settings, *, force: bool, beginning: str | None = None, stdout: int = 1
+) -> Recording:
+    """Run `job` to its end, its standard output being the file descriptor `stdout`, and make its Run.
+
+    `beginning` is said on stderr when nothing stands in the way of the job's start.
+    """
+    raw = prepare(job, output, settings, force=force)
+    if beginning is not None:
+        say(beginning)
+    exit_code = launch(job, raw, stdout=stdout)
     with status("Reading what was recorded"):
         return collect(job, output, settings, exit_code)
 

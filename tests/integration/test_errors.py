@@ -250,6 +250,42 @@ def test_no_permission_to_write(tmp_path, good):
 
 
 @pytest.fixture
+def closed(tmp_path):
+    """A folder of names under which nothing can be written, and why."""
+    (tmp_path / "closed").mkdir(mode=0o500)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    mounted = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", tmp_path / "mine"]
+    is_mounted = not subprocess.run(mounted, capture_output=True).returncode
+    yield {
+        tmp_path / "closed" / "deep" / "out": "Permission denied",
+        tmp_path / "file" / "out": "Not a directory",
+        tmp_path / ("x" * 300): "File name too long",
+    } | ({tmp_path / "mine" / "out": "Read-only file system"} if is_mounted else {})
+    if is_mounted:
+        subprocess.run(["umount", tmp_path / "mine"], check=True)
+
+
+@pytest.mark.parametrize("verb", ["report", "merge", "record", "record --json"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_done(tmp_path, good, closed, verb):
+    through = without_privileges()
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "run.json").touch()
+    for path, reason in closed.items():
+        arguments = {
+            "report": ("report", good, "-o", path),
+            "merge": ("merge", tmp_path / "part", "-o", path),
+            "record": ("record", "-o", path, "--", "touch", tmp_path / "started"),
+            "record --json": ("record", "-o", tmp_path / "run", "--json", path, "--", "touch", tmp_path / "started"),
+        }[verb]
+        result = esprof(*arguments, through=through)
+        assert str(path) in refused(result, f"cannot be written: {reason}")
+        assert "recording" not in result.stderr
+    assert not {"started", "run"} & {file.name for file in tmp_path.iterdir()}
+
+
+@pytest.fixture
 def full_disk(tmp_path):
     """A file system of 64 KiB."""
     disk = tmp_path / "disk"

@@ -117,9 +117,10 @@ LAUNCH = """
 import sys
 from pathlib import Path
 from esprof.recorder.shared.settings import Settings
-from esprof.recorder.launcher.launch import launch
+from esprof.recorder.launcher.launch import launch, prepare
 settings = Settings(skip=80, warmup=1, steps=20, stack_steps=0)
-sys.exit(launch(sys.argv[2:], Path(sys.argv[1]), settings))
+raw = prepare(sys.argv[2:], Path(sys.argv[1]), settings)
+sys.exit(launch(sys.argv[2:], raw))
 """
 """Records as `esprof record` does, and leaves what was noted as it was noted."""
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from esprof import readable
-from esprof.errors import InputError, OutputError, unreadable
+from esprof.errors import InputError, unreadable
+from esprof.output import unwritable
 from esprof.recorder.shared import names
 from esprof.trace.flight.log import may_be_alive
 from esprof.types import Rank
@@ -80,7 +81,7 @@ def leave_order(raw: Path, content: Mapping[str, object]) -> Path:
     except OSError as error:
         with suppress(OSError):  # It may not even be there.
             temporary.unlink()
-        raise OutputError(f"cannot be written: {error.strerror or error}", path=order) from error
+        raise unwritable(order, error) from error
     return order
 
 

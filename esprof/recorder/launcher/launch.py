@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from esprof.errors import EsprofError, MissingDependencyError, OutputError, UsageError
-from esprof.output import claim
+from esprof.output import claim, unwritable
 from esprof.recorder.launcher.attach import order_window
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.raw_folder import make_raw
@@ -49,16 +49,29 @@ def place(out: Path, environ: Mapping[str, str]) -> Path:
     return out
 
 
-def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool = False, stdout: int = 1) -> int:
-    """Run `command` with the recorder around it, its standard output being the file descriptor `stdout`.
+def prepare(command: Sequence[str], out: Path, settings: Settings, *, force: bool = False) -> Path:
+    """Make the folder `out`, and in it the one that `launch` needs to record `command`, whose path is returned.
 
-    Returns its exit code and leaves what was noted in `out`, for `collect`. Raises EsprofError where the command cannot
-    start, or where `out` is taken.
+    Raises EsprofError, and leaves no folder, where the command would not start, or where `out` is taken or cannot be
+    written.
     """
     require_torch(command[0])
     raw = _make_room(out, force) / "raw"
     try:
         make_raw(raw, command, settings, launcher_pid=os.getpid())
+    except OSError as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise unwritable(out, error) from error
+    return raw
+
+
+def launch(command: Sequence[str], raw: Path, *, stdout: int = 1) -> int:
+    """Run `command` with the recorder around it, its standard output being the file descriptor `stdout`.
+
+    Returns its exit code and leaves what was noted in `raw`, which `prepare` has made, for `collect`. Raises UsageError,
+    and leaves no folder, where the command cannot start.
+    """
+    try:
         watch = Watch(raw)
         return run_child(
             command,
@@ -68,11 +81,8 @@ def launch(command: Sequence[str], out: Path, settings: Settings, *, force: bool
             on_usr2=_Harmless(lambda: order_window(raw)),
         )
     except EsprofError:
-        shutil.rmtree(out)
+        shutil.rmtree(raw.parent)
         raise
-    except OSError as error:
-        shutil.rmtree(out, ignore_errors=True)
-        raise OutputError(f"cannot be written: {error.strerror or error}", path=out) from error
 
 
 class _Harmless:
@@ -98,6 +108,9 @@ def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: in
 
     try:
         return Recording(exit_code, finalise(out, command, exit_code, settings))
+    except OutputError as trouble:
+        kept = f"What was recorded is kept in {out}: make room there, and `esprof diagnose {out}` completes the run."
+        return Recording(exit_code, None, OutputError(trouble.reason, path=trouble.path, remedy=kept))
     except EsprofError as trouble:
         return Recording(exit_code, None, trouble)
     except Exception as fault:  # noqa: BLE001  the same holds for a fault of our own
@@ -128,5 +141,5 @@ def _make_room(out: Path, force: bool) -> Path:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.mkdir(mode=0o700)
     except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror}", path=out) from error
+        raise unwritable(out, error) from error
     return out.resolve()

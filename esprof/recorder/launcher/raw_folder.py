@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from esprof.errors import OutputError
+from esprof.output import unwritable
 from esprof.recorder.shared.files import NewFile, write_new
 from esprof.recorder.shared.settings import Settings
 from esprof.types import Rank
@@ -44,7 +45,7 @@ def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
             raise _taken(run, "is there already, and is not overwritten")
         _join(run, raw, rank)
     except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror}", path=run) from error
+        raise unwritable(run, error) from error
     return raw
 
 
