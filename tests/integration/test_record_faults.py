@@ -146,11 +146,17 @@ def small_disk(path: Path):
         subprocess.run(["umount", path], check=True)
 
 
-def fill(path: Path) -> None:
-    """Take all room that is left."""
-    with suppress(OSError), path.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+def fill(path: Path, but: int = 0) -> None:
+    """Take all room that is left, but for so many bytes."""
+    with path.open("wb", buffering=0) as file:
+        with suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        file.truncate(file.tell() - but)
+
+
+WHOLE = ": the trace could not be written whole"
+"""What is said of a window beside the reason."""
 
 
 @modes("repeated windows")
@@ -162,12 +168,42 @@ def test_the_disk_fills_up(tmp_path, mode):
         ended = running.end()
         unharmed(ended, command)
         assert ended.stderr.count("the job goes on") == 1
-        assert "No space left on device" in ended.stderr
+        assert f"{disk}/run/raw/rank-00000." in ended.stderr
+        assert f"No space left on device (on the disk at {disk})" in ended.stderr.replace(WHOLE, "")
         (disk / "filler").unlink()
         recorded = load(disk / "run")
         check(recorded, mode)
         # Its last words may or may not have found room.
         assert {("recorder-fault", (0,)), ("rank-killed", (0,))} & codes(recorded)
+
+
+@pytest.mark.parametrize(
+    ("room", "lost", "says"),
+    [(8192, "rank-00000.jsonl", "rank 0 took steps, but could not write a word"), (32768, "timed.4.json.part", WHOLE)],
+)
+def test_a_disk_without_room_for_a_window_is_named_at_once_and_at_the_end(tmp_path, room, lost, says):
+    command = job("train.py", "--steps", 20)
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk / "filler", but=room)
+        ended = run(recording(disk / "run", command, **WINDOW, skip=3), disk / "run")
+        unharmed(ended, command)
+        *at_once, at_the_end = ended.stderr.split("the command ended with 0; ")
+        assert f"{lost}: No space left on device" in at_once[0]
+        assert f"(on the disk at {disk})" in at_once[0]
+        assert says in at_the_end
+        assert [file.name for file in disk.iterdir()] == ["filler"]
+
+
+def test_a_disk_that_is_full_when_the_job_has_ended_keeps_what_was_recorded(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        command = ["sh", "-c", f'"$@"; cat /dev/zero > {disk}/filler', "sh", *job("train.py", "--steps", 20)]
+        ended = run(recording(disk / "run", command, **WINDOW, skip=3), disk / "run")
+        assert ended.code == 1  # It is the job's: `cat` found no room.
+        assert f"No space left on device (on the disk at {disk})" in ended.stderr
+        assert f"`esprof diagnose {disk}/run` completes the run" in ended.stderr
+        (disk / "filler").unlink()
+        assert [(window.first, window.last) for window in ended.run.rank(0).windows] == [(4, 6)]
+        assert (disk / "run" / "run.json").exists()
 
 
 @contextmanager

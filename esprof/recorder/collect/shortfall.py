@@ -89,6 +89,13 @@ def nothing_recorded(raw: Path, notes: Sequence[RankNotes], settings: Settings) 
             f"nothing was recorded: {_count(pythons, 'Python process')} ran, but none imported torch",
             remedy='If torch is missing there: pip install "esprof[torch]".',
         )
+    silent = names.all_notes(raw).values()
+    if not notes and silent:
+        return InputError(
+            f"nothing was recorded: {readable.ranks(silent)} took steps, but could not write a word",
+            path=raw,
+            remedy="Most often the disk is full: record into a folder with room.",
+        )
     if not notes:
         return InputError(
             f"nothing was recorded: {_count(torches, 'process')} imported torch, but no step was seen: no torch.optim "

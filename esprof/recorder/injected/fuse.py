@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, TypeVar
 
+from ..shared.disk import refusal
 from ..shared.talk import say
 from .log import Log
 
@@ -41,7 +42,7 @@ class Fuse:
             return work(*arguments)
         except Exception as fault:
             # The job is not ours: no fault of the recorder may reach it.
-            self._off(f"{type(fault).__name__}: {fault}")
+            self._off(_told(fault))
             if _is_the_jobs(fault):
                 raise
             return None
@@ -53,6 +54,13 @@ class Fuse:
         with suppress(OSError):  # The log itself may be what failed.
             self._log.note(self._note, message=f"{self._what} ended: {fault}")
         say(f"{self._what} ends in process {os.getpid()}, the job goes on: {fault}")
+
+
+def _told(fault: Exception) -> str:
+    if isinstance(fault, OSError) and fault.filename is not None:
+        path = str(fault.filename)
+        return f"{path}: {refusal(fault, path)}"
+    return f"{type(fault).__name__}: {fault}"
 
 
 def _is_the_jobs(fault: Exception) -> bool:

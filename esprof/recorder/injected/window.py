@@ -128,11 +128,16 @@ class ThreadsEnd:
 
 
 def _check_whole(path: str) -> None:
-    """Raise OSError where the trace is cut short: the exporter does not say so when the disk is full."""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - _LONGEST_END))
-        if _END.search(file.read()) is None:
-            raise OSError(errno.ENOSPC, "the trace could not be written whole", path)
+    """Raise OSError where the trace is cut short or not there: the exporter does not say so when the disk is full."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _LONGEST_END))
+            is_whole = _END.search(file.read()) is not None
+    except FileNotFoundError:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # Raises where it is the folder that refuses.
+        is_whole = False
+    if not is_whole:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: the trace could not be written whole", path)
 
 
 def _activities() -> list[ProfilerActivity]:

@@ -17,6 +17,7 @@ class NewFile:
 
     def __init__(self, path: str) -> None:
         self.number = os.open(path, _NEW, _MODE)
+        self._path = path
         self._identity = _identity(self.number)
         # Reentrant, as a signal handler of the job may come here while its thread is here already.
         self._appending = threading.RLock()
@@ -32,10 +33,16 @@ class NewFile:
         """Write all of `data`, or none and raise OSError: a full disk may take a part of it without an error."""
         with self._appending:
             self._check()
-            before = os.fstat(self.number).st_size
-            if os.write(self.number, data) < len(data):
-                os.ftruncate(self.number, before)  # Half a row would spoil the next one, which may still fit.
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            try:
+                self._append(data)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, self._path) from None
+
+    def _append(self, data: bytes) -> None:
+        before = os.fstat(self.number).st_size
+        if os.write(self.number, data) < len(data):
+            os.ftruncate(self.number, before)  # Half a row would spoil the next one, which may still fit.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def empty(self) -> None:
         self._check()
