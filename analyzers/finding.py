@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from esprof.analyzers.evidence import Evidence
+from esprof.trace.overhead import Overhead
 from esprof.trace.run import Warning
 from esprof.types import Rank
 
@@ -98,8 +99,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     scatter_pct: float | None
     """As in the answer of `esprof replay`: what chance alone makes of the mean of as many steps."""
     unprofiled_step_us: float | None
-    """As in the answer of `esprof replay`, and so is `overhead_pct`: what a step takes without the profiler."""
-    overhead_pct: float | None
+    """As in the answer of `esprof replay`, and so is `overhead`: what a step takes without the profiler."""
+    overhead: Overhead | None
     steps: tuple[int, ...]
     world_size: int
     missing_ranks: tuple[Rank, ...]

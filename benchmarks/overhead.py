@@ -34,7 +34,7 @@ import esprof
 from benchmarks.alternating import Blocks
 from benchmarks.speed import Bench
 from esprof import Run
-from esprof.analyzers.gate.stats import LEAST_REPLICATES, bootstrap
+from esprof.bootstrap import LEAST_REPLICATES, bootstrap
 from esprof.replay.steps import steps_of
 from esprof.types import NS_PER_MS, NS_PER_US
 

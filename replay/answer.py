@@ -2,6 +2,7 @@
 
 import msgspec
 
+from esprof.trace.overhead import Overhead
 from esprof.trace.run import Warning
 from esprof.types import Rank
 
@@ -157,8 +158,8 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     off by chance alone. None for one step. Another run of the job may differ by more."""
     unprofiled_step_us: float | None
     """Median of the steps without profiler next to the window; None where fewer than three were seen."""
-    overhead_pct: float | None
-    """By how much the median of `steps` is longer than `unprofiled_step_us`; None where that is not known."""
+    overhead: Overhead | None
+    """By how much the median of `steps` is longer than `unprofiled_step_us`; None where that cannot be told."""
     strict_error_pct: float
     """Error of the sum of `steps` when residuals are dropped."""
     explained_pct: float

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critica
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import Steps, steps_of
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
+from esprof.trace.overhead import Overhead, overhead
 from esprof.trace.run import Run, Warning
 from esprof.types import NS_PER_US, us
 
@@ -40,8 +42,8 @@ class Replayed:
     steps: Steps
     measured_ns: np.ndarray
     """Recorded duration of each step of the graph (`steps.all`), ns, int64[steps]."""
-    unprofiled_ns: float | None
-    """Median duration of the steps without profiler next to the window, ns; None where they are too few."""
+    plain_ns: np.ndarray
+    """Recorded duration of each step without profiler next to the window, ns; empty where they are too few."""
     pricer: Pricer
     path: tuple[Piece, ...]
     """Critical path over the steady steps."""
@@ -55,11 +57,14 @@ class Replayed:
         return self.pricer.baseline
 
     @property
-    def overhead_pct(self) -> float | None:
-        """By how much the median steady step is longer than the median step without profiler, in per cent."""
-        if not self.unprofiled_ns:
-            return None
-        return 100 * (float(np.median(self.pricer.measured_ns)) / self.unprofiled_ns - 1)
+    def unprofiled_ns(self) -> float | None:
+        """Median duration of the steps without profiler next to the window, ns; None where they are too few."""
+        return float(np.median(self.plain_ns)) if len(self.plain_ns) else None
+
+    @cached_property
+    def overhead(self) -> Overhead | None:
+        """By how much the median steady step is longer than the median plain one; None where that cannot be told."""
+        return overhead([self.pricer.measured_ns], self.plain_ns)
 
     @property
     def explained_pct(self) -> float:
@@ -110,7 +115,7 @@ def replay_run(
         built=built,
         steps=steps,
         measured_ns=measured,
-        unprofiled_ns=steps.unprofiled_ns(shift),
+        plain_ns=steps.plain_ns(shift),
         pricer=pricer,
         path=tuple(path),
         not_run=missing,
@@ -152,7 +157,7 @@ def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
         step_us=us(pricer.step_ns),
         scatter_pct=None if pricer.scatter is None else round(100 * pricer.scatter, 3),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
-        overhead_pct=None if replayed.overhead_pct is None else round(replayed.overhead_pct, 3),
+        overhead=replayed.overhead,
         strict_error_pct=round(100 * pricer.strict_error, 4),
         explained_pct=round(replayed.explained_pct, 3),
         known_error_pct=None if pricer.known_error is None else round(100 * pricer.known_error, 3),

@@ -98,9 +98,9 @@ class Steps:
         took: np.ndarray = np.maximum(leave - enter, 1)
         return took
 
-    def unprofiled_ns(self, shift: Mapping[Rank, Ns]) -> float | None:
-        """What a step takes without the profiler, ns: the median of the plain steps near; None where they are too few."""
-        return unprofiled_ns(self.run, self.all, shift)
+    def plain_ns(self, shift: Mapping[Rank, Ns]) -> np.ndarray:
+        """Recorded duration of each plain step near, ns, by time; empty where they are too few to tell anything."""
+        return plain_ns(self.run, self.all, shift)
 
 
 def steps_of(run: Run) -> Steps:
@@ -250,8 +250,8 @@ def _without_other_windows(steps: Table, window: range) -> Table:
     return steps.where(~timed | np.isin(steps.ints("step"), window))
 
 
-def unprofiled_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> float | None:
-    """Median duration of the plain steps next to `window`, ns; None where they are too few.
+def plain_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> np.ndarray:
+    """Durations of the plain steps next to `window`, ns, by time; empty where they are too few.
 
     A step of the job lasts from when the last rank enters it to when the last rank leaves it. `shift` (ns) is added to the
     times of each rank, to bring them on one clock.
@@ -260,13 +260,14 @@ def unprofiled_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> 
     shared = reduce(np.intersect1d, [steps.ints("step") for steps in plain.values()])
     near = np.append(shared[shared < window[0]][-NEAR:], shared[shared > window[-1]][:NEAR])
     if len(near) < FEWEST_PLAIN:
-        return None
+        return np.empty(0)
     enter, leave = [], []
     for rank, steps in plain.items():
         rows = np.searchsorted(steps.ints("step"), near)
         enter.append(steps.ints("start_ns")[rows] + shift.get(rank, 0))
         leave.append(enter[-1] + steps.ints("dur_ns")[rows])
-    return float(np.median(np.max(leave, axis=0) - np.max(enter, axis=0)))
+    took: np.ndarray = np.max(leave, axis=0) - np.max(enter, axis=0)
+    return took
 
 
 def plain_steps(steps: Table) -> Table:

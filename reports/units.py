@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from math import ceil
+from math import ceil, floor
 from typing import Any
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, Unit, Value
 from esprof.analyzers.finding import Ignored, Throughput
 from esprof.readable import decimal, runs
+from esprof.trace.overhead import Overhead
 from esprof.types import NS_PER_S, NS_PER_US, Ns, Rank
 
 UNKNOWN = "–"
@@ -33,6 +34,14 @@ def pct(value: float | None) -> str:
 def bound_pct(value: float) -> str:
     """An error as the bound that holds for it, at least a tenth of a per cent: `0.9 %` for 0.84."""
     return f"{max(1, ceil(10 * value)) / 10:.1f} %"
+
+
+def overhead(found: Overhead | None) -> str:
+    """What recording cost: `4 to 9 %`, `at most 3 %`."""
+    if found is None:
+        return UNKNOWN
+    high = f"{max(1, ceil(found.high_pct))} %"
+    return f"{floor(found.low_pct)} to {high}" if found.low_pct >= 1 else f"at most {high}"
 
 
 def error_pct(value: float | None) -> str:

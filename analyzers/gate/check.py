@@ -20,6 +20,7 @@ import numpy as np
 from esprof.analyzers.gate import stats
 from esprof.analyzers.gate.baseline import Baseline, Identity, differences
 from esprof.analyzers.job_steps import Phase
+from esprof.bootstrap import LEAST_REPLICATES, bootstrap
 from esprof.errors import MismatchError, UsageError
 from esprof.trace.run import Warning
 from esprof.types import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -176,7 +177,7 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[W
     _refuse_mismatch(baseline, run)
     count = len(options.rules) * len(STATISTICS)
     # So many that chance has room for the level that each of the tests is held to.
-    replicates = max(stats.LEAST_REPLICATES, math.ceil(10 * count / options.alpha))
+    replicates = max(LEAST_REPLICATES, math.ceil(10 * count / options.alpha))
     tests = [
         _Test(
             rule,
@@ -314,7 +315,7 @@ class _Test:
         """The difference as it comes out by chance, in the rule's unit."""
         rng = np.random.default_rng(0)
         now, before = (
-            stats.bootstrap(len(of.values), self.block, partial(of.value, self.statistic), self.replicates, rng)
+            bootstrap(len(of.values), self.block, partial(of.value, self.statistic), self.replicates, rng)
             for of in (self.now, self.before)
         )
         drawn: np.ndarray = (now - before) / self.unit

@@ -5,15 +5,14 @@ differences where there are none, so everything here works on blocks longer than
 
 - the rank test compares medians of blocks that do not overlap, which are close to independent (batch means, with the
   median for the mean: Law, Simulation Modeling and Analysis, ch. 9), by Mann-Whitney's exact distribution where few;
-- intervals, and the test of means, resample overlapping blocks (moving-block bootstrap: Künsch, Annals of Statistics 17(3),
-  1989).
+- intervals, and the test of means, resample overlapping blocks (`esprof.bootstrap`).
 
 What no test on two single runs can see is how much one run differs from the next of the same code: the threshold, not
 the significance, has to cover that.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
@@ -22,8 +21,6 @@ FEWEST_BLOCKS = 5
 """Two times five blocks can still show p = 1/252; with fewer, no difference could ever be significant at 1 %."""
 
 _WINDOW = 5
-LEAST_REPLICATES = 2_000
-_AT_ONCE = 1 << 20
 
 
 def autocorrelation_time(values: np.ndarray) -> float:
@@ -73,23 +70,6 @@ def probability_larger(values: np.ndarray, reference: np.ndarray) -> float:
     """Effect size: how often a value is larger than a reference value, ties counting half. 0.5 is no difference."""
     pairs = len(values) * len(reference)
     return float(stats.mannwhitneyu(values, reference, method="asymptotic").statistic) / pairs
-
-
-def bootstrap(
-    n: int, block: int, value_of: Callable[[np.ndarray], np.ndarray], replicates: int, rng: np.random.Generator
-) -> np.ndarray:
-    """A value of each of so many series, each as long as the n values at hand and put together from blocks of them.
-
-    `value_of` gives, for places int[series, n], the value of the series that stands there, float64[series].
-    """
-    blocks = math.ceil(n / block)
-    # As many series at once as fit into some megabytes.
-    at_once = max(1, _AT_ONCE // (blocks * block))
-    found = []
-    for first in range(0, replicates, at_once):
-        starts = rng.integers(0, n - block + 1, (min(at_once, replicates - first), blocks, 1))
-        found.append(value_of((starts + np.arange(block)).reshape(len(starts), -1)[:, :n]))
-    return np.concatenate(found)
 
 
 def mean_rate(rates: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from esprof.trace.flight.log import FlightLog
+from esprof.trace.overhead import Overhead
 from esprof.trace.schema import MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Bytes, Ns, Rank
 
@@ -82,8 +83,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """Windows that were begun or asked for and could not be kept."""
     ended: bool = True
     """Whether the rank's process ended in good order, as far as is known: not where it was killed or still runs."""
-    overhead_pct: float | None = None
-    """By how many per cent the rank's median timed step is longer than its median plain step."""
+    overhead: Overhead | None = None
+    """What its timed steps cost, against the plain steps beside them; None where that cannot be told."""
     peak_memory: Bytes | None = None
     peak_memory_of: str | None = None
     """What `peak_memory` measures: `cuda` (allocator peak) or `rss` (resident set of the process)."""

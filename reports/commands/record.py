@@ -18,6 +18,7 @@ from esprof.output import claim
 from esprof.recorder.launcher.attach import attach as attach_to
 from esprof.recorder.launcher.launch import Recording, collect, launch, place, prepare
 from esprof.recorder.shared.settings import Settings
+from esprof.reports import units
 from esprof.reports.commands.common import STDOUT, Finite, answer_text, json_text, refuse_stdout, status
 from esprof.reports.pyproject import read_ignores
 from esprof.text import printable
@@ -290,7 +291,11 @@ def _recorded(run: Run) -> str:
     )
     if not steps:
         return f"recorded {readable.ranks(run.ranks)}, no window, into {run.path}"
-    overheads = [rank.overhead_pct for rank in run.meta.ranks if rank.overhead_pct is not None]
-    cost = f", at {max(0.0, max(overheads)):.0f} % overhead" if overheads else ""
+    known = [rank.overhead for rank in run.meta.ranks if rank.overhead is not None]
+    cost = (
+        f"{units.overhead(max(known, key=lambda one: one.pct))} overhead"
+        if known
+        else "an overhead that cannot be told"
+    )
     which = f"steps {steps[0][0]} to {steps[0][1]}" if len(steps) == 1 else f"{len(steps)} windows"
-    return f"recorded {readable.ranks(run.ranks)}, {which}{cost}, into {run.path}"
+    return f"recorded {readable.ranks(run.ranks)}, {which}, with {cost}, into {run.path}"

@@ -82,6 +82,7 @@ def _environment() -> Environment:
             "duration",
             "pct",
             "bound_pct",
+            "overhead",
             "error_pct",
             "times",
             "count",

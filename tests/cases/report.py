@@ -24,6 +24,7 @@ from esprof.replay.answer import (
     Timing,
     WhatIf,
 )
+from esprof.trace.overhead import Overhead
 from esprof.trace.run import RankMeta, Warning, Window
 
 HOSTILE = (
@@ -123,7 +124,7 @@ def diagnosis(ranks=4, found=None, warnings=WARNINGS):
         step_us=STEP_US,
         scatter_pct=0.6,
         unprofiled_step_us=UNPROFILED_US,
-        overhead_pct=4.2,
+        overhead=Overhead(pct=4.2, low_pct=2.6, high_pct=5.9),
         steps=(11, 12, 13, 14),
         world_size=ranks,
         missing_ranks=(),
@@ -201,7 +202,7 @@ def replay(ranks=4, scenarios=None, warnings=WARNINGS):
         step_us=STEP_US,
         scatter_pct=0.6,
         unprofiled_step_us=UNPROFILED_US,
-        overhead_pct=4.2,
+        overhead=Overhead(pct=4.2, low_pct=2.6, high_pct=5.9),
         strict_error_pct=-1.9,
         known_error_pct=1.9,
         explained_pct=97.1,
@@ -466,7 +467,7 @@ def rank_metas(ranks=4):
             clock_residual_ns=34_000,
             windows=(Window(first=10, last=14),),
             events=18_400 + rank,
-            overhead_pct=2.3,
+            overhead=Overhead(pct=2.3, low_pct=-0.4, high_pct=4.1),
             peak_memory=31_400_000_000,
             peak_memory_of="cuda",
         )

@@ -122,7 +122,7 @@ def test_the_run_says_where_it_was_made(recorded):
         assert rank.device
         assert rank.peak_memory_of == "rss"
         assert rank.peak_memory > 50 << 20
-        assert rank.overhead_pct is not None
+        assert rank.overhead is None  # There are too few steps beside the window.
         assert set(rank.cpus) == os.sched_getaffinity(0)
 
 

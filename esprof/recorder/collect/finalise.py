@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import msgspec
+import numpy as np
 
 from esprof.errors import OutputError
 from esprof.recorder.collect.notes import RankNotes, RankRows, Step
@@ -34,6 +34,7 @@ from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.recorder.shared.settings import Settings
 from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.trace.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
+from esprof.trace.overhead import Overhead, overhead
 from esprof.trace.parallel import run_all
 from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import read_run, write_flight, write_meta, write_table
@@ -41,8 +42,9 @@ from esprof.trace.schema import MEMORY, STEPS, Table, table
 from esprof.types import Rank
 from esprof.version import __version__
 
-_ENOUGH_STEPS = 3
-"""Fewest steps of which a median is taken: of fewer it means little."""
+_LATEST_WINDOWS = 100
+_BESIDE = 100
+"""Plain steps on each side of a window that it is compared with: in steps far away the job may do something else."""
 _PATIENCE_S = 2.0
 _GLANCE_S = 0.05
 
@@ -254,20 +256,24 @@ def _rank_meta(
         dropped_steps=rows.dropped_steps,
         windows_lost=lost,
         ended=_ended(notes),
-        overhead_pct=_overhead_pct(rows),
+        overhead=_overhead(rows),
         peak_memory=memory.peak if memory else None,
         peak_memory_of=memory.of if memory else None,
         memory_limit=limit.limit if limit else None,
     )
 
 
-def _overhead_pct(rows: RankRows) -> float | None:
-    """How much longer the median timed step takes than the median plain one; None where either has too few steps."""
-    timed = [step.dur_ns for step in rows.steps if step.phase == "timed"]
-    plain = [step.dur_ns for step in rows.steps if step.phase == "plain"]
-    if min(len(timed), len(plain)) < _ENOUGH_STEPS:
-        return None
-    return round(100 * (median(timed) / median(plain) - 1), 2)
+def _overhead(rows: RankRows) -> Overhead | None:
+    """What the latest windows cost, by the plain steps beside them; the job's first step holds what a job does only once."""
+    at = {phase: [row for row in rows.steps[1:] if row.phase == phase] for phase in ("timed", "plain")}
+    timed, plain = (np.array([(row.step, row.dur_ns) for row in of], np.int64).reshape(-1, 2) for of in at.values())
+    windows = np.split(timed, np.flatnonzero(np.diff(timed[:, 0]) > 1) + 1)[-_LATEST_WINDOWS:]
+    firsts, lasts = ([window[end, 0] for window in windows if len(window)] for end in (0, -1))
+    behind = np.searchsorted(plain[:, 0], firsts)[:, None] - 1 - np.arange(_BESIDE)
+    ahead = np.searchsorted(plain[:, 0], lasts)[:, None] + np.arange(_BESIDE)
+    beside = np.unique(np.concatenate([behind, ahead], axis=None))
+    beside = beside[(beside >= 0) & (beside < len(plain))]
+    return overhead([window[:, 1] for window in windows], plain[beside, 1])
 
 
 def _broken_snapshots(raw: Path, notes: RankNotes) -> tuple[list[Warning], list[Path]]:

@@ -6,6 +6,7 @@ from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.finding import Throughput
 from esprof.reports import units
+from esprof.trace.overhead import Overhead
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,14 @@ def test_stretches_are_of_neighbours_each_number_once():
 def test_a_long_list_names_its_first_runs_and_counts_the_rest():
     assert readable.numbered("step", range(0, 60, 2)) == "steps 0, 2, 4, 6, 8, 10, 12, 14, 16, 18 and 20 more"
     assert readable.numbered("step", range(1_000)) == "steps 0–999"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(4.2, 8.7, "4 to 9 %"), (-3.0, 2.2, "at most 3 %"), (0.4, 0.8, "at most 1 %"), (-9.0, 0.0, "at most 1 %")],
+)
+def test_overhead_is_told_by_its_interval(low, high, text):
+    assert units.overhead(Overhead(pct=(low + high) / 2, low_pct=low, high_pct=high)) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0.1 %"), (0.84, "0.9 %"), (3.0, "3.0 %")])

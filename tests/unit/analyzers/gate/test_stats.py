@@ -5,6 +5,7 @@ import pytest
 from scipy.signal import lfilter
 
 from esprof.analyzers.gate import stats
+from esprof.bootstrap import bootstrap
 
 
 def medians_of(values):
@@ -80,27 +81,11 @@ def test_bootstrap_interval_covers_the_true_median():
     for _ in range(60):
         values = correlated(rng, 150, 0.5)
         low, high = np.quantile(
-            stats.bootstrap(len(values), stats.block_length(values, values), medians_of(values), 2000, rng),
+            bootstrap(len(values), stats.block_length(values, values), medians_of(values), 2000, rng),
             [0.05, 0.95],
         )
         inside += low <= 100 <= high
     assert inside / 60 >= 0.8
-
-
-def test_bootstrap_is_the_same_for_the_same_seed():
-    values = correlated(np.random.default_rng(7), 40, 0.3)
-    first, second = (
-        stats.bootstrap(len(values), 4, medians_of(values), 2000, np.random.default_rng(0)) for _ in range(2)
-    )
-    assert np.array_equal(first, second)
-
-
-def test_a_long_series_is_drawn_in_parts(monkeypatch):
-    values = np.arange(50.0)
-    monkeypatch.setattr(stats, "_AT_ONCE", 120)
-    drawn = stats.bootstrap(50, 3, lambda at: values[at].mean(axis=-1), 501, np.random.default_rng(1))
-    assert len(drawn) == 501
-    assert drawn.mean() == pytest.approx(24.5, abs=1)
 
 
 def test_the_mean_rate_is_what_was_done_in_all_of_the_time():

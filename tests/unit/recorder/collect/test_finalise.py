@@ -13,6 +13,7 @@ from esprof.errors import InputError, OutputError
 from esprof.recorder.collect.finalise import finalise
 from esprof.recorder.shared.reasons import LossReason
 from esprof.recorder.shared.settings import Settings
+from esprof.trace.overhead import Overhead
 from esprof.trace.run import Window
 from tests.cases.flight import SIGTERM_TEXT, snapshot
 from tests.cases.raw import EPOCH_NS, STEP_NS, identity, make, note, roll, step, trace, whole_rank, window
@@ -38,6 +39,21 @@ def test_a_whole_recording_becomes_a_run_and_raw_goes(tmp_path):
     assert run.steps(0).ints("step").tolist() == list(range(1, 9))
     assert run.flight(0).ended
     assert not raw.exists()
+
+
+def test_overhead_is_told_by_the_plain_steps_beside_the_windows(tmp_path):
+    """The job's first step is long, and far from the windows it is another job: neither counts."""
+    raw = make(tmp_path / "run")
+    note(raw, 0, identity(), window(201, 203), window(241, 243), {"kind": "end", "step": 600})
+    for first in (201, 241):
+        trace(raw, 0, first, first + 2)
+    timed = {*range(201, 204), *range(241, 244)}
+    took = {
+        n: STEP_NS * 2 if n in timed else STEP_NS * (9 if n == 1 or n < 100 or n > 350 else 1) for n in range(1, 600)
+    }
+    rows = [[n, EPOCH_NS + n * 9 * STEP_NS, took[n], "timed" if n in timed else "plain"] for n in took]
+    roll(raw, "rank-00000.roll.0", "steps", *rows)
+    assert finished(raw).rank(0).overhead == Overhead(pct=100.0, low_pct=100.0, high_pct=100.0)
 
 
 def test_nobody_else_may_read_what_is_recorded(tmp_path):
