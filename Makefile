@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TREE := build/tree
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test known lint types docs docs-check wheel clean
+.PHONY: help demo test known compat lint types docs docs-check wheel clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -20,6 +20,9 @@ test: $(READY) ## Run the tests, two at a time; those in a browser need Chromium
 
 known: $(READY) ## Judge what-ifs by jobs whose truth is simulated; ARGS="--programs 60 --seed 1".
 	$(BIN)/python -m benchmarks.known $(ARGS)
+
+compat: $(READY) ## Run what every supported torch must pass; VERSIONS="2.6.0 2.15.0@python3.13" (gigabytes each).
+	$(BIN)/python -m benchmarks.compatibility $(VERSIONS) $(ARGS)
 
 lint: $(READY) ## Check style and format.
 	$(BIN)/ruff check .

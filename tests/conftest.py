@@ -23,6 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("integration") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=3))
+        for marker in item.iter_markers("compat"):
+            item.user_properties.append(("compat", marker.args[0]))  # For the report of `make compat`.
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from esprof import Run, load
+from esprof.trace.run import Warning, WarningCode
 
 JOBS = Path(__file__).parents[1] / "integration" / "jobs"
 ESPROF = [sys.executable, "-c", "from esprof.cli import main; main()"]
@@ -26,6 +27,11 @@ class Ended:
     @property
     def run(self) -> Run:
         return load(self.out)
+
+    @property
+    def warnings(self) -> list[Warning]:
+        """What the Run warns of, but for what the torch at hand cannot tell in any case."""
+        return [warning for warning in self.run.warnings if warning.code != WarningCode.TORCH_LACKS]
 
 
 def job(name: str, *arguments: object) -> list[str]:

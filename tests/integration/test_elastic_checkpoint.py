@@ -44,6 +44,7 @@ def assert_equal(log, static):
     assert (found.outcome, found.steps_equal, found.only_a, found.only_b) == ("equal", STEPS, 0, 0), found
 
 
+@pytest.mark.compat("elastic")
 def test_saved_by_four_processes_it_goes_on_on_two_and_then_on_three(tmp_path):
     log, codec = tmp_path / "elastic.jsonl", {"codec": "topk:0.2"}
     options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(log), **codec}

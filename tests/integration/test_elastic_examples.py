@@ -49,6 +49,7 @@ def test_elastic_workers_learn_what_those_of_ddp_do():
     assert len(losses[0]) == 3
 
 
+@pytest.mark.compat("elastic")
 def test_the_output_does_not_depend_on_the_processes(job):
     assert output(started("elastic.py", 1, "--workers", 4, "--epochs", 1)) == job[0]
 
@@ -73,6 +74,7 @@ def test_verbs_read_telemetry_like_any_run(job, verb):
     assert "steady steps" in told.stdout
 
 
+@pytest.mark.compat("elastic")
 def test_a_recorded_window_tells_the_ests_too(tmp_path):
     command = started("elastic.py", 2, "--workers", 4)
     ended = record.record(tmp_path / "run", command, skip=2, warmup=1, steps=3, stack_steps=0)

@@ -11,7 +11,7 @@ from esprof import load
 from esprof.analyzers import diagnose_run
 from esprof.recorder.shared.settings import Settings
 from esprof.types import NS_PER_S
-from tests.cases.marks import soak
+from tests.cases.marks import flight_recorder_of_gloo, soak
 from tests.cases.record import JOBS, environment, job, record, recording, torchrun
 
 pytestmark = pytest.mark.integration
@@ -47,6 +47,8 @@ def line_of(text, script=HANG):
     return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if text in line)
 
 
+@pytest.mark.compat("hangs")
+@flight_recorder_of_gloo
 def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterwards(tmp_path):
     """With the settings that everybody has."""
     out = tmp_path / "run"
@@ -135,6 +137,7 @@ def test_a_job_dies_as_it_would_without_us_and_the_stacks_are_kept(tmp_path, way
     assert ("Segmentation fault" in ended.stderr) == (way == "own_faulthandler")
 
 
+@pytest.mark.compat("hangs")
 def test_the_exception_that_ends_a_job_is_found_with_its_line(tmp_path):
     ended = record(tmp_path / "run", job("deadly.py", "raises"), flight=100)
     assert ended.code == 1

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.integration
 WINDOWS = (Window(first=7, last=14), Window(first=16, last=17, stacks=True))
 
 
+@pytest.mark.compat("no optimizer")
 @pytest.mark.parametrize(
     ("name", "by", "steps", "samples"),
     [
@@ -34,7 +35,7 @@ def test_steps_are_found_by_what_is_there(name, by, steps, samples, tmp_path):
     assert rows.ints("step").tolist() == list(range(1, steps + 1))
     assert set(rows.ints("samples").tolist()) == samples
     guessed = {"loader", "module"}
-    assert [warning.code for warning in ended.run.warnings] == ["steps-guessed"] * (by in guessed)
+    assert [warning.code for warning in ended.warnings] == ["steps-guessed"] * (by in guessed)
     diagnosis = diagnose_run(ended.run)
     assert diagnosis.steps == tuple(range(8, 15))
 
