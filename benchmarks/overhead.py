@@ -8,6 +8,8 @@ without, as close to each other in time as can be:
 - outside of windows, blocks of steps in one process with the recorder hung in and out by turns (`benchmarks.alternating`);
   what the recorder's own hooks take, read off two clocks around each; and, for the whole of it, `esprof record --flight`
   against the bare job, a process each, in turns;
+- inside windows, whose the cost is: by turns in one process nothing, torch.profiler alone, a window of esprof, and the
+  recorder without a window (`benchmarks.window_turns`);
 - inside windows, the timed steps of each of many windows against the plain steps on both sides of it; what opening and
   closing a window adds to the steps around it.
 
@@ -33,6 +35,7 @@ import numpy as np
 import esprof
 from benchmarks.alternating import Blocks
 from benchmarks.speed import Bench
+from benchmarks.window_turns import KINDS, NONE, Turns
 from esprof import Run
 from esprof.bootstrap import LEAST_REPLICATES, bootstrap
 from esprof.replay.steps import steps_of
@@ -62,6 +65,7 @@ class Job:
 
 JOBS = (
     Job("tiny operations", "gpt", "--hidden 64 --batch 4", steps=800),
+    Job("a thousand operations", "mlp", "--hidden 384 --batch 32", steps=800),
     Job("small operations", "gpt", "", steps=400),
     Job("large operations", "mlp", "--hidden 1024 --batch 128", steps=320),
     Job("two ranks, loader workers", "gpt", "--workers 1", steps=400, ranks=2),
@@ -80,6 +84,7 @@ def main() -> None:
             if options.only.search(job.name):
                 outside(bench, job, folder)
                 whole(bench, job, folder)
+                parts(bench, job, folder)
                 inside(bench, job, folder)
         if options.only.search(JOBS[0].name):
             inside(bench, JOBS[0], folder, "--shapes")
@@ -115,6 +120,21 @@ def whole(bench: Bench, job: Job, folder: Path) -> None:
     report(bench, "recorder_flight_pct", 100 * (recorded / bare - 1), "%", context)
 
 
+def parts(bench: Bench, job: Job, folder: Path) -> None:
+    """`part_KIND_pct`: a block of steps with one kind of recording against the blocks beside it without any; CPU time."""
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for _ in range(bench.repeats):
+        turns = _turns(job, folder)
+        blocks = len(turns.kind) // BLOCK
+        step_ns = np.median(np.array(turns.cpu_ns[: blocks * BLOCK]).reshape(-1, BLOCK)[:, 1:], axis=1)
+        kind = turns.kind[: blocks * BLOCK : BLOCK]
+        for at in (at for at in range(SETTLED + 1, blocks - 1) if kind[at] != NONE):
+            found[kind[at]].append(100 * (2 * step_ns[at] / (step_ns[at - 1] + step_ns[at + 1]) - 1))
+    for name, pairs in found.items():
+        context = {"job": job.name, "step_ms": round(float(np.median(step_ns)) / NS_PER_MS, 3), "pairs": len(pairs)}
+        report(bench, f"part_{name}_pct", np.array(pairs), "%", context)
+
+
 def inside(bench: Bench, job: Job, folder: Path, *flags: str) -> None:
     """`recorder_inside_pct` of a timed step; what a window adds to the steps in which it is opened and closed."""
     runs = [_record_windows(job, folder, flags) for _ in range(bench.repeats)]
@@ -148,6 +168,13 @@ def _alternate(job: Job, folder: Path) -> Blocks:
     with tempfile.TemporaryDirectory(dir=folder) as out:
         _output([*_torchrun(job), "benchmarks.alternating", out, str(BLOCK), *job.argv(folder, job.steps)])
         return msgspec.json.decode(Path(out, "rank-0.json").read_bytes(), type=Blocks)
+
+
+def _turns(job: Job, folder: Path) -> Turns:
+    """Rank 0's steps, with and without windows of several kinds by turns."""
+    with tempfile.TemporaryDirectory(dir=folder) as out:
+        _output([*_torchrun(job), "benchmarks.window_turns", out, str(BLOCK), *job.argv(folder, 2 * job.steps)])
+        return msgspec.json.decode(Path(out, "rank-0.json").read_bytes(), type=Turns)
 
 
 def _by_block(blocks: Blocks, column: str) -> np.ndarray:

@@ -1,0 +1,124 @@
+"""Trains with windows of several kinds by turns, and notes what each step takes.
+
+    python -m torch.distributed.run … -m benchmarks.window_turns OUT BLOCK MODULE [ARGUMENTS…]
+
+Runs MODULE as a program, in a process with the recorder in it. Of each two blocks of BLOCK steps one has nothing of the
+recorder, and the other one of `KINDS`, in turn. Steps that follow each other so closely meet the same machine.
+
+Rank 0 writes OUT/rank-0.json, a `Turns`.
+"""
+
+import os
+import runpy
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.optim import Optimizer, optimizer
+from torch.profiler import ProfilerActivity, profile
+
+from esprof.recorder.injected import session
+from esprof.recorder.injected.window import Window
+from esprof.recorder.launcher.launch import HOOK
+from esprof.recorder.shared.settings import Settings
+
+NONE = "none"
+KINDS = ("profiler", "window", "recorder", "correlated")
+"""torch.profiler alone, set up as esprof does; a window of esprof, with all that the recorder does beside it; that without a
+window; and torch.profiler alone with external correlation, as it is by default."""
+
+
+@dataclass
+class Turns:
+    """What each step took, and what was recorded meanwhile; each list holds an entry for each step."""
+
+    kind: list[str] = field(default_factory=list)
+    step_ns: list[int] = field(default_factory=list)
+    """Wall time of each step. The first of a block holds the end of the block before."""
+    cpu_ns: list[int] = field(default_factory=list)
+    """CPU time of the training thread in each step, in which other work on the machine does not count."""
+
+
+class InTurn:
+    """Switches at each block's end from one kind to the next."""
+
+    def __init__(self, raw: Path, block: int) -> None:
+        self.turns = Turns()
+        self._raw, self._block = raw, block
+        raw.mkdir(mode=0o700, parents=True)
+        Settings(windows=False, hang_s=0).write(str(raw))
+        recorder = session.begin(str(raw), str(HOOK), lambda: None).recorder
+        assert recorder is not None
+        self._state = recorder.state
+        (number, self._hook), *_ = optimizer._global_optimizer_post_hooks.items()
+        optimizer._global_optimizer_post_hooks[number] = self._after_step
+        self._kind, self._window = NONE, None
+        self._open = ExitStack()
+        self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+
+    def _after_step(self, stepped: Optimizer, args: Any, kwargs: Any) -> None:
+        now_ns, now_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        self.turns.kind.append(self._kind)
+        self.turns.step_ns.append(now_ns - self._began_ns)
+        self.turns.cpu_ns.append(now_cpu_ns - self._began_cpu_ns)
+        self._began_ns, self._began_cpu_ns = now_ns, now_cpu_ns
+        if self._kind in ("window", "recorder") or not self._state.step:
+            self._hook(stepped, args, kwargs)
+        else:
+            self._state.start_ns = time.time_ns()  # Or the watch for hangs would take the block for one slow step.
+            self._state.thread = 0  # No stack is looked at.
+        steps = len(self.turns.kind)
+        if steps % self._block == 0:
+            self._open.close()
+            turn = steps // self._block
+            self._kind = KINDS[turn // 2 % len(KINDS)] if turn % 2 else NONE
+            self._open.enter_context(self._recording(steps))
+        if self._window is not None:
+            self._window.begin_step(steps)
+
+    @contextmanager
+    def _recording(self, steps: int) -> Iterator[None]:
+        if self._kind in (NONE, "recorder"):
+            yield
+        elif self._kind == "window":
+            self._window = Window(str(self._raw / f"{steps}.json"), shapes=False)
+            self._window.prepare()
+            self._window.start()
+            yield
+            self._window.close(keep=False)
+            self._window = None
+        else:
+            with _bare(self._kind):
+                yield
+
+
+@contextmanager
+def _bare(kind: str) -> Iterator[None]:
+    """torch.profiler by itself."""
+    config = torch._C._profiler._ExperimentalConfig(
+        enable_cuda_sync_events=True, disable_external_correlation=kind != "correlated", trace_only=True
+    )
+    bare = profile(activities=[ProfilerActivity.CPU], experimental_config=config)
+    bare.prepare_trace()
+    bare.start_trace()
+    yield
+    bare.stop_trace()
+
+
+def main() -> None:
+    out, block, module, *arguments = sys.argv[1:]
+    rank = int(os.environ.get("RANK", 0))
+    turns = InTurn(Path(out) / f"raw-{rank}", int(block)).turns
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__")
+    (Path(out) / f"rank-{rank}.json").write_bytes(msgspec.json.encode(turns))
+
+
+if __name__ == "__main__":
+    main()
