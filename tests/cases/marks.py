@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from torch._C import _distributed_c10d
 
-flight_recorder_of_gloo = pytest.mark.skipif(
-    not hasattr(_distributed_c10d, "_dump_fr_trace_json"), reason="this torch has no flight recorder for gloo"
-)
+KNOWS_GLOO = hasattr(_distributed_c10d, "_dump_fr_trace_json")
+"""Whether this torch has a flight recorder for gloo, which tells the sizes and numbers of collectives."""
+
+flight_recorder_of_gloo = pytest.mark.skipif(not KNOWS_GLOO, reason="this torch has no flight recorder for gloo")
 
 
 def soak(*values: Any, id: str | None = None) -> Any:

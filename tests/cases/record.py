@@ -33,6 +33,12 @@ class Ended:
         """What the Run warns of, but for what the torch at hand cannot tell in any case."""
         return [warning for warning in self.run.warnings if warning.code != WarningCode.TORCH_LACKS]
 
+    @property
+    def talk(self) -> str:
+        """What went to stderr, but for the same."""
+        lines = self.stderr.splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("esprof: warning: torch "))
+
 
 def job(name: str, *arguments: object) -> list[str]:
     """One of the scripts in `jobs`, in one process."""

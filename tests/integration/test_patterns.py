@@ -13,7 +13,7 @@ from esprof.analyzers.finding import PARTS
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.trace.run import Window
 from esprof.trace.schema import Table
-from tests.cases.marks import soak
+from tests.cases.marks import flight_recorder_of_gloo, soak
 from tests.cases.record import JOBS, Ended, job, ranks, record, run
 
 pytestmark = pytest.mark.integration
@@ -146,6 +146,7 @@ def test_the_breakdown_sums_to_the_step(pattern):
         assert sum(getattr(rank, part) for part in PARTS) == pytest.approx(rank.step_us, abs=0.01)
 
 
+@flight_recorder_of_gloo
 def test_the_run_shows_what_is_special_about_the_pattern(pattern):
     SIGNS[pattern.name](pattern)
 

@@ -39,7 +39,7 @@ def test_the_jobs_output_and_losses_stay_the_same_to_the_bit(plain, recorded):
     assert recorded.code == plain.code == 0
     assert recorded.stdout == plain.stdout
     assert plain.stdout.count("loss") == 24
-    assert recorded.stderr == plain.stderr
+    assert recorded.talk == plain.stderr
 
 
 @pytest.mark.compat("recording")

@@ -15,7 +15,7 @@ import pytest
 from esprof import load
 from esprof.replay import replay_run
 from esprof.trace.run import Window
-from tests.cases.marks import soak
+from tests.cases.marks import KNOWS_GLOO, soak
 from tests.cases.record import environment, job, pid_of, record, recording, run, torchrun
 
 pytestmark = pytest.mark.integration
@@ -133,7 +133,8 @@ def test_the_trace_that_a_job_writes_itself_is_taken_into_the_run(kind, name, ta
         assert {phases[step] for step in taken[1:]} == {"timed"}
         assert set(events.ints("step").tolist()) - {-1} == set(taken)
         calls = events.where(events.is_kind("collective"))
-        assert (calls.ints("in_bytes") > 0).sum() >= len(taken)
+        assert len(calls) >= len(taken)
+        assert not KNOWS_GLOO or (calls.ints("in_bytes") > 0).sum() >= len(taken)
     assert np.abs(replay_run(ended.run, max_error_pct=1000).error_pct).max() <= 2
 
 
