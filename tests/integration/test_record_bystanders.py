@@ -16,7 +16,7 @@ from esprof import load
 from esprof.replay import replay_run
 from esprof.trace.run import Window
 from tests.cases.marks import KNOWS_GLOO, soak
-from tests.cases.record import environment, job, pid_of, record, recording, run, torchrun
+from tests.cases.record import JOBS, environment, job, pid_of, ranks, record, recording, run, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -264,3 +264,10 @@ def test_a_recorder_that_loses_its_folder_ends_and_the_job_goes_on(tmp_path):
     assert output.splitlines()[-1] == run(command).stdout.splitlines()[-1]
     assert talk.count("the job goes on") == 1
     assert "was removed while the job ran" in talk
+
+
+def test_ranks_that_learn_their_number_late_are_recorded_and_watched(tmp_path):
+    ended = record(tmp_path / "run", ranks(2, JOBS / "late_ranks.py"))
+    assert ended.code == 0, ended.stderr
+    assert ended.run.ranks == [0, 1]
+    assert ended.warnings == []

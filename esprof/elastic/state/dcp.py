@@ -43,6 +43,7 @@ class SafeReader(FileSystemReader):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        module = "pathlib" if module == "pathlib._local" else module  # As Python 3.13 calls it.
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or name in _CLASSES.get(module, ()):
             return super().find_class(module, name)

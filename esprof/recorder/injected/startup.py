@@ -119,18 +119,17 @@ class StartupWatch:
         if self._is_over or _is_interactive():
             return
         life = self._life
-        if life is not None and life.pid == os.getpid():
-            if (life.rank, life.world_size) == (rank, world_size):
-                self._thread = threading.get_ident()
-                return
-            self._drop()
+        if life is not None and (life.pid, life.rank, life.world_size) == (os.getpid(), rank, world_size):
+            self._thread = threading.get_ident()
+            return
         since_ns = time.time_ns()
         prefix = os.path.join(self._raw, names.starting_prefix(rank, since_ns))
+        note_deadly_signals(names.starting_files(prefix).fatal)  # Takes the file along of what it was taken for before.
+        self._drop()
         notes = NewFile(names.notes(prefix))
         with suppress(OSError):  # As in `Log.open`.
             fcntl.flock(notes.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         notes.append(encode({"kind": "rank"} | whoami(rank, world_size, identity.process_name())))
-        note_deadly_signals(names.starting_files(prefix).fatal)
         self._thread = threading.get_ident()
         self._taken, self._told, self._latest = 0, None, None
         self._life = _Life(os.getpid(), rank, world_size, prefix, since_ns, notes, threading.Event())
