@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from benchmarks.testbed.job import Job
-from esprof.recorder.shared.environment import RECORD
+from esprof.recorder.shared.environment import RUN
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     apart = sys.argv[1] == "--apart"
     ranks, *argv = sys.argv[1 + apart :]
     if apart:
-        unrecorded = {name: value for name, value in os.environ.items() if name != RECORD}
+        unrecorded = {name: value for name, value in os.environ.items() if name != RUN}
         environments = [
             (unrecorded if number else os.environ) | _rank(0, 1, _free_port()) for number in range(int(ranks))
         ]

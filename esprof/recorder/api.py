@@ -1,4 +1,4 @@
-"""Recording from a job's own code: `record`, `step` and `stage`.
+"""Recording from a job's own code: `record`, `step` and `stage`; and of processes that something else starts: `environment`.
 
 A process runs one copy of the recorder's own code (`injected`), within the package `esprof_recorder`: the one that
 `esprof record` has brought in, or the one that `record` loads here. Only `record` imports torch.
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from esprof.errors import EsprofError, MissingDependencyError, UsageError
-from esprof.recorder.launcher.raw_folder import enter
+from esprof.recorder.launcher.raw_folder import enter, open_to_all
+from esprof.recorder.shared.environment import RUN, with_hook
 from esprof.recorder.shared.settings import Settings
 from esprof.recorder.shared.talk import say
 
@@ -27,8 +28,8 @@ _recorded: Path | None = None
 
 
 @contextmanager
-def record(run: str | os.PathLike[str], **settings: Any) -> Iterator[None]:
-    """Record this process into the directory `run` while the block lasts.
+def record(run: str | os.PathLike[str] | None = None, **settings: Any) -> Iterator[None]:
+    """Record this process into the directory `run` while the block lasts; without one, into that of the variable ESPROF_RUN.
 
     Every rank of a job calls this with the same `run`, on a shared or each host's own disk, once its process group exists.
     `settings` are the fields of `Settings`, named as the options of `esprof record`: `skip`, `warmup`, `steps`,
@@ -38,25 +39,41 @@ def record(run: str | os.PathLike[str], **settings: Any) -> Iterator[None]:
     Whatever opens the run first afterwards, such as `esprof.load(run)` or `esprof diagnose run`, completes it. In a job that
     `esprof record` records already this does nothing, and says so.
 
-    Raises OutputError where `run` is taken, UsageError in a process that was recorded before, ValueError or TypeError for
-    settings that make no sense, MissingDependencyError without torch. Once the block is entered no fault of the recorder
-    reaches the job.
+    Raises OutputError where `run` is taken, UsageError in a process that was recorded before or without a run, ValueError or
+    TypeError for settings that make no sense, MissingDependencyError without torch. Once the block is entered no fault of
+    the recorder reaches the job.
     """
     if _recorded is not None:
         raise UsageError(f"was recorded already, into {_recorded}", remedy="A process can be recorded once.")
     _require_torch()
     if _session() is not None:
         if os.environ.get("RANK", "0") == "0":
-            say(f"recorded by `esprof record` already; record({str(run)!r}) does nothing")
+            say(f"recorded from outside already; record({'' if run is None else repr(str(run))}) does nothing")
         yield
         return
-    session = _begin(Path(run), Settings(**settings))
+    if run is None and RUN not in os.environ:
+        raise UsageError(f"no run to record into: neither `run` nor {RUN} is given")
+    session = _begin(Path(run or os.environ[RUN]), Settings(**settings))
     try:
         yield
     finally:
         if session is not None:
             session.recorder.finish()
             session.probe.stop()
+
+
+def environment(run: str | os.PathLike[str], **settings: Any) -> dict[str, str]:
+    """Make the directory `run`, and return the variables (ESPROF_RUN, PYTHONPATH) with which Python processes are recorded
+    into it, whatever starts them: a scheduler, Ray, or a person by hand.
+
+    Their scripts stay as they are. Each has to be told its rank, as by RANK and WORLD_SIZE, or by the process group that it
+    joins; on other hosts `run` and esprof have to be at the same place. `settings` are those of `record`. Whatever opens the
+    run once all have ended completes it.
+
+    Raises OutputError where `run` is there already or cannot be made, ValueError or TypeError for settings that make no
+    sense.
+    """
+    return with_hook(os.environ, str(open_to_all(Path(run), Settings(**settings))), str(_HERE / "hook"))
 
 
 def step() -> AbstractContextManager[None]:

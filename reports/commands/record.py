@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,9 @@ from esprof.analyzers.ignore import Ignores
 from esprof.errors import EsprofError, UsageError
 from esprof.output import claim
 from esprof.recorder.launcher.attach import attach as attach_to
-from esprof.recorder.launcher.launch import Recording, collect, launch, place, prepare
+from esprof.recorder.launcher.launch import HOOK, Recording, collect, launch, place, prepare
+from esprof.recorder.launcher.raw_folder import open_to_all
+from esprof.recorder.shared.environment import with_hook
 from esprof.recorder.shared.settings import Settings
 from esprof.reports import units
 from esprof.reports.commands.common import STDOUT, Finite, answer_text, json_text, refuse_stdout, status
@@ -114,6 +117,11 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     help="Take a window of the job that is being recorded into RUN, now; without CMD.",
 )
 @click.option("--at", metavar="STEP", type=click.IntRange(1), help="With --attach: at this step instead of now.")
+@click.option(
+    "--print-env",
+    is_flag=True,
+    help="Start nothing: make RUN, and print the variables that record whatever Python is started with them.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
 @click.option(
     "--json",
@@ -131,6 +139,7 @@ def command(
     force: bool,
     attach: Path | None,
     at: int | None,
+    print_env: bool,
     quiet: bool,
     answer_to: Path | None,
     **options: Any,
@@ -140,6 +149,8 @@ def command(
     CMD is python, torchrun, srun or a script around them, unchanged. It keeps its output, its terminal and its exit
     code. esprof talks on stderr; with --json stdout is the diagnosis alone, and with --json FILE the job's alone.
 
+    Workers that something else starts (Ray, a scheduler, a person) are recorded with --print-env.
+
     A window of the running job is taken by --attach from another terminal, or when esprof gets SIGUSR2. A rank that hangs
     or dies is reported on stderr while the job runs, and by `esprof diagnose RUN`.
     """
@@ -147,6 +158,8 @@ def command(
         return _attach(attach, at, job)
     if at is not None:
         raise UsageError("--at goes with --attach RUN")
+    if print_env:
+        return _print_env(output, _settings(**options), job)
     if not job:
         raise UsageError("no command to record", remedy="esprof record -o RUN -- torchrun … train.py")
     refuse_stdout(output)
@@ -164,6 +177,17 @@ def command(
     if diagnosis is not None and answer_to is not None:
         _hand_over(diagnosis, answer_to, force=force, quiet=quiet)
     return recording.exit_code
+
+
+def _print_env(output: Path, settings: Settings, job: Sequence[str]) -> int:
+    if job:
+        raise UsageError("--print-env starts nothing: give it no command")
+    refuse_stdout(output)
+    variables = with_hook(os.environ, str(open_to_all(output, settings)), str(HOOK))
+    for name, value in variables.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+    say(f"{_planned(settings)} into {output}; `esprof diagnose {shlex.quote(str(output))}` when all have ended")
+    return 0
 
 
 def _claim_answer(file: Path, *, force: bool) -> None:

@@ -10,7 +10,7 @@ import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
 HOOK = os.path.dirname(os.path.abspath(__file__))
-VARIABLE = "ESPROF_RECORD"
+VARIABLE = "ESPROF_RUN"
 
 
 class WhenTorchLoads:
@@ -89,7 +89,8 @@ def enter() -> None:
     A worker that a launcher started (LOCAL_RANK) hides the hook from its children. Any other process has to pass it
     on, as it may be that launcher, until it turns out to train itself.
     """
-    raw = os.environ.get(VARIABLE, "")
+    run = os.environ.get(VARIABLE, "")
+    raw = os.path.join(run, "raw") if run else ""
     if "LOCAL_RANK" in os.environ:
         leave_environment()
     if raw and is_ours(raw):

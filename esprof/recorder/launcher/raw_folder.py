@@ -29,6 +29,9 @@ _NAMES_OF_A_JOB = (
 )
 """Variables that are the same in all processes of a job, and together hardly ever the same in two jobs."""
 
+_ANY_JOB = "any"
+"""Name of the job in a folder that is open to all."""
+
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
 
@@ -47,6 +50,20 @@ def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
     except OSError as error:
         raise unwritable(run, error) from error
     return raw
+
+
+def open_to_all(run: Path, settings: Settings) -> Path:
+    """Make the folder of `run` for whatever processes of this user are led there, and return its `raw`.
+
+    Raises OutputError where `run` is there already, or cannot be made.
+    """
+    try:
+        run.parent.mkdir(parents=True, exist_ok=True)
+        if not _make(run, settings, _ANY_JOB):
+            raise _taken(run, "is there already, and is not overwritten")
+    except OSError as error:
+        raise unwritable(run, error) from error
+    return run.absolute() / "raw"
 
 
 def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: object) -> None:
@@ -90,7 +107,12 @@ def _is_of(raw: Path, job: str) -> bool:
     except (OSError, ValueError):
         return False
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-    return is_ours and isinstance(about, dict) and about.get("job") == job and not (raw.parent / "run.json").exists()
+    return (
+        is_ours
+        and isinstance(about, dict)
+        and about.get("job") in (job, _ANY_JOB)
+        and not (raw.parent / "run.json").exists()
+    )
 
 
 def _job(world_size: int) -> str:

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-RECORD = "ESPROF_RECORD"
-"""Holds the path of the recording's `raw` folder."""
+RUN = "ESPROF_RUN"
+"""Holds the path of the Run that is being recorded."""
 
 LOADER_OF = "ESPROF_LOADER_OF"
 """Tells a process that it is a DataLoader worker, and of which rank process."""
@@ -14,7 +14,7 @@ LOADER_OF = "ESPROF_LOADER_OF"
 def with_hook(environ: Mapping[str, str], raw: str, hook: str) -> dict[str, str]:
     """The variables that lead a child started with `environ` to the recorder."""
     path = environ.get("PYTHONPATH")
-    return {RECORD: raw, "PYTHONPATH": f"{hook}{os.pathsep}{path}" if path else hook}
+    return {RUN: os.path.dirname(raw), "PYTHONPATH": f"{hook}{os.pathsep}{path}" if path else hook}
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from steps import losses, model_and_optimizer
 
 ASK = (
     "import os, sys; print('PYTHONPATH', os.environ.get('PYTHONPATH'), 'path', sys.path[1:],"
-    " 'finders', len(sys.meta_path), 'variables', sorted(k for k in os.environ if 'RECORD' in k or 'KINETO' in k))"
+    " 'finders', len(sys.meta_path), 'variables', sorted(k for k in os.environ if 'ESPROF' in k or 'KINETO' in k))"
 )
 
 

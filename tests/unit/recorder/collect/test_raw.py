@@ -14,7 +14,7 @@ from esprof.recorder.collect.raw import (
 )
 from esprof.recorder.injected.log import Log
 from esprof.recorder.shared import names
-from esprof.recorder.shared.environment import RECORD, changed, with_hook
+from esprof.recorder.shared.environment import RUN, changed, with_hook
 from tests.cases.raw import identity, note, roll, step
 
 
@@ -145,8 +145,8 @@ def test_a_job_of_which_nothing_is_known(tmp_path):
 
 
 def test_the_hook_stands_before_the_users_own_path():
-    assert with_hook({}, "/raw", "/hook") == {RECORD: "/raw", "PYTHONPATH": "/hook"}
-    assert with_hook({"PYTHONPATH": "/a:/b"}, "/raw", "/hook")["PYTHONPATH"] == "/hook:/a:/b"
+    assert with_hook({}, "/run/raw", "/hook") == {RUN: "/run", "PYTHONPATH": "/hook"}
+    assert with_hook({"PYTHONPATH": "/a:/b"}, "/run/raw", "/hook")["PYTHONPATH"] == "/hook:/a:/b"
 
 
 def test_a_changed_environment_comes_back_as_it_was(monkeypatch):
