@@ -41,6 +41,7 @@ class Window:
         self._profile = profile(
             activities=_activities(),
             record_shapes=shapes,
+            acc_events=True,  # There is but one cycle of events; without this some versions warn that others are dropped.
             experimental_config=profiler_config(
                 enable_cuda_sync_events=True,
                 # Nothing reads these on a CPU; on a GPU they name the call behind a kernel.
