@@ -1,0 +1,19 @@
+"""The parts, a module each, in the order in which they run: the quick ones that tell most come first."""
+
+LIMITS_S = {
+    "windows": 75,
+    "syncs": 45,
+    "graphs": 45,
+    "memory": 40,
+    "ranks": 110,
+    "traces": 75,
+    "staging": 30,
+    "codecs": 30,
+    "elastic": 110,
+    "overhead": 120,
+    "whatifs": 330,
+}
+"""Seconds that each part may take."""
+
+TOTAL_S = 900
+"""Seconds that all of them may take together: parts mostly need less than they may take."""

@@ -1,0 +1,32 @@
+"""The figures as a table for people."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+TOLD = ("job", "change", "ranks", "codec", "way", "memory", "mb", "ests", "processes", "kind")
+"""What of a figure's context is told: that which figures of one name differ by."""
+
+
+def summary(lines: Iterable[dict[str, Any]]) -> str:
+    """A line for each figure, by part; parts that failed say why."""
+    return "\n".join(_rows(list(lines))) + "\n"
+
+
+def _rows(lines: list[dict[str, Any]]) -> Iterator[str]:
+    for part in dict.fromkeys(line["part"] for line in lines):
+        yield f"\n{part}"
+        for line in lines:
+            if line["part"] == part:
+                yield f"  {_failure(line) if 'error' in line else _figure(line)}"
+
+
+def _failure(line: dict[str, Any]) -> str:
+    last = line["tail"][-1] if line["tail"] else "nothing was said"
+    return f"FAILED: {line['error']}: {last}"
+
+
+def _figure(line: dict[str, Any]) -> str:
+    about = ", ".join(f"{key} {line['context'][key]}" for key in TOLD if key in line["context"])
+    spread = line["spread"]
+    told = f"  ({spread['low']:g} to {spread['high']:g})" if spread else ""
+    return f"{line['name']:<32} {line['value']:>10g} {line['unit']}{told}{f'  [{about}]' if about else ''}"
