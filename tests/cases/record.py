@@ -66,7 +66,12 @@ def recording(out: Path, command: list[str], **options: object) -> list[str]:
 def run(command: list[str], out: Path = Path(), **variables: str) -> Ended:
     """Run `command` to its end, with `variables` added to the environment."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment(**variables))
-    return Ended(done.returncode, done.stdout, done.stderr, out)
+    return Ended(done.returncode, without_gloos_words(done.stdout), done.stderr, out)
+
+
+def without_gloos_words(text: str) -> str:
+    """What the job printed: torch 2.8 says on stdout, for each rank when it comes to that, whom gloo has connected."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo] Rank "))
 
 
 def record(out: Path, command: list[str], variables: dict[str, str] | None = None, **options: object) -> Ended:

@@ -24,7 +24,7 @@ def output(command):
     variables = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=variables)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return record.without_gloos_words(done.stdout)
 
 
 @pytest.fixture(scope="module")

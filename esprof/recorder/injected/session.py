@@ -6,6 +6,7 @@ from collections.abc import Callable
 from ..shared.environment import LOADER_OF
 from ..shared.files import touch
 from ..shared.settings import Settings
+from ..shared.torch_features import switch_on_flight_recorders
 from .fuse import Fuse
 from .garbage import CollectionProbe
 from .loader import LoaderProbe
@@ -45,6 +46,7 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
         _current = Session(log, probe, None)
         return _current
     touch(os.path.join(raw, f"torch.{os.getpid()}"))
+    switch_on_flight_recorders()
     saves = SaveProbe(probe.note_stage, Fuse("recording of saves", log))
     startup = StartupWatch(raw, settings, log)
     recorder = Recorder(raw, settings, log, leave_environment, saves, startup)

@@ -3,6 +3,7 @@
 What is there is found by looking for it, never told by the version. esprof needs torch 2.6 or newer.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,12 @@ Dump = Callable[[bool, bool], bytes]
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 """Functions that dump a Flight Recorder: that of all backends, which the oldest versions lack, and NCCL's, which builds
 without CUDA lack."""
+
+_BUFFER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""Variables that tell how many collectives a Flight Recorder remembers; the second is the older name, of NCCL's."""
+
+_REMEMBERED_CALLS = "2000"
+"""What newer versions take by default. In 2.8 and 2.9 it is 0."""
 
 
 def profiler_config(**wished: bool) -> Any:
@@ -30,6 +37,12 @@ def flight_dumps() -> list[Dump]:
     from torch._C import _distributed_c10d as c10d
 
     return [getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)]
+
+
+def switch_on_flight_recorders() -> None:
+    """Have this process's collectives remembered, as newer versions do unasked; before its first process group is made."""
+    if not any(name in os.environ for name in _BUFFER_SIZES):
+        os.environ.update(dict.fromkeys(_BUFFER_SIZES, _REMEMBERED_CALLS))
 
 
 def hide_from_dynamo(function: Any) -> None:

@@ -1,10 +1,23 @@
 """What is looked for in the torch at hand, and what is done where it is not there."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from esprof.recorder.shared import torch_features
+
+
+def test_flight_recorders_are_switched_on_unless_somebody_has_said_what_they_shall_do(monkeypatch):
+    for name in torch_features._BUFFER_SIZES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")
+    torch_features.switch_on_flight_recorders()
+    assert "TORCH_FR_BUFFER_SIZE" not in os.environ
+    monkeypatch.delenv("TORCH_NCCL_TRACE_BUFFER_SIZE")
+    torch_features.switch_on_flight_recorders()
+    assert [os.environ.pop(name) for name in torch_features._BUFFER_SIZES] == ["2000", "2000"]
 
 
 class OlderConfig:
