@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -71,7 +72,8 @@ def run(command: list[str], out: Path = Path(), **variables: str) -> Ended:
 
 def without_gloos_words(text: str) -> str:
     """What the job printed: torch 2.8 says on stdout, for each rank when it comes to that, whom gloo has connected."""
-    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("[Gloo] Rank "))
+    gloos = re.compile(r"\[Gloo\] Rank|connected (to \d+ )?peer ranks")  # Ranks may write into each other's lines.
+    return "".join(line for line in text.splitlines(keepends=True) if not gloos.search(line))
 
 
 def record(out: Path, command: list[str], variables: dict[str, str] | None = None, **options: object) -> Ended:
