@@ -41,8 +41,11 @@ def flight_dumps() -> list[Dump]:
 
 def switch_on_flight_recorders() -> None:
     """Have this process's collectives remembered, as newer versions do unasked; before its first process group is made."""
-    if not any(name in os.environ for name in _BUFFER_SIZES):
-        os.environ.update(dict.fromkeys(_BUFFER_SIZES, _REMEMBERED_CALLS))
+    newer, older = _BUFFER_SIZES
+    if newer not in os.environ and older not in os.environ:
+        # Where torch knows the newer name, it warns of the older one.
+        of_all = any(dump.__name__ == _DUMPS[0] for dump in flight_dumps())
+        os.environ[newer if of_all else older] = _REMEMBERED_CALLS
 
 
 def hide_from_dynamo(function: Any) -> None:

@@ -10,14 +10,17 @@ from esprof.recorder.shared import torch_features
 
 
 def test_flight_recorders_are_switched_on_unless_somebody_has_said_what_they_shall_do(monkeypatch):
-    for name in torch_features._BUFFER_SIZES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0")
+    newer, older = torch_features._BUFFER_SIZES
+    monkeypatch.delenv(newer, raising=False)
+    monkeypatch.setenv(older, "0")
     torch_features.switch_on_flight_recorders()
-    assert "TORCH_FR_BUFFER_SIZE" not in os.environ
-    monkeypatch.delenv("TORCH_NCCL_TRACE_BUFFER_SIZE")
+    assert (newer in os.environ, os.environ[older]) == (False, "0")
+    monkeypatch.delenv(older)
     torch_features.switch_on_flight_recorders()
-    assert [os.environ.pop(name) for name in torch_features._BUFFER_SIZES] == ["2000", "2000"]
+    assert (os.environ.pop(newer), older in os.environ) == ("2000", False)
+    monkeypatch.setattr(torch_features, "flight_dumps", list)
+    torch_features.switch_on_flight_recorders()
+    assert (newer in os.environ, os.environ.pop(older)) == (False, "2000")
 
 
 class OlderConfig:
