@@ -13,7 +13,7 @@ def torch_limits(case: Case) -> Iterator[Cause]:
     if lacks:
         yield Cause(
             id="ESP904",
-            title="The job's torch cannot tell all that newer ones do",
+            title="The job's torch tells less than newer ones",
             ranks=tuple(case.run.ranks),
             confidence="high",
             evidence={"lacks": Evidence("; ".join(lacks))},
@@ -24,7 +24,7 @@ def torch_limits(case: Case) -> Iterator[Cause]:
 _PAGES = (
     Page(
         "ESP904",
-        "The job's torch cannot tell all that newer ones do",
+        "The job's torch tells less than newer ones",
         "The job ran with a torch that lacks something by which others tell more.",
         "`lacks` says what, and of which version.",
         "None.",
