@@ -21,6 +21,11 @@ def end(around: Any) -> None:
         _iterators[threading.get_ident()] = around
 
 
+def is_one_here() -> bool:
+    """Whether this thread is in the `next` of an iterator."""
+    return threading.get_ident() in _iterators
+
+
 def workers(thread: int) -> list[tuple[int, int]]:
     """Number and process id of the worker that makes the batch that `thread` waits for, or of all of the loader's workers
     where batches come in any order; empty where it waits for none."""

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import get_worker_info
 
 from ..shared.paced import PacedBy
+from . import awaited
 from .fuse import Fuse
 from .module_calls import OutermostCalls
 
@@ -68,7 +70,7 @@ class Pace:
 
     def batch_wanted(self, iterator: Any) -> None:
         """A DataLoader's iterator is asked for a batch, by this thread. Its first one of an epoch ends no step."""
-        if not self._may_mark(PacedBy.LOADER):
+        if not self._may_mark(PacedBy.LOADER) or get_worker_info() is not None:
             return
         thread = threading.get_ident()
         worked = self._calls_in_batch > 0 and thread == self._thread
@@ -98,6 +100,8 @@ class Pace:
             self._border(PacedBy.OPTIMIZER)
 
     def _module_returned(self, module: object) -> None:
+        if get_worker_info() is not None or awaited.is_one_here():  # A module that makes samples is no step.
+            return
         if threading.get_ident() == self._thread:
             self._calls_in_batch += 1
         if self._may_mark(PacedBy.MODULE) and not self._is_in_batch() and self._modules.marks(module):

@@ -6,15 +6,29 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import esprof
 
 BATCH, STEPS = 16, 40
 
 
-def data(batches: int = STEPS) -> DataLoader:
-    return DataLoader(torch.randn(batches * BATCH, 64), BATCH)
+class Scaled(Dataset):
+    """Samples that a module has gone over, as transforms do."""
+
+    def __init__(self, count: int) -> None:
+        self._samples = torch.randn(count, 64)
+        self._scale = nn.LayerNorm(64)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self._scale(self._samples[index]).detach()
+
+
+def data(batches: int = STEPS, workers: int = 0) -> DataLoader:
+    return DataLoader(Scaled(batches * BATCH), BATCH, num_workers=workers)
 
 
 def model() -> nn.Module:
@@ -26,7 +40,7 @@ def model() -> nn.Module:
 def evaluation() -> Iterator[Tensor]:
     net = model()
     for _ in range(2):
-        for batch in data(STEPS // 2):
+        for batch in data(STEPS // 2, workers=1):
             yield net(batch)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from esprof.recorder.injected import module_calls, pace
+from esprof.recorder.injected import awaited, module_calls, pace
 from esprof.recorder.injected.fuse import Fuse
 from esprof.recorder.injected.log import Log
 from esprof.recorder.injected.pace import Pace
@@ -66,6 +66,16 @@ def test_batches_are_steps_where_modules_are_called_between_them(job):
 
 def test_a_loop_over_data_alone_has_no_steps(job):
     evaluate(job, 100, None)
+    assert job.ends == []
+
+
+def test_modules_that_make_the_samples_are_no_work(job):
+    iterator, transform = iter(DataLoader(torch.zeros(9, 2))), nn.LayerNorm(2)
+    for _ in range(5):
+        job.pace.batch_wanted(iterator)
+        around = awaited.begin(iterator)
+        transform(next(iterator))
+        awaited.end(around)
     assert job.ends == []
 
 
