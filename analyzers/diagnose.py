@@ -55,6 +55,8 @@ def diagnose_unreplayed(run: Run, ignores: Ignores = NOTHING) -> Diagnosis:
         verdict = _stopped_verdict(stopped[0])
     elif beside:
         verdict = f"{beside[0].title}."
+    elif run.dumped:
+        verdict = "No rank waits for another in a collective, as far as these dumps of the Flight Recorder tell."
     elif step_ns is None:
         verdict = "No step ended, and no window was recorded."
     else:
@@ -106,8 +108,13 @@ def _less_sure(found: list[Finding]) -> list[Finding]:
 
 def _stopped_verdict(finding: Finding) -> str:
     """The finding, and where the first rank at fault is."""
-    place = finding.evidence["stacks"].of(finding.ranks[0]) if finding.ranks else None
-    return f"{finding.title}. Rank {finding.ranks[0]} is at {place}." if place else f"{finding.title}."
+    if not finding.ranks:
+        return f"{finding.title}."
+    rank = finding.ranks[0]
+    if place := finding.evidence["stacks"].of(rank):
+        return f"{finding.title}. Rank {rank} is at {place}."
+    last = finding.evidence["last_entered"].of(rank) if "last_entered" in finding.evidence else None
+    return f"{finding.title}. Rank {rank} last entered {last}." if last else f"{finding.title}."
 
 
 def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankBreakdown, ...]) -> str:

@@ -40,3 +40,14 @@ def places(first: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Ra
     ranks = [*first, *sorted(snapshots.keys() - set(first))]
     found = {rank: snapshots[rank].whereabouts for rank in ranks if rank in snapshots}
     return {rank: place for rank, place in list(found.items())[:_MOST_STACKS] if place}
+
+
+def last_entered(ranks: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
+    """Rank -> the last collective that it entered, and the line that entered it, as far as calls tell lines."""
+    found = {}
+    for rank in (rank for rank in ranks[:_MOST_STACKS] if rank in snapshots):
+        calls = [call for log in snapshots[rank].calls for call in log.entries if call.entered_at]
+        if calls:
+            last = max(calls, key=lambda call: call.time_created_ns)
+            found[rank] = f"{last.collective} {last.collective_seq_id} at {last.entered_at}"
+    return found

@@ -78,13 +78,14 @@ def outcomes(bin: Path) -> dict[str, list[str]]:
         if not report.exists():
             raise SystemExit(f"pytest of {bin} left no report")
         cases = list(ElementTree.parse(report).iter("testcase"))
-    found: dict[str, list[str]] = defaultdict(list)
+    found: dict[str, dict[str, str]] = defaultdict(dict)
     for case in cases:
+        kinds = {child.tag for child in case}
+        result = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
         for shown in case.iterfind("properties/property[@name='compat']"):
-            kinds = {child.tag for child in case}
-            failed = kinds & {"failure", "error"}
-            found[shown.attrib["value"]].append("failed" if failed else "skipped" if "skipped" in kinds else "passed")
-    return dict(found)
+            # Of a test that got a second try, the last result counts.
+            found[shown.attrib["value"]][f"{case.get('classname')}.{case.get('name')}"] = result
+    return {shows: list(results.values()) for shows, results in found.items()}
 
 
 def versions_in(bin: Path) -> tuple[str, str, str]:

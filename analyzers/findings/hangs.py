@@ -7,7 +7,8 @@ from typing import Literal
 
 from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.flight_evidence import last_step, places, waiting_evidence
+from esprof.analyzers.finding import Confidence
+from esprof.analyzers.flight_evidence import last_entered, last_step, places, waiting_evidence
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.recorder.shared.reasons import SnapshotReason
 from esprof.text import LONGEST_NAME, printable
@@ -15,7 +16,7 @@ from esprof.trace.flight.log import FlightLog, Frame, Snapshot
 from esprof.trace.flight.standstill import Mismatch, Standstill, StandstillKind, standstill
 from esprof.trace.flight.stop import Stop, StopKind, stop
 from esprof.trace.run import Run
-from esprof.types import Rank
+from esprof.types import Ns, Rank
 
 _IDS: dict[StandstillKind, str] = {
     "absent": "ESP801",
@@ -35,6 +36,8 @@ _OWN_ADVICE: dict[StopKind, str] = {
     'the worker was forked (use multiprocessing_context="spawn", or make threads after the first batch).',
     "alone": "Look at the line: a lock that another process holds, a read or a queue that does not return.",
 }
+_LONG_NS: Ns = 5_000_000_000
+"""The wait in a collective from which on a dump of it is more than a look at a job that runs: what --hang is by default."""
 _LOST_PEER = re.compile(r"connection (closed|reset) by (peer|remote)|broken pipe|remote process exited", re.IGNORECASE)
 """What backends raise where the process at the other end has gone."""
 _ADVICE: dict[StandstillKind, str] = {
@@ -99,7 +102,7 @@ def _open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) ->
     """Of each rank the latest snapshot of a step that never ended, though the job did not end in peace there."""
     found = {}
     for rank, log in logs.items():
-        since_last = [one for one in log.snapshots if one.step > last[rank] or log.starting]
+        since_last = [one for one in log.snapshots if one.step > last[rank] or log.starting or not log.counts_steps]
         of_step = [one for one in since_last if one.reason != SnapshotReason.SLOW]
         errors = [one for one in of_step if one.reason == SnapshotReason.ERROR]
         if of_step and (errors or not log.ended):
@@ -174,23 +177,34 @@ def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) 
 
 def _standstill_cause(still: Standstill, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
     step = max(open_ones[rank].step for rank in open_ones)
-    evidence = {"step": Evidence(step)} | waiting_evidence(still)
+    counted = any(log.counts_steps for log in logs.values())
+    evidence = ({"step": Evidence(step)} if counted else {}) | waiting_evidence(still)
     if still.mismatch is not None:
         evidence |= _mismatch_evidence(still.mismatch)
+    came_from = last_entered(still.at_fault, open_ones)
+    if came_from:
+        evidence |= {"last_entered": by_rank(came_from)}
     return Cause(
         id=_IDS[still.kind],
         title=f"{_when(step, open_ones, logs)}: {still}",
         ranks=still.at_fault,
-        confidence="high",
+        confidence="high" if counted else _of_dumps(still),
         severity="critical",
         evidence=evidence | {"stacks": by_rank(places(still.at_fault, open_ones))},
         advice=_ADVICE[still.kind],
     )
 
 
+def _of_dumps(still: Standstill) -> Confidence:
+    """How sure a standstill is that one look at the ranks shows: any job has collectives that are not over yet."""
+    return "medium" if still.mismatch or still.waited_ns >= _LONG_NS else "low"
+
+
 def _when(step: int, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> str:
     """How a title begins of a job that stands still, or stood still until its end."""
     lives = any(logs[rank].alive for rank in open_ones)
+    if not any(log.counts_steps for log in logs.values()):
+        return "The job stands still" if lives else "The job stood still when it was dumped"
     if not step:
         return f"The job {'stands still' if lives else 'hung'} before its first step"
     return f"Step {step} stands still" if lives else f"The job hung in step {step}"
@@ -255,7 +269,8 @@ _PAGES = (
         "rank that waits in a collective of another group is not to blame: the one at the end of the chain is.",
         "`collective`, its `number` in the process group `group`, and `size`; who entered it, who is missing, how long "
         "the first one had waited when the ranks were looked at, and in `stacks` the line of the job's own code that "
-        "each rank was at.",
+        "each rank was at. Of a dump of PyTorch's Flight Recorder, which knows only stacks that entered a collective, "
+        "`last_entered` is the last collective of the missing rank, and the line that entered it.",
         _NO_PRICE,
         "Look at the line of the missing rank. Usual causes: code under `if rank == 0`, loops of different length, an "
         "exception that one rank swallows, a read or a lock that does not return. A long save or validation looks the "

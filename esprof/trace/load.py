@@ -79,8 +79,8 @@ def _traces_in(folder: Path) -> list[Path]:
     files = [file for file in named if any(reader.recognises(file) for reader in of_files)]
     if not files:
         raise InputError(
-            "holds neither a run.json nor a Kineto trace (*.json, *.json.gz)",
+            "holds neither a run.json nor a trace (*.json, *.json.gz) nor a dump of the Flight Recorder",
             path=folder,
-            remedy="Name the Run directory that `esprof record -o` wrote, or a folder of traces.",
+            remedy="Name the Run directory that `esprof record -o` wrote, or a folder of what docs/inputs.md lists.",
         )
     return files

@@ -14,7 +14,8 @@ class Reader:
 
     name: str
     recognises: Callable[[Path], bool]
-    """Whether a path is of this format, by its name or by what lies there; no file is read for it. May raise OSError."""
+    """Whether a path is of this format: by its name, by what lies there, or, where names tell nothing, by the first bytes
+    of the file and no more. May raise OSError."""
     read: Callable[[Sequence[Path], Path, Executor | None], Run]
     """Makes one Run of the given files; the path is what the person named, the executor reads several at once. Raises
     InputError where nothing is readable, or where the files are not of one run."""

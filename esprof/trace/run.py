@@ -107,7 +107,8 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = SCHEMA
     source: str = "esprof"
-    """`esprof` for our own recording, `kineto` for a trace of torch.profiler."""
+    """`esprof` for our own recording, `kineto` for a trace of torch.profiler, `flight-recorder` for dumps of PyTorch's
+    Flight Recorder."""
     created_ns: Ns | None = None
     command: tuple[str, ...] = ()
     exit_code: int | None = None
@@ -158,6 +159,11 @@ class Run:
     @property
     def world_size(self) -> int:
         return self.meta.world_size
+
+    @property
+    def dumped(self) -> bool:
+        """Whether all that is known are dumps of PyTorch's Flight Recorder: neither steps nor times of operations."""
+        return self.meta.source == "flight-recorder"
 
     @property
     def missing_ranks(self) -> tuple[Rank, ...]:

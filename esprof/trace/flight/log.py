@@ -94,6 +94,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     retired: bool
     """Whether the call is over or was given up; gloo tells this, too."""
     time_created_ns: Ns
+    entered_at: Frame | None = None
+    """The line of the job's own code that entered it; None where its stack was not taken."""
 
     @property
     def backend(self) -> str:
@@ -195,6 +197,8 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Whether the process noted that it ended; True where the recording cannot tell, so that no rank passes for dead."""
     alive: bool = False
     """Whether the process was still there when the log was read."""
+    counts_steps: bool = True
+    """Whether steps were counted: a dump of PyTorch's Flight Recorder knows of none."""
 
     @property
     def died(self) -> bool:

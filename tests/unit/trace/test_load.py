@@ -258,7 +258,7 @@ def test_windows_minutes_apart_may_be_of_one_run(tmp_path):
 
 
 def test_an_empty_folder(tmp_path):
-    with pytest.raises(InputError, match=r"neither a run\.json nor a Kineto trace") as caught:
+    with pytest.raises(InputError, match=r"neither a run\.json nor a trace") as caught:
         load(tmp_path)
     assert caught.value.path == tmp_path
 

@@ -755,3 +755,29 @@ def test_what_an_est_issued_in_its_turn_is_marked_with_its_number(read):
 def test_an_annotation_without_an_ests_number_is_nobodys_turn(read, name):
     trace = read(row(name, 0, 100, cat="user_annotation"), row("aten::mm", 10))
     assert [event["est"] for event in table(trace)] == [None, None]
+
+
+# What torch writes that is no trace
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "remedy"),
+    [
+        (
+            b"\x80\x02}q\x00X\x08\x00\x00\x00segmentsq\x01]s.",
+            "is a pickle, which esprof never loads",
+            "torch.cuda.memory",
+        ),
+        (b"[[1, 2, 3], [[0, 1], [2, 3]]]", "is a memory timeline", "export_chrome_trace"),
+        (
+            b"<html>\n<head><title>GPU Memory Timeline HTML</title></head>",
+            "is a memory timeline",
+            "export_chrome_trace",
+        ),
+    ],
+)
+def test_files_about_memory_are_refused_with_what_to_export_instead(tmp_path, text, reason, remedy):
+    (tmp_path / "memory.json").write_bytes(text)
+    with pytest.raises(InputError, match=reason) as raised:
+        read_trace(tmp_path / "memory.json")
+    assert remedy in raised.value.remedy

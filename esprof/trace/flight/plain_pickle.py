@@ -1,0 +1,191 @@
+"""Reads a pickle of plain values without loading it.
+
+A pickle is a program, and to load it is to run it. This reads the few instructions that build plain values, which is all
+that PyTorch's pickler writes for a Flight Recorder, and refuses any other: nothing is imported, nothing is called.
+"""
+
+import pickletools
+from collections.abc import Callable
+from typing import Any
+
+_MOST_VALUES = 20_000_000
+"""Values that a pickle may stand for, shared ones counted wherever they stand: by sharing, a small file could stand for
+more than any memory holds."""
+_DEEPEST = 32
+"""Containers within one another; a dump of the Flight Recorder has five."""
+_LONGEST_INT = 1 << 63
+
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_LITERALS = frozenset(
+    ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8")
+)
+_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_GETS = frozenset(("BINGET", "LONG_BINGET"))
+_PUTS = frozenset(("BINPUT", "LONG_BINPUT", "MEMOIZE"))
+_NOTHING = frozenset(("PROTO", "FRAME"))
+
+
+class NotPlain(ValueError):
+    """The pickle is broken, or holds more than plain values."""
+
+
+_MARK = object()
+
+
+def read_plain_pickle(data: bytes) -> Any:
+    """The value that a pickle of dicts, lists, tuples, texts, numbers, booleans and None stands for.
+
+    Raises NotPlain where it is broken, asks for anything else (an import, a call), contains itself, or is nested deeper
+    or larger than any dump.
+    """
+    reader = _Reader()
+    try:
+        for opcode, argument, at in pickletools.genops(data):
+            if opcode.name == "STOP":
+                return reader.whole()
+            reader.take(opcode.name, argument, at or 0)
+    except NotPlain:
+        raise
+    except (
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+    ) as error:  # As genops and the stack meet bytes that are no pickle.
+        raise NotPlain(f"is a broken or truncated pickle ({str(error) or type(error).__name__})") from error
+    raise NotPlain("is a truncated pickle")
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._measures: dict[int, tuple[int, int]] = {}
+        """Of each container by its `id`: the values that it stands for, and how deeply it is nested."""
+        self._kept: list[Any] = []
+        """All containers, so that no `id` is given twice."""
+        self._finished: set[int] = set()
+        """Containers that were fetched from the memo. One that grew afterwards might come to hold itself."""
+
+    def take(self, name: str, argument: Any, at: int) -> None:
+        """Carry out one instruction, which stands at byte `at`."""
+        if name in _LITERALS:
+            self._literal(argument)
+        elif name in _CONSTANTS:
+            self._stack.append(_CONSTANTS[name])
+        elif name in _GETS:
+            self._get(argument)
+        elif name in _PUTS:
+            self._memo[len(self._memo) if argument is None else argument] = self._top()
+        elif name in _TUPLES:
+            self._tuple(self._pop(_TUPLES[name]))
+        elif name in _GROWTH:
+            _GROWTH[name](self)
+        elif name == "MARK":
+            self._stack.append(_MARK)
+        elif name not in _NOTHING:
+            raise NotPlain(f"is a pickle that holds more than plain values ({name} at byte {at}), and is never loaded")
+
+    def whole(self) -> Any:
+        if len(self._stack) != 1:
+            raise NotPlain("is a broken pickle: it does not end in one value")
+        return self._top()
+
+    def new(self, container: Any) -> None:
+        self._kept.append(container)
+        self._measures[id(container)] = (1, 1)
+        self._stack.append(container)
+
+    def append(self) -> None:
+        (item,) = self._pop(1)
+        self._extend([item])
+
+    def appends(self) -> None:
+        self._extend(self._since_mark())
+
+    def set_item(self) -> None:
+        self._update(self._pop(2))
+
+    def set_items(self) -> None:
+        self._update(self._since_mark())
+
+    def tuple_since_mark(self) -> None:
+        self._tuple(self._since_mark())
+
+    def _literal(self, value: Any) -> None:
+        if isinstance(value, int) and not -_LONGEST_INT <= value < _LONGEST_INT:
+            raise NotPlain("holds a number of more than 64 bits")
+        self._stack.append(value)
+
+    def _get(self, key: int) -> None:
+        value = self._memo[key]
+        if isinstance(value, list | dict):
+            self._finished.add(id(value))
+        self._stack.append(value)
+
+    def _top(self) -> Any:
+        if self._stack[-1] is _MARK:
+            raise NotPlain("is a broken pickle: a value is missing")
+        return self._stack[-1]
+
+    def _pop(self, count: int) -> list[Any]:
+        start = len(self._stack) - count
+        taken = self._stack[max(start, 0) :]
+        if start < 0 or any(value is _MARK for value in taken):
+            raise NotPlain("is a broken pickle: a value is missing")
+        del self._stack[start:]
+        return taken
+
+    def _since_mark(self) -> list[Any]:
+        values = []
+        while (value := self._stack.pop()) is not _MARK:
+            values.append(value)
+        return values[::-1]
+
+    def _tuple(self, values: list[Any]) -> None:
+        self.new(tuple(values))
+        self._grow(self._top(), values)
+
+    def _extend(self, values: list[Any]) -> None:
+        target = self._growing(list)
+        target.extend(values)
+        self._grow(target, values)
+
+    def _update(self, values: list[Any]) -> None:
+        target = self._growing(dict)
+        keys, items = values[::2], values[1::2]
+        if len(keys) != len(items) or not all(isinstance(key, str | int) for key in keys):
+            raise NotPlain("is a broken pickle: a dict has a key without a value, or one that is no text or number")
+        target.update(zip(keys, items, strict=True))
+        self._grow(target, items)
+
+    def _growing(self, kind: type) -> Any:
+        target = self._top()
+        if type(target) is not kind:
+            raise NotPlain(f"is a broken pickle: it adds to a {type(target).__name__} as to a {kind.__name__}")
+        if id(target) in self._finished:
+            raise NotPlain(f"is a pickle in which a {kind.__name__} changes after it was used, or contains itself")
+        return target
+
+    def _grow(self, container: Any, added: list[Any]) -> None:
+        """Measure a container anew to which `added` came."""
+        values, depth = self._measures[id(container)]
+        parts = [self._measures.get(id(one), (1, 0)) for one in added]
+        values += sum(part[0] for part in parts)
+        depth = max([depth, *(part[1] + 1 for part in parts)])
+        if depth > _DEEPEST:
+            raise NotPlain(f"is a pickle that is nested more than {_DEEPEST} deep")
+        if values > _MOST_VALUES:
+            raise NotPlain(f"is a pickle that stands for more than {_MOST_VALUES} values")
+        self._measures[id(container)] = (values, depth)
+
+
+_GROWTH: dict[str, Callable[[_Reader], None]] = {
+    "EMPTY_DICT": lambda reader: reader.new({}),
+    "EMPTY_LIST": lambda reader: reader.new([]),
+    "TUPLE": _Reader.tuple_since_mark,
+    "APPEND": _Reader.append,
+    "APPENDS": _Reader.appends,
+    "SETITEM": _Reader.set_item,
+    "SETITEMS": _Reader.set_items,
+}
