@@ -16,6 +16,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # It would come before what a test installs in an environment of its own.
     os.environ.pop("PYTHONPATH", None)
+    os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; answers would be as wide as that.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

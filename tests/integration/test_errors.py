@@ -135,7 +135,7 @@ FAULTS = [
     (empty_file, "not valid JSON"),
     (another_json, "no Kineto trace"),
     (another_accelerator, "Intel XPU"),
-    (empty_folder, "neither a run.json nor a Kineto trace"),
+    (empty_folder, "neither a run.json nor a trace"),
     (nothing, "does not exist"),
     (two_runs, "not of one run: both a.json and b.json are of rank 0"),
     (two_worlds, "not of one run: they tell of world sizes 2, 4"),
@@ -310,7 +310,7 @@ def test_disk_full_while_a_run_is_written(full_disk, good):
     with pytest.raises(OutputError, match="No space left on device"):
         write_run(full_disk / "run", run.meta, many)
     assert [file for file in full_disk.rglob("*") if file.is_file()] == []
-    refused(esprof("replay", full_disk / "run"), "neither a run.json nor a Kineto trace")
+    refused(esprof("replay", full_disk / "run"), "neither a run.json nor a trace")
 
 
 def _repeated(run, rank):
