@@ -28,10 +28,13 @@ _Found = tuple[Path, Rank, Dump]
 
 
 def _recognises(path: Path) -> bool:
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return looks_like_a_dump(file.read(HEAD_BYTES))
+    except OSError:  # Whoever reads it then tells that it cannot be read.
         return False
-    with path.open("rb") as file:
-        return looks_like_a_dump(file.read(HEAD_BYTES))
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
