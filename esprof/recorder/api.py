@@ -80,8 +80,9 @@ def step() -> AbstractContextManager[None]:
     """Say that a step of the job ends here: `esprof.step()`; or, where steps do not follow one another, as the requests to a
     server do not, that the block is one: `with esprof.step(): …`.
 
-    From the first call on nothing else ends steps. Of blocks in several threads that overlap, the one that began first
-    counts. Where nothing records, this does nothing and needs no torch.
+    From the first call on nothing else ends steps, unless a window of an optimizer's steps has been recorded by then. Of
+    blocks in several threads that overlap, the one that began first counts. Where nothing records, this does nothing and
+    needs no torch.
     """
     session = _session()
     if session is None or session.recorder is None:

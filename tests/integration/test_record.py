@@ -180,13 +180,16 @@ def test_a_loader_without_workers_has_no_worker_in_its_stages(tmp_path):
     stages = ended.run.stages(0).to_pandas()
     assert set(stages.kind) == {"next", "stage"}
     assert stages.worker.isna().all()
-    # What the job saves is a stage, too; so is a garbage collection that takes long, as on a slow machine.
-    names = [name for name in stages[stages.kind == "stage"].name if name != GARBAGE_COLLECTION]
-    assert names == ["torch.save"] * 4
+    assert _stages_of_the_job(stages) == ["torch.save"] * 4
     taken = stages[stages.kind == "next"]
     assert set(taken.workers) == {0}
     assert list(taken.batch)[:8] == list(range(8))
     assert ended.run.steps(0).ints("loader_wait_ns").min() > 0
+
+
+def _stages_of_the_job(stages):
+    """The names of what the job does: a garbage collection that takes long, as on a slow machine, is a stage, too."""
+    return [name for name in stages[stages.kind == "stage"].name if name != GARBAGE_COLLECTION]
 
 
 def test_saves_by_functions_that_were_imported_by_name_are_stages(tmp_path):
@@ -194,7 +197,7 @@ def test_saves_by_functions_that_were_imported_by_name_are_stages(tmp_path):
     assert ended.code == 0
     stages = ended.run.stages(0).to_pandas()
     checkpoint = "torch.distributed.checkpoint"
-    assert list(stages[stages.kind == "stage"].name) == ["torch.save", f"{checkpoint}.save", f"{checkpoint}.async_save"]
+    assert _stages_of_the_job(stages) == ["torch.save", f"{checkpoint}.save", f"{checkpoint}.async_save"]
 
 
 def test_python_without_a_launcher_is_rank_0_of_1(tmp_path):

@@ -23,6 +23,7 @@ WINDOWS = (Window(first=7, last=14), Window(first=16, last=17, stacks=True))
         ("compiled", "module", 38, {-1}),
         ("server", "job", 40, {-1}),
         ("training_after_evaluation", "optimizer", 39, {16}),
+        ("server_after_training", "optimizer", 39, {16}),
     ],
 )
 def test_steps_are_found_by_what_is_there(name, by, steps, samples, tmp_path):

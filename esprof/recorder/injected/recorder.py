@@ -80,17 +80,18 @@ class Recorder:
         os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
 
     def step(self) -> None:
-        """End a step, as the job itself asks, or begin one where the job paused. From the first call on nothing else counts.
+        """End a step, as the job itself asks, or begin one where the job paused. From the first call on nothing else counts,
+        unless a window of an optimizer's steps has been kept: that is not thrown away for what follows the training.
 
         While a `span` is open, other threads are not heard.
         """
-        if self._span_of in (None, threading.get_ident()):
+        if self._hears_job() and self._span_of in (None, threading.get_ident()):
             self._fuse.run(self._resume if self.state.pauses else self.pace.job_stepped)
 
     @contextmanager
     def span(self) -> Iterator[None]:
         """The step that has just begun ends with the block, and the next one begins with the next call of `step`."""
-        if self._span_of is not None:
+        if self._span_of is not None or not self._hears_job():
             yield
             return
         self._span_of = threading.get_ident()
@@ -99,6 +100,9 @@ class Recorder:
         finally:
             self._fuse.run(self._pause)
             self._span_of = None
+
+    def _hears_job(self) -> bool:
+        return self._paced_by is not PacedBy.OPTIMIZER or not self._windows.has_kept
 
     def finish(self) -> None:
         """Close what is open: the job ends, by itself or by an exception. A second call does nothing."""

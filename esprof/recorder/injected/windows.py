@@ -70,6 +70,11 @@ class Windows:
     def is_timing(self) -> bool:
         return self._open is not None and self._open.phase == "timed"
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether a window is on disk."""
+        return bool(self._kept)
+
     def watch_jobs_profilers(self, fuse: Fuse) -> None:
         """From now on notice when the job itself begins to profile, when it ends, and where it writes its trace."""
         jobs_profiler.watch(

@@ -1,4 +1,4 @@
-"""Jobs without an optimizer's steps: evaluation over a loader, bare calls of a model, a server, and a training after one."""
+"""Jobs without an optimizer's steps: evaluation over a loader, calls of a model, a server, a training before or after."""
 
 import sys
 import time
@@ -79,6 +79,15 @@ def server() -> Iterator[Tensor]:
 
 def training_after_evaluation() -> Iterator[Tensor]:
     yield from evaluation()
+    yield from training()
+
+
+def server_after_training() -> Iterator[Tensor]:
+    yield from training()
+    yield from server()
+
+
+def training() -> Iterator[Tensor]:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for batch in data():
