@@ -166,6 +166,11 @@ class Run:
         return self.meta.source == "flight-recorder"
 
     @property
+    def may_wait_inside(self) -> bool:
+        """Whether an operation may wait for others inside, as PyTorch's calls do. Those of a table are the work alone."""
+        return self.meta.source != "table"
+
+    @property
     def missing_ranks(self) -> tuple[Rank, ...]:
         """The ranks of the job that are not among `ranks`, ascending."""
         return tuple(sorted(set(range(self.world_size)).difference(self.ranks)))

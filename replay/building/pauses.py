@@ -21,7 +21,7 @@ def pauses(events: RankEvents, row: np.ndarray, works: Works) -> tuple[np.ndarra
     place (what comes before, what comes after) that waits ends most of its silences so, of those that begin while a
     collective is outstanding; one that works is done when its work is done, whatever is outstanding.
     """
-    if not len(works.end):
+    if not len(works.end) or not events.may_wait_inside:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     begin, end, place = _silences(events, row)
     under_way = np.searchsorted(np.sort(works.issued), begin, side="right")

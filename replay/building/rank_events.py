@@ -98,6 +98,8 @@ class RankEvents:
     sync: np.ndarray
     """Rows of the profiler's own records of synchronisation that start within the steps."""
     collectives: Collectives
+    may_wait_inside: bool
+    """Whether an operation may wait for others inside."""
 
     @property
     def begin(self) -> Ns:
@@ -237,6 +239,7 @@ def read_rank(run: Run, rank: Rank, borders: Mapping[int, tuple[Ns, Ns]], steps:
         launch=launch[ours],
         sync=rows.of(inside, "sync"),
         collectives=_collectives(table, collectives, gpu, launch),
+        may_wait_inside=run.may_wait_inside,
     )
 
 
