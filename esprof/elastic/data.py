@@ -100,8 +100,9 @@ class Batches:
         collate: _Collate | None = None,
     ) -> None:
         self._seed = order.seed
+        self._made = _MadeBatches(dataset, order.seed, collate or default_collate)
         self._loader: DataLoader[Any] = DataLoader(
-            _MadeBatches(dataset, order.seed, collate or default_collate),
+            self._made,
             batch_size=None,  # An item is a whole batch.
             sampler=_Keys(order, ests, step),
             num_workers=workers,
@@ -114,6 +115,11 @@ class Batches:
             with seeded(self._seed):  # The loader draws a seed for its workers, but must not draw it from an EST's.
                 self._iterator = iter(self._loader)
         return next(self._iterator)
+
+    def sample(self, epoch: int, index: int) -> Any:
+        """One sample, made here and now."""
+        with one_thread(), kept():
+            return self._made.sample(epoch, index)
 
 
 @dataclass(frozen=True)
@@ -157,12 +163,13 @@ class _MadeBatches(Dataset[Any]):
 
     def __getitem__(self, key: _Key) -> Any:
         with one_thread(), kept():
-            samples = []
-            for index in key.indices:
-                seed_cpu(derived_seed(self._seed, key.epoch, index))
-                samples.append(self._dataset[index])
+            samples = [self.sample(key.epoch, index) for index in key.indices]
             seed_cpu(derived_seed(self._seed, "batch", key.step, key.est, key.micro))
             return self._collate(samples)
+
+    def sample(self, epoch: int, index: int) -> Any:
+        seed_cpu(derived_seed(self._seed, epoch, index))
+        return self._dataset[index]
 
 
 def _as_it_is(batch: Any) -> Any:

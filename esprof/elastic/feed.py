@@ -7,8 +7,10 @@ from torch.utils.data import Dataset
 
 from esprof.elastic.assignment import Est
 from esprof.elastic.data import Batches, SampleOrder
+from esprof.elastic.guard.samples import check_sample
 from esprof.elastic.loaders import EstLoader, Loaders, batches_per_epoch
 from esprof.elastic.options import Data
+from esprof.elastic.transport import Transport
 from esprof.errors import UsageError
 
 
@@ -22,6 +24,9 @@ class Feed(Protocol):
 
     def next(self, est: Est, loader: EstLoader) -> Any:
         """The next batch of an EST; `loader` is the EST's own."""
+
+    def check_sample(self, step: int, transport: Transport) -> None:
+        """Raise an error where a sample of this step depends on when it is made, or where. All ranks call this."""
 
 
 class DatasetFeed:
@@ -39,6 +44,11 @@ class DatasetFeed:
     def next(self, est: Est, loader: EstLoader) -> Any:
         return next(self._batches)
 
+    def check_sample(self, step: int, transport: Transport) -> None:
+        indices = self.order.batch(step, step % self.order.n_est, 0)
+        for index in indices[:1]:
+            check_sample(index, lambda index: self._batches.sample(self.order.epoch(step), index), transport)
+
 
 class LoaderFeed:
     """Asks the loader of each EST, which moves with it."""
@@ -48,6 +58,8 @@ class LoaderFeed:
         self._make = loaders.make
 
     def move(self, ests: Sequence[Est], step: int) -> None: ...
+
+    def check_sample(self, step: int, transport: Transport) -> None: ...
 
     def next(self, est: Est, loader: EstLoader) -> Any:
         per_epoch = self.order.steps_per_epoch * self.order.accumulate

@@ -1,7 +1,7 @@
 """What an ElasticTrainer may be told, in groups by what it is for. Each group checks itself when it is made."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -59,6 +59,9 @@ class Gradients:
     """Size of the buckets in which gradients travel, MiB, as DDP's `bucket_cap_mb`; None stands for DDP's default."""
     clip_norm: float | None = None
     """Largest norm of a step's whole gradient, to which a longer one is shortened; None for no limit."""
+    find_unused: bool = False
+    """Whether parameters may be left out by a loss, as with DDP's `find_unused_parameters`: they count as zero where
+    others' losses reach them, and stay as they are in a step in which none does. Without, they are refused."""
 
     def __post_init__(self) -> None:
         check(amp=self.amp, reduction=self.reduction, bucket_mb=self.bucket_mb, clip_norm=self.clip_norm)
@@ -93,9 +96,15 @@ class Proof:
     hash_log_values: bool = False
     """Whether the values are kept beside the hash log, to tell how far two trainings are apart. They take as much room, for
     each step, as a checkpoint."""
+    verify_every: int | None = None
+    """Every so many steps all ESTs are run a second time, in another order, and must come to the same bits. The first two
+    steps after a start are verified in any case, and with None no others; 0 verifies none at all."""
+    threads: int | None = None
+    """CPU threads of each process. None stands for those that the job's checkpoint was trained with, and for 1 in a new job,
+    which is what torchrun gives to processes that share a machine: the bits depend on it."""
 
     def __post_init__(self) -> None:
-        check(determinism=self.determinism)
+        check(determinism=self.determinism, verify_every=self.verify_every, threads=self.threads)
 
 
 def check(**options: object) -> None:
@@ -115,11 +124,10 @@ def check_reduction(reduction: Reduction, determinism: Level) -> None:
         )
 
 
-def check_steps(optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
+def check_steps(optimizers: Sequence[Optimizer], schedulers: Sequence[LRScheduler]) -> None:
     """Raise UsageError for an optimizer or scheduler whose `step` a trainer could not call."""
-    for part in (optimizer, scheduler):
-        if part is None:
-            continue
+    parts: list[Optimizer | LRScheduler] = [*optimizers, *schedulers]
+    for part in parts:
         try:
             inspect.signature(type(part).step).bind(part)
         except TypeError as error:
@@ -141,12 +149,19 @@ def _one_of(*values: str | None) -> _Rule:
     return lambda value: value in values, " or ".join(map(repr, values))
 
 
+def _none_or(rule: _Rule) -> _Rule:
+    holds, expected = rule
+    return lambda value: value is None or holds(value), f"None or {expected}"
+
+
 _POSITIVE: _Rule = (
     lambda value: value is None or (isinstance(value, Real) and float(value) > 0),
     "None or a number above 0",
 )
 
 _RULES: dict[str, _Rule] = {
+    "verify_every": _none_or(_at_least(0)),
+    "threads": _none_or(_at_least(1)),
     "n_est": _at_least(1),
     "batch_size": _at_least(1),
     "scheduler_by": _one_of(*get_args(ScheduleBy)),

@@ -1,6 +1,6 @@
 """What the elastic runtime can train, and what it says of the rest."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from esprof.elastic.reduce.layout import Layout
 from esprof.errors import UsageError
 
 
-def check(model: nn.Module, optimizer: Optimizer) -> None:
+def check(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Raise UsageError for a model or optimizer whose training could not be independent of the assignment."""
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
@@ -30,9 +31,36 @@ def check(model: nn.Module, optimizer: Optimizer) -> None:
                 remedy=f"Register {name}.contiguous().",
             )
     trained = {id(parameter) for parameter in model.parameters()}
-    foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in trained]
+    foreign = [p for one in optimizers for group in one.param_groups for p in group["params"] if id(p) not in trained]
     if foreign:
         raise UsageError(f"the optimizer holds {len(foreign)} parameters that are not the model's")
+
+
+def check_optimizers(layout: Layout, optimizers: Sequence[Optimizer]) -> None:
+    """Raise UsageError where an optimizer has got a parameter to train that the model did not have before the first step."""
+    for optimizer in optimizers:
+        for place, group in enumerate(optimizer.param_groups):
+            if not layout.parameters.issuperset(map(id, group["params"])):
+                raise UsageError(
+                    f"group {place} of {type(optimizer).__name__} has got parameters that the model did not have",
+                    remedy="Make another ElasticTrainer for the changed model; it starts from no checkpoint of this one.",
+                )
+
+
+def check_loss(loss: object) -> None:
+    """Raise UsageError for what a loss function must not return."""
+    if not isinstance(loss, Tensor):
+        found = f"{type(loss).__name__}"
+    elif loss.numel() != 1:
+        found = f"a tensor of shape {list(loss.shape)}"
+    elif not loss.requires_grad:
+        found = "a tensor without a gradient (detached, or computed under no_grad)"
+    else:
+        return
+    raise UsageError(
+        f"the loss function returned {found}",
+        remedy="It returns a scalar tensor that backward() can be called on: the mean loss.",
+    )
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

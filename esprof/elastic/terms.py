@@ -71,10 +71,11 @@ def job_fields(
         "bucket_mb": gradients.bucket_mb if gradients.reduction == "ring" else None,
         "codec": gradients.codec,
         "clip_norm": gradients.clip_norm,
-        "scheduler": type(state.scheduler).__name__ if state.scheduler is not None else None,
+        "find_unused": gradients.find_unused,
+        "scheduler": ", ".join(type(scheduler).__name__ for scheduler in state.schedulers) or None,
         "scheduler_by": scheduler_by,
     }
-    return {**asdict(order), **own, **optimizer_fields(state.optimizer), **model_fields(state.model)}
+    return {**asdict(order), **own, **optimizer_fields(state.optimizers), **model_fields(state.model)}
 
 
 def start_terms(
@@ -82,10 +83,11 @@ def start_terms(
 ) -> dict[str, object]:
     """What must be alike when a job starts or goes on, and may be something else the next time."""
     return {
-        "scheduler": plain(state.scheduler.state_dict()) if state.scheduler is not None else None,
+        "scheduler": [plain(scheduler.state_dict()) for scheduler in state.schedulers],
         "bucket_mb": gradients.bucket_mb,
         "telemetry": telemetry,
         "hash_log": proof.hash_log is not None,
+        "verify_every": proof.verify_every,
         "checkpoint": checkpoint is not None,
         "checkpoint_every": checkpoint.every if checkpoint is not None else 0,
     }
@@ -96,5 +98,5 @@ def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object
     return {
         "assignment": json.dumps(assignment.ests),
         "codecs": json.dumps(state.codecs),
-        **group_fields(state.optimizer),
+        **group_fields(state.optimizers),
     }

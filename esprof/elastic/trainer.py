@@ -1,7 +1,7 @@
 """`ElasticTrainer`: data-parallel training whose bits depend on the number of logical workers, not on where they run."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from esprof.elastic import support
 from esprof.elastic.agree import digest, together
 from esprof.elastic.assignment import Assignment, Est
 from esprof.elastic.feed import feed
+from esprof.elastic.guard.edits import Edits
+from esprof.elastic.guard.rollcall import AloneRollCall, roll_call
 from esprof.elastic.loaders import Loaders
 from esprof.elastic.options import (
     Checkpoint,
@@ -27,6 +29,7 @@ from esprof.elastic.options import (
     check_reduction,
     check_steps,
 )
+from esprof.elastic.phases import LossFn, phases
 from esprof.elastic.proof.fingerprint import pin
 from esprof.elastic.proof.hashlog import HashLog
 from esprof.elastic.proof.steplog import Fingerprint
@@ -41,9 +44,14 @@ from esprof.elastic.state.training import TrainingState
 from esprof.elastic.telemetry.recorder import open_telemetry
 from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.terms import Agreement, job_fields, start_terms, step_terms
+from esprof.elastic.threads import set_threads
 from esprof.elastic.transport import Transport, transport_for
-from esprof.elastic.turns import LossFn, Turns
+from esprof.elastic.turns import Turns
+from esprof.elastic.update import BeforeUpdate, Update
 from esprof.errors import UsageError
+
+_VERIFIED_AT_START = 2
+"""Steps after a start whose turns are run twice: what an EST leaves behind in one may show in the next."""
 
 
 @dataclass(frozen=True)
@@ -74,74 +82,95 @@ class ElasticTrainer:
     `DistributedDataParallel` with `n_est` processes; buffers such as BatchNorm's follow EST 0, as they do there. In place of
     a dataset that has a state pass `Loaders`.
 
-    `seed` is that of the samples' order and of every random number. `scheduler` steps after every step, or every epoch if so
-    asked. `Data`, `Gradients`, `Checkpoint` and `Proof` have the options of one matter each. `telemetry` is a Run directory
-    to which the newest steps are written, EST by EST. `assignment` says which ESTs run where; by default evenly and
-    contiguously. `transport` connects the processes; by default it is torch.distributed, where that was initialized.
+    Of several optimizers all step by the one loss; with as many losses each steps by its own, and they take turns, step by
+    step, as in a GAN. `seed` is that of the samples' order and of every random number. A `scheduler`, or each of several,
+    steps after every step of its optimizer, or every epoch if so asked. `Data`, `Gradients`, `Checkpoint` and `Proof` have
+    the options of one matter each. `before_update(step)` is called when the parameters have the step's gradient, and
+    `after_step(result)` when the step is over; all ranks do the same there. `telemetry` is a Run directory to which the
+    newest steps are written, EST by EST. `assignment` says which ESTs run where; by default evenly and contiguously.
+    `transport` connects the processes; by default it is torch.distributed, where that was initialized.
 
     Raises MismatchError where the ranks, or the checkpoint, are not of one job, and UsageError for what is not supported:
-    SyncBatchNorm, sparse gradients, parameters without a gradient, parameters of several types.
+    SyncBatchNorm, sparse gradients, parameters of several types.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
-        loss_fn: LossFn,
+        optimizer: Optimizer | Sequence[Optimizer],
+        loss_fn: LossFn | Sequence[LossFn],
         dataset: Dataset[Any] | Loaders,
         n_est: int,
         *,
         batch_size: int,
         seed: int = 0,
-        scheduler: LRScheduler | None = None,
+        scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
         scheduler_by: ScheduleBy = "step",
         data: Data = Data(),  # noqa: B008 It is frozen.
         gradients: Gradients = Gradients(),  # noqa: B008
         checkpoint: Checkpoint | None = None,
         proof: Proof = Proof(),  # noqa: B008
+        before_update: BeforeUpdate | None = None,
+        after_step: Callable[[StepResult], object] | None = None,
         telemetry: str | Path | None = None,
         assignment: Assignment | None = None,
         transport: Transport | None = None,
     ) -> None:
+        optimizers, schedulers = _all_of(optimizer), _all_of(scheduler)
         check(n_est=n_est, batch_size=batch_size, scheduler_by=scheduler_by)
         check_reduction(gradients.reduction, proof.determinism)
-        check_steps(optimizer, scheduler)
-        support.check(model, optimizer)
+        check_steps(optimizers, schedulers)
+        support.check(model, optimizers)
+        self._phases = phases(loss_fn, optimizers)
         self._feed = feed(dataset, n_est, batch_size, seed, data)
         self.order = self._feed.order
-        transport = transport or transport_for(model)
+        self._roll_call = roll_call() if transport is None else AloneRollCall()
+        transport = transport or transport_for(model, self._roll_call)
         self.assignment = assignment or Assignment.even(n_est, transport.world)
         self.assignment.check_fits(n_est, transport.world)
         self.layout = Layout(model, transport.world, bucket_bytes(gradients.bucket_mb))
         device = self.layout.device
         self._telemetry = open_telemetry(telemetry, transport, device, data.num_workers)
         self._transport = self._telemetry.transport
-        mine = self.assignment.ests[transport.rank]
         self.state = TrainingState(
             model,
-            optimizer,
-            scheduler,
+            optimizers,
+            schedulers,
             scaler=GradScaler(device.type, enabled=gradients.amp == "fp16"),
             reducer=reducer(gradients.reduction, self.layout, self._transport, n_est, gradients.bucket_mb),
             codecs={0: gradients.codec},
-            contexts={est: EstContext.new(seed + est, device) for est in mine},
+            contexts={est: EstContext.new(seed + est, device) for est in self._mine},
             device=device,
         )
-        self._gradients, self._scheduler_by = gradients, scheduler_by
-        pin(optimizer, device)
-        job = job_fields(self.state, self.order, gradients, scheduler_by, loaders=isinstance(dataset, Loaders))
-        start = start_terms(self.state, gradients, proof, checkpoint, telemetry=telemetry is not None)
-        self._agreement = Agreement.reach(proof.determinism, self._transport, self.state, self.assignment, job, start)
-        self.state.share(self._transport)
-        self.checkpoints = Checkpoints(checkpoint, self._transport, self.fingerprint) if checkpoint else None
-        if self.checkpoints and (found := self.checkpoints.read_latest(mine)) is not None:
-            restore(self.state, found)
-        self._feed.move(mine, self.next_step)
-        self._log = self._open_log(proof)
-        self._turns = Turns(self.state, self.layout, self._transport, self._feed, self.spans, loss_fn, gradients.amp)
+        self._proof, self._after_step = proof, after_step
+        self._edits = Edits(model)
+        self._update = Update(self.state, self.layout, seed, gradients.clip_norm, before_update, scheduler_by)
+        with self._roll_call.call("ElasticTrainer()"):
+            set_threads(proof.threads, checkpoint, self._transport)
+            pin(optimizers, device)
+            job = job_fields(self.state, self.order, gradients, scheduler_by, loaders=isinstance(dataset, Loaders))
+            start = start_terms(self.state, gradients, proof, checkpoint, telemetry=telemetry is not None)
+            self._agreement = Agreement.reach(
+                proof.determinism, self._transport, self.state, self.assignment, job, start
+            )
+            self.state.share(self._transport)
+            self.checkpoints = self._open_checkpoints(checkpoint)
+            self._first_step = self.next_step
+            self._feed.move(self._mine, self.next_step)
+            self._log = self._open_log(proof)
+        self._turns = Turns(
+            self.state,
+            self.layout,
+            self._transport,
+            self._feed,
+            self.spans,
+            gradients.amp,
+            gradients.find_unused,
+            self._edits,
+        )
         self._unusable: str | None = None
         """Why no further step can be made; None while one can."""
-        self._seed_between_steps()
+        self._between_steps()
 
     @property
     def next_step(self) -> int:
@@ -151,27 +180,27 @@ class ElasticTrainer:
     def step(self) -> StepResult:
         """One forward and backward pass of every EST, one reduction, one step of the optimizer.
 
-        Raises UsageError for a gradient that is missing or comes twice, and for kernel settings that have changed;
-        MismatchError where the ranks differ. After a step that raised no other can be made.
+        Raises UsageError for what would make the bits depend on where ESTs run, as far as that is noticed (docs/elastic.md
+        says how), for a gradient that is missing or comes twice, and for kernel settings that have changed; MismatchError
+        where the ranks differ, or one does not come. After a step that raised no other can be made.
         """
-        self._check_usable()
-        self.layout.check()
-        self._agreement.check_settings()
-        self._unusable = "a step of it has failed, and ESTs stand at different places"  # Until this one is over.
-        self._telemetry.begin_step()
-        number, terms = self.next_step, step_terms(self.state, self.assignment)
-        losses, digests = self._turns.run(self.assignment, digest(terms))
-        skipped = self._update()
-        self._telemetry.end_step(number, sum(self.order.share(number, est) for est in self._mine))
-        result = self._result(number, losses.tolist(), skipped=skipped)
-        if len(set(digests.tolist())) > 1:  # Told with the losses, so that no step waits for it.
-            self._agreement.check_alike(number, terms)
-        if self._log:
-            self._write_hashes(self._log, result)
-        if self.checkpoints and self.checkpoints.due(self.next_step):
-            self.checkpoints.begin(self.next_step, lambda: capture(self.state))
-        self._unusable = None
-        self._seed_between_steps()
+        number = self.next_step
+        with self._roll_call.call(f"step {number}"):
+            self._check_usable()
+            self.layout.check()
+            self._turns.check()
+            support.check_optimizers(self.layout, self.state.optimizers)
+            self._agreement.check_settings()
+            self._unusable = "a step of it has failed, and ESTs stand at different places"  # Until this one is over.
+            result = self._step(number, verified=self._is_verified(number))
+            if self._log:
+                self._write_hashes(self._log, result)
+            if self.checkpoints and self.checkpoints.due(self.next_step):
+                self.checkpoints.begin(self.next_step, lambda: capture(self.state))
+            self._unusable = None
+        self._between_steps()
+        if self._after_step is not None:
+            self._after_step(result)
         return result
 
     def fit(self, epochs: int) -> Iterator[StepResult]:
@@ -183,11 +212,12 @@ class ElasticTrainer:
     def save(self) -> None:
         """Write a checkpoint of the job as it is now, and return once it is on disk. Every rank calls this between the same
         two steps. Raises OutputError on all ranks where it cannot be written, UsageError without a `checkpoint` folder."""
-        self._check_usable()
-        if self.checkpoints is None:
-            raise UsageError("there is no folder to save to", remedy="Pass checkpoint=Checkpoint(FOLDER).")
-        self.checkpoints.begin(self.next_step, lambda: capture(self.state))
-        self.checkpoints.finish()
+        with self._roll_call.call("save()"):
+            self._check_usable()
+            if self.checkpoints is None:
+                raise UsageError("there is no folder to save to", remedy="Pass checkpoint=Checkpoint(FOLDER).")
+            self.checkpoints.begin(self.next_step, lambda: capture(self.state))
+            self.checkpoints.finish()
 
     def flush(self) -> None:
         """Write what is still to be written. `fit` ends with this; a script that calls `step` calls this after the last."""
@@ -206,20 +236,22 @@ class ElasticTrainer:
             self.checkpoints.close()
         if self._log:
             self._log.close()
+        self._roll_call.close()
 
     def assign(self, assignment: Assignment) -> None:
         """From the next step on run the ESTs by `assignment`. Every rank calls this between the same two steps.
 
         Raises UsageError at level D0 and for another number of ESTs or processes, MismatchError where the ranks differ.
         """
-        self._check_usable()
-        assignment.check_fits(self.order.n_est, self._transport.world)
-        if self.fingerprint.determinism == "D0":
-            raise UsageError("at level D0 the ESTs stay where they are", remedy="Pass Proof(determinism='D1').")
-        self._agreement.check_alike(self.next_step, {"assignment": json.dumps(assignment.ests)})
-        move(self.state.contexts, self.assignment, assignment, self._transport, self.state.device)
-        self.assignment = assignment
-        self._feed.move(self._mine, self.next_step)
+        with self._roll_call.call("assign()"):
+            self._check_usable()
+            assignment.check_fits(self.order.n_est, self._transport.world)
+            if self.fingerprint.determinism == "D0":
+                raise UsageError("at level D0 the ESTs stay where they are", remedy="Pass Proof(determinism='D1').")
+            self._agreement.check_alike(self.next_step, {"assignment": json.dumps(assignment.ests)})
+            move(self.state.contexts, self.assignment, assignment, self._transport, self.state.device)
+            self.assignment = assignment
+            self._feed.move(self._mine, self.next_step)
 
     def set_codec(self, spec: str, from_step: int) -> None:
         """Encode gradients with the codec `spec` from that step on; the old one's state is dropped. Every rank calls this.
@@ -235,7 +267,8 @@ class ElasticTrainer:
             raise UsageError(f"step {from_step} is past: the next one is {self.next_step}")
         check_codec(spec, scaled=self.state.scaler.is_enabled())
         if from_step == self.next_step:  # A later change is compared along with the losses of an earlier step.
-            self._agreement.check_alike(self.next_step, {"codec": spec})
+            with self._roll_call.call("set_codec()"):
+                self._agreement.check_alike(self.next_step, {"codec": spec})
         codecs[from_step] = spec
 
     @property
@@ -252,6 +285,31 @@ class ElasticTrainer:
     def _mine(self) -> tuple[Est, ...]:
         return self.assignment.ests[self._transport.rank]
 
+    def _step(self, number: int, *, verified: bool) -> StepResult:
+        self._telemetry.begin_step(verified=verified)
+        if verified:
+            self._feed.check_sample(number, self._transport)
+        terms = step_terms(self.state, self.assignment) | self._edits.of_the_script()
+        if verified and self.fingerprint.determinism != "hetero-relaxed":
+            terms |= self._edits.all()
+        phase = self._phases[number % len(self._phases)]
+        found = self._turns.run(self.assignment, phase, digest(terms), twice=verified)
+        epoch_ends = self.order.epoch(number) != self.order.epoch(number + 1)
+        unused = [slot for slot, times in zip(self.layout.slots, found.used.tolist(), strict=False) if not times]
+        with self.spans("optimizer"):
+            skipped = self._update.run(phase.optimizers, unused, epoch_ends=epoch_ends)
+        self._telemetry.end_step(number, sum(self.order.share(number, est) for est in self._mine))
+        if len(set(found.told.tolist())) > 1:  # Told with the losses, so that no step waits for it.
+            self._agreement.check_alike(number, terms)
+        return self._result(number, found.losses.tolist(), skipped=skipped)
+
+    def _is_verified(self, number: int) -> bool:
+        """Whether the turns of a step are run twice."""
+        every = self._proof.verify_every
+        return every != 0 and (
+            number < self._first_step + _VERIFIED_AT_START or (every is not None and number % every == 0)
+        )
+
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise UsageError(
@@ -259,33 +317,25 @@ class ElasticTrainer:
                 remedy="Make a new one; with checkpoint= it goes on from the last checkpoint.",
             )
 
-    def _seed_between_steps(self) -> None:
-        """Seed all generators, so that what a script draws between two steps depends on the step alone, not on which ESTs
-        this rank has run last."""
+    def _between_steps(self) -> None:
+        """Leave the job to the script. All generators are seeded, so that what it draws depends on the step alone, not on
+        which ESTs this rank has run last; and what it changes of the model will be noticed."""
         seed_all(derived_seed(self.order.seed, "between", self.next_step))
-
-    def _update(self) -> bool:
-        """Let optimizer and scheduler step, and count the step. Returns whether fp16's scaler held the optimizer back."""
-        state, number = self.state, self.next_step
-        with self.spans("optimizer"):
-            seed_all(derived_seed(self.order.seed, "update", number))  # A noisy optimizer does the same on all ranks.
-            scale = state.scaler.get_scale()
-            state.scaler.unscale_(state.optimizer)
-            if self._gradients.clip_norm is not None:
-                nn.utils.clip_grad_norm_([slot.parameter for slot in self.layout.slots], self._gradients.clip_norm)
-            state.scaler.step(state.optimizer)
-            state.scaler.update()
-            skipped = state.scaler.get_scale() < scale
-        state.next_step += 1
-        epoch_over = self.order.epoch(number) != self.order.epoch(state.next_step)
-        if state.scheduler is not None and (self._scheduler_by == "step" or epoch_over):
-            state.scheduler.step()
-        return skipped
+        self._edits.mark()
 
     def _result(self, number: int, losses: list[float], *, skipped: bool) -> StepResult:
         samples = tuple(self.order.share(number, est) for est in range(self.order.n_est))
         known = tuple(loss if count else float("nan") for loss, count in zip(losses, samples, strict=True))
         return StepResult(number, self.order.epoch(number), known, samples, skipped)
+
+    def _open_checkpoints(self, asked: Checkpoint | None) -> Checkpoints | None:
+        """The job's checkpoints; from the last one, if there is one, it goes on."""
+        if asked is None:
+            return None
+        checkpoints = Checkpoints(asked, self._transport, self.fingerprint, self._roll_call)
+        if (found := checkpoints.read_latest(self._mine)) is not None:
+            restore(self.state, found)
+        return checkpoints
 
     def _open_log(self, proof: Proof) -> HashLog | None:
         """The log of steps, from the next one on."""
@@ -305,3 +355,10 @@ class ElasticTrainer:
             assignment=self.assignment.ests,
             codec=self.state.codec_spec(result.step),
         )
+
+
+def _all_of(parts: Any) -> tuple[Any, ...]:
+    """One or several of a kind, or none, as a tuple."""
+    if parts is None:
+        return ()
+    return tuple(parts) if isinstance(parts, Sequence) else (parts,)

@@ -1,13 +1,19 @@
 """How tensors travel between the processes of a job."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from esprof.elastic.guard import collectives
+from esprof.elastic.guard.rollcall import AloneRollCall, RollCall
 from esprof.recorder.shared.torch_features import all_gather
+
+_PATIENCE = timedelta(seconds=0.5)
+"""How long a transfer is waited for at once."""
 
 
 class Work(Protocol):
@@ -37,10 +43,14 @@ class Transport(Protocol):
 
 class GroupTransport:
     """A `torch.distributed` group. Tensors on a device that its backend does not serve, such as a GPU's with gloo or the
-    host's with NCCL, make a detour: over the host, or over the GPU `gpu`."""
+    host's with NCCL, make a detour: over the host, or over the GPU `gpu`. A wait over gloo ends with a MismatchError where
+    `roll_call` finds that another rank will not come."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None, gpu: str = "cuda") -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, gpu: str = "cuda", roll_call: RollCall | None = None
+    ) -> None:
         self._group = group
+        self._roll_call = roll_call or AloneRollCall()
         self.rank = dist.get_rank(group)
         self.world = dist.get_world_size(group)
         self._detours = _detours(str(dist.get_backend_config(group)), gpu)
@@ -73,10 +83,14 @@ class GroupTransport:
         """Start `call(out, send)`; `filled` says that `out` also holds what is sent."""
         detour = self._detours.get(out.device.type)
         if detour is None:
-            work: Work = call(out, send)
-            return work
+            return self._watched(call, out, send)
         there = out.to(detour) if filled else torch.empty_like(out, device=detour)
-        return _Staged(call(there, there if filled else send.to(detour)), there, out)
+        return _Staged(self._watched(call, there, there if filled else send.to(detour)), there, out)
+
+    def _watched(self, call: Callable[[Tensor, Tensor], Any], out: Tensor, send: Tensor) -> Work:
+        with collectives.own():
+            work: Work = call(out, send)
+        return _Watched(work, self._roll_call) if out.device.type == "cpu" else work
 
 
 def _detours(config: str, gpu: str) -> dict[str, str]:
@@ -86,6 +100,25 @@ def _detours(config: str, gpu: str) -> dict[str, str]:
     if backends.get("cuda") == "gloo":
         return {"cuda": "cpu"}
     return {} if "cpu" in backends else {"cpu": gpu}
+
+
+class _Watched:
+    """A transfer over gloo, whose wait ends early where another rank will not come."""
+
+    def __init__(self, work: Any, roll_call: RollCall) -> None:
+        self._work = work
+        self._roll_call = roll_call
+        self.get_future = work.get_future
+
+    def wait(self) -> object:
+        while True:
+            try:
+                return self._work.wait(_PATIENCE)
+            except RuntimeError as error:
+                if self._work.is_completed():  # It has failed; else only this wait has timed out.
+                    self._roll_call.explain(error)
+                    raise
+            self._roll_call.check()
 
 
 class _Staged:
@@ -122,12 +155,12 @@ class Alone:
         return _DONE
 
 
-def transport_for(model: nn.Module) -> Transport:
+def transport_for(model: nn.Module, roll_call: RollCall) -> Transport:
     """The transport between the processes of this job: torch.distributed's group of all, if it is initialized."""
     if not dist.is_available() or not dist.is_initialized():
         return Alone()
     gpus = [str(parameter.device) for parameter in model.parameters() if parameter.is_cuda]
-    return GroupTransport(gpu=gpus[0]) if gpus else GroupTransport()
+    return GroupTransport(gpu=gpus[0] if gpus else "cuda", roll_call=roll_call)
 
 
 class _Done:

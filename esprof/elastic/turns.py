@@ -1,29 +1,43 @@
 """The gradient of a step: a turn of each EST, and the mean of what they found."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from esprof.elastic.agree import together
 from esprof.elastic.assignment import Assignment, Est
 from esprof.elastic.feed import Feed
+from esprof.elastic.guard import collectives
+from esprof.elastic.guard.edits import Edits
+from esprof.elastic.guard.second_run import FirstRun, attributes, different, outcome
 from esprof.elastic.options import Amp
+from esprof.elastic.phases import Phase
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.state.buffers import Buffers
 from esprof.elastic.state.rng import RngState
 from esprof.elastic.state.training import TrainingState
-from esprof.elastic.support import to_device
+from esprof.elastic.support import check_loss, to_device
 from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.transport import Transport
 from esprof.errors import UsageError
 
-LossFn = Callable[[nn.Module, Any], Tensor]
-"""(model, batch) -> loss, a scalar: the mean over the batch's samples."""
-
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What ranks tell each other of a step's turns besides the gradient; on the device, so that nothing waits for it."""
+
+    losses: Tensor
+    """Loss of each EST, float64, shape (n_est,)."""
+    told: Tensor
+    """What each rank has told, float64, shape (world,)."""
+    used: Tensor
+    """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
 
 
 @dataclass
@@ -36,92 +50,192 @@ class Turns:
     transport: Transport
     feed: Feed
     spans: Spans
-    loss_fn: LossFn
     amp: Amp
+    find_unused: bool
+    edits: Edits
 
     def __post_init__(self) -> None:
         self._buffers = Buffers(self.state.model)
-        self._seen: set[str] = set()
+        self._reached: set[str] = set()
+        """Parameters that a gradient of the running backward pass has reached."""
+        self._reached_in_turn: set[str] = set()
+        self._runs = False
+        self._runs_again = False
         self._hooks = self.layout.watch(self._on_gradient)
 
-    def run(self, assignment: Assignment, told: float) -> tuple[Tensor, Tensor]:
-        """Compute the next step's gradient, and attach it to the parameters.
+    def run(self, assignment: Assignment, phase: Phase, told: float, *, twice: bool) -> Outcome:
+        """Compute the next step's gradient, and attach it to the parameters; `told` is for the other ranks.
 
-        Returns the loss of each EST and what each rank has `told` (float64, 1-D); both stay on the device, so that nothing
-        has to wait for them. Raises UsageError where a gradient is missing, comes twice, or was replaced.
+        With `twice` the turns are run a second time, in another order, and must come to the same. Raises UsageError where
+        they do not; where a gradient is missing, comes twice or was replaced; and for what a turn must not do.
         """
         state, rank = self.state, self.transport.rank
-        shared = torch.zeros(assignment.n_est + assignment.world, dtype=torch.float64, device=state.device)
-        losses, words = shared.split([assignment.n_est, assignment.world])
-        words[rank] = told
+        mine = assignment.ests[rank]
+        sizes = [assignment.n_est, assignment.world, len(self.layout.slots) if self.find_unused else 0]
+        shared = torch.zeros(sum(sizes), dtype=torch.float64, device=state.device)
+        found = Outcome(*shared.split(sizes))
+        found.told[rank] = told
         state.reducer.begin(
             assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
         )
         self._buffers.begin()
-        for est in assignment.ests[rank]:
+        before = attributes(state.model) if twice else {}
+        first_runs = [FirstRun(est, state.contexts[est].rng) for est in mine] if twice else []
+        for place, est in enumerate(mine):
             with self.spans.turn(est):
-                losses[est] = self._turn(est, last=est == assignment.ests[rank][-1])
+                first_run = first_runs[place] if twice else None
+                found.losses[est] = self._turn(est, phase, first_run, last=est == mine[-1])
+            if self.find_unused:
+                found.used.add_(self._mask())
+        if twice:
+            with self.spans.silent(), together(self.transport):
+                self._run_again(first_runs, phase, before)
         with self.spans("reduce"):
             self.layout.attach(state.reducer.finish(), clear=False)
             self._buffers.finish(self.transport, assignment.owner(0))
             self.transport.add(shared).wait()
-        return losses, words
+        return found
+
+    def check(self) -> None:
+        """Raise UsageError for a hook on a parameter that would run when its gradient may have been sent."""
+        for slot, hook in zip(self.layout.slots, self._hooks, strict=True):
+            hooks: dict[int, object] = slot.parameter._post_accumulate_grad_hooks
+            if next(reversed(hooks)) != hook.id:
+                raise UsageError(
+                    f"a hook on {slot.name} (register_post_accumulate_grad_hook) was registered after the trainer was made",
+                    remedy="Register it before: later ones run when the gradient may have been sent.",
+                )
 
     def close(self) -> None:
         """Remove the hooks on the model's parameters."""
         for hook in self._hooks:
             hook.remove()
 
-    def _turn(self, est: Est, *, last: bool) -> Tensor:
-        """One EST's gradient, and its loss."""
-        state, order, step = self.state, self.feed.order, self.state.next_step
-        context, flat = state.contexts[est], state.reducer.buffer()
+    def _turn(self, est: Est, phase: Phase, first_run: FirstRun | None, *, last: bool) -> Tensor:
+        """One EST's gradient, and its loss. What will be run again is noted in `first_run`, and not sent before."""
+        context, flat = self.state.contexts[est], self.state.reducer.buffer()
         with self.spans("switch"):
-            self.layout.attach(flat, clear=True)
-            self._buffers.enter()
-            context.rng.restore(state.device)
-        counts = [len(order.batch(step, est, micro)) for micro in range(order.accumulate)]
-        loss = torch.zeros((), dtype=torch.float64, device=state.device)
-        for micro, count in enumerate(counts):
-            if last and micro == len(counts) - 1:
-                state.reducer.send_last(est, flat)
-            if count:
-                loss += self._pass(est, count * order.n_est / order.count(step)).double() * (count / sum(counts))
+            self._enter(flat, context.rng)
+        send = last and first_run is None
+        loss = self._passes(est, phase, flat, first_run, send=send)
         with self.spans("switch"):
-            context.rng = RngState.capture(state.device)
-            self._buffers.leave(est)
+            context.rng = RngState.capture(self.state.device)
+            self._leave(est, flat)
+        if first_run is not None:
+            first_run.found = self._found(loss, flat)
         if not last:
             with self.spans("stage"):
-                state.reducer.fold(est, flat)
+                self.state.reducer.fold(est, flat)
+        elif not send:
+            self.state.reducer.send_last(est, flat)
         return loss
 
-    def _pass(self, est: Est, weight: float) -> Tensor:
+    def _run_again(self, first_runs: list[FirstRun], phase: Phase, before: Mapping[str, str]) -> None:
+        """The same turns, last first, on the same batches. Raises UsageError for the first that differs."""
+        flat, self._runs_again = self.layout.new(), True
+        try:
+            for first_run in reversed(first_runs):
+                self._enter(flat, first_run.rng)
+                loss = self._passes(first_run.est, phase, flat, first_run, send=False)
+                self._leave(first_run.est, flat)
+                changed = different(before, attributes(self.state.model))
+                first_run.compare(self.state.next_step, self._found(loss, flat), changed)
+        finally:
+            self._runs_again = False
+
+    def _enter(self, flat: Tensor, rng: RngState) -> None:
+        """Let a turn begin, whose gradient goes to `flat`."""
+        self.layout.attach(flat, clear=True)
+        self._buffers.enter()
+        rng.restore(self.state.device)
+        self._reached_in_turn.clear()
+        self.edits.begin_turn()
+
+    def _leave(self, est: Est, flat: Tensor) -> None:
+        self.edits.end_turn(est)
+        self._buffers.leave(est)
+        for slot in self.layout.slots if self.find_unused else ():
+            if slot.name not in self._reached_in_turn:
+                slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
+
+    def _passes(self, est: Est, phase: Phase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
+        """Forward and backward passes over an EST's micro-batches; the last one sends what it finds, if so asked."""
+        state, order, step = self.state, self.feed.order, self.state.next_step
+        counts = [len(order.batch(step, est, micro)) for micro in range(order.accumulate)]
+        kept = iter(first_run.batches if first_run is not None else ())
+        loss = torch.zeros((), dtype=torch.float64, device=state.device)
+        for micro, count in enumerate(counts):
+            if send and micro == len(counts) - 1:
+                state.reducer.send_last(est, flat)
+            if not count:
+                continue
+            with self.spans("data"):
+                batch = next(kept) if self._runs_again else self._batch(est, first_run)
+            weight = count * order.n_est / order.count(step)
+            loss += self._pass(est, phase, batch, flat, weight).double() * (count / sum(counts))
+        return loss
+
+    def _batch(self, est: Est, first_run: FirstRun | None) -> Any:
+        batch = to_device(self.feed.next(est, self.state.contexts[est].loader), self.state.device)
+        if first_run is not None:
+            first_run.keep(batch)
+        return batch
+
+    def _pass(self, est: Est, phase: Phase, batch: Any, flat: Tensor, weight: float) -> Tensor:
         """Forward and backward of one micro-batch, whose loss counts `weight`."""
-        state = self.state
-        with self.spans("data"):
-            batch = to_device(self.feed.next(est, state.contexts[est].loader), state.device)
-        self._seen.clear()
-        with self.spans("forward"), self._precision():
-            loss = self.loss_fn(state.model, batch)
-        with self.spans("backward"):
-            state.scaler.scale(loss * weight).backward()
-        if len(self._seen) < len(self.layout.slots):
-            missing = [slot.name for slot in self.layout.slots if slot.name not in self._seen]
+        self._reached.clear()
+        version = flat._version
+        with collectives.turn(est), self._running():
+            with self.spans("forward"), self._precision():
+                loss = phase.loss_fn(self.state.model, batch)
+            check_loss(loss)
+            if flat._version != version:
+                raise UsageError(
+                    f"the gradients of EST {est} changed while its loss was computed",
+                    remedy="Leave zero_grad() and backward() to the trainer.",
+                )
+            with self.spans("backward"):
+                self.state.scaler.scale(loss * weight).backward()
+        self._reached_in_turn |= self._reached
+        if not self.find_unused and len(self._reached) < len(self.layout.slots):
+            self._refuse_unreached(phase)
+        return loss.detach()
+
+    def _refuse_unreached(self, phase: Phase) -> None:
+        slots = [slot for slot in self.layout.slots if phase.trains(slot.parameter)]
+        missing = [slot.name for slot in slots if slot.name not in self._reached]
+        if missing:
             raise UsageError(
                 f"no gradient reached {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''}",
-                remedy="Freeze it (requires_grad_(False)), or let the loss depend on it: nothing finds unused parameters.",
+                remedy="Freeze it (requires_grad_(False)), let the loss depend on it, or pass Gradients(find_unused=True).",
             )
-        return loss.detach()
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         if self.amp is None:
             return contextlib.nullcontext()
         return torch.autocast(self.state.device.type, _TYPES[self.amp])
 
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        self._runs = True
+        try:
+            yield
+        finally:
+            self._runs = False
+
+    def _found(self, loss: Tensor, flat: Tensor) -> dict[str, str]:
+        gradients = {slot.name: slot.of(flat) for slot in self.layout.slots}
+        return outcome(loss, gradients, dict(self.state.model.named_buffers()))
+
+    def _mask(self) -> Tensor:
+        return torch.tensor([slot.name in self._reached_in_turn for slot in self.layout.slots], dtype=torch.float64).to(
+            self.state.device, non_blocking=True
+        )
+
     def _on_gradient(self, slot: Slot) -> None:
-        if self.spans.est is None:
+        if not self._runs:
             return  # A backward pass of the script's own, outside any turn.
-        if slot.name in self._seen:
+        if slot.name in self._reached:
             raise UsageError(
                 f"the gradient of {slot.name} came twice in one backward pass, and the first may have been sent",
                 remedy="Pass use_reentrant=False to torch.utils.checkpoint, and leave backward() to the trainer.",
@@ -131,5 +245,6 @@ class Turns:
                 f"the gradient of {slot.name} was replaced while its EST computed it",
                 remedy="Leave zero_grad() to the trainer.",
             )
-        self._seen.add(slot.name)
-        self.state.reducer.ready(slot)
+        self._reached.add(slot.name)
+        if not self._runs_again:
+            self.state.reducer.ready(slot)

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ class Job:
     reduction: str = "tree"
     bucket_mb: float | None = 0.001
     threads: int = 1
+    verify_every: int | None = None
 
 
 class Samples(Dataset):
@@ -148,7 +149,11 @@ def trainer(
             bucket_mb=job.bucket_mb,
             clip_norm=job.clip_norm,
         ),
-        proof=Proof(determinism="D0" if job.reduction == "all-reduce" else "D1"),
+        proof=Proof(
+            determinism="D0" if job.reduction == "all-reduce" else "D1",
+            threads=job.threads,
+            verify_every=job.verify_every,
+        ),
         assignment=Assignment.of(parts),
         transport=transport,
         **more,
@@ -172,7 +177,7 @@ def curve(
         if step and step in history:
             made.assign(Assignment.of(history[step]))
         losses = made.step().losses
-        bits.append(state_hash(made.state.model, made.state.optimizer) + "".join(loss.hex() for loss in losses))
+        bits.append(state_hash(made.state.model, made.state.optimizers[0]) + "".join(loss.hex() for loss in losses))
     return bits
 
 
@@ -192,7 +197,8 @@ def state_hash(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 
 def spoiled_curve(job: Job, history: History, what: str) -> list[str]:
-    """The same with something left out that makes the bits independent of the assignment."""
+    """The same with something left out that makes the bits independent of the assignment, and nothing verified."""
+    job = replace(job, verify_every=0)
     if what == "a residual for each EST":
         return curve(job, history, meddle=_share_residuals)
     assert what == "generators for each EST"

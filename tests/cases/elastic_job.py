@@ -51,11 +51,10 @@ def small_trainer(
     n_est=N_EST, *, loss=loss_fn, model=None, optimizer=adamw, scheduler=None, classes=5, threads=1, **options
 ):
     """`model` and `scheduler` make one, of nothing and of the optimizer; `options` are ElasticTrainer's, flat."""
-    torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = model() if model else Net(classes)
     made = optimizer(model.parameters())
-    options = {"batch_size": 2, "clip_norm": 1.0, "bucket_mb": 0.001} | options
+    options = {"batch_size": 2, "clip_norm": 1.0, "bucket_mb": 0.001, "threads": threads} | options
     samples = Samples(61, tokens=False)
     scheduler = scheduler and scheduler(made)
     return ElasticTrainer(model, made, loss, samples, n_est, scheduler=scheduler, **grouped(options))
@@ -63,7 +62,7 @@ def small_trainer(
 
 def bits(trainer, steps):
     """The losses of each of the next `steps`, and what the job is after it."""
-    return [(trainer.step().losses, state_hash(trainer.state.model, trainer.state.optimizer)) for _ in range(steps)]
+    return [(trainer.step().losses, state_hash(trainer.state.model, trainer.state.optimizers[0])) for _ in range(steps)]
 
 
 def bits_of_ranks(parts, steps=3, **options):

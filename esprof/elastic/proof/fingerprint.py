@@ -37,8 +37,8 @@ _SAME_SCRIPT = "Let every rank build the same model, optimizer, dataset and Elas
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 
 
-def pin(optimizer: Optimizer, device: torch.device) -> None:
-    """Make kernels deterministic in this process, and write torch's choice of the optimizer's implementation down.
+def pin(optimizers: Sequence[Optimizer], device: torch.device) -> None:
+    """Make kernels deterministic in this process, and write torch's choice of the optimizers' implementation down.
 
     Kernels that have no deterministic form raise RuntimeError from then on, as `use_deterministic_algorithms` has it.
     """
@@ -49,7 +49,7 @@ def pin(optimizer: Optimizer, device: torch.device) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    for group in optimizer.param_groups:
+    for group in [group for optimizer in optimizers for group in optimizer.param_groups]:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             _, group["foreach"] = _default_to_fused_or_foreach(group["params"], group.get("differentiable", False))
         if "fused" in group and group["fused"] is None:
@@ -118,25 +118,33 @@ def model_fields(model: nn.Module) -> dict[str, Value]:
     }
 
 
-def optimizer_fields(optimizer: Optimizer) -> dict[str, Value]:
-    """The optimizer's class and, as far as its groups of parameters tell, how it is implemented (`foreach`, `fused`, …)."""
-    kind = type(optimizer)
-    fields: dict[str, Value] = {"optimizer": f"{kind.__module__}.{kind.__qualname__}"}
-    for name in _IMPLEMENTATION:
-        values = [bool(group[name]) for group in optimizer.param_groups if name in group]
-        if values:
-            fields[f"optimizer.{name}"] = _joined(values)
+def optimizer_fields(optimizers: Sequence[Optimizer]) -> dict[str, Value]:
+    """Each optimizer's class and, as far as its groups of parameters tell, how it is implemented (`foreach`, `fused`, …)."""
+    fields: dict[str, Value] = {}
+    for called, optimizer in _named(optimizers).items():
+        kind = type(optimizer)
+        fields[called] = f"{kind.__module__}.{kind.__qualname__}"
+        for name in _IMPLEMENTATION:
+            values = [bool(group[name]) for group in optimizer.param_groups if name in group]
+            if values:
+                fields[f"{called}.{name}"] = _joined(values)
     return fields
 
 
-def group_fields(optimizer: Optimizer) -> dict[str, object]:
+def group_fields(optimizers: Sequence[Optimizer]) -> dict[str, object]:
     """The settings of each group of parameters: learning rate, momentum and the like."""
     return {
-        f"optimizer.{place}.{name}": plain(value)
+        f"{called}.{place}.{name}": plain(value)
+        for called, optimizer in _named(optimizers).items()
         for place, group in enumerate(optimizer.param_groups)
         for name, value in group.items()
         if name != "params"
     }
+
+
+def _named(optimizers: Sequence[Optimizer]) -> dict[str, Optimizer]:
+    names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer {place}" for place in range(len(optimizers))]
+    return dict(zip(names, optimizers, strict=True))
 
 
 def plain(value: object) -> object:

@@ -64,6 +64,8 @@ class Layout:
         self.buckets = _buckets(named[::-1], world, max(1, bucket_bytes // self.dtype.itemsize))
         self.slots = tuple(slot for bucket in self.buckets for slot in bucket.slots)
         self.numel = self.buckets[-1].stop
+        self.parameters = frozenset(id(parameter) for parameter in model.parameters())
+        """Ids of all parameters, frozen ones too."""
         self._trained = [(name, parameter, parameter.requires_grad) for name, parameter in model.named_parameters()]
         self._views: dict[str, Tensor] = {}
         """Name of a parameter -> the gradient that is attached to it."""

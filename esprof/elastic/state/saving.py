@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from esprof.elastic.agree import tell_all, together
 from esprof.elastic.assignment import Est
+from esprof.elastic.guard.rollcall import RollCall
 from esprof.elastic.options import Checkpoint
 from esprof.elastic.proof.fingerprint import check_same_job
 from esprof.elastic.proof.steplog import Fingerprint
@@ -41,7 +42,7 @@ class Checkpoints:
     All ranks make the same calls. Raises UsageError where the job's processes are not those of torch.distributed.
     """
 
-    def __init__(self, asked: Checkpoint, transport: Transport, fingerprint: Fingerprint) -> None:
+    def __init__(self, asked: Checkpoint, transport: Transport, fingerprint: Fingerprint, roll_call: RollCall) -> None:
         self.folder = Path(asked.folder)
         self.every = asked.every
         self.last: Saved | None = None
@@ -49,7 +50,7 @@ class Checkpoints:
         self._fingerprint = fingerprint
         self._keep = asked.keep
         self._group = _own_group(transport)
-        self._transport = GroupTransport(self._group) if self._group is not None else transport
+        self._transport = GroupTransport(self._group, roll_call=roll_call) if self._group is not None else transport
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="esprof-checkpoint")
         self._flight: Future[Saved] | None = None
 

@@ -43,9 +43,10 @@ def restore(job: TrainingState, tensors: NamedTensors) -> None:
     state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
     for name, tensor in model_tensors(job.model).items():
         tensor.copy_(tensors[f"{MODEL}{name}"])
-    _unpack_optimizer(job.model, job.optimizer, state["optimizer"], tensors)
-    for name, part in {"scheduler": job.scheduler, "scaler": job.scaler}.items():
-        if name in state["schedule"] and part is not None:
+    for optimizer, packed in zip(job.optimizers, state["optimizers"], strict=True):
+        _unpack_optimizer(job.model, optimizer, packed, tensors)
+    for name, part in _scheduling(job).items():
+        if name in state["schedule"]:
             part.load_state_dict(unpack(state["schedule"][name], tensors))
     job.next_step = plan["next_step"]
     job.codecs = unpack(plan["codecs"], {})
@@ -74,14 +75,22 @@ def est_prefix(est: Est) -> str:
 
 def _training(job: TrainingState) -> NamedTensors:
     found = {f"{MODEL}{name}": tensor for name, tensor in model_tensors(job.model).items()}
-    schedule = {"scheduler": job.scheduler, "scaler": job.scaler if job.scaler.is_enabled() else None}
     state = {
-        "optimizer": _pack_optimizer(job.model, job.optimizer, found),
+        "optimizers": [
+            _pack_optimizer(job.model, optimizer, f"{_OPTIMIZER}{number}/" if number else _OPTIMIZER, found)
+            for number, optimizer in enumerate(job.optimizers)
+        ],
         "schedule": {
-            name: pack(part.state_dict(), f"{_SCHEDULE}{name}", found) for name, part in schedule.items() if part
+            name: pack(part.state_dict(), f"{_SCHEDULE}{name}", found) for name, part in _scheduling(job).items()
         },
     }
     return found | {_STATE: _as_bytes(state)}
+
+
+def _scheduling(job: TrainingState) -> dict[str, Any]:
+    """The schedulers and the loss scaler, by name."""
+    parts: dict[str, Any] = {f"scheduler {number}": part for number, part in enumerate(job.schedulers)}
+    return parts | ({"scaler": job.scaler} if job.scaler.is_enabled() else {})
 
 
 def _as_bytes(value: object) -> Tensor:
@@ -92,14 +101,12 @@ def _of_bytes(tensor: Tensor) -> Any:
     return json.loads(tensor.numpy().tobytes())
 
 
-def _pack_optimizer(model: nn.Module, optimizer: Optimizer, tensors: NamedTensors) -> Any:
+def _pack_optimizer(model: nn.Module, optimizer: Optimizer, prefix: str, tensors: NamedTensors) -> Any:
     """The optimizer's state by names of parameters, which say more than their places; its tensors go to `tensors`."""
     whole = optimizer.state_dict()
     names = _parameter_names(model, optimizer)
-    state = {
-        names[place]: pack(part, f"{_OPTIMIZER}{names[place]}", tensors) for place, part in whole.pop("state").items()
-    }
-    return {"state": state, "rest": pack(whole, f"{_OPTIMIZER}rest", tensors)}
+    state = {names[place]: pack(part, f"{prefix}{names[place]}", tensors) for place, part in whole.pop("state").items()}
+    return {"state": state, "rest": pack(whole, f"{prefix}rest", tensors)}
 
 
 def _unpack_optimizer(model: nn.Module, optimizer: Optimizer, packed: Any, tensors: NamedTensors) -> None:

@@ -20,8 +20,8 @@ class TrainingState:
     """All that steps change, as far as this rank has it: what a checkpoint holds."""
 
     model: nn.Module
-    optimizer: Optimizer
-    scheduler: LRScheduler | None
+    optimizers: tuple[Optimizer, ...]
+    schedulers: tuple[LRScheduler, ...]
     scaler: GradScaler
     """Scaler of the loss; disabled except for fp16."""
     reducer: Reducer

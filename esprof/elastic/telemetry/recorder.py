@@ -96,8 +96,11 @@ class Telemetry:
         self._begun_ns = time.time_ns()
         self._phase = "timed"
 
-    def begin_step(self) -> None:
-        """Begin the first step; each later one begins where the one before it ended."""
+    def begin_step(self, *, verified: bool) -> None:
+        """Begin the first step; each later one begins where the one before it ended. One whose turns are run twice is no
+        measure of the others."""
+        if verified:
+            self._phase = "warmup"
         if not self._steps:
             self._begun_ns = time.time_ns()
             self._forget()
@@ -194,7 +197,7 @@ class NoTelemetry:
         self.spans = Spans(device)
         self.transport = transport
 
-    def begin_step(self) -> None: ...
+    def begin_step(self, *, verified: bool) -> None: ...
 
     def end_step(self, number: int, samples: int) -> None: ...
 

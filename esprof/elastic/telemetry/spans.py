@@ -50,6 +50,15 @@ class Spans:
         finally:
             self.est = None
 
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """Note nothing of what the block does."""
+        keep, self._keep = self._keep, False
+        try:
+            yield
+        finally:
+            self._keep = keep
+
     def __call__(self, what: str) -> contextlib.AbstractContextManager[None]:
         return self._noted(what) if self._keep else _NOTHING
 

@@ -143,7 +143,7 @@ def test_ranks_that_are_told_unlike_things_are_refused(unlike, field, tmp_path, 
 
 def rate(trainer, rank, step):
     if (rank, step) == (1, 1):
-        trainer.state.optimizer.param_groups[0]["lr"] = 0.5
+        trainer.state.optimizers[0].param_groups[0]["lr"] = 0.5
 
 
 def later_codec(trainer, rank, step):
@@ -176,11 +176,10 @@ def test_what_one_rank_alone_changes_between_two_steps_is_told(meddle, reason):
 
 def test_a_log_tells_which_rank_and_tensor_went_its_own_way(tmp_path):
     def body(transport):
-        trainer = small_trainer(transport=transport, hash_log=tmp_path / "log.jsonl")
+        trainer = small_trainer(transport=transport, hash_log=tmp_path / "log.jsonl", verify_every=0)
         trainer.step()
         if transport.rank == 1:
-            with torch.no_grad():
-                trainer.state.model.head.bias[0] += 1
+            trainer.state.model.head.bias.data[0] += 1  # Of which torch notes no change.
         with pytest.raises(MismatchError) as raised:
             trainer.step()
         return raised.value.reason

@@ -42,13 +42,13 @@ def refusal(raised) -> tuple[str, str | None]:
 )
 def test_a_model_that_cannot_be_trained_is_refused(model, reason, remedy):
     with pytest.raises(UsageError) as raised:
-        check(model, torch.optim.SGD(model.parameters(), 0.1))
+        check(model, [torch.optim.SGD(model.parameters(), 0.1)])
     assert refusal(raised) == (reason, remedy)
 
 
 def test_an_optimizer_of_another_model_is_refused():
     with pytest.raises(UsageError, match="the optimizer holds 2 parameters that are not the model's"):
-        check(nn.Linear(2, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1))
+        check(nn.Linear(2, 2), [torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)])
 
 
 class Forgetful(nn.Module):
@@ -76,7 +76,9 @@ def test_a_parameter_without_a_gradient_is_named():
     with pytest.raises(UsageError) as raised:
         elastic.step()
     assert raised.value.reason == "no gradient reached unused.bias, unused.weight"
-    assert raised.value.remedy.startswith("Freeze it (requires_grad_(False)), or let the loss depend on it")
+    assert raised.value.remedy.startswith(
+        "Freeze it (requires_grad_(False)), let the loss depend on it, or pass Gradients(find_unused=True)"
+    )
 
 
 @pytest.mark.parametrize("parts", [[[0, 1], [1, 2]], [[0, 2]], [[]], [[1]]])
@@ -144,5 +146,5 @@ def test_an_expanded_buffer_is_refused():
     model.register_buffer("scale", torch.ones(1).expand(4))
     model.register_buffer("one", torch.ones(1).expand(1))
     with pytest.raises(UsageError, match="buffer scale is expanded") as raised:
-        check(model, torch.optim.SGD(model.parameters(), 0.1))
+        check(model, [torch.optim.SGD(model.parameters(), 0.1)])
     assert raised.value.remedy == "Register scale.contiguous()."

@@ -27,22 +27,22 @@ def settings_only_here():
 def test_the_optimizer_s_implementation_is_pinned(kind):
     optimizer = kind([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
     assert optimizer.param_groups[0]["foreach"] is None
-    pin(optimizer, CPU)
+    pin([optimizer], CPU)
     assert (optimizer.param_groups[0]["foreach"], optimizer.param_groups[0]["fused"]) == (False, False)
 
 
 def test_what_the_user_chose_stays():
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))], foreach=True)
     fused = torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))], fused=True)
-    pin(optimizer, CPU)
-    pin(fused, CPU)
-    assert optimizer_fields(optimizer)["optimizer.foreach"] is True
-    assert optimizer_fields(fused)["optimizer.fused"] is True
+    pin([optimizer], CPU)
+    pin([fused], CPU)
+    assert optimizer_fields([optimizer])["optimizer.foreach"] is True
+    assert optimizer_fields([fused])["optimizer.fused"] is True
 
 
 def test_kernels_are_made_deterministic():
     torch.use_deterministic_algorithms(False)
-    pin(torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))]), CPU)
+    pin([torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))])], CPU)
     found = machine_fields(CPU)
     assert found["deterministic"]
     assert not found["cudnn_benchmark"]
@@ -162,7 +162,7 @@ def test_a_log_has_the_settings_of_optimizer_and_scheduler(tmp_path):
     for path, frozen in zip(paths, (False, True), strict=True):
         trainer = small_trainer(scheduler=rates, hash_log=path)
         if frozen:
-            trainer.state.scheduler.gamma = 0.8  # Shows in the parameters from the second step on.
+            trainer.state.schedulers[0].gamma = 0.8  # Shows in the parameters from the second step on.
         trainer.step()
     found = diff(*paths)
     assert (found.outcome, found.difference.tensor.name) == ("differ", "state")

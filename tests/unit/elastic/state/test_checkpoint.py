@@ -303,10 +303,10 @@ def test_what_was_changed_since_is_saved_in_place_of_the_same_step(tmp_path):
     trainer = small_trainer(folder=tmp_path, every=1)
     trainer.step()
     trainer.flush()
-    trainer.state.optimizer.param_groups[0]["lr"] = 0.125
+    trainer.state.optimizers[0].param_groups[0]["lr"] = 0.125
     trainer.save()
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    assert small_trainer(folder=tmp_path).state.optimizer.param_groups[0]["lr"] == 0.125
+    assert small_trainer(folder=tmp_path).state.optimizers[0].param_groups[0]["lr"] == 0.125
 
 
 def test_what_another_job_is_writing_is_left_alone(saved):

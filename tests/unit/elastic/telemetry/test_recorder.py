@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import esprof
-from esprof.elastic import Data, ElasticTrainer
+from esprof.elastic import Data, ElasticTrainer, Proof
 from esprof.elastic.telemetry import recorder
 from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
@@ -30,7 +30,9 @@ def trainer(path, **options):
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     loss = lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1])  # noqa: E731
-    return ElasticTrainer(model, optimizer, loss, Numbers(), 2, batch_size=2, telemetry=path, **options)
+    return ElasticTrainer(
+        model, optimizer, loss, Numbers(), 2, batch_size=2, telemetry=path, proof=Proof(verify_every=0), **options
+    )
 
 
 class SlowLink:

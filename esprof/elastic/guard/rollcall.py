@@ -1,0 +1,314 @@
+"""What call of its trainer each rank is in, so that no rank waits for one that will not come.
+
+`save()` on rank 0 alone, a rank that makes fewer steps or has failed: a collective then waits till its group's timeout,
+half an hour, and names nobody. Here every rank tells the job's store, beside its work, which call it is in; one that waits
+looks there. Each call has a number, the same on all ranks that make the same calls.
+"""
+
+import atexit
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from types import FrameType
+from typing import Any, Literal, Protocol
+
+import torch.distributed as dist
+
+from esprof.errors import MismatchError
+from esprof.recorder.shared.torch_features import own_client
+from esprof.text import printable
+from esprof.types import Rank
+
+_BEAT_S = 0.5
+"""How often a rank tells where it is and, if it waits, looks where others are."""
+
+_WAITS_S = 2.0
+"""How long a rank is in a call before it looks where the others are."""
+
+_STRAY_S = 6.0
+"""How long another rank is in the same call of torch.distributed, outside of the trainer, before it counts as lost."""
+
+_GRACE_S = 3.0
+"""How long a rank has to come out of what waits for others once it is known that nobody will come; then the process ends."""
+
+_LOOKED_AT = 16
+"""How many ranks each rank looks at, those after it: together they look at all, whatever the world's size."""
+
+_NO_WORK_S = 0.001
+"""A thread that runs no longer than this between two beats waits."""
+
+_LONGEST = 300
+"""Characters of an error that other ranks are told."""
+
+_numbers = count()
+
+State = Literal["in", "out", "failed", "ended"]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a rank is."""
+
+    number: int
+    """Number of its last call of the trainer."""
+    call: str
+    state: State
+    told: str = ""
+    """Of a failed rank what failed; of one outside of the trainer the call of torch.distributed that it is in."""
+
+
+class RollCall(Protocol):
+    """Tells which call this rank is in, and whether the others come to it."""
+
+    def call(self, name: str) -> Any:
+        """A context: this rank is in a call of the trainer that all ranks make."""
+
+    def check(self) -> None:
+        """Raise MismatchError where another rank will not come to the call that this one waits in."""
+
+    def explain(self, error: Exception) -> None:
+        """Raise MismatchError from `error`, which a transfer has raised, if another rank is at fault."""
+
+    def close(self) -> None:
+        """No more calls are made."""
+
+
+class AloneRollCall:
+    """That of a job of one process, or of ranks that no store connects."""
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        yield
+
+    def check(self) -> None: ...
+
+    def explain(self, error: Exception) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StoreRollCall:
+    """By torch.distributed's store, with a thread and a connection of its own."""
+
+    def __init__(self, store: Any, rank: Rank, world: int) -> None:
+        self._rank = rank
+        self._others = [(rank + by) % world for by in range(1, min(world, _LOOKED_AT + 1))]
+        self._store = _Board(_client(store), f"esprof/elastic/calls/{next(_numbers)}")
+        self._place = _Place(0, "nothing", "out")
+        self._since = time.monotonic()
+        self._main = threading.get_ident()
+        self._verdict: str | None = None
+        """Why another rank will not come, once that is known."""
+        self._ran_s, self._still_since = 0.0, 0.0
+        """How long the training thread has run, and since when it has done no more than that."""
+        self._seen: dict[Rank, tuple[_Place, float]] = {}
+        """Where another rank was when last looked at, and since when."""
+        self._told: _Place | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._nowhere = open(os.devnull, "wb")  # noqa: SIM115 It has to stay open as long as the process.
+        _start(self)
+        atexit.register(_end, weakref.ref(self))
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        self._main = threading.get_ident()
+        self._move(_Place(self._place.number + 1, name, "in"))
+        try:
+            yield
+        except BaseException as error:
+            told = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _LONGEST)
+            self._move(_Place(self._place.number, name, "failed", told))
+            self._tell()
+            raise
+        self._move(_Place(self._place.number, name, "out"))
+
+    def check(self) -> None:
+        if self._verdict is not None:
+            raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.")
+
+    def explain(self, error: Exception) -> None:
+        until = time.monotonic() + _WAITS_S
+        while self._verdict is None and time.monotonic() < until and not self._over.is_set():
+            time.sleep(_BEAT_S / 5)
+            self._look()
+        if self._verdict is not None:
+            raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.") from error
+
+    def close(self) -> None:
+        if self._verdict is None and not self._over.is_set():
+            if self._place.state != "failed":
+                self._move(_Place(self._place.number, self._place.call, "ended"))
+            self._tell()
+            self._over.set()
+
+    def end(self) -> None:
+        """The process ends. Where nobody has come, gloo's threads still wait, and the interpreter would wait for them."""
+        if self._verdict is not None:
+            _leave()
+        self.close()
+
+    def beat(self) -> None:
+        """Tell where this rank is, and look where others are if it waits. The thread calls this.
+
+        Once it is known that nobody will come, the training thread may clean up; where it waits itself, as for gloo's
+        threads in destroy_process_group(), nothing but the end of the process ends that.
+        """
+        self._tell()
+        place, now = self._place, time.monotonic()
+        waits = place.state == "in" or (self._told is not None and self._told.told)
+        if self._verdict is None and waits and now - self._since > _WAITS_S:
+            self._look()
+        if self._verdict is None:
+            return
+        ran_s = time.clock_gettime(time.pthread_getcpuclockid(self._main))
+        if ran_s - self._ran_s > _NO_WORK_S:
+            self._ran_s, self._still_since = ran_s, now
+        elif now - self._still_since > _GRACE_S:
+            _leave()
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """End the process after a while unless this is called again, even where no thread of Python can run."""
+        faulthandler.dump_traceback_later(_GRACE_S + _WAITS_S, exit=True, file=self._nowhere)
+
+    def _move(self, place: _Place) -> None:
+        self._place, self._since = place, time.monotonic()
+
+    def _tell(self) -> None:
+        place = self._place
+        if place.state == "out":
+            place = _Place(place.number, place.call, "out", _collective_of(self._main))
+        if place != self._told:
+            self._told = place
+            self._store.set(f"{self._rank}", json.dumps([place.number, place.call, place.state, place.told]))
+
+    def _look(self) -> None:
+        """Find a rank that will not come, or hear of one that another has found."""
+        with self._lock:
+            if self._verdict is not None:
+                return
+            verdict = self._store.get("verdict") or self._found()
+            if verdict is None:
+                return
+            self._store.set("verdict", verdict)
+            # An exception may never be shown: its way up may lead through destroy_process_group(), which waits as well.
+            sys.stderr.write(f"esprof: error: {verdict}\n")
+            sys.stderr.flush()
+            self._set_alarm()
+            self._verdict = verdict
+
+    def _found(self) -> str | None:
+        mine = self._place
+        if mine.state != "in":
+            return None
+        for rank in self._others:
+            told = self._store.get(f"{rank}")
+            if told is not None and (found := self._fault(mine, rank, _Place(*json.loads(told)))):
+                return found
+        if self._store.is_gone:
+            return f"the process that holds the job's store is gone; rank {self._rank} is in {mine.call}"
+        return None
+
+    def _fault(self, mine: _Place, rank: Rank, other: _Place) -> str | None:
+        """Why `rank`, which is at `other`, will not come to this rank's call; None where it may."""
+        before, since = self._seen.get(rank, (None, 0.0))
+        if before != other:
+            since = time.monotonic()
+            self._seen[rank] = other, since
+        waiting = f"rank {self._rank} is in {mine.call}"
+        if other.number == mine.number and other.state == "failed":
+            return f"rank {rank} failed in {other.call}: {other.told}"
+        if other.number == mine.number and other.call != mine.call:
+            return f"rank {rank} called {other.call} where rank {self._rank} called {mine.call}"
+        if other.number <= mine.number and other.state == "ended":
+            return f"rank {rank} has ended after {other.call}, and {waiting}"
+        if other.number < mine.number and other.told and time.monotonic() - since > _STRAY_S:
+            return f"rank {rank} is in {other.told} of torch.distributed after {other.call}, and {waiting}"
+        return None
+
+
+class _Board:
+    """A part of the store. What goes wrong with it is remembered, and raises nothing."""
+
+    def __init__(self, store: Any, name: str) -> None:
+        self._store = store
+        self._name = name
+        self.is_gone = False
+
+    def set(self, key: str, value: str) -> None:
+        self._do(lambda: self._store.set(f"{self._name}/{key}", value))
+
+    def get(self, key: str) -> str | None:
+        """The value; None where there is none."""
+        name = f"{self._name}/{key}"
+        found: bytes | None = self._do(lambda: self._store.get(name) if self._store.check([name]) else None)
+        return None if found is None else found.decode()
+
+    def _do(self, what: Any) -> Any:
+        if self.is_gone:
+            return None
+        try:
+            return what()
+        except RuntimeError:  # c10d's errors of the connection are of this type.
+            self.is_gone = True
+            return None
+
+
+def roll_call() -> RollCall:
+    """That of torch.distributed's default group, if there is one."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return AloneRollCall()
+    return StoreRollCall(dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
+
+
+@lru_cache(maxsize=1)
+def _client(store: Any) -> Any:
+    """A connection for this process, however many trainers it makes in turn."""
+    return own_client(store)
+
+
+def _start(roll: StoreRollCall) -> None:
+    threading.Thread(target=_run, args=(weakref.ref(roll), roll._over), name="esprof-roll-call", daemon=True).start()
+
+
+def _run(roll: "weakref.ref[StoreRollCall]", over: threading.Event) -> None:
+    while not over.wait(_BEAT_S):
+        there = roll()
+        if there is None:
+            return
+        there.beat()
+        del there
+
+
+def _end(roll: "weakref.ref[StoreRollCall]") -> None:
+    there = roll()
+    if there is not None:
+        there.end()
+
+
+def _leave() -> None:
+    """End the process, and wait for no thread of it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _collective_of(thread: int) -> str:
+    """The function of torch.distributed that this thread is in; empty where it is in none."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    found = ""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.distributed.distributed_c10d":
+            found = frame.f_code.co_name
+        frame = frame.f_back
+    return found

@@ -1,0 +1,29 @@
+"""Whether a sample depends on nothing but its number and the seed: it is made twice, and on all ranks."""
+
+from collections.abc import Callable
+
+from esprof.elastic.agree import tell_all, together
+from esprof.elastic.guard.content import content
+from esprof.elastic.transport import Transport
+from esprof.errors import MismatchError, UsageError
+
+_OWN_STATE = (
+    "Take random numbers from random, numpy.random or torch, which are seeded for each sample, or from a generator that is "
+    "made of the index; or pass Loaders, for datasets that have a state."
+)
+
+
+def check_sample(index: int, make: Callable[[int], object], transport: Transport) -> None:
+    """Raise UsageError where `make(index)` gives another sample the second time, MismatchError where ranks have different
+    ones. All ranks call this."""
+    with together(transport):
+        first, again = content(make(index)), content(make(index))
+        if first != again:
+            raise UsageError(f"sample {index} was another one when it was made a second time", remedy=_OWN_STATE)
+    everyone = tell_all(transport, first)
+    for rank, other in enumerate(everyone):
+        if other != everyone[0]:
+            raise MismatchError(
+                f"sample {index} is another one on rank {rank} than on rank 0",
+                remedy="Let every rank build the same dataset, from the same files; each takes its share by itself.",
+            )

@@ -1,0 +1,39 @@
+"""How many CPU threads a process computes with: bits depend on it, and torchrun's choice on the number of processes."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from esprof.elastic.agree import tell_all
+from esprof.elastic.options import Checkpoint
+from esprof.elastic.state import checkpoint
+from esprof.elastic.transport import Transport
+from esprof.errors import EsprofError
+
+_IN_A_NEW_JOB = 1
+"""What torchrun gives to each of several processes on a machine; to a single one it leaves all CPUs."""
+
+
+def set_threads(asked: int | None, saved: Checkpoint | None, transport: Transport) -> None:
+    """Let this process compute with `asked` threads, or as the job did that it goes on with; rank 0 says so where that is a
+    change. All ranks call this."""
+    found = _of_checkpoint(Path(saved.folder)) if saved is not None and transport.rank == 0 else None
+    before, now = torch.get_num_threads(), asked or tell_all(transport, found)[0] or _IN_A_NEW_JOB
+    if now == before:
+        return
+    torch.set_num_threads(now)
+    if transport.rank == 0:
+        by_itself = "as in the job's checkpoint" if found else "so that bits do not depend on the number of processes"
+        why = "as asked for" if asked else f"{by_itself}; Proof(threads=N) sets another number"
+        sys.stderr.write(f"esprof: {now} CPU thread{'s' * (now > 1)} a process, not {before}: {why}\n")
+
+
+def _of_checkpoint(folder: Path) -> int | None:
+    """The threads with which the job in this folder was trained; None where there is none, or none that can be read."""
+    try:
+        path = checkpoint.latest(folder)
+        threads = checkpoint.read_manifest(path).fingerprint.machine.get("threads") if path is not None else None
+    except EsprofError:
+        return None  # Whoever reads the checkpoint tells what is wrong with it.
+    return threads if isinstance(threads, int) else None

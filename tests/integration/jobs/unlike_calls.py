@@ -1,0 +1,45 @@
+"""An elastic job whose rank 1 does something that rank 0 does not."""
+
+import sys
+
+import torch.distributed as dist
+
+from esprof.elastic import Assignment, Checkpoint, ElasticTrainer
+from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
+
+what, folder = sys.argv[1:]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = MODELS["mlp"]()
+
+
+def loss(model, batch):
+    if rank and what == "fails" and trainer.next_step == 2:
+        raise RuntimeError("out of luck")
+    return loss_fn(model, batch)
+
+
+trainer = ElasticTrainer(
+    model,
+    OPTIMIZERS["sgd"](model.parameters()),
+    loss,
+    Samples(64, tokens=False),
+    4,
+    batch_size=2,
+    checkpoint=Checkpoint(folder),
+)
+try:
+    for step in range(5):
+        if (rank, step) == (1, 2):
+            if what == "saves":
+                trainer.save()
+            elif what == "assigns":
+                trainer.assign(Assignment.of([[0], [1, 2, 3]]))
+            elif what == "waits":
+                dist.barrier()
+            elif what == "ends":
+                sys.exit(0)
+        trainer.step()
+finally:
+    if what != "ends":
+        dist.destroy_process_group()

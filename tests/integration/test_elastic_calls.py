@@ -1,0 +1,64 @@
+"""Ranks that do not make the same calls of their trainer: all end, soon, and it is said which rank it was."""
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cases.record import JOBS, environment
+
+pytestmark = pytest.mark.integration
+
+LONGEST_S = 60
+"""Far below what a collective waits by itself, half an hour; on an idle machine all have ended in fifteen, start included."""
+
+
+def ranks_of(what, folder, port):
+    """Two ranks, started by hand: a launcher would end the other one when one has failed."""
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "PYTHONPATH": "."}
+    command = [sys.executable, str(JOBS / "unlike_calls.py"), what, str(folder)]
+    return [
+        subprocess.Popen(
+            command,
+            env=environment(**variables, RANK=str(rank)),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        (
+            "saves",
+            ["rank 1 called save() where rank 0 called step 2", "rank 0 called step 2 where rank 1 called save()"],
+        ),
+        (
+            "assigns",
+            ["rank 1 called assign() where rank 0 called step 2", "rank 0 called step 2 where rank 1 called assign()"],
+        ),
+        ("fails", ["rank 1 failed in step 2: RuntimeError: out of luck"]),
+        ("waits", ["rank 1 is in barrier of torch.distributed after step 1, and rank 0 is in step 2"]),
+        ("ends", ["rank 1 has ended after step 1, and rank 0 is in step 2"]),
+    ],
+)
+def test_a_rank_that_does_something_else_is_named(what, says, tmp_path):
+    ranks = ranks_of(what, tmp_path / "c", _free_port())
+    began = time.monotonic()
+    told = [rank.communicate(timeout=200)[1] for rank in ranks]
+    assert time.monotonic() - began < LONGEST_S
+    assert any(one in told[0] for one in says), told
+    assert ranks[0].returncode == 1
+    if what != "ends":
+        assert ranks[1].returncode == 1
+
+
+def _free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
