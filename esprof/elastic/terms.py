@@ -20,6 +20,7 @@ from esprof.elastic.proof.fingerprint import (
     require_alike,
 )
 from esprof.elastic.proof.steplog import Fingerprint, Scalar, Value
+from esprof.elastic.state import extra
 from esprof.elastic.state.training import TrainingState
 from esprof.elastic.transport import Transport
 
@@ -88,6 +89,7 @@ def start_terms(
         "hash_log": proof.hash_log is not None,
         "checkpoint": checkpoint is not None,
         "checkpoint_every": checkpoint.every if checkpoint is not None else 0,
+        **(extra.digests(*extra.pack_extra(state.model, state.own)) if checkpoint is not None else {}),
     }
 
 

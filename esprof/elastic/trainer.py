@@ -1,13 +1,14 @@
 """`ElasticTrainer`: data-parallel training whose bits depend on the number of logical workers, not on where they run."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.amp import GradScaler
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
@@ -33,6 +34,7 @@ from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.reduce.choice import bucket_bytes, reducer
 from esprof.elastic.reduce.codecs import check_codec
 from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.state import extra
 from esprof.elastic.state.context import EstContext, move
 from esprof.elastic.state.rng import derived_seed, seed_all
 from esprof.elastic.state.saving import Checkpoints
@@ -75,9 +77,11 @@ class ElasticTrainer:
     a dataset that has a state pass `Loaders`.
 
     `seed` is that of the samples' order and of every random number. `scheduler` steps after every step, or every epoch if so
-    asked. `Data`, `Gradients`, `Checkpoint` and `Proof` have the options of one matter each. `telemetry` is a Run directory
-    to which the newest steps are written, EST by EST. `assignment` says which ESTs run where; by default evenly and
-    contiguously. `transport` connects the processes; by default it is torch.distributed, where that was initialized.
+    asked. `state` is what the script keeps besides, the same on all ranks, such as a moving average of the weights: objects
+    with `state_dict()` and `load_state_dict()`, which are saved and restored with the rest. `Data`, `Gradients`,
+    `Checkpoint` and `Proof` have the options of one matter each. `telemetry` is a Run directory to which the newest steps
+    are written, EST by EST. `assignment` says which ESTs run where; by default evenly and contiguously. `transport` connects
+    the processes; by default it is torch.distributed, where that was initialized.
 
     Raises MismatchError where the ranks, or the checkpoint, are not of one job, and UsageError for what is not supported:
     SyncBatchNorm, sparse gradients, parameters without a gradient, parameters of several types.
@@ -95,6 +99,7 @@ class ElasticTrainer:
         seed: int = 0,
         scheduler: LRScheduler | None = None,
         scheduler_by: ScheduleBy = "step",
+        state: Mapping[str, Stateful] | None = None,
         data: Data = Data(),  # noqa: B008 It is frozen.
         gradients: Gradients = Gradients(),  # noqa: B008
         checkpoint: Checkpoint | None = None,
@@ -107,6 +112,7 @@ class ElasticTrainer:
         check_reduction(gradients.reduction, proof.determinism)
         check_steps(optimizer, scheduler)
         support.check(model, optimizer)
+        extra.check(state or {})
         self._feed = feed(dataset, n_est, batch_size, seed, data)
         self.order = self._feed.order
         transport = transport or transport_for(model)
@@ -126,6 +132,7 @@ class ElasticTrainer:
             codecs={0: gradients.codec},
             contexts={est: EstContext.new(seed + est, device) for est in mine},
             device=device,
+            own=dict(state or {}),
         )
         self._gradients, self._scheduler_by = gradients, scheduler_by
         pin(optimizer, device)
@@ -135,7 +142,7 @@ class ElasticTrainer:
         self.state.share(self._transport)
         self.checkpoints = Checkpoints(checkpoint, self._transport, self.fingerprint) if checkpoint else None
         if self.checkpoints and (found := self.checkpoints.read_latest(mine)) is not None:
-            restore(self.state, found)
+            restore(self.state, *found)
         self._feed.move(mine, self.next_step)
         self._log = self._open_log(proof)
         self._turns = Turns(self.state, self.layout, self._transport, self._feed, self.spans, loss_fn, gradients.amp)
@@ -155,6 +162,7 @@ class ElasticTrainer:
         MismatchError where the ranks differ. After a step that raised no other can be made.
         """
         self._check_usable()
+        self._save_if_due()
         self.layout.check()
         self._agreement.check_settings()
         self._unusable = "a step of it has failed, and ESTs stand at different places"  # Until this one is over.
@@ -168,8 +176,6 @@ class ElasticTrainer:
             self._agreement.check_alike(number, terms)
         if self._log:
             self._write_hashes(self._log, result)
-        if self.checkpoints and self.checkpoints.due(self.next_step):
-            self.checkpoints.begin(self.next_step, lambda: capture(self.state))
         self._unusable = None
         self._seed_between_steps()
         return result
@@ -190,7 +196,9 @@ class ElasticTrainer:
         self.checkpoints.finish()
 
     def flush(self) -> None:
-        """Write what is still to be written. `fit` ends with this; a script that calls `step` calls this after the last."""
+        """Write what is still to be written. `fit` ends with this; a script that calls `step` calls this after the last, on
+        every rank."""
+        self._save_if_due()
         if self.checkpoints:
             self.checkpoints.finish_or_warn()
         self._telemetry.write()
@@ -258,6 +266,12 @@ class ElasticTrainer:
                 f"this ElasticTrainer cannot go on: {self._unusable}",
                 remedy="Make a new one; with checkpoint= it goes on from the last checkpoint.",
             )
+
+    def _save_if_due(self) -> None:
+        """Begin the checkpoint that is due between two steps: as the next one begins, so that it holds what the script has
+        done after the last, such as an update of an average."""
+        if self._unusable is None and self.checkpoints and self.checkpoints.due(self.next_step):
+            self.checkpoints.begin(self.next_step, lambda: capture(self.state))
 
     def _seed_between_steps(self) -> None:
         """Seed all generators, so that what a script draws between two steps depends on the step alone, not on which ESTs

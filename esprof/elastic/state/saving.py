@@ -12,10 +12,10 @@ import torch.distributed as dist
 from esprof.elastic.agree import tell_all, together
 from esprof.elastic.assignment import Est
 from esprof.elastic.options import Checkpoint
-from esprof.elastic.proof.fingerprint import check_same_job
+from esprof.elastic.proof.fingerprint import check_same_job, require_alike
 from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.state import checkpoint
-from esprof.elastic.state.snapshot import NamedTensors, wanted
+from esprof.elastic.state.snapshot import NamedTensors, extra_digests, wanted
 from esprof.elastic.transport import GroupTransport, Transport
 from esprof.errors import EsprofError, UsageError
 from esprof.types import Ns
@@ -36,7 +36,7 @@ class Checkpoints:
     """Writes and reads a job's checkpoints.
 
     At most one is under way. Its collectives have a gloo group of their own, so that they never come between those of the
-    training. After a kill a job has lost at most the steps since the last one that was whole: less than 2 x `asked.every`.
+    training. After a kill a job has lost at most the steps since the last one that was whole: at most 2 x `asked.every`.
 
     All ranks make the same calls. Raises UsageError where the job's processes are not those of torch.distributed.
     """
@@ -52,9 +52,11 @@ class Checkpoints:
         self._transport = GroupTransport(self._group) if self._group is not None else transport
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="esprof-checkpoint")
         self._flight: Future[Saved] | None = None
+        self._newest = 0
+        """The job's step at the newest checkpoint, whole or under way; 0 before the first one."""
 
-    def read_latest(self, ests: Collection[Est]) -> NamedTensors | None:
-        """What the last checkpoint holds for a rank that runs `ests`; None where there is none yet.
+    def read_latest(self, ests: Collection[Est]) -> tuple[Path, NamedTensors] | None:
+        """The last checkpoint, and what it holds for a rank that runs `ests`; None where there is none yet.
 
         Raises InputError where it is not what was written, MismatchError where it is another job's, on all ranks.
         """
@@ -69,16 +71,19 @@ class Checkpoints:
             check_same_job(manifest.fingerprint, self._fingerprint, path)
             checkpoint.verify(path, manifest, self._transport.rank, self._transport.world)
         with together(self._transport):
-            return checkpoint.read(path, lambda tensor: wanted(tensor, ests))
+            tensors = checkpoint.read(path, lambda tensor: wanted(tensor, ests))
+        self._newest = manifest.step
+        return path, tensors
 
     def due(self, step: int) -> bool:
-        return self.every > 0 and step % self.every == 0
+        return self.every > 0 and step % self.every == 0 and step != self._newest
 
     def begin(self, step: int, capture: Callable[[], NamedTensors]) -> None:
         """Write what `capture` gives in the background, once the checkpoint before is done."""
         started_ns = time.monotonic_ns()
         self.finish_or_warn()
         tensors = capture()
+        self._newest = step
         self._flight = self._thread.submit(self._write, step, tensors, time.monotonic_ns() - started_ns)
 
     def finish(self) -> None:
@@ -102,8 +107,12 @@ class Checkpoints:
 
     def _write(self, step: int, tensors: NamedTensors, staging_ns: Ns) -> Saved:
         started_ns = time.monotonic_ns()
+        require_alike(self._transport, f"before step {step}", extra_digests(tensors), _SAME)
         checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep)
         return Saved(step, staging_ns, time.monotonic_ns() - started_ns)
+
+
+_SAME = "Let the script do the same to its state on all ranks, and modules change theirs in no forward pass."
 
 
 def _own_group(transport: Transport) -> dist.ProcessGroup | None:

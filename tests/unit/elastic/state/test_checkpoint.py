@@ -240,7 +240,7 @@ def test_without_room_the_last_whole_one_stays(saved):
 def test_training_goes_on_without_a_checkpoint_that_nobody_asked_for(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     trainer = small_trainer(folder=tmp_path / "file", every=1)
-    trainer.step()
+    bits(trainer, 2)
     with pytest.warns(UserWarning, match="no checkpoint was written"):
         trainer.step()
     with pytest.warns(UserWarning, match="no checkpoint was written"):
