@@ -114,3 +114,14 @@ def test_a_spoiled_checkpoint_is_told_on_all_ranks(tmp_path):
     for answer in on_ranks(2, 2, None, options):
         assert "__0_0.distcp: has" in answer["error"]
         assert "start anew" in answer["error"]
+
+
+def test_what_one_rank_finds_spoiled_no_rank_goes_on_from(tmp_path):
+    options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(tmp_path / "log.jsonl")}
+    trained(3, options=options, save=True)
+    trained(5, options=options, save=True)
+    file = tmp_path / "checkpoints" / "step-00000005" / "__0_0.distcp"  # The second file, which rank 1 looks at.
+    file.write_bytes(file.read_bytes()[:-1])
+    answers = on_ranks(2, STEPS, None, options)
+    assert answers == [{"rank": rank, "first": 3} for rank in (0, 1)]
+    assert_equal(tmp_path / "log.jsonl", static_log(tmp_path / "static.jsonl"))

@@ -2,14 +2,14 @@
 
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
-from esprof.elastic.agree import tell_all, together
+from esprof.elastic.agree import reading_together, tell_all, together
 from esprof.elastic.assignment import Est
 from esprof.elastic.options import Checkpoint
 from esprof.elastic.proof.fingerprint import check_same_job, require_alike
@@ -17,7 +17,7 @@ from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.state import checkpoint
 from esprof.elastic.state.snapshot import NamedTensors, extra_digests, wanted
 from esprof.elastic.transport import GroupTransport, Transport
-from esprof.errors import EsprofError, UsageError
+from esprof.errors import EsprofError, InputError, UsageError
 from esprof.types import Ns
 
 
@@ -56,24 +56,37 @@ class Checkpoints:
         """The job's step at the newest checkpoint, whole or under way; 0 before the first one."""
 
     def read_latest(self, ests: Collection[Est]) -> tuple[Path, NamedTensors] | None:
-        """The last checkpoint, and what it holds for a rank that runs `ests`; None where there is none yet.
+        """The last checkpoint that is whole, and what it holds for a rank that runs `ests`; None where there is none yet.
 
-        Raises InputError where it is not what was written, MismatchError where it is another job's, on all ranks.
+        Rank 0 warns of a later one that is not what was written, whichever rank has seen it. Raises InputError where none is
+        whole, MismatchError where one is another job's, on all ranks.
         """
         with together(self._transport):
-            found = checkpoint.latest(self.folder) if self._transport.rank == 0 else None
-        name = tell_all(self._transport, found and found.name)[0]
-        if name is None:
-            return None
-        path = self.folder / name
-        with together(self._transport):
+            found = checkpoint.in_folder(self.folder) if self._transport.rank == 0 else []
+        damaged: list[InputError] = []
+        for name in tell_all(self._transport, [path.name for path in reversed(found)])[0]:
+            try:
+                tensors = self._read(self.folder / name, ests)
+            except InputError as error:
+                damaged.append(error)
+                continue
+            if self._transport.rank == 0:
+                _warn_of(damaged, name)
+            return self.folder / name, tensors
+        if damaged:
+            raise damaged[0]
+        return None
+
+    def _read(self, path: Path, ests: Collection[Est]) -> NamedTensors:
+        """What a checkpoint holds for a rank that runs `ests`. Where it is damaged, all raise the same InputError."""
+        with reading_together(self._transport):
             manifest = checkpoint.read_manifest(path)
             check_same_job(manifest.fingerprint, self._fingerprint, path)
             checkpoint.verify(path, manifest, self._transport.rank, self._transport.world)
-        with together(self._transport):
+        with reading_together(self._transport):
             tensors = checkpoint.read(path, lambda tensor: wanted(tensor, ests))
         self._newest = manifest.step
-        return path, tensors
+        return tensors
 
     def due(self, step: int) -> bool:
         return self.every > 0 and step % self.every == 0 and step != self._newest
@@ -113,6 +126,12 @@ class Checkpoints:
 
 
 _SAME = "Let the script do the same to its state on all ranks, and modules change theirs in no forward pass."
+
+
+def _warn_of(damaged: Iterable[InputError], name: str) -> None:
+    for error in damaged:
+        found = InputError(error.reason, path=error.path)
+        warnings.warn(f"{found}: this checkpoint is left out, and the job goes on from {name}", stacklevel=4)
 
 
 def _own_group(transport: Transport) -> dist.ProcessGroup | None:
