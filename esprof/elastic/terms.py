@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from esprof.elastic.assignment import Assignment
 from esprof.elastic.data import SampleOrder
@@ -75,7 +75,7 @@ def job_fields(
         "scheduler": type(state.scheduler).__name__ if state.scheduler is not None else None,
         "scheduler_by": scheduler_by,
     }
-    return {**asdict(order), **own, **optimizer_fields(state.optimizer), **model_fields(state.model)}
+    return {**order.fields(), **own, **optimizer_fields(state.optimizer), **model_fields(state.model)}
 
 
 def start_terms(
