@@ -98,5 +98,7 @@ def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object
     return {
         "assignment": json.dumps(assignment.ests),
         "codecs": json.dumps(state.codecs),
+        # A script that evaluates on one rank alone may forget train() there.
+        "eval": [name for name, module in state.model.named_modules() if not module.training],
         **group_fields(state.optimizer),
     }
