@@ -13,7 +13,7 @@ import pytest
 from esprof.elastic.proof.diff import diff
 from esprof.elastic.proof.steplog import StepLog
 from tests.cases.elastic import on_processes
-from tests.cases.elastic_job import trained
+from tests.cases.elastic_job import averaged, trained
 from tests.cases.record import JOBS, environment, run
 
 pytestmark = pytest.mark.integration
@@ -125,3 +125,19 @@ def test_what_one_rank_finds_spoiled_no_rank_goes_on_from(tmp_path):
     answers = on_ranks(2, STEPS, None, options)
     assert answers == [{"rank": rank, "first": 3} for rank in (0, 1)]
     assert_equal(tmp_path / "log.jsonl", static_log(tmp_path / "static.jsonl"))
+
+
+def test_an_average_of_the_weights_goes_on_on_other_processes(tmp_path):
+    ((alone,),) = on_processes(1, averaged, [(7, tmp_path / "alone")])
+    ((first, second),) = on_processes(2, averaged, [(4, tmp_path / "moved")])
+    assert first == second != alone
+    (goes_on,) = on_processes(3, averaged, [(7, tmp_path / "moved")])
+    assert goes_on == [alone] * 3
+
+
+def test_state_that_one_rank_alone_has_changed_is_in_no_checkpoint(tmp_path):
+    (answers,) = on_processes(2, averaged, [(2, tmp_path, 1)])
+    for answer in answers:
+        assert "before step 2.state.average is " in answer
+        assert "on rank 0 and" in answer
+    assert not list(tmp_path.iterdir())
