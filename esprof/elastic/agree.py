@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from esprof.elastic.transport import Transport
-from esprof.errors import EsprofError
+from esprof.errors import EsprofError, InputError
 
 
 def tell_all(transport: Transport, value: object) -> list[Any]:
@@ -37,13 +37,31 @@ def together(transport: Transport) -> Iterator[None]:
         yield
     except EsprofError as raised:
         error = raised
-    told = None if error is None else {"reason": error.reason, "path": _text(error.path), "remedy": error.remedy}
-    faults = [(rank, fault) for rank, fault in enumerate(tell_all(transport, told)) if fault is not None]
+    faults = _faults(transport, error)
     if error is not None:
         raise error
-    for rank, fault in faults:
-        raise EsprofError(f"{fault['reason']} (rank {rank})", path=fault["path"], remedy=fault["remedy"])
+    for fault in faults:
+        raise EsprofError(**fault)
 
 
-def _text(path: object) -> str | None:
-    return None if path is None else str(path)
+@contextmanager
+def reading_together(transport: Transport) -> Iterator[None]:
+    """The same, but where the input of one rank cannot be read, each raises the same InputError, the first rank's."""
+    error: InputError | None = None
+    with together(transport):
+        try:
+            yield
+        except InputError as raised:
+            error = raised
+    for fault in _faults(transport, error):
+        raise InputError(**fault)
+
+
+def _faults(transport: Transport, error: EsprofError | None) -> list[dict[str, Any]]:
+    """What the error of each rank that has one is made of."""
+    path = None if error is None or error.path is None else str(error.path)
+    told = None if error is None else {"reason": error.reason, "path": path, "remedy": error.remedy}
+    found = [(rank, fault) for rank, fault in enumerate(tell_all(transport, told)) if fault is not None]
+    if transport.world == 1:
+        return [fault for _, fault in found]
+    return [fault | {"reason": f"{fault['reason']} (rank {rank})"} for rank, fault in found]

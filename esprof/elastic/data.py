@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from esprof.elastic.assignment import Est
+from esprof.elastic.proof.steplog import Value
+from esprof.elastic.sampled import SampledOrder
 from esprof.elastic.state.rng import derived_seed, kept, seed_cpu, seeded
 from esprof.errors import UsageError
 
@@ -23,8 +25,9 @@ class SampleOrder:
     """How an epoch is dealt out: EST e takes every n-th sample of a shuffled list, from the e-th on, as rank e of a
     `DistributedSampler` with this seed does.
 
-    A step takes `accumulate` batches of `batch_size` for each EST. Without `drop_last` an epoch's last step takes what is
-    left, which may be less, or nothing, for some ESTs. Raises UsageError where an epoch would have no step.
+    With `sampled` the list is that of a sampler of the script's own. A step takes `accumulate` batches of `batch_size`
+    for each EST. Without `drop_last` an epoch's last step takes what is left, which may be less, or nothing, for some
+    ESTs. Raises UsageError where an epoch would have no step.
     """
 
     samples: int
@@ -34,6 +37,7 @@ class SampleOrder:
     seed: int = 0
     drop_last: bool = True
     shuffle: bool = True
+    sampled: SampledOrder | None = None
 
     def __post_init__(self) -> None:
         if not self.steps_per_epoch:
@@ -51,16 +55,26 @@ class SampleOrder:
     def steps_per_epoch(self) -> int:
         return self.samples // self.per_step if self.drop_last else -(-self.samples // self.per_step)
 
+    def fields(self) -> dict[str, Value]:
+        """What a job's fingerprint has of it."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sampled"}
+        return own | (self.sampled.fields() if self.sampled is not None else {})
+
     def epoch(self, step: int) -> int:
         return step // self.steps_per_epoch
 
     def batch(self, step: int, est: Est, micro: int) -> list[int]:
         """Indices of the samples of one micro-batch, in order; without `drop_last` an epoch's last may be short or empty."""
-        order = _permutation(self.samples, self.seed + self.epoch(step), self.shuffle)
+        order = self._order(self.epoch(step))
         first = ((step % self.steps_per_epoch) * self.accumulate + micro) * self.batch_size
         # Every n_est-th sample, from the EST's own on.
         mine: list[int] = order[first * self.n_est + est : (first + self.batch_size) * self.n_est : self.n_est].tolist()
         return mine
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        if self.sampled is not None:
+            return self.sampled.epoch(epoch)
+        return _permutation(self.samples, self.seed + epoch, self.shuffle)
 
     def share(self, step: int, est: Est) -> int:
         """Number of samples of an EST in a step."""
@@ -98,15 +112,19 @@ class Batches:
         *,
         workers: int = 0,
         collate: _Collate | None = None,
+        pin_memory: bool = False,
+        prefetch_factor: int | None = None,
     ) -> None:
         self._seed = order.seed
-        self._made = _MadeBatches(dataset, order.seed, collate or default_collate)
+        self._made = _MadeBatches(dataset, order.seed, collate or default_collate, repeated=order.sampled is not None)
         self._loader: DataLoader[Any] = DataLoader(
             self._made,
             batch_size=None,  # An item is a whole batch.
             sampler=_Keys(order, ests, step),
             num_workers=workers,
             collate_fn=_as_it_is,
+            pin_memory=pin_memory,
+            prefetch_factor=prefetch_factor,
         )
         self._iterator: Iterator[Any] | None = None
 
@@ -119,7 +137,7 @@ class Batches:
     def sample(self, epoch: int, index: int) -> Any:
         """One sample, made here and now."""
         with one_thread(), kept():
-            return self._made.sample(epoch, index)
+            return self._made.sample(index, epoch, index)
 
 
 @dataclass(frozen=True)
@@ -156,19 +174,25 @@ class _Keys:
 class _MadeBatches(Dataset[Any]):
     """The batches of the user's dataset. Each sample is made with generators of its own, and so is the batch of them."""
 
-    def __init__(self, dataset: Dataset[Any], seed: int, collate: _Collate) -> None:
+    def __init__(self, dataset: Dataset[Any], seed: int, collate: _Collate, *, repeated: bool) -> None:
         self._dataset = dataset
+        self._repeated = repeated
         self._seed = seed
         self._collate = collate
 
     def __getitem__(self, key: _Key) -> Any:
         with one_thread(), kept():
-            samples = [self.sample(key.epoch, index) for index in key.indices]
+            samples = []
+            for place, index in enumerate(key.indices):
+                # A sampler may give a sample several times in an epoch, which is to be augmented in several ways.
+                what = (key.step, key.est, key.micro, place) if self._repeated else (key.epoch, index)
+                samples.append(self.sample(index, *what))
             seed_cpu(derived_seed(self._seed, "batch", key.step, key.est, key.micro))
             return self._collate(samples)
 
-    def sample(self, epoch: int, index: int) -> Any:
-        seed_cpu(derived_seed(self._seed, epoch, index))
+    def sample(self, index: int, *what: int) -> Any:
+        """The sample of this index, with generators seeded by `what`."""
+        seed_cpu(derived_seed(self._seed, *what))
         return self._dataset[index]
 
 

@@ -10,6 +10,7 @@ from esprof.elastic.data import Batches, SampleOrder
 from esprof.elastic.guard.samples import check_sample
 from esprof.elastic.loaders import EstLoader, Loaders, batches_per_epoch
 from esprof.elastic.options import Data
+from esprof.elastic.sampled import SampledOrder
 from esprof.elastic.transport import Transport
 from esprof.errors import UsageError
 
@@ -38,8 +39,16 @@ class DatasetFeed:
         self._data = data
 
     def move(self, ests: Sequence[Est], step: int) -> None:
-        workers, collate = self._data.num_workers, self._data.collate_fn
-        self._batches = Batches(self._dataset, self.order, ests, step, workers=workers, collate=collate)
+        self._batches = Batches(
+            self._dataset,
+            self.order,
+            ests,
+            step,
+            workers=self._data.num_workers,
+            collate=self._data.collate_fn,
+            pin_memory=self._data.pin_memory,
+            prefetch_factor=self._data.prefetch_factor,
+        )
 
     def next(self, est: Est, loader: EstLoader) -> Any:
         return next(self._batches)
@@ -69,14 +78,19 @@ class LoaderFeed:
 def feed(dataset: Dataset[Any] | Loaders, n_est: int, batch_size: int, seed: int, data: Data) -> Feed:
     """The feed for a dataset, or for `Loaders`. Raises UsageError where the length of an epoch is not known."""
 
+    sampled = SampledOrder(data.sampler, seed) if data.sampler is not None else None
+    shuffle = sampled is None and data.shuffle is not False
+
     def order(samples: int) -> SampleOrder:
-        return SampleOrder(samples, n_est, batch_size, data.accumulate, seed, data.drop_last, data.shuffle)
+        return SampleOrder(samples, n_est, batch_size, data.accumulate, seed, data.drop_last, shuffle, sampled)
 
     if isinstance(dataset, Loaders):
+        if sampled is not None:
+            raise UsageError("Loaders take no sampler", remedy="Give each EST's loader its own.")
         batches = batches_per_epoch(dataset.make, n_est, seed, data.accumulate)
         return LoaderFeed(dataset, order(batches * batch_size * n_est))
     if not isinstance(dataset, Sized):
         raise UsageError(
             "the dataset has no length", remedy="Pass Loaders in its place: a StatefulDataLoader for each EST."
         )
-    return DatasetFeed(dataset, order(len(dataset)), data)
+    return DatasetFeed(dataset, order(sampled.length if sampled is not None else len(dataset)), data)

@@ -1,7 +1,7 @@
 """What an ElasticTrainer may be told, in groups by what it is for. Each group checks itself when it is made."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -28,8 +28,13 @@ class Data:
 
     accumulate: int = 1
     """Batches that each EST takes in one step; the gradient is that of all of them."""
-    shuffle: bool = True
-    """Whether each epoch has the samples in another order, which depends on the trainer's seed."""
+    shuffle: bool | None = None
+    """Whether each epoch has the samples in another order, which depends on the trainer's seed; None stands for yes, unless
+    there is a `sampler`."""
+    sampler: Iterable[int] | None = None
+    """Gives the indices of an epoch's samples, those of all ESTs, as torch's samplers do: EST e takes every n-th, from the
+    e-th on. It has a length, depends on nothing but `set_epoch`, if it has that, and the global generators, and is the same
+    on all ranks."""
     drop_last: bool = True
     """Whether the samples that make no whole step at an epoch's end are left out. If not, the last step takes what there
     is, which may be less, or nothing, for some ESTs."""
@@ -37,9 +42,17 @@ class Data:
     """Processes that make batches, for all ESTs of a rank together. Their number changes no bits; 0 is for none."""
     collate_fn: Callable[[list[Any]], Any] | None = None
     """Makes a batch of a list of samples; None stands for torch's `default_collate`."""
+    prefetch_factor: int | None = None
+    """Batches that each of the `num_workers` makes ahead; None stands for torch's default."""
+    pin_memory: bool = False
+    """Whether batches are put into pinned host memory, from which they reach a GPU faster."""
 
     def __post_init__(self) -> None:
-        check(accumulate=self.accumulate, num_workers=self.num_workers)
+        check(accumulate=self.accumulate, num_workers=self.num_workers, prefetch_factor=self.prefetch_factor)
+        if self.sampler is not None and self.shuffle is not None:
+            raise UsageError(f"shuffle={self.shuffle} makes no sense with a sampler, which has an order of its own")
+        if self.prefetch_factor is not None and not self.num_workers:
+            raise UsageError("prefetch_factor makes no sense without num_workers: there is nobody to work ahead")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +158,11 @@ def _at_least(least: int) -> _Rule:
     return lambda value: isinstance(value, Integral) and int(value) >= least, f"a whole number from {least} on"
 
 
+def _none_or_at_least(least: int) -> _Rule:
+    holds, expected = _at_least(least)
+    return lambda value: value is None or holds(value), f"None or {expected}"
+
+
 def _one_of(*values: str | None) -> _Rule:
     return lambda value: value in values, " or ".join(map(repr, values))
 
@@ -167,6 +185,7 @@ _RULES: dict[str, _Rule] = {
     "scheduler_by": _one_of(*get_args(ScheduleBy)),
     "accumulate": _at_least(1),
     "num_workers": _at_least(0),
+    "prefetch_factor": _none_or_at_least(1),
     "amp": _one_of(None, "bf16", "fp16"),
     "reduction": _one_of(*get_args(Reduction)),
     "bucket_mb": _POSITIVE,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from esprof.elastic.assignment import Assignment
 from esprof.elastic.data import SampleOrder
@@ -20,6 +20,7 @@ from esprof.elastic.proof.fingerprint import (
     require_alike,
 )
 from esprof.elastic.proof.steplog import Fingerprint, Scalar, Value
+from esprof.elastic.state import extra
 from esprof.elastic.state.training import TrainingState
 from esprof.elastic.transport import Transport
 
@@ -75,7 +76,7 @@ def job_fields(
         "scheduler": ", ".join(type(scheduler).__name__ for scheduler in state.schedulers) or None,
         "scheduler_by": scheduler_by,
     }
-    return {**asdict(order), **own, **optimizer_fields(state.optimizers), **model_fields(state.model)}
+    return {**order.fields(), **own, **optimizer_fields(state.optimizers), **model_fields(state.model)}
 
 
 def start_terms(
@@ -90,6 +91,7 @@ def start_terms(
         "verify_every": proof.verify_every,
         "checkpoint": checkpoint is not None,
         "checkpoint_every": checkpoint.every if checkpoint is not None else 0,
+        **(extra.digests(*extra.pack_extra(state.model, state.own)) if checkpoint is not None else {}),
     }
 
 
@@ -98,5 +100,7 @@ def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object
     return {
         "assignment": json.dumps(assignment.ests),
         "codecs": json.dumps(state.codecs),
+        # A script that evaluates on one rank alone may forget train() there.
+        "eval": [name for name, module in state.model.named_modules() if not module.training],
         **group_fields(state.optimizers),
     }

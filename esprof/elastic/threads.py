@@ -1,6 +1,7 @@
 """How many CPU threads a process computes with: bits depend on it, and torchrun's choice on the number of processes."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -31,9 +32,9 @@ def set_threads(asked: int | None, saved: Checkpoint | None, transport: Transpor
 
 def _of_checkpoint(folder: Path) -> int | None:
     """The threads with which the job in this folder was trained; None where there is none, or none that can be read."""
-    try:
-        path = checkpoint.latest(folder)
-        threads = checkpoint.read_manifest(path).fingerprint.machine.get("threads") if path is not None else None
-    except EsprofError:
-        return None  # Whoever reads the checkpoint tells what is wrong with it.
-    return threads if isinstance(threads, int) else None
+    with suppress(EsprofError):  # Whoever reads the checkpoints tells what is wrong with them.
+        for path in reversed(checkpoint.in_folder(folder)):
+            with suppress(EsprofError):
+                threads = checkpoint.read_manifest(path).fingerprint.machine.get("threads")
+                return threads if isinstance(threads, int) else None
+    return None

@@ -1,13 +1,14 @@
 """`ElasticTrainer`: data-parallel training whose bits depend on the number of logical workers, not on where they run."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.amp import GradScaler
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
@@ -36,6 +37,7 @@ from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.reduce.choice import bucket_bytes, reducer
 from esprof.elastic.reduce.codecs import check_codec
 from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.state import extra
 from esprof.elastic.state.context import EstContext, move
 from esprof.elastic.state.rng import derived_seed, seed_all
 from esprof.elastic.state.saving import Checkpoints
@@ -84,11 +86,13 @@ class ElasticTrainer:
 
     Of several optimizers all step by the one loss; with as many losses each steps by its own, and they take turns, step by
     step, as in a GAN. `seed` is that of the samples' order and of every random number. A `scheduler`, or each of several,
-    steps after every step of its optimizer, or every epoch if so asked. `Data`, `Gradients`, `Checkpoint` and `Proof` have
-    the options of one matter each. `before_update(step)` is called when the parameters have the step's gradient, and
-    `after_step(result)` when the step is over; all ranks do the same there. `telemetry` is a Run directory to which the
-    newest steps are written, EST by EST. `assignment` says which ESTs run where; by default evenly and contiguously.
-    `transport` connects the processes; by default it is torch.distributed, where that was initialized.
+    steps after every step of its optimizer, or every epoch if so asked. `state` is what the script keeps besides, the same
+    on all ranks, such as a moving average of the weights: objects with `state_dict()` and `load_state_dict()`, which are
+    saved and restored with the rest. `Data`, `Gradients`, `Checkpoint` and `Proof` have the options of one matter each.
+    `before_update(step)` is called when the parameters have the step's gradient, and `after_step(result)` when the step is
+    over; all ranks do the same there. `telemetry` is a Run directory to which the newest steps are written, EST by EST.
+    `assignment` says which ESTs run where; by default evenly and contiguously. `transport` connects the processes; by
+    default it is torch.distributed, where that was initialized.
 
     Raises MismatchError where the ranks, or the checkpoint, are not of one job, and UsageError for what is not supported:
     SyncBatchNorm, sparse gradients, parameters of several types.
@@ -106,6 +110,7 @@ class ElasticTrainer:
         seed: int = 0,
         scheduler: LRScheduler | Sequence[LRScheduler] | None = None,
         scheduler_by: ScheduleBy = "step",
+        state: Mapping[str, Stateful] | None = None,
         data: Data = Data(),  # noqa: B008 It is frozen.
         gradients: Gradients = Gradients(),  # noqa: B008
         checkpoint: Checkpoint | None = None,
@@ -122,6 +127,7 @@ class ElasticTrainer:
         check_steps(optimizers, schedulers)
         support.check(model, optimizers)
         self._phases = phases(loss_fn, optimizers)
+        extra.check(state or {})
         self._feed = feed(dataset, n_est, batch_size, seed, data)
         self.order = self._feed.order
         self._roll_call = roll_call() if transport is None else AloneRollCall()
@@ -141,6 +147,7 @@ class ElasticTrainer:
             codecs={0: gradients.codec},
             contexts={est: EstContext.new(seed + est, device) for est in self._mine},
             device=device,
+            own=dict(state or {}),
         )
         self._proof, self._after_step = proof, after_step
         self._edits = Edits(model)
@@ -187,6 +194,7 @@ class ElasticTrainer:
         number = self.next_step
         with self._roll_call.call(f"step {number}"):
             self._check_usable()
+            self._save_if_due()
             self.layout.check()
             self._turns.check()
             support.check_optimizers(self.layout, self.state.optimizers)
@@ -195,8 +203,6 @@ class ElasticTrainer:
             result = self._step(number, verified=self._is_verified(number))
             if self._log:
                 self._write_hashes(self._log, result)
-            if self.checkpoints and self.checkpoints.due(self.next_step):
-                self.checkpoints.begin(self.next_step, lambda: capture(self.state))
             self._unusable = None
         self._between_steps()
         if self._after_step is not None:
@@ -220,10 +226,13 @@ class ElasticTrainer:
             self.checkpoints.finish()
 
     def flush(self) -> None:
-        """Write what is still to be written. `fit` ends with this; a script that calls `step` calls this after the last."""
-        if self.checkpoints:
-            self.checkpoints.finish_or_warn()
-        self._telemetry.write()
+        """Write what is still to be written. `fit` ends with this; a script that calls `step` calls this after the last, on
+        every rank."""
+        with self._roll_call.call("flush()"):
+            self._save_if_due()
+            if self.checkpoints:
+                self.checkpoints.finish_or_warn()
+            self._telemetry.write()
 
     def close(self) -> None:
         """Write what is still to be written, and let go of the model, files and threads: no more steps are made. Every rank
@@ -317,6 +326,12 @@ class ElasticTrainer:
                 remedy="Make a new one; with checkpoint= it goes on from the last checkpoint.",
             )
 
+    def _save_if_due(self) -> None:
+        """Begin the checkpoint that is due between two steps: as the next one begins, so that it holds what the script has
+        done after the last, such as an update of an average."""
+        if self._unusable is None and self.checkpoints and self.checkpoints.due(self.next_step):
+            self.checkpoints.begin(self.next_step, lambda: capture(self.state))
+
     def _between_steps(self) -> None:
         """Leave the job to the script. All generators are seeded, so that what it draws depends on the step alone, not on
         which ESTs this rank has run last; and what it changes of the model will be noticed."""
@@ -334,7 +349,7 @@ class ElasticTrainer:
             return None
         checkpoints = Checkpoints(asked, self._transport, self.fingerprint, self._roll_call)
         if (found := checkpoints.read_latest(self._mine)) is not None:
-            restore(self.state, found)
+            restore(self.state, *found)
         return checkpoints
 
     def _open_log(self, proof: Proof) -> HashLog | None:

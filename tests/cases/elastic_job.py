@@ -8,6 +8,7 @@ from dataclasses import fields
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from esprof.elastic import Assignment, Checkpoint, Data, ElasticTrainer, Gradients, Proof
 from esprof.errors import EsprofError
@@ -72,6 +73,24 @@ def bits_of_ranks(parts, steps=3, **options):
         return bits(small_trainer(transport=transport, assignment=Assignment.of(parts), **options), steps)
 
     return on_threads(len(parts), body)
+
+
+def averaged(until, folder, lone=None):
+    """Train to a step, with an average of the weights, and save; returns what the average is, or the error. The rank `lone`
+    does not update it."""
+    torch.manual_seed(0)
+    model = Net(5)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    try:
+        trainer = small_trainer(model=lambda: model, state={"average": average}, folder=folder)
+        while trainer.next_step < until:
+            trainer.step()
+            if dist.get_rank() != lone:
+                average.update_parameters(model)
+        trainer.save()
+    except EsprofError as error:
+        return str(error)
+    return state_hash(average, trainer.state.optimizers[0])
 
 
 def trained(until, ests=None, options=None, *, save=False, threads=None, die_at=None):

@@ -12,7 +12,7 @@ from tests.cases.record import JOBS, environment
 pytestmark = pytest.mark.integration
 
 LONGEST_S = 60
-"""Far below what a collective waits by itself, half an hour; on an idle machine all have ended in fifteen, start included."""
+"""Far below what a collective waits by itself, half an hour; on an idle machine all end in fifteen, start included."""
 
 
 def ranks_of(what, folder, port):

@@ -13,7 +13,7 @@ import pytest
 from esprof.elastic.proof.diff import diff
 from esprof.elastic.proof.steplog import StepLog
 from tests.cases.elastic import on_processes
-from tests.cases.elastic_job import trained
+from tests.cases.elastic_job import averaged, trained
 from tests.cases.record import JOBS, environment, run
 
 pytestmark = pytest.mark.integration
@@ -114,3 +114,30 @@ def test_a_spoiled_checkpoint_is_told_on_all_ranks(tmp_path):
     for answer in on_ranks(2, 2, None, options):
         assert "__0_0.distcp: has" in answer["error"]
         assert "start anew" in answer["error"]
+
+
+def test_what_one_rank_finds_spoiled_no_rank_goes_on_from(tmp_path):
+    options = {"folder": str(tmp_path / "checkpoints"), "hash_log": str(tmp_path / "log.jsonl")}
+    trained(3, options=options, save=True)
+    trained(5, options=options, save=True)
+    file = tmp_path / "checkpoints" / "step-00000005" / "__0_0.distcp"  # The second file, which rank 1 looks at.
+    file.write_bytes(file.read_bytes()[:-1])
+    answers = on_ranks(2, STEPS, None, options)
+    assert answers == [{"rank": rank, "first": 3} for rank in (0, 1)]
+    assert_equal(tmp_path / "log.jsonl", static_log(tmp_path / "static.jsonl"))
+
+
+def test_an_average_of_the_weights_goes_on_on_other_processes(tmp_path):
+    ((alone,),) = on_processes(1, averaged, [(7, tmp_path / "alone")])
+    ((first, second),) = on_processes(2, averaged, [(4, tmp_path / "moved")])
+    assert first == second != alone
+    (goes_on,) = on_processes(3, averaged, [(7, tmp_path / "moved")])
+    assert goes_on == [alone] * 3
+
+
+def test_state_that_one_rank_alone_has_changed_is_in_no_checkpoint(tmp_path):
+    (answers,) = on_processes(2, averaged, [(2, tmp_path, 1)])
+    for answer in answers:
+        assert "before step 2.state.average is " in answer
+        assert "on rank 0 and" in answer
+    assert not list(tmp_path.iterdir())

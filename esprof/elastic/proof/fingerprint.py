@@ -11,6 +11,7 @@ There is no level for equal bits on different types of device: public torch cann
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,7 @@ _RELAXED = (
 )
 _KERNEL_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
 _SAME_SCRIPT = "Let every rank build the same model, optimizer, dataset and ElasticTrainer."
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 
 
@@ -109,13 +111,15 @@ def check_same_job(saved: Fingerprint, now: Fingerprint, path: Path) -> None:
 
 
 def model_fields(model: nn.Module) -> dict[str, Value]:
-    """Type and shape of each parameter and buffer, and whether it is frozen."""
+    """Type and shape of each parameter and buffer, and whether it is frozen; and what each module says of itself."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {
+    tensors: dict[str, Value] = {
         f"model.{name}": f"{str(tensor.dtype)[6:]} {list(tensor.shape)}{' frozen' * (name in frozen)}"
         for name, tensor in named
     }
+    # Modules of one shape may compute something else: another activation, another rate of dropout.
+    return tensors | {f"module.{name}".removesuffix("."): _said(module) for name, module in model.named_modules()}
 
 
 def optimizer_fields(optimizers: Sequence[Optimizer]) -> dict[str, Value]:
@@ -199,6 +203,12 @@ def kernel_settings() -> dict[str, Scalar]:
         "mkldnn": backends.mkldnn.enabled,
         **precision_settings(),
     }
+
+
+def _said(module: nn.Module) -> str:
+    """A module's class and settings, as far as its `extra_repr` tells them, without addresses in memory."""
+    settings = _ADDRESS.sub("", module.extra_repr())
+    return f"{type(module).__qualname__}({' '.join(settings.split())})"
 
 
 def _device_name(device: torch.device) -> str:

@@ -25,7 +25,7 @@ from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.state import dcp
 from esprof.elastic.state.snapshot import NamedTensors
 from esprof.elastic.transport import Transport
-from esprof.errors import InputError, OutputError, unreadable
+from esprof.errors import InputError, MismatchError, OutputError, unreadable
 from esprof.output import write_bytes
 from esprof.types import Bytes
 
@@ -85,17 +85,23 @@ def write(
         with together(transport), _refusals(temporary):
             if transport.rank == 0:
                 _seal(temporary, whole, Manifest(step, fingerprint, files))
-                _remove_all_but(folder, keep)
+                _remove_all_but(folder, whole, keep)
 
 
-def latest(folder: Path) -> Path | None:
-    """The checkpoint with the highest step, if there is one."""
-    whole = _whole(folder)
-    return whole[-1] if whole else None
+def in_folder(folder: Path) -> list[Path]:
+    """All checkpoints there, by their step; what is in them may have been damaged since. Raises InputError for a folder that
+    cannot be read."""
+    try:
+        found = {path: _step(path) for path in (folder.iterdir() if folder.is_dir() else ())}
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    steps = {path: step for path, step in found.items() if step is not None}
+    return sorted(steps, key=steps.__getitem__)
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of the checkpoint in the folder `path`. Raises InputError where it is no checkpoint."""
+    """The manifest of the checkpoint in the folder `path`. Raises InputError where it is no checkpoint, MismatchError where
+    it is one of another esprof."""
     file = path / _MANIFEST
     try:
         manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
@@ -104,7 +110,7 @@ def read_manifest(path: Path) -> Manifest:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"is no manifest of a checkpoint: {error}", path=file, remedy=_without(path)) from error
     if manifest.schema != SCHEMA:
-        raise InputError(
+        raise MismatchError(
             f"schema {manifest.schema!r} is not {SCHEMA!r}", path=file, remedy="Use the esprof that wrote it."
         )
     return manifest
@@ -201,8 +207,10 @@ def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
         shutil.rmtree(before)
 
 
-def _remove_all_but(folder: Path, keep: int) -> None:
-    for old in _whole(folder)[:-keep]:
+def _remove_all_but(folder: Path, whole: Path, keep: int) -> None:
+    """Keep the checkpoint `whole` and those before, `keep` in all. Later ones are damaged: the job went on without."""
+    there = in_folder(folder)
+    for old in there[: there.index(whole) + 1][:-keep]:
         shutil.rmtree(_set_aside(old))
 
 
@@ -211,11 +219,10 @@ def _set_aside(whole: Path) -> Path:
     return whole.rename(whole.with_name(f".{whole.name}.old.tmp"))
 
 
-def _whole(folder: Path) -> list[Path]:
-    """All checkpoints, by their step."""
-    matches = {path: _WHOLE.fullmatch(path.name) for path in (folder.iterdir() if folder.is_dir() else ())}
-    steps = {path: int(match[1]) for path, match in matches.items() if match}
-    return sorted(steps, key=steps.__getitem__)
+def _step(path: Path) -> int | None:
+    """The step of the checkpoint in the folder `path`, by its name; None for another folder."""
+    match = _WHOLE.fullmatch(path.name)
+    return int(match[1]) if match else None
 
 
 def _sync(folder: Path) -> None:
@@ -249,10 +256,7 @@ def _refusal(error: BaseException | None) -> OSError | None:
 
 
 def _without(path: Path) -> str:
-    before = [other for other in _whole(path.parent) if other.name < path.name]
-    if before:
-        return f"Restore it, or remove {path} to go on from {before[-1].name}."
-    return f"Restore it, or remove {path} to start anew."
+    return f"Restore it, or remove the checkpoints in {path.parent} to start anew."
 
 
 _ROOM = "Choose a folder with room and write access."

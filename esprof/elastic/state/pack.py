@@ -11,12 +11,14 @@ from esprof.errors import UsageError
 def pack(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
     """What JSON can hold of `value`; its tensors go into `tensors` under names that begin with `path`.
 
-    Raises UsageError for a value that is neither a plain number, text, list, tuple, mapping, nor tensor.
+    Raises UsageError for a value that is neither a plain number, text, list, tuple, dict, nor tensor.
     """
     match value:
         case None | bool() | int() | float() | str():
             return value
         case Tensor():
+            while path in tensors:  # {"a/b": …} and {"a": {"b": …}} have one path.
+                path += "'"
             tensors[path] = value
             return {"tensor": path}
         case list():
@@ -28,7 +30,7 @@ def pack(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
             return {"counter" if isinstance(value, Counter) else "items": items}
     raise UsageError(
         f"{path} is a {type(value).__name__}, which a checkpoint cannot hold",
-        remedy="Keep numbers, text, lists, mappings and tensors in the state of optimizer and scheduler.",
+        remedy="Keep numbers, text, lists, tuples, dicts and tensors in what state_dict() gives.",
     )
 
 

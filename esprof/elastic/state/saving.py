@@ -2,23 +2,23 @@
 
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
-from esprof.elastic.agree import tell_all, together
+from esprof.elastic.agree import reading_together, tell_all, together
 from esprof.elastic.assignment import Est
 from esprof.elastic.guard.rollcall import RollCall
 from esprof.elastic.options import Checkpoint
-from esprof.elastic.proof.fingerprint import check_same_job
+from esprof.elastic.proof.fingerprint import check_same_job, require_alike
 from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.state import checkpoint
-from esprof.elastic.state.snapshot import NamedTensors, wanted
+from esprof.elastic.state.snapshot import NamedTensors, extra_digests, wanted
 from esprof.elastic.transport import GroupTransport, Transport
-from esprof.errors import EsprofError, UsageError
+from esprof.errors import EsprofError, InputError, UsageError
 from esprof.types import Ns
 
 
@@ -37,7 +37,7 @@ class Checkpoints:
     """Writes and reads a job's checkpoints.
 
     At most one is under way. Its collectives have a gloo group of their own, so that they never come between those of the
-    training. After a kill a job has lost at most the steps since the last one that was whole: less than 2 x `asked.every`.
+    training. After a kill a job has lost at most the steps since the last one that was whole: at most 2 x `asked.every`.
 
     All ranks make the same calls. Raises UsageError where the job's processes are not those of torch.distributed.
     """
@@ -53,33 +53,51 @@ class Checkpoints:
         self._transport = GroupTransport(self._group, roll_call=roll_call) if self._group is not None else transport
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="esprof-checkpoint")
         self._flight: Future[Saved] | None = None
+        self._newest = 0
+        """The job's step at the newest checkpoint, whole or under way; 0 before the first one."""
 
-    def read_latest(self, ests: Collection[Est]) -> NamedTensors | None:
-        """What the last checkpoint holds for a rank that runs `ests`; None where there is none yet.
+    def read_latest(self, ests: Collection[Est]) -> tuple[Path, NamedTensors] | None:
+        """The last checkpoint that is whole, and what it holds for a rank that runs `ests`; None where there is none yet.
 
-        Raises InputError where it is not what was written, MismatchError where it is another job's, on all ranks.
+        Rank 0 warns of a later one that is not what was written, whichever rank has seen it. Raises InputError where none is
+        whole, MismatchError where one is another job's, on all ranks.
         """
         with together(self._transport):
-            found = checkpoint.latest(self.folder) if self._transport.rank == 0 else None
-        name = tell_all(self._transport, found and found.name)[0]
-        if name is None:
-            return None
-        path = self.folder / name
-        with together(self._transport):
+            found = checkpoint.in_folder(self.folder) if self._transport.rank == 0 else []
+        damaged: list[InputError] = []
+        for name in tell_all(self._transport, [path.name for path in reversed(found)])[0]:
+            try:
+                tensors = self._read(self.folder / name, ests)
+            except InputError as error:
+                damaged.append(error)
+                continue
+            if self._transport.rank == 0:
+                _warn_of(damaged, name)
+            return self.folder / name, tensors
+        if damaged:
+            raise damaged[0]
+        return None
+
+    def _read(self, path: Path, ests: Collection[Est]) -> NamedTensors:
+        """What a checkpoint holds for a rank that runs `ests`. Where it is damaged, all raise the same InputError."""
+        with reading_together(self._transport):
             manifest = checkpoint.read_manifest(path)
             check_same_job(manifest.fingerprint, self._fingerprint, path)
             checkpoint.verify(path, manifest, self._transport.rank, self._transport.world)
-        with together(self._transport):
-            return checkpoint.read(path, lambda tensor: wanted(tensor, ests))
+        with reading_together(self._transport):
+            tensors = checkpoint.read(path, lambda tensor: wanted(tensor, ests))
+        self._newest = manifest.step
+        return tensors
 
     def due(self, step: int) -> bool:
-        return self.every > 0 and step % self.every == 0
+        return self.every > 0 and step % self.every == 0 and step != self._newest
 
     def begin(self, step: int, capture: Callable[[], NamedTensors]) -> None:
         """Write what `capture` gives in the background, once the checkpoint before is done."""
         started_ns = time.monotonic_ns()
         self.finish_or_warn()
         tensors = capture()
+        self._newest = step
         self._flight = self._thread.submit(self._write, step, tensors, time.monotonic_ns() - started_ns)
 
     def finish(self) -> None:
@@ -103,8 +121,18 @@ class Checkpoints:
 
     def _write(self, step: int, tensors: NamedTensors, staging_ns: Ns) -> Saved:
         started_ns = time.monotonic_ns()
+        require_alike(self._transport, f"before step {step}", extra_digests(tensors), _SAME)
         checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep)
         return Saved(step, staging_ns, time.monotonic_ns() - started_ns)
+
+
+_SAME = "Let the script do the same to its state on all ranks, and modules change theirs in no forward pass."
+
+
+def _warn_of(damaged: Iterable[InputError], name: str) -> None:
+    for error in damaged:
+        found = InputError(error.reason, path=error.path)
+        warnings.warn(f"{found}: this checkpoint is left out, and the job goes on from {name}", stacklevel=5)
 
 
 def _own_group(transport: Transport) -> dist.ProcessGroup | None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from esprof.elastic.assignment import Est
+from esprof.elastic.state import extra
 from esprof.elastic.state.context import EstContext
 from esprof.elastic.state.pack import pack, unpack
 from esprof.elastic.state.training import TrainingState
@@ -18,8 +20,8 @@ NamedTensors = dict[str, Tensor]
 MODEL = "shared/model/"
 _OPTIMIZER, _SCHEDULE, _REDUCER = "shared/optimizer/", "shared/schedule/", "shared/reducer/"
 _STATE, _PLAN = "shared/state", "shared/plan"
-"""Names of two tensors that hold JSON as bytes: the parts of optimizer, scheduler and scaler that are no tensors; and the
-job's next step and codecs."""
+"""Names of two tensors that hold JSON as bytes: what is no tensor of optimizer, scheduler, scaler and `extra`; and the job's
+next step and codecs."""
 
 
 def capture(job: TrainingState) -> NamedTensors:
@@ -38,9 +40,11 @@ def wanted(name: str, ests: Collection[Est]) -> bool:
 
 
 @torch.no_grad()
-def restore(job: TrainingState, tensors: NamedTensors) -> None:
-    """Make the job what it was when captured. `tensors` has all that is `wanted`; the model must be the same."""
+def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
+    """Make the job what it was when captured. `tensors`, from the checkpoint `path`, has all that is `wanted`; the model
+    must be the same. Raises MismatchError, and changes nothing, where the checkpoint has other `extra` state."""
     state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
+    extra.check_names(job.model, job.own, state, path)
     for name, tensor in model_tensors(job.model).items():
         tensor.copy_(tensors[f"{MODEL}{name}"])
     for optimizer, packed in zip(job.optimizers, state["optimizers"], strict=True):
@@ -48,6 +52,7 @@ def restore(job: TrainingState, tensors: NamedTensors) -> None:
     for name, part in _scheduling(job).items():
         if name in state["schedule"]:
             part.load_state_dict(unpack(state["schedule"][name], tensors))
+    extra.unpack_extra(job.model, job.own, state, tensors)
     job.next_step = plan["next_step"]
     job.codecs = unpack(plan["codecs"], {})
     job.reducer.load(_within(_REDUCER, tensors))
@@ -59,9 +64,14 @@ def restore(job: TrainingState, tensors: NamedTensors) -> None:
 
 
 def training_tensors(job: TrainingState) -> NamedTensors:
-    """What a step changes on all ranks, uncopied: parameters, buffers, the optimizer's state, and as `state` the settings of
-    optimizer, scheduler and scaler. The ESTs' own state is left out: it shows in the next step."""
+    """What a step changes on all ranks, uncopied: parameters, buffers, the optimizer's state, what is `extra`, and what
+    of these is no tensor as `state`. The ESTs' own state is left out: it shows in the next step."""
     return {name.removeprefix("shared/"): tensor for name, tensor in _training(job).items()}
+
+
+def extra_digests(tensors: NamedTensors) -> dict[str, str]:
+    """Hashes of what is `extra` among captured tensors, by which ranks tell that they hold the same."""
+    return extra.digests(_of_bytes(tensors[_STATE]), tensors)
 
 
 def model_tensors(model: nn.Module) -> NamedTensors:
@@ -84,7 +94,8 @@ def _training(job: TrainingState) -> NamedTensors:
             name: pack(part.state_dict(), f"{_SCHEDULE}{name}", found) for name, part in _scheduling(job).items()
         },
     }
-    return found | {_STATE: _as_bytes(state)}
+    packed, more = extra.pack_extra(job.model, job.own)
+    return found | more | {_STATE: _as_bytes(state | packed)}
 
 
 def _scheduling(job: TrainingState) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """What a job is between two steps."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 from torch.amp import GradScaler
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -33,6 +35,8 @@ class TrainingState:
     """Device of the parameters."""
     next_step: int = 0
     """Number of the step that comes next, from 0."""
+    own: Mapping[str, Stateful] = field(default_factory=dict)
+    """What the script keeps besides, by its names."""
 
     def share(self, transport: Transport) -> None:
         """Start from rank 0's parameters and buffers on all ranks, as under DistributedDataParallel."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from esprof.elastic import Assignment
-from esprof.elastic.agree import tell_all, together
+from esprof.elastic.agree import reading_together, tell_all, together
 from esprof.elastic.proof.fingerprint import agree, machine_fields
 from esprof.errors import EsprofError, InputError, MismatchError
 from tests.cases.elastic import on_threads
@@ -33,6 +33,23 @@ def test_all_fail_where_one_does():
         "file: is broken\n  Mend it.",
         "file: is broken (rank 1)\n  Mend it.",
     ]
+
+
+@pytest.mark.parametrize("error", [InputError, MismatchError])
+def test_all_fail_alike_where_one_cannot_read(error):
+    def body(transport):
+        try:
+            with reading_together(transport):
+                if transport.rank > 0:
+                    raise (error if transport.rank == 1 else InputError)("is broken", path="file", remedy="Mend it.")
+        except EsprofError as raised:
+            return type(raised), str(raised)
+
+    told = on_threads(3, body)
+    if error is InputError:
+        assert told == [(InputError, "file: is broken (rank 1)\n  Mend it.")] * 3
+    else:  # What is no damage goes first, so that nobody passes over it.
+        assert [kind for kind, _ in told] == [EsprofError, MismatchError, EsprofError]
 
 
 def test_none_fails_where_none_does():

@@ -26,6 +26,7 @@ from tests.cases.elastic_job import GROUPS, small_trainer
         (small_trainer, {"scheduler_by": "epochs"}),
         (Data, {"accumulate": 0}),
         (Data, {"num_workers": -1}),
+        (partial(Data, num_workers=1), {"prefetch_factor": 0}),
         (Gradients, {"amp": "fp8"}),
         (Gradients, {"reduction": "foo"}),
         (Gradients, {"bucket_mb": 0}),

@@ -145,7 +145,7 @@ def test_which_steps_are_run_twice(every, twice):
 
 
 def test_the_step_that_goes_on_from_a_checkpoint_is_verified(tmp_path):
-    trainer = small_trainer(folder=tmp_path)
+    trainer = small_trainer(folder=tmp_path, model=OfPython, verify_every=0)
     bits(trainer, 3)
     trainer.save()
     with pytest.raises(UsageError, match="when step 3 was run a second time"):

@@ -1,13 +1,17 @@
 """What is pinned, agreed on and written down before a job's first step."""
 
+from collections import OrderedDict
+
 import msgspec
 import pytest
 import torch
+from torch import nn
 
 from esprof.elastic.proof.diff import diff
-from esprof.elastic.proof.fingerprint import machine_fields, optimizer_fields, pin
+from esprof.elastic.proof.fingerprint import machine_fields, model_fields, optimizer_fields, pin
 from esprof.elastic.proof.steplog import StepLog
 from esprof.errors import MismatchError, UsageError
+from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
 
 CPU = torch.device("cpu")
@@ -183,3 +187,59 @@ def test_the_log_of_a_resumed_job_with_schedulers_goes_on(tmp_path):
     first.save()
     bits(small_trainer(hash_log=resumed, folder=tmp_path / "c", **options), 3)
     assert (diff(static, resumed).outcome, diff(static, resumed).steps_equal) == ("equal", 6)
+
+
+class Mapped(nn.Module):
+    """Says of itself what is another address in each process."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+    def extra_repr(self):
+        return f"function={self.function},\n    more={object()}"
+
+
+def net(*, rate=0.3, activation=torch.relu, inner=nn.Identity):
+    return lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), Mapped(activation), nn.Dropout(rate), inner())
+
+
+OTHER_FORWARD = {
+    "module.3 is Dropout(p=0.3, inplace=False) there and Dropout(p=0.5, inplace=False) here": net(rate=0.5),
+    "module.4 is Identity() there and ReLU() here": net(inner=nn.ReLU),
+    "module.2 is Mapped(function=<built-in method relu of type object>, more=<object object>) there and "
+    "Mapped(function=<built-in method tanh of type object>, more=<object object>) here": net(activation=torch.tanh),
+    "module.5 is absent there and Flatten(start_dim=1, end_dim=-1) here": lambda: net()().append(nn.Flatten()),
+}
+
+
+@pytest.mark.parametrize("reason", OTHER_FORWARD)
+def test_a_job_does_not_go_on_with_another_forward_of_the_same_shapes(tmp_path, reason):
+    first = small_trainer(model=net(), folder=tmp_path)
+    first.step()
+    first.save()
+    assert small_trainer(model=net(), folder=tmp_path).next_step == 1
+    with pytest.raises(MismatchError) as raised:
+        small_trainer(model=OTHER_FORWARD[reason], folder=tmp_path)
+    assert raised.value.reason == f"is of another job: job.{reason}"
+
+
+def test_ranks_with_another_forward_are_refused():
+    def body(transport):
+        small_trainer(model=net(rate=0.1 * (1 + transport.rank)), transport=transport)
+
+    with pytest.raises(MismatchError, match=r"job.module.3 is Dropout\(p=0.1, inplace=False\) on rank 0 and"):
+        on_threads(2, body)
+
+
+def test_a_model_s_fields_name_each_tensor_and_each_module():
+    fields = model_fields(nn.Sequential(OrderedDict(a=nn.Linear(2, 3, bias=False), b=nn.GELU(approximate="tanh"))))
+    assert fields == {
+        "model.a.weight": "float32 [3, 2]",
+        "module": "Sequential()",
+        "module.a": "Linear(in_features=2, out_features=3, bias=False)",
+        "module.b": "GELU(approximate='tanh')",
+    }

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from esprof.errors import EsprofError, InputError, MismatchError, OutputError, UsageError
+from tests.cases import elastic_job
 from tests.cases.elastic_job import bits, small_trainer
 
 
@@ -136,30 +137,78 @@ def refusal(folder, **options):
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", "manifest.json"])
 @pytest.mark.parametrize("spoil", ["flip", "cut", "remove"])
-def test_a_spoiled_file_is_named_and_so_is_the_way_out(saved, name, spoil):
-    file = saved / "step-00000002" / name
+def test_in_place_of_a_spoiled_one_the_one_before_is_taken(saved, name, spoil):
+    spoiled = spoil_file(saved / "step-00000002" / name, spoil)
+    with pytest.warns(UserWarning, match="the job goes on from step-00000001") as warned:
+        assert small_trainer(folder=saved).next_step == 1
+    (warning,) = warned
+    assert str(warning.message).startswith(f"{spoiled}: ")
+    assert warning.filename == elastic_job.__file__, "where the trainer was made"
+
+
+def spoil_file(file, spoil):
     whole = file.read_bytes()
     match spoil:
         case "flip":
             file.write_bytes(whole[:40] + bytes([whole[40] ^ 0x80]) + whole[41:])
         case "cut":
-            file.write_bytes(whole[:-1] if name != "manifest.json" else whole[:-9])
+            file.write_bytes(whole[:-9])
         case "remove":
             file.unlink()
+    return file
+
+
+def test_where_none_is_whole_the_newest_is_told_and_the_way_out(saved):
+    spoil_file(saved / "step-00000001" / ".metadata", "cut")
+    newest = spoil_file(saved / "step-00000002" / "__0_0.distcp", "flip")
     error = refusal(saved)
     assert isinstance(error, InputError)
-    assert error.path == file
-    assert error.reason
-    assert error.remedy
+    assert (error.path, error.reason) == (str(newest), "has other bytes than when it was written")
+    assert error.remedy == f"Restore it, or remove the checkpoints in {saved} to start anew."
 
 
-def test_without_the_spoiled_one_the_one_before_is_taken(saved):
-    (saved / "step-00000002" / "__0_0.distcp").unlink()
-    assert "step-00000001" in refusal(saved).remedy
-    for file in (saved / "step-00000002").iterdir():
-        file.unlink()
-    (saved / "step-00000002").rmdir()
-    assert small_trainer(folder=saved).next_step == 1
+def test_the_job_is_the_one_that_the_older_checkpoint_has(saved):
+    spoil_file(saved / "step-00000002" / "manifest.json", "remove")
+    with pytest.warns(UserWarning, match="cannot be read"):
+        found = bits(small_trainer(folder=saved), 3)
+    assert found == bits(small_trainer(), 4)[1:]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_damaged_one_takes_no_whole_one_s_place(saved, keep):
+    spoil_file(saved / "step-00000002" / "__0_0.distcp", "cut")
+    (saved / "step-00000002").rename(saved / "step-00000009")
+    with pytest.warns(UserWarning, match="goes on from step-00000001"):
+        trainer = small_trainer(folder=saved, keep=keep, every=1)
+    bits(trainer, 3)
+    trainer.flush()
+    kept = [f"step-{step:08}" for step in (2, 3, 4)[-keep:]]
+    assert sorted(path.name for path in saved.iterdir()) == [*kept, "step-00000009"]
+    with pytest.warns(UserWarning, match="goes on from step-00000004"):
+        small_trainer(folder=saved)
+    bits(trainer, 5)
+    trainer.flush()
+    assert [path.name for path in saved.iterdir() if path.name > "step-00000008"] == ["step-00000009"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert small_trainer(folder=saved).next_step == 9
+
+
+def test_a_damaged_one_of_another_job_is_not_passed_over(saved):
+    spoil_file(saved / "step-00000002" / "__0_0.distcp", "cut")
+    assert isinstance(refusal(saved, seed=7), MismatchError)
+    spoil_file(saved / "step-00000002" / "manifest.json", "cut")
+    error = refusal(saved, seed=7)
+    assert isinstance(error, MismatchError)
+    assert error.path == saved / "step-00000001"
+
+
+def test_one_of_another_esprof_is_not_passed_over(saved):
+    manifest = saved / "step-00000002" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("esprof.checkpoint/1", "esprof.checkpoint/2"))
+    error = refusal(saved)
+    assert isinstance(error, MismatchError)
+    assert error.remedy == "Use the esprof that wrote it."
 
 
 class _Evil:
@@ -175,9 +224,8 @@ def test_nothing_in_a_checkpoint_can_run_code(saved, metadata):
     manifest = json.loads((folder / "manifest.json").read_bytes())
     manifest["files"][".metadata"] = {"bytes": len(forged), "sha256": hashlib.sha256(forged).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    error = refusal(saved)
-    assert isinstance(error, InputError)
-    assert "no checkpoint of tensors" in error.reason
+    with pytest.warns(UserWarning, match="no checkpoint of tensors"):
+        assert small_trainer(folder=saved).next_step == 1
 
 
 @pytest.mark.parametrize(
@@ -240,7 +288,7 @@ def test_without_room_the_last_whole_one_stays(saved):
 def test_training_goes_on_without_a_checkpoint_that_nobody_asked_for(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     trainer = small_trainer(folder=tmp_path / "file", every=1)
-    trainer.step()
+    bits(trainer, 2)
     with pytest.warns(UserWarning, match="no checkpoint was written"):
         trainer.step()
     with pytest.warns(UserWarning, match="no checkpoint was written"):
@@ -332,6 +380,5 @@ def test_a_file_that_the_manifest_leaves_out_is_not_read(saved, name):
     there = json.loads(manifest.read_bytes())
     del there["files"][name]
     manifest.write_text(json.dumps(there), encoding="utf-8")
-    error = refusal(saved)
-    assert isinstance(error, InputError)
-    assert (error.reason, error.path) == ("is not in the manifest", saved / "step-00000002" / name)
+    with pytest.warns(UserWarning, match=f"{name}: is not in the manifest: this checkpoint is left out"):
+        assert small_trainer(folder=saved).next_step == 1

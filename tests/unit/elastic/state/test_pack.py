@@ -38,6 +38,14 @@ def test_tensors_are_named_by_their_place():
     assert back["a"][1][3] is tensors["top/a/1/3"]
 
 
+def test_tensors_of_one_path_stay_apart():
+    tensors = {}
+    value = {"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}, 1: torch.full((1,), 2), "1": torch.full((1,), 3)}
+    back = unpack(json.loads(json.dumps(pack(value, "top", tensors))), tensors)
+    assert len(tensors) == 4
+    assert (back["a/b"], back["a"]["b"], back[1], back["1"]) == (0, 1, 2, 3)
+
+
 def test_a_counter_stays_one():
     assert unpack(pack(Counter([3, 3, 7]), "", {}), {}) == Counter({3: 2, 7: 1})
     assert isinstance(unpack(pack(Counter([3]), "", {}), {}), Counter)
