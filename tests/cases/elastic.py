@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -50,6 +51,9 @@ class Job:
     reduction: str = "tree"
     bucket_mb: float | None = 0.001
     threads: int = 1
+    find_unused: bool = False
+    frozen: tuple[str, ...] = ()
+    """Names of parameters that are not trained."""
     verify_every: int | None = None
 
 
@@ -68,6 +72,20 @@ class Samples(Dataset):
             return torch.randint(0, 11, (6,)), index % 5
         base = torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(index))
         return base * random.random() + np.random.rand() + 0.1 * torch.randn(1, 8, 8), index % 5
+
+
+class Paths(nn.Module):
+    """Takes one of two ways, by a sample's value: the other is often not reached, a third never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 400)
+        self.ways = nn.ModuleList(nn.Linear(400, 400) for _ in range(3))
+        self.head = nn.Linear(400, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        way = self.ways[int(images.sum() > 0)]
+        return self.head(way(torch.tanh(self.body(images.flatten(1)))))
 
 
 class Gpt(nn.Module):
@@ -107,6 +125,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "conv": _conv,
     "gpt": Gpt,
     "wide": _wide,
+    "paths": Paths,
 }
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
@@ -130,9 +149,7 @@ def trainer(
 ) -> ElasticTrainer:
     """The job before its first step; `more` goes to ElasticTrainer."""
     torch.set_num_threads(job.threads)
-    torch.manual_seed(0)
-    model = MODELS[job.model]()
-    optimizer = OPTIMIZERS[job.optimizer](model.parameters())
+    model, optimizer = model_and_optimizer(job)
     made = ElasticTrainer(
         model,
         optimizer,
@@ -148,6 +165,7 @@ def trainer(
             reduction=job.reduction,
             bucket_mb=job.bucket_mb,
             clip_norm=job.clip_norm,
+            find_unused=job.find_unused,
         ),
         proof=Proof(
             determinism="D0" if job.reduction == "all-reduce" else "D1",
@@ -216,20 +234,35 @@ def _share_residuals(elastic: ElasticTrainer) -> None:
         context.codec = shared
 
 
-def stock_curve(job: Job) -> list[str]:
-    """What `DistributedDataParallel` gets to on this rank of the default group, with a batch an EST and no more."""
-    torch.set_num_threads(job.threads)
+def model_and_optimizer(job: Job) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = MODELS[job.model]()
-    optimizer = OPTIMIZERS[job.optimizer](model.parameters())
-    ddp = nn.parallel.DistributedDataParallel(model)
+    for name in job.frozen:
+        model.get_parameter(name).requires_grad_(False)
+    return model, OPTIMIZERS[job.optimizer](model.parameters())
+
+
+def stock_curve(job: Job) -> list[str]:
+    """What `DistributedDataParallel` gets to on this rank of the default group, which has the batches of one EST."""
+    torch.set_num_threads(job.threads)
+    model, optimizer = model_and_optimizer(job)
+    options: dict[str, Any] = {"find_unused_parameters": job.find_unused, "bucket_cap_mb": job.bucket_mb}
+    ddp = nn.parallel.DistributedDataParallel(model, **options)
     scheduler = StepLR(optimizer, 2, 0.9)
     seed_all(dist.get_rank())
     batches = stock_batches(job, dist.get_rank())
     bits = []
     for number in range(job.steps):
         optimizer.zero_grad()
-        loss_fn(ddp, batches[number]).backward()
+        mine = batches[number * job.accumulate : (number + 1) * job.accumulate]
+        for micro, batch in enumerate(mine):
+            holds_back = micro < job.accumulate - 1
+            with ddp.no_sync() if holds_back else nullcontext():
+                with torch.autocast("cpu", torch.bfloat16, enabled=job.amp == "bf16"):
+                    loss = loss_fn(ddp, batch)
+                (loss / job.accumulate).backward()
+        if job.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
         optimizer.step()
         scheduler.step()
         bits.append(state_hash(model, optimizer))
@@ -242,10 +275,10 @@ def stock_batches(job: Job, rank: int) -> list[Any]:
     sampler = torch.utils.data.DistributedSampler(data, job.n_est, rank, drop_last=True)
     batches: list[Any] = []
     epoch = 0
-    while len(batches) < job.steps:
+    while len(batches) < job.steps * job.accumulate:
         sampler.set_epoch(epoch)
         indices = list(sampler)
-        for at in range(0, len(indices) - 1, 2):
+        for at in range(0, len(indices) // (2 * job.accumulate) * 2 * job.accumulate, 2):
             batch = []
             for index in indices[at : at + 2]:
                 with seeded(derived_seed(0, epoch, index)):

@@ -109,6 +109,27 @@ def stock():
     ]
 
 
+OPTIONS_OF_DDP = [
+    replace(DDP, steps=6, clip_norm=0.05),
+    replace(DDP, steps=6, model="conv", amp="bf16"),
+    replace(DDP, steps=6, accumulate=2, samples=64, clip_norm=0.1),
+    replace(DDP, steps=6, frozen=("0.weight", "5.bias"), optimizer="sgd"),
+    replace(DDP, steps=6, bucket_mb=0.02),
+    replace(DDP, steps=6, bucket_mb=1.0, clip_norm=0.05),
+    replace(DDP, steps=6, model="paths", find_unused=True),
+    replace(DDP, steps=6, model="paths", find_unused=True, bucket_mb=0.3, accumulate=2, samples=64, clip_norm=0.1),
+    replace(DDP, steps=6, find_unused=True),
+]
+
+
+def test_the_virtual_ring_has_the_bits_of_stock_ddp_with_its_options():
+    jobs = OPTIONS_OF_DDP
+    truth = on_processes(4, stock_curve, [(job,) for job in jobs])
+    ring = on_processes(2, curve, [(replace(job, reduction="ring"), {0: PAIRS}) for job in jobs])
+    for job, ddp, elastic in zip(jobs, truth, ring, strict=True):
+        assert parameters_of(elastic[0]) == ddp[0], job
+
+
 def parameters_of(bits):
     """Hashes without the losses, which stock DDP does not share."""
     return [line[:16] for line in bits]

@@ -23,13 +23,21 @@ def bucket_bytes(bucket_mb: float | None) -> int:
     return int((_DDP_BUCKET_MB if bucket_mb is None else bucket_mb) * (1 << 20))
 
 
-def reducer(kind: Reduction, layout: Layout, transport: Transport, n_est: int, bucket_mb: float | None) -> Reducer:
+def reducer(
+    kind: Reduction,
+    layout: Layout,
+    transport: Transport,
+    n_est: int,
+    bucket_mb: float | None,
+    *,
+    find_unused: bool = False,
+) -> Reducer:
     match kind:
         case "tree":
             return TreeReducer(layout, transport, n_est, Stash.on(layout.device))
         case "ring":
             first = _DEFAULT_FIRST_BUCKET_BYTES if bucket_mb is None else bucket_bytes(bucket_mb)
-            return VirtualRingReducer(layout, transport, n_est, _store(), [first, bucket_bytes(bucket_mb)])
+            return VirtualRingReducer(layout, transport, n_est, _store(), [first, bucket_bytes(bucket_mb)], find_unused)
         case "all-reduce":
             return NaiveReducer(layout, transport, n_est)
 

@@ -32,7 +32,9 @@ class VirtualRingReducer:
     store: Store
     """Store by which the members of the ring find each other."""
     bucket_caps: list[int]
-    """Sizes in bytes: of the first rebuilt bucket, and of each one after it."""
+    """Sizes in bytes: of the first bucket, and of each one after it."""
+    find_unused: bool = False
+    """Whether DDP would have `find_unused_parameters`, with which it has the same buckets from first to last."""
     bytes_sent: int = 0
     _arrival: list[int] = field(default_factory=list)
     """Parameters, numbered as registered, in the order in which EST 0's first step came to them; empty until then."""
@@ -47,7 +49,7 @@ class VirtualRingReducer:
         if assignment != self._connected:
             self._members = self._connect()
             self._connected = assignment
-        self._buckets = self._rebuilt() if self._arrival else [self.layout.slots[::-1]]
+        self._buckets = self._buckets_of_ddp()
         self._passed: list[Slot] = []
         self._last: tuple[Est, Tensor] | None = None
         self._sums: dict[Est, list[_Sum]] = {}
@@ -68,7 +70,7 @@ class VirtualRingReducer:
         self._last = est, flat
 
     def ready(self, slot: Slot) -> None:
-        if not self._arrival:
+        if not self._arrival and not self.find_unused:
             self._passed.append(slot)
 
     def finish(self) -> Tensor:
@@ -84,7 +86,7 @@ class VirtualRingReducer:
         assert self._connected is not None
         if not all(self._connected.ests):
             self.transport.broadcast(result, self._connected.owner(0)).wait()
-        if not self._arrival:
+        if not self._arrival and not self.find_unused:
             self._arrival = self._share_arrival(self._connected.owner(0))
         return result
 
@@ -108,10 +110,12 @@ class VirtualRingReducer:
         with ThreadPoolExecutor(self.n_est) as threads:
             return dict(zip(self._mine, threads.map(member, self._mine), strict=True))
 
-    def _rebuilt(self) -> list[list[Slot]]:
-        """DDP's buckets from its second step on."""
-        registered = self.layout.slots[::-1]
-        arrived = [registered[number] for number in self._arrival]
+    def _buckets_of_ddp(self) -> list[list[Slot]]:
+        """One in its first step, later those of the order of arrival; with `find_unused` those of registration."""
+        registered = list(self.layout.slots[::-1])
+        if not self.find_unused and not self._arrival:
+            return [registered]
+        arrived = registered if self.find_unused else [registered[number] for number in self._arrival]
         parameters: list[Tensor] = [slot.parameter for slot in arrived]
         places = list(range(len(arrived)))
         buckets, _ = _compute_bucket_assignment_by_size(parameters, self.bucket_caps, [False] * len(arrived), places)
