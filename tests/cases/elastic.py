@@ -404,13 +404,7 @@ _FORKS.set_forkserver_preload(["tests.cases.elastic"])
 
 def on_processes(world: int, function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[list[T]]:
     """What each of the calls of a function of a module returns, rank by rank, on `world` processes of one gloo group."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    results: Any = _FORKS.Queue()
-    processes = [
-        _FORKS.Process(target=_rank, args=(rank, world, store.port, function, calls, results)) for rank in range(world)
-    ]
-    for process in processes:
-        process.start()
+    processes, results, _store = _started(world, function, calls)
     by_rank: dict[int, list[T]] = {}
     try:
         for _ in processes:
@@ -423,6 +417,29 @@ def on_processes(world: int, function: Callable[..., T], calls: Sequence[tuple[A
         for process in processes:
             process.kill()
     return [[by_rank[rank][call] for rank in range(world)] for call in range(len(calls))]
+
+
+def on_doomed_processes(world: int, function: Callable[..., Any], call: tuple[Any, ...], dies: int) -> int | None:
+    """The exit code of the rank that dies of the call; then the others are killed, as a launcher would."""
+    processes, _results, _store = _started(world, function, [call])
+    processes[dies].join(240)
+    code = processes[dies].exitcode
+    for process in processes:
+        process.kill()
+        process.join()
+    return code
+
+
+def _started(world: int, function: Any, calls: Sequence[tuple[Any, ...]]) -> tuple[list[Any], Any, dist.TCPStore]:
+    """Processes at work, the queue of their results, and the store of their group, which lives as long as it is held."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    results: Any = _FORKS.Queue()
+    processes = [
+        _FORKS.Process(target=_rank, args=(rank, world, store.port, function, calls, results)) for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    return processes, results, store
 
 
 def _rank(rank: int, world: int, port: int, function: Any, calls: Sequence[tuple[Any, ...]], results: Any) -> None:

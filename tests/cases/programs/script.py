@@ -1,0 +1,105 @@
+"""What a program is: a training script as a user writes it, and what the elastic runtime should make of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset
+
+from esprof.elastic import Assignment, ElasticTrainer, Loaders
+
+N_EST = 4
+WIDTH, KINDS = 8, 3
+Expected = Literal["equal", "refused", "either"]
+"""Bits that no assignment changes; an error that says why there could be none; or whichever the runtime can."""
+
+
+class Points(Dataset):
+    """40 points, each of noise of its own: five steps an epoch."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index)), index % KINDS
+
+
+def net(middle: nn.Module | None = None) -> nn.Module:
+    """Two layers with something between them that keeps the shape."""
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), middle or nn.Tanh(), nn.Linear(WIDTH, KINDS))
+
+
+def mean_loss(model: nn.Module, batch: Any) -> Tensor:
+    points, kinds = batch
+    return F.cross_entropy(model(points), kinds)
+
+
+def sgd(model: nn.Module) -> Optimizer:
+    return SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+@dataclass
+class Script:
+    """What a script passes to ElasticTrainer, and what it does besides."""
+
+    model: nn.Module = field(default_factory=net)
+    loss: Callable[[nn.Module, Any], Any] = mean_loss
+    data: Dataset | Loaders = field(default_factory=Points)
+    optimizer: Callable[[nn.Module], Optimizer] = sgd
+    scheduler: Callable[[Optimizer], LRScheduler] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    """ElasticTrainer's others."""
+    prepare: Callable[[ElasticTrainer], None] = lambda trainer: None
+    """Called once the trainer is made."""
+    between: Callable[[ElasticTrainer, int], None] = lambda trainer, step: None
+    """Called after each step, with its number."""
+
+    def trainer(self, assignment: Assignment) -> ElasticTrainer:
+        optimizer = self.optimizer(self.model)
+        made = ElasticTrainer(
+            self.model,
+            optimizer,
+            self.loss,
+            self.data,
+            N_EST,
+            batch_size=2,
+            scheduler=self.scheduler and self.scheduler(optimizer),
+            assignment=assignment,
+            **self.options,
+        )
+        self.prepare(made)
+        return made
+
+
+@dataclass(frozen=True)
+class Program:
+    """A script, made anew for each run, and what should become of it."""
+
+    make: Callable[[], Script]
+    expected: Expected
+
+
+PROGRAMS: dict[str, Program] = {}
+"""All of them, by name."""
+
+
+def _register(expected: Expected) -> Callable[[Callable[[], Script]], Callable[[], Script]]:
+    def register(make: Callable[[], Script]) -> Callable[[], Script]:
+        assert make.__name__ not in PROGRAMS, make.__name__
+        PROGRAMS[make.__name__] = Program(make, expected)
+        return make
+
+    return register
+
+
+equal, refused, either = _register("equal"), _register("refused"), _register("either")
