@@ -116,11 +116,12 @@ class Batches:
         prefetch_factor: int | None = None,
     ) -> None:
         self._seed = order.seed
+        self._keys = _Keys(order, ests, step)
         self._made = _MadeBatches(dataset, order.seed, collate or default_collate, repeated=order.sampled is not None)
         self._loader: DataLoader[Any] = DataLoader(
             self._made,
             batch_size=None,  # An item is a whole batch.
-            sampler=_Keys(order, ests, step),
+            sampler=self._keys,
             num_workers=workers,
             collate_fn=_as_it_is,
             pin_memory=pin_memory,
@@ -133,6 +134,10 @@ class Batches:
             with seeded(self._seed):  # The loader draws a seed for its workers, but must not draw it from an EST's.
                 self._iterator = iter(self._loader)
         return next(self._iterator)
+
+    def again(self, step: int, est: Est) -> list[Any]:
+        """The batches of an EST in a step, made here and now, whoever runs it."""
+        return [self._made[key] for key in self._keys.of(step, est)]
 
     def sample(self, epoch: int, index: int) -> Any:
         """One sample, made here and now."""
@@ -162,13 +167,16 @@ class _Keys:
     def __iter__(self) -> Iterator[_Key]:
         step = self._step
         while self._ests:
-            epoch = self._order.epoch(step)
             for est in self._ests:
-                for micro in range(self._order.accumulate):
-                    indices = self._order.batch(step, est, micro)
-                    if indices:
-                        yield _Key(step, epoch, est, micro, indices)
+                yield from self.of(step, est)
             step += 1
+
+    def of(self, step: int, est: Est) -> Iterator[_Key]:
+        """Those of one EST in a step."""
+        for micro in range(self._order.accumulate):
+            indices = self._order.batch(step, est, micro)
+            if indices:
+                yield _Key(step, self._order.epoch(step), est, micro, indices)
 
 
 class _MadeBatches(Dataset[Any]):

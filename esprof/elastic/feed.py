@@ -19,6 +19,8 @@ class Feed(Protocol):
     """Gives batches to ESTs, in the order of their turns."""
 
     order: SampleOrder
+    can_repeat: bool
+    """Whether a batch can be made again, by any rank."""
 
     def move(self, ests: Sequence[Est], step: int) -> None:
         """Give batches to these ESTs, from `step` on."""
@@ -26,12 +28,17 @@ class Feed(Protocol):
     def next(self, est: Est, loader: EstLoader) -> Any:
         """The next batch of an EST; `loader` is the EST's own."""
 
+    def again(self, step: int, est: Est) -> list[Any]:
+        """The batches of any EST in a step, made here and now."""
+
     def check_sample(self, step: int, transport: Transport) -> None:
         """Raise an error where a sample of this step depends on when it is made, or where. All ranks call this."""
 
 
 class DatasetFeed:
     """Deals out one dataset to all ESTs; their own loaders are not used."""
+
+    can_repeat = True
 
     def __init__(self, dataset: Dataset[Any], order: SampleOrder, data: Data) -> None:
         self.order = order
@@ -53,6 +60,9 @@ class DatasetFeed:
     def next(self, est: Est, loader: EstLoader) -> Any:
         return next(self._batches)
 
+    def again(self, step: int, est: Est) -> list[Any]:
+        return self._batches.again(step, est)
+
     def check_sample(self, step: int, transport: Transport) -> None:
         indices = self.order.batch(step, step % self.order.n_est, 0)
         for index in indices[:1]:
@@ -62,11 +72,16 @@ class DatasetFeed:
 class LoaderFeed:
     """Asks the loader of each EST, which moves with it."""
 
+    can_repeat = False
+
     def __init__(self, loaders: Loaders, order: SampleOrder) -> None:
         self.order = order
         self._make = loaders.make
 
     def move(self, ests: Sequence[Est], step: int) -> None: ...
+
+    def again(self, step: int, est: Est) -> list[Any]:
+        raise NotImplementedError("a loader gives each batch once")
 
     def check_sample(self, step: int, transport: Transport) -> None: ...
 

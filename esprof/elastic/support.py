@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from esprof.elastic.reduce.layout import Layout
@@ -30,6 +31,9 @@ def check(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
                 f"buffer {name} is expanded: entries share their memory, so that it cannot be written to",
                 remedy=f"Register {name}.contiguous().",
             )
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise UsageError(f"{name} has no shape yet", remedy="Call the model once before: its layers are lazy.")
     trained = {id(parameter) for parameter in model.parameters()}
     foreign = [p for one in optimizers for group in one.param_groups for p in group["params"] if id(p) not in trained]
     if foreign:
@@ -47,8 +51,8 @@ def check_optimizers(layout: Layout, optimizers: Sequence[Optimizer]) -> None:
                 )
 
 
-def check_loss(loss: object) -> None:
-    """Raise UsageError for what a loss function must not return."""
+def check_loss(loss: object) -> Tensor:
+    """The loss as a scalar. Raises UsageError for what a loss function must not return."""
     if not isinstance(loss, Tensor):
         found = f"{type(loss).__name__}"
     elif loss.numel() != 1:
@@ -56,7 +60,7 @@ def check_loss(loss: object) -> None:
     elif not loss.requires_grad:
         found = "a tensor without a gradient (detached, or computed under no_grad)"
     else:
-        return
+        return loss.reshape(())
     raise UsageError(
         f"the loss function returned {found}",
         remedy="It returns a scalar tensor that backward() can be called on: the mean loss.",

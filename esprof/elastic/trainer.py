@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.distributed.checkpoint.stateful import Stateful
@@ -156,8 +157,9 @@ class ElasticTrainer:
             device=device,
             own=dict(state or {}),
         )
+        self.state.scaler.scale(torch.zeros((), device=device))  # It begins by this; a rank may have no EST to do so.
         self._proof, self._after_step = proof, after_step
-        self._edits = Edits(model)
+        self._edits = Edits(model, optimizers)
         self._update = Update(self.state, self.layout, seed, gradients.clip_norm, before_update, scheduler_by)
         with self._roll_call.call("ElasticTrainer()"):
             set_threads(proof.threads, checkpoint, self._transport)
@@ -181,6 +183,7 @@ class ElasticTrainer:
             gradients.amp,
             gradients.find_unused,
             self._edits,
+            across_ranks=self.fingerprint.determinism == "D1",
         )
         self._unusable: str | None = None
         """Why no further step can be made; None while one can."""
@@ -303,11 +306,11 @@ class ElasticTrainer:
 
     def _step(self, number: int, *, verified: bool) -> StepResult:
         self._telemetry.begin_step(verified=verified)
-        if verified:
-            self._feed.check_sample(number, self._transport)
         terms = step_terms(self.state, self.assignment) | self._edits.of_the_script()
-        if verified and self.fingerprint.determinism != "hetero-relaxed":
-            terms |= self._edits.all()
+        if verified:
+            alike = terms | (self._edits.all() if self.fingerprint.determinism == "D1" else {})
+            self._agreement.check_alike(number, alike)
+            self._feed.check_sample(number, self._transport)
         phase = self._phases[number % len(self._phases)]
         found = self._turns.run(self.assignment, phase, digest(terms), twice=verified)
         epoch_ends = self.order.epoch(number) != self.order.epoch(number + 1)

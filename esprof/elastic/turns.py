@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esprof.elastic.agree import together
+from esprof.elastic.agree import tell_all, together
 from esprof.elastic.assignment import Assignment, Est
 from esprof.elastic.feed import Feed
 from esprof.elastic.guard import collectives
 from esprof.elastic.guard.edits import Edits
-from esprof.elastic.guard.second_run import FirstRun, attributes, different, outcome
+from esprof.elastic.guard.second_run import FirstRun, attributes, different, of_batches, outcome
 from esprof.elastic.options import Amp
 from esprof.elastic.phases import Phase
 from esprof.elastic.reduce.layout import Layout, Slot
@@ -53,6 +53,8 @@ class Turns:
     amp: Amp
     find_unused: bool
     edits: Edits
+    across_ranks: bool
+    """Whether another rank must come to the same bits."""
 
     def __post_init__(self) -> None:
         self._buffers = Buffers(self.state.model)
@@ -88,8 +90,8 @@ class Turns:
             if self.find_unused:
                 found.used.add_(self._mask())
         if twice:
-            with self.spans.silent(), together(self.transport):
-                self._run_again(first_runs, phase, before)
+            with self.spans.silent():
+                self._verify(first_runs, phase, before)
         with self.spans("reduce"):
             self.layout.attach(state.reducer.finish(), clear=False)
             self._buffers.finish(self.transport, assignment.owner(0))
@@ -122,7 +124,7 @@ class Turns:
             context.rng = RngState.capture(self.state.device)
             self._leave(est, flat)
         if first_run is not None:
-            first_run.found = self._found(loss, flat)
+            first_run.found |= self._found(loss, flat)
         if not last:
             with self.spans("stage"):
                 self.state.reducer.fold(est, flat)
@@ -130,16 +132,34 @@ class Turns:
             self.state.reducer.send_last(est, flat)
         return loss
 
-    def _run_again(self, first_runs: list[FirstRun], phase: Phase, before: Mapping[str, str]) -> None:
-        """The same turns, last first, on the same batches. Raises UsageError for the first that differs."""
+    def _verify(self, first_runs: list[FirstRun], phase: Phase, before: Mapping[str, str]) -> None:
+        """Run the turns again, last first; and one of the next rank's. Raises UsageError on all ranks where one differs."""
+        step, (rank, world) = self.state.next_step, (self.transport.rank, self.transport.world)
+        with together(self.transport):
+            for first_run in reversed(first_runs):
+                found = self._run_again(first_run, phase)
+                changed = different(before, attributes(self.state.model))
+                first_run.compare(f"when step {step} was run a second time", found, changed)
+        if world == 1 or not self.across_ranks or not self.feed.can_repeat:
+            return
+        told = tell_all(self.transport, [first_run.told() for first_run in first_runs[:1]])
+        with together(self.transport):
+            for guest in map(FirstRun.of_told, told[(rank + 1) % world]):
+                where = f"when rank {rank} ran it in step {step} than when rank {(rank + 1) % world} did"
+                guest.compare(where, self._run_again(guest, phase), [])
+
+    def _run_again(self, first_run: FirstRun, phase: Phase) -> dict[str, str]:
+        """Hashes of what a turn comes to when it is run a second time."""
         flat, self._runs_again = self.layout.new(), True
         try:
-            for first_run in reversed(first_runs):
-                self._enter(flat, first_run.rng)
-                loss = self._passes(first_run.est, phase, flat, first_run, send=False)
-                self._leave(first_run.est, flat)
-                changed = different(before, attributes(self.state.model))
-                first_run.compare(self.state.next_step, self._found(loss, flat), changed)
+            if self.feed.can_repeat:
+                batches = self.feed.again(self.state.next_step, first_run.est)
+                first_run.batches = [to_device(batch, self.state.device) for batch in batches]
+            of = of_batches(first_run.batches)
+            self._enter(flat, first_run.rng)
+            loss = self._passes(first_run.est, phase, flat, first_run, send=False)
+            self._leave(first_run.est, flat)
+            return of | self._found(loss, flat)
         finally:
             self._runs_again = False
 
@@ -178,7 +198,7 @@ class Turns:
     def _batch(self, est: Est, first_run: FirstRun | None) -> Any:
         batch = to_device(self.feed.next(est, self.state.contexts[est].loader), self.state.device)
         if first_run is not None:
-            first_run.keep(batch)
+            first_run.note(batch, keep=not self.feed.can_repeat)
         return batch
 
     def _pass(self, est: Est, phase: Phase, batch: Any, flat: Tensor, weight: float) -> Tensor:
@@ -188,7 +208,7 @@ class Turns:
         with collectives.turn(est), self._running():
             with self.spans("forward"), self._precision():
                 loss = phase.loss_fn(self.state.model, batch)
-            check_loss(loss)
+            loss = check_loss(loss)
             if flat._version != version:
                 raise UsageError(
                     f"the gradients of EST {est} changed while its loss was computed",

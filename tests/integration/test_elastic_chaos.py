@@ -108,7 +108,7 @@ def live(job: Job, life: Life, folder: Path, log: Path) -> None:
                 made.assign(Assignment.of(life.history[made.next_step]))
             taken = 0
             done = made.step()
-            bits = state_hash(made.state.model, made.state.optimizer) + "".join(loss.hex() for loss in done.losses)
+            bits = state_hash(made.state.model, made.state.optimizers[0]) + "".join(loss.hex() for loss in done.losses)
             if dist.get_rank() == 0:
                 notes.write(json.dumps([done.step, bits]) + "\n")
                 notes.flush()

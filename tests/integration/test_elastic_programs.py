@@ -133,7 +133,9 @@ def _bits(name: str, history: History) -> list[str]:
         if step and step in history:
             trainer.assign(Assignment.of(history[step]))
         losses = trainer.step().losses
-        bits.append(state_hash(trainer.state.model, trainer.state.optimizer) + "".join(loss.hex() for loss in losses))
+        bits.append(
+            state_hash(trainer.state.model, trainer.state.optimizers[0]) + "".join(loss.hex() for loss in losses)
+        )
         script.between(trainer, step)
     trainer.close()
     return bits

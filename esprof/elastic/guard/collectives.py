@@ -1,12 +1,15 @@
 """Refuses collectives of the script's own in an EST's turn: other ranks may have more or fewer turns, and would wait."""
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 from esprof.elastic.assignment import Est
 from esprof.errors import UsageError
@@ -18,6 +21,13 @@ _CALLS = (
     "barrier", "monitored_barrier", "send", "recv", "recv_anysource",
 )  # fmt: skip
 """Methods of a process group by which tensors travel, in any torch."""
+
+_FUNCTIONS = (
+    "all_reduce", "all_gather_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single",
+    "all_to_all_single", "broadcast", "permute_tensor", "all_reduce_coalesced", "all_gather_into_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced",
+)  # fmt: skip
+"""Of `torch.distributed._functional_collectives`, in any torch."""
 
 
 class _Turn:
@@ -53,11 +63,18 @@ def own() -> Iterator[None]:
 
 @functools.cache
 def _watch() -> None:
-    """Once in a process: stand before the methods of every process group."""
+    """Once in a process: stand before the methods of every process group, and before the functional collectives, which do
+    without them."""
     for name in _CALLS:
         method = getattr(dist.ProcessGroup, name, None)
         if method is not None:
             setattr(dist.ProcessGroup, name, _refusing(name, method))
+    for name, function in [(name, getattr(functional, name, None)) for name in _FUNCTIONS]:
+        if function is not None:
+            guarded = _refusing(name, function)
+            for module in list(sys.modules.values()):
+                if isinstance(module, ModuleType) and vars(module).get(name) is function:
+                    setattr(module, name, guarded)
 
 
 def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,8 +1,9 @@
-"""Notices when parameters and buffers change where only an update may change them."""
+"""Notices when parameters, buffers and optimizer states change where only an update may change them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from esprof.elastic.assignment import Est
 from esprof.elastic.guard.content import content
@@ -20,24 +21,31 @@ class Edits:
     A change by way of `.data` is not noted; what it leads to shows where a step is verified.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        self._model = model
+        self._optimizers = optimizers
         self._parameters = list(model.named_parameters())
-        self._named = [*self._parameters, *model.named_buffers()]
-        self._versions: list[int] = []
+        self._names = {parameter: name for name, parameter in self._parameters}
+        self._left: dict[str, tuple[Tensor, int]] = {}
+        """Each tensor as it was left to the script, and its version."""
         self._before: list[int] = []
 
     def mark(self) -> None:
         """What is there now is how the trainer leaves the model to the script."""
-        self._versions = _versions(self._named)
+        self._left = {name: (tensor, tensor._version) for name, tensor in self._all()}
 
-    def of_the_script(self) -> dict[str, str]:
-        """The tensors that have changed since `mark`, by name, with hashes of what they hold now."""
-        changed = zip(self._named, self._versions, _versions(self._named), strict=True)
-        return {f"change of {name}": content(tensor) for (name, tensor), before, now in changed if before != now}
+    def of_the_script(self) -> dict[str, str | None]:
+        """What has changed since `mark`, by name, with hashes of what they hold now; None for one that has gone."""
+        now, changed = dict(self._all()), {}
+        for name in {**self._left, **now}:
+            tensor, (before, version) = now.get(name), self._left.get(name, (None, 0))
+            if tensor is None or tensor is not before or tensor._version != version:
+                changed[f"change of {name}"] = None if tensor is None else content(tensor)
+        return changed
 
     def all(self) -> dict[str, str]:
         """Hashes of all tensors, by name."""
-        return {f"value of {name}": content(tensor) for name, tensor in self._named}
+        return {f"value of {name}": content(tensor) for name, tensor in self._all()}
 
     def begin_turn(self) -> None:
         self._before = _versions(self._parameters)
@@ -53,6 +61,16 @@ class Edits:
                 f"{', '.join(names[:5])}{more} changed while EST {est} computed its gradient", remedy=_IN_A_TURN
             )
 
+    def _all(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters, buffers, and the tensors of the optimizers' states."""
+        yield from self._parameters
+        yield from self._model.named_buffers()
+        for optimizer in self._optimizers:
+            for parameter, state in optimizer.state.items():
+                for key, value in state.items():
+                    if isinstance(value, Tensor):
+                        yield f"{key} of {self._names[parameter]}", value
 
-def _versions(named: Iterable[tuple[str, Tensor]]) -> list[int]:
+
+def _versions(named: Sequence[tuple[str, Tensor]]) -> list[int]:
     return [tensor._version for _, tensor in named]

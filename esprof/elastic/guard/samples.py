@@ -17,7 +17,13 @@ def check_sample(index: int, make: Callable[[int], object], transport: Transport
     """Raise UsageError where `make(index)` gives another sample the second time, MismatchError where ranks have different
     ones. All ranks call this."""
     with together(transport):
-        first, again = content(make(index)), content(make(index))
+        try:
+            first, again = content(make(index)), content(make(index))
+        except Exception as error:
+            raise UsageError(
+                f"sample {index} cannot be made in the training process: {type(error).__name__}: {error}",
+                remedy=_OWN_STATE,
+            ) from error
         if first != again:
             raise UsageError(f"sample {index} was another one when it was made a second time", remedy=_OWN_STATE)
     everyone = tell_all(transport, first)

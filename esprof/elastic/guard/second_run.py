@@ -2,14 +2,16 @@
 
 What an EST leaves behind for the next one, outside of what the trainer switches (parameters, buffers, generators), makes the
 bits depend on which ESTs share a process. There is no list of such things; but whatever it is, turns that are run
-again, last first, find it as another EST has left it.
+again, last first, find it as another EST has left it. And what depends on the rank or the process, such as its number, its
+clock or its files, shows where another rank runs a turn.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from esprof.elastic.assignment import Est
@@ -22,7 +24,7 @@ _OF_MODULES = frozenset(vars(nn.Module())) | {"_is_full_backward_hook"}
 
 _REMEDY = (
     "What one EST leaves behind must not reach another: draw random numbers from the global generators, keep state in "
-    "buffers, and let forward change nothing else."
+    "buffers, let forward change nothing else, and let nothing depend on the rank or the process."
 )
 
 
@@ -33,22 +35,40 @@ class FirstRun:
     est: Est
     rng: RngState
     batches: list[Any] = field(default_factory=list)
-    """Copies of its batches, made before anything could change them."""
-    found: Mapping[str, str] = field(default_factory=dict)
-    """Hashes of its loss, gradients and buffers, by name."""
+    """Copies of its batches, made before anything could change them, where they cannot be made again."""
+    found: dict[str, str] = field(default_factory=dict)
+    """Hashes of its batches, loss, gradients and buffers, by name."""
 
-    def keep(self, batch: Any) -> None:
-        self.batches.append(deepcopy(batch))
+    def note(self, batch: Any, *, keep: bool) -> None:
+        self.found[_batch(len(self.found))] = content(batch)
+        if keep:
+            self.batches.append(deepcopy(batch))
 
-    def compare(self, step: int, found: Mapping[str, str], changed: list[str]) -> None:
+    def told(self) -> dict[str, Any]:
+        """What another rank needs to run this turn, as JSON can hold it."""
+        rng = {name: [str(tensor.dtype)[6:], tensor.tolist()] for name, tensor in self.rng.tensors().items()}
+        return {"est": self.est, "rng": rng, "found": self.found}
+
+    @classmethod
+    def of_told(cls, told: dict[str, Any]) -> "FirstRun":
+        rng = {name: torch.tensor(values, dtype=getattr(torch, dtype)) for name, (dtype, values) in told["rng"].items()}
+        return cls(told["est"], RngState.of_tensors(rng), found=told["found"])
+
+    def compare(self, where: str, found: Mapping[str, str], changed: Sequence[str]) -> None:
         """Raise UsageError where the second run has found something else. `changed` are attributes that have changed."""
         for name, before in self.found.items():
             if found[name] != before:
                 hint = f"; changed since: {', '.join(changed[:5])}" if changed else ""
-                raise UsageError(
-                    f"{name} of EST {self.est} was another one when step {step} was run a second time{hint}",
-                    remedy=_REMEDY,
-                )
+                raise UsageError(f"{name} of EST {self.est} was another one {where}{hint}", remedy=_REMEDY)
+
+
+def of_batches(batches: Sequence[Any]) -> dict[str, str]:
+    """Hashes of an EST's batches."""
+    return {_batch(number): content(batch) for number, batch in enumerate(batches)}
+
+
+def _batch(number: int) -> str:
+    return f"batch {number}"
 
 
 def outcome(loss: Tensor, gradients: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
-from esprof.elastic import Data
+from esprof.elastic import Data, Proof
 from tests.cases.programs.script import KINDS, WIDTH, Points, Script, either, equal, refused
 
 
@@ -161,7 +161,7 @@ def file_opened_at_first_use():
 def cached_noise():
     """A cache that keeps augmented samples: noise is that of the epoch in which a process saw the sample first."""
     noise = lru_cache(lambda index: random.random())
-    return Script(data=Moved(lambda data, index: noise(index)))
+    return Script(data=Moved(lambda data, index: noise(index)), options={"proof": Proof(verify_every=1)})
 
 
 @refused

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from esprof.elastic import Data
+from esprof.elastic import Data, Proof
 from tests.cases.programs.script import Points, Script, either, equal, mean_loss, net, refused
 
 # What they return.
@@ -202,7 +202,7 @@ def optimizer_in_the_loss():
     made = []
 
     def loss(model, batch):
-        made[0].state.optimizer.step()
+        made[0].state.optimizers[0].step()
         return mean_loss(model, batch)
 
     return Script(loss=loss, prepare=made.append)
@@ -248,7 +248,7 @@ def samples_in_place():
         points = torch.stack([point.mul_(1.1) for point, _ in batch])
         return F.cross_entropy(model(points), torch.tensor([kind for _, kind in batch]))
 
-    return Script(loss=loss, data=Kept(), options={"data": Data(collate_fn=list)})
+    return Script(loss=loss, data=Kept(), options={"data": Data(collate_fn=list), "proof": Proof(verify_every=1)})
 
 
 @equal

@@ -16,7 +16,7 @@ def _model(trainer):
 
 
 def _optimizer(trainer):
-    return trainer.state.optimizer
+    return trainer.state.optimizers[0]
 
 
 @equal
