@@ -81,11 +81,11 @@ def step() -> AbstractContextManager[None]:
     server do not, that the block is one: `with esprof.step(): …`.
 
     From the first call on nothing else ends steps, unless a window of an optimizer's steps has been recorded by then. Of
-    blocks in several threads that overlap, the one that began first counts. Where nothing records, this does nothing and
-    needs no torch.
+    several threads the first that calls this counts, until it has ended, and of blocks within one another the outer one. In
+    code that `torch.compile` compiles this does nothing. Where nothing records it does nothing either, and needs no torch.
     """
     session = _session()
-    if session is None or session.recorder is None:
+    if session is None or session.recorder is None or sys.modules["torch"].compiler.is_compiling():
         return nullcontext()
     session.recorder.step()
     span: AbstractContextManager[None] = session.recorder.span()

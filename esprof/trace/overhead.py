@@ -42,6 +42,8 @@ def overhead(windows: Sequence[np.ndarray], plain: np.ndarray) -> Overhead | Non
         rng = np.random.default_rng(seed)
         return bootstrap(len(plain), block, lambda at: np.median(plain[at], axis=-1), LEAST_REPLICATES, rng, length)
 
+    if not np.median(plain):
+        return None
     ratio = float(np.median(timed) / np.median(plain))
     by_chance = np.quantile(medians(len(timed), 0) / medians(len(plain), 1), _INTERVAL)
     high, low = (100 * (ratio / float(chance) - 1) for chance in by_chance)

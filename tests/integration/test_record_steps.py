@@ -55,3 +55,27 @@ def test_what_a_server_does_between_two_requests_is_of_no_step(tmp_path):
     sleeps = JOBS.joinpath("no_optimizer.py").read_text().splitlines().index("        time.sleep(0.02)") + 1
     seen = [one for one in found.samples(0).texts("stack") if one is not None and f"({sleeps}): server" in one]
     assert len(seen) < 5  # A look that falls upon a border may see it.
+
+
+@pytest.mark.parametrize(("what", "by"), [("modules", "module"), ("blocks", "job")])
+def test_of_threads_that_serve_requests_one_counts(what, by, tmp_path):
+    ended = record(tmp_path / "run", job("served_by_threads.py", what))
+    assert (ended.code, ended.stdout) == (0, "400\n")
+    assert ended.run.rank(0).paced_by == by
+    assert len(ended.run.rank(0).windows) == 2
+    assert {warning.code for warning in ended.warnings} <= {"steps-guessed"}
+    assert ended.run.steps(0).ints("step").tolist() == list(range(1, 99 if by == "module" else 101))
+
+
+@pytest.mark.parametrize("how", ["off", "twice"])
+def test_profilers_of_the_jobs_own_that_are_off_or_two_in_a_step(how, tmp_path):
+    ended = record(tmp_path / "run", job("odd_profilers.py", how))
+    assert ended.code == 0, ended.stderr
+    assert ended.warnings == []
+    assert ended.run.rank(0).windows == WINDOWS
+    rows = ended.run.steps(0)
+    assert rows.ints("step").max() == 39
+    phases = dict(zip(rows.ints("step").tolist(), rows.texts("phase"), strict=True))
+    assert [step for step, phase in phases.items() if phase == "export" and step > 20] == (
+        [30] if how == "twice" else []
+    )

@@ -25,7 +25,7 @@ class Edits:
         self._model = model
         self._optimizers = optimizers
         self._parameters = list(model.named_parameters())
-        self._names = {parameter: name for name, parameter in self._parameters}
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._parameters}
         self._left: dict[str, tuple[Tensor, int]] = {}
         """Each tensor as it was left to the script, and its version."""
         self._before: list[int] = []

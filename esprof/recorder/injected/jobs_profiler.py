@@ -14,6 +14,9 @@ from .window import Window
 _SPAN = "_esprof_span"
 """Attribute of a profiler of the job: (start, end) of what it collected, in ns."""
 
+_TAKEN = "_esprof_taken"
+"""Attribute of a profiler of the job that has taken the process's one profiler for itself."""
+
 
 class Notices(NamedTuple):
     """What is called when the job's profiler does something, on the job's own thread."""
@@ -32,6 +35,7 @@ def watch(notices: Notices) -> None:
 
     def prepare(original: Callable[..., Any], profiler: Any) -> None:
         notices.prepares()
+        setattr(profiler, _TAKEN, True)
         original(profiler)
 
     def start(original: Callable[..., Any], profiler: Any) -> None:
@@ -44,7 +48,9 @@ def watch(notices: Notices) -> None:
         try:
             return original(profiler, *failure)
         finally:
-            notices.ends()
+            if hasattr(profiler, _TAKEN):  # One that is not enabled comes here without having begun.
+                delattr(profiler, _TAKEN)
+                notices.ends()
 
     def export(original: Callable[..., Any], profiler: Any, path: Any, *more: Any, **options: Any) -> Any:
         Window.at_work = True  # One kind of profiler exports by means of the other.

@@ -7,6 +7,7 @@ of the outermost module.
 
 import functools
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,9 @@ from .module_calls import OutermostCalls
 _PATIENCE = 50
 """Marks of others after which the optimizer, the iterator or the module that marked the steps counts as done: a training may
 follow another."""
+
+_LONG_S = 30.0
+"""A thread that has not come for so long has handed over to others: the main thread, say, which only tried the model."""
 
 _ENOUGH_BATCHES = 20
 """Batches without gradients after which a process whose optimizer has never stepped counts as one that only evaluates:
@@ -44,6 +48,7 @@ class Pace:
         self._iterators = _First(begins=False)
         self._modules = _First(begins=True)
         self._calls = OutermostCalls(lambda module: fuse.run(self._module_returned, module))
+        self._caller = OneThread()
         self._has_optimizer = False
         self._iterator: weakref.ref[object] | None = None
         """The iterator of a DataLoader that was asked last."""
@@ -78,7 +83,7 @@ class Pace:
         if self._has_optimizer:  # Calls of modules are not watched any more.
             self._evaluated = 0 if torch.is_grad_enabled() else self._evaluated + 1
             worked = self._evaluated > _ENOUGH_BATCHES
-        if iterator._num_yielded and self._iterators.marks(iterator) and (worked or self._by is PacedBy.LOADER):
+        if iterator._num_yielded and (worked or self._by is PacedBy.LOADER) and self._iterators.marks(iterator):
             self._border(PacedBy.LOADER)
 
     def _watch_optimizers(self) -> None:
@@ -104,6 +109,8 @@ class Pace:
             return
         if threading.get_ident() == self._thread:
             self._calls_in_batch += 1
+        if not self._caller.is_here():  # A profiler belongs to one thread: of several that serve requests one counts.
+            return
         if self._may_mark(PacedBy.MODULE) and not self._is_in_batch() and self._modules.marks(module):
             self._border(PacedBy.MODULE)
 
@@ -121,6 +128,28 @@ class Pace:
             if by is not PacedBy.MODULE:
                 self._calls.stop()
         self._on_border(by)
+
+
+class OneThread:
+    """The first thread that comes here, until it has ended or has long not come."""
+
+    def __init__(self) -> None:
+        self._thread: weakref.ref[threading.Thread] | None = None
+        self._came = 0.0
+
+    def is_here(self) -> bool:
+        """Whether this thread is the one."""
+        one, here, now = (
+            self._thread() if self._thread is not None else None,
+            threading.current_thread(),
+            time.monotonic(),
+        )
+        if one is not here and one is not None and one.is_alive() and now - self._came < _LONG_S:
+            return False
+        if one is not here:
+            self._thread = weakref.ref(here)
+        self._came = now
+        return True
 
 
 class _First:

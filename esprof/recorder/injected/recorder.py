@@ -22,7 +22,7 @@ from .flight import FlightWatch
 from .fuse import Fuse
 from .log import Log
 from .memory import MemoryProbe
-from .pace import Pace
+from .pace import OneThread, Pace
 from .sampler import StackSampler
 from .saves import SaveProbe
 from .schedule import Schedule
@@ -66,6 +66,9 @@ class Recorder:
         self._sampler: StackSampler | None = None
         self.pace = Pace(lambda by: self._end_step(time.time_ns(), by), self._fuse)
         self._paced_by: PacedBy | None = None
+        self._stepper = OneThread()
+        self._at_border = threading.RLock()
+        """Held by the thread that ends a step; another one that comes meanwhile is not heard."""
         self._span_of: int | None = None
         """The thread that is in a `span`."""
         self._after_backward = backward.AfterBackward()
@@ -83,15 +86,15 @@ class Recorder:
         """End a step, as the job itself asks, or begin one where the job paused. From the first call on nothing else counts,
         unless a window of an optimizer's steps has been kept: that is not thrown away for what follows the training.
 
-        While a `span` is open, other threads are not heard.
+        The first thread that calls this is heard until it ends or has long not come; while a `span` is open, nobody is.
         """
-        if self._hears_job() and self._span_of in (None, threading.get_ident()):
+        if self._stepper.is_here() and self._span_of is None and self._hears_job():
             self._fuse.run(self._resume if self.state.pauses else self.pace.job_stepped)
 
     @contextmanager
     def span(self) -> Iterator[None]:
         """The step that has just begun ends with the block, and the next one begins with the next call of `step`."""
-        if self._span_of is not None or not self._hears_job():
+        if not self._stepper.is_here() or self._span_of is not None or not self._hears_job():
             yield
             return
         self._span_of = threading.get_ident()
@@ -114,6 +117,14 @@ class Recorder:
         return self._windows.is_timing
 
     def _end_step(self, now: int, by: PacedBy) -> None:
+        if not self._at_border.acquire(blocking=False):
+            return
+        try:
+            self._end_step_alone(now, by)
+        finally:
+            self._at_border.release()
+
+    def _end_step_alone(self, now: int, by: PacedBy) -> None:
         if backward.is_running():  # An optimizer that steps as its gradients come.
             self._after_backward.do(lambda: self._fuse.run(self._end_step, time.time_ns(), by))
             return

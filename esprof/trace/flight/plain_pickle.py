@@ -8,7 +8,7 @@ import pickletools
 from collections.abc import Callable
 from typing import Any
 
-_MOST_VALUES = 20_000_000
+_MOST_VALUES = 5_000_000
 """Values that a pickle may stand for, shared ones counted wherever they stand: by sharing, a small file could stand for
 more than any memory holds."""
 _DEEPEST = 32
@@ -69,6 +69,8 @@ class _Reader:
 
     def take(self, name: str, argument: Any, at: int) -> None:
         """Carry out one instruction, which stands at byte `at`."""
+        if len(self._stack) + len(self._memo) > _MOST_VALUES:
+            raise NotPlain(f"is a pickle of more than {_MOST_VALUES} values")
         if name in _LITERALS:
             self._literal(argument)
         elif name in _CONSTANTS:
@@ -115,6 +117,10 @@ class _Reader:
     def _literal(self, value: Any) -> None:
         if isinstance(value, int) and not -_LONGEST_INT <= value < _LONGEST_INT:
             raise NotPlain("holds a number of more than 64 bits")
+        if isinstance(value, str):
+            value = value.encode(
+                "utf-8", "replace"
+            ).decode()  # A half of a surrogate pair is no text that can be written.
         self._stack.append(value)
 
     def _get(self, key: int) -> None:

@@ -29,9 +29,11 @@ _TEXTS = ("op", "group")
 _COLUMNS = "docs/inputs.md tells the columns and their units."
 _TIMES = "Use timestamps, or whole ns since 1970 or since the job began."
 _BYTES_A_VALUE = 8
+_LONGEST_TEXT = 10_000
 
-_OTHER_UNITS = (10**9, 10**17)
-"""ns between which a time is one since 1970 in s, ms or µs: as ns it would be of the first minutes to years of 1970."""
+_OTHER_UNITS = tuple((1_500_000_000 * unit, 2_500_000_000 * unit) for unit in (1, 10**3, 10**6))
+"""Between which all times of a table are taken for ones since 1970 in s, ms or µs, of 2017 to 2049. As ns since a job began
+they would be of its third second, its half hour or its third week."""
 _LATEST: Ns = 4 * 10**18
 _TRANSFERS = 1 << 32
 """Id of the first thread of transfers, behind all streams."""
@@ -55,7 +57,10 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
         rows = rows.set_column(rows.column_names.index("step"), "step", pa.array(np.zeros(len(rows), np.int64)))
         warnings.append(Warning("no-steps", "the table has no steps; all of it counts as one step"))
     groups = _groups(rows)
-    events = {rank: _events(rows.filter(pc.equal(rows["rank"], rank)), rank, groups) for rank in sorted(ranks)}
+    rows = rows.sort_by("rank")
+    first = np.searchsorted(rows["rank"].to_numpy(), sorted(ranks))
+    stretches = zip(sorted(ranks), first, np.append(first[1:], len(rows)), strict=True)
+    events = {rank: _events(rows.slice(at, end - at), rank, groups) for rank, at, end in stretches}
     world = max([*ranks, *(rank for group in groups.values() for rank in group.ranks)]) + 1
     if missing := tuple(sorted(set(range(world)) - set(ranks))):
         lacks = f"no operation of {readable.ranks(missing)}; the job had {world} ranks"
@@ -79,8 +84,13 @@ def _attempt(path: Path) -> pa.Table | InputError:
 def _content(path: Path) -> pa.Table:
     """What the file holds of the columns that are known. Raises InputError."""
     try:
-        with pq.ParquetFile(path) as file:
-            there = [name for name in file.schema_arrow.names if name in (*_NUMBERS, *_TEXTS, "start", "end")]
+        schema = pq.read_schema(path)
+        texts = [name for name in _TEXTS if schema.names.count(name) == 1 and _is_text(schema.field(name).type)]
+        with pq.ParquetFile(path, read_dictionary=texts) as file:  # A text that repeats is in memory once.
+            names = file.schema_arrow.names
+            there = [name for name in (*_NUMBERS, *_TEXTS, "start", "end") if name in names]
+            if twice := [name for name in there if names.count(name) > 1]:
+                raise _wrong(path, f"has {twice[0]} more than once")
             if file.metadata.num_rows * len(there) * _BYTES_A_VALUE > memory_limit():
                 remedy = "Give it as a file a rank, or set ESPROF_MEMORY_LIMIT."
                 raise _wrong(path, f"is larger than the memory limit: {file.metadata.num_rows} rows", remedy)
@@ -92,8 +102,8 @@ def _content(path: Path) -> pa.Table:
 
 def _checked(path: Path, rows: pa.Table) -> pa.Table:
     """The rows with all columns: numbers and times (ns) as int64, null where there are none. Raises InputError."""
-    if lacks := [name for name in _NEEDED if rows.column_names.count(name) != 1]:
-        raise _wrong(path, f"has not one column each of {', '.join(lacks)}")
+    if lacks := [name for name in _NEEDED if name not in rows.column_names]:
+        raise _wrong(path, f"has no column {', '.join(lacks)}")
     if not len(rows):
         raise _wrong(path, "holds no operation")
     checked = pa.table(
@@ -111,6 +121,11 @@ def _checked(path: Path, rows: pa.Table) -> pa.Table:
 
 def _numbers(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
     column = _column(rows, name, pa.int64())
+    if pa.types.is_floating(column.type) and name in (
+        "step",
+        "bytes",
+    ):  # As pandas has whole numbers of which some lack.
+        column = _cast(path, name, pc.if_else(pc.is_nan(column), None, column), pa.int64())
     if not pa.types.is_integer(column.type):
         raise _wrong(path, f"has {name} as {column.type}, not as whole numbers")
     column = _cast(path, name, column, pa.int64())
@@ -122,7 +137,17 @@ def _numbers(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
 
 def _text(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
     column = _column(rows, name, pa.string())
-    return _cast(path, name, column, pa.string())
+    if not _is_text(column.type):
+        raise _wrong(path, f"has {name} as {column.type}, not as text")
+    column = _cast(path, name, column, pa.dictionary(pa.int32(), pa.string()))
+    longest = max((pc.max(pc.utf8_length(chunk.dictionary)).as_py() or 0 for chunk in column.chunks), default=0)
+    if longest > _LONGEST_TEXT:
+        raise _wrong(path, f"has {name} of {longest} characters")
+    return column.cast(pa.string())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary))
 
 
 def _times(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
@@ -136,7 +161,7 @@ def _times(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
     least, most = (bound.as_py() for bound in (pc.min(column), pc.max(column)))
     if least is not None and not 0 <= least <= most < _LATEST:
         raise _wrong(path, f"has times in {name} that are before 1970 or after 2096 if they are ns", _TIMES)
-    if least is not None and _OTHER_UNITS[0] < least and most < _OTHER_UNITS[1] and most - least < least:
+    if least is not None and any(low < least <= most < high for low, high in _OTHER_UNITS):
         raise _wrong(path, f"has times in {name} that seem to be s, ms or µs since 1970", _TIMES)
     return column
 
@@ -254,6 +279,8 @@ def _steps(rows: pa.Table) -> Table:
     start = spans["start_min"].to_numpy()
     end = np.append(start[1:], spans["end_max"].to_numpy()[-1:])
     steps = spans["step"].to_pylist()
+    if (np.diff(start) <= 0).any():
+        raise InputError("has steps that are not in the order of their numbers", remedy=_COLUMNS)
     columns = {"name": [f"ProfilerStep#{step}" for step in steps], "kind": ["step"] * len(steps), "step": steps}
     threads = {"pid": [0] * len(steps), "tid": [0] * len(steps)}
     return table(columns | threads | {"start_ns": start, "dur_ns": end - start}, EVENTS)

@@ -1,5 +1,6 @@
 """What ends the steps of a job, by what it shows."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -145,3 +146,24 @@ def test_nothing_is_replaced_once_dynamo_is_loaded(job, monkeypatch):
     assert nn.Module.__call__ is before
     torch.optim.SGD([torch.zeros(1)], lr=0.1)
     assert nn.Module.__call__ is before
+
+
+def test_of_several_threads_the_first_counts_until_it_ends_or_has_long_not_come(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    one = pace.OneThread()
+    assert elsewhere(one.is_here)  # That thread has ended since.
+    assert one.is_here()
+    now[0] = 29
+    assert not elsewhere(one.is_here)
+    assert one.is_here()
+    now[0] = 58
+    assert not elsewhere(one.is_here)
+    now[0] = 60
+    assert elsewhere(one.is_here)
+
+
+def elsewhere(ask):
+    """What a thread of its own is answered."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ask).result()

@@ -76,7 +76,7 @@ def test_sharing_that_would_fill_the_memory_is_refused():
     value = ["x"] * 10
     for _ in range(12):
         value = [value] * 10
-    with pytest.raises(NotPlain, match="more than 20000000 values"):
+    with pytest.raises(NotPlain, match="more than 5000000 values"):
         read_plain_pickle(pickle.dumps(value, 2))
 
 

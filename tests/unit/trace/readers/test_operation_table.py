@@ -146,7 +146,7 @@ def test_times_in_other_forms(time, table):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        (without(rows_of_a_job(), "rank", "end"), "has not one column each of rank, end"),
+        (without(rows_of_a_job(), "rank", "end"), "has no column rank, end"),
         (changed(rows_of_a_job(), start=None), "has 1 rows without start"),
         (changed(rows_of_a_job(), op=None), "has 1 rows without op"),
         (changed(rows_of_a_job(), end=SINCE - 1), "has 1 rows whose end is before the start"),
@@ -156,7 +156,9 @@ def test_times_in_other_forms(time, table):
         (changed(rows_of_a_job(), bytes=-5), "has bytes -5, which is not from 0"),
         (of_times(rows_of_a_job(), lambda ns: ns / 1e9), "has start as double, whose unit is not known"),
         (of_times(rows_of_a_job(), lambda ns: ns // 1000), "seem to be s, ms or µs since 1970"),
-        ([row | {"op": [row["op"]]} for row in rows_of_a_job()], "has values of op that string cannot hold"),
+        ([row | {"op": [row["op"]]} for row in rows_of_a_job()], "has op as list<.*>, not as text"),
+        ([row | {"step": 8 - row["step"]} for row in rows_of_a_job()], "steps that are not in the order"),
+        ([row | {"op": row["op"] + 10_000 * "!"} for row in rows_of_a_job()], "has op of 100[0-9]+ characters"),
         ([row | {"rank": str(row["rank"])} for row in rows_of_a_job()], "has rank as string, not as whole numbers"),
     ],
 )
@@ -164,6 +166,27 @@ def test_what_is_wrong_is_named(rows, says, tmp_path):
     with pytest.raises(InputError, match=says) as error:
         load(write_table(tmp_path / "job.parquet", rows))
     assert error.value.remedy
+
+
+def test_a_column_may_not_come_twice(tmp_path):
+    rows = rows_of_a_job()
+    columns = {name: [row.get(name) for row in rows] for name in ("rank", "op", "start", "end", "group")}
+    twice = pa.table([*columns.values(), columns["group"]], names=[*columns, "group"])
+    pq.write_table(twice, tmp_path / "job.parquet")
+    with pytest.raises(InputError, match="has group more than once"):
+        load(tmp_path / "job.parquet")
+
+
+def test_whole_numbers_may_be_floats_of_which_some_lack(table):
+    rows = [row | {"bytes": float(row.get("bytes", "nan"))} for row in rows_of_a_job()]
+    assert step_us(table(rows)) == 10_000
+    rows[0]["bytes"] = 0.5
+    with pytest.raises(InputError, match="has values of bytes that int64 cannot hold"):
+        table(rows)
+
+
+def test_a_window_that_begins_late_may_have_times_since_the_job_began(table):
+    assert step_us(table(of_times(rows_of_a_job(), lambda ns: ns - SINCE + 100 * 10**9))) == 10_000
 
 
 def test_a_table_without_rows_is_refused(tmp_path):
