@@ -50,11 +50,8 @@ class CpuTime:
         thread = threading.get_native_id()
         went_on = thread == self._thread
         if not went_on:
-            before, self._schedule = (
-                self._schedule,
-                None,
-            )  # It may be closed once only: its number is soon another file's.
-            self._thread, self._schedule = thread, _opened(f"/proc/self/task/{thread}/schedstat", before)
+            old, self._schedule = self._schedule, None  # To be closed once only: its number is soon another file's.
+            self._thread, self._schedule = thread, _opened(f"/proc/self/task/{thread}/schedstat", old)
         before, self._before = self._before, (time.thread_time_ns(), self._read_ready_ns())
         throttled_ns = self._read_throttled_ns()
         if not went_on:
