@@ -2,11 +2,14 @@
 
     python -m benchmarks.elastic [--repeats 9]
 
-`switch_pct`: what switching from one EST to the next takes of a step. `telemetry_pct`: what noting that takes.
-`ests_vs_one`: a step of N ESTs on one process against N steps of one EST, and against plain PyTorch in the context.
-`memory_copies`: copies of all gradients that a process of N ESTs holds beyond one of a single EST. `tree_vs_all_reduce`:
-the time that adding up gradients in an order of their own takes against gloo's all-reduce, bucket by bucket, and the bytes
-of both.
+`ests_vs_accumulation`: a step of N ESTs on one process against plain PyTorch that accumulates the gradients of as many
+batches and updates once; what is beyond 1 is what ESTs cost, switching included, on a model with BatchNorm. `switch_pct`:
+what of it telemetry calls switching. `telemetry_pct`: what noting that takes. `memory_copies`: copies of all gradients
+that a process of N ESTs holds beyond one of a single EST. `memory_vs_ddp`: those that each of two processes with one EST
+holds in all, and those of DistributedDataParallel with and without `gradient_as_bucket_view`. `step_vs_ddp`: a whole
+step with one EST a process against DDP's. `tree_vs_all_reduce`: the time of adding up in an order of its own against
+gloo's all-reduce, bucket by bucket. `split_bytes`: what a step sends through the loopback device on two processes, by how
+the ESTs are split, against one EST each.
 
 One thread a process. Times are medians of steps that alternate, so that other work on the machine disturbs both alike; of
 one process they are its CPU time, since nothing in it waits.
@@ -20,6 +23,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,7 +36,7 @@ from torch.utils.data import Dataset
 
 import esprof
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
-from esprof.elastic import Assignment, ElasticTrainer
+from esprof.elastic import Assignment, ElasticTrainer, Proof
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.transport import GroupTransport
@@ -41,6 +45,7 @@ MB = 1 << 20
 HIDDEN = 192
 BATCH = 4
 BUCKET = 8 * MB
+UNVERIFIED = Proof(verify_every=0)
 
 
 def main() -> None:
@@ -51,10 +56,13 @@ def main() -> None:
     switching(options.repeats)
     telling(options.repeats)
     for n_est in (4, 16):
-        against_one(n_est, options.repeats)
+        against_accumulation(n_est, options.repeats)
     memory()
+    memory_of_two()
     for world in (2, 4):
+        in_processes(whole_step, world, options.repeats)
         in_processes(reduction, world, options.repeats)
+    in_processes(splits, 2, options.repeats)
 
 
 def show(name: str, value: float, unit: str, **context: Any) -> None:
@@ -83,12 +91,13 @@ def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
 def gpt() -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     blocks = (Block(HIDDEN) for _ in range(4))
-    model = nn.Sequential(nn.Embedding(BYTES, HIDDEN), *blocks, nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, BYTES))
+    norm = nn.BatchNorm1d(CONTEXT)  # So that there are buffers to switch.
+    model = nn.Sequential(nn.Embedding(BYTES, HIDDEN), *blocks, norm, nn.Linear(HIDDEN, BYTES))
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
 
 
 def elastic(n_est: int, telemetry: Path | None = None) -> ElasticTrainer:
-    return ElasticTrainer(*gpt(), loss_of, Text(), n_est, batch_size=BATCH, telemetry=telemetry)
+    return ElasticTrainer(*gpt(), loss_of, Text(), n_est, batch_size=BATCH, telemetry=telemetry, proof=UNVERIFIED)
 
 
 def switching(steps: int) -> None:
@@ -118,34 +127,67 @@ def telling(repeats: int) -> None:
     show("telemetry_pct", 100 * (telling / silent - 1), "% of a step", ests=4, repeats=3 * repeats)
 
 
-def against_one(n_est: int, repeats: int) -> None:
-    """`ests_vs_one`: a step of `n_est` ESTs against as many steps of one EST, and of plain PyTorch."""
-    one, several, plain = elastic(1), elastic(n_est), plain_steps()
-
-    def of_one() -> None:
-        for _ in range(n_est):
-            one.step()
-
-    def in_plain_pytorch() -> None:
-        for _ in range(n_est):
-            plain()
-
-    times = alternating([of_one, several.step, in_plain_pytorch], repeats, time.process_time)
-    context = {"step_ms": rounded(1e3 * times[1]), "vs_plain": rounded(times[1] / times[2]), "repeats": repeats}
-    show("ests_vs_one", times[1] / times[0], f"times {n_est} steps of one EST", ests=n_est, **context)
+def against_accumulation(n_est: int, repeats: int) -> None:
+    """`ests_vs_accumulation`."""
+    several, plain = elastic(n_est), accumulating(n_est)
+    times = alternating([several.step, plain], 3 * repeats, time.process_time)
+    context = {"step_ms": rounded(1e3 * times[0]), "repeats": 3 * repeats}
+    show("ests_vs_accumulation", times[0] / times[1], "times as long", ests=n_est, **context)
 
 
-def plain_steps() -> Callable[[], None]:
-    """A training loop without esprof, of the same batches."""
+def accumulating(count: int, wrap: Callable[[nn.Module], nn.Module] = lambda model: model) -> Callable[[], None]:
+    """A training loop without esprof whose steps each have `count` such batches as an EST has."""
     model, optimizer = gpt()
+    model = wrap(model)
     batches = iter(torch.utils.data.DataLoader(Text(), batch_size=BATCH))
 
     def step() -> None:
         optimizer.zero_grad()
-        loss_of(model, next(batches)).backward()
+        for _ in range(count):
+            (loss_of(model, next(batches)) / count).backward()
         optimizer.step()
 
     return step
+
+
+def whole_step(repeats: int) -> None:
+    """`step_vs_ddp`, by the clock on the wall: each process waits for the others."""
+    world = dist.get_world_size()
+    elastic_step, ddp = elastic(world).step, accumulating(1, nn.parallel.DistributedDataParallel)
+    ours, stock = alternating([elastic_step, ddp], 3 * repeats, time.perf_counter)
+    if dist.get_rank() == 0:
+        context = {"step_ms": rounded(1e3 * ours), "ddp_ms": rounded(1e3 * stock), "repeats": 3 * repeats}
+        show("step_vs_ddp", ours / stock, "times as long", processes=world, **context)
+
+
+def splits(repeats: int) -> None:
+    """`split_bytes`, by the counters of the loopback device, which nothing else should use meanwhile."""
+    sent = {}
+    for parts in ([[0], [1]], [[0, 1], [2, 3]], [[0, 1, 2], [3, 4, 5]], [[0, 1, 2, 3], [4, 5]]):
+        n_est = sum(map(len, parts))
+        trainer = ElasticTrainer(
+            *gpt(), loss_of, Text(), n_est, batch_size=1, assignment=Assignment.of(parts), proof=UNVERIFIED
+        )
+        trainer.step()
+        dist.barrier()
+        before = loopback_bytes()
+        for _ in range(repeats):
+            trainer.step()
+        dist.barrier()
+        sent[str(parts)] = (loopback_bytes() - before) / repeats
+        trainer.close()
+    for parts, each in sent.items():
+        if dist.get_rank() == 0:
+            ratio = each / sent[str([[0], [1]])]
+            show(
+                "split_bytes", ratio, "times those of one EST each", split=parts, mb=rounded(each / MB), repeats=repeats
+            )
+
+
+def loopback_bytes() -> int:
+    """Bytes that the loopback device has received."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return next(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("lo:"))
 
 
 def alternating(actions: list[Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> list[float]:
@@ -172,17 +214,59 @@ def memory() -> None:
 def peak_of(n_est: int) -> tuple[int, int]:
     """(peak of the resident set in a step of `n_est` ESTs, size of one copy of the gradients), bytes."""
     torch.set_num_threads(1)
+    trainer = wide_trainer(n_est)
+    trainer.step()
+    return peak_in(trainer.step), trainer.layout.numel * trainer.layout.dtype.itemsize
+
+
+def wide() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Layers whose gradients take far more room than what they compute."""
     model = nn.Sequential(*(nn.Linear(1536, 1536) for _ in range(10)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, foreach=False)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-9, foreach=False)
+
+
+def wide_loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    return model(batch[0]).square().mean()
+
+
+def wide_trainer(n_est: int) -> ElasticTrainer:
     numbers = torch.utils.data.TensorDataset(torch.ones(256, 1536))
-    trainer = ElasticTrainer(
-        model, optimizer, lambda model, batch: model(batch[0]).square().mean(), numbers, n_est, batch_size=1
-    )
-    trainer.step()
+    return ElasticTrainer(*wide(), wide_loss, numbers, n_est, batch_size=1, proof=UNVERIFIED)
+
+
+def peak_in(step: Callable[[], Any]) -> int:
+    """Peak of the resident set in a step, bytes."""
     Path("/proc/self/clear_refs").write_text("5")  # The peak counts from here.
-    trainer.step()
+    step()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status["VmHWM"].split()[0]) * 1024, trainer.layout.numel * trainer.layout.dtype.itemsize
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
+def memory_of_two() -> None:
+    """`memory_vs_ddp`; each way has processes of its own."""
+    for way in ("elastic", "ddp", "ddp with views"):
+        in_processes(partial(peak_of_two, way), 2, 0)
+
+
+def peak_of_two(way: str, repeats: int) -> None:
+    """Tell the peak of a step on rank 0, in copies of the gradients."""
+    if way == "elastic":
+        step = wide_trainer(dist.get_world_size()).step
+    else:
+        model, optimizer = wide()
+        ddp = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=way == "ddp with views")
+
+        def step() -> None:
+            optimizer.zero_grad()
+            wide_loss(ddp, [torch.ones(1, 1536)]).backward()
+            optimizer.step()
+
+    for _ in range(3):
+        step()
+    peak = peak_in(step)
+    if dist.get_rank() == 0:
+        copies = peak / (10 * 1537 * 1536 * 4)
+        show("memory_vs_ddp", copies, "gradients, all else included", way=way, peak_mb=peak // MB)
 
 
 def in_a_process(action: Callable[..., Any], *arguments: Any) -> Any:
