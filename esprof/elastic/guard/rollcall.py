@@ -105,7 +105,7 @@ class StoreRollCall:
         self._store = _Board(_client(store), f"esprof/elastic/calls/{next(_numbers)}")
         self._place = _Place(0, "nothing", "out")
         self._since = time.monotonic()
-        self._main = threading.get_ident()
+        self._main, self._pid = threading.get_ident(), os.getpid()
         self._verdict: str | None = None
         """Why another rank will not come, once that is known."""
         self._ran_s, self._still_since = 0.0, 0.0
@@ -153,6 +153,8 @@ class StoreRollCall:
 
     def end(self) -> None:
         """The process ends. Where nobody has come, gloo's threads still wait, and the interpreter would wait for them."""
+        if os.getpid() != self._pid:  # A child that the job has forked, with the parent's connection.
+            return
         if self._verdict is not None:
             _leave()
         self.close()
@@ -228,7 +230,8 @@ class StoreRollCall:
         waiting = f"rank {self._rank} is in {mine.call}"
         if other.number == mine.number and other.state == "failed":
             return f"rank {rank} failed in {other.call}: {other.told}"
-        if other.number == mine.number and other.call != mine.call:
+        # Two steps of one number: a rank has made a call by itself, so that numbers are out of step, and not the ranks.
+        if other.number == mine.number and other.call != mine.call and not _are_steps(other.call, mine.call):
             return f"rank {rank} called {other.call} where rank {self._rank} called {mine.call}"
         if other.number <= mine.number and other.state == "ended":
             return f"rank {rank} has ended after {other.call}, and {waiting}"
@@ -301,6 +304,10 @@ def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
+
+
+def _are_steps(*calls: str) -> bool:
+    return all(call.startswith("step ") for call in calls)
 
 
 def _collective_of(thread: int) -> str:
