@@ -212,7 +212,9 @@ def _open_server(log: Log) -> Server | None:
         store.set(_KEY, server.address)
         return server
     except (OSError, RuntimeError, ValueError) as fault:
-        log.note("fault", message=f"windows on demand, and clocks, on rank 0 only: {fault}")
+        # The training thread may have ended the group just now, as a short job does: then there is nobody to lead.
+        if dist.is_initialized():
+            log.note("fault", message=f"windows on demand, and clocks, on rank 0 only: {fault}")
         return None
 
 

@@ -334,6 +334,25 @@ def test_a_store_that_has_gone_is_left_alone(tmp_path, monkeypatch):
     assert alone.noted("fault") == []
 
 
+def test_a_group_that_ends_as_rank_0_looks_for_its_store_is_no_fault(tmp_path):
+    rank = Rank(tmp_path / "raw")
+    assert coordinator._open_server(rank.log) is None
+    rank.log.flush()
+    assert rank.noted("fault") == []
+
+
+def test_a_store_that_rank_0_cannot_write_to_is_a_fault(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the store is full")
+
+    rank = Rank(tmp_path / "raw")
+    monkeypatch.setattr(coordinator.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(coordinator.dist.distributed_c10d, "_get_default_store", lambda: SimpleNamespace(set=fail))
+    assert coordinator._open_server(rank.log) is None
+    rank.log.flush()
+    assert "the store is full" in rank.noted("fault")[0]["message"]
+
+
 def test_the_surest_of_some_readings_is_noted(tmp_path):
     notes = ClockNotes(Rank(tmp_path / "raw", 1).log)
     for rtt in (90, 80, 30, 40, 50, 60, 70, 75):
