@@ -10,6 +10,7 @@ import numpy as np
 
 from esprof.trace.flight.log import FlightLog
 from esprof.trace.overhead import Overhead
+from esprof.trace.probes import Probes
 from esprof.trace.schema import MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Bytes, Ns, Rank
 
@@ -134,15 +135,18 @@ class Run:
         flight: Callable[[Rank], FlightLog | None] = lambda rank: None,
         window: int | None = None,
         sources: tuple[str, ...] = (),
+        probes: Probes | None = None,
     ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
         left; None where there is none. `window` is a step of the only window that this Run holds; None for all of a run.
-        `sources` are what a command line names to open the Run again; the path alone, where none are given."""
+        `sources` are what a command line names to open the Run again; the path alone, where none are given. `probes` is
+        what was measured for the job; None where nothing was."""
         self.meta = meta
         self.path = path
         self.sources = sources or ((str(path),) if path is not None else ())
         self.warnings = meta.warnings + warnings
         self.window = window
+        self.probes = probes
         self._read = read
         self._flight = flight
         self._tables: dict[tuple[str, Rank], Table | None] = {}
@@ -189,6 +193,7 @@ class Run:
             self._flight,
             self.window,
             self.sources,
+            self.probes,
         )
 
     def rank(self, rank: Rank) -> RankMeta:

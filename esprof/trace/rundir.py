@@ -19,6 +19,8 @@ from esprof.errors import InputError, unreadable
 from esprof.output import atomic_file
 from esprof.trace.flight.log import FlightLog
 from esprof.trace.memory_limit import memory_limit
+from esprof.trace.probes import SCHEMA as PROBES_SCHEMA
+from esprof.trace.probes import Probes
 from esprof.trace.run import SCHEMA, Run, RunMeta, Warning, WarningCode
 from esprof.trace.schema import ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Rank
@@ -43,6 +45,32 @@ def write_flight(path: Path, rank: Rank, log: FlightLog) -> None:
     """Write what the flight recorder of one rank left into the Run directory `path`."""
     with _private_file(path, _flight_path(path, rank)) as file:
         file.write(msgspec.json.encode(log))
+
+
+def write_probes(path: Path, probes: Probes) -> None:
+    """Write what was measured for the job of the Run directory `path`. Raises OutputError where it cannot be written."""
+    with _private_file(path, _probes_path(path)) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(probes), indent=1) + b"\n")
+
+
+def read_probes(path: Path) -> Probes | None:
+    """What was measured for the job of the Run directory `path`; None where nothing was. Raises InputError where the file
+    is broken."""
+    file = _probes_path(path)
+    try:
+        if file.stat().st_size > memory_limit():
+            raise InputError("is larger than the memory limit", path=file, remedy=_WITHOUT_IT)
+        raw = file.read_bytes()
+        schema = msgspec.json.decode(raw, type=_Envelope).schema
+        if schema != PROBES_SCHEMA:
+            raise InputError(f"schema {schema!r} is not {PROBES_SCHEMA!r}", path=file, remedy="Probe the job again.")
+        return msgspec.json.decode(raw, type=Probes)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no probes.json of esprof: {error}", path=file, remedy="Probe the job again.") from error
 
 
 def write_meta(path: Path, meta: RunMeta) -> None:
@@ -82,6 +110,9 @@ def read_run(path: Path) -> Run:
                 warnings.append(Warning(code, f"rank {rank.rank}: {fault}", (rank.rank,)))
         if ("events", rank.rank) not in broken:
             whole.append(rank)
+    probes, fault = _probes_or_fault(path)
+    if fault is not None:
+        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
     if not whole:
         faults = "; ".join(warning.message for warning in warnings) or "it lists none"
         raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the run again.")
@@ -90,8 +121,24 @@ def read_run(path: Path) -> Run:
         return None if (name, rank) in broken else _read_table(table_path(path, name, rank), SCHEMAS[name])
 
     return Run(
-        msgspec.structs.replace(meta, ranks=tuple(whole)), read, path, tuple(warnings), partial(_read_flight, path)
+        msgspec.structs.replace(meta, ranks=tuple(whole)),
+        read,
+        path,
+        tuple(warnings),
+        partial(_read_flight, path),
+        probes=probes,
     )
+
+
+def _probes_or_fault(path: Path) -> tuple[Probes | None, str | None]:
+    try:
+        return read_probes(path), None
+    except InputError as error:
+        return None, f"its probes cannot be read ({error.reason})"
+
+
+def _probes_path(path: Path) -> Path:
+    return path / "probes.json"
 
 
 def _flight_path(path: Path, rank: Rank) -> Path:

@@ -107,6 +107,14 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     help="Report a step that lasts longer, and much longer than others, as hung; 0 never.",
 )
 @click.option("--shapes", is_flag=True, help="Record the shapes of operands too; on a CPU this doubles the cost.")
+@click.option(
+    "--probe",
+    metavar="SECONDS",
+    type=Finite(1, 86_400),
+    is_flag=False,
+    flag_value="120",
+    help="After the window, measure for so long (120) what devices, links, codecs and storage can do; then the job goes on.",
+)
 @click.option("--max-log", type=Size(), default="64M", show_default=True, help="Disk for a process's notes of steps.")
 @click.option("--max-trace", type=Size(), default="2G", show_default=True, help="Disk for a rank's windows.")
 @click.option("--max-memory", type=Size(), default="4G", show_default=True, help="Memory for a rank's open window.")
@@ -212,6 +220,7 @@ def _settings(
     every: tuple[int, float] | None,
     flight: int | None,
     hang: float,
+    probe: float | None = None,
     **same: Any,
 ) -> Settings:
     skip_steps, skip_s = skip
@@ -220,8 +229,11 @@ def _settings(
         raise UsageError("--flight plans no windows, so --every has nothing to repeat")
     if skip_s and every_steps:
         raise UsageError("--every STEPS goes with --skip STEPS: give both in steps, or --every in time")
+    if probe and (skip_s or flight):
+        raise UsageError("--probe measures after a window that is planned by steps", remedy="Give --skip in steps, and no --flight.")
     try:
         return Settings(
+            probe_s=probe or 0,
             windows=flight is None,
             flight_steps=flight or 0,
             skip=skip_steps or _DEFAULT.skip,

@@ -96,11 +96,23 @@ _FACTORIES: dict[str, Callable[[str], Codec]] = {
     "bf16": lambda argument: Cast(_bare("bf16", argument), torch.bfloat16),
     "topk": lambda ratio: TopK(_number("topk", ratio)),
 }
+_EXAMPLES = {"topk": "0.01"}
+"""Name of a codec -> a usual argument, where it needs one."""
 
 
-def register_codec(name: str, factory: Callable[[str], Codec]) -> None:
-    """Make `name` or `name:argument` a codec's text; `factory` gets the argument, "" where there is none."""
+def register_codec(name: str, factory: Callable[[str], Codec], example: str = "") -> None:
+    """Make `name` or `name:argument` a codec's text; `factory` gets the argument, "" where there is none.
+
+    `example` is a usual argument, with which `esprof probe` measures what the codec costs.
+    """
     _FACTORIES[name] = factory
+    _EXAMPLES[name] = example
+
+
+def examples() -> list[str]:
+    """A text of each codec that is known, with a usual argument."""
+    arguments = [(name, _EXAMPLES.get(name, "")) for name in _FACTORIES]
+    return [f"{name}:{argument}" if argument else name for name, argument in arguments]
 
 
 def codec(spec: str) -> Codec | None:

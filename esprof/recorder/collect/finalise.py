@@ -17,6 +17,7 @@ import numpy as np
 
 from esprof.errors import OutputError
 from esprof.recorder.collect.notes import RankNotes, RankRows, Step
+from esprof.recorder.collect.probes import probes_of
 from esprof.recorder.collect.raw import (
     any_rank_alive,
     read_job,
@@ -37,7 +38,7 @@ from esprof.trace.flight.log import FlightLog, may_be_alive, read_flight, read_s
 from esprof.trace.overhead import Overhead, overhead
 from esprof.trace.parallel import run_all
 from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, WarningCode
-from esprof.trace.rundir import read_run, write_flight, write_meta, write_table
+from esprof.trace.rundir import read_run, write_flight, write_meta, write_probes, write_table
 from esprof.trace.schema import MEMORY, STEPS, Table, table
 from esprof.types import Rank
 from esprof.version import __version__
@@ -96,6 +97,9 @@ def finalise(
             raise explanation
         ranks = _read_ranks(raw, notes, settings, executor, out)
         told = [*warnings, *job_warnings(raw, notes, unattributed)]
+        probes = probes_of(raw, settings, command, max(one.identity.world_size for one in notes))
+        if probes is not None:
+            write_probes(out, probes)
         write_meta(out, _meta(raw, notes, ranks, command, exit_code, told))
         _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(unattributed))
     return read_run(out)

@@ -62,6 +62,7 @@ class Recorder:
         self._saves = saves
         self._startup = startup
         self._fuse = Fuse("recording", log, self._give_up, note="stopped")
+        self._probe_fuse = Fuse("probing", log)
         self._background_writer: BackgroundWriter | None = None
         self._sampler: StackSampler | None = None
         self.pace = Pace(lambda by: self._end_step(time.time_ns(), by), self._fuse)
@@ -142,10 +143,29 @@ class Recorder:
         else:
             self._count_anew(now, by)
         state.thread, state.native_thread = threading.get_ident(), threading.get_native_id()
+        if state.step + 1 == self._settings.probe_at and self._settings.probe_s:
+            self._probe()
+            now = time.time_ns()
         self._began_ns = time.monotonic_ns()
         state.start_ns, state.step = now, state.step + 1
         self._memory.at_step()
         self._windows.begin_step(state.step)
+
+    def _probe(self) -> None:
+        """Measure what the job's devices, links and storage can do, between two steps; end the job, if that was all."""
+        settings = self._settings
+        self.state.pauses = True
+        self._probe_fuse.run(self._measure)
+        self._cpu_time.at_border()  # What was used here is of no step.
+        self.state.pauses = False
+        if settings.probe_ends:
+            raise SystemExit(0)
+
+    def _measure(self) -> None:
+        from ..probes.plan import measure
+
+        state, settings = self.state, self._settings
+        measure(self._raw, state.rank, state.world_size, settings.probe_s, settings.probed)
 
     def _count_anew(self, now: int, by: PacedBy) -> None:
         """Count steps from here on: by what has shown itself first, or as something better has. Nothing is kept of the

@@ -11,6 +11,7 @@ from .fuse import Fuse
 from .garbage import CollectionProbe
 from .loader import LoaderProbe
 from .log import Log
+from .opened import OpenedFiles
 from .recorder import Recorder
 from .saves import SaveProbe
 from .startup import StartupWatch
@@ -39,6 +40,8 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     log = Log()
     settings = Settings.read(raw)
     probe = LoaderProbe(raw, hook, log, Fuse("recording of DataLoaders", log), settings.max_log)
+    if settings.probe_s:
+        OpenedFiles(raw).install()
     owner = os.environ.pop(LOADER_OF, None)
     if owner is not None:
         leave_environment()

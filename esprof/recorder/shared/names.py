@@ -18,6 +18,13 @@ ROLLING = "rank-*.roll.[01].jsonl"
 """Pattern of the files to which any rank notes what it notes at every step."""
 
 
+OPENED = "opened.*.txt"
+"""Pattern of the lists of files that a process has opened for reading."""
+
+PROBES = "probes-*.jsonl"
+"""Pattern of what any rank has measured."""
+
+
 class RankFiles(NamedTuple):
     """The names of what a rank leaves but for its steps and windows."""
 
@@ -140,6 +147,16 @@ def again(rank: int, process: str) -> str:
 def rank_claimed_again(name: str) -> int | None:
     """The rank that the mark `name` tells of; None for any other file."""
     return _number(_AGAIN, name)
+
+
+def opened(pid: int) -> str:
+    """The list of files that a process has opened for reading, a path a line."""
+    return f"opened.{pid}.txt"
+
+
+def probes_of(rank: int) -> str:
+    """What a rank has measured."""
+    return f"probes-{rank:05d}.jsonl"
 
 
 def _number(pattern: re.Pattern[str], name: str) -> int | None:

@@ -42,6 +42,12 @@ class Settings:
     """Steps whose notes are kept; 0 keeps as many as fit into `max_log`."""
     hang_s: float = 5
     """Seconds after which a step may count as hung; 0 for never."""
+    probe_s: float = 0
+    """Seconds for measuring what devices, links, codecs and storage can do, once the first window is closed; 0 for not."""
+    probe_ends: bool = False
+    """Whether the job ends once that is measured."""
+    probed: tuple[str, ...] = ()
+    """What need not be measured again, by the names of its stages."""
     max_log: int = 64 << 20
     """Bytes of notes that a process keeps on disk: the newest."""
     max_trace: int = 2 << 30
@@ -65,6 +71,11 @@ class Settings:
         """Steps from the warm-up of a window to the one in which the last of its traces is written."""
         stacks = self.stack_steps + 1 if self.stack_steps else 0
         return self.warmup + self.steps + 1 + stacks
+
+    @property
+    def probe_at(self) -> int:
+        """The step before which is measured, on all ranks: the first behind the first window."""
+        return self.skip + self.span
 
     @property
     def start_s(self) -> float:

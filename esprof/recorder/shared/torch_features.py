@@ -65,6 +65,13 @@ def all_gather(out: torch.Tensor, mine: torch.Tensor, group: dist.ProcessGroup |
     return gather(out, mine, group, async_op=True)
 
 
+def reduce_scatter(out: torch.Tensor, parts: torch.Tensor, group: dist.ProcessGroup | None) -> Any:
+    """Start to add up `parts` of all ranks of `group`, each rank's own in `out`; returns the work to wait for."""
+    # Newer versions deprecate the older name.
+    reduce = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return reduce(out, parts, group=group, async_op=True)
+
+
 def own_client(store: Any) -> Any:
     """A client of the same store with a connection of its own, for a thread that waits while others go on."""
     if hasattr(store, "clone"):

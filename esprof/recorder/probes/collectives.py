@@ -1,0 +1,132 @@
+"""What collectives take by size, one at a time and two in flight."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ..shared import torch_features
+from .agreement import filled
+from .bench import Bench, Measured, Once
+
+_SIZES = [8, *(1 << power for power in range(10, 28))]
+_ITEM = 4
+
+Make = Callable[[int, tuple[int, ...], Any, Bench], Once | None]
+"""(elements of the larger side, ranks, group, bench) -> what does it once; None for a rank that has no part in it."""
+
+
+def all_reduce(bench: Bench, wanted: list[int]) -> None:
+    """What DDP does with its buckets; in all groups of the job."""
+    for number, (ranks, group) in enumerate(bench.agreement.groups):
+        bench.take(1 / (len(bench.agreement.groups) - number))
+        _sweep(bench, "all_reduce", ranks, group, wanted)
+
+
+def all_reduce_twice(bench: Bench, wanted: list[int]) -> None:
+    """Two at once: on a link that they share they take twice as long as one, on two links no longer."""
+    for ranks, group in bench.agreement.groups[:1]:
+
+        def prepare(size: int, group: Any = group) -> Once:
+            one, other = (tensor_of(size, bench) for _ in range(2))
+            return lambda: [work.wait() for work in started(group, one, other)]
+
+        bench.sweep(measured(bench, "all_reduce", ranks, beside="itself"), _SIZES[1::3], prepare, wanted=wanted, in_step=True)
+
+
+def others(bench: Bench, wanted: dict[str, list[int]]) -> None:
+    """All other collectives, in the group of all ranks."""
+    for number, name in enumerate(_OTHERS):
+        bench.take(1 / (len(_OTHERS) - number))
+        for ranks, group in bench.agreement.groups[:1]:
+            _sweep(bench, name, ranks, group, wanted.get(name, []))
+
+
+def started(group: Any, *buffers: Tensor) -> list[Any]:
+    """All-reduces that have been issued one after the other; each is to be waited for."""
+    return [dist.all_reduce(one, group=group, async_op=True) for one in buffers]
+
+
+def measured(bench: Bench, name: str, ranks: tuple[int, ...], **more: Any) -> Measured:
+    backend = bench.agreement.backend
+    return Measured("collective", name, "bytes", ranks, bench.device.type, backend, **more)
+
+
+def tensor_of(size: int, bench: Bench) -> Tensor:
+    """A buffer of `size` bytes on the bench's device."""
+    return filled(size // _ITEM, bench.device)
+
+
+def _sweep(bench: Bench, name: str, ranks: tuple[int, ...], group: Any, wanted: list[int]) -> None:
+    make, is_pair = _MAKE[name], name == "send_recv"
+
+    def prepare(size: int) -> Once | None:
+        return make(-(-size // _ITEM // len(ranks)) * len(ranks), ranks, group, bench) if group is not None else None
+
+    try:
+        bench.sweep(
+            measured(bench, name, ranks[:2] if is_pair else ranks),
+            _SIZES,
+            prepare,
+            wanted=wanted,
+            in_step=True,
+            times=2 if is_pair else 1,
+            noted=lambda: not is_pair or bench.rank == ranks[0],
+        )
+    except (RuntimeError, ValueError, NotImplementedError) as refusal:
+        # A backend that lacks a collective lacks it on all ranks.
+        bench.left_out(f"collective {name}", str(refusal).splitlines()[0])
+
+
+def _all_reduce(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once:
+    buffer = filled(count, bench.device)
+    return lambda: dist.all_reduce(buffer, group=group)
+
+
+def _all_gather(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once:
+    out, mine = filled(count, bench.device), filled(count // len(ranks), bench.device)
+    return lambda: torch_features.all_gather(out, mine, group).wait()
+
+
+def _reduce_scatter(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once:
+    out, parts = filled(count // len(ranks), bench.device), filled(count, bench.device)
+    return lambda: torch_features.reduce_scatter(out, parts, group).wait()
+
+
+def _all_to_all(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once:
+    out, parts = filled(count, bench.device), filled(count, bench.device)
+    return lambda: dist.all_to_all_single(out, parts, group=group)
+
+
+def _broadcast(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once:
+    buffer = filled(count, bench.device)
+    return lambda: dist.broadcast(buffer, ranks[0], group=group)
+
+
+def _send_recv(count: int, ranks: tuple[int, ...], group: Any, bench: Bench) -> Once | None:
+    """There and back between the first two: from a begin to an end on one rank, which needs no clock."""
+    if bench.rank not in ranks[:2]:
+        return None
+    buffer, other = filled(count, bench.device), ranks[1 - ranks.index(bench.rank)]
+
+    def forth() -> None:
+        dist.send(buffer, other, group=group)
+
+    def back() -> None:
+        dist.recv(buffer, other, group=group)
+
+    first, then = (forth, back) if bench.rank == ranks[0] else (back, forth)
+    return lambda: (first(), then())
+
+
+_MAKE: dict[str, Make] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "send_recv": _send_recv,
+}
+_OTHERS = [name for name in _MAKE if name != "all_reduce"]
+

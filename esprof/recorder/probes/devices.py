@@ -1,0 +1,136 @@
+"""What a rank's device can do: products, memory, launches, and the threads of its CPU."""
+
+import os
+from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..shared import identity
+from .agreement import filled
+from .bench import Bench, Once
+
+_DTYPES = ("float32", "bfloat16", "float16")
+_SIDES = (128, 256, 512, 1024, 2048, 4096, 8192)
+_COPIES = [1 << power for power in range(16, 29, 2)]
+_LAUNCHES = (1, 10, 100, 1000)
+_ITEM = 4
+
+
+def products(bench: Bench) -> None:
+    """Products of square matrices by type; their size is in operations, `2 n³`."""
+    for number, name in enumerate(_DTYPES):
+        bench.take(1 / (len(_DTYPES) - number))
+
+        def prepare(flop: int, dtype: torch.dtype = getattr(torch, name)) -> Once:
+            side = round((flop / 2) ** (1 / 3))
+            one, other = (filled(side * side, bench.device, 1 / side, dtype).view(side, side) for _ in range(2))
+            out = torch.empty_like(one)
+            return lambda: torch.mm(one, other, out=out)
+
+        with torch.no_grad():
+            bench.sweep(bench.mine("matmul", name, "flop"), [2 * side**3 for side in _SIDES], prepare)
+
+
+def memory(bench: Bench) -> None:
+    """The device's memory, copied and read."""
+
+    def copy(size: int) -> Once:
+        source = filled(size // _ITEM, bench.device)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+    def read(size: int) -> Once:
+        source = filled(size // _ITEM, bench.device)
+        return lambda: source.sum()
+
+    bench.take(0.5)
+    bench.sweep(bench.mine("copy", "memory", "bytes"), _COPIES, copy)
+    bench.take(1.0)
+    bench.sweep(bench.mine("read", "memory", "bytes"), _COPIES, read)
+
+
+def launches(bench: Bench) -> None:
+    """Tiny operations one after the other: on a GPU, what a kernel costs that does nothing."""
+    one = filled(1, bench.device)
+
+    def prepare(calls: int) -> Once:
+        def once() -> None:
+            for _ in range(calls):
+                one.add_(0.0)
+
+        return once
+
+    with torch.no_grad():
+        bench.sweep(bench.mine("launch", "operation", "calls"), _LAUNCHES, prepare)
+
+
+def threads(bench: Bench) -> None:
+    """One product on 1, 2, 4, … threads, as many as the rank has CPUs; each operation of the job may use some of them."""
+    side = 512
+    one, other = (filled(side * side, torch.device("cpu"), 1 / side).view(side, side) for _ in range(2))
+    most, before = len(os.sched_getaffinity(0)), torch.get_num_threads()
+    (most,) = bench.agreement.most(most)
+
+    def prepare(count: int) -> Once:
+        torch.set_num_threads(count)
+        return lambda: torch.mm(one, other)
+
+    try:
+        with torch.no_grad():
+            bench.sweep(bench.mine("threads", "float32", "threads"), _powers(most), prepare)
+    finally:
+        torch.set_num_threads(before)
+
+
+def condition(bench: Bench) -> None:
+    """Note what holds the device back, as far as its driver tells."""
+    name, _ = identity.device()
+    if bench.device.type != "cuda":
+        bench.condition(device=name, unknown="nothing tells it of a CPU")
+        return
+    try:
+        with _driver() as nvml:
+            handle = nvml.nvmlDeviceGetHandleByPciBusId(_bus_id(bench.device))
+            bench.condition(
+                device=name,
+                clock_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+                clock_most_mhz=nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+                throttled=_throttled(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+                foreign=[
+                    one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if one.pid != os.getpid()
+                ],
+            )
+    except ImportError:
+        bench.condition(device=name, unknown="nvidia-ml-py is not installed for the job's Python")
+    except Exception as refusal:  # noqa: BLE001  the driver's errors are of a class that only that package has
+        bench.condition(device=name, unknown=f"the driver does not tell: {refusal}")
+
+
+@contextmanager
+def _driver() -> Iterator[Any]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        yield pynvml
+    finally:
+        with suppress(Exception):
+            pynvml.nvmlShutdown()
+
+
+def _bus_id(device: torch.device) -> bytes:
+    found: Any = torch.cuda.get_device_properties(device)
+    return f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0".encode()
+
+
+def _throttled(nvml: Any, mask: int) -> list[str]:
+    """The names of the reasons in `mask` for which the clock is held down."""
+    prefix, harmless = "nvmlClocksThrottleReason", ("None", "All", "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks")
+    found = {name.removeprefix(prefix): getattr(nvml, name) for name in dir(nvml) if name.startswith(prefix)}
+    return [name for name, bit in found.items() if name not in harmless and mask & bit]
+
+
+def _powers(most: int) -> list[int]:
+    return sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})

@@ -1,0 +1,133 @@
+"""What is measured, in which order, and which part of the budget each measurement may take."""
+
+import json
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..shared import names
+from ..shared.talk import say
+from ..shared.torch_features import flight_dumps
+from . import backward, codecs, collectives, devices, storage
+from .agreement import Agreement
+from .bench import Bench
+
+_MOST_WANTED = 6
+"""Sizes of the job's own collectives of one kind at which is measured, the largest."""
+
+_KINDS = {
+    "all_reduce": "all_reduce",
+    "allreduce": "all_reduce",
+    "reduce_scatter": "reduce_scatter",
+    "all_gather": "all_gather",
+    "allgather": "all_gather",
+    "all_to_all": "all_to_all",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "send": "send_recv",
+}
+"""Part of the name by which PyTorch's Flight Recorder knows a collective -> which one it is."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some measurements that belong together."""
+
+    name: str
+    weight: float
+    """Its part of the budget, beside the weights of the stages that are still to come."""
+    run: Callable[[], None]
+
+
+def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str]) -> None:
+    """Measure everything within about `budget_s` seconds, but for the stages that are `done`, on all ranks together.
+
+    What is measured is in the notes of this rank at once, and stays there whatever happens then.
+    """
+    agreement = Agreement(world)
+    bench = Bench(os.path.join(raw, names.probes_of(rank)), rank, agreement, budget_s, _device())
+    whole = False
+    try:
+        with torch.random.fork_rng([bench.device] if bench.device.type == "cuda" else []), torch.enable_grad():
+            stages = [stage for stage in _stages(bench, raw) if stage.name not in done]
+            while stages:
+                stage = stages[0]
+                if rank == 0:
+                    say(f"probing {stage.name} ({bench.elapsed_s:.0f} s of {budget_s:g} s)")
+                bench.begin_stage(stage.weight / sum(one.weight for one in stages))
+                stage.run()
+                bench.end_stage(stage.name)
+                stages.pop(0)
+        whole = True
+    finally:
+        bench.close(whole=whole)
+        agreement.close()
+
+
+def _stages(bench: Bench, raw: str) -> list[Stage]:
+    wanted = _sizes_of_job(bench)
+    buckets = wanted.get("all_reduce", [])
+    known = codecs.registered(bench)
+    passes: list[backward.Backward] = []
+
+    def a_pass() -> backward.Backward:
+        if not passes:
+            passes.append(backward.Backward(bench))
+        return passes[0]
+
+    found = [
+        Stage("devices", 0.5, lambda: devices.condition(bench)),
+        Stage("matrix products", 2, lambda: devices.products(bench)),
+        Stage("memory", 1, lambda: devices.memory(bench)),
+        Stage("launches", 0.5, lambda: devices.launches(bench)),
+        Stage("threads", 0.5, lambda: devices.threads(bench)),
+        Stage("backward passes", 0.5, lambda: backward.alone(bench, a_pass())),
+    ]
+    if bench.agreement.groups:
+        beside = sorted({1 << 16, 1 << 20, *buckets[-2:]})
+        found += [
+            Stage("all-reduces", 5, lambda: collectives.all_reduce(bench, buckets)),
+            Stage("transfers beside backward passes", 3, lambda: backward.beside_all_reduce(bench, a_pass(), beside)),
+            Stage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
+            Stage("other collectives", 4, lambda: collectives.others(bench, wanted)),
+        ]
+    if known:
+        found += [
+            Stage("codecs", 4, lambda: codecs.idle(bench, known, buckets)),
+            Stage("codecs beside backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
+        ]
+    return [
+        *found,
+        Stage("reads of the data", 1.5, lambda: storage.loads(bench, raw)),
+        Stage("writes", 1, lambda: storage.saves(bench, raw)),
+    ]
+
+
+def _device() -> torch.device:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _sizes_of_job(bench: Bench) -> dict[str, list[int]]:
+    """Collective -> bytes of those that the job has made lately, as far as PyTorch's Flight Recorder knows them."""
+    found = defaultdict[str, set[int]](set)
+    for dump in flight_dumps():
+        for call in json.loads(dump(True, False)).get("entries", ()):
+            kind = next((kind for part, kind in _KINDS.items() if part in str(call.get("profiling_name"))), None)
+            if kind is not None:
+                found[kind].add(max(_bytes(call, side) for side in ("input", "output")))
+    named = bench.agreement.united([[kind, size] for kind, sizes in found.items() for size in sorted(sizes) if size])
+    kinds = sorted({kind for kind, _ in named})
+    return {kind: sorted({size for of, size in named if of == kind})[-_MOST_WANTED:] for kind in kinds}
+
+
+def _bytes(call: dict[str, Any], side: str) -> int:
+    sizes, types = call.get(f"{side}_sizes") or [], call.get(f"{side}_dtypes") or []
+    widths = {"Double": 8, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "Char": 1, "Bool": 1}
+    return sum(math.prod(size) * widths.get(kind, 4) for size, kind in zip(sizes, types, strict=False))

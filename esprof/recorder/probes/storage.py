@@ -1,0 +1,169 @@
+"""What the storage of the job's data delivers, from the disk and from the page cache, and how fast a checkpoint is written.
+
+The files are those that the job has opened for reading (`injected/opened.py`). They are only read; their pages are dropped
+from the cache before each cold read.
+"""
+
+import ctypes
+import glob
+import itertools
+import mmap
+import os
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from ..shared import names
+from .bench import Bench, Once
+
+_SIZES = [1 << power for power in range(14, 25, 2)]
+_SAVES = [1 << power for power in range(20, 28, 2)]
+_THREADS = (1, 4)
+_LEAST_FILE = 4096
+_MOST_FILES = 512
+
+Piece = tuple[int, int, int]
+"""(file descriptor, offset, bytes)."""
+
+
+def loads(bench: Bench, raw: str) -> None:
+    """Reads of the job's files, of one rank a host; the others wait."""
+    files = _opened(raw) if _is_first_here() else []
+    (total, count) = bench.agreement.most(sum(size for _, size in files), len(files))
+    if not count:
+        bench.left_out("storage of the data", "the job opened no file of its own for reading, as far as Python tells")
+        return
+    opened = [(os.open(path, os.O_RDONLY), size) for path, size in files]
+    try:
+        for number, (cold, threads) in enumerate(itertools.product((True, False), _THREADS)):
+            bench.take(1 / (2 * len(_THREADS) - number))
+            _load(bench, opened, [size for size in _SIZES if size <= total], threads, cold=cold)
+    finally:
+        for descriptor, _ in opened:
+            os.close(descriptor)
+
+
+def _load(bench: Bench, files: Sequence[tuple[int, int]], sizes: list[int], threads: int, *, cold: bool) -> None:
+    name = "cold" if cold else "warm"
+    with ThreadPoolExecutor(threads) as pool:
+        reads = _Reads(files, pool, threads, cold=cold)
+        what = bench.mine("load", name, "bytes", concurrency=threads)
+        bench.sweep(what, sizes, reads.of if files else _nothing, before=reads.place, noted=lambda: not reads.were_cached)
+    (cached,) = bench.agreement.most(int(reads.were_cached))
+    if cached:
+        bench.left_out(f"load {name} of larger files", "the kernel kept pages in its cache that it was asked to drop")
+
+
+def saves(bench: Bench, raw: str) -> None:
+    """A file written beside the recording and synced, as a checkpoint is; of one rank a host."""
+    path = os.path.join(raw, f"save-{bench.rank:05d}.tmp")
+
+    def prepare(size: int) -> Once | None:
+        if not _is_first_here():
+            return None
+        block = random.Random(0).randbytes(1 << 20)
+
+        def once() -> None:
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            try:
+                for _ in range(size // len(block)):
+                    os.write(number, block)
+                os.fsync(number)
+            finally:
+                os.close(number)
+
+        return once
+
+    try:
+        bench.sweep(bench.mine("save", "fsync", "bytes"), _SAVES, prepare)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+class _Reads:
+    """Reads of so many bytes at places that are chosen anew each time; `threads` share them."""
+
+    def __init__(self, files: Sequence[tuple[int, int]], pool: ThreadPoolExecutor, threads: int, *, cold: bool) -> None:
+        self._files = files
+        self._pool = pool
+        self._threads = threads
+        self._cold = cold
+        self._order = random.Random(0)
+        self._size = 0
+        self._next: list[Piece] = []
+        self.were_cached = cold and any(_drop((number, 0, min(size, 1 << 20))) for number, size in files[:1])
+        """Whether the kernel kept in its cache what it was asked to drop, so that nothing was read from the disk."""
+
+    def of(self, size: int) -> Once:
+        self._size = size
+        return lambda: list(self._pool.map(_read, self._next))
+
+    def place(self) -> None:
+        """Choose what is read next, and put it into the page cache, or out of it."""
+        self._next = self._pieces(self._size) if self._files else []
+        for piece in self._next:
+            if not self._cold:
+                _read(piece)
+            elif _drop(piece):
+                self.were_cached = True
+
+    def _pieces(self, size: int) -> list[Piece]:
+        """As many parts as there are threads, from files taken at random."""
+        pieces, part = list[Piece](), max(1, size // self._threads)
+        for _ in range(self._threads):
+            wanted = part
+            while wanted > 0:
+                descriptor, length = self._order.choice(self._files)
+                taken = min(wanted, length)
+                offset = self._order.randrange(0, length - taken + 1) // mmap.PAGESIZE * mmap.PAGESIZE
+                pieces.append((descriptor, offset, taken))
+                wanted -= taken
+        return pieces
+
+
+def _nothing(size: int) -> None:
+    """This rank only waits."""
+
+
+def _read(piece: Piece) -> None:
+    descriptor, offset, size = piece
+    os.pread(descriptor, size, offset)
+
+
+def _drop(piece: Piece) -> bool:
+    """Drop the piece from the page cache. Whether some of it is there nonetheless."""
+    descriptor, offset, size = piece
+    os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+    return _cached_share(piece) > 0
+
+
+def _cached_share(piece: Piece) -> float:
+    """Share of the pages that are in the page cache (mincore)."""
+    descriptor, offset, size = piece
+    with mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset) as seen:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(seen))
+        pages = -(-size // mmap.PAGESIZE)
+        found = (ctypes.c_ubyte * pages)()
+        refused = ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), found)
+        if refused:
+            return 1.0
+        return sum(one & 1 for one in found) / pages
+
+
+def _opened(raw: str) -> list[tuple[str, int]]:
+    """(path, bytes) of the files that processes of this host's ranks have opened for reading, the largest first."""
+    found = dict[str, int]()
+    for list_of_one in glob.glob(os.path.join(glob.escape(raw), names.OPENED)):
+        with open(list_of_one, encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                with suppress(OSError, ValueError):
+                    path = line.rstrip("\n")
+                    if os.path.isfile(path) and (size := os.path.getsize(path)) >= _LEAST_FILE and os.access(path, os.R_OK):
+                        found[path] = size
+    return sorted(found.items(), key=lambda one: -one[1])[:_MOST_FILES]
+
+
+def _is_first_here() -> bool:
+    return os.environ.get("LOCAL_RANK", "0") == "0"
