@@ -19,6 +19,7 @@ VERBS = {
     "explain": ("esprof.reports.commands.explain", "Explain a finding: what it means and what to do."),
     "report": ("esprof.reports.commands.report", "Write one self-contained HTML page about a run."),
     "check": ("esprof.reports.commands.check", "Compare a run with a baseline; the gate for CI."),
+    "probe": ("esprof.reports.commands.probe", "Measure what a job's devices, links, codecs and storage can do."),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from esprof.trace.curve import Curve
-from esprof.types import Ns, Rank
+from esprof.types import Bytes, Ns, Rank
 
 SCHEMA = "esprof.probes/1"
 
@@ -97,9 +97,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     setting: str = ""
     """The option that was changed, and its value: `--batch-size 64`; empty for the command as it was given."""
     samples_ns: tuple[Ns, ...]
-    """Durations of its steps without the profiler."""
+    """Durations of its steps without the profiler, but for the first, in which jobs do what they do once."""
     parts_ns: dict[str, Ns] = {}
-    """Of a mean profiled step: `data`, `forward`, `backward`, `optimizer`, and `rest`."""
+    """How long the training thread was in each part of a mean profiled step: `data` (it waits for a batch), `forward`,
+    `backward`, `optimizer`, and `rest`. On a GPU that is when work was issued, not when it was done. Empty where the parts
+    cannot be told."""
+    peak_memory: Bytes | None = None
+    """As in `RankMeta`."""
 
 
 class Probes(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +133,6 @@ class Probes(msgspec.Struct, frozen=True, kw_only=True):
                 if one.points and ranks in (None, one.ranks):
                     return one
         return None
-
 
 
 def put_together(sweeps: Iterable[Sweep]) -> list[Sweep]:

@@ -230,7 +230,9 @@ def _settings(
     if skip_s and every_steps:
         raise UsageError("--every STEPS goes with --skip STEPS: give both in steps, or --every in time")
     if probe and (skip_s or flight):
-        raise UsageError("--probe measures after a window that is planned by steps", remedy="Give --skip in steps, and no --flight.")
+        raise UsageError(
+            "--probe measures after a window that is planned by steps", remedy="Give --skip in steps, and no --flight."
+        )
     try:
         return Settings(
             probe_s=probe or 0,

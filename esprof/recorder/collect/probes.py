@@ -1,15 +1,14 @@
 """Makes `probes.json` of what the ranks noted in `raw` while they measured: this end of `esprof.recorder.probes`."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from esprof.recorder.shared import names
 from esprof.recorder.shared.settings import Settings
-from esprof.trace.probes import Condition, LeftOut, Point, Probes, Step, Sweep, put_together
-from esprof.trace.run import Run
+from esprof.trace.probes import Condition, LeftOut, Point, Probes, Sweep, put_together
 
 
 class _PointRow(Point, frozen=True, kw_only=True):
@@ -102,16 +101,6 @@ def probes_of(raw: Path, settings: Settings, command: Sequence[str], world_size:
         left_out=tuple(row for one in ranks for row in one.left_out),
         conditions=tuple(row for one in ranks for row in one.conditions),
     )
-
-
-def steps_of(run: Run, setting: str = "") -> Iterable[Step]:
-    """The steps of a recorded job that were not profiled, of each rank, without the first, which does what jobs do once."""
-    for rank in run.ranks:
-        steps = run.steps(rank)
-        phases, took = steps.texts("phase"), steps.ints("dur_ns").tolist()
-        plain = tuple(took[row] for row in range(1, len(took)) if phases[row] == "plain")
-        if plain:
-            yield Step(rank=rank, device=run.rank(rank).device, setting=setting, samples_ns=plain)
 
 
 def _as_one(size: int, points: Sequence[Point]) -> Point:

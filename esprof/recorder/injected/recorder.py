@@ -143,23 +143,26 @@ class Recorder:
         else:
             self._count_anew(now, by)
         state.thread, state.native_thread = threading.get_ident(), threading.get_native_id()
-        if state.step + 1 == self._settings.probe_at and self._settings.probe_s:
-            self._probe()
-            now = time.time_ns()
+        if state.step + 1 == self._settings.probe_at:
+            now = self._behind_window(now)
         self._began_ns = time.monotonic_ns()
         state.start_ns, state.step = now, state.step + 1
         self._memory.at_step()
         self._windows.begin_step(state.step)
 
-    def _probe(self) -> None:
-        """Measure what the job's devices, links and storage can do, between two steps; end the job, if that was all."""
+    def _behind_window(self, now: int) -> int:
+        """Measure what the job's devices, links and storage can do, and end the job, as far as either is asked for. Returns
+        when the next step begins."""
         settings = self._settings
-        self.state.pauses = True
-        self._probe_fuse.run(self._measure)
-        self._cpu_time.at_border()  # What was used here is of no step.
-        self.state.pauses = False
-        if settings.probe_ends:
+        if settings.probe_s:
+            self.state.pauses = True
+            self._probe_fuse.run(self._measure)
+            self._cpu_time.at_border()  # What was used here is of no step.
+            self.state.pauses = False
+            now = time.time_ns()
+        if settings.ends_early:
             raise SystemExit(0)
+        return now
 
     def _measure(self) -> None:
         from ..probes.plan import measure

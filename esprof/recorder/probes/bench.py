@@ -96,7 +96,9 @@ class Bench:
                 samples, cpu = zip(*timed, strict=True)
                 self.note(what, size, [took // times for took in samples], sum(cpu) // len(cpu) // times)
             if timed is None:
-                self.left_out(f"{what.kind} {what.name} from {size} {what.unit} on", "it would take more than its share")
+                self.left_out(
+                    f"{what.kind} {what.name} from {size} {what.unit} on", "it would take more than its share"
+                )
                 return
 
     def note(self, what: Measured, size: int, samples_ns: Sequence[int], cpu_ns: int | None = None) -> None:

@@ -32,7 +32,9 @@ def all_reduce_twice(bench: Bench, wanted: list[int]) -> None:
             one, other = (tensor_of(size, bench) for _ in range(2))
             return lambda: [work.wait() for work in started(group, one, other)]
 
-        bench.sweep(measured(bench, "all_reduce", ranks, beside="itself"), _SIZES[1::3], prepare, wanted=wanted, in_step=True)
+        bench.sweep(
+            measured(bench, "all_reduce", ranks, beside="itself"), _SIZES[1::3], prepare, wanted=wanted, in_step=True
+        )
 
 
 def others(bench: Bench, wanted: dict[str, list[int]]) -> None:
@@ -129,4 +131,3 @@ _MAKE: dict[str, Make] = {
     "send_recv": _send_recv,
 }
 _OTHERS = [name for name in _MAKE if name != "all_reduce"]
-

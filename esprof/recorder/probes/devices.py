@@ -1,8 +1,8 @@
 """What a rank's device can do: products, memory, launches, and the threads of its CPU."""
 
 import os
-from contextlib import contextmanager, suppress
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -127,7 +127,10 @@ def _bus_id(device: torch.device) -> bytes:
 
 def _throttled(nvml: Any, mask: int) -> list[str]:
     """The names of the reasons in `mask` for which the clock is held down."""
-    prefix, harmless = "nvmlClocksThrottleReason", ("None", "All", "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks")
+    prefix, harmless = (
+        "nvmlClocksThrottleReason",
+        ("None", "All", "GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks"),
+    )
     found = {name.removeprefix(prefix): getattr(nvml, name) for name in dir(nvml) if name.startswith(prefix)}
     return [name for name, bit in found.items() if name not in harmless and mask & bit]
 

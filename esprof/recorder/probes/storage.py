@@ -49,7 +49,9 @@ def _load(bench: Bench, files: Sequence[tuple[int, int]], sizes: list[int], thre
     with ThreadPoolExecutor(threads) as pool:
         reads = _Reads(files, pool, threads, cold=cold)
         what = bench.mine("load", name, "bytes", concurrency=threads)
-        bench.sweep(what, sizes, reads.of if files else _nothing, before=reads.place, noted=lambda: not reads.were_cached)
+        bench.sweep(
+            what, sizes, reads.of if files else _nothing, before=reads.place, noted=lambda: not reads.were_cached
+        )
     (cached,) = bench.agreement.most(int(reads.were_cached))
     if cached:
         bench.left_out(f"load {name} of larger files", "the kernel kept pages in its cache that it was asked to drop")
@@ -142,7 +144,9 @@ def _drop(piece: Piece) -> bool:
 def _cached_share(piece: Piece) -> float:
     """Share of the pages that are in the page cache (mincore)."""
     descriptor, offset, size = piece
-    with mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset) as seen:
+    with mmap.mmap(
+        descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=offset
+    ) as seen:
         start = ctypes.addressof(ctypes.c_char.from_buffer(seen))
         pages = -(-size // mmap.PAGESIZE)
         found = (ctypes.c_ubyte * pages)()
@@ -160,7 +164,11 @@ def _opened(raw: str) -> list[tuple[str, int]]:
             for line in lines:
                 with suppress(OSError, ValueError):
                     path = line.rstrip("\n")
-                    if os.path.isfile(path) and (size := os.path.getsize(path)) >= _LEAST_FILE and os.access(path, os.R_OK):
+                    if (
+                        os.path.isfile(path)
+                        and (size := os.path.getsize(path)) >= _LEAST_FILE
+                        and os.access(path, os.R_OK)
+                    ):
                         found[path] = size
     return sorted(found.items(), key=lambda one: -one[1])[:_MOST_FILES]
 

@@ -44,8 +44,8 @@ class Settings:
     """Seconds after which a step may count as hung; 0 for never."""
     probe_s: float = 0
     """Seconds for measuring what devices, links, codecs and storage can do, once the first window is closed; 0 for not."""
-    probe_ends: bool = False
-    """Whether the job ends once that is measured."""
+    ends_early: bool = False
+    """Whether the job is ended behind the first window, and what is measured there."""
     probed: tuple[str, ...] = ()
     """What need not be measured again, by the names of its stages."""
     max_log: int = 64 << 20
@@ -74,7 +74,7 @@ class Settings:
 
     @property
     def probe_at(self) -> int:
-        """The step before which is measured, on all ranks: the first behind the first window."""
+        """The step before which is measured, or the job is ended, on all ranks: the first behind the first window."""
         return self.skip + self.span
 
     @property

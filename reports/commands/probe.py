@@ -1,0 +1,258 @@
+"""`esprof probe`."""
+
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+import msgspec
+
+from esprof.analyzers.probed import probed
+from esprof.errors import InputError, UsageError
+from esprof.output import claim, unwritable
+from esprof.recorder.shared.settings import Settings
+from esprof.reports.commands.common import answer, json_option, refuse_stdout
+from esprof.reports.commands.record import record, say, say_recorded
+from esprof.reports.terminal.probed import draw_probed
+from esprof.trace.own_steps import own_steps
+from esprof.trace.probes import Probes, Step, Sweep, put_together
+from esprof.trace.rundir import read_probes, write_probes
+
+_SECONDS = {"s": 1, "min": 60, "h": 3600}
+_RECORDED = Settings(stack_steps=0, shapes=True, ends_early=True)
+"""A short recording: the job's own step is one of the things that are measured."""
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # Not generic in click 8.1.
+    """`120s`, `2min`, `1h`: seconds."""
+
+    name = "TIME"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = re.fullmatch(r"(\d{1,6})(s|min|h)", str(value))
+        if match is None or not int(match[1]):
+            self.fail(f"{value!r} is no time such as 120s, 2min or 1h", param, ctx)
+        return float(int(match[1]) * _SECONDS[match[2]])
+
+
+@dataclass(frozen=True)
+class Variation:
+    """An option of the command, or a variable of its environment, and the values that it is to have in turn."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @classmethod
+    def read(cls, text: str) -> "Variation":
+        """From `--batch-size=16,32` or `BATCH_SIZE=16,32`. Raises UsageError."""
+        name, equals, values = text.partition("=")
+        if not equals or not re.fullmatch(r"-{1,2}[\w-]+|[A-Za-z_]\w*", name) or not all(values.split(",")):
+            raise UsageError(
+                f"--vary {text!r} names no option or variable with its values",
+                remedy="Write --vary=--batch-size=16,32,64, or --vary BATCH_SIZE=16,32,64 for a variable.",
+            )
+        return cls(name, tuple(values.split(",")))
+
+    def settings(self, job: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+        """(what was set, the command with it) for each value."""
+        for value in self.values:
+            if not self.name.startswith("-"):
+                yield f"{self.name}={value}", ["env", f"{self.name}={value}", *job]
+            else:
+                yield f"{self.name} {value}", _with_option(job, self.name, value)
+
+
+@click.command("probe", context_settings={"allow_interspersed_args": False})
+@click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-o",
+    "--output",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    default="esprof-run",
+    show_default=True,
+    help="The Run that gets the curves; it is made where there is none.",
+)
+@click.option("-f", "--force", is_flag=True, help="Measure anew what RUN has already.")
+@click.option(
+    "--budget",
+    metavar="TIME",
+    type=Duration(),
+    default="120s",
+    show_default=True,
+    help="How long to measure, the job's own first steps not counted.",
+)
+@click.option(
+    "--vary",
+    metavar="NAME=V1,V2,…",
+    help="Run the job's first steps once more for each value of this option of CMD (--vary=--batch-size=16,32), or of this "
+    "variable.",
+)
+@click.option("--show", metavar="RUN", type=click.Path(path_type=Path), help="Show what was measured; without CMD.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
+@json_option
+def command(
+    job: tuple[str, ...],
+    output: Path,
+    force: bool,
+    budget: float,
+    vary: str | None,
+    show: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Measure what a job's devices, links, codecs and storage can do, and its own step.
+
+    CMD runs unchanged for some 20 steps. Between two steps, in its own processes and over the links between them, esprof
+    measures; then it ends the job. What is measured goes into RUN, where replay and advisors use it. A probe that was broken
+    off goes on where it ended, with the same command.
+
+    \b
+    esprof probe -o RUN -- torchrun --nproc-per-node 2 train.py
+    esprof probe --show RUN
+    """
+    if show is not None:
+        if job:
+            raise UsageError("--show starts nothing: give it no command")
+        return _show(show, as_json=as_json)
+    if not job:
+        raise UsageError("no command to probe", remedy="esprof probe -o RUN -- torchrun … train.py")
+    refuse_stdout(output)
+    variation = Variation.read(vary) if vary else None
+    earlier = None if force else _earlier(output, job)
+    exit_code = _probe(job, output, budget, earlier, quiet=quiet)
+    if variation is not None and exit_code == 0:
+        exit_code = _vary(job, output, variation, quiet=quiet)
+    if exit_code == 0 and as_json:
+        return _show(output, as_json=True)
+    if exit_code == 0 and not quiet:
+        say(f"next: esprof probe --show {shlex.quote(str(output))}")
+    return exit_code
+
+
+def _earlier(output: Path, job: Sequence[str]) -> Probes | None:
+    """What a probe that was broken off has left in `output`. Raises an error where there is nothing left to do."""
+    if not output.exists():
+        return None
+    if not (output / "run.json").exists():
+        claim(output, force=False)
+    found = read_probes(output)
+    if found is None:
+        return None
+    if found.command != tuple(job):
+        raise UsageError(
+            f"{output} holds the probe of another command: {shlex.join(found.command)}",
+            remedy="Name another RUN with -o, or pass --force to measure anew.",
+        )
+    if found.whole:
+        raise UsageError(
+            f"{output} was probed already", remedy=f"esprof probe --show {output}, or --force to measure anew."
+        )
+    return found
+
+
+def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | None, *, quiet: bool) -> int:
+    """Record and measure beside `output`, and put what came of it there. Returns the command's exit code."""
+    done = earlier.stages if earlier is not None else ()
+    settings = replace(_RECORDED, probe_s=budget_s, probed=done)
+    with _beside(output) as folder:
+        made = record(job, folder / "run", settings, force=False, beginning=None if quiet else _beginning(settings))
+        if made.run is None:
+            say_recorded(made)
+            return made.exit_code or 1
+        if made.run.probes is None:
+            raise InputError(
+                f"the job ended with {made.exit_code} before step {settings.probe_at}, where it was to be probed",
+                remedy="Let it make more steps; the probe ends it when it is through.",
+            )
+        probes = _with_earlier(made.run.probes, earlier, tuple(own_steps(made.run)))
+        if not (output / "run.json").exists():
+            say_recorded(made, quiet=quiet)
+            (folder / "run").rename(output)
+        write_probes(output, probes)
+    for one in probes.left_out if not quiet else ():
+        say(f"left out: {one.what}: {one.reason}")
+    if not probes.whole:
+        say(f"the probe was broken off after {probes.took_s:.0f} s; the same command goes on with it")
+    return made.exit_code
+
+
+def _vary(job: Sequence[str], output: Path, variation: Variation, *, quiet: bool) -> int:
+    """Run the job's first steps with each setting, and add them to the probes of `output`."""
+    for setting, changed in variation.settings(job):
+        with _beside(output) as folder:
+            made = record(
+                changed, folder / "run", _RECORDED, force=False, beginning=None if quiet else f"with {setting}"
+            )
+            if made.run is None or made.exit_code:
+                say_recorded(made)
+                return made.exit_code or 1
+            probes = read_probes(output)
+            assert probes is not None, "written by _probe"
+            kept = tuple(step for step in probes.steps if step.setting != setting)
+            write_probes(output, msgspec.structs.replace(probes, steps=(*kept, *own_steps(made.run, setting))))
+    return 0
+
+
+def _with_earlier(probes: Probes, earlier: Probes | None, steps: tuple[Step, ...]) -> Probes:
+    probes = msgspec.structs.replace(probes, steps=steps)
+    if earlier is None:
+        return probes
+    kept = [sweep for sweep in earlier.sweeps if not any(_is_same(sweep, other) for other in probes.sweeps)]
+    return msgspec.structs.replace(
+        probes,
+        took_s=earlier.took_s + probes.took_s,
+        stages=(*earlier.stages, *probes.stages),
+        sweeps=tuple(put_together([*kept, *probes.sweeps])),
+        left_out=tuple(dict.fromkeys([*earlier.left_out, *probes.left_out])),
+        steps=(*(step for step in earlier.steps if step.setting), *steps),
+    )
+
+
+def _is_same(one: Sweep, other: Sweep) -> bool:
+    """Whether two sweeps are of the same thing."""
+    return msgspec.structs.replace(one, points=()) == msgspec.structs.replace(other, points=())
+
+
+def _beginning(settings: Settings) -> str:
+    rest = f", not again {', '.join(settings.probed)}" if settings.probed else ""
+    return f"probing for {settings.probe_s:g} s behind step {settings.probe_at - 1} of the job{rest}"
+
+
+def _with_option(job: Sequence[str], name: str, value: str) -> list[str]:
+    """`job` with the option set: where it stands, or at the end."""
+    words = list(job)
+    for place, word in enumerate(words):
+        if word == name and place + 1 < len(words):
+            return [*words[: place + 1], value, *words[place + 2 :]]
+        if word.startswith(f"{name}="):
+            return [*words[:place], f"{name}={value}", *words[place + 1 :]]
+    return [*words, name, value]
+
+
+@contextmanager
+def _beside(output: Path) -> Iterator[Path]:
+    """A folder on the same file system as `output`, removed in the end."""
+    above = output.absolute().parent
+    try:
+        above.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f".{output.name[:100]}.", suffix=".tmp", dir=above)
+    except OSError as error:
+        raise unwritable(output, error) from error
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _show(path: Path, *, as_json: bool) -> int:
+    probes = read_probes(path)
+    if probes is None:
+        raise InputError("was not probed", path=path, remedy=f"esprof probe -o {shlex.quote(str(path))} -- CMD…")
+    answer(probed(probes), draw_probed, as_json=as_json)
+    return 0
