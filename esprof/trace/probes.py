@@ -128,11 +128,13 @@ class Probes(msgspec.Struct, frozen=True, kw_only=True):
         self, kind: Kind, name: str, *, ranks: tuple[Rank, ...] | None = None, beside: str = "", concurrency: int = 1
     ) -> Sweep | None:
         """The sweep of this kind and name with points, on these ranks or on any; None where there is none."""
-        for one in self.sweeps:
-            if (one.kind, one.name, one.beside, one.concurrency) == (kind, name, beside, concurrency):
-                if one.points and ranks in (None, one.ranks):
-                    return one
-        return None
+        wanted = (kind, name, beside, concurrency)
+        found = (
+            one
+            for one in self.sweeps
+            if (one.kind, one.name, one.beside, one.concurrency) == wanted and one.points and ranks in (None, one.ranks)
+        )
+        return next(found, None)
 
 
 def put_together(sweeps: Iterable[Sweep]) -> list[Sweep]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,15 +23,16 @@ def products(bench: Bench) -> None:
     """Products of square matrices by type; their size is in operations, `2 n³`."""
     for number, name in enumerate(_DTYPES):
         bench.take(1 / (len(_DTYPES) - number))
-
-        def prepare(flop: int, dtype: torch.dtype = getattr(torch, name)) -> Once:
-            side = round((flop / 2) ** (1 / 3))
-            one, other = (filled(side * side, bench.device, 1 / side, dtype).view(side, side) for _ in range(2))
-            out = torch.empty_like(one)
-            return lambda: torch.mm(one, other, out=out)
-
         with torch.no_grad():
-            bench.sweep(bench.mine("matmul", name, "flop"), [2 * side**3 for side in _SIDES], prepare)
+            what = bench.mine("matmul", name, "flop")
+            bench.sweep(what, [2 * side**3 for side in _SIDES], partial(_product, bench.device, getattr(torch, name)))
+
+
+def _product(device: torch.device, dtype: torch.dtype, flop: int) -> Once:
+    side = round((flop / 2) ** (1 / 3))
+    one, other = (filled(side * side, device, 1 / side, dtype).view(side, side) for _ in range(2))
+    out = torch.empty_like(one)
+    return lambda: torch.mm(one, other, out=out)
 
 
 def memory(bench: Bench) -> None:
