@@ -242,7 +242,7 @@ def at_window(run: Run, step: int) -> Run:
         return table
 
     beside = run.warnings[len(run.meta.warnings) :]
-    return Run(run.meta, read, run.path, beside, run.flight, step, run.sources)
+    return Run(run.meta, read, run.path, beside, run.flight, step, run.sources, run.probes)
 
 
 def _without_other_windows(steps: Table, window: range) -> Table:

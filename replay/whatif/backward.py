@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from esprof.replay.dfg import Edge
+from esprof.trace.curve import BeyondCurveError, Curve
 from esprof.trace.run import Run
 from esprof.types import Bytes, Ns, Rank
 
@@ -51,8 +52,19 @@ class Backward:
     """Nodes at which the rank comes to the all-reduce of each bucket, in the order in which the buckets are filled."""
     transfers: tuple[int, ...]
     """Nodes of the transfer of each bucket, in the order in which the buckets are filled."""
+    curve: Curve | None = None
+    """What an all-reduce takes by size, where that was measured; then `moved_ns` and `latency_ns` do not count."""
     issues: tuple["Issue", ...] = ()
     """What issuing all-reduces takes of the CPU's time at each piece; empty where that is left as it was."""
+
+    def transfer_ns(self, first: int, behind: int) -> Ns:
+        """What an all-reduce of the pieces `first` to `behind - 1` takes, ns. Raises NotBuckets where that is not known."""
+        if self.curve is None:
+            return round(self.latency_ns + sum(self.moved_ns[first:behind]))
+        try:
+            return round(self.curve.at(sum(self.sizes[first:behind])))
+        except BeyondCurveError as beyond:
+            raise NotBuckets(f"a bucket of {beyond} bytes") from beyond
 
 
 class Issue(NamedTuple):

@@ -120,7 +120,7 @@ def _exchange(overlay: Overlay, together: list[Backward], counts: list[int]) -> 
                 int(dfg.lane[one.transfers[0]]),
                 name,
                 Cls.COMMUNICATION,
-                round(one.latency_ns + sum(one.moved_ns[first:behind])),
+                one.transfer_ns(first, behind),
                 ready,
                 step=step,
                 collective=number,

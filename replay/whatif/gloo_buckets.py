@@ -8,6 +8,7 @@ import numpy as np
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif.backward import EVALUATE, Backward, NotBuckets, Tie, gradient_elements
 from esprof.replay.whatif.links import stretches
+from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.trace.run import Run
 from esprof.types import Bytes, Ns
 
@@ -21,7 +22,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
     labels = {name: number for number, name in enumerate(dfg.names)}
     evaluated = (dfg.name == labels.get(EVALUATE, -1)) & (dfg.event >= 0)
     copied = dfg.name == labels.get(_COPY, -1)
-    issued, link = _issued_by(dfg, evaluated), stretches(dfg)
+    issued, link, probed = _issued_by(dfg, evaluated), stretches(dfg), ProbedTransfers.of(run)
     for rank in dfg.marks.ranks:
         elements = gradient_elements(run, rank)
         for step in dfg.marks.steps:
@@ -46,6 +47,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
                 readers=tuple((Tie(node, Edge.BY_TIME),) for node in readers),
                 moved_ns=tuple(link.transfer_ns(size) for size in sizes),
                 latency_ns=0.0,
+                curve=probed.curve("all_reduce", dfg.marks.ranks) if probed is not None else None,
                 arrivals=tuple(arrivals),
                 transfers=tuple(_transfer_of(dfg, node) for node in arrivals),
             )

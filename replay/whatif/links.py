@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.whatif.probed import Link, ProbedTransfers
 from esprof.types import NS_PER_US, Bytes, Ns
 
 UNDISTURBED = 0.05
@@ -89,21 +90,64 @@ def stretches(dfg: Dfg) -> Stretches | None:
     )
 
 
-def link_share(dfg: Dfg, recorded: Dfg) -> np.ndarray:
-    """For each node of `dfg`, the share of its time that the link takes, float64[N], from 0 to 1.
+class LinkShare(NamedTuple):
+    """What the link takes of each node's time."""
 
-    Of a transfer between CPUs it is what its bytes need at the speed of the fastest transfers; the CPUs take the rest: they
-    copy, add up, and compute at the same time. Of one between GPUs it is all but the latency. Of all other nodes it is 1.
-    `recorded` is the graph from which `dfg` was made by edits: edited times would tell nothing of the link.
+    share: np.ndarray
+    """From 0 to 1, float64[N]."""
+    least: np.ndarray
+    """Share of the node's time that is left of that, however fast the link, since CPUs need it meanwhile; float64[N]."""
+
+
+def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedTransfers | None = None) -> LinkShare:
+    """For each node of `dfg`, the share of its time that the link takes.
+
+    Of a transfer between CPUs it is what its bytes need at the speed of the link: as `probed`, or else of the fastest
+    transfers. The CPUs take the rest: they copy, add up, and compute at the same time. Of one between GPUs it is all but the
+    latency. Of all other nodes it is 1. `recorded` is the graph from which `dfg` was made by edits: edited times would tell
+    nothing of the link.
     """
-    share = np.ones(dfg.nodes)
+    share, least = np.ones(dfg.nodes), np.zeros(dfg.nodes)
     transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
     count = max(int(dfg.collective.max(initial=-1)), int(recorded.collective.max(initial=-1))) + 1
     on_gpu, on_cpu = (np.flatnonzero(transfers & dfg.on(kind)) for kind in (LaneKind.STREAM, LaneKind.COMM))
     latency = latencies_ns(recorded, count)[dfg.collective[on_gpu]]
     share[on_gpu] -= np.minimum(latency / np.maximum(dfg.dur_ns[on_gpu], 1), 1)
     share[on_cpu] = _share_between_cpus(recorded, count)[dfg.collective[on_cpu]]
-    return share
+    if probed is not None:
+        _as_probed(share, least, dfg, recorded, on_cpu, probed)
+    return LinkShare(share, least)
+
+
+def _as_probed(
+    share: np.ndarray, least: np.ndarray, dfg: Dfg, recorded: Dfg, nodes: np.ndarray, probed: ProbedTransfers
+) -> None:
+    """Set the shares of the transfers `nodes` whose collective was measured."""
+    slowness = _ns_per_byte(dfg, recorded, nodes)
+    by_number: dict[int, list[int]] = {}
+    for node in nodes.tolist():
+        by_number.setdefault(int(dfg.collective[node]), []).append(node)
+    known: dict[tuple[str, tuple[int, ...]], Link | None] = {}
+    own = dict(zip(nodes.tolist(), slowness.tolist(), strict=True))
+    for parts in by_number.values():
+        kind = dfg.label(parts[0]), tuple(sorted(dfg.rank[parts].tolist()))
+        if kind not in known:
+            known[kind] = probed.link(*kind)
+        link = known[kind]
+        if link is not None:
+            for node in parts:
+                share[node] = min(1.0, link.ns_per_byte / own[node])
+                least[node] = min(share[node], link.cpu_ns_per_byte / own[node])
+
+
+def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
+    """Time a byte of these transfers: of those that were recorded, in the stretch of which they were a part."""
+    slowness = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
+    if (found := stretches(recorded)) is not None:
+        place = np.minimum(np.searchsorted(found.collective, dfg.collective[nodes]), len(found.collective) - 1)
+        is_old = found.collective[place] == dfg.collective[nodes]
+        slowness[is_old] = found.ns_per_byte[found.stretch[place]][is_old]
+    return slowness
 
 
 def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:

@@ -3,7 +3,7 @@ price of a scenario: findings, `esprof replay` and reports all ask here."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import groupby
 
@@ -18,6 +18,7 @@ from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.loaders import has_unseen_workers
 from esprof.replay.whatif.margins import beyond_scatter, mean_margin, model_error
 from esprof.replay.whatif.predict import mean_error, predict
+from esprof.replay.whatif.probed import ProbedTransfers, Slowing, undisturbed
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.speeds import sped_up
 from esprof.replay.whatif.term import Edit, Phase, Term
@@ -33,6 +34,13 @@ _CAUGHT_UP = 0.01
 
 _NOTABLE = 0.01
 """Share of a step from which on it is told that a change was left out."""
+
+_MOVES_TRANSFERS = ("network", "collective", "communication", "bucket_mb")
+"""Terms that change how long transfers last or where they lie, and so what they cost the work beside them."""
+
+_ROUNDS = 3
+"""How often work and the transfers beside it are laid out anew: where transfers lie depends on the work, and the other way
+round."""
 
 _MOST_VALUES = 1 << 26
 """Most nodes times scenarios that are replayed side by side: each such pair takes eight bytes."""
@@ -217,9 +225,34 @@ class Pricer:
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         try:
             only_mends = all(term.kind.phase is Phase.MEND for term in terms)
-            return apply(Scenario(self.run, self.blame, self.dfg, only_mends=only_mends), terms)
+            if self._slowing is None or not any(term.kind.name in _MOVES_TRANSFERS for term in terms):
+                return apply(Scenario(self.run, self.blame, self.dfg, only_mends=only_mends), terms)
+            return self._slowed(apply(Scenario(self.run, self.blame, self._undisturbed, only_mends=only_mends), terms))
         except Declined as reason:
             return reason
+
+    @cached_property
+    def _slowing(self) -> Slowing | None:
+        """By how much transfers slow down the work beside them; None where that was not measured."""
+        return Slowing.of(self.run) if ProbedTransfers.of(self.run) is not None else None
+
+    @cached_property
+    def _undisturbed(self) -> Dfg:
+        """The graph with CPU work as long as it would be without transfers beside it."""
+        assert self._slowing is not None, "asked only where it is known"
+        return replace(self.dfg, dur_ns=undisturbed(self.dfg, self._slowing.slowed_ns(self.baseline)))
+
+    def _slowed(self, scenario: Scenario) -> Scenario:
+        """A scenario made of the undisturbed graph, its CPU work slowed by the transfers that are beside it now."""
+        assert self._slowing is not None, "asked only where it is known"
+        alone = scenario.dfg
+        # Work that got faster loses as much less to the transfers.
+        pace = alone.dur_ns / np.maximum(self._undisturbed.dur_ns, 1) if scenario.has_recorded_nodes else 1.0
+        dfg = alone
+        for _ in range(_ROUNDS):
+            slowed = self._slowing.slowed_ns(replay(dfg)) * pace
+            dfg = replace(alone, dur_ns=alone.dur_ns + np.rint(slowed).astype(np.int64))
+        return replace(scenario, dfg=dfg)
 
     def _priced(self, scenario: Scenario, ends: StepEnds) -> Price:
         """The price of a scenario from its replay: each steady step as measured, scaled by how its replay changes.

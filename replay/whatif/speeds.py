@@ -8,6 +8,7 @@ import numpy as np
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif import edits
 from esprof.replay.whatif.links import link_share
+from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Resource, Speed, Term
 
@@ -34,8 +35,9 @@ def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
             now = now.noted(_UNMATCHED)
     # Of a unit of time, the link's share and the rest's share each take less by their own factor, and all by that of the
     # work.
-    share = link_share(dfg, now.recorded)
-    speed = work / (share / link + (1 - share) / _slowest(dfg, cpu))
+    of_link, slowest = link_share(dfg, now.recorded, ProbedTransfers.of(now.run)), _slowest(dfg, cpu)
+    left = np.maximum(of_link.share / link, of_link.least / slowest)
+    speed = work / (left + (1 - of_link.share) / slowest)
     return replace(now, dfg=edits.scale(dfg, speed != 1.0, speed))
 
 

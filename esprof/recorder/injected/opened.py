@@ -13,7 +13,7 @@ _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
 
 
 class OpenedFiles:
-    """Lists the first files in `raw`. It listens to Python's audit events, which tell of every `open`, and cannot be left."""
+    """Lists the first files in `raw`. It hears of every `open` from Python's audit events, to the process's end."""
 
     def __init__(self, raw: str) -> None:
         self._raw = raw

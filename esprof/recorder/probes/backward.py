@@ -71,13 +71,16 @@ def alone(bench: Bench, backward: Backward) -> None:
 def beside_all_reduce(bench: Bench, backward: Backward, sizes: list[int]) -> None:
     """Passes while all-reduces go on, so many of each size that they last about half a second; and these beside passes.
 
-    The samples of both are means over that time. All ranks stop when the all-reduces are through.
+    The samples of both are means over that time. All ranks stop when the all-reduces are through. In between, passes with
+    nothing beside them: under this size, too, as the machine may not be as fast later.
     """
     for ranks, group in bench.agreement.groups[:1]:
         for size in sizes:
             buffer, (took_ns,) = tensor_of(size, bench), bench.agreement.most(_time_of(bench, group, size))
             count = max(2, min(_MOST_AT_ONCE, _BESIDE_NS // took_ns))
-            for _ in range(min(_REPEATS, bench.repeats(count * took_ns))):
+            for _ in range(min(_REPEATS, bench.repeats(2 * count * took_ns))):
+                bench.agreement.meet()
+                bench.note(bench.mine("backward", "matmul", "bytes"), size, [_pass_alone(backward)])
                 bench.agreement.meet()
                 began = time.perf_counter_ns()
                 works = started(group, *[buffer] * count)
@@ -129,6 +132,13 @@ class _Passes(threading.Thread):
         self._ending.set()
         self.join()
         return count
+
+
+def _pass_alone(backward: Backward) -> int:
+    """Mean ns of passes over about half a second."""
+    began = time.perf_counter_ns()
+    passes = _passes_until(backward, lambda: time.perf_counter_ns() - began > _BESIDE_NS)
+    return (time.perf_counter_ns() - began) // passes
 
 
 def _passes_until(backward: Backward, is_over: Callable[[], bool]) -> int:

@@ -20,6 +20,9 @@ from .bench import Bench
 _MOST_WANTED = 6
 """Sizes of the job's own collectives of one kind at which is measured, the largest."""
 
+_LEAST_LARGE = 1 << 14
+"""Smallest of them, bytes, for which codecs and work beside them are measured."""
+
 _KINDS = {
     "all_reduce": "all_reduce",
     "allreduce": "all_reduce",
@@ -72,6 +75,7 @@ def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str
 def _stages(bench: Bench, raw: str) -> list[Stage]:
     wanted = _sizes_of_job(bench)
     buckets = wanted.get("all_reduce", [])
+    large = [size for size in buckets if size >= _LEAST_LARGE]
     known = codecs.registered(bench)
     passes: list[backward.Backward] = []
 
@@ -89,7 +93,7 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
         Stage("backward passes", 0.5, lambda: backward.alone(bench, a_pass())),
     ]
     if bench.agreement.groups:
-        beside = sorted({1 << 16, 1 << 20, *buckets[-2:]})
+        beside = sorted({1 << 16, 1 << 20, *large[-2:]})
         found += [
             Stage("all-reduces", 5, lambda: collectives.all_reduce(bench, buckets)),
             Stage("transfers beside backward passes", 3, lambda: backward.beside_all_reduce(bench, a_pass(), beside)),
@@ -98,7 +102,7 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
         ]
     if known:
         found += [
-            Stage("codecs", 4, lambda: codecs.idle(bench, known, buckets)),
+            Stage("codecs", 4, lambda: codecs.idle(bench, known, large)),
             Stage("codecs beside backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
         ]
     return [

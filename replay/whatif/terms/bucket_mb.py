@@ -7,12 +7,13 @@ import numpy as np
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.whatif.backward import NotBuckets
 from esprof.replay.whatif.buckets import rebucket
+from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, number
 
 MORE, MANY = 2, 8
 """How many times as many transfers as recorded give a note (MORE), or are declined (MANY): what a transfer costs beside its
-bytes is not modelled between CPUs, told from few sizes between GPUs, and may turn a gain into a loss."""
+bytes is known between CPUs where it was probed, told from few sizes between GPUs, and may turn a gain into a loss."""
 
 
 def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -24,13 +25,15 @@ def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         changed, are_whole = rebucket(now.run, now.dfg, size)
     except NotBuckets as reason:
         raise Declined(f"these are no gradient buckets that can be told apart: {reason}") from reason
-    more = _transfers(changed) / _transfers(now.dfg)
-    if more > MANY:
-        raise Declined(f"{more:.0f} times as many transfers: what each costs beside its bytes is not known")
+    more, is_measured = _transfers(changed) / _transfers(now.dfg), ProbedTransfers.of(now.run) is not None
+    if more > MANY and not is_measured:
+        raise Declined(
+            f"{more:.0f} times as many transfers: what each costs beside its bytes is not known (esprof probe measures it)"
+        )
     now = replace(now, dfg=changed)
     if are_whole:
         now = now.noted("recorded buckets are put together whole: the sizes of gradients were not recorded (--shapes)")
-    if more > MORE and not changed.has_gpu():
+    if more > MORE and not is_measured and not changed.has_gpu():
         now = now.noted("what a transfer costs beside its bytes is not counted")
     return now
 

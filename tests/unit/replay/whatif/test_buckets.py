@@ -59,7 +59,7 @@ def test_a_transfer_slower_than_the_fastest_by_byte_is_slowed_by_the_cpus():
     dfg = build(run)
     transfers = dfg.of(Cls.COMMUNICATION) & (dfg.rank == 0)
     # The fastest twentieth lies between the two: a little more than the faster one.
-    assert link_share(dfg, dfg)[transfers].tolist() == pytest.approx([1, 20.25 / 25], rel=1e-3)
+    assert link_share(dfg, dfg).share[transfers].tolist() == pytest.approx([1, 20.25 / 25], rel=1e-3)
     assert durations_ms(run, "network=2x") == pytest.approx([10, 4.75 + 20.25 / 2], rel=1e-3)
     assert durations_ms(run, "cpu=0.5x") == pytest.approx([20, 20.25 + 2 * 4.75], rel=1e-3)
     assert durations_ms(run, "collective[reduce]=2x") == pytest.approx([10, 12.5], rel=1e-3)
@@ -88,7 +88,7 @@ def test_the_link_is_known_by_the_transfers_that_were_recorded_not_by_those_put_
     known = stretches(dfg)
     large = rebucket(run, dfg, 25).dfg
     share = known.link_ns_per_byte() / known.link_ns_per_byte(TYPICAL)
-    assert link_share(large, dfg)[large.of(Cls.COMMUNICATION)].tolist() == pytest.approx([share] * 2)
+    assert link_share(large, dfg).share[large.of(Cls.COMMUNICATION)].tolist() == pytest.approx([share] * 2)
 
 
 def test_one_large_bucket_waits_for_the_last_gradient():
