@@ -75,10 +75,10 @@ def beside_all_reduce(bench: Bench, backward: Backward, sizes: list[int]) -> Non
     nothing beside them: under this size, too, as the machine may not be as fast later.
     """
     for ranks, group in bench.agreement.groups[:1]:
-        for size in sizes:
+        for least, size in zip([1, *[0] * len(sizes)], sizes, strict=False):
             buffer, (took_ns,) = tensor_of(size, bench), bench.agreement.most(_time_of(bench, group, size))
             count = max(2, min(_MOST_AT_ONCE, _BESIDE_NS // took_ns))
-            for _ in range(min(_REPEATS, bench.repeats(2 * count * took_ns))):
+            for _ in range(max(least, min(_REPEATS, bench.repeats(2 * count * took_ns)))):
                 bench.agreement.meet()
                 bench.note(bench.mine("backward", "matmul", "bytes"), size, [_pass_alone(backward)])
                 bench.agreement.meet()
@@ -98,7 +98,7 @@ def beside(bench: Bench, backward: Backward, other: str, what: Measured, size: i
     once()
     took_ns = max(1, time.perf_counter_ns() - began)
     count = max(2, min(_MOST_AT_ONCE, _BESIDE_NS // took_ns))
-    for _ in range(min(_REPEATS, bench.repeats(count * took_ns))):
+    for _ in range(max(1, min(_REPEATS, bench.repeats(count * took_ns)))):
         passes = _Passes(backward)
         began = time.perf_counter_ns()
         for _ in range(count):

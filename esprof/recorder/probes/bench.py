@@ -17,9 +17,14 @@ Once = Callable[[], object]
 
 _LEAST, _MOST = 3, 30
 """Repeats at one size."""
-_WARM_UP = 2
-_SHARE = 0.25
-"""Share of the time that is left to a sweep that one size may take."""
+_WARM_UP, _FIRST = 8, 2
+"""Repeats that do not count: at the first size of a sweep, and at each."""
+_HALF, _SHARE_OF_ALL = 0.5, 0.15
+"""Which part of the time that is left to a sweep the fewest repeats of one size may take; which part of all that is left
+they may take where the size is wanted."""
+
+
+_PART_OF_MEMORY = 32
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,12 @@ class Measured:
     beside: str = ""
     concurrency: int = 1
 
+    @property
+    def title(self) -> str:
+        others = {"": "", "itself": ", two at once"}.get(self.beside, f" beside {self.beside}")
+        threads = f" by {self.concurrency} threads" if self.concurrency > 1 else ""
+        return f"{self.kind} {self.name}{others}{threads}"
+
 
 class Bench:
     """One rank's measurements. All ranks call its methods in the same order, with the same sizes and shares."""
@@ -46,6 +57,9 @@ class Bench:
         self._notes = NewFile(path)
         self._began = time.monotonic()
         self._budget_s = budget_s
+        (taken,) = agreement.most(-_free_bytes(device) // _PART_OF_MEMORY)
+        self.room = max(1 << 20, -taken)
+        """Largest size in bytes that is measured: some buffers of that size fit into the memory of every rank's device."""
         self._stage_ends_s = budget_s
         self._ends_s = budget_s
 
@@ -84,20 +98,27 @@ class Bench:
         noted: Callable[[], bool] = lambda: True,
         before: Callable[[], object] = lambda: None,
     ) -> None:
-        """Time `prepare(size)()` at each size, from small to large, until the share of the budget is used up.
+        """Time `prepare(size)()` at each size, from small to large, until the share of the budget is used up; at the
+        smallest in any case.
 
         `prepare` returns None where this rank has no part in it. Sizes that are `wanted` get a few repeats even where they
         take more than their part of the share. `in_step`: all ranks begin each repeat together. What is prepared does the
         thing so many `times`; where `noted` does not hold, nothing is noted. `before` each repeat something is made ready.
         """
-        for size in sorted({*sizes, *wanted}):
-            timed = self._repeated(prepare(size), before, wanted=size in wanted, in_step=in_step)
+        ascending = sorted(size for size in {*sizes, *wanted} if what.unit != "bytes" or size <= self.room)
+        for place, size in enumerate(ascending):
+            once, to_come = prepare(size), len(ascending) - place
+            if place == 0:
+                for _ in range(_WARM_UP):
+                    self._timed(once, before, in_step=in_step)
+            least = _LEAST if place == 0 else 0
+            timed = self._repeated(once, before, to_come, least, wanted=size in wanted, in_step=in_step)
             if timed and noted():
                 samples, cpu = zip(*timed, strict=True)
                 self.note(what, size, [took // times for took in samples], sum(cpu) // len(cpu) // times)
             if timed is None:
                 self.left_out(
-                    f"{what.kind} {what.name} from {size} {what.unit} on", "it would take more than its share"
+                    f"{what.title} from {size} {what.unit} on", "it would take more than its share of the time"
                 )
                 return
 
@@ -117,22 +138,26 @@ class Bench:
             self._write("end", took_s=round(self.elapsed_s, 3), whole=whole)
         self._notes.close()
 
-    def repeats(self, worst_ns: int, *, wanted: bool = False) -> int:
-        """How often all ranks may repeat what takes the slowest of them so long: 0 where there is no time for it."""
+    def repeats(self, worst_ns: int, to_come: int = 4, *, wanted: bool = False) -> int:
+        """How often all ranks may repeat what takes the slowest of them so long: 0 where there is no time for it.
+
+        `to_come` sizes, this one among them, share what is left.
+        """
         worst, elapsed_ms = self.agreement.most(max(1, worst_ns), round(1e3 * self.elapsed_s))
         left_ns = 1e9 * (self._ends_s - elapsed_ms / 1e3)
-        affordable = int(_SHARE * left_ns / worst)
+        affordable = int(left_ns / to_come / worst)
         if affordable >= _LEAST:
             return min(affordable, _MOST)
         everything_ns = 1e9 * (self._budget_s - elapsed_ms / 1e3)
-        return _LEAST if _LEAST * worst <= max(left_ns, _SHARE * everything_ns if wanted else 0) else 0
+        most_ns = max(_HALF * left_ns, _SHARE_OF_ALL * everything_ns if wanted else 0)
+        return _LEAST if _LEAST * worst <= most_ns else 0
 
     def _repeated(
-        self, once: Once | None, before: Callable[[], object], *, wanted: bool, in_step: bool
+        self, once: Once | None, before: Callable[[], object], to_come: int, least: int, *, wanted: bool, in_step: bool
     ) -> list[tuple[int, int]] | None:
         """ns of each repeat, and of CPU time; empty where this rank has no part in it, None where there is no time."""
-        warm_up = [self._timed(once, before, in_step=in_step)[0] for _ in range(_WARM_UP)]
-        count = self.repeats(warm_up[-1], wanted=wanted)
+        first = [self._timed(once, before, in_step=in_step)[0] for _ in range(_FIRST)]
+        count = max(least, self.repeats(first[-1], to_come, wanted=wanted))
         timed = [self._timed(once, before, in_step=in_step) for _ in range(count)]
         return (timed if once is not None else []) if count else None
 
@@ -156,3 +181,12 @@ class Bench:
 
     def _write(self, row_kind: str, /, **row: Any) -> None:
         self._notes.append(json.dumps({"kind": row_kind, "is": row}, separators=(",", ":")).encode() + b"\n")
+
+
+def _free_bytes(device: torch.device) -> int:
+    """Memory of the device that nobody uses, bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    with open("/proc/meminfo") as file:
+        found = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in file)}
+    return 1024 * found.get("MemAvailable", found["MemFree"])

@@ -62,6 +62,8 @@ def tensor_of(size: int, bench: Bench) -> Tensor:
 
 def _sweep(bench: Bench, name: str, ranks: tuple[int, ...], group: Any, wanted: list[int]) -> None:
     make, is_pair = _MAKE[name], name == "send_recv"
+    # Of a pair the first knows when the answer is back; of a broadcast the sender knows nothing of the others.
+    noted = {"send_recv": bench.rank == ranks[0], "broadcast": bench.rank != ranks[0]}.get(name, True)
 
     def prepare(size: int) -> Once | None:
         return make(-(-size // _ITEM // len(ranks)) * len(ranks), ranks, group, bench) if group is not None else None
@@ -74,7 +76,7 @@ def _sweep(bench: Bench, name: str, ranks: tuple[int, ...], group: Any, wanted: 
             wanted=wanted,
             in_step=True,
             times=2 if is_pair else 1,
-            noted=lambda: not is_pair or bench.rank == ranks[0],
+            noted=lambda: noted,
         )
     except (RuntimeError, ValueError, NotImplementedError) as refusal:
         # A backend that lacks a collective lacks it on all ranks.

@@ -25,7 +25,8 @@ def products(bench: Bench) -> None:
         bench.take(1 / (len(_DTYPES) - number))
         with torch.no_grad():
             what = bench.mine("matmul", name, "flop")
-            bench.sweep(what, [2 * side**3 for side in _SIDES], partial(_product, bench.device, getattr(torch, name)))
+            sides = [side for side in _SIDES if _ITEM * side * side <= bench.room]
+            bench.sweep(what, [2 * side**3 for side in sides], partial(_product, bench.device, getattr(torch, name)))
 
 
 def _product(device: torch.device, dtype: torch.dtype, flop: int) -> Once:

@@ -67,9 +67,9 @@ def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str
                 bench.end_stage(stage.name)
                 stages.pop(0)
         whole = True
+        agreement.close()  # Else others may be waiting in them still.
     finally:
         bench.close(whole=whole)
-        agreement.close()
 
 
 def _stages(bench: Bench, raw: str) -> list[Stage]:

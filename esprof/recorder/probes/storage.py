@@ -54,7 +54,7 @@ def _load(bench: Bench, files: Sequence[tuple[int, int]], sizes: list[int], thre
         )
     (cached,) = bench.agreement.most(int(reads.were_cached))
     if cached:
-        bench.left_out(f"load {name} of larger files", "the kernel kept pages in its cache that it was asked to drop")
+        bench.left_out(f"some of {what.title}", "the kernel kept pages in its cache that it was asked to drop")
 
 
 def saves(bench: Bench, raw: str) -> None:

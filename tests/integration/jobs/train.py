@@ -13,12 +13,18 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Points(Dataset):
-    """Deterministic points, so that two runs see the same data."""
+    """Deterministic points, so that two runs see the same data; with a file, something of that is read for each, too."""
+
+    def __init__(self, file: str | None) -> None:
+        self._file = file
 
     def __len__(self) -> int:
         return 10_000
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._file is not None:
+            with open(self._file, "rb") as opened:
+                opened.read(1024)
         x = torch.linspace(0, 1, 64) * (index % 17)
         return x.sin(), x.cos()[:8]
 
@@ -47,6 +53,7 @@ def main() -> None:
     parser.add_argument("--exit", type=int, default=0, help="exit code")
     parser.add_argument("--hard-exit", action="store_true", help="end by os._exit")
     parser.add_argument("--save-every", type=int, default=0, help="steps between two saves")
+    parser.add_argument("--read", help="a file to read with each point")
     parser.add_argument("--fork", action="store_true", help="fork a child every ten steps")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -60,7 +67,7 @@ def main() -> None:
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(
-        Points(),
+        Points(options.read),
         batch_size=options.batch,
         num_workers=options.workers,
         multiprocessing_context=options.start_method,

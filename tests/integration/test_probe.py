@@ -1,0 +1,82 @@
+"""What is measured within real jobs: that it is whole, that it is right where that can be known, and that the job does not
+notice."""
+
+import pytest
+
+from esprof.trace.curve import BeyondCurveError
+from tests.cases.record import job, record, run, torchrun
+
+pytestmark = pytest.mark.integration
+
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A file of the job's data: 2 MiB."""
+    file = tmp_path_factory.mktemp("data") / "points.bin"
+    file.write_bytes(bytes(range(256)) * 8192)
+    return file
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory, data):
+    """Two ranks with a DataLoader worker each, recorded, measured between two steps, and trained on."""
+    out = tmp_path_factory.mktemp("probed") / "run"
+    command = torchrun("train.py", "--steps", STEPS, "--workers", 1, "--read", data)
+    return record(out, command, skip=3, warmup=1, steps=3, stack_steps=0, probe=12)
+
+
+def test_a_job_that_is_probed_trains_on_as_if_nothing_had_been(probed, data):
+    plain = run(torchrun("train.py", "--steps", STEPS, "--workers", 1, "--read", data))
+    assert (probed.code, probed.stdout) == (plain.code, plain.stdout)
+    assert probed.warnings == []
+
+
+def test_all_is_measured_that_a_job_on_cpus_has(probed):
+    probes = probed.run.probes
+    assert probes.whole
+    assert probes.took_s > 0
+    kinds = {(one.kind, one.name) for one in probes.sweeps}
+    collectives = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"}
+    codecs = {("encode", spec) for spec in ("fp16", "bf16", "topk:0.01")}
+    assert kinds >= {("collective", name) for name in collectives} | codecs
+    assert kinds >= {("matmul", "float32"), ("copy", "memory"), ("read", "memory"), ("launch", "operation")}
+    assert kinds >= {("load", "warm"), ("save", "fsync"), ("backward", "matmul")}
+    besides = {(one.kind, one.beside) for one in probes.sweeps}
+    assert besides >= {("backward", "all_reduce"), ("collective", "backward"), ("collective", "itself")}
+    assert {one.rank for one in probes.conditions} == {0, 1}
+
+
+def test_curves_answer_where_they_reach_and_nowhere_else(probed):
+    for name in ("all_reduce", "all_gather", "reduce_scatter"):
+        sweep = probed.run.probes.find("collective", name, ranks=(0, 1))
+        curve = sweep.curve()
+        assert len(sweep.points) > 4
+        assert all(curve.at(float(size)) > 0 for size in (*curve.sizes, *(curve.sizes[:-1] + curve.sizes[1:]) // 2))
+        with pytest.raises(BeyondCurveError):
+            curve.at(4 * int(curve.sizes[-1]))
+
+
+def test_the_sizes_of_the_jobs_own_collectives_are_among_the_measured(probed):
+    gradients = 4 * (64 * 32 + 32 + 32 * 8 + 8)
+    assert gradients in [point.size for point in probed.run.probes.find("collective", "all_reduce").points]
+
+
+def test_the_time_of_measuring_is_of_no_step(probed):
+    steps = probed.run.steps(0)
+    assert steps.ints("step").tolist() == list(range(1, STEPS))
+    began, took = steps.ints("start_ns"), steps.ints("dur_ns")
+    pauses = began[1:] - (began + took)[:-1]
+    # Between two steps lies all that was measured, and else nothing.
+    assert (pauses > 0.9 * 1e9 * probed.run.probes.took_s).sum() == 1
+
+
+def test_one_process_alone_is_measured_without_links(tmp_path, data):
+    ended = record(tmp_path / "run", job("train.py", "--steps", 20), skip=3, steps=3, stack_steps=0, probe=4)
+    probes = ended.run.probes
+    assert (ended.code, ended.warnings) == (0, [])
+    assert probes.whole
+    assert not [one for one in probes.sweeps if one.kind == "collective"]
+    assert probes.find("encode", "fp16")
+    assert any(one.what == "storage of the data" for one in probes.left_out)
