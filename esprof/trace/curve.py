@@ -27,8 +27,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """Medians by size. Between two sizes time grows along a straight line of log time over log size, as powers do: a
-    latency, a slope, and the knees between them show well on it."""
+    """Medians by size. Between two measured sizes time goes along a straight line, as a latency and a rate have it; sizes
+    twice as large as the one before follow the knees between rates."""
 
     sizes: np.ndarray
     """Ascending, int64[K], K ≥ 1."""
@@ -90,8 +90,8 @@ class Curve:
     def _between(self, sizes: np.ndarray) -> np.ndarray:
         if len(self.sizes) == 1:
             return np.full(len(sizes), self.median_ns[0])
-        knots, times = np.log(self.sizes), np.log(self.median_ns)
         # Beyond the ends, too, the outermost stretches go on.
-        left = np.clip(np.searchsorted(knots, np.log(sizes), side="right") - 1, 0, len(knots) - 2)
-        steepness = (times[left + 1] - times[left]) / (knots[left + 1] - knots[left])
-        return np.exp(times[left] + steepness * (np.log(sizes) - knots[left]))
+        left = np.clip(np.searchsorted(self.sizes, sizes, side="right") - 1, 0, len(self.sizes) - 2)
+        slope = np.diff(self.median_ns)[left] / np.diff(self.sizes)[left]
+        between: np.ndarray = self.median_ns[left] + slope * (sizes - self.sizes[left])
+        return np.maximum(between, self.median_ns.min() / BEYOND)

@@ -142,7 +142,7 @@ def _as_probed(
 
 def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
     """Time a byte of these transfers: of those that were recorded, in the stretch of which they were a part."""
-    slowness = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
+    slowness: np.ndarray = np.maximum(dfg.dur_ns[nodes], 1) / np.maximum(dfg.bytes[nodes], 1)
     if (found := stretches(recorded)) is not None:
         place = np.minimum(np.searchsorted(found.collective, dfg.collective[nodes]), len(found.collective) - 1)
         is_old = found.collective[place] == dfg.collective[nodes]

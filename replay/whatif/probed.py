@@ -114,7 +114,8 @@ class Slowing:
 def undisturbed(dfg: Dfg, slowed_ns: np.ndarray) -> np.ndarray:
     """What each node would take without the transfers that slowed it by so much, ns, int64[N]."""
     own = np.maximum(dfg.dur_ns - slowed_ns, _LEAST_LEFT * dfg.dur_ns)
-    return np.rint(own).astype(np.int64)
+    whole: np.ndarray = np.rint(own).astype(np.int64)
+    return whole
 
 
 def _lost(run: Run, rank: Rank) -> tuple[np.ndarray, np.ndarray] | None:

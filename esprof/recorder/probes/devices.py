@@ -113,7 +113,7 @@ def condition(bench: Bench) -> None:
 
 @contextmanager
 def _driver() -> Iterator[Any]:
-    import pynvml
+    import pynvml  # type: ignore[import-not-found]  # of the job's Python, if at all
 
     pynvml.nvmlInit()
     try:
