@@ -1,0 +1,47 @@
+"""Probes made by hand: an α–β link between two ranks, and passes that transfers beside them slow down."""
+
+from esprof.trace.probes import Point, Probes, Sweep
+
+RANKS = (0, 1)
+
+
+def points(sizes, time_ns, cpu_ns=None):
+    """Points of three equal repeats: `time_ns(size)`, `cpu_ns(size)`."""
+    return tuple(
+        Point(size=size, samples_ns=(round(time_ns(size)),) * 3, cpu_ns=round(cpu_ns(size)) if cpu_ns else None)
+        for size in sizes
+    )
+
+
+def link(
+    alpha_ns, beta_ns, *, cpu_ns_per_byte=0.0, sizes=tuple(1 << power for power in range(10, 25)), name="all_reduce"
+):
+    """A collective that takes `alpha + size * beta`."""
+    found = points(sizes, lambda size: alpha_ns + size * beta_ns, lambda size: size * cpu_ns_per_byte)
+    return Sweep(kind="collective", name=name, unit="bytes", ranks=RANKS, device="cpu", backend="gloo", points=found)
+
+
+def slowing(beta_ns, lost_ns_per_byte, *, pass_ns=8_000_000, sizes=(1 << 16, 1 << 20)):
+    """Passes of `pass_ns`, of which all-reduces at `beta_ns` a byte take `lost_ns_per_byte`, on both ranks."""
+    beside_ns = pass_ns / (1 - lost_ns_per_byte / beta_ns)
+    common = {"kind": "backward", "name": "matmul", "unit": "bytes", "device": "cpu"}
+    passes = [
+        Sweep(**common, ranks=(rank,), beside=beside, points=points(sizes, lambda _, took=took: took))
+        for rank in RANKS
+        for beside, took in (("", pass_ns), ("all_reduce", beside_ns))
+    ]
+    transfers = Sweep(
+        kind="collective",
+        name="all_reduce",
+        unit="bytes",
+        ranks=RANKS,
+        device="cpu",
+        backend="gloo",
+        beside="backward",
+        points=points(sizes, lambda size: size * beta_ns),
+    )
+    return [*passes, transfers]
+
+
+def probes(*sweeps):
+    return Probes(created_ns=0, world_size=2, budget_s=60, whole=True, sweeps=sweeps)

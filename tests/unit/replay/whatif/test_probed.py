@@ -1,0 +1,130 @@
+"""What-ifs of transfers in runs that were probed, worked by hand: 1 MiB took 20 ms, which is 19.07 ns a byte."""
+
+import numpy as np
+import pytest
+
+from esprof.replay.building.build import build
+from esprof.replay.dfg import Cls
+from esprof.replay.engine.timeline import replay
+from esprof.replay.whatif.pricing import what_if
+from esprof.replay.whatif.probed import ProbedTransfers, Slowing, undisturbed
+from tests.cases.gloo_buckets import run_with
+from tests.cases.probed import link, probes, slowing
+
+MIB = 1 << 20
+PER_BYTE = 20e6 / MIB
+
+
+def probed(run, *sweeps):
+    run.probes = probes(*sweeps)
+    return run
+
+
+def step_ms(run, spec):
+    (answer,) = what_if(run, build(run), [spec])
+    assert answer.answered, answer.reason
+    return answer.predicted_us / 1e3
+
+
+def test_without_probes_nothing_of_them_is_known():
+    run = run_with((1, 1), (2,))
+    assert ProbedTransfers.of(run) is None
+    assert ProbedTransfers.of(probed(run)) is None
+
+
+def test_a_link_is_as_fast_as_the_slope_of_its_curve():
+    run = probed(run_with((1, 1), (2,)), link(1e6, 10.0, cpu_ns_per_byte=2.0))
+    found = ProbedTransfers.of(run).link("gloo:all_reduce", (0, 1))
+    assert found.ns_per_byte == pytest.approx(10)
+    assert found.cpu_ns_per_byte == pytest.approx(2)
+
+
+def test_ranks_that_were_not_measured_are_like_as_many_others():
+    run = probed(run_with((1, 1), (2,)), link(1e6, 10.0))
+    assert ProbedTransfers.of(run).curve("gloo:all_reduce", (2, 3)) is not None
+    assert ProbedTransfers.of(run).curve("gloo:all_reduce", (0, 1, 2)) is None
+    assert ProbedTransfers.of(run).curve("gloo:all_gather", (0, 1)) is None
+
+
+def test_a_faster_link_shortens_what_was_measured_of_it_and_leaves_the_latency():
+    """The one transfer, 80 ms, was 4 MiB: 42 ms of it are the link's, 38 are not."""
+    run = run_with((1, 1, 1, 1), (4,))
+    plain = step_ms(run, "network=1x")
+    run = probed(run, link(38e6, 42e6 / (4 * MIB)))
+    assert step_ms(run, "network=1x") == pytest.approx(plain)
+    assert plain - step_ms(run, "network=2x") == pytest.approx(21, abs=0.2)
+    assert plain - step_ms(run, "network=1000x") == pytest.approx(42, abs=0.3)
+
+
+def test_no_link_is_so_fast_that_the_cpus_cannot_follow():
+    run = run_with((1, 1, 1, 1), (4,))
+    plain = step_ms(run, "network=1x")
+    run = probed(run, link(0, PER_BYTE, cpu_ns_per_byte=PER_BYTE / 4))
+    assert plain - step_ms(run, "network=2x") == pytest.approx(40, abs=0.2)
+    assert plain - step_ms(run, "network=1000x") == pytest.approx(60, abs=0.2)
+
+
+def test_buckets_cost_what_was_measured_of_their_size():
+    """Nine of 1 MiB in place of one of 9: each takes 3 ms beside its bytes."""
+    run = run_with((1,) * 9, (9,))
+    (unknown,) = what_if(run, build(run), ["bucket_mb=1"])
+    assert not unknown.answered
+    run = probed(run, link(3e6, PER_BYTE))
+    # The first gradient is there at 10 ms, then nine transfers of 23 ms follow one another, a copy and the rest.
+    assert step_ms(run, "bucket_mb=1") == pytest.approx(10 + 9 * 23 + 1 + 5, abs=0.5)
+
+
+def test_buckets_beyond_the_curve_are_declined():
+    run = probed(run_with((1,) * 4, (1, 1, 1, 1)), link(3e6, PER_BYTE, sizes=(1 << 12, 1 << 16, 1 << 20)))
+    (answer,) = what_if(run, build(run), ["bucket_mb=4"])
+    assert "beyond what was measured" in answer.reason
+
+
+def test_work_is_freed_when_the_transfers_beside_it_are_gone():
+    """Four transfers of 1 MiB, from 10 ms on: three begin beside the backward pass that lasts until 40 ms."""
+    run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
+    sweeps = link(0, PER_BYTE), *slowing(PER_BYTE, PER_BYTE / 4)
+    alone, freed = step_ms(run, "bucket_mb=4"), step_ms(probed(run, *sweeps), "bucket_mb=4")
+    # 30 ms of work and three copies of 1 ms lay beside transfers, which took a quarter of that. Then one bucket follows,
+    # with nothing beside it.
+    assert alone - freed == pytest.approx(33 / 4, abs=0.1)
+
+
+def test_work_is_slowed_when_transfers_come_beside_it():
+    """A gradient of 4 MiB at 10 ms is sent for 80 ms, 30 of them beside the rest of the backward pass."""
+    run = run_with((4, 0.001, 0.001, 0.001), (1, 3))
+    dfg = build(probed(run, link(0, PER_BYTE), *slowing(PER_BYTE, PER_BYTE / 4, sizes=(1 << 20, 1 << 22))))
+    slowed = Slowing.of(run).slowed_ns(replay(dfg))
+    of_backward = dfg.of(Cls.COMPUTE) & (dfg.rank == 0) & (dfg.recorded_ns < 39e6)
+    assert slowed[of_backward].sum() == pytest.approx(30e6 / 4, rel=0.01)
+
+
+def test_the_same_buckets_again_change_nothing():
+    run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
+    before = step_ms(run, "network=1x")
+    run = probed(run, link(0, PER_BYTE), *slowing(PER_BYTE, PER_BYTE / 4))
+    assert step_ms(run, "bucket_mb=1") == pytest.approx(before, rel=0.01)
+    assert step_ms(run, "network=1x") == pytest.approx(before, rel=1e-3)
+
+
+def test_what_is_lost_beside_transfers_is_what_was_measured():
+    run = probed(run_with((1, 1), (2,)), link(0, PER_BYTE), *slowing(PER_BYTE, 5.0))
+    sizes, per_byte = Slowing.of(run).lost[0]
+    assert sizes.tolist() == [1 << 16, 1 << 20]
+    assert per_byte == pytest.approx([5, 5], rel=1e-3)
+
+
+def test_slowing_is_not_known_of_a_run_whose_other_rank_measured_nothing():
+    passes = [one for one in slowing(PER_BYTE, 5.0) if one.ranks != (1,)]
+    assert Slowing.of(probed(run_with((1, 1), (2,)), link(0, PER_BYTE), *passes)) is None
+
+
+def test_passes_that_got_faster_beside_transfers_lose_nothing():
+    run = probed(run_with((1, 1), (2,)), link(0, PER_BYTE), *slowing(PER_BYTE, -5.0))
+    _, per_byte = Slowing.of(run).lost[0]
+    assert per_byte.tolist() == [0, 0]
+
+
+def test_a_node_keeps_a_quarter_of_its_time_at_least():
+    dfg = build(run_with((1, 1), (2,)))
+    assert (undisturbed(dfg, np.full(dfg.nodes, 1e12)) >= np.floor(dfg.dur_ns / 4)).all()
