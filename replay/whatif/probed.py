@@ -131,11 +131,16 @@ def _lost(run: Run, rank: Rank) -> tuple[np.ndarray, np.ndarray] | None:
     ]
     if not {"", "all_reduce"} <= passes.keys() or not transfers:
         return None
-    alone, beside, took = passes[""].curve(), passes["all_reduce"].curve(), transfers[0].curve()
-    sizes = [size for size in beside.sizes.tolist() if size in alone.sizes and size in took.sizes]
+    alone, beside = ({point.size: point.samples_ns for point in passes[which].points} for which in ("", "all_reduce"))
+    took = {point.size: float(np.median(point.samples_ns)) for point in transfers[0].points}
+    sizes = sorted(alone.keys() & beside.keys() & took.keys())
     if not sizes:
         return None
-    per_byte = [max(0.0, took.at(size) * (1 - alone.at(size) / beside.at(size))) / size for size in sizes]
+    # A pass alone and one beside transfers were measured in turns: the machine was as fast in both.
+    left = [
+        float(np.median([one / other for one, other in zip(alone[size], beside[size], strict=False)])) for size in sizes
+    ]
+    per_byte = [max(0.0, took[size] * (1 - share)) / size for size, share in zip(sizes, left, strict=True)]
     return np.array(sizes, np.int64), np.array(per_byte)
 
 

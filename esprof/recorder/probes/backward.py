@@ -16,12 +16,12 @@ from .collectives import measured, started, tensor_of
 
 _PASS_NS = 8_000_000
 """About how long a pass takes: short, so that a count of passes tells the time in which transfers go on."""
-_ROWS, _WIDTH = 64, 256
+_ROWS, _WIDTH = 128, 512
 _MOST_LAYERS = 64
 _BESIDE_NS = 500_000_000
 """About how long transfers, or encodings, go on beside passes."""
 _MOST_AT_ONCE = 256
-_REPEATS = 6
+_REPEATS = 10
 
 
 class Backward:
@@ -71,14 +71,15 @@ def alone(bench: Bench, backward: Backward) -> None:
 def beside_all_reduce(bench: Bench, backward: Backward, sizes: list[int]) -> None:
     """Passes while all-reduces go on, so many of each size that they last about half a second; and these beside passes.
 
-    The samples of both are means over that time. All ranks stop when the all-reduces are through. In between, passes with
-    nothing beside them: under this size, too, as the machine may not be as fast later.
+    The samples of both are means over that time. All ranks stop when the all-reduces are through. Before each repeat, as
+    many passes with nothing beside them, noted under this size, too: the machine may not be as fast later.
     """
     for ranks, group in bench.agreement.groups[:1]:
-        for least, size in zip([1, *[0] * len(sizes)], sizes, strict=False):
+        for number, size in enumerate(sizes):
+            bench.take(1 / (len(sizes) - number))
             buffer, (took_ns,) = tensor_of(size, bench), bench.agreement.most(_time_of(bench, group, size))
             count = max(2, min(_MOST_AT_ONCE, _BESIDE_NS // took_ns))
-            for _ in range(max(least, min(_REPEATS, bench.repeats(2 * count * took_ns)))):
+            for _ in range(max(1, min(_REPEATS, bench.repeats(_BESIDE_NS + count * took_ns, to_come=1)))):
                 bench.agreement.meet()
                 bench.note(bench.mine("backward", "matmul", "bytes"), size, [_pass_alone(backward)])
                 bench.agreement.meet()

@@ -93,10 +93,11 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
         Stage("backward passes", 0.5, lambda: backward.alone(bench, a_pass())),
     ]
     if bench.agreement.groups:
-        beside = sorted({1 << 16, 1 << 20, *large[-2:]})
+        # The job's own sizes first: they matter most, should time run out.
+        beside = list(dict.fromkeys([*large[:-3:-1], 1 << 20, 1 << 16]))
         found += [
             Stage("all-reduces", 5, lambda: collectives.all_reduce(bench, buckets)),
-            Stage("transfers beside backward passes", 3, lambda: backward.beside_all_reduce(bench, a_pass(), beside)),
+            Stage("transfers beside backward passes", 4, lambda: backward.beside_all_reduce(bench, a_pass(), beside)),
             Stage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
             Stage("other collectives", 4, lambda: collectives.others(bench, wanted)),
         ]
