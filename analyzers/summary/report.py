@@ -6,6 +6,7 @@ from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.flame import Flame
 from esprof.analyzers.memory_use import MemoryUse
 from esprof.analyzers.ops import OpsAnswer
+from esprof.analyzers.probed import Probed
 from esprof.analyzers.step_times import StepTimes
 from esprof.replay.answer import ReplayAnswer
 from esprof.trace.run import RankMeta
@@ -54,3 +55,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """None where no stack was sampled."""
     memory: MemoryUse | None
     """None where no memory was sampled."""
+    probed: Probed | None
+    """None where nothing was measured for the job."""

@@ -9,6 +9,7 @@ from esprof.analyzers.flame import flame
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.analyzers.memory_use import memory_use
 from esprof.analyzers.ops import Asked, ops
+from esprof.analyzers.probed import probed
 from esprof.analyzers.step_times import step_times
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.dfg import Cls
@@ -43,6 +44,7 @@ def summarize(replayed: Replayed, ignores: Ignores = NOTHING) -> Report:
         operations=ops(replayed.steps, Asked(top=MOST_OPERATIONS)),
         flame=flame(run),
         memory=memory_use(run),
+        probed=probed(run.probes) if run.probes is not None else None,
     )
 
 

@@ -71,6 +71,8 @@ class LeftOut(msgspec.Struct, frozen=True):
 
     what: str
     reason: str
+    by_budget: bool = False
+    """Whether only the time was too short: a longer budget measures more."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

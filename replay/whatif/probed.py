@@ -62,13 +62,18 @@ class ProbedTransfers:
 
     def _sweep(self, name: str, ranks: tuple[Rank, ...]) -> Sweep | None:
         word = collective_word(name)
-        alike = [
-            one
-            for one in self.probes.sweeps
-            if (one.kind, one.name, one.device, one.beside) == ("collective", word, "cpu", "") and one.points
-        ]
-        exact = [one for one in alike if one.ranks == ranks]
-        return next(iter(exact or [one for one in alike if len(one.ranks) == len(ranks)]), None)
+        return sweep_of(self.probes, word, ranks, device="cpu") if word is not None else None
+
+
+def sweep_of(probes: Probes, word: str, ranks: tuple[Rank, ...], device: str | None = None) -> Sweep | None:
+    """What was measured of a collective (`collective_word`) with these ranks, or, if they were not, with as many others."""
+    alike = [
+        one
+        for one in probes.sweeps
+        if (one.kind, one.name, one.beside) == ("collective", word, "") and one.points and device in (None, one.device)
+    ]
+    exact = [one for one in alike if one.ranks == ranks]
+    return next(iter(exact or [one for one in alike if len(one.ranks) == len(ranks)]), None)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def breakdown(diagnosis: Diagnosis) -> Figure:
     names = [f"rank {rank.rank}" for rank in ranks]
     data = [_stack(time_class(part), names, [getattr(rank, part) for rank in ranks]) for part in PARTS]
     longest = max((rank.step_us for rank in ranks), default=0.0)
-    layout = _layout(height=_height(len(ranks), 36), xaxis=_milliseconds(_ms(longest)), yaxis=_rows(names))
+    layout = laid_out(height=_height(len(ranks), 36), xaxis=_milliseconds(_ms(longest)), yaxis=_rows(names))
     legend = tuple(time_class(part) for part in PARTS)
     return Figure("breakdown-chart", "Where the mean step of each rank goes", legend, data, layout | _STACKED)
 
@@ -55,11 +55,11 @@ def what_if(answer: ReplayAnswer) -> Figure:
     now = _ms(answer.step_us)
     reach = max([now, *(_ms(_end(scenario)) for scenario in answered)])
     figures = [f"{duration(scenario.predicted_us)} · {times(scenario.speedup)}" for scenario in answered]
-    layout = _layout(
+    layout = laid_out(
         height=_height(len(answered), 38) + 20,
-        margin=_MARGIN | {"b": 30},
+        margin=MARGIN | {"b": 30},
         xaxis=_milliseconds(reach * 1.03),
-        yaxis=_rows([_label(scenario.spec, 36) for scenario in answered]),
+        yaxis=_rows([label(scenario.spec, 36) for scenario in answered]),
         yaxis2=_beside(figures),
         shapes=[{"type": "line", "x0": now, "x1": now, "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot"}}],
         annotations=[_below(now, f"measured {duration(answer.step_us)}")],
@@ -82,7 +82,7 @@ def critical_path(answer: ReplayAnswer) -> Figure:
         "marker": {"color": [look.colour for look in looks]},
         "hoverinfo": "none",
     }
-    layout = _layout(
+    layout = laid_out(
         height=_height(len(classes), 30),
         xaxis=_milliseconds(_ms(longest) * 1.03),
         yaxis=_rows([look.label for look in looks]),
@@ -98,11 +98,11 @@ def timeline(excerpt: Excerpt) -> Figure:
     by_class: dict[TimeClass, list[Bar]] = defaultdict(list)
     for bar in excerpt.bars:
         by_class[time_class(bar.cls)].append(bar)
-    layout = _layout(
+    layout = laid_out(
         height=_height(len(lanes), 24) + 24,
-        margin=_MARGIN | {"t": 58},
+        margin=MARGIN | {"t": 58},
         xaxis=_milliseconds(_ms(excerpt.span_us)) | {"fixedrange": False},
-        yaxis=_rows([f"rank {rank} · {_label(lane, 24)}" for rank, lane in lanes]),
+        yaxis=_rows([f"rank {rank} · {label(lane, 24)}" for rank, lane in lanes]),
         shapes=_between_ranks(lanes),
         dragmode="zoom",
         barmode="overlay",
@@ -122,9 +122,9 @@ def memory(use: MemoryUse) -> Figure:
             data.append(_held(curve, name, curve.reserved, {"color": colour, "width": 1, "dash": "dot"}))
     most = max(max(trace["y"]) for trace in data)
     limits = {_gib(rank.limit) for rank in use.ranks if rank.limit is not None and _gib(rank.limit) < 2 * most}
-    layout = _layout(
+    layout = laid_out(
         height=300,
-        margin=_MARGIN | {"t": 12, "b": 36},
+        margin=MARGIN | {"t": 12, "b": 36},
         xaxis={"ticksuffix": " s", "showticksuffix": "last", "zeroline": False, "fixedrange": False},
         yaxis={
             "ticksuffix": " GiB",
@@ -156,9 +156,9 @@ def step_times(times: StepTimes) -> Figure:
         ring = {"color": colour, "size": 9, "line": {"width": 1.5, "color": colour}}
         data.append(_points("<br>".join(map(escape, wrap(named, 80))), mark.steps, top, ring, "-open"))
     mean, median = _ms(times.mean_us), _ms(times.median_us)
-    layout = _layout(
+    layout = laid_out(
         height=320,
-        margin=_MARGIN | {"b": 40, "r": 118},
+        margin=MARGIN | {"b": 40, "r": 118},
         xaxis={
             "title": {"text": "step", "standoff": 6},
             "zeroline": False,
@@ -242,7 +242,7 @@ def flame(stacks: Flame) -> Figure:
     """An icicle a tree, callers above what they call; one is seen at a time, the first to begin with."""
     data = [_icicle(tree, is_seen=place == 0) for place, tree in enumerate(stacks.trees)]
     deepest = max(map(_depth, stacks.trees))
-    layout = _layout(
+    layout = laid_out(
         height=min(64 + 22 * deepest, _HIGHEST_FLAME),
         margin={"l": 0, "r": 0, "t": 8, "b": 0},
         uniformtext={"minsize": 10, "mode": "hide"},
@@ -268,7 +268,7 @@ def _icicle(tree: FlameTree, is_seen: bool) -> dict[str, Any]:
         # The root stands for the thread; the functions follow it.
         "ids": [str(place) for place in range(len(tree.nodes) + 1)],
         "parents": ["", *(str(node.parent + 1) for node in tree.nodes)],
-        "labels": [f"training thread · {duration(tree.us)}", *(_label(node.function, 60) for node in tree.nodes)],
+        "labels": [f"training thread · {duration(tree.us)}", *(label(node.function, 60) for node in tree.nodes)],
         "values": [_ms(tree.us), *(_ms(node.us) for node in tree.nodes)],
         "customdata": [["", _cpu_pct(tree.us, tree.cpu_us)], *(_told(node) for node in tree.nodes)],
         "branchvalues": "total",
@@ -288,7 +288,7 @@ def _told(node: FlameNode) -> list[Any]:
         return ["", _cpu_pct(node.us, node.cpu_us)]
     lines = ", ".join(f"{line.line} ({pct(line.pct)})" for line in node.lines)
     return [
-        f"{_label(node.file, 100)}, at {lines}" if lines else _label(node.file, 100),
+        f"{label(node.file, 100)}, at {lines}" if lines else label(node.file, 100),
         _cpu_pct(node.us, node.cpu_us),
     ]
 
@@ -373,7 +373,7 @@ def _stretches(look: TimeClass, bars: list[Bar], place: dict[tuple[int, str], in
         "x": [_ms(bar.dur_us) for bar in bars],
         "y": [place[bar.rank, bar.lane] for bar in bars],
         "width": 0.78,
-        "customdata": [_label(bar.name, 80) for bar in bars],
+        "customdata": [label(bar.name, 80) for bar in bars],
         "marker": {"color": look.colour, "line": {"width": 0}},
         "hovertemplate": f"%{{customdata}}<br>{look.label}: %{{x:.3f}} ms from %{{base:.3f}} ms<extra></extra>",
     }
@@ -403,15 +403,15 @@ _MARKS = ("#d55e2b", "#c06a9f", "#f2c230", "#5b3f9b", "#63bdea", "#1d3557")
 _HIGHEST_FLAME = 760
 """Pixels; deeper trees have lower levels."""
 _STACKED = {"barmode": "stack", "uniformtext": {"minsize": 10, "mode": "hide"}}
-_MARGIN = {"l": 8, "r": 20, "t": 34, "b": 8}
+MARGIN = {"l": 8, "r": 20, "t": 34, "b": 8}
 _ON_SECOND_AXIS = {"type": "scatter", "x": [], "y": [], "yaxis": "y2", "hoverinfo": "none"}
 """Plotly draws an axis only where a trace uses it."""
 
 
-def _layout(height: int, **more: Any) -> dict[str, Any]:
+def laid_out(height: int, **more: Any) -> dict[str, Any]:
     layout = {
         "height": height,
-        "margin": _MARGIN,
+        "margin": MARGIN,
         "font": {"family": _FONT, "size": 12, "color": "#7a8591"},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -479,7 +479,7 @@ def _end(scenario: WhatIf) -> float | None:
     return scenario.predicted_us if scenario.high_us is None else scenario.high_us
 
 
-def _label(name: str, limit: int) -> str:
+def label(name: str, limit: int) -> str:
     return escape(printable(name, limit))
 
 

@@ -16,12 +16,14 @@ from plotly.offline import get_plotlyjs
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import PARTS
 from esprof.analyzers.flame import LEAST, Phase
+from esprof.analyzers.probed import CurveSummary
 from esprof.analyzers.summary.report import Report
 from esprof.output import atomic_file
 from esprof.readable import decimal, numbered, runs
 from esprof.reports import operations, units
 from esprof.reports.classes import time_class
-from esprof.reports.html import figures
+from esprof.reports.html import curves, figures
+from esprof.reports.terminal import probed
 from esprof.text import printable
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -37,7 +39,7 @@ _PHASES: dict[Phase, str] = {
 
 def render_html(report: Report) -> str:
     """The page of `report`, as one string."""
-    charts = {chart.id: chart for chart in figures.all_figures(report)}
+    charts = {chart.id: chart for chart in (*figures.all_figures(report), *curves.charts(report.probed))}
     scripts = [get_plotlyjs(), _template_text("report.js")]
     return (
         _environment()
@@ -55,8 +57,23 @@ def render_html(report: Report) -> str:
             rows=ROWS,
             phases=_PHASES,
             least_pct=100 * LEAST,
+            measured=_measured(report),
         )
     )
+
+
+def _measured(report: Report) -> list[tuple[str, str, CurveSummary]]:
+    """(what, on which ranks, its curve) for each curve: of ranks that measured the same, the slowest."""
+    if report.probed is None:
+        return []
+    return [
+        (
+            probed.title(curve),
+            runs(curve.ranks) if count == 1 else f"{runs(curve.ranks)}, the slowest of {count}",
+            curve,
+        )
+        for curve, count in probed.slowest_of_alike(report.probed.curves)
+    ]
 
 
 def write_report(report: Report, path: Path) -> None:
@@ -106,6 +123,7 @@ def _environment() -> Environment:
         "operation": operations.label,
         "tree_name": figures.tree_name,
         "in_ms": _in_ms,
+        "curve_rate": probed.rate,
     }
     return environment
 

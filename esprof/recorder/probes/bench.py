@@ -126,9 +126,10 @@ class Bench:
         """Note repeats that were timed elsewhere."""
         self._write("point", **asdict(what), size=size, samples_ns=list(samples_ns), cpu_ns=cpu_ns)
 
-    def left_out(self, what: str, reason: str) -> None:
+    def left_out(self, what: str, reason: str, *, by_budget: bool = False) -> None:
+        """Note what is not measured, and why: on rank 0, for all."""
         if self.rank == 0:
-            self._write("left-out", what=what, reason=reason)
+            self._write("left-out", what=what, reason=reason, by_budget=by_budget)
 
     def condition(self, **row: Any) -> None:
         self._write("condition", rank=self.rank, **row)
