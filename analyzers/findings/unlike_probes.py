@@ -54,8 +54,8 @@ def unlike_probes(case: Case) -> Iterator[Cause]:
                 "sizes": Evidence(f"{readable.size(sizes[told].min())} to {readable.size(sizes[told].max())}"),
             },
             advice="What rests on the curves (network=, bucket_mb=) does not tell what this job gets: probe it again on the "
-            "machines and links that it runs on, with nothing else on them. By how much computing beside a transfer slows it "
-            "down, `esprof probe --show` tells.",
+            "machines and links that it runs on, with nothing else on them. How much computing beside a transfer slows it, "
+            "`esprof probe --show` tells.",
         )
 
 

@@ -53,18 +53,19 @@ def _parts_of_step(
     begin: Ns, end: Ns, starts: np.ndarray, ends: np.ndarray, of_name: dict[str, np.ndarray], waits: np.ndarray
 ) -> dict[str, Ns]:
     """Empty where the step has no backward pass or no optimizer."""
-    inside = (starts >= begin) & (ends <= end)
-    backward, optimizer = (np.flatnonzero(inside & of_name[part]) for part in ("backward", "optimizer"))
+    # A step ends within the optimizer's own call, which so belongs to two: of each its part.
+    begins, stops = np.clip(starts, begin, end), np.clip(ends, begin, end)
+    backward, optimizer = (np.flatnonzero((stops > begins) & of_name[part]) for part in ("backward", "optimizer"))
     if not len(backward) or not len(optimizer):
         return {}
     data = waits[(waits[:, 0] >= begin) & (waits[:, 1] <= end)]
-    began, ended = int(starts[backward].min()), int(ends[backward].max())
+    began, ended = int(begins[backward].min()), int(stops[backward].max())
     before = [int(stop) for _, stop in data.tolist() if stop <= began]
     parts = {
         "data": int((data[:, 1] - data[:, 0]).sum()),
         "forward": began - max(before, default=begin),
         "backward": ended - began,
-        "optimizer": int((ends[optimizer] - starts[optimizer]).sum()),
+        "optimizer": int((stops[optimizer] - begins[optimizer]).sum()),
     }
     return parts | {"rest": max(0, end - begin - sum(parts.values()))}
 

@@ -51,7 +51,7 @@ class Variation:
     def read(cls, text: str) -> "Variation":
         """From `--batch-size=16,32` or `BATCH_SIZE=16,32`. Raises UsageError."""
         name, equals, values = text.partition("=")
-        if not equals or not re.fullmatch(r"-{1,2}[\w-]+|[A-Za-z_]\w*", name) or not all(values.split(",")):
+        if not equals or not re.fullmatch(r"-{1,2}\w[\w-]*|[A-Za-z_]\w*", name) or not all(values.split(",")):
             raise UsageError(
                 f"--vary {text!r} names no option or variable with its values",
                 remedy="Write --vary=--batch-size=16,32,64, or --vary BATCH_SIZE=16,32,64 for a variable.",
@@ -106,7 +106,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Measure what a job's devices, links, codecs and storage can do, and its own step.
+    """Measure what a job's devices, links, codecs and storage can do.
 
     CMD runs unchanged for some 20 steps. Between two steps, in its own processes and over the links between them, esprof
     measures; then it ends the job. What is measured goes into RUN, where replay and advisors use it. A probe that was broken
@@ -162,10 +162,10 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
     settings = replace(_RECORDED, probe_s=budget_s, probed=done)
     with _beside(output) as folder:
         made = record(job, folder / "run", settings, force=False, beginning=None if quiet else _beginning(settings))
-        if made.run is None:
+        if made.run is None and made.exit_code:
             say_recorded(made)
-            return made.exit_code or 1
-        if made.run.probes is None:
+            return made.exit_code
+        if made.run is None or made.run.probes is None:
             raise InputError(
                 f"the job ended with {made.exit_code} before step {settings.probe_at}, where it was to be probed",
                 remedy="Let it make more steps; the probe ends it when it is through.",

@@ -103,6 +103,12 @@ class Running:
         assert self.process.stdout is not None
         self._read += "".join(self.process.stdout.readline() for _ in range(lines))
 
+    def talk(self) -> str:
+        """What it has said on stderr so far."""
+        with open(self._talk.fileno(), closefd=False) as read:
+            read.seek(0)
+            return read.read()
+
     def end(self) -> Ended:
         """Wait for its end, and that of all that write to its output."""
         assert self.process.stdout is not None

@@ -9,6 +9,7 @@ from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown,
 from esprof.analyzers.flame import Flame, FlameNode, FlameTree, Line
 from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes
+from esprof.analyzers.probed import probed
 from esprof.analyzers.step_times import ROLES, Mark, Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.replay.answer import (
@@ -25,7 +26,9 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.trace.overhead import Overhead
+from esprof.trace.probes import Sweep
 from esprof.trace.run import RankMeta, Warning, Window
+from tests.cases.probed import link, points, probes
 
 HOSTILE = (
     "<script>alert(1)</script>%{x}{{7*7}}[bold]<a href='https://example.com'>"
@@ -475,6 +478,23 @@ def rank_metas(ranks=4):
     )
 
 
+def probed_curves():
+    """A link, a codec and a disk, of two ranks that measured both."""
+    alone = [
+        Sweep(
+            kind=kind,
+            name=name,
+            unit="bytes",
+            ranks=(rank,),
+            device="cuda",
+            points=points((1 << 10, 1 << 16, 1 << 22), lambda size, rate=rate: 20_000 + size / rate),
+        )
+        for rank in (0, 1)
+        for kind, name, rate in (("encode", "fp16", 80), ("decode", "fp16", 90), ("save", "fsync", 1))
+    ]
+    return probed(probes(link(40_000, 0.05), *alone))
+
+
 def report(ranks=4, **replaced):
     """The whole report; any field of it may be given instead."""
     whole = Report(
@@ -492,6 +512,7 @@ def report(ranks=4, **replaced):
         operations=operations(ranks),
         flame=flame(ranks),
         memory=memory(ranks),
+        probed=probed_curves(),
     )
     return msgspec.structs.replace(whole, **replaced)
 

@@ -1,10 +1,13 @@
 """What is measured within real jobs: that it is whole, that it is right where that can be known, and that the job does not
 notice."""
 
+import signal
+import time
+
 import pytest
 
 from esprof.trace.curve import BeyondCurveError
-from tests.cases.record import job, record, run, torchrun
+from tests.cases.record import ESPROF, Running, job, record, run, torchrun
 
 pytestmark = pytest.mark.integration
 
@@ -80,3 +83,64 @@ def test_one_process_alone_is_measured_without_links(tmp_path, data):
     assert not [one for one in probes.sweeps if one.kind == "collective"]
     assert probes.find("encode", "fp16")
     assert any(one.what == "storage of the data" for one in probes.left_out)
+
+
+def test_a_probe_ends_the_job_and_shows_its_own_step_with_other_options(tmp_path, data):
+    out = tmp_path / "run"
+    command = torchrun("train.py", "--steps", 1000, "--batch", 8, "--read", data)
+    probing = [*ESPROF, "probe", "-o", str(out), "--budget", "4s", "--vary=--batch=16"]
+    ended = run([*probing, "--", *command], out)
+    assert ended.code == 0
+    assert ended.stdout.count("loss") < 2 * 30
+    probes = ended.run.probes
+    assert probes.whole
+    assert {(step.rank, step.setting) for step in probes.steps} == {
+        (0, ""),
+        (1, ""),
+        (0, "--batch 16"),
+        (1, "--batch 16"),
+    }
+    assert all({"data", "forward", "backward", "optimizer"} <= step.parts_ns.keys() for step in probes.steps)
+    shown = run([*ESPROF, "probe", "--show", str(out)])
+    assert "all_reduce" in shown.stdout
+    again = run([*probing, "--", *command])
+    assert again.code == 2
+    assert "was probed already" in again.stderr
+
+
+def test_a_probe_that_is_broken_off_goes_on_with_what_is_missing(tmp_path):
+    out = tmp_path / "run"
+    command = [*ESPROF, "probe", "-o", str(out), "--budget", "8s", "--", *job("train.py", "--steps", 1000)]
+    running = Running(command, out)
+    while "probing threads" not in running.talk():
+        time.sleep(0.05)
+    running.process.send_signal(signal.SIGINT)
+    broken = running.end()
+    first = broken.run.probes
+    assert not first.whole
+    assert "matrix products" in first.stages
+    assert "goes on with it" in broken.stderr
+    ended = run(command, out)
+    whole = ended.run.probes
+    assert ended.code == 0
+    assert whole.whole
+    assert whole.find("matmul", "float32") == first.find("matmul", "float32")
+    assert "probing matrix products" not in ended.stderr
+
+
+def test_a_recording_gets_the_curves_and_stays_as_it_was(tmp_path):
+    out = tmp_path / "run"
+    command = job("train.py", "--steps", 1000)
+    recorded = record(out, job("train.py", "--steps", 12), skip=2, warmup=1, steps=2, stack_steps=0)
+    before = (out / "run.json").read_bytes()
+    assert recorded.run.probes is None
+    assert run([*ESPROF, "probe", "-o", str(out), "--budget", "2s", "--", *command]).code == 0
+    assert (out / "run.json").read_bytes() == before
+    assert recorded.run.probes.whole
+
+
+def test_a_job_that_ends_before_it_can_be_probed_says_so(tmp_path):
+    ended = run([*ESPROF, "probe", "-o", str(tmp_path / "run"), "--", *job("train.py", "--steps", 5)])
+    assert ended.code == 1
+    assert "before step 16" in ended.stderr
+    assert not list(tmp_path.iterdir())
