@@ -15,8 +15,9 @@ from esprof import readable
 from esprof.errors import InputError, OutputError
 from esprof.output import claim, unwritable
 from esprof.trace.load import load
+from esprof.trace.probes import joined
 from esprof.trace.run import RankMeta, Run, RunMeta, Warning, WarningCode
-from esprof.trace.rundir import SCHEMAS, read_run, table_path, write_flight, write_meta
+from esprof.trace.rundir import SCHEMAS, read_run, table_path, write_flight, write_meta, write_probes
 from esprof.types import NS_PER_S, Ns, Rank
 
 _CLOCKS_APART_NS = 10 * NS_PER_S
@@ -118,6 +119,9 @@ def _write(runs: dict[Path, Run], out: Path) -> None:
             for name in SCHEMAS:
                 _copy(table_path(path, name, meta.rank), table_path(out, name, meta.rank))
             write_flight(out, meta.rank, run.flight(meta.rank))
+    probes = [run.probes for run in runs.values() if run.probes is not None]
+    if probes:
+        write_probes(out, joined(probes))
     write_meta(out, _joined(list(runs.values())))
 
 

@@ -139,6 +139,21 @@ class Probes(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, None)
 
 
+def joined(parts: Sequence[Probes]) -> Probes:
+    """What several launchers measured of one job, each of the ranks on its host. `parts` is not empty."""
+    first = parts[0]
+    return msgspec.structs.replace(
+        first,
+        took_s=max(part.took_s for part in parts),
+        whole=all(part.whole for part in parts),
+        stages=tuple(stage for stage in first.stages if all(stage in part.stages for part in parts)),
+        sweeps=tuple(put_together(sweep for part in parts for sweep in part.sweeps)),
+        left_out=tuple(dict.fromkeys(row for part in parts for row in part.left_out)),
+        conditions=tuple(row for part in parts for row in part.conditions),
+        steps=tuple(step for part in parts for step in part.steps),
+    )
+
+
 def put_together(sweeps: Iterable[Sweep]) -> list[Sweep]:
     """The sweeps of all ranks, those of a collective that several ranks measured together as one.
 

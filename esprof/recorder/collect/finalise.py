@@ -97,7 +97,7 @@ def finalise(
             raise explanation
         ranks = _read_ranks(raw, notes, settings, executor, out)
         told = [*warnings, *job_warnings(raw, notes, unattributed)]
-        probes = probes_of(raw, settings, command, max(one.identity.world_size for one in notes))
+        probes = probes_of(raw, settings, command, max(one.identity.world_size for one in notes), len(notes))
         if probes is not None:
             write_probes(out, probes)
         write_meta(out, _meta(raw, notes, ranks, command, exit_code, told))

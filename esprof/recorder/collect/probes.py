@@ -84,8 +84,8 @@ class _OfRank:
         ]
 
 
-def probes_of(raw: Path, settings: Settings, command: Sequence[str], world_size: int) -> Probes | None:
-    """What was measured, however far that came; None where nothing was."""
+def probes_of(raw: Path, settings: Settings, command: Sequence[str], world_size: int, here: int) -> Probes | None:
+    """What was measured, however far that came, by the ranks of which `here` left notes; None where nothing was."""
     ranks = [_OfRank(path) for path in sorted(raw.glob(names.PROBES))]
     if not ranks:
         return None
@@ -95,7 +95,7 @@ def probes_of(raw: Path, settings: Settings, command: Sequence[str], world_size:
         world_size=world_size,
         budget_s=settings.probe_s,
         took_s=max(one.end.took_s for one in ranks),
-        whole=len(ranks) == world_size and all(one.end.whole for one in ranks),
+        whole=len(ranks) == here and all(one.end.whole for one in ranks),
         stages=tuple(stage for stage in ranks[0].stages if all(stage in one.stages for one in ranks)),
         sweeps=tuple(put_together(sweep for one in ranks for sweep in one.sweeps())),
         left_out=tuple(row for one in ranks for row in one.left_out),
