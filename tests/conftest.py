@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ def pytest_configure() -> None:
     # It would come before what a test installs in an environment of its own.
     os.environ.pop("PYTHONPATH", None)
     os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; answers would be as wide as that.
+    # Containers often set it; each of the hundreds of processes that tests start would compile esprof and torch anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from esprof.elastic import Assignment
 from esprof.errors import EsprofError
 from tests.cases.elastic import History, state_hash
+from tests.cases.marks import soak
 from tests.cases.programs import PROGRAMS
 
 pytestmark = pytest.mark.integration
@@ -40,7 +41,14 @@ class Ran:
     """The traceback of any other error."""
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_left_to_the_long_runs_has_its_like_in_every_run():
+    for name, program in PROGRAMS.items():
+        if program.like:
+            other = PROGRAMS[program.like]
+            assert (other.expected, other.like) == (program.expected, None), name
+
+
+@pytest.mark.parametrize("name", [soak(name) if program.like else name for name, program in PROGRAMS.items()])
 def test_a_program_has_equal_bits_everywhere_or_is_told_why_not(name, record_property):
     found, why = outcome(name)
     record_property("outcome", f"{found}: {why}")

@@ -1,10 +1,12 @@
 """Compiled functions and their code on disk: what is there to lose, time, and what is not, the answer."""
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from esprof.compiled import cache_folder
@@ -21,8 +23,6 @@ def weighted(value):
     return value * Weight.HEAVY
 """
 KERNEL = """
-import sys
-import numpy as np
 from callee import weighted
 from esprof.compiled import compiled
 
@@ -34,35 +34,53 @@ def total(values):
     for value in values:
         result += weighted(value) + OFFSET
     return result
-
+"""
+ASK = """
+import numpy as np
+from kernel import total
 print(total(np.arange(5)), sum(total.stats.cache_hits.values()))
 """
 
 
 class Kernel:
-    """A module with a compiled function, run by new processes that share one home."""
+    """A module with a compiled function, asked by this process or by new ones, which all share one home."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.source = folder / "source"
         self.home = folder / "home"
         self.code = self.home / ".cache" / "esprof" / "kernels"
+        self._patch = monkeypatch
         self.home.mkdir()
         self.source.mkdir()
         self.write("callee", CALLEE)
         self.write("kernel", KERNEL)
+        for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", str(self.home))
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        monkeypatch.syspath_prepend(self.source)
 
     def write(self, module: str, text: str) -> None:
         (self.source / f"{module}.py").write_text(text)
 
-    def start(self, **variables: str) -> "subprocess.Popen[str]":
-        kept = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
-        env = kept | {"HOME": str(self.home), "PYTHONDONTWRITEBYTECODE": "1"} | variables
-        command = [sys.executable, self.source / "kernel.py"]
-        return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def ask(self, home: str | None = None) -> tuple[int, bool]:
+        """What the kernel answers here, its modules imported anew, and whether its code came from the disk."""
+        if home is not None:
+            self._patch.setenv("HOME", home)
+        cache_folder.cache_clear()
+        try:
+            total = importlib.import_module("kernel").total
+            return total(np.arange(5)), sum(total.stats.cache_hits.values()) == 1
+        finally:
+            cache_folder.cache_clear()
+            for module in ("kernel", "callee"):
+                sys.modules.pop(module, None)
 
-    def run(self, **variables: str) -> tuple[int, bool]:
-        """What the kernel answers, and whether its code came from the disk."""
-        return result(self.start(**variables))
+    def start(self) -> "subprocess.Popen[str]":
+        """The same in a process of its own."""
+        command = [sys.executable, "-c", ASK]
+        return subprocess.Popen(command, cwd=self.source, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def result(process: "subprocess.Popen[str]") -> tuple[int, bool]:
@@ -73,24 +91,24 @@ def result(process: "subprocess.Popen[str]") -> tuple[int, bool]:
 
 
 @pytest.fixture
-def kernel(tmp_path) -> Kernel:
-    return Kernel(tmp_path)
+def kernel(tmp_path, monkeypatch) -> Kernel:
+    return Kernel(tmp_path, monkeypatch)
 
 
 def test_the_next_process_finds_the_code_and_nothing_is_written_beside_the_source(kernel):
     before = sorted(kernel.source.iterdir())
-    assert kernel.run() == (35, False)
-    assert kernel.run() == (35, True)
+    assert result(kernel.start()) == (35, False)
+    assert result(kernel.start()) == (35, True)
     assert sorted(kernel.source.iterdir()) == before
 
 
 @pytest.mark.parametrize("home", ["/proc/nowhere", "/dev/null", "relative"])
 def test_without_a_home_it_compiles_in_memory(kernel, home):
-    assert kernel.run(HOME=home) == (35, False)
+    assert kernel.ask(home) == (35, False)
 
 
 def test_code_that_is_cut_off_or_changed_or_not_code_at_all_is_compiled_again(kernel):
-    kernel.run()
+    kernel.ask()
     whole = {path: path.read_bytes() for path in kernel.code.iterdir()}
     assert whole
     for spoil in (
@@ -101,36 +119,36 @@ def test_code_that_is_cut_off_or_changed_or_not_code_at_all_is_compiled_again(ke
     ):
         for path, content in whole.items():
             path.write_bytes(spoil(content))
-        assert kernel.run() == (35, False)
-    assert kernel.run() == (35, True)
+        assert kernel.ask() == (35, False)
+    assert kernel.ask() == (35, True)
     for path in whole:
         path.unlink()
         path.mkdir()
-    assert kernel.run() == (35, False)
+    assert kernel.ask() == (35, False)
 
 
 def test_code_is_compiled_again_when_what_it_was_made_of_has_changed(kernel):
-    kernel.run()
+    kernel.ask()
     kernel.write("kernel", "\n\n# two lines down\n" + KERNEL)
-    assert kernel.run() == (35, True)
+    assert kernel.ask() == (35, True)
     kernel.write("kernel", KERNEL.replace("OFFSET = 1", "OFFSET = 2"))
-    assert kernel.run() == (40, False)
+    assert kernel.ask() == (40, False)
     kernel.write("callee", CALLEE.replace("HEAVY = 3", "HEAVY = 4"))
-    assert kernel.run() == (50, False)
+    assert kernel.ask() == (50, False)
     kernel.write("callee", CALLEE.replace("value * ", "value + "))
-    assert kernel.run() == (10 + 15 + 10, False)
-    assert kernel.run() == (35, True)
+    assert kernel.ask() == (10 + 15 + 10, False)
+    assert kernel.ask() == (35, True)
 
 
 def test_processes_that_compile_at_once_do_not_disturb_each_other(kernel):
     assert {answer for answer, _ in map(result, [kernel.start() for _ in range(3)])} == {35}
-    assert kernel.run() == (35, True)
+    assert kernel.ask() == (35, True)
 
 
 def test_code_from_a_folder_that_others_can_write_is_not_loaded(kernel):
-    kernel.run()
+    kernel.ask()
     kernel.code.chmod(0o777)
-    assert kernel.run() == (35, False)
+    assert kernel.ask() == (35, False)
 
 
 @pytest.fixture

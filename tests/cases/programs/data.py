@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from esprof.elastic import Data, Proof
-from tests.cases.programs.script import KINDS, WIDTH, Points, Script, either, equal, refused
+from tests.cases.programs.script import KINDS, WIDTH, Points, Script, either, equal, like, refused
 
 
 class Moved(Points):
@@ -33,6 +33,7 @@ def _workers(count, **options):
 # Noise.
 
 
+@like("noise_of_all_generators")
 @equal
 def generator_of_the_index():
     """Each sample's noise is that of its index."""
@@ -49,6 +50,7 @@ def noise_of_all_generators():
     return Script(data=Moved(_noise))
 
 
+@like("noise_in_workers")
 @equal
 def closure_in_workers():
     """A dataset that holds a lambda, which a forked loader process takes over."""
@@ -65,6 +67,7 @@ def _seeded_noise(data, index):
     return np.random.default_rng(torch.initial_seed()).random()
 
 
+@like("seed_of_the_sample_in_workers")
 @equal
 def seed_of_the_sample():
     """A generator that is made of torch.initial_seed(), as transforms in workers do."""
@@ -89,12 +92,14 @@ def numpy_generator_of_a_dataset():
     return _own(np.random.default_rng(0), lambda generator: generator.random())
 
 
+@like("numpy_generator_of_a_dataset")
 @either
 def random_generator_of_a_dataset():
     """A dataset draws from a random.Random of its own."""
     return _own(random.Random(0), lambda generator: generator.random())
 
 
+@like("numpy_generator_of_a_dataset")
 @either
 def torch_generator_of_a_dataset():
     """A dataset draws from a torch.Generator of its own."""
@@ -139,6 +144,7 @@ def cached_samples():
     return Script(data=Moved(lambda data, index: read(index)[0].mean()))
 
 
+@like("cached_samples")
 @equal
 def file_opened_at_first_use():
     """A file that each process opens when it needs it, and keeps open."""
@@ -190,6 +196,7 @@ def accesses_counted_for_the_log():
     return Script(data=data)
 
 
+@like("curriculum_by_accesses")
 @refused
 def dataset_that_shuffles_itself():
     """A dataset that puts its samples into another order on each access."""
@@ -219,6 +226,7 @@ def dataset_that_writes_its_samples():
     return Script(data=Worn())
 
 
+@like("curriculum_by_accesses")
 @refused
 def neighbour_of_the_sample_before():
     """A sample is mixed with the one that the process took before."""
@@ -259,6 +267,7 @@ def collate_with_a_counter():
     return Script(options=_workers(0, collate_fn=collate))
 
 
+@like("collate_with_noise")
 @equal
 def samples_of_unlike_length():
     """Sequences are padded to the longest of their batch."""

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from esprof.elastic import Data
-from tests.cases.programs.script import Script, either, equal, mean_loss, net, refused
+from tests.cases.programs.script import Script, either, equal, like, mean_loss, net, refused
 
 
 class Halved(torch.autograd.Function):
@@ -37,6 +37,7 @@ def _hooked(register, options=None):
     return Script(model, options=options or {})
 
 
+@like("noise_in_a_hook")
 @equal
 def own_function():
     """An autograd function that halves gradients."""
@@ -58,12 +59,14 @@ def own_function_with_class_state():
     return Script(net(Applied(Fading.apply)))
 
 
+@like("features_by_a_hook")
 @equal
 def forward_hook():
     """A hook that scales a layer's output."""
     return _hooked(lambda model: model[0].register_forward_hook(lambda module, args, out: 2 * out))
 
 
+@like("gradient_hook")
 @equal
 def backward_hook():
     """A hook that scales gradients on their way back."""
@@ -121,6 +124,7 @@ def gradient_hook_afterwards():
     return Script(prepare=lambda trainer: _halve_gradients(trainer.state.model))
 
 
+@like("own_function_with_class_state")
 @refused
 def gradient_hook_with_a_counter():
     """Gradients that fade with the number of calls."""
@@ -141,6 +145,7 @@ def _halve_accumulated(model):
         parameter.register_post_accumulate_grad_hook(halve)
 
 
+@like("accumulated_gradient_hook_of_two_batches")
 @either
 def accumulated_gradient_hook():
     """Hooks on what is accumulated, from before the trainer."""
@@ -153,6 +158,7 @@ def accumulated_gradient_hook_of_two_batches():
     return _hooked(_halve_accumulated, {"data": Data(accumulate=2)})
 
 
+@like("gradient_hook_afterwards")
 @either
 def accumulated_gradient_hook_afterwards():
     """The same, once the trainer is made."""

@@ -8,17 +8,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from esprof.elastic import Data, Proof
-from tests.cases.programs.script import Points, Script, either, equal, mean_loss, net, refused
+from tests.cases.programs.script import Points, Script, either, equal, like, mean_loss, net, refused
 
 # What they return.
 
 
+@like("loss_with_options")
 @equal
 def label_smoothing():
     """Cross entropy with smoothed labels."""
     return Script(loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1))
 
 
+@like("loss_in_a_dict")
 @refused
 def loss_that_is_none():
     """A forgotten return."""
@@ -31,6 +33,7 @@ def loss_in_a_dict():
     return Script(loss=lambda model, batch: {"loss": mean_loss(model, batch)})
 
 
+@like("loss_in_a_dict")
 @refused
 def loss_as_a_float():
     """An .item() too early."""
@@ -89,6 +92,7 @@ def calls_counted_for_the_log():
     return Script(loss=loss)
 
 
+@like("schedule_by_calls")
 @refused
 def batch_of_the_call_before():
     """Points are contrasted with those of the call before."""
@@ -102,6 +106,7 @@ def batch_of_the_call_before():
     return Script(loss=loss)
 
 
+@like("schedule_by_calls")
 @refused
 def running_baseline():
     """The loss is divided by a running mean of losses, as reinforcement learning has it."""
@@ -154,6 +159,7 @@ def _tempered(model, batch, temperature):
     return F.cross_entropy(model(points) / temperature, kinds)
 
 
+@like("loss_with_options")
 @equal
 def loss_that_is_a_module():
     """A criterion with constants of its own."""
@@ -251,6 +257,7 @@ def samples_in_place():
     return Script(loss=loss, data=Kept(), options={"data": Data(collate_fn=list), "proof": Proof(verify_every=1)})
 
 
+@like("gradient_penalty")
 @equal
 def loss_over_the_weights():
     """Weight decay as a part of the loss."""

@@ -7,7 +7,7 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils import spectral_norm as spectral_norm_by_hook
 from torch.utils.checkpoint import checkpoint
 
-from tests.cases.programs.script import KINDS, WIDTH, Points, Script, either, equal, mean_loss, net, refused
+from tests.cases.programs.script import KINDS, WIDTH, Points, Script, either, equal, like, mean_loss, net, refused
 
 
 class Tokens(Points):
@@ -88,18 +88,21 @@ class Recurrent(nn.Module):
         return hidden
 
 
+@like("counter_that_scales")
 @either
 def hidden_state_that_is_kept():
     """Truncated back-propagation through time, with the state in an attribute."""
     return Script(net(Recurrent(keep=True)))
 
 
+@like("batch_norm")
 @equal
 def hidden_state_anew():
     """An LSTM that begins each batch with zeros."""
     return Script(net(Recurrent(keep=False)))
 
 
+@like("counter_that_nothing_reads")
 @equal
 def last_output_for_the_log():
     """Forward leaves its output in an attribute, which the next one overwrites unread."""
@@ -148,6 +151,7 @@ class Queue(nn.Module):
         return out
 
 
+@like("buffer_that_is_not_saved")
 @equal
 def queue_in_a_buffer():
     """MoCo's queue as MoCo has it: a buffer, which follows EST 0."""
@@ -156,6 +160,7 @@ def queue_in_a_buffer():
     return Script(net(queue))
 
 
+@like("memory_bank_in_a_list")
 @either
 def queue_in_an_attribute():
     """The same queue as a plain tensor, which is in no state_dict."""
@@ -181,6 +186,7 @@ def memory_bank_in_a_list():
     return Script(net(Bank()))
 
 
+@like("counter_that_scales")
 @either
 def statistics_in_an_attribute():
     """A running maximum by which forward divides, without a buffer for it."""
@@ -209,6 +215,7 @@ def buffer_made_in_forward():
     return Script(net(Centred()))
 
 
+@like("buffer_made_in_forward")
 @either
 def buffer_put_in_place_of_the_old():
     """A running mean whose buffer is assigned anew, not written into."""
@@ -250,18 +257,21 @@ def batch_norm():
     return Script(net(nn.BatchNorm1d(WIDTH)))
 
 
+@like("batch_norm")
 @equal
 def batch_norm_with_the_plain_mean():
     """BatchNorm(momentum=None), whose weights of the mean follow a counter."""
     return Script(net(nn.BatchNorm1d(WIDTH, momentum=None)))
 
 
+@like("frozen_layer")
 @equal
 def batch_norm_of_a_finished_backbone():
     """BatchNorm that is in eval mode while the rest trains."""
     return Script(net(nn.BatchNorm1d(WIDTH).eval()))
 
 
+@like("spectral_norm_with_a_hook")
 @equal
 def spectral_norm():
     """The parametrization, which iterates a buffer at each call."""
@@ -278,6 +288,7 @@ def spectral_norm_with_a_hook():
     return Script(model)
 
 
+@like("tied_weights")
 @equal
 def weight_norm():
     """The parametrization: two parameters for one weight."""
@@ -305,12 +316,14 @@ def frozen_layer():
     return Script(model)
 
 
+@like("tied_weights")
 @equal
 def embedding():
     """Embedded tokens."""
     return Script(Embedded(), data=Tokens())
 
 
+@like("weights_clipped_by_data_in_forward")
 @either
 def embedding_of_bounded_norm():
     """Embedding(max_norm), which shortens its weights in forward."""
@@ -342,6 +355,7 @@ class ClippedByData(nn.Linear):
         return super().forward(x)
 
 
+@like("weights_clipped_by_data_in_forward")
 @either
 def weights_clipped_in_forward():
     """Weights are written under no_grad, so each EST that a process runs leaves its trace."""
@@ -400,6 +414,7 @@ class Checkpointed(nn.Module):
         return x
 
 
+@like("activation_checkpointing_twice")
 @equal
 def activation_checkpointing():
     """Forward is made again in backward, with the same dropout."""
@@ -424,6 +439,7 @@ def reentrant_checkpointing_twice():
     return Script(net(Checkpointed(reentrant=True, times=2)))
 
 
+@like("compiled_with_autograd")
 @equal
 def compiled():
     """torch.compile(backend="eager"): Dynamo's graph, eager kernels."""
@@ -436,6 +452,7 @@ def compiled_with_autograd():
     return Script(torch.compile(net(nn.GELU()), backend="aot_eager"))
 
 
+@like("auxiliary_loss_in_an_attribute")
 @equal
 def output_in_a_dict():
     """A model that returns logits and loss in a dict, as those of transformers do."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.cases.programs.script import Script, either, equal, mean_loss, net, refused
+from tests.cases.programs.script import Script, either, equal, like, mean_loss, net, refused
 
 
 class Noisy(nn.Module):
@@ -37,12 +37,14 @@ def dropout():
     return Script(net(nn.Dropout(0.3)))
 
 
+@like("dropout")
 @equal
 def depth_by_torch():
     """Stochastic depth by torch.rand."""
     return Script(net(Noisy(lambda: torch.rand(()))))
 
 
+@like("depth_by_numpy")
 @equal
 def depth_by_random():
     """Stochastic depth by random.random."""
@@ -55,6 +57,7 @@ def depth_by_numpy():
     return Script(net(Noisy(np.random.rand)))
 
 
+@like("depth_by_numpy")
 @equal
 def mixup():
     """Mixes the batch with its reverse, by a weight that numpy draws."""
@@ -105,6 +108,7 @@ def draws_between_steps():
     return Script(net(nn.Dropout(0.3)), between=between)
 
 
+@like("seed_in_the_loss")
 @equal
 def ready_generator_for_a_constant():
     """A generator made anew at each call, with a seed that says the same."""
@@ -114,6 +118,7 @@ def ready_generator_for_a_constant():
 # Generators that nobody switches from one EST to the next.
 
 
+@like("numpy_generator_of_a_module")
 @either
 def torch_generator_of_a_module():
     """A module draws from a torch.Generator of its own."""
@@ -123,6 +128,7 @@ def torch_generator_of_a_module():
     return Script(net(noisy))
 
 
+@like("numpy_generator_of_a_module")
 @either
 def random_generator_of_a_module():
     """A module draws from a random.Random of its own."""
@@ -155,6 +161,7 @@ def noise_of_the_system():
     return Script(net(Noisy(random.SystemRandom().random)))
 
 
+@like("noise_of_the_system")
 @refused
 def seed_of_the_system():
     """torch.seed(), in the loss."""
@@ -172,6 +179,7 @@ def clock():
     return Script(loss=_scaled(lambda batch: time.time_ns() // 1000))
 
 
+@like("address")
 @refused
 def process_number():
     """os.getpid() in the loss."""

@@ -6,7 +6,20 @@ import torch.distributed._functional_collectives as functional
 from torch import nn
 
 from esprof.elastic import Proof
-from tests.cases.programs.script import WIDTH, Points, Script, either, equal, mean_loss, net, rank, refused, sgd, unseen
+from tests.cases.programs.script import (
+    WIDTH,
+    Points,
+    Script,
+    either,
+    equal,
+    like,
+    mean_loss,
+    net,
+    rank,
+    refused,
+    sgd,
+    unseen,
+)
 
 
 def _on_rank_1(edit, after=2):
@@ -33,6 +46,7 @@ def rank_in_the_loss():
     return Script(loss=lambda model, batch: mean_loss(model, batch) * (1 + rank()))
 
 
+@like("rank_in_the_loss")
 @refused
 def rank_in_forward():
     """Dropout's probability depends on the rank."""
@@ -44,6 +58,7 @@ def rank_in_forward():
     return Script(net(Dropped()))
 
 
+@like("other_samples_on_a_rank")
 @refused
 def rank_in_the_samples():
     """The dataset adds the rank to its points."""
@@ -112,6 +127,7 @@ def other_model_on_a_rank():
     return Script(net(nn.ReLU() if rank() else nn.Tanh()))
 
 
+@like("other_seed_on_a_rank")
 @refused
 def other_learning_rate_on_a_rank():
     """Rank 1 begins with another learning rate."""
@@ -135,6 +151,7 @@ def other_loss_on_a_rank():
 # What one rank does between steps.
 
 
+@like("weights_edited_on_a_rank_at_the_end")
 @refused
 def weights_edited_on_a_rank():
     """Rank 1 shrinks a weight after step 2."""
@@ -155,6 +172,7 @@ def statistics_edited_on_a_rank():
     )
 
 
+@like("momentum_edited_on_a_rank")
 @refused
 def learning_rate_changed_on_a_rank():
     """Rank 1 halves the learning rate after step 2."""
@@ -202,6 +220,7 @@ def reduced_between_steps():
     return Script(between=lambda trainer, step: dist.all_reduce(torch.ones(1)))
 
 
+@like("reduced_between_steps")
 @equal
 def barrier_between_steps():
     """All ranks wait for each other after each step."""
@@ -223,6 +242,7 @@ def reduced_in_the_loss():
     return _talking(lambda value: dist.all_reduce(value.detach().clone()))
 
 
+@like("reduced_in_the_loss")
 @refused
 def barrier_in_the_loss():
     """The loss waits for the other ranks."""
@@ -255,6 +275,7 @@ def world_size_in_the_loss():
     return Script(loss=lambda model, batch: mean_loss(model, batch) / dist.get_world_size())
 
 
+@like("world_size_in_the_loss")
 @unseen
 def world_size_in_the_learning_rate():
     """The learning rate grows with the number of ranks."""

@@ -1,7 +1,7 @@
 """What a program is: a training script as a user writes it, and what the elastic runtime should make of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -88,6 +88,8 @@ class Program:
 
     make: Callable[[], Script]
     expected: Expected
+    like: str | None = None
+    """The program of the same kind that is always run, where this one is left to the long runs."""
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -104,3 +106,13 @@ def _register(expected: Expected) -> Callable[[Callable[[], Script]], Callable[[
 
 
 equal, refused, either, unseen = map(_register, get_args(Expected))
+
+
+def like(other: str) -> Callable[[Callable[[], Script]], Callable[[], Script]]:
+    """Leave the program below to the long runs: what it meets in the runtime, the program `other` always does."""
+
+    def mark(make: Callable[[], Script]) -> Callable[[], Script]:
+        PROGRAMS[make.__name__] = replace(PROGRAMS[make.__name__], like=other)
+        return make
+
+    return mark

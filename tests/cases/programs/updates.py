@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
 
 from esprof.elastic import Data, Gradients
-from tests.cases.programs.script import KINDS, WIDTH, Script, either, equal, mean_loss, net, refused
+from tests.cases.programs.script import KINDS, WIDTH, Script, either, equal, like, mean_loss, net, refused
 
 
 def _model(trainer):
@@ -31,6 +31,7 @@ def adam_with_groups():
     return Script(optimizer=optimizer)
 
 
+@like("adam_with_groups")
 @equal
 def scheduler():
     """A learning rate that falls every second step."""
@@ -55,6 +56,7 @@ def fp16():
     return Script(options={"gradients": Gradients(amp="fp16")})
 
 
+@like("bf16")
 @equal
 def own_autocast():
     """The loss enters autocast itself."""
@@ -81,6 +83,7 @@ def encoded_gradients():
 # Between steps, alike on all ranks.
 
 
+@like("temperature_by_hand")
 @equal
 def learning_rate_by_hand():
     """The script halves the learning rate after step 2."""
@@ -122,6 +125,7 @@ def evaluation_now_and_then():
     return Script(net(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Dropout(0.3))), between=between)
 
 
+@like("evaluation_now_and_then")
 @equal
 def batch_norm_that_stops():
     """BatchNorm goes to eval mode after step 2, on all ranks."""
@@ -133,6 +137,7 @@ def batch_norm_that_stops():
     return Script(net(nn.BatchNorm1d(WIDTH)), between=between)
 
 
+@like("statistics_reset_by_all")
 @equal
 def weights_shrunk_by_all():
     """All ranks shrink the weights between steps."""
@@ -173,6 +178,7 @@ def averaged_teacher():
     return Script(model, loss, between=between)
 
 
+@like("optimizer_restored_by_all")
 @equal
 def momentum_reset():
     """The optimizer's state is dropped after step 2, on all ranks."""
@@ -184,6 +190,7 @@ def momentum_reset():
     return Script(between=between)
 
 
+@like("model_that_grows")
 @either
 def layer_that_joins_the_optimizer():
     """A layer that was frozen trains from step 2 on, in a group of its own."""

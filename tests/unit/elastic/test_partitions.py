@@ -36,7 +36,7 @@ def runs(draw):
     return job, world, {step: draw(parts(n_est, world)) for step in (0, 1, 3)}
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=30)
 @given(runs())
 def test_any_history_gives_the_bits_of_the_static_run(run):
     job, world, history = run
