@@ -1,13 +1,16 @@
 """What-ifs that were carried out: what replay says a change gives, and what the job took once it was made.
 
-    python -m benchmarks.executed [--repeats 2] [--only REGEX] [--keep FOLDER]
+    python -m benchmarks.executed [--repeats 2] [--only REGEX] [--keep FOLDER] [--jobs mlp gpt demo] [--probe SECONDS]
 
-Trains two jobs, one bound by communication and one by computing, on two hosts of the test bed (needs root), and the demo's
-job with a planted fault. A case is recorded as it is, what replay predicts is written down, and then it is recorded with
+Trains jobs, some bound by communication and some by computing, on two hosts of the test bed (needs root), and the
+demo's job with a planted fault. A case is recorded as it is, what replay predicts is written down, and then it is recorded with
 the change made, in turns (A-B-A-B). Prints a JSON line a case, and the median and worst error of all.
 
 `error` is that of the means over repeats. `noise` is how far the repeats of one setting lie apart: no prediction can be
 better than that. What replay predicts is a step under the recorder, so the truth is recorded too.
+
+With --probe the recordings that predictions are made from are probed as well (`esprof record --probe`), and all is predicted
+twice, from the same recordings: with their probes, and without (`without` in the JSON lines).
 """
 
 import argparse
@@ -34,6 +37,9 @@ from esprof.reports.commands.demo import SHARE
 
 HALF = 0.5
 
+JOBS = {"mlp": (), "gpt": ("--batch", "32"), "lstm": (), "mixer": ()}
+"""Jobs on the test bed, and their arguments. On `mlp` and `gpt` rules were developed, on the others none."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -55,23 +61,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--only", type=re.compile, default=re.compile(""), help="cases whose `JOB NAME` this matches")
     parser.add_argument("--keep", type=Path, help="folder for the recordings; those already there are not made again")
+    parser.add_argument("--jobs", nargs="+", default=["mlp", "gpt", "demo"], choices=[*JOBS, "demo"])
+    parser.add_argument("--probe", type=float, default=0, metavar="SECONDS")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        chosen = [case for case in cases(Path(folder)) if options.only.search(f"{case.job} {case.name}")]
+        known = [case for case in cases(Path(folder)) if case.job in options.jobs]
+        chosen = [case for case in known if options.only.search(f"{case.job} {case.name}")]
         if not chosen:
             parser.error(f"no case matches {options.only.pattern!r}")
         runs = options.keep or Path(folder)
-        measured = [(case, carry_out(case, runs, repeat)) for repeat in range(options.repeats) for case in chosen]
+        measured = [
+            (case, carry_out(case, runs, repeat, options.probe)) for repeat in range(options.repeats) for case in chosen
+        ]
     errors = []
     for case in chosen:
         figures = [figure for other, figure in measured if other is case]
         errors.append(abs(show_case(case, figures)))
     show("executed_what_if_error_median", median(errors), "%", {"cases": len(errors)})
+    show("executed_what_if_error_mean", mean(errors), "%", {"cases": len(errors)})
     show("executed_what_if_error_worst", max(errors), "%", {"cases": len(errors)})
 
 
 def cases(folder: Path) -> Iterator[Case]:
-    for job, arguments in (("mlp", ()), ("gpt", ("--batch", "32"))):
+    for job, arguments in JOBS.items():
         steps = ("--steps", str(ALL_STEPS))
         argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), *steps, *arguments)
         base = Setting((*argv, "--bucket-mb", "1"))
@@ -130,29 +142,39 @@ def cast_costs(elements: int = 1 << 18, repeats: int = 50) -> tuple[float, float
     return median(there) / size, median(back) / size
 
 
-def carry_out(case: Case, folder: Path, repeat: int) -> dict[str, float]:
+def carry_out(case: Case, folder: Path, repeat: int, probe_s: float) -> dict[str, float]:
     """Record the case, predict, and only then record the change. Returns mean step times in ms by name."""
     name = slug(f"{case.job} {case.name}")
-    before = replay_run(record(case.before, folder / f"{name}-a{repeat}"), max_error_pct=100)
-    if isinstance(case.what_if, str):
-        (answer,) = before.pricer.answers([case.what_if])
-        if answer.predicted_us is None:
-            raise SystemExit(f"{case.job} {case.name}: {case.what_if} was not answered: {answer.reason}")
-        predicted = answer.predicted_us / 1e3
-    else:
-        predicted = float(before.pricer.price_edited(case.what_if(before)).step_ns.mean()) / 1e6
-    after = replay_run(record(case.after, folder / f"{name}-b{repeat}"))
-    figure = {"before": before.pricer.step_ns / 1e6, "predicted": predicted, "after": after.pricer.step_ns / 1e6}
+    run = record(case.before, folder / f"{name}-a{repeat}", probe_s)
+    before = replay_run(run, max_error_pct=100)
+    figure = {"before": before.pricer.step_ns / 1e6, "predicted": predicted_ms(case, before)}
+    if run.probes is not None:
+        run.probes = None
+        figure["without"] = predicted_ms(case, replay_run(run, max_error_pct=100))
+    after = replay_run(record(case.after, folder / f"{name}-b{repeat}"), max_error_pct=100)
+    figure["after"] = after.pricer.step_ns / 1e6
     print(f"{case.job} {case.name}: {json.dumps({k: round(v, 1) for k, v in figure.items()})}", file=sys.stderr)
     return figure
 
 
+def predicted_ms(case: Case, before: Replayed) -> float:
+    """The mean step that replay predicts."""
+    if not isinstance(case.what_if, str):
+        return float(before.pricer.price_edited(case.what_if(before)).step_ns.mean()) / 1e6
+    (answer,) = before.pricer.answers([case.what_if])
+    if answer.predicted_us is None:
+        raise SystemExit(f"{case.job} {case.name}: {case.what_if} was not answered: {answer.reason}")
+    return answer.predicted_us / 1e3
+
+
 def show_case(case: Case, figures: list[dict[str, float]]) -> float:
     """Print a case; returns its error in per cent."""
-    series = {key: [round(figure[key], 1) for figure in figures] for key in ("before", "predicted", "after")}
+    series = {key: [round(figure[key], 1) for figure in figures] for key in figures[0]}
     error = 100 * (mean(series["predicted"]) / mean(series["after"]) - 1)
     noise = {key: round(noise_pct(series[key]), 1) for key in ("before", "after")}
     context = {"job": case.job, "change": case.name, "what_if": case.spec, "ms": series, "noise_pct": noise}
+    if "without" in series:
+        context["error_without_probes_pct"] = round(100 * (mean(series["without"]) / mean(series["after"]) - 1), 2)
     show("executed_what_if_error", error, "%", context)
     return error
 

@@ -14,8 +14,8 @@ from benchmarks.testbed.network import bits_per_s
 
 STEPS = 24
 """Steps that a recording holds."""
-ALL_STEPS = STEPS + 6
-"""Steps that a job makes for that: the first few are left out."""
+ALL_STEPS = STEPS + 9
+"""Steps that a job makes for that: the first few are left out, and the last few may follow a probe."""
 
 _TERM = re.compile(r"(?:rank(?P<rank>\d+)\.)?(?P<name>cpu|network)=(?P<factor>\d+(?:\.\d+)?)x")
 
@@ -46,11 +46,13 @@ def changed(setting: Setting, spec: str) -> Setting:
     return setting
 
 
-def record(setting: Setting, out: Path) -> esprof.Run:
-    """The recording of a setting in `out`, which is made unless it is there already."""
+def record(setting: Setting, out: Path, probe_s: float = 0) -> esprof.Run:
+    """The recording of a setting in `out`, which is made unless it is there already; probed for `probe_s` seconds."""
     if not (out / "run.json").exists():
         bed = ["-m", "benchmarks.testbed", "torchrun", "--cpu", *map(str, setting.cpu), "--rate", *setting.rate, "--"]
-        options = ["-q", "-f", "-o", str(out), *f"--skip 3 --warmup 2 --steps {STEPS} --stack-steps 0".split()]
+        probing = ["--probe", str(probe_s)] if probe_s else []
+        window = f"--skip 3 --warmup 2 --steps {STEPS} --stack-steps 0 --shapes".split()
+        options = ["-q", "-f", "-o", str(out), *window, *probing]
         command = [sys.executable, "-m", "esprof", "record", *options, "--", sys.executable, *bed, *setting.argv]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

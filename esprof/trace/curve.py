@@ -93,5 +93,6 @@ class Curve:
         # Beyond the ends, too, the outermost stretches go on.
         left = np.clip(np.searchsorted(self.sizes, sizes, side="right") - 1, 0, len(self.sizes) - 2)
         slope = np.diff(self.median_ns)[left] / np.diff(self.sizes)[left]
-        between: np.ndarray = self.median_ns[left] + slope * (sizes - self.sizes[left])
-        return np.maximum(between, self.median_ns.min() / BEYOND)
+        between = self.median_ns[left] + slope * (sizes - self.sizes[left])
+        least: np.ndarray = np.maximum(between, self.median_ns.min() / BEYOND)
+        return least

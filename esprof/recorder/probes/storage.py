@@ -20,7 +20,7 @@ from .bench import Bench, Once
 _SIZES = [1 << power for power in range(14, 25, 2)]
 _SAVES = [1 << power for power in range(20, 28, 2)]
 _THREADS = (1, 4)
-_LEAST_FILE = 4096
+_LEAST_FILE = 256
 _MOST_FILES = 512
 
 Piece = tuple[int, int, int]
