@@ -143,18 +143,26 @@ def cast_costs(elements: int = 1 << 18, repeats: int = 50) -> tuple[float, float
 
 
 def carry_out(case: Case, folder: Path, repeat: int, probe_s: float) -> dict[str, float]:
-    """Record the case, predict, and only then record the change. Returns mean step times in ms by name."""
-    name = slug(f"{case.job} {case.name}")
-    run = record(case.before, folder / f"{name}-a{repeat}", probe_s)
+    """Record the case, predict, and only then record the change. Returns mean step times in ms by name.
+
+    Cases of a repeat share the recordings of the settings that they share.
+    """
+    run = record(case.before, recording_of(case.before, folder, repeat), probe_s)
     before = replay_run(run, max_error_pct=100)
     figure = {"before": before.pricer.step_ns / 1e6, "predicted": predicted_ms(case, before)}
     if run.probes is not None:
         run.probes = None
         figure["without"] = predicted_ms(case, replay_run(run, max_error_pct=100))
-    after = replay_run(record(case.after, folder / f"{name}-b{repeat}"), max_error_pct=100)
+    after = replay_run(record(case.after, recording_of(case.after, folder, repeat), probe_s), max_error_pct=100)
     figure["after"] = after.pricer.step_ns / 1e6
     print(f"{case.job} {case.name}: {json.dumps({k: round(v, 1) for k, v in figure.items()})}", file=sys.stderr)
     return figure
+
+
+def recording_of(setting: Setting, folder: Path, repeat: int) -> Path:
+    """Where the recording of this setting and repeat is kept."""
+    words = [Path(word).name for word in setting.argv if word not in ("-m", "--files", "--steps", str(ALL_STEPS))]
+    return folder / slug("-".join([*words, *map(str, setting.cpu), *setting.rate, str(repeat)]))
 
 
 def predicted_ms(case: Case, before: Replayed) -> float:
