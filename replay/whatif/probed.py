@@ -141,10 +141,8 @@ def _lost(run: Run, rank: Rank) -> tuple[np.ndarray, np.ndarray] | None:
     sizes = sorted(alone.keys() & beside.keys() & took.keys())
     if not sizes:
         return None
-    # A pass alone and one beside transfers were measured in turns: the machine was as fast in both.
-    left = [
-        float(np.median([one / other for one, other in zip(alone[size], beside[size], strict=False)])) for size in sizes
-    ]
+    # Means, since a CPU quota lets most passes through and holds up a few for long.
+    left = [float(np.mean(alone[size]) / np.mean(beside[size])) for size in sizes]
     per_byte = [max(0.0, took[size] * (1 - share)) / size for size, share in zip(sizes, left, strict=True)]
     return np.array(sizes, np.int64), np.array(per_byte)
 

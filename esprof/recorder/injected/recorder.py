@@ -165,14 +165,10 @@ class Recorder:
         return now
 
     def _measure(self) -> None:
-        from ..probes.backward import Usual
         from ..probes.plan import measure
 
         state, settings = self.state, self._settings
-        plain = [row for row in self._log.tail("steps") if row[3] == "plain"][1:]
-        took, ran = ([int(row[column] or 0) for row in plain] for column in (2, 4))  # type: ignore[call-overload]
-        usual = Usual(sum(took) // max(1, len(took)), sum(ran) // max(1, len(ran)))
-        measure(self._raw, state.rank, state.world_size, settings.probe_s, settings.probed, usual)
+        measure(self._raw, state.rank, state.world_size, settings.probe_s, settings.probed)
 
     def _count_anew(self, now: int, by: PacedBy) -> None:
         """Count steps from here on: by what has shown itself first, or as something better has. Nothing is kept of the

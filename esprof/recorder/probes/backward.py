@@ -6,8 +6,6 @@ The pass is one of ours, of matrix products: the job's own could not be repeated
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,19 +20,8 @@ _ROWS, _WIDTH = 128, 512
 _MOST_LAYERS = 64
 _BESIDE_NS = 500_000_000
 """About how long transfers, or encodings, go on beside passes."""
-_MOST_AT_ONCE, _REPEATS = 256, 6
-_MOST_PASSES, _MOST_STEPS = 64, 24
-_SLOWER = 3
-"""How many times as long passes may take beside transfers, at most."""
-
-
-@dataclass(frozen=True)
-class Usual:
-    """A mean step of the job without the profiler."""
-
-    step_ns: int
-    cpu_ns: int
-    """How long its training thread ran."""
+_MOST_AT_ONCE = 256
+_REPEATS = 20
 
 
 class Backward:
@@ -46,9 +33,8 @@ class Backward:
         self._loss = torch.zeros(())
         self._make(1)
         for _ in range(2):
-            self._make(max(1, min(_MOST_LAYERS, round(len(self._weights) * _PASS_NS / self._least_ns()))))
-        self.pass_ns = self._least_ns()
-        """What a pass takes at best."""
+            took = min(self._took_ns() for _ in range(3))
+            self._make(max(1, min(_MOST_LAYERS, round(len(self._weights) * _PASS_NS / took))))
 
     @property
     def flop(self) -> int:
@@ -71,9 +57,6 @@ class Backward:
                 through = torch.tanh(through @ one)
             self._loss = through.sum()
 
-    def _least_ns(self) -> int:
-        return min(self._took_ns() for _ in range(3))
-
     def _took_ns(self) -> int:
         began = time.perf_counter_ns()
         self.once()
@@ -85,49 +68,29 @@ def alone(bench: Bench, backward: Backward) -> None:
     bench.sweep(bench.mine("backward", "matmul", "flop"), [backward.flop], lambda _: backward.once, in_step=True)
 
 
-def beside_all_reduce(bench: Bench, backward: Backward, sizes: list[int], usual: "Usual") -> None:
-    """Passes as in a step of the job, the second half of them while all-reduces of each size go on, and without these.
+def beside_all_reduce(bench: Bench, backward: Backward, sizes: list[int]) -> None:
+    """Passes while all-reduces go on, so many of each size that they last about half a second; and these beside passes.
 
-    A step of this kind takes as long as one of the job, and computes as long in it: what a CPU quota has left when the
-    transfers begin depends on that. The sample of a pass is the mean over the second half. Steps with and without transfers
-    take turns, as the machine may not be as fast later. That of a transfer is the mean over all of a step.
+    The samples of both are means over that time. All ranks stop when the all-reduces are through. Before each repeat, as
+    many passes with nothing beside them, noted under this size, too: the machine may not be as fast later.
     """
-    step_ns, half_ns = bench.agreement.most(usual.step_ns, usual.cpu_ns // 2)
-    passes = max(1, min(_MOST_PASSES, half_ns // backward.pass_ns))
     for ranks, group in bench.agreement.groups[:1]:
         for number, size in enumerate(sizes):
             bench.take(1 / (len(sizes) - number))
             buffer, (took_ns,) = tensor_of(size, bench), bench.agreement.most(_time_of(bench, group, size))
-            # They have to outlast the passes beside them, which they slow down.
-            lasting_ns = max(step_ns // 2, _SLOWER * half_ns)
-            count = max(1, min(_MOST_AT_ONCE, -(-lasting_ns // took_ns)))
-            both_ns = 2 * max(step_ns, half_ns + count * took_ns)
-            for _ in range(max(1, min(_MOST_STEPS, bench.repeats(both_ns, to_come=1)))):
-                alone, _ = _step(bench, backward, passes, step_ns, None)
-                beside, moved_ns = _step(bench, backward, passes, step_ns, partial(started, group, *[buffer] * count))
-                bench.note(bench.mine("backward", "matmul", "bytes"), size, [alone // passes])
-                bench.note(bench.mine("backward", "matmul", "bytes", beside="all_reduce"), size, [beside // passes])
-                bench.note(measured(bench, "all_reduce", ranks, beside="backward"), size, [moved_ns // count])
-
-
-def _step(
-    bench: Bench, backward: Backward, passes: int, step_ns: int, transfer: Callable[[], list[Any]] | None
-) -> tuple[int, int]:
-    """(ns of the second half of the passes, ns from the begin of the transfers to their end)."""
-    bench.agreement.meet()
-    began = time.perf_counter_ns()
-    for _ in range(passes):
-        backward.once()
-    half = time.perf_counter_ns()
-    works = transfer() if transfer is not None else []
-    for _ in range(passes):
-        backward.once()
-    computed_ns = time.perf_counter_ns() - half
-    for work in works:
-        work.wait()
-    moved_ns = time.perf_counter_ns() - half
-    time.sleep(max(0, step_ns - (time.perf_counter_ns() - began)) / 1e9)
-    return computed_ns, moved_ns
+            count = max(2, min(_MOST_AT_ONCE, _BESIDE_NS // took_ns))
+            for _ in range(max(1, min(_REPEATS, bench.repeats(_BESIDE_NS + count * took_ns, to_come=1)))):
+                bench.agreement.meet()
+                bench.note(bench.mine("backward", "matmul", "bytes"), size, [_pass_alone(backward)])
+                bench.agreement.meet()
+                began = time.perf_counter_ns()
+                works = started(group, *[buffer] * count)
+                passes = _passes_until(backward, lambda works=works: works[-1].is_completed())  # type: ignore[misc]
+                spent = time.perf_counter_ns() - began
+                for work in works:
+                    work.wait()
+                bench.note(bench.mine("backward", "matmul", "bytes", beside="all_reduce"), size, [spent // passes])
+                bench.note(measured(bench, "all_reduce", ranks, beside="backward"), size, [spent // count])
 
 
 def beside(bench: Bench, backward: Backward, other: str, what: Measured, size: int, once: Once) -> None:
@@ -170,6 +133,21 @@ class _Passes(threading.Thread):
         self._ending.set()
         self.join()
         return count
+
+
+def _pass_alone(backward: Backward) -> int:
+    """Mean ns of passes over about half a second."""
+    began = time.perf_counter_ns()
+    passes = _passes_until(backward, lambda: time.perf_counter_ns() - began > _BESIDE_NS)
+    return (time.perf_counter_ns() - began) // passes
+
+
+def _passes_until(backward: Backward, is_over: Callable[[], bool]) -> int:
+    count = 0
+    while not count or not is_over():
+        backward.once()
+        count += 1
+    return count
 
 
 def _time_of(bench: Bench, group: Any, size: int) -> int:

@@ -47,10 +47,9 @@ class Stage:
     run: Callable[[], None]
 
 
-def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str], usual: backward.Usual) -> None:
+def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str]) -> None:
     """Measure everything within about `budget_s` seconds, but for the stages that are `done`, on all ranks together.
 
-    `usual` is this rank's step.
     What is measured is in the notes of this rank at once, and stays there whatever happens then.
     """
     agreement = Agreement(world)
@@ -58,7 +57,7 @@ def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str
     whole = False
     try:
         with torch.random.fork_rng([bench.device] if bench.device.type == "cuda" else []), torch.enable_grad():
-            stages = [stage for stage in _stages(bench, raw, usual) if stage.name not in done]
+            stages = [stage for stage in _stages(bench, raw) if stage.name not in done]
             while stages:
                 stage = stages[0]
                 if rank == 0:
@@ -73,7 +72,7 @@ def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str
         bench.close(whole=whole)
 
 
-def _stages(bench: Bench, raw: str, usual: backward.Usual) -> list[Stage]:
+def _stages(bench: Bench, raw: str) -> list[Stage]:
     wanted = _sizes_of_job(bench)
     buckets = wanted.get("all_reduce", [])
     large = [size for size in buckets if size >= _LEAST_LARGE]
@@ -98,11 +97,7 @@ def _stages(bench: Bench, raw: str, usual: backward.Usual) -> list[Stage]:
         beside = [*large[-1:], 1 << 16]
         found += [
             Stage("all-reduces", 5, lambda: collectives.all_reduce(bench, buckets)),
-            Stage(
-                "transfers beside backward passes",
-                4,
-                lambda: backward.beside_all_reduce(bench, a_pass(), beside, usual),
-            ),
+            Stage("transfers beside backward passes", 8, lambda: backward.beside_all_reduce(bench, a_pass(), beside)),
             Stage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
             Stage("other collectives", 4, lambda: collectives.others(bench, wanted)),
         ]
