@@ -117,9 +117,8 @@ class Bench:
                 samples, cpu = zip(*timed, strict=True)
                 self.note(what, size, [took // times for took in samples], sum(cpu) // len(cpu) // times)
             if timed is None:
-                self.left_out(
-                    f"{what.title} from {size} {what.unit} on", "it would take more than its share of the time"
-                )
+                why = "it would take more than its share of the time"
+                self.left_out(f"{what.title} from {size} {what.unit} on", why, by_budget=True)
                 return
 
     def note(self, what: Measured, size: int, samples_ns: Sequence[int], cpu_ns: int | None = None) -> None:

@@ -15,14 +15,19 @@ _ITEM = 4
 
 
 def registered(bench: Bench) -> dict[str, Any]:
-    """Spec -> codec, one of each kind that the elastic runtime knows; none where the job's Python has no esprof."""
+    """Spec -> codec, one of each kind that the elastic runtime knows on any rank; none where the Python of a rank has no
+    esprof."""
     try:
         from esprof.elastic.reduce.codecs import codec, examples
     except ImportError as missing:
+        bench.agreement.united([])
+        bench.agreement.most(1)
         bench.left_out("codecs", f"the job's Python cannot import esprof ({missing})")
         return {}
+    specs = bench.agreement.united(examples())
+    (some_lack,) = bench.agreement.most(0)
     # All ranks go through the same ones.
-    return {spec: codec(spec) for spec in bench.agreement.united(examples())}
+    return {} if some_lack else {spec: codec(spec) for spec in specs}
 
 
 def idle(bench: Bench, codecs: dict[str, Any], wanted: list[int]) -> None:
