@@ -47,7 +47,7 @@ TERM = Kind(
     examples=("bucket_mb=50",),
     meaning="DistributedDataParallel with gradient buckets of another size (`bucket_cap_mb`, in MiB).",
     needs="A run of all ranks, recorded with `--shapes`, whose all-reduces are DDP's gradient buckets. Between GPUs, larger "
-    "buckets need no shapes.",
+    "buckets need no shapes. Many more transfers need a probe (`esprof probe`).",
     effect=Edit(Phase.REBUILD, _rebucketed),
     value=number,
 )

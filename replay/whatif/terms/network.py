@@ -17,7 +17,7 @@ TERM = Kind(
     name="network",
     examples=("network=2x",),
     meaning="Links carry so many times as much: of a transfer between GPUs the latency stays, of one between CPUs all but "
-    "the part that the link takes.",
+    "the part that the link takes: by the curve of a probe, or else by the fastest transfers.",
     needs="Collectives that are matched on all their ranks.",
     effect=Speed(Resource.LINK, _nodes),
     value=speed_up,
