@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from types import FrameType
@@ -51,6 +51,9 @@ _LONGEST = 300
 
 _numbers = count()
 
+_latest: "weakref.ref[StoreRollCall] | None" = None
+"""That of the trainer that was made last: of others the script has seen what became of them."""
+
 State = Literal["in", "out", "failed", "ended"]
 
 
@@ -64,10 +67,16 @@ class _Place:
     state: State
     told: str = ""
     """Of a failed rank what failed; of one outside of the trainer the call of torch.distributed that it is in."""
+    beats: int = field(default=0, compare=False)
+    """How often it has found itself in that call of torch.distributed. A rank that has left it, and lets no other thread of
+    its run, finds nothing."""
 
 
 class RollCall(Protocol):
     """Tells which call this rank is in, and whether the others come to it."""
+
+    number: int
+    """Number of the trainer among those that this process has made: the same on all ranks."""
 
     def call(self, name: str) -> Any:
         """A context: this rank is in a call of the trainer that all ranks make."""
@@ -85,6 +94,8 @@ class RollCall(Protocol):
 class AloneRollCall:
     """That of a job of one process, or of ranks that no store connects."""
 
+    number = 0
+
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
         yield
@@ -100,9 +111,10 @@ class StoreRollCall:
     """By torch.distributed's store, with a thread and a connection of its own."""
 
     def __init__(self, store: Any, rank: Rank, world: int) -> None:
-        self._rank = rank
+        self._rank, self._world = rank, world
         self._others = [(rank + by) % world for by in range(1, min(world, _LOOKED_AT + 1))]
-        self._store = _Board(_client(store), f"esprof/elastic/calls/{next(_numbers)}")
+        self.number = next(_numbers)
+        self._store = _Board(_client(store), f"esprof/elastic/calls/{self.number}")
         self._place = _Place(0, "nothing", "out")
         self._since = time.monotonic()
         self._main, self._pid = threading.get_ident(), os.getpid()
@@ -116,6 +128,8 @@ class StoreRollCall:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._nowhere = open(os.devnull, "wb")  # noqa: SIM115 It has to stay open as long as the process.
+        global _latest
+        _latest = weakref.ref(self)
         _start(self)
         atexit.register(_end, weakref.ref(self))
 
@@ -130,6 +144,9 @@ class StoreRollCall:
             self._move(_Place(self._place.number, name, "failed", told))
             self._tell()
             raise
+        if self._verdict is not None:  # It was wrong: the others have come after all.
+            self._verdict = None
+            faulthandler.cancel_dump_traceback_later()
         self._move(_Place(self._place.number, name, "out"))
 
     def check(self) -> None:
@@ -145,25 +162,31 @@ class StoreRollCall:
             raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.") from error
 
     def close(self) -> None:
-        if self._verdict is None and not self._over.is_set():
-            if self._place.state != "failed":
-                self._move(_Place(self._place.number, self._place.call, "ended"))
-            self._tell()
-            self._over.set()
+        if self._over.is_set():
+            return
+        if self._place.state != "failed":
+            self._move(_Place(self._place.number, self._place.call, "ended"))
+        self._tell()
+        self._over.set()
+        if self._verdict is not None:
+            faulthandler.cancel_dump_traceback_later()
+        # Else the store's server would outlive its group, and its port be taken.
+        self._store.let_go()
+        _client.cache_clear()
 
     def end(self) -> None:
         """The process ends. Where nobody has come, gloo's threads still wait, and the interpreter would wait for them."""
         if os.getpid() != self._pid:  # A child that the job has forked, with the parent's connection.
             return
-        if self._verdict is not None:
+        if self._verdict is not None and _latest is not None and _latest() is self:
             _leave()
         self.close()
 
     def beat(self) -> None:
         """Tell where this rank is, and look where others are if it waits. The thread calls this.
 
-        Once it is known that nobody will come, the training thread may clean up; where it waits itself, as for gloo's
-        threads in destroy_process_group(), nothing but the end of the process ends that.
+        Once it is known that nobody will come, the training thread may clean up for as long as it likes. Where it waits for
+        other ranks itself, as for gloo's threads in destroy_process_group(), nothing but the end of the process ends that.
         """
         self._tell()
         place, now = self._place, time.monotonic()
@@ -171,6 +194,10 @@ class StoreRollCall:
         if self._verdict is None and waits and now - self._since > _WAITS_S:
             self._look()
         if self._verdict is None:
+            return
+        if self._main not in sys._current_frames() or not (place.state == "in" or _collective_of(self._main)):
+            self._still_since = now
+            faulthandler.cancel_dump_traceback_later()
             return
         ran_s = time.clock_gettime(time.pthread_getcpuclockid(self._main))
         if ran_s - self._ran_s > _NO_WORK_S:
@@ -188,21 +215,26 @@ class StoreRollCall:
 
     def _tell(self) -> None:
         place = self._place
-        if place.state == "out":
-            place = _Place(place.number, place.call, "out", _collective_of(self._main))
-        if place != self._told:
+        if place.state == "out" and (collective := _collective_of(self._main)):
+            goes_on = self._told is not None and self._told.told == collective
+            beats = self._told.beats + 1 if goes_on and self._told is not None else 0
+            place = _Place(place.number, place.call, "out", collective, beats)
+        if place != self._told or place.beats:
             self._told = place
-            self._store.set(f"{self._rank}", json.dumps([place.number, place.call, place.state, place.told]))
+            self._store.set(
+                f"{self._rank}", json.dumps([place.number, place.call, place.state, place.told, place.beats])
+            )
 
     def _look(self) -> None:
         """Find a rank that will not come, or hear of one that another has found."""
         with self._lock:
             if self._verdict is not None:
                 return
-            verdict = self._store.get("verdict") or self._found()
+            # What is known of one call tells nothing of a later one, of which the ranks may be well again.
+            verdict = self._store.get(f"verdict/{self._place.number}") or self._found()
             if verdict is None:
                 return
-            self._store.set("verdict", verdict)
+            self._store.set(f"verdict/{self._place.number}", verdict)
             # An exception may never be shown: its way up may lead through destroy_process_group(), which waits as well.
             sys.stderr.write(f"esprof: error: {verdict}\n")
             sys.stderr.flush()
@@ -214,30 +246,43 @@ class StoreRollCall:
         if mine.state != "in":
             return None
         for rank in self._others:
-            told = self._store.get(f"{rank}")
-            if told is not None and (found := self._fault(mine, rank, _Place(*json.loads(told)))):
+            other = self._place_of(rank)
+            if other is not None and (found := self._fault(mine, rank, other)):
                 return found
         if self._store.is_gone:
             return f"the process that holds the job's store is gone; rank {self._rank} is in {mine.call}"
         return None
 
+    def _place_of(self, rank: Rank) -> _Place | None:
+        """Where `rank` has told that it is; None where it has told nothing."""
+        told = self._store.get(f"{rank}")
+        return None if told is None else _Place(*json.loads(told))
+
     def _fault(self, mine: _Place, rank: Rank, other: _Place) -> str | None:
         """Why `rank`, which is at `other`, will not come to this rank's call; None where it may."""
         before, since = self._seen.get(rank, (None, 0.0))
-        if before != other:
-            since = time.monotonic()
-            self._seen[rank] = other, since
+        if before != other or before is None:
+            before, since = other, time.monotonic()
+            self._seen[rank] = before, since
         waiting = f"rank {self._rank} is in {mine.call}"
         if other.number == mine.number and other.state == "failed":
             return f"rank {rank} failed in {other.call}: {other.told}"
         # Two steps of one number: a rank has made a call by itself, so that numbers are out of step, and not the ranks.
         if other.number == mine.number and other.call != mine.call and not _are_steps(other.call, mine.call):
             return f"rank {rank} called {other.call} where rank {self._rank} called {mine.call}"
-        if other.number <= mine.number and other.state == "ended":
+        # One that has ended after the very call that this rank is in has been in it to its end.
+        if other.number < mine.number and other.state == "ended":
             return f"rank {rank} has ended after {other.call}, and {waiting}"
-        if other.number < mine.number and other.told and time.monotonic() - since > _STRAY_S:
+        stays = time.monotonic() - since > _STRAY_S and (other.beats - before.beats) * _BEAT_S > _STRAY_S / 2
+        if other.number < mine.number and other.told and stays and self._nobody_comes_to(rank):
             return f"rank {rank} is in {other.told} of torch.distributed after {other.call}, and {waiting}"
         return None
+
+    def _nobody_comes_to(self, lost: Rank) -> bool:
+        """Whether no rank is left that could come to the call of torch.distributed in which `lost` waits: all others are in
+        a call of their trainer, in such a call themselves, or gone. Who belongs to that call is not known."""
+        places = (self._place_of(rank) for rank in range(self._world) if rank not in (lost, self._rank))
+        return all(place is not None and (place.state != "out" or bool(place.told)) for place in places)
 
 
 class _Board:
@@ -256,6 +301,10 @@ class _Board:
         name = f"{self._name}/{key}"
         found: bytes | None = self._do(lambda: self._store.get(name) if self._store.check([name]) else None)
         return None if found is None else found.decode()
+
+    def let_go(self) -> None:
+        """Use the store no more."""
+        self.is_gone, self._store = True, None
 
     def _do(self, what: Any) -> Any:
         if self.is_gone:
