@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.futures import Future, collect_all
 
 from esprof.elastic.guard import collectives
 from esprof.elastic.guard.rollcall import AloneRollCall, RollCall
@@ -35,6 +36,9 @@ class Transport(Protocol):
     def gather(self, out: Tensor, mine: Tensor) -> Work:
         """Start to gather `mine` (1-D, equally long on all ranks) of all ranks in `out`, in the ranks' order."""
 
+    def share(self, whole: Tensor) -> Work:
+        """Start to give all ranks all parts of `whole` (1-D): equal ones, in the ranks' order, each written by its rank."""
+
     def broadcast(self, tensor: Tensor, source: int) -> Work: ...
 
     def add(self, tensor: Tensor) -> Work:
@@ -53,7 +57,9 @@ class GroupTransport:
         self._roll_call = roll_call or AloneRollCall()
         self.rank = dist.get_rank(group)
         self.world = dist.get_world_size(group)
-        self._detours = _detours(str(dist.get_backend_config(group)), gpu)
+        config = str(dist.get_backend_config(group))
+        self._detours = _detours(config, gpu)
+        self._by_gloo = "cpu:gloo" in config.split(",")
 
     def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
         return self._start(
@@ -64,6 +70,13 @@ class GroupTransport:
 
     def gather(self, out: Tensor, mine: Tensor) -> Work:
         return self._start(lambda there, here: all_gather(there, here, self._group), out, mine)
+
+    def share(self, whole: Tensor) -> Work:
+        parts = whole.chunk(self.world)
+        if not self._by_gloo or not whole.is_cpu:
+            return self.gather(whole, parts[self.rank])
+        # Gloo gathers into a tensor of its own, and copies: broadcasts write to where it belongs.
+        return _Several([self.broadcast(part, rank) for rank, part in enumerate(parts)])
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         start = self._global(source)
@@ -121,6 +134,20 @@ class _Watched:
             self._roll_call.check()
 
 
+class _Several:
+    """Transfers under way that are waited for together."""
+
+    def __init__(self, works: list[Any]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+    def get_future(self) -> Future[Any]:
+        return collect_all([work.get_future() for work in self._works])
+
+
 class _Staged:
     """A transfer by a detour, whose result is copied to its own device when the transfer is waited for."""
 
@@ -146,6 +173,9 @@ class Alone:
 
     def gather(self, out: Tensor, mine: Tensor) -> Work:
         out.copy_(mine)
+        return _DONE
+
+    def share(self, whole: Tensor) -> Work:
         return _DONE
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:

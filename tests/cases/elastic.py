@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import Dataset, default_collate
 
 from esprof.elastic import Assignment, Data, ElasticTrainer, Gradients, Proof
-from esprof.elastic.state.rng import RngState, derived_seed, seed_all, seeded
+from esprof.elastic.state.rng import RngState, derived_seed, kept, seed_all, seeded
 from esprof.elastic.transport import Transport, Work
 
 T = TypeVar("T")
@@ -363,6 +363,9 @@ class ThreadTransport:
     def gather(self, out: Tensor, mine: Tensor) -> Work:
         return self._start((out, mine), _gather)
 
+    def share(self, whole: Tensor) -> Work:
+        return self.gather(whole, whole.chunk(self.world)[self.rank])
+
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         return self._start(tensor, lambda tensors: [tensor.copy_(tensors[source]) for tensor in tensors])
 
@@ -381,7 +384,8 @@ class _Pending:
     number: int
 
     def wait(self) -> None:
-        self.meeting.wait(self.number)
+        with kept():  # Other threads draw meanwhile.
+            self.meeting.wait(self.number)
 
 
 def _exchange(ranks: list[tuple[list[Tensor], list[Tensor]]]) -> None:

@@ -1,5 +1,6 @@
 """The mean of all ESTs' gradients, with bits that depend on the number of ESTs alone."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,6 +17,10 @@ from esprof.elastic.transport import Transport, Work
 
 CodecStates = Mapping[Est, dict[str, State]]
 """EST -> name of a parameter -> what the codec keeps for them."""
+
+_AHEAD = 1
+"""Buckets that are under way when the one before them is folded and shared: so much later may another rank be without making
+this one wait, and so many more buckets need room to arrive."""
 
 
 class Reducer(Protocol):
@@ -83,6 +88,9 @@ class TreeReducer:
     rank gets a shard of each bucket from all, folds it to the end, and all gather the shards. Aligned assignments move as
     many bytes as an all-reduce. Otherwise all ranks gather all ESTs' encoded gradients, and each folds them. Both give the
     same bits: a decoded gradient is the same everywhere, and partial sums are never encoded.
+
+    Both transfers of a bucket run beside the last backward pass. A backend wants them started in one order on all ranks, in
+    whatever order gradients come: the exchange of a bucket, then the sharing of the one before it.
     """
 
     layout: Layout
@@ -91,7 +99,8 @@ class TreeReducer:
     stash: Stash | None = None
     bytes_sent: int = 0
     _free: list[Tensor] = field(default_factory=list)
-    _inboxes: dict[int, Tensor] = field(default_factory=dict)
+    _inboxes: list[Tensor] = field(default_factory=list)
+    """Tensors in which a bucket's shards arrive, used again once they are folded: new memory has to be mapped."""
 
     def begin(self, assignment: Assignment, codec: Codec | None, states: CodecStates) -> None:
         self.bytes_sent = 0
@@ -103,7 +112,9 @@ class TreeReducer:
         self._fold: Fold[Tensor | Held] = Fold(self.n_est, self._add)
         self._wires: list[Tensor] = []
         self._last: _Last | None = None
-        self._sent: list[_Sent] = []
+        self._result: Tensor | None = None
+        self._sent: deque[_Sent] = deque()
+        self._shared: list[Work] = []
         self._countdown = Countdown(self.layout)
 
     def buffer(self) -> Tensor:
@@ -133,16 +144,14 @@ class TreeReducer:
     def finish(self) -> Tensor:
         if self._gathers:
             return self._gather_leaves()
-        result = self._last.flat if self._last else self.buffer()
         for bucket in self._countdown.rest():
             self._send(bucket)
+        result = self._into()
         if self.transport.world == 1:
-            return self._whole()
-        gathers = [
-            self._gather_shards(bucket, sent, result)
-            for bucket, sent in zip(self.layout.buckets, self._sent, strict=True)
-        ]
-        for work in gathers:
+            result.mul_(1 / self.n_est)  # Everything has been folded into the tensor of the last EST.
+        while self._sent:
+            self._share_next()
+        for work in self._shared:
             work.wait()
         self._recycle(result)
         return result
@@ -194,45 +203,48 @@ class TreeReducer:
             if self._codec is not None:
                 self._encode(self._last.est, self._last.flat, bucket.slots)
             fold.push(Node(self._last.est, 1), self._last.flat[where])
-        self._sent.append(self._exchange(bucket, [partial for _, partial in fold.partials]))
+        if self.transport.world > 1:
+            self._sent.append(self._exchange(bucket, [partial for _, partial in fold.partials]))
+            if len(self._sent) > _AHEAD:
+                self._share_next()
 
     def _exchange(self, bucket: Bucket, partials: list[Tensor]) -> "_Sent":
         world, length = self.transport.world, bucket.stop - bucket.start
-        if world == 1:
-            return _Sent(None, partials[0])  # It is in the tensor of the last EST.
         shard = length // world
         send = _by_shard(partials, world) if partials else self.layout.new()[:0]
         sizes = [len(nodes) * shard for nodes in self._nodes]
-        out = self._inbox(bucket, sum(sizes))
-        work = self.transport.exchange(out, sizes, send, [len(partials) * shard] * world)
+        inbox = self._inbox(sum(sizes))
+        work = self.transport.exchange(inbox[: sum(sizes)], sizes, send, [len(partials) * shard] * world)
         self.bytes_sent += (len(partials) * shard + shard) * (world - 1) * self.layout.dtype.itemsize
-        return _Sent(work, out)
+        return _Sent(bucket, work, inbox, shard)
 
-    def _inbox(self, bucket: Bucket, numel: int) -> Tensor:
-        """The tensor in which a bucket's shards arrive: the same in each step, since new memory has to be mapped first."""
-        found = self._inboxes.get(bucket.start)
-        if found is None or found.numel() != numel:
-            found = torch.empty(numel, dtype=self.layout.dtype, device=self.layout.device)
-            self._inboxes[bucket.start] = found
-        return found
+    def _inbox(self, numel: int) -> Tensor:
+        """A tensor of at least so many elements."""
+        inbox = self._inboxes.pop() if self._inboxes else None
+        if inbox is None or inbox.numel() < numel:
+            inbox = torch.empty(numel, dtype=self.layout.dtype, device=self.layout.device)
+        return inbox
 
-    def _gather_shards(self, bucket: Bucket, sent: "_Sent", result: Tensor) -> Work:
-        """Fold this rank's shard of a bucket to the end, and start to share it."""
-        assert sent.work is not None
+    def _share_next(self) -> None:
+        """Fold this rank's shard of the oldest bucket under way to the end, and start to share it."""
+        sent = self._sent.popleft()
         sent.work.wait()
         nodes = [node for of_rank in self._nodes for node in of_rank]
-        rows = sent.tensor.view(len(nodes), -1)
+        rows = sent.inbox[: len(nodes) * sent.shard].view(len(nodes), -1)
         fold: Fold[Tensor] = Fold(self.n_est, add)
         for node, row in sorted(zip(nodes, rows.unbind(), strict=True), key=lambda pair: pair[0]):
             fold.push(node, row)
         ((_, total),) = fold.partials
-        return self.transport.gather(result[bucket.start : bucket.stop], total.mul_(1 / self.n_est))
+        whole = self._into()[sent.bucket.start : sent.bucket.stop]
+        torch.mul(total, 1 / self.n_est, out=whole.view(self.transport.world, -1)[self.transport.rank])
+        self._inboxes.append(sent.inbox)
+        self._shared.append(self.transport.share(whole))
 
-    def _whole(self) -> Tensor:
-        """The mean in a job of one process, where everything has been folded into the tensor of the last EST."""
-        assert self._last is not None
-        self._recycle(self._last.flat)
-        return self._last.flat.mul_(1 / self.n_est)
+    def _into(self) -> Tensor:
+        """The tensor of the step's mean: that of the last EST, each bucket of which is sent before it is overwritten."""
+        if self._result is None:
+            self._result = self._last.flat if self._last else self.buffer()
+        return self._result
 
     def _gather_leaves(self) -> Tensor:
         """Share all encoded gradients, and fold them here."""
@@ -285,10 +297,12 @@ class TreeReducer:
 
 @dataclass
 class _Sent:
-    """A bucket on its way, and where the shards that this rank has to fold arrive; `work` is None where nothing is sent."""
+    """A bucket on its way, and where the shards arrive that this rank has to fold, of `shard` elements each."""
 
-    work: Work | None
-    tensor: Tensor
+    bucket: Bucket
+    work: Work
+    inbox: Tensor
+    shard: int
 
 
 def _by_shard(partials: list[Tensor], world: int) -> Tensor:

@@ -54,6 +54,10 @@ class WatchedTransport:
     def gather(self, out: Tensor, mine: Tensor) -> Work:
         return self._watch("all_gather", lambda: self._transport.gather(out, mine), mine, out)
 
+    def share(self, whole: Tensor) -> Work:
+        own = whole.chunk(self.world)[self.rank]
+        return self._watch("all_gather", lambda: self._transport.share(whole), own, whole)
+
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         return self._watch("broadcast", lambda: self._transport.broadcast(tensor, source), tensor, tensor, source)
 

@@ -110,3 +110,56 @@ def test_few_encoded_bytes_are_gathered():
     made = codec("topk:0.05")
     leaf = sum(made.wire_bytes(size) for size in SIZES)
     assert [sent for _, sent in reduced(TreeReducer, PARTS[2], "topk:0.05")] == [2 * leaf] * 2
+
+
+class Noting:
+    """Passes transfers on, and notes which were started and waited for."""
+
+    def __init__(self, transport):
+        self.rank, self.world, self.notes = transport.rank, transport.world, []
+        self._transport = transport
+
+    def exchange(self, *arguments):
+        self.notes.append("exchange")
+        return self._transport.exchange(*arguments)
+
+    def share(self, whole):
+        self.notes.append("share")
+        return self._transport.share(whole)
+
+
+def transfers(parts, arrival):
+    """The transfers that each rank starts before the end of its last backward pass and in all; slots arrive in this order on
+    rank 0, and in the model's on the others."""
+
+    def body(transport):
+        noting = Noting(transport)
+        layout = Layout(model(), transport.world, 4)
+        reducer = TreeReducer(layout, noting, N)
+        reducer.begin(Assignment.of(parts), None, {})
+        for est in parts[transport.rank]:
+            flat = reducer.buffer()
+            flat.copy_(gradients(layout, est))
+            reducer.send_last(est, flat)
+        if parts[transport.rank]:
+            for place in arrival if transport.rank == 0 else range(len(layout.slots)):
+                reducer.ready(layout.slots[place])
+        beside = len(noting.notes)
+        reducer.finish()
+        return noting.notes[:beside], noting.notes
+
+    return on_threads(len(parts), body)
+
+
+IN_TURN = ["exchange", "exchange", "share", "exchange", "share", "share"]
+
+
+def test_a_bucket_is_shared_while_later_gradients_are_computed():
+    for beside, whole in transfers(PARTS[5], [0, 1, 2]):
+        assert beside == IN_TURN[:5]
+        assert whole == IN_TURN
+
+
+def test_transfers_are_started_in_one_order_whenever_gradients_come():
+    for _, whole in transfers(PARTS[5], [2, 0, 1]):
+        assert whole == IN_TURN
