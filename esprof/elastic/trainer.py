@@ -307,7 +307,8 @@ class ElasticTrainer:
     def _step(self, number: int, *, verified: bool) -> StepResult:
         self._telemetry.begin_step(verified=verified)
         terms = step_terms(self.state, self.assignment) | self._edits.of_the_script()
-        terms |= {"trainer": self._roll_call.number}  # Of several, all ranks have to take their steps in the same order.
+        # Of several trainers, all ranks have to take the steps in the same order.
+        terms |= {"trainer": self._roll_call.number}
         if verified:
             alike = terms | (self._edits.all() if self.fingerprint.determinism == "D1" else {})
             self._agreement.check_alike(number, alike)
