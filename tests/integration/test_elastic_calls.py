@@ -15,10 +15,11 @@ LONGEST_S = 60
 """Far below what a collective waits by itself, half an hour; on an idle machine all end in fifteen, start included."""
 
 
-def ranks_of(what, folder, port):
-    """Two ranks, started by hand: a launcher would end the other one when one has failed."""
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "PYTHONPATH": "."}
-    command = [sys.executable, str(JOBS / "unlike_calls.py"), what, str(folder)]
+def ranks_of(job, *args, world=2):
+    """The ranks, started by hand: a launcher would end the other ones when one has failed."""
+    port = str(_free_port())
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "PYTHONPATH": "."}
+    command = [sys.executable, str(JOBS / job), *map(str, args)]
     return [
         subprocess.Popen(
             command,
@@ -27,7 +28,7 @@ def ranks_of(what, folder, port):
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank in (0, 1)
+        for rank in range(world)
     ]
 
 
@@ -48,7 +49,7 @@ def ranks_of(what, folder, port):
     ],
 )
 def test_a_rank_that_does_something_else_is_named(what, says, tmp_path):
-    ranks = ranks_of(what, tmp_path / "c", _free_port())
+    ranks = ranks_of("unlike_calls.py", what, tmp_path / "c")
     began = time.monotonic()
     told = [rank.communicate(timeout=200)[1] for rank in ranks]
     assert time.monotonic() - began < LONGEST_S
@@ -56,6 +57,20 @@ def test_a_rank_that_does_something_else_is_named(what, says, tmp_path):
     assert ranks[0].returncode == 1
     if what != "ends":
         assert ranks[1].returncode == 1
+
+
+def test_ranks_that_are_long_in_calls_of_their_own_are_waited_for():
+    ranks = ranks_of("slow_calls.py", world=3)
+    told = [rank.communicate(timeout=200) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], told
+    assert all("well" in out and "esprof: error" not in err for out, err in told)
+
+
+def test_a_rank_that_has_caught_the_error_may_clean_up_at_length(tmp_path):
+    ranks = ranks_of("unlike_calls.py", "cleans", tmp_path)
+    told = [rank.communicate(timeout=200) for rank in ranks]
+    assert "rank 1 has ended after step 1, and rank 0 is in step 2" in told[0][1]
+    assert (tmp_path / "cleaned").read_text() == "rank 0"
 
 
 def _free_port():

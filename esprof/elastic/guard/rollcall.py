@@ -125,6 +125,8 @@ class StoreRollCall:
         self._seen: dict[Rank, tuple[_Place, float]] = {}
         """Where another rank was when last looked at, and since when."""
         self._told: _Place | None = None
+        self._kept: list[Any] = []
+        """Groups that must not go: what deletes one of gloo waits for its transfers, and no frame of Python shows it."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._nowhere = open(os.devnull, "wb")  # noqa: SIM115 It has to stay open as long as the process.
@@ -146,6 +148,7 @@ class StoreRollCall:
             raise
         if self._verdict is not None:  # It was wrong: the others have come after all.
             self._verdict = None
+            self._kept.clear()
             faulthandler.cancel_dump_traceback_later()
         self._move(_Place(self._place.number, name, "out"))
 
@@ -157,7 +160,7 @@ class StoreRollCall:
         until = time.monotonic() + _WAITS_S
         while self._verdict is None and time.monotonic() < until and not self._over.is_set():
             time.sleep(_BEAT_S / 5)
-            self._look()
+            self._look(transfer_failed=True)
         if self._verdict is not None:
             raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.") from error
 
@@ -186,7 +189,7 @@ class StoreRollCall:
         """Tell where this rank is, and look where others are if it waits. The thread calls this.
 
         Once it is known that nobody will come, the training thread may clean up for as long as it likes. Where it waits for
-        other ranks itself, as for gloo's threads in destroy_process_group(), nothing but the end of the process ends that.
+        other ranks itself, nothing but the end of the process ends that.
         """
         self._tell()
         place, now = self._place, time.monotonic()
@@ -225,13 +228,15 @@ class StoreRollCall:
                 f"{self._rank}", json.dumps([place.number, place.call, place.state, place.told, place.beats])
             )
 
-    def _look(self) -> None:
+    def _look(self, *, transfer_failed: bool = False) -> None:
         """Find a rank that will not come, or hear of one that another has found."""
         with self._lock:
             if self._verdict is not None:
                 return
             # What is known of one call tells nothing of a later one, of which the ranks may be well again.
             verdict = self._store.get(f"verdict/{self._place.number}") or self._found()
+            if verdict is None and transfer_failed and self._store.is_gone:  # Else its process may have ended well.
+                verdict = f"the process that holds the job's store is gone; rank {self._rank} is in {self._place.call}"
             if verdict is None:
                 return
             self._store.set(f"verdict/{self._place.number}", verdict)
@@ -239,6 +244,7 @@ class StoreRollCall:
             sys.stderr.write(f"esprof: error: {verdict}\n")
             sys.stderr.flush()
             self._set_alarm()
+            self._kept += dist.distributed_c10d._world.pg_map
             self._verdict = verdict
 
     def _found(self) -> str | None:
@@ -249,8 +255,6 @@ class StoreRollCall:
             other = self._place_of(rank)
             if other is not None and (found := self._fault(mine, rank, other)):
                 return found
-        if self._store.is_gone:
-            return f"the process that holds the job's store is gone; rank {self._rank} is in {mine.call}"
         return None
 
     def _place_of(self, rank: Rank) -> _Place | None:
@@ -260,10 +264,6 @@ class StoreRollCall:
 
     def _fault(self, mine: _Place, rank: Rank, other: _Place) -> str | None:
         """Why `rank`, which is at `other`, will not come to this rank's call; None where it may."""
-        before, since = self._seen.get(rank, (None, 0.0))
-        if before != other or before is None:
-            before, since = other, time.monotonic()
-            self._seen[rank] = before, since
         waiting = f"rank {self._rank} is in {mine.call}"
         if other.number == mine.number and other.state == "failed":
             return f"rank {rank} failed in {other.call}: {other.told}"
@@ -273,16 +273,25 @@ class StoreRollCall:
         # One that has ended after the very call that this rank is in has been in it to its end.
         if other.number < mine.number and other.state == "ended":
             return f"rank {rank} has ended after {other.call}, and {waiting}"
-        stays = time.monotonic() - since > _STRAY_S and (other.beats - before.beats) * _BEAT_S > _STRAY_S / 2
-        if other.number < mine.number and other.told and stays and self._nobody_comes_to(rank):
+        if other.number < mine.number and self._stays(rank, other) and self._nobody_comes_to(rank):
             return f"rank {rank} is in {other.told} of torch.distributed after {other.call}, and {waiting}"
         return None
+
+    def _stays(self, rank: Rank, place: _Place) -> bool:
+        """Whether `rank` has long been in one call of torch.distributed, and has found itself there again and again."""
+        before, since = self._seen.get(rank, (None, 0.0))
+        if before is None or before != place:
+            before, since = self._seen[rank] = place, time.monotonic()
+        found_for_s = (place.beats - before.beats) * _BEAT_S
+        return bool(place.told) and time.monotonic() - since > _STRAY_S and found_for_s > _STRAY_S / 2
 
     def _nobody_comes_to(self, lost: Rank) -> bool:
         """Whether no rank is left that could come to the call of torch.distributed in which `lost` waits: all others are in
         a call of their trainer, in such a call themselves, or gone. Who belongs to that call is not known."""
-        places = (self._place_of(rank) for rank in range(self._world) if rank not in (lost, self._rank))
-        return all(place is not None and (place.state != "out" or bool(place.told)) for place in places)
+        others = [rank for rank in range(self._world) if rank not in (lost, self._rank)]
+        places = [(rank, self._place_of(rank)) for rank in others]
+        held = [place is not None and (place.state != "out" or self._stays(rank, place)) for rank, place in places]
+        return all(held)
 
 
 class _Board:

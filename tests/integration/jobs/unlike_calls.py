@@ -1,10 +1,13 @@
 """An elastic job whose rank 1 does something that rank 0 does not."""
 
 import sys
+import time
+from pathlib import Path
 
 import torch.distributed as dist
 
 from esprof.elastic import Assignment, Checkpoint, ElasticTrainer
+from esprof.errors import MismatchError
 from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
 
 what, folder = sys.argv[1:]
@@ -37,9 +40,14 @@ try:
                 trainer.assign(Assignment.of([[0], [1, 2, 3]]))
             elif what == "waits":
                 dist.barrier()
-            elif what == "ends":
+            elif what in {"ends", "cleans"}:
                 sys.exit(0)
         trainer.step()
+except MismatchError:
+    if what != "cleans":
+        raise
+    time.sleep(10)  # It may wait for a file system, for one.
+    Path(folder, "cleaned").write_text(f"rank {rank}")
 finally:
-    if what != "ends":
+    if what not in {"ends", "cleans"}:
         dist.destroy_process_group()
