@@ -93,4 +93,5 @@ class Settings:
     @classmethod
     def read(cls, raw: str) -> "Settings":
         with open(os.path.join(raw, _FILE)) as file:
-            return cls(**json.load(file))
+            values = json.load(file)
+        return cls(**values | {"probed": tuple(values["probed"])})

@@ -480,6 +480,7 @@ def test_every_finding_of_the_rules_has_a_page():
         "ESP902",
         "ESP903",
         "ESP904",
+        "ESP905",
     )
     assert set(ids) == set(PAGES)
     assert all(page.family for page in PAGES.values())

@@ -27,7 +27,7 @@ def test_wall_time_and_demand_leave_nothing_to_be_planned_by_steps():
 
 
 def test_every_process_reads_what_the_launcher_wrote(tmp_path):
-    settings = Settings(skip=9, warmup=8, steps=7, stack_steps=6, every=50, shapes=True, max_log=1 << 20)
+    settings = Settings(skip=9, warmup=8, steps=7, stack_steps=6, every=50, shapes=True, probed=("links", "storage"))
     settings.write(str(tmp_path))
     assert Settings.read(str(tmp_path)) == settings
     with pytest.raises(FileExistsError):  # nor follows a link that somebody put there
