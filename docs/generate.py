@@ -1,16 +1,19 @@
 """Write the pages of docs/ that are made from the code; with --check, fail where they differ from it."""
 
+import json
 import sys
 import tomllib
 from datetime import date
 from pathlib import Path
 
 import click
+import msgspec
 
 from esprof.analyzers.findings import PAGES, RULES
 from esprof.analyzers.ignore import parse
 from esprof.analyzers.rule import FAMILIES, Page
 from esprof.cli import VERBS, root
+from esprof.plan import Plan
 from esprof.replay.whatif.terms import TERMS
 
 DOCS = Path(__file__).parent
@@ -97,9 +100,21 @@ def what_ifs() -> str:
     return "\n".join([*parts, ""])
 
 
+def plan_schema() -> str:
+    """The JSON Schema of a Plan."""
+    schema = msgspec.json.schema(Plan)
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"
+
+
 def main() -> None:
     stale = []
-    for name, text in {"commands.md": commands(), "findings.md": findings(), "what-ifs.md": what_ifs()}.items():
+    written = {
+        "commands.md": commands(),
+        "findings.md": findings(),
+        "what-ifs.md": what_ifs(),
+        "plan.schema.json": plan_schema(),
+    }
+    for name, text in written.items():
         file = DOCS / name
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue

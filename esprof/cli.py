@@ -20,6 +20,10 @@ VERBS = {
     "report": ("esprof.reports.commands.report", "Write one self-contained HTML page about a run."),
     "check": ("esprof.reports.commands.check", "Compare a run with a baseline; the gate for CI."),
     "probe": ("esprof.reports.commands.probe", "Measure what a job's devices, links, codecs and storage can do."),
+    "recommend": (
+        "esprof.reports.commands.recommend",
+        "Recommend which logical worker (EST) of an elastic job runs where, or which devices several jobs get.",
+    ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),
 }

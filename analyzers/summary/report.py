@@ -2,6 +2,7 @@
 
 import msgspec
 
+from esprof.analyzers.advisors.ests import EstAdvice
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.flame import Flame
 from esprof.analyzers.memory_use import MemoryUse
@@ -57,3 +58,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """None where no memory was sampled."""
     probed: Probed | None
     """None where nothing was measured for the job."""
+    assignment: EstAdvice | None
+    """Which ESTs should run where; None where the run does not tell which ran where."""

@@ -3,6 +3,7 @@
 import numpy as np
 
 from esprof import __version__
+from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
 from esprof.analyzers.breakdown import stalls, waits
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.flame import flame
@@ -12,6 +13,7 @@ from esprof.analyzers.ops import Asked, ops
 from esprof.analyzers.probed import probed
 from esprof.analyzers.step_times import step_times
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
+from esprof.errors import EsprofError
 from esprof.replay.dfg import Cls
 from esprof.replay.replayed import Replayed, answer
 from esprof.types import Ns, us
@@ -45,7 +47,15 @@ def summarize(replayed: Replayed, ignores: Ignores = NOTHING) -> Report:
         flame=flame(run),
         memory=memory_use(run),
         probed=probed(run.probes) if run.probes is not None else None,
+        assignment=_assignment(replayed),
     )
+
+
+def _assignment(replayed: Replayed) -> EstAdvice | None:
+    try:
+        return advise_ests(replayed)
+    except EsprofError:  # It is of no elastic job, or does not tell enough of it.
+        return None
 
 
 def excerpt(replayed: Replayed) -> Excerpt:

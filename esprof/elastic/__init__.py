@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esprof.elastic.assignment import Assignment
+    from esprof.assignment import Assignment
     from esprof.elastic.loaders import Loaders
     from esprof.elastic.options import Checkpoint, Data, Gradients, Proof
     from esprof.elastic.reduce.codecs import Codec, register_codec
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Assignment": "esprof.elastic.assignment",
+    "Assignment": "esprof.assignment",
     "Checkpoint": "esprof.elastic.options",
     "Codec": "esprof.elastic.reduce.codecs",
     "Data": "esprof.elastic.options",

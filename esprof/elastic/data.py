@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.proof.steplog import Value
 from esprof.elastic.sampled import SampledOrder
 from esprof.elastic.state.rng import derived_seed, kept, seed_cpu, seeded

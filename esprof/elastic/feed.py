@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import Dataset
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.data import Batches, SampleOrder
 from esprof.elastic.guard.samples import check_sample
 from esprof.elastic.loaders import EstLoader, Loaders, batches_per_epoch

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.data import one_thread
 from esprof.elastic.state.rng import derived_seed, seeded
 from esprof.errors import InputError, UsageError

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from esprof.elastic.assignment import Assignment
+from esprof.assignment import Assignment
 from esprof.elastic.data import SampleOrder
 from esprof.elastic.options import Checkpoint, Gradients, Proof, ScheduleBy
 from esprof.elastic.proof.fingerprint import (

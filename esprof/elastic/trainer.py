@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
+from esprof.assignment import Assignment, Est
 from esprof.elastic import support
 from esprof.elastic.agree import digest, together
-from esprof.elastic.assignment import Assignment, Est
 from esprof.elastic.feed import feed
 from esprof.elastic.guard.edits import Edits
 from esprof.elastic.guard.rollcall import AloneRollCall, roll_call

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esprof.assignment import Assignment, Est
 from esprof.elastic.agree import tell_all, together
-from esprof.elastic.assignment import Assignment, Est
 from esprof.elastic.feed import Feed
 from esprof.elastic.guard import collectives
 from esprof.elastic.guard.edits import Edits

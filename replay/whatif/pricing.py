@@ -58,6 +58,14 @@ class Price:
     """What should be said of the scenario."""
 
 
+@dataclass(frozen=True)
+class Interval:
+    """Where a mean step time should lie, ns."""
+
+    low_ns: float
+    high_ns: float
+
+
 def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
     """`scenario` changed by all `terms` at once, in whatever order they come. Raises Declined where one has no evidence."""
     in_order = sorted(terms, key=lambda term: (term.kind.phase, term.kind.name))
@@ -197,9 +205,9 @@ class Pricer:
     def _answer(self, spec: str, price: Price | Declined) -> WhatIf:
         if isinstance(price, Declined):
             return WhatIf(spec=spec, answered=False, reason=str(price))
-        predicted, scatter = float(price.step_ns.mean()), mean_margin(price.step_ns)
-        model = self._model_margin(spec, predicted)
-        margin = float(np.hypot(scatter, model))
+        predicted = float(price.step_ns.mean())
+        terms = [term.kind.name for term in parse(spec)]
+        model, interval = self._model_margin(terms, predicted), self.interval(price, terms)
         # Steps before and after the change are the same ones: of a gain, only how it differs between them is scatter.
         gain = float(np.hypot(mean_margin(self.measured_ns - price.step_ns), model))
         return WhatIf(
@@ -207,20 +215,28 @@ class Pricer:
             answered=True,
             predicted_us=us(predicted),
             speedup=round(self.step_ns / predicted, 4) if predicted else None,
-            low_us=us(max(0.0, predicted - margin)),
-            high_us=us(predicted + margin),
+            low_us=us(interval.low_ns),
+            high_us=us(interval.high_ns),
             saving_us=us(price.saving_ns),
             saving_low_us=us(price.saving_ns - gain),
             saving_high_us=us(price.saving_ns + gain),
             note="; ".join([*price.notes, *self._caveats(predicted)]) or None,
         )
 
-    def _model_margin(self, spec: str, predicted_ns: float) -> float:
-        """How far the prediction may be off for what the graph does not hold, ns: known of this run, and of such changes."""
-        longer = max(self.step_ns, predicted_ns)
+    def interval(self, price: Price, terms: Iterable[str]) -> "Interval":
+        """Where the mean step of a scenario of terms of these names should lie, in 19 of 20 cases."""
+        predicted = float(price.step_ns.mean())
+        margin = float(np.hypot(mean_margin(price.step_ns), self._model_margin(terms, predicted)))
+        return Interval(max(0.0, predicted - margin), predicted + margin)
+
+    def prediction_error(self, terms: Iterable[str]) -> float:
+        """How far the prediction of a scenario of terms of these names may be off, as a share of a step."""
         job = "partial" if self.run.missing_ranks else "gpu" if self.dfg.has_gpu() else "cpu"
-        of_change = model_error(job, (term.kind.name for term in parse(spec)))
-        return float(np.hypot(self.error, of_change)) * longer
+        return float(np.hypot(self.error, model_error(job, terms)))
+
+    def _model_margin(self, terms: Iterable[str], predicted_ns: float) -> float:
+        """How far the prediction may be off for what the graph does not hold, ns: known of this run, and of such changes."""
+        return self.prediction_error(terms) * max(self.step_ns, predicted_ns)
 
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         try:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class Kind:
     needs: str
     """The evidence without which the term is declined, for the documentation."""
     effect: Speed | Edit
-    value: Callable[[str], float]
+    value: Callable[[str], Any]
     """Reads what stands behind the equal sign. Raises UsageError with the reason."""
     argument: Callable[[str], object] | None = None
     """Reads what stands in brackets behind the name; None where nothing may. Raises UsageError with the reason."""
@@ -103,8 +104,9 @@ class Term:
     text: str = field(compare=False)
     """The term as it was written."""
     kind: Kind
-    value: float
-    """What stands behind the equal sign: 2.0 for a speed-up of 2x, 1.0 for a word such as `fix`."""
+    value: Any
+    """What stands behind the equal sign: 2.0 for a speed-up of 2x, 1.0 for a word such as `fix`, of a plan what it
+    assigns."""
     argument: object = None
     """What `Kind.argument` read in brackets behind the name; None where nothing stands there."""
     only: tuple[Rank, ...] = ()

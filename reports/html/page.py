@@ -23,7 +23,7 @@ from esprof.readable import decimal, numbered, runs
 from esprof.reports import operations, units
 from esprof.reports.classes import time_class
 from esprof.reports.html import curves, figures
-from esprof.reports.terminal import probed
+from esprof.reports.terminal import advice, probed
 from esprof.text import printable
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -58,6 +58,7 @@ def render_html(report: Report) -> str:
             phases=_PHASES,
             least_pct=100 * LEAST,
             measured=_measured(report),
+            assignment_said=advice.said(report.assignment) if report.assignment else "",
         )
     )
 
@@ -124,6 +125,7 @@ def _environment() -> Environment:
         "tree_name": figures.tree_name,
         "in_ms": _in_ms,
         "curve_rate": probed.rate,
+        "ests": advice.ests_text,
     }
     return environment
 

@@ -4,6 +4,7 @@ from datetime import date
 
 import msgspec
 
+from esprof.analyzers.advisors.ests import advise_ests
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
 from esprof.analyzers.flame import Flame, FlameNode, FlameTree, Line
@@ -25,9 +26,11 @@ from esprof.replay.answer import (
     Timing,
     WhatIf,
 )
+from esprof.replay.replayed import replay_run
 from esprof.trace.overhead import Overhead
 from esprof.trace.probes import Sweep
 from esprof.trace.run import RankMeta, Warning, Window
+from tests.cases.elastic_runs import elastic_run
 from tests.cases.probed import link, points, probes
 
 HOSTILE = (
@@ -513,6 +516,7 @@ def report(ranks=4, **replaced):
         flame=flame(ranks),
         memory=memory(ranks),
         probed=probed_curves(),
+        assignment=advise_ests(replay_run(elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)))),
     )
     return msgspec.structs.replace(whole, **replaced)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.errors import UsageError
 
 _CALLS = (

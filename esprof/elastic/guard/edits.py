@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.guard.content import content
 from esprof.errors import UsageError
 

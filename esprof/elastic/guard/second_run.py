@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.guard.content import content
 from esprof.elastic.state.rng import RngState
 from esprof.errors import UsageError

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from esprof.elastic.assignment import Assignment, Est
+from esprof.assignment import Assignment, Est
 from esprof.elastic.reduce.codecs import Codec
 from esprof.elastic.reduce.layout import Bucket, Countdown, Layout, Slot
 from esprof.elastic.reduce.tree_reducer import CodecStates, pass_through

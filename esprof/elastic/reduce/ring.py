@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, _compute_bucket_assignment_by_size
 
-from esprof.elastic.assignment import Assignment, Est
+from esprof.assignment import Assignment, Est
 from esprof.elastic.reduce.codecs import Codec
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.tree_reducer import CodecStates, pass_through

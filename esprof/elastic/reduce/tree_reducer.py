@@ -8,12 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from esprof.elastic.assignment import Assignment, Est
+from esprof.assignment import Assignment, Est
 from esprof.elastic.reduce.codecs import Codec, State
 from esprof.elastic.reduce.layout import Bucket, Countdown, Layout, Slot
 from esprof.elastic.reduce.stash import Held, Stash
-from esprof.elastic.reduce.tree import Fold, Node, cover
 from esprof.elastic.transport import Transport, Work
+from esprof.tree import Fold, Node, cover
 
 CodecStates = Mapping[Est, dict[str, State]]
 """EST -> name of a parameter -> what the codec keeps for them."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.transport import Transport
 from esprof.errors import UsageError
 

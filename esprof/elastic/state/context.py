@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from esprof.elastic.assignment import Assignment, Est
+from esprof.assignment import Assignment, Est
 from esprof.elastic.loaders import EstLoader
 from esprof.elastic.reduce.codecs import State
 from esprof.elastic.state.rng import RngState, seed_all

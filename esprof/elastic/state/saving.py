@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from esprof.assignment import Est
 from esprof.elastic.agree import reading_together, tell_all, together
-from esprof.elastic.assignment import Est
 from esprof.elastic.guard.rollcall import RollCall
 from esprof.elastic.options import Checkpoint
 from esprof.elastic.proof.fingerprint import check_same_job, require_alike

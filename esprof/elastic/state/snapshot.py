@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.state import extra
 from esprof.elastic.state.context import EstContext
 from esprof.elastic.state.pack import pack, unpack

@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.reduce.codecs import Codec, codec
 from esprof.elastic.reduce.tree_reducer import Reducer
 from esprof.elastic.state.context import EstContext

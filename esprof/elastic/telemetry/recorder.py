@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from esprof.assignment import Est
 from esprof.elastic.agree import tell_all
-from esprof.elastic.assignment import Est
 from esprof.elastic.telemetry.spans import Span, Spans
 from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
 from esprof.elastic.transport import Transport

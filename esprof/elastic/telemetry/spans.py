@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.profiler import record_function
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.trace.schema import EST_TURN
 from esprof.types import Ns
 

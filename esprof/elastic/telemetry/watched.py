@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.futures import Future
 
-from esprof.elastic.assignment import Est
+from esprof.assignment import Est
 from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.transport import Transport, Work
 from esprof.types import Bytes, Ns, Rank

@@ -1,12 +1,45 @@
-"""`assign=plan.json`: workers on other devices."""
+"""`assign=plan.json`: ESTs on other ranks."""
 
-from esprof.replay.whatif.term import Kind, anything, refused
+from dataclasses import replace
+from pathlib import Path
+
+from esprof.assignment import Assignment
+from esprof.errors import UsageError
+from esprof.plan import read_plan
+from esprof.replay.whatif.est_turns import EstTurns
+from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.term import Edit, Kind, Phase, Term
+
+
+def _planned(value: str) -> Assignment:
+    """The assignment of a plan file. Raises UsageError where the plan has none, InputError where it is no plan."""
+    plan = read_plan(Path(value))
+    if plan.parts.assignment is None:
+        raise UsageError(
+            f"the plan {value} assigns no ESTs", remedy="`esprof recommend RUN -o FILE` writes one that does."
+        )
+    return Assignment(plan.parts.assignment.body.ests)
+
+
+def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
+    wanted = {term.value for term in terms}
+    if len(wanted) > 1:
+        raise Declined("ESTs cannot be assigned in two ways at once")
+    turns = EstTurns.of(now.run, now.dfg, now.steps)
+    assumed = [rank for rank, cost in turns.costs.items() if not cost.is_measured]
+    (assignment,) = wanted
+    if any(len(assignment.ests[turns.dfg.marks.ranks.index(rank)]) > 1 for rank in assumed):
+        now = now.noted("of a rank that ran one EST, what a second one takes is assumed from the other ranks")
+    return replace(now, dfg=turns.moved(assignment))
+
 
 TERM = Kind(
     name="assign",
     examples=("assign=plan.json",),
-    meaning="Logical workers placed as this plan says.",
-    needs="The job measured on the other devices, which no run holds yet: always declined.",
-    effect=refused("needs this job measured on the other devices (a probe), which this run does not hold"),
-    value=anything,
+    meaning="The ESTs of an elastic job placed as this plan says (`esprof recommend`): each rank takes its own measured "
+    "time for each EST, and transfers carry what the new ranges need.",
+    needs="A run that the elastic runtime wrote (`ElasticTrainer(telemetry=RUN)`), in whose steady steps every rank ran an "
+    "EST, and none moved.",
+    effect=Edit(Phase.REBUILD, _assigned),
+    value=_planned,
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from esprof.elastic.assignment import Assignment
+from esprof.assignment import Assignment
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from esprof.elastic.assignment import Assignment
+from esprof.assignment import Assignment
 from esprof.elastic.reduce.codecs import codec
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.naive import NaiveReducer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esprof.elastic.reduce.tree import Fold, Node, cover
+from esprof.tree import Fold, Node, cover
 
 
 def added(n: int, values: list[tuple[Node, str]]) -> str:

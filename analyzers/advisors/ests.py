@@ -1,0 +1,338 @@
+"""Which ESTs of one elastic job should run on which rank: from its Run, and proven by its own replay."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from statistics import fmean
+from typing import Literal
+
+import msgspec
+
+from esprof import readable
+from esprof.analyzers.advisors.growth import Growth, growth
+from esprof.analyzers.advisors.makespan import Device, ends_within, fewest_seconds, in_ranges, step_s, waste
+from esprof.assignment import Assignment
+from esprof.errors import EsprofError, MismatchError, UsageError
+from esprof.plan import AssignmentBody, DeviceCost, Evidence, Part, Parts, Plan, PlannedJob, Promise
+from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.est_turns import EstTurns
+from esprof.replay.whatif.pricing import Interval, Price
+from esprof.replay.whatif.scenario import Declined
+from esprof.types import NS_PER_S, NS_PER_US, Rank, us
+
+_TERM = "assign"
+
+_SURE = 2.0
+"""Errors of a prediction that a gain must be worth at least, for a plan to be made of it."""
+
+_ROUNDS = 3
+"""How often the best assignment so far is varied."""
+
+_CLOSE = 1e-6
+"""What times in a plan are rounded by, relative, and more."""
+
+_VARIED = 6
+"""Ranks that an EST is taken from, and given to, in each such round: the slowest and the fastest."""
+
+
+class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank runs now, and should run."""
+
+    rank: Rank
+    device: str | None
+    now: tuple[int, ...]
+    advised: tuple[int, ...]
+    est_us: float
+    last_us: float
+    update_us: float
+    est_from: Literal["measured", "assumed"]
+    now_us: float
+    """What its ESTs and the update take it now, without waiting."""
+    advised_us: float
+
+
+class EstDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The assignment, by rank."""
+
+    ests: tuple[tuple[int, ...], ...]
+    ranks: tuple[RankPlan, ...]
+
+
+class CountCertificate(msgspec.Struct, frozen=True, kw_only=True):
+    """Why no other counts make the slowest rank faster: in any shorter time the ranks together end too few ESTs."""
+
+    kind: Literal["count"] = "count"
+    compute_us: float
+    """What the slowest rank takes with the counts of the optimum, without waiting."""
+    n_est: int
+    ests_below: int
+    """ESTs that all ranks together end in any shorter time."""
+    advised_compute_us: float
+    """What the slowest rank takes as advised: more where the replay with transfers prefers that."""
+
+
+class EstAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one elastic job should run where."""
+
+    schema: Literal["esprof.advice/1"] = "esprof.advice/1"
+    objective: Literal["step-time"] = "step-time"
+    value: float
+    """Predicted step time as advised, us."""
+    low_us: float
+    high_us: float
+    baselines: dict[str, float]
+    """Predicted step time otherwise, us: `now` is as measured."""
+    gain_pct: float
+    """What the step time falls by, in per cent of now."""
+    error_pct: float
+    """How far off such a prediction may be, in per cent of a step."""
+    decision: EstDecision
+    waste_pct: float
+    """Share of what the devices could do that is left idle as advised (EasyScale's waste)."""
+    certificate: CountCertificate
+    growth: Growth | None
+    """What other devices would bring; None where no inventory was asked about."""
+    plan: Plan | None
+    """None where the gain is less than twice the error: keep what you have."""
+    warnings: tuple[str, ...]
+    not_modelled: tuple[str, ...] = (
+        "a link or a host that other jobs share by turns",
+        "memory of the host's caches that ESTs on one rank share",
+    )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """An assignment, and its price."""
+
+    assignment: Assignment
+    price: Price
+
+    @property
+    def step_ns(self) -> float:
+        return float(self.price.step_ns.mean())
+
+
+class _Prices:
+    """Prices assignments on one graph, each once."""
+
+    def __init__(self, replayed: Replayed, turns: EstTurns) -> None:
+        self._pricer, self._turns = replayed.pricer, turns
+        self._known: dict[Assignment, _Tried] = {}
+
+    def of(self, assignment: Assignment) -> _Tried:
+        if assignment not in self._known:
+            price = self._pricer.price_edited(self._turns.moved(assignment))
+            self._known[assignment] = _Tried(assignment, price)
+        return self._known[assignment]
+
+
+def advise_ests(replayed: Replayed, inventory: Mapping[str, int] | None = None) -> EstAdvice:
+    """The assignment of the shortest predicted step. The exact optimum of the slowest rank's computing comes first; replay
+    with its transfers decides between it, what there is now, an even split, and their neighbours. `inventory` are devices
+    that the job could have, by type: part of a device's name in the run, or `rank 3` for one like that rank's.
+
+    Raises EsprofError where the run does not tell what is needed, UsageError for a type that the job has not run on.
+    """
+    pricer = replayed.pricer
+    if pricer.too_far_off:
+        raise EsprofError(pricer.too_far_off, path=replayed.run.path)
+    try:
+        turns = EstTurns.of(replayed.run, pricer.dfg, pricer.steps)
+        devices = _devices(replayed, turns)
+    except Declined as reason:
+        raise EsprofError(str(reason), path=replayed.run.path) from reason
+    now = turns.assignment
+    optimum = fewest_seconds(devices, now.n_est)
+    prices = _Prices(replayed, turns)
+    even = Assignment.even(now.n_est, now.world)
+    tried = [prices.of(one) for one in (now, even, Assignment.of(in_ranges(optimum.ests)))]
+    best = _varied(min(tried, key=lambda one: one.step_ns), devices, prices)
+    error = pricer.prediction_error([_TERM])
+    gain = 1 - best.step_ns / pricer.step_ns
+    interval = pricer.interval(best.price, [_TERM])
+    counts = [len(ests) for ests in best.assignment.ests]
+    certificate = CountCertificate(
+        compute_us=optimum.step_s * NS_PER_S / NS_PER_US,
+        n_est=now.n_est,
+        ests_below=optimum.ests_below,
+        advised_compute_us=max(device.step_s(count) for device, count in zip(devices, counts, strict=True))
+        * NS_PER_S
+        / NS_PER_US,
+    )
+    baselines = {"now": us(pricer.step_ns), "even split": us(tried[1].step_ns)}
+    ranks = tuple(_rank_plans(replayed, turns, devices, best.assignment))
+    advice = EstAdvice(
+        value=us(best.step_ns),
+        low_us=us(interval.low_ns),
+        high_us=us(interval.high_ns),
+        baselines=baselines,
+        gain_pct=round(100 * gain, 3),
+        error_pct=round(100 * error, 3),
+        decision=EstDecision(ests=best.assignment.ests, ranks=ranks),
+        waste_pct=round(100 * waste(devices, counts), 3),
+        certificate=certificate,
+        growth=None if inventory is None else growth(devices, _kinds(devices, inventory), inventory, now.n_est),
+        plan=None,
+        warnings=tuple(_warnings(ranks, best.assignment)),
+    )
+    if gain < _SURE * error or best.assignment == now:
+        return advice
+    return msgspec.structs.replace(advice, plan=_plan(replayed, advice, interval))
+
+
+def _devices(replayed: Replayed, turns: EstTurns) -> list[Device]:
+    costs = turns.costs
+    return [
+        Device(
+            name=f"rank {rank}",
+            kind=replayed.run.rank(rank).device or "unknown",
+            est_s=costs[rank].est_ns / NS_PER_S,
+            last_s=costs[rank].last_ns / NS_PER_S,
+            update_s=costs[rank].update_ns / NS_PER_S,
+        )
+        for rank in turns.dfg.marks.ranks
+    ]
+
+
+def _kinds(devices: Sequence[Device], inventory: Mapping[str, int]) -> dict[str, Device]:
+    """What an EST takes on each type, on average over the ranks that have it."""
+    found = {}
+    for kind in inventory:
+        like = [device for device in devices if device.name == kind] or [one for one in devices if kind in one.kind]
+        if not like:
+            known = ", ".join(sorted({device.kind for device in devices}))
+            raise UsageError(
+                f"what an EST takes on {kind} is not known: no rank of this run has one",
+                remedy=f"Its ranks have: {known}. A name such as 'rank 0' means a device like that rank's.",
+            )
+        found[kind] = Device(
+            name=kind,
+            kind=kind,
+            est_s=fmean(device.est_s for device in like),
+            last_s=fmean(device.last_s for device in like),
+            update_s=fmean(device.update_s for device in like),
+        )
+    return found
+
+
+def _varied(best: _Tried, devices: Sequence[Device], prices: _Prices) -> _Tried:
+    """The best assignment that single ESTs moved from slow ranks to fast ones lead to."""
+    for _ in range(_ROUNDS):
+        neighbours = [prices.of(one) for one in _neighbours(best.assignment, devices)]
+        better = min([best, *neighbours], key=lambda one: one.step_ns)
+        if better is best:
+            return best
+        best = better
+    return best
+
+
+def _neighbours(assignment: Assignment, devices: Sequence[Device]) -> Iterator[Assignment]:
+    counts = [len(ests) for ests in assignment.ests]
+    order = sorted(range(len(devices)), key=lambda at: -devices[at].step_s(counts[at]))
+    for slow in order[:_VARIED]:
+        for fast in order[::-1][:_VARIED]:
+            if slow != fast and counts[slow]:
+                changed = [count - (at == slow) + (at == fast) for at, count in enumerate(counts)]
+                yield Assignment.of(in_ranges(changed))
+
+
+def _rank_plans(
+    replayed: Replayed, turns: EstTurns, devices: Sequence[Device], advised: Assignment
+) -> Iterator[RankPlan]:
+    for at, rank in enumerate(turns.dfg.marks.ranks):
+        device, now, then = devices[at], turns.assignment.ests[at], advised.ests[at]
+        yield RankPlan(
+            rank=rank,
+            device=replayed.run.rank(rank).device,
+            now=now,
+            advised=then,
+            est_us=_us(device.est_s),
+            last_us=_us(device.last_s),
+            update_us=_us(device.update_s),
+            est_from="measured" if turns.costs[rank].is_measured else "assumed",
+            now_us=_us(device.step_s(len(now))),
+            advised_us=_us(device.step_s(len(then))),
+        )
+
+
+def _warnings(ranks: Sequence[RankPlan], advised: Assignment) -> Iterator[str]:
+    assumed = [plan.rank for plan in ranks if plan.est_from == "assumed" and len(plan.advised) > 1]
+    if assumed:
+        yield f"{readable.ranks(assumed)} ran one EST: what a second one takes there is assumed from the other ranks"
+    idle = [plan.rank for plan in ranks if not plan.advised]
+    if idle:
+        yield f"{readable.ranks(idle)} {'is' if len(idle) == 1 else 'are'} left without ESTs: the step is shorter without"
+
+
+def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
+    ranks = advice.decision.ranks
+    body = AssignmentBody(
+        ests=advice.decision.ests,
+        devices=tuple(
+            DeviceCost(
+                rank=plan.rank,
+                kind=plan.device or "unknown",
+                est_us=plan.est_us,
+                last_us=plan.last_us,
+                update_us=plan.update_us,
+                est_from=plan.est_from,
+            )
+            for plan in ranks
+        ),
+        compute_us=advice.certificate.compute_us,
+        ests_below=advice.certificate.ests_below,
+    )
+    known = replayed.pricer.known_error
+    part = Part(
+        applies="live",
+        changes_bits=False,
+        evidence=Evidence(
+            run=str(replayed.run.path), replay_error_pct=None if known is None else round(100 * known, 3)
+        ),
+        predicted=Promise(
+            step_us=advice.value,
+            low_us=us(interval.low_ns),
+            high_us=us(interval.high_ns),
+            baselines_us=advice.baselines,
+        ),
+        body=body,
+    )
+    # The id tells plans apart, and the same evidence always gives the same plan.
+    told = sha256(msgspec.json.encode(part)).hexdigest()
+    job = PlannedJob(n_est=advice.certificate.n_est, world=len(advice.decision.ests))
+    return Plan(id=told[:16], job=job, parts=Parts(assignment=part))
+
+
+def check_plan(plan: Plan) -> None:
+    """Verify by arithmetic that no counts make the slowest rank faster than the optimum that the plan states. Raises
+    MismatchError where they do."""
+    part = plan.parts.assignment
+    if part is None:
+        return
+    body = part.body
+    devices = [
+        Device(
+            name=f"rank {cost.rank}",
+            kind=cost.kind,
+            est_s=cost.est_us * NS_PER_US / NS_PER_S,
+            last_s=cost.last_us * NS_PER_US / NS_PER_S,
+            update_s=cost.update_us * NS_PER_US / NS_PER_S,
+        )
+        for cost in body.devices
+    ]
+    shorter_s = body.compute_us * NS_PER_US / NS_PER_S * (1 - _CLOSE)
+    below = ends_within(devices, plan.job.n_est, shorter_s)
+    if below >= plan.job.n_est:
+        raise MismatchError(
+            f"the ranks end {below} ESTs within less than the {body.compute_us / 1000:g} ms that are called the least"
+        )
+    if body.ests_below != below:
+        raise MismatchError(f"the ranks end {below} ESTs in any shorter time, and {body.ests_below} are stated")
+    longest = step_s(devices, [len(ests) for ests in body.ests])
+    if longest * NS_PER_S / NS_PER_US < body.compute_us * (1 - _CLOSE):
+        raise MismatchError("the plan's own counts take less than what is called the least")
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * NS_PER_S / NS_PER_US, 3)

@@ -1,0 +1,63 @@
+"""How many workers each elastic job should have, where measured curves say what more workers bring.
+
+Lyra (EuroSys 2023, §5.2) deals out the devices that base demands leave over as a multiple-choice knapsack. Curves are as
+measured: they need not be concave, and more workers may even bring less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the sizes that a job may have."""
+
+    devices: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The size chosen for each job."""
+
+    chosen: tuple[int, ...]
+    """Position of each job's choice."""
+    value: float
+    devices: int
+
+
+def deal_out(jobs: Sequence[Sequence[Choice]], devices: int) -> Sizes:
+    """The choices, one of each job, of the largest value that take no more than `devices`; of equals, the fewest devices.
+
+    Dynamic programming over jobs and devices: exact. Raises ValueError where even the smallest choices take more.
+    """
+    if sum(min(choice.devices for choice in choices) for choices in jobs) > devices:
+        raise ValueError("even the smallest sizes take more devices than there are")
+    # best[d]: the largest value of the jobs so far with at most... exactly d devices.
+    best = np.full(devices + 1, -np.inf)
+    best[0] = 0.0
+    picks = np.zeros((len(jobs), devices + 1), np.int16 if max(map(len, jobs), default=0) < 1 << 15 else np.int32)
+    for number, choices in enumerate(jobs):
+        best, picks[number] = _with_one_more(best, choices)
+    taken = int(np.argmax(best))  # The first of equals: the fewest devices.
+    value, chosen, left = float(best[taken]), [], taken
+    for number in range(len(jobs) - 1, -1, -1):
+        pick = int(picks[number, left])
+        chosen.append(pick)
+        left -= jobs[number][pick].devices
+    return Sizes(tuple(reversed(chosen)), value, taken)
+
+
+def _with_one_more(best: np.ndarray, choices: Sequence[Choice]) -> tuple[np.ndarray, np.ndarray]:
+    """The largest values with one job more, float64[devices + 1], and the choice that gives each."""
+    better, pick = np.full(len(best), -np.inf), np.zeros(len(best), np.int32)
+    for number, choice in enumerate(choices):
+        if choice.devices >= len(best):
+            continue
+        values = best[: len(best) - choice.devices] + choice.value
+        wins = values > better[choice.devices :]
+        better[choice.devices :][wins] = values[wins]
+        pick[choice.devices :][wins] = number
+    return better, pick

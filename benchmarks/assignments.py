@@ -1,0 +1,136 @@
+"""Advised assignments of ESTs carried out: predictions first, then what each assignment takes.
+
+    python -m benchmarks.assignments [--cases 0 1 2] [--rounds 3] [--keep DIR]
+
+On the test bed (root), hosts have unlike CPU rates, and in one case slow links. A job of eight ESTs runs once, split evenly,
+and writes its own Run. From that, the assignments to try are chosen and the step time of each is predicted; both are written
+down before any is measured. Then one job goes through all of them in turns, several rounds, and its steps are timed from
+outside. Prints a JSON line an assignment, and one a case: the median and the worst error, the advised one against the
+best that was measured, and its gain over the even split. Ends with the median over all.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import esprof
+from benchmarks.testbed.bed import hosts
+from esprof.analyzers.advisors.ests import advise_ests
+from esprof.analyzers.advisors.makespan import in_ranges
+from esprof.assignment import Assignment
+from esprof.replay.replayed import Replayed, replay_run
+from esprof.replay.whatif.est_turns import EstTurns
+
+N_EST = 8
+TRIED = 12
+CASES = (
+    ((0.6, 0.3), (None, None)),
+    ((0.6, 0.3, 0.15), (None, None, None)),
+    ((0.6, 0.3, 0.3), ("200mbit", "200mbit", "200mbit")),
+)
+"""(cores of each host, rate of each link)"""
+
+Ests = tuple[tuple[int, ...], ...]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, nargs="+", default=range(len(CASES)))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=12, help="of each assignment in each round")
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    folder = options.keep or Path(tempfile.mkdtemp())
+    errors: list[float] = []
+    for number in options.cases:
+        errors += case(number, folder / f"case{number}", options.rounds, options.steps)
+    show(
+        "assignment_error",
+        100 * median(map(abs, errors)),
+        worst=round(100 * max(map(abs, errors)), 2),
+        tried=len(errors),
+    )
+
+
+def case(number: int, folder: Path, rounds: int, steps: int) -> list[float]:
+    """Carry out one case; the relative errors of its predictions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cpu, rate = CASES[number]
+    setting = {"case": number, "cpu": cpu, "rate": rate}
+    run, told = folder / "run", folder / "predictions.json"
+    if not told.exists():
+        job(cpu, rate, folder / "record.json", ["--telemetry", str(run), "--steps", "40"])
+        predicted, advised, low, high = predict(run)
+        listed = [[ests, ms] for ests, ms in predicted.items()]
+        told.write_text(json.dumps({"advised": advised, "low": low, "high": high, "ms": listed}))
+    written = json.loads(told.read_text())
+    schedule = [ests for ests, _ in written["ms"]]
+    random.Random(number).shuffle(schedule)
+    again = ["--schedule", json.dumps(schedule), "--steps", str(steps), "--rounds", str(rounds)]
+    measured = job(cpu, rate, folder / "measured.json", again)
+    taken = {frozen(ests): median(ms) for ests, ms in zip(measured["schedule"], measured["step_ms"], strict=True)}
+    errors = []
+    for ests, ms in written["ms"]:
+        after = taken[frozen(ests)]
+        errors.append(ms / after - 1)
+        told_ms = {"predicted_ms": round(ms, 1), "measured_ms": round(after, 1)}
+        show("assignment", 100 * errors[-1], ests=[len(one) for one in ests], **told_ms, **setting)
+    best, advised = min(taken.values()), taken[frozen(written["advised"])]
+    even = taken[Assignment.even(N_EST, len(cpu)).ests]
+    show(
+        "advised_assignment",
+        100 * (advised / best - 1),
+        ests=[len(one) for one in written["advised"]],
+        gain_over_even_pct=round(100 * (1 - advised / even), 2),
+        median_error_pct=round(100 * median(map(abs, errors)), 2),
+        worst_error_pct=round(100 * max(map(abs, errors)), 2),
+        **setting,
+    )
+    return errors
+
+
+def predict(run: Path) -> tuple[dict[Ests, float], Ests, float, float]:
+    """Step time (ms) of each assignment to try, the advised one, and its interval."""
+    replayed = replay_run(esprof.load(str(run)))
+    advice = advise_ests(replayed)
+    tried = dict.fromkeys([advice.decision.ests, turns_of(replayed).assignment.ests])
+    counts = [c for c in itertools.product(range(1, N_EST), repeat=len(replayed.run.ranks)) if sum(c) == N_EST]
+    random.Random(0).shuffle(counts)
+    for one in counts:
+        if len(tried) < TRIED:
+            tried.setdefault(Assignment.of(in_ranges(one)).ests)
+    turns = turns_of(replayed)
+    prices = {ests: replayed.pricer.price_edited(turns.moved(Assignment(ests))) for ests in tried}
+    times = {ests: float(price.step_ns.mean()) / 1e6 for ests, price in prices.items()}
+    return times, advice.decision.ests, advice.low_us / 1e3, advice.high_us / 1e3
+
+
+def turns_of(replayed: Replayed) -> EstTurns:
+    return EstTurns.of(replayed.run, replayed.pricer.dfg, replayed.pricer.steps)
+
+
+def job(cpu: tuple[float, ...], rate: tuple[str | None, ...], answer: Path, arguments: list[str]) -> dict[str, list]:
+    """Run the job on a bed of its own, and give back what its rank 0 prints."""
+    with hosts(cpu=cpu, rate=rate) as bed, answer.open("wb") as out:
+        codes = bed.torchrun(["-m", "benchmarks.jobs.elastic", "--n-est", str(N_EST), *arguments], stdout=out).wait(
+            1_200
+        )
+    assert not any(codes), codes
+    found: dict[str, list] = json.loads(answer.read_text().splitlines()[-1])
+    return found
+
+
+def frozen(ests: list[list[int]]) -> Ests:
+    return tuple(map(tuple, ests))
+
+
+def show(name: str, value: float, **context: object) -> None:
+    print(json.dumps({"name": name, "value": round(value, 2), "unit": "%", "context": context}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The Plan: what the advisors recommend, and the elastic runtime adopts.
+
+One envelope holds for all kinds of advice; `Parts` has a part for each, with a body of its own. docs/plan.schema.json is its
+JSON Schema.
+"""
+
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from esprof.assignment import Assignment
+from esprof.errors import InputError, UsageError, unreadable
+from esprof.output import write_bytes
+
+SCHEMA = "esprof.plan/1"
+
+_MOST_BYTES = 64 << 20
+"""A plan for a million ESTs takes less."""
+
+
+class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that a plan is for."""
+
+    n_est: int
+    world: int
+    model_signature: str | None = None
+    """What tells the model from others; None where the run does not say."""
+
+
+class Fallback(msgspec.Struct, frozen=True, kw_only=True):
+    """When the runtime goes back: its steps take longer than before by `margin`, relative, over `window` steps."""
+
+    margin: float = 0.02
+    window: int = 50
+
+
+class Promise(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step should take once a part is adopted."""
+
+    step_us: float
+    low_us: float
+    high_us: float
+    baselines_us: dict[str, float]
+    """What it takes otherwise, by name: `now`, `even split` and the like."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a part rests on."""
+
+    run: str
+    """The Run directory."""
+    replay_error_pct: float | None
+    """How far replay was off on that very run, in per cent of a step."""
+
+
+class DeviceCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job takes on the device of one rank."""
+
+    rank: int
+    kind: str
+    est_us: float
+    """Of an EST that is not the rank's last."""
+    last_us: float
+    """Of its last EST."""
+    update_us: float
+    """Of what follows the ESTs."""
+    est_from: Literal["measured", "assumed"]
+    """`assumed` where the rank ran one EST alone, so that only its last one is known."""
+
+
+class AssignmentBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Which ESTs run on which rank."""
+
+    ests: tuple[tuple[int, ...], ...]
+    devices: tuple[DeviceCost, ...]
+    compute_us: float
+    """The slowest rank's ESTs and update, without waiting: what the optimum is the least of."""
+    ests_below: int
+    """ESTs that all ranks together end in any shorter time: fewer than the job has, which proves the optimum."""
+
+
+Body = TypeVar("Body")
+
+
+class Part(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
+    """One piece of advice."""
+
+    applies: Literal["live", "restart"]
+    changes_bits: bool
+    evidence: Evidence
+    predicted: Promise
+    body: Body
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The advice that a plan holds, by kind."""
+
+    assignment: Part[AssignmentBody] | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to change of one job."""
+
+    schema: Literal["esprof.plan/1"] = "esprof.plan/1"
+    id: str
+    version: int = 1
+    """A runtime adopts no version that is not above the one it has."""
+    parent: str | None = None
+    """Id of the plan that this one follows."""
+    job: PlannedJob
+    determinism: str = "D1"
+    """Least level of determinism at which the promise of equal bits holds for what it changes."""
+    apply_at: int | None = None
+    """Step at which it is adopted; None for the next."""
+    fallback: Fallback = Fallback()
+    parts: Parts
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan of a file. Raises InputError where it is none, or contradicts itself."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(raw) > _MOST_BYTES:
+        raise InputError("is too large for a plan", path=path)
+    try:
+        plan = msgspec.json.decode(raw, type=Plan)
+        check(plan)
+    except (msgspec.MsgspecError, UnicodeDecodeError, UsageError) as error:
+        raise InputError(
+            f"is no plan: {error}", path=path, remedy="`esprof recommend RUN -o FILE` writes one."
+        ) from error
+    return plan
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Write it whole or not at all. Raises OutputError."""
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+
+
+def check(plan: Plan) -> None:
+    """Raises UsageError where a plan contradicts itself: its assignment is no partition of the job's ESTs over its ranks."""
+    if plan.parts.assignment is not None:
+        Assignment(plan.parts.assignment.body.ests).check_fits(plan.job.n_est, plan.job.world)

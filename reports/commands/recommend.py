@@ -1,0 +1,139 @@
+"""`esprof recommend`."""
+
+from pathlib import Path
+from typing import get_args
+
+import click
+import msgspec
+
+from esprof.analyzers.advisors.answer import MixAdvice, advise, check
+from esprof.analyzers.advisors.ests import EstAdvice, advise_ests, check_plan
+from esprof.analyzers.advisors.gavel import with_throughputs
+from esprof.analyzers.advisors.mix import read, read_mix
+from esprof.analyzers.advisors.policies import Objective, Prices
+from esprof.errors import EXIT_OK, InputError, UsageError, unreadable
+from esprof.output import claim, write_bytes
+from esprof.plan import SCHEMA as PLAN_SCHEMA
+from esprof.plan import read_plan, write_plan
+from esprof.replay.replayed import replay_run
+from esprof.reports.commands.common import answer, json_option, open_run, wrote
+from esprof.reports.terminal.advice import draw_ests, draw_mix
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    """What a file says that it is."""
+
+    schema: str
+
+
+class _Inventory(msgspec.Struct, frozen=True):
+    """Devices, by type."""
+
+    devices: dict[str, int]
+
+
+class _Prices(msgspec.Struct, frozen=True):
+    """Money an hour, by type of device."""
+
+    per_hour: Prices
+
+
+@click.command("recommend")
+@click.argument("sources", metavar="[RUN]…", nargs=-1)
+@click.option("--jobs", type=Path, metavar="FILE", help="Several jobs with their throughputs, YAML or JSON.")
+@click.option("--inventory", type=Path, metavar="FILE", help="The devices there are: `devices: {V100: 4}`.")
+@click.option(
+    "--throughputs", type=Path, metavar="FILE", help="Gavel's throughputs, for jobs that have none of their own."
+)
+@click.option("--prices", type=Path, metavar="FILE", help="What an hour of each costs: `per_hour: {V100: 2.48}`.")
+@click.option("--objective", type=click.Choice(get_args(Objective)), help="What of several jobs is to be best.")
+@click.option("--whole", is_flag=True, help="No job changes places: each runs on one type all the time, or not at all.")
+@click.option("--check", "checked", type=Path, metavar="PLAN", help="Verify a plan by arithmetic, without a solver.")
+@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
+@json_option
+def command(
+    sources: tuple[str, ...],
+    jobs: Path | None,
+    inventory: Path | None,
+    throughputs: Path | None,
+    prices: Path | None,
+    objective: Objective | None,
+    whole: bool,
+    checked: Path | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Recommend which logical worker (EST) of an elastic job runs where, or which devices several jobs get.
+
+    Of one job, RUN is what ElasticTrainer(telemetry=RUN) wrote; the plan goes to the running job. No plan is made where
+    the gain is less than twice what the prediction may be off. Of several jobs, --jobs names their measured
+    throughputs, and the answer comes with the proof that none is better.
+
+    \b
+    esprof recommend RUN -o plan.json
+    esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
+    esprof recommend --check plan.json
+    """
+    if (len(sources) > 0) + (jobs is not None) + (checked is not None) != 1:
+        raise UsageError("exactly one of RUN, --jobs and --check is needed")
+    if output is not None:
+        claim(output, force=force)
+    if checked is not None:
+        return _check(checked)
+    cluster = _devices(inventory) if inventory else None
+    if jobs is None:
+        if objective or whole or prices or throughputs:
+            raise UsageError("--objective, --whole, --prices and --throughputs are of several jobs: they need --jobs")
+        return _one(sources, cluster, output, as_json=as_json)
+    money = read(prices, _Prices).per_hour if prices else None
+    filled = (lambda listed: with_throughputs(listed, throughputs)) if throughputs else (lambda listed: listed)
+    advice = advise(read_mix(jobs, cluster, filled), objective or "fairness", money, whole=whole)
+    if output is not None:
+        write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
+    answer(advice, draw_mix, as_json=as_json)
+    if output is not None:
+        wrote("advice", output)
+    return EXIT_OK
+
+
+def _devices(inventory: Path) -> dict[str, int]:
+    """The devices of an inventory, by type. Raises InputError."""
+    devices = read(inventory, _Inventory).devices
+    if not devices or min(devices.values()) < 1:
+        raise InputError("every type needs at least one device", path=inventory)
+    return devices
+
+
+def _one(sources: tuple[str, ...], inventory: dict[str, int] | None, output: Path | None, *, as_json: bool) -> int:
+    """Advice for one job."""
+    run, read_s = open_run(sources)
+    advice: EstAdvice = advise_ests(replay_run(run, read_s), inventory)
+    answer(advice, draw_ests, as_json=as_json)
+    if output is None:
+        return EXIT_OK
+    if advice.plan is None:
+        click.echo("No plan was written: keep what you have.", err=True)
+        return EXIT_OK
+    write_plan(output, advice.plan)
+    wrote("plan", output)
+    return EXIT_OK
+
+
+def _check(path: Path) -> int:
+    """Verify what `recommend` has written. Raises MismatchError where it does not hold."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    try:
+        if msgspec.json.decode(raw, type=_Schema).schema == PLAN_SCHEMA:
+            check_plan(read_plan(path))
+            click.echo(f"{path}: holds; its ranks together end too few ESTs in any shorter time")
+            return EXIT_OK
+        proof = check(msgspec.json.decode(raw, type=MixAdvice))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"is neither a plan nor advice: {error}", path=path) from error
+    click.echo(f"{path}: holds; no decision is better by more than {proof.gap:.1g} (relative)")
+    return EXIT_OK

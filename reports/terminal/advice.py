@@ -1,0 +1,162 @@
+"""What is recommended, as tables for a terminal."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from esprof import readable
+from esprof.analyzers.advisors.answer import Given, MixAdvice
+from esprof.analyzers.advisors.ests import EstAdvice, RankPlan
+from esprof.analyzers.advisors.growth import Growth
+from esprof.analyzers.advisors.policies import Objective
+from esprof.readable import decimal
+from esprof.reports import units
+from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
+from esprof.text import printable
+
+_ROWS = 40
+"""Jobs or ranks that a table shows; the JSON has all."""
+
+_VALUES: dict[Objective, str] = {
+    "throughput": "together {} steps/s",
+    "fairness": "the least of all gets {} of its normal throughput",
+    "finish-time": "the last-off of all takes {} times what it would alone on an n-th of the devices",
+    "makespan": "all end within {} s",
+    "cost": "all end for {} in money",
+}
+
+
+def draw_mix(advice: MixAdvice, screen: Screen = PLAIN) -> str:
+    """What each job gets, then why nothing is better."""
+    said = _VALUES[advice.objective].format(decimal(advice.value))
+    blocks: list[RenderableType] = [headline(f"{said[0].upper()}{said[1:]}", screen), Text(), _jobs(advice)]
+    if len(advice.mix.jobs) > _ROWS:
+        blocks.append(Text(f"and {len(advice.mix.jobs) - _ROWS:,} jobs more (--json)"))
+    return drawn(screen, *blocks, Text(), *_mix_facts(advice, screen))
+
+
+def _jobs(advice: MixAdvice) -> Table:
+    rows = grid("job", "workload", ">devices at once", ">steps/s", "gets", padding=2)
+    by_job: dict[str, list[Given]] = {}
+    for one in advice.decision:
+        by_job.setdefault(one.job, []).append(one)
+        if one.with_ is not None:
+            by_job.setdefault(one.with_, []).append(one)
+    for job in advice.mix.jobs[:_ROWS]:
+        rows.add_row(
+            printable(job.name, 24),
+            printable(job.workload, 32),
+            str(job.scale_factor),
+            decimal(advice.throughput_steps_per_s[job.name]),
+            _gets(by_job.get(job.name, [])),
+        )
+    return rows
+
+
+def _gets(given: Sequence[Given]) -> str:
+    amounts: dict[str, float] = {}
+    for one in given:
+        where = printable(one.device, 24) + (" shared" if one.with_ is not None else "")
+        amounts[where] = amounts.get(where, 0.0) + ((one.share if one.hours is None else one.hours) or 0.0)
+    unit = "{} h" if given and given[0].hours is not None else "{}"
+    told = {
+        where: unit.format(decimal(amount)) if unit != "{}" else units.pct(100 * amount)
+        for where, amount in amounts.items()
+    }
+    return ", ".join(f"{where} {amount}" for where, amount in told.items()) or "nothing"
+
+
+def _mix_facts(advice: MixAdvice, screen: Screen) -> Iterable[Text]:
+    for name, value in advice.baselines.items():
+        yield fact("Else", f"{_VALUES[advice.objective].format(decimal(value))} ({name})", screen)
+    proof = advice.certificate
+    how = "by dual values" if proof.kind == "duals" else "by search"
+    yield fact("Proof", f"no decision is better than {decimal(proof.bound)}: {how}, gap {proof.gap:.1g}", screen)
+    for kind, worth in advice.binding.items():
+        yield fact("Scarce", f"one {printable(kind, 24)} more: {worth:+.4g}, to first order", screen)
+    for warning in dict.fromkeys(advice.warnings):
+        yield fact("Note", printable(warning), screen)
+    yield fact("Lacks", "; ".join(advice.not_modelled), screen)
+
+
+def draw_ests(advice: EstAdvice, screen: Screen = PLAIN) -> str:
+    """What each rank should run, then what that rests on."""
+    blocks: list[RenderableType] = [headline(said(advice), screen), Text(), _ranks(advice.decision.ranks)]
+    if len(advice.decision.ranks) > _ROWS:
+        blocks.append(Text(f"and {len(advice.decision.ranks) - _ROWS:,} ranks more (--json)"))
+    if advice.growth is not None:
+        blocks += [Text(), heading("With other devices, by computing alone"), _growth(advice.growth)]
+    return drawn(screen, *blocks, Text(), *_est_facts(advice, screen))
+
+
+def _growth(growth: Growth) -> Table:
+    rows = grid("devices", ">slowest one computes", ">gain", ">each brings", padding=2)
+    for one in growth.proposals:
+        rows.add_row(
+            f"{one.devices} {printable(one.kind, 24)} more",
+            units.duration(one.compute_us),
+            units.pct(one.gain_pct),
+            units.pct(one.gain_each_pct),
+        )
+    rows.add_row(f"the best: {_list(growth.devices)}", units.duration(growth.compute_us), "", "")
+    rows.add_row(f"the fewest within {growth.within_pct:g} %: {_list(growth.fewest)}", "", "", "")
+    for count in growth.good_counts:
+        rows.add_row(f"{count.n_est} ESTs (another training)", f"{units.pct(count.waste_pct)} idle", "", "")
+    return rows
+
+
+def _list(devices: dict[str, int]) -> str:
+    return ", ".join(f"{count} {printable(kind, 24)}" for kind, count in devices.items())
+
+
+def said(advice: EstAdvice) -> str:
+    """The advice in one sentence."""
+    now, then = (units.duration(value) for value in (advice.baselines["now"], advice.value))
+    if advice.plan is None:
+        return f"Keep what you have: a step takes {now}, and the best found would take {then}"
+    return f"A step would take {then} in place of {now}: {units.pct(advice.gain_pct)} less"
+
+
+def _ranks(ranks: Sequence[RankPlan]) -> Table:
+    rows = grid(
+        "rank", "device", ">an EST", ">its last", ">update", "now", "advised", ">busy now", ">advised", padding=2
+    )
+    for rank in ranks[:_ROWS]:
+        rows.add_row(
+            str(rank.rank),
+            printable(rank.device or units.UNKNOWN, 24),
+            units.duration(rank.est_us) + ("" if rank.est_from == "measured" else "*"),
+            units.duration(rank.last_us),
+            units.duration(rank.update_us),
+            ests_text(rank.now),
+            ests_text(rank.advised),
+            units.duration(rank.now_us),
+            units.duration(rank.advised_us),
+        )
+    return rows
+
+
+def ests_text(ests: Sequence[int]) -> str:
+    """How many, and which: `3 (0–2)`."""
+    return f"{len(ests)} ({readable.runs(ests)})" if ests else "none"
+
+
+def _est_facts(advice: EstAdvice, screen: Screen) -> Iterable[Text]:
+    low, high = units.duration(advice.low_us), units.duration(advice.high_us)
+    yield fact("Range", f"{low} to {high}; such predictions may be {units.pct(advice.error_pct)} of a step off", screen)
+    yield fact("Else", f"an even split: {units.duration(advice.baselines['even split'])}", screen)
+    proof = advice.certificate
+    text = (
+        f"within less than {units.duration(proof.compute_us)} of work all ranks together end {proof.ests_below} of "
+        f"{proof.n_est} ESTs"
+    )
+    if proof.advised_compute_us > proof.compute_us * 1.001:
+        text += f"; replay with its transfers prefers {units.duration(proof.advised_compute_us)}"
+    yield fact("Proof", text, screen)
+    yield fact("Waste", f"{units.pct(advice.waste_pct)} of what the devices could do is left idle", screen)
+    for warning in advice.warnings:
+        yield fact("Note", warning, screen)
+    if advice.plan is not None:
+        yield fact("Bits", "equal: the training does not depend on where ESTs run", screen)
