@@ -47,7 +47,7 @@ def test_the_fast_rank_gets_more():
     assert found.value == pytest.approx(6 * 3_000 + 2 * TRANSFER + UPDATE, rel=1e-3)
     assert found.baselines["now"] == pytest.approx(4 * 9_000 + TRANSFER + UPDATE, rel=1e-3)
     assert found.baselines["even split"] == pytest.approx(found.baselines["now"])
-    assert found.gain_pct == pytest.approx(50, abs=0.2)
+    assert found.gain_pct == pytest.approx(50, abs=0.3)
     assert found.low_us < found.value < found.high_us
     assert found.plan.parts.assignment.body.ests == found.decision.ests
     assert (found.plan.parts.assignment.applies, found.plan.parts.assignment.changes_bits) == ("live", False)

@@ -1,0 +1,113 @@
+"""`esprof recommend`, from a real elastic job to its plan, and from files of jobs to who gets what."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cases.command_line import esprof
+from tests.cases.record import JOBS, environment
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("uneven") / "run"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run([*launch, str(JOBS / "uneven_ests.py"), str(path)], env=environment(PYTHONPATH="."), check=True)
+    return path
+
+
+def test_from_the_job_to_its_plan(run, tmp_path):
+    plan = tmp_path / "plan.json"
+    told = esprof("recommend", run, "-o", plan)
+    assert told.returncode == 0, told.stderr
+    assert "A step would take" in told.stdout
+    body = json.loads(plan.read_text())["parts"]["assignment"]["body"]
+    fast, slow = (len(ests) for ests in body["ests"])
+    assert fast > slow > 0
+    assert [cost["est_from"] for cost in body["devices"]] == ["measured", "measured"]
+    assert all(cost["est_us"] >= 20_000 * (1 + 3 * cost["rank"]) for cost in body["devices"])  # It sleeps so long.
+
+    assert "holds" in esprof("recommend", "--check", plan).stdout
+    answered = json.loads(esprof("replay", run, "--what-if", f"assign={plan}", "--json").stdout)["what_if"][0]
+    advice = json.loads(esprof("recommend", run, "--json").stdout)
+    assert answered["answered"]
+    assert answered["predicted_us"] == pytest.approx(advice["value"])
+    assert {"schema", "objective", "value", "decision", "certificate"} <= set(advice)
+
+    again = esprof("recommend", run, "-o", plan)
+    assert again.returncode == 1
+    assert "already exists" in again.stderr
+    assert esprof("recommend", run, "-o", plan, "--force").returncode == 0
+
+
+def test_the_report_shows_it(run, tmp_path):
+    page = tmp_path / "report.html"
+    assert esprof("report", run, "-o", page).returncode == 0
+    text = page.read_text()
+    assert '<section id="assignment">' in text
+    assert "4 (0–3)" in text
+
+
+def test_a_plan_that_was_tampered_with_does_not_hold(run, tmp_path):
+    plan = tmp_path / "plan.json"
+    esprof("recommend", run, "-o", plan)
+    told = json.loads(plan.read_text())
+    told["parts"]["assignment"]["body"]["compute_us"] *= 2
+    plan.write_text(json.dumps(told))
+    checked = esprof("recommend", "--check", plan)
+    assert checked.returncode == 1
+    assert "called the least" in checked.stderr
+
+
+JOBS_FILE = """
+jobs:
+  - {id: a, steps: 1000, throughput_steps_per_s: {A: 10, B: 1}}
+  - {id: b, steps: 1000, throughput_steps_per_s: {A: 10, B: 5}}
+"""
+
+
+def test_from_files_of_jobs_to_who_gets_what(tmp_path):
+    for name, text in {
+        "jobs.yaml": JOBS_FILE,
+        "gpus.yaml": "devices: {A: 1, B: 1}",
+        "prices.yaml": "per_hour: {A: 36, B: 3.6}",
+    }.items():
+        (tmp_path / name).write_text(text)
+    asked = ["recommend", "--jobs", "jobs.yaml", "--inventory", "gpus.yaml"]
+    told = esprof(*asked, "--objective", "makespan", "--json", cwd=tmp_path)
+    assert json.loads(told.stdout)["value"] == pytest.approx(
+        400 / 3
+    )  # `b` runs on A a third of the time that `a` does.
+    told = esprof(*asked, "--objective", "cost", "--prices", "prices.yaml", "-o", "advice.json", cwd=tmp_path)
+    assert "All end for 1.2 in money" in told.stdout  # On B `a` costs 1, and `b` 0.2.
+    assert "holds" in esprof("recommend", "--check", "advice.json", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 2, "exactly one of RUN, --jobs and --check"),
+        (["run", "--objective", "makespan"], 2, "need --jobs"),
+        (["--jobs", "jobs.yaml"], 2, "names no devices"),
+        (["--jobs", "jobs.yaml", "--inventory", "none.yaml"], 1, "cannot be read"),
+        (["--jobs", "jobs.yaml", "--inventory", "empty.yaml"], 1, "at least one device"),
+        (["--jobs", "jobs.yaml", "--inventory", "gpus.yaml", "--objective", "cost"], 2, "price of C"),
+        (["--jobs", "jobs.yaml", "--inventory", "other.yaml"], 1, "no throughput on any type"),
+        (["--check", "gpus.yaml"], 1, "neither a plan nor advice"),
+    ],
+)
+def test_bad_input(tmp_path, arguments, code, says):
+    for name, text in {
+        "jobs.yaml": JOBS_FILE,
+        "gpus.yaml": "devices: {A: 1, C: 1}",
+        "other.yaml": "devices: {C: 1}",
+        "empty.yaml": "devices: {}",
+    }.items():
+        (tmp_path / name).write_text(text)
+    told = esprof("recommend", *arguments, cwd=tmp_path)
+    assert told.returncode == code, told.stderr
+    assert says in told.stderr
