@@ -79,9 +79,8 @@ def test_from_files_of_jobs_to_who_gets_what(tmp_path):
         (tmp_path / name).write_text(text)
     asked = ["recommend", "--jobs", "jobs.yaml", "--inventory", "gpus.yaml"]
     told = esprof(*asked, "--objective", "makespan", "--json", cwd=tmp_path)
-    assert json.loads(told.stdout)["value"] == pytest.approx(
-        400 / 3
-    )  # `b` runs on A a third of the time that `a` does.
+    # `a` is on A for x of its time and else on B, and `b` the other way round: 9 x + 1 = 10 - 5 x steps a second.
+    assert json.loads(told.stdout)["value"] == pytest.approx(1_000 / (9 * (9 / 14) + 1))
     told = esprof(*asked, "--objective", "cost", "--prices", "prices.yaml", "-o", "advice.json", cwd=tmp_path)
     assert "All end for 1.2 in money" in told.stdout  # On B `a` costs 1, and `b` 0.2.
     assert "holds" in esprof("recommend", "--check", "advice.json", cwd=tmp_path).stdout
@@ -95,7 +94,7 @@ def test_from_files_of_jobs_to_who_gets_what(tmp_path):
         (["--jobs", "jobs.yaml"], 2, "names no devices"),
         (["--jobs", "jobs.yaml", "--inventory", "none.yaml"], 1, "cannot be read"),
         (["--jobs", "jobs.yaml", "--inventory", "empty.yaml"], 1, "at least one device"),
-        (["--jobs", "jobs.yaml", "--inventory", "gpus.yaml", "--objective", "cost"], 2, "price of C"),
+        (["--jobs", "jobs.yaml", "--inventory", "gpus.yaml", "--objective", "cost"], 2, "price of A, C"),
         (["--jobs", "jobs.yaml", "--inventory", "other.yaml"], 1, "no throughput on any type"),
         (["--check", "gpus.yaml"], 1, "neither a plan nor advice"),
     ],
