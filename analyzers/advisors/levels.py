@@ -4,7 +4,7 @@ The level of all jobs rises, each by the part of its team's weight that it has, 
 their team's weight goes to its other jobs, and the rest rises on.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,9 +51,9 @@ def fill(mix: Mix) -> tuple[Sharing, Levels]:
 
 def _weights(mix: Mix, rising: np.ndarray) -> np.ndarray:
     """How fast each job's level rises: its part of its team's weight, shared among those that rise."""
-    total: Counter[str] = Counter()
+    total: dict[str, float] = defaultdict(float)
     for job, rises in zip(mix.jobs, rising, strict=True):
-        total[job.entity] += job.weight * bool(rises)
+        total[job.entity] += job.weight if rises else 0.0
     return np.array(
         [
             mix.entities.get(job.entity, 1.0) * job.weight / total[job.entity] if rises else 0.0

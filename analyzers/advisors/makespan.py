@@ -134,7 +134,8 @@ class _Pool:
         """The same of the devices that are taken: those that end most."""
         counts = self.counts(seconds)
         counts[np.argsort(-counts, kind="stable")[self._taken :]] = 0
-        return counts.tolist()
+        chosen: list[int] = counts.tolist()
+        return chosen
 
     def ends_within(self, seconds: float) -> int:
         return sum(self.chosen(seconds))

@@ -140,7 +140,8 @@ class EstTurns:
         """The first node of the last EST's turn, in each step."""
         nodes = np.flatnonzero((self.dfg.lane == self.dfg.main_lane(rank)) & self._last & self.dfg.of(*HOST_WORK))
         _, first = np.unique(self.dfg.step[nodes], return_index=True)
-        return nodes[first].tolist()
+        found: list[int] = nodes[first].tolist()
+        return found
 
 
 def _on_main(dfg: Dfg, rank: Rank) -> np.ndarray:
