@@ -1,13 +1,16 @@
 """What is advised for a mix of jobs, with all that it takes to check it by arithmetic: inputs, decision, dual values."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
 import numpy as np
 
+from esprof.analyzers.advisors.levels import fill
 from esprof.analyzers.advisors.mix import DeviceType, JobId, Mix, Together
-from esprof.analyzers.advisors.policies import Objective, Posed, Prices, Row, pose
+from esprof.analyzers.advisors.money import Tradeoff, break_even, frontier
+from esprof.analyzers.advisors.policies import Objective, Posed, Prices, Row, has_teams, pose
 from esprof.analyzers.advisors.program import Infeasible, Optimum, Proof, prove, solve, solve_whole
 from esprof.errors import MismatchError, UsageError
 
@@ -63,6 +66,10 @@ class MixAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """What one unit more of each scarce thing would be worth, in the objective's unit."""
     warnings: tuple[str, ...]
     not_modelled: tuple[str, ...]
+    frontier: tuple[Tradeoff, ...]
+    """Of `cost`: what it costs to be done sooner."""
+    break_even: dict[DeviceType, float]
+    """Of `cost`: the price an hour below which a type that is not used would be."""
     mix: Mix
     prices: Prices | None
 
@@ -74,11 +81,14 @@ def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, whol
     """
     if whole and objective == "cost":
         raise UsageError("jobs that stay where they are have no hours", remedy="Leave out --whole, or choose another.")
-    posed = pose(mix, objective, prices, merged=not whole)
+    by_teams = objective == "fairness" and has_teams(mix) and not whole
+    posed = pose(mix, objective, prices, merged=not (whole or by_teams))
     in_time = np.arange(len(posed.program.gain)) < len(posed.columns)
     found = solve_whole(posed.program, in_time) if whole else solve(posed.program)
     if whole and len(posed.program.gain) > len(posed.columns) and found.value < _LEAST_SHARE:
         raise Infeasible("not all jobs run at once where each stays in its place", remedy="Leave out --whole.")
+    if by_teams:  # As high a level for the last; and the others rise on.
+        found = replace(found, x=np.append(fill(mix)[1].x, found.x[-1]))
     given = tuple(_given(posed, found.x))
     return MixAdvice(
         objective=objective,
@@ -90,6 +100,8 @@ def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, whol
         binding=_worth(posed, found),
         warnings=tuple(_warnings(mix, given)),
         not_modelled=_not_modelled(objective, whole=whole),
+        frontier=tuple(frontier(mix, prices)) if objective == "cost" else (),
+        break_even=break_even(posed, found) if objective == "cost" else {},
         mix=mix,
         prices=prices,
     )

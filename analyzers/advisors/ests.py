@@ -1,6 +1,6 @@
 """Which ESTs of one elastic job should run on which rank: from its Run, and proven by its own replay."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from statistics import fmean
@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from esprof import readable
-from esprof.analyzers.advisors.growth import Growth, growth
+from esprof.analyzers.advisors.growth import Growth, Inventory, growth
 from esprof.analyzers.advisors.makespan import Device, ends_within, fewest_seconds, in_ranges, step_s, waste
 from esprof.assignment import Assignment
 from esprof.errors import EsprofError, MismatchError, UsageError
@@ -127,7 +127,7 @@ class _Prices:
         return self._known[assignment]
 
 
-def advise_ests(replayed: Replayed, inventory: Mapping[str, int] | None = None) -> EstAdvice:
+def advise_ests(replayed: Replayed, inventory: Inventory | None = None) -> EstAdvice:
     """The assignment of the shortest predicted step. The exact optimum of the slowest rank's computing comes first; replay
     with its transfers decides between it, what there is now, an even split, and their neighbours. `inventory` are devices
     that the job could have, by type: part of a device's name in the run, or `rank 3` for one like that rank's.
@@ -172,7 +172,9 @@ def advise_ests(replayed: Replayed, inventory: Mapping[str, int] | None = None) 
         decision=EstDecision(ests=best.assignment.ests, ranks=ranks),
         waste_pct=round(100 * waste(devices, counts), 3),
         certificate=certificate,
-        growth=None if inventory is None else growth(devices, _kinds(devices, inventory), inventory, now.n_est),
+        growth=None
+        if inventory is None
+        else growth(devices, _kinds(replayed, devices, inventory), inventory, now.n_est),
         plan=None,
         warnings=tuple(_warnings(ranks, best.assignment)),
     )
@@ -195,10 +197,11 @@ def _devices(replayed: Replayed, turns: EstTurns) -> list[Device]:
     ]
 
 
-def _kinds(devices: Sequence[Device], inventory: Mapping[str, int]) -> dict[str, Device]:
-    """What an EST takes on each type, on average over the ranks that have it."""
+def _kinds(replayed: Replayed, devices: Sequence[Device], inventory: Inventory) -> dict[str, Device]:
+    """What an EST takes on each type, on average over the ranks that have it. Memory is needed for one, however many run."""
     found = {}
-    for kind in inventory:
+    needed = max((meta.peak_memory for meta in replayed.run.meta.ranks if meta.peak_memory is not None), default=None)
+    for kind in inventory.devices:
         like = [device for device in devices if device.name == kind] or [one for one in devices if kind in one.kind]
         if not like:
             known = ", ".join(sorted({device.kind for device in devices}))
@@ -212,6 +215,7 @@ def _kinds(devices: Sequence[Device], inventory: Mapping[str, int]) -> dict[str,
             est_s=fmean(device.est_s for device in like),
             last_s=fmean(device.last_s for device in like),
             update_s=fmean(device.update_s for device in like),
+            most=None if inventory.has_room(kind, needed) else 0,
         )
     return found
 
@@ -261,6 +265,9 @@ def _warnings(ranks: Sequence[RankPlan], advised: Assignment) -> Iterator[str]:
     if assumed:
         yield f"{readable.ranks(assumed)} ran one EST: what a second one takes there is assumed from the other ranks"
     idle = [plan.rank for plan in ranks if not plan.advised]
+    kinds = sorted({plan.device or "unknown" for plan in ranks})
+    if len(kinds) > 1:
+        yield f"{', '.join(kinds)} may round differently: an EST that moves from one to another may change the bits"
     if idle:
         yield f"{readable.ranks(idle)} {'is' if len(idle) == 1 else 'are'} left without ESTs: the step is shorter without"
 
@@ -286,7 +293,7 @@ def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
     known = replayed.pricer.known_error
     part = Part(
         applies="live",
-        changes_bits=False,
+        changes_bits=len({plan.device for plan in ranks}) > 1,
         evidence=Evidence(
             run=str(replayed.run.path), replay_error_pct=None if known is None else round(100 * known, 3)
         ),

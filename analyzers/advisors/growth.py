@@ -8,12 +8,41 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from esprof.analyzers.advisors.makespan import Device, fewest_devices, fewest_seconds, waste
+from esprof.analyzers.advisors.makespan import Counts, Device, fewest_devices, fewest_seconds, waste
+from esprof.errors import UsageError
+from esprof.types import Bytes
 
 _MOST_WASTE = 0.30
 """EasyScale accepts no larger share of idle devices."""
 
 _SHOWN = 8
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of one type."""
+
+    count: int
+    memory_gb: float | None = None
+    """Of each; None where that is no limit."""
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that there are, by type, and what a job may have of them."""
+
+    devices: dict[str, int | Model]
+    max_devices: int | None = None
+    single_type: bool = False
+    """Whether all must be of one type, so that all compute the same bits."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {kind: one if isinstance(one, int) else one.count for kind, one in self.devices.items()}
+
+    def has_room(self, kind: str, needed: Bytes | None) -> bool:
+        """Whether so many bytes fit into the memory of a device."""
+        one = self.devices[kind]
+        known = isinstance(one, Model) and one.memory_gb is not None and needed is not None
+        return not known or needed <= one.memory_gb * 1e9  # type: ignore[operator, union-attr]
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,21 +88,20 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 def growth(
     now: Sequence[Device],
     kinds: Mapping[str, Device],
-    inventory: Mapping[str, int],
+    inventory: Inventory,
     n_est: int,
     within_pct: float = 5.0,
 ) -> Growth:
-    """What an inventory (devices by type) offers a job that has the devices `now`; `kinds` is what it takes on each type.
+    """What an inventory offers a job that has the devices `now`; `kinds` is what it takes on each type, with `most` 0 where
+    it does not fit.
 
     Raises UsageError where the inventory cannot run the job.
     """
-    pool = [kinds[kind] for kind, count in inventory.items() for _ in range(min(count, n_est))]
-    best = fewest_seconds(pool, n_est)
+    pool, best = _best(kinds, inventory, n_est)
     few = fewest_devices(pool, n_est, best.step_s * (1 + within_pct / 100)) or best.ests
     used = [(device.kind, count) for device, count in zip(pool, best.ests, strict=True) if count]
-    proposals = sorted(
-        _proposals(now, kinds, inventory, n_est), key=lambda one: (-one.gain_each_pct, -one.devices, one.kind)
-    )
+    offers = _proposals(now, kinds, inventory, n_est)
+    proposals = sorted(offers, key=lambda one: (-one.gain_each_pct, -one.devices, one.kind))
     return Growth(
         compute_us=_us(best.step_s),
         devices=_counted(kind for kind, _ in used),
@@ -82,17 +110,36 @@ def growth(
         fewest=_counted(device.kind for device, count in zip(pool, few, strict=True) if count),
         within_pct=within_pct,
         proposals=tuple(proposals[:_SHOWN]),
-        good_counts=tuple(_good_counts(pool, n_est)),
+        good_counts=tuple(_good_counts(pool, n_est, inventory.max_devices)),
     )
 
 
+def _best(kinds: Mapping[str, Device], inventory: Inventory, n_est: int) -> tuple[list[Device], Counts]:
+    """The devices to choose from, and the best counts on them: of all types, or of the best one."""
+    pools = [[kinds[kind]] * min(count, n_est) for kind, count in inventory.counts.items()]
+    if not inventory.single_type:
+        pools = [[device for pool in pools for device in pool]]
+    found = []
+    for pool in pools:
+        try:
+            found.append((pool, fewest_seconds(pool, n_est, inventory.max_devices)))
+        except UsageError as error:
+            reason = error
+    if not found:
+        raise UsageError(f"no device of the inventory has room for the job: {reason.reason}")
+    return min(found, key=lambda one: one[1].step_s)
+
+
 def _proposals(
-    now: Sequence[Device], kinds: Mapping[str, Device], inventory: Mapping[str, int], n_est: int
+    now: Sequence[Device], kinds: Mapping[str, Device], inventory: Inventory, n_est: int
 ) -> Iterator[Proposal]:
+    most = n_est if inventory.max_devices is None else min(n_est, inventory.max_devices)
     have = _counted(device.kind for device in now)
     before = fewest_seconds(now, n_est).step_s
-    for kind, count in inventory.items():
-        for more in range(1, min(count - have.get(kind, 0), n_est - len(now)) + 1):
+    for kind, count in inventory.counts.items():
+        if kinds[kind].most == 0 or (inventory.single_type and set(have) != {kind}):
+            continue
+        for more in range(1, min(count - have.get(kind, 0), most - len(now)) + 1):
             devices = [*now, *[kinds[kind]] * more]
             after = fewest_seconds(devices, n_est)
             gain = 1 - after.step_s / before
@@ -106,12 +153,12 @@ def _proposals(
                 )
 
 
-def _good_counts(pool: Sequence[Device], n_est: int) -> Iterator[GoodCount]:
+def _good_counts(pool: Sequence[Device], n_est: int, most_devices: int | None) -> Iterator[GoodCount]:
     """Up to twice as many ESTs, where fewer than any smaller number around leave less idle."""
-    least = waste(pool, fewest_seconds(pool, n_est).ests)
+    least = waste(pool, fewest_seconds(pool, n_est, most_devices).ests)
     found = 0
     for count in range(n_est + 1, 2 * n_est + 1):
-        best = fewest_seconds(pool, count)
+        best = fewest_seconds(pool, count, most_devices)
         idle = waste(pool, best.ests)
         if idle < least - 1e-3 and found < _SHOWN:
             least, found = idle, found + 1

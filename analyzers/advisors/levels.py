@@ -4,7 +4,6 @@ The level of all jobs rises, each by the part of its team's weight that it has, 
 their team's weight goes to its other jobs, and the rest rises on.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array, hstack, vstack
 
 from esprof.analyzers.advisors.mix import Mix
-from esprof.analyzers.advisors.policies import fair
+from esprof.analyzers.advisors.policies import normal, weights
 from esprof.analyzers.advisors.program import Program, solve
 from esprof.analyzers.advisors.sharing import Sharing
 
@@ -36,33 +35,20 @@ def fill(mix: Mix) -> tuple[Sharing, Levels]:
     """The allocation by water filling over the teams of the mix (`Job.entity`), weighed by `Mix.entities`, and within a team
     by `Job.weight`."""
     sharing = Sharing.of(mix)
-    need = np.array(fair(mix)) / np.array([job.weight for job in mix.jobs])
+    need = np.array(normal(mix))
     levels = np.zeros(len(mix.jobs))
     rising = np.ones(len(mix.jobs), bool)
     stages, x = 0, np.zeros(len(sharing.columns))
     while rising.any():
-        weights = _weights(mix, rising)
-        x, rise = _raised(sharing, need, levels, weights)
-        levels = levels + rise * weights
+        weight = np.array(weights(mix, rising.tolist()))
+        x, rise = _raised(sharing, need, levels, weight)
+        levels = levels + rise * weight
         stages += 1
         rising &= np.array([_can_rise(sharing, need, levels, at) if rising[at] else False for at in range(len(levels))])
     return sharing, Levels(x, tuple((sharing.rates @ x / need).tolist()), stages)
 
 
-def _weights(mix: Mix, rising: np.ndarray) -> np.ndarray:
-    """How fast each job's level rises: its part of its team's weight, shared among those that rise."""
-    total: dict[str, float] = defaultdict(float)
-    for job, rises in zip(mix.jobs, rising, strict=True):
-        total[job.entity] += job.weight if rises else 0.0
-    return np.array(
-        [
-            mix.entities.get(job.entity, 1.0) * job.weight / total[job.entity] if rises else 0.0
-            for job, rises in zip(mix.jobs, rising, strict=True)
-        ]
-    )
-
-
-def _raised(sharing: Sharing, need: np.ndarray, levels: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
+def _raised(sharing: Sharing, need: np.ndarray, levels: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float]:
     """The time shares with which all levels rise by the largest multiple of their weights, and that multiple."""
     rows, bounds = sharing.limits
     behind = csr_array((-sharing.rates.multiply((1 / need)[:, None])).tocsr())
@@ -70,7 +56,7 @@ def _raised(sharing: Sharing, need: np.ndarray, levels: np.ndarray, weights: np.
     program = Program(
         gain=np.append(np.zeros(len(sharing.columns)), 1.0),
         rows=csr_array(
-            vstack([hstack([behind, csr_array(weights[:, None])]), hstack([rows, csr_array((len(bounds), 1))])])
+            vstack([hstack([behind, csr_array(weight[:, None])]), hstack([rows, csr_array((len(bounds), 1))])])
         ),
         bounds=np.concatenate([-levels * (1 - _RISES / 10), bounds]),
     )

@@ -4,6 +4,7 @@ Fairness, makespan and finish-time fairness are one program: the largest t such 
 second that the policy says it needs.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -58,16 +59,16 @@ def pose(mix: Mix, objective: Objective, prices: Prices | None = None, *, merged
     """The program of `objective`. With `merged`, jobs that are alike to it are one class.
 
     `fairness` is the least normalised throughput: steps a second times devices, over weight and what a share of the whole
-    cluster would give (Gavel's heterogeneity-aware max-min fairness); `makespan` the seconds till the last job ends;
-    `finish-time` the longest time to the end over that with an own n-th of the cluster (Themis' rho, all jobs just begun);
-    `throughput` the sum of steps a second; `cost` the least money that ends all jobs by their deadlines, or ever.
-    Raises UsageError where the mix lacks what the objective needs.
+    cluster would give (Gavel's heterogeneity-aware max-min fairness; jobs of a team share its weight); `makespan` the
+    seconds till the last job ends; `finish-time` the longest time to the end over that with an own n-th of the cluster
+    (Themis' rho, all jobs just begun); `throughput` the sum of steps a second; `cost` the least money that ends all jobs by
+    their deadlines, or ever. Raises UsageError where the mix lacks what the objective needs.
     """
     if objective == "cost":
         return _cost(mix, prices, merged=merged)
     if objective == "throughput":
         return _throughput(mix, merged=merged)
-    needs = {"fairness": fair, "makespan": _steps, "finish-time": _isolated}[objective](mix)
+    needs = {"fairness": _fair, "makespan": _steps, "finish-time": _isolated}[objective](mix)
     return multiple(mix, needs, inverse=objective != "fairness", merged=merged)
 
 
@@ -155,13 +156,36 @@ def _known_prices(mix: Mix, prices: Prices | None) -> Prices:
     return prices
 
 
-def fair(mix: Mix) -> list[float]:
-    """Steps a second that are a normalised throughput of 1, of each job."""
+def normal(mix: Mix) -> list[float]:
+    """Steps a second of each job that are a normalised throughput of 1, before any weight."""
     whole = sum(mix.cluster.values())
     return [
-        job.weight * sum(_rate(job, kind) * count / whole for kind, count in mix.cluster.items()) / job.scale_factor
+        sum(_rate(job, kind) * count / whole for kind, count in mix.cluster.items()) / job.scale_factor
         for job in mix.jobs
     ]
+
+
+def weights(mix: Mix, among: Sequence[bool] | None = None) -> list[float]:
+    """The weight of each job: its own, or, where jobs belong to teams, its part of its team's. A team's weight is shared out
+    `among` some of its jobs alone, where that is given; the others have none."""
+    counted = [True] * len(mix.jobs) if among is None else among
+    if not has_teams(mix):
+        return [job.weight if counts else 0.0 for job, counts in zip(mix.jobs, counted, strict=True)]
+    total: dict[str, float] = defaultdict(float)
+    for job, counts in zip(mix.jobs, counted, strict=True):
+        total[job.entity] += job.weight if counts else 0.0
+    return [
+        mix.entities.get(job.entity, 1.0) * job.weight / total[job.entity] if counts else 0.0
+        for job, counts in zip(mix.jobs, counted, strict=True)
+    ]
+
+
+def has_teams(mix: Mix) -> bool:
+    return any(job.entity for job in mix.jobs)
+
+
+def _fair(mix: Mix) -> list[float]:
+    return [need * weight for need, weight in zip(normal(mix), weights(mix), strict=True)]
 
 
 def _isolated(mix: Mix) -> list[float]:

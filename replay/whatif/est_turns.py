@@ -13,6 +13,8 @@ import numpy as np
 
 from esprof.assignment import Assignment
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.whatif.links import link_share
+from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.work import HOST_WORK
 from esprof.trace.run import Run
@@ -21,6 +23,9 @@ from esprof.types import Rank
 
 _EXCHANGE = "all_to_all"
 """The collective by which partial sums travel: as many bytes as the rank has whole subtrees."""
+
+_ABOUT = 0.1
+"""Ranks whose times differ by less than this share come at about the same time: steps scatter as much."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,10 @@ class TurnCost:
     """Whether `est_ns` was measured here. Else the rank ran its last one alone, and another relation of the two was
     assumed: that of the other ranks, or none."""
 
+    def of(self, ests: int) -> float:
+        """What a step with so many ESTs takes, ns."""
+        return self.update_ns + (self.last_ns + (ests - 1) * self.est_ns if ests else 0.0)
+
 
 @dataclass(frozen=True)
 class EstTurns:
@@ -47,6 +56,8 @@ class EstTurns:
     assignment: Assignment
     est: np.ndarray
     """int32[N], EST of each node on a main thread; -1 where it belongs to none."""
+    probed: ProbedTransfers | None
+    """What was measured of the job's transfers, if anything."""
 
     @classmethod
     def of(cls, run: Run, dfg: Dfg, steps: Sequence[int]) -> "EstTurns":
@@ -70,7 +81,7 @@ class EstTurns:
             )
         if run.missing_ranks:
             raise Declined("the run lacks ranks of the job")
-        return cls(dfg, tuple(steps), Assignment(tuple(ran)), est)
+        return cls(dfg, tuple(steps), Assignment(tuple(ran)), est, ProbedTransfers.of(run))
 
     @cached_property
     def _last(self) -> np.ndarray:
@@ -132,9 +143,25 @@ class EstTurns:
             if not after:
                 dur[on_rank & self._last] = 0
                 residual[on_rank & (self.est >= 0)] = 0
-        exchanges = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & _named(dfg, _EXCHANGE)
-        dur[exchanges] *= _most_carried(to) / _most_carried(self.assignment)
+        transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
+        dur[transfers] *= self._transfers_longer(to)[transfers]
         return replace(dfg, dur_ns=np.rint(dur).astype(np.int64), residual_ns=residual)
+
+    def _transfers_longer(self, to: Assignment) -> np.ndarray:
+        """How many times as long each transfer takes, float64[N]: the link's part by what it carries, and the CPUs' part by
+        the speed of the rank that comes last, for which the others wait."""
+        dfg = self.dfg
+        of_link = link_share(dfg, dfg, self.probed).share
+        carried = np.where(_named(dfg, _EXCHANGE), _most_carried(to) / _most_carried(self.assignment), 1.0)
+        by_cpus = np.where(dfg.on(LaneKind.COMM), self._pace_ns(to) / self._pace_ns(self.assignment), 1.0)
+        longer: np.ndarray = of_link * carried + (1 - of_link) * by_cpus
+        return longer
+
+    def _pace_ns(self, assignment: Assignment) -> float:
+        """What an EST takes on the rank that comes last; of several that come at about the same time, on the slowest."""
+        costs = [self.costs[rank] for rank in self.dfg.marks.ranks]
+        busy = [cost.of(len(ests)) for cost, ests in zip(costs, assignment.ests, strict=True)]
+        return max(cost.last_ns for cost, ns in zip(costs, busy, strict=True) if ns > (1 - _ABOUT) * max(busy))
 
     def _first_of_last(self, rank: Rank) -> list[int]:
         """The first node of the last EST's turn, in each step."""
@@ -142,6 +169,11 @@ class EstTurns:
         _, first = np.unique(self.dfg.step[nodes], return_index=True)
         found: list[int] = nodes[first].tolist()
         return found
+
+
+def tells_of_ests(run: Run) -> bool:
+    """Whether the run was written by an elastic job, so that its events name the ESTs."""
+    return any((run.events(rank).ints("est") >= 0).any() for rank in run.ranks)
 
 
 def _on_main(dfg: Dfg, rank: Rank) -> np.ndarray:

@@ -7,17 +7,21 @@ import click
 import msgspec
 
 from esprof.analyzers.advisors.answer import MixAdvice, advise, check
-from esprof.analyzers.advisors.ests import EstAdvice, advise_ests, check_plan
+from esprof.analyzers.advisors.batches import advise_batches
+from esprof.analyzers.advisors.ests import advise_ests, check_plan
 from esprof.analyzers.advisors.gavel import with_throughputs
+from esprof.analyzers.advisors.growth import Inventory
 from esprof.analyzers.advisors.mix import read, read_mix
+from esprof.analyzers.advisors.money import Recovery, interrupted
 from esprof.analyzers.advisors.policies import Objective, Prices
 from esprof.errors import EXIT_OK, InputError, UsageError, unreadable
 from esprof.output import claim, write_bytes
 from esprof.plan import SCHEMA as PLAN_SCHEMA
 from esprof.plan import read_plan, write_plan
 from esprof.replay.replayed import replay_run
+from esprof.replay.whatif.est_turns import tells_of_ests
 from esprof.reports.commands.common import answer, json_option, open_run, wrote
-from esprof.reports.terminal.advice import draw_ests, draw_mix
+from esprof.reports.terminal.advice import draw_batches, draw_ests, draw_mix
 
 
 class _Schema(msgspec.Struct, frozen=True):
@@ -26,16 +30,12 @@ class _Schema(msgspec.Struct, frozen=True):
     schema: str
 
 
-class _Inventory(msgspec.Struct, frozen=True):
-    """Devices, by type."""
-
-    devices: dict[str, int]
-
-
 class _Prices(msgspec.Struct, frozen=True):
-    """Money an hour, by type of device."""
+    """Money an hour, by type of device; and of those that may be taken away, how often, and what that costs a job."""
 
     per_hour: Prices
+    interruptions_per_hour: dict[str, float] = {}
+    recovery: Recovery = Recovery()
 
 
 @click.command("recommend")
@@ -68,8 +68,9 @@ def command(
     """Recommend which logical worker (EST) of an elastic job runs where, or which devices several jobs get.
 
     Of one job, RUN is what ElasticTrainer(telemetry=RUN) wrote; the plan goes to the running job. No plan is made where
-    the gain is less than twice what the prediction may be off. Of several jobs, --jobs names their measured
-    throughputs, and the answer comes with the proof that none is better.
+    the gain is less than twice what the prediction may be off. Of plain data-parallel training the answer is how many
+    samples each rank should have. Of several jobs, --jobs names their measured throughputs, and the answer comes with
+    the proof that none is better.
 
     \b
     esprof recommend RUN -o plan.json
@@ -82,14 +83,17 @@ def command(
         claim(output, force=force)
     if checked is not None:
         return _check(checked)
-    cluster = _devices(inventory) if inventory else None
+    devices = _devices(inventory) if inventory else None
     if jobs is None:
         if objective or whole or prices or throughputs:
             raise UsageError("--objective, --whole, --prices and --throughputs are of several jobs: they need --jobs")
-        return _one(sources, cluster, output, as_json=as_json)
-    money = read(prices, _Prices).per_hour if prices else None
+        return _one(sources, devices, output, as_json=as_json)
+    money = read(prices, _Prices) if prices else None
     filled = (lambda listed: with_throughputs(listed, throughputs)) if throughputs else (lambda listed: listed)
-    advice = advise(read_mix(jobs, cluster, filled), objective or "fairness", money, whole=whole)
+    mix = read_mix(jobs, devices.counts if devices else None, filled)
+    if money is not None:
+        mix = interrupted(mix, money.interruptions_per_hour, money.recovery)
+    advice = advise(mix, objective or "fairness", money.per_hour if money else None, whole=whole)
     if output is not None:
         write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
     answer(advice, draw_mix, as_json=as_json)
@@ -98,18 +102,24 @@ def command(
     return EXIT_OK
 
 
-def _devices(inventory: Path) -> dict[str, int]:
-    """The devices of an inventory, by type. Raises InputError."""
-    devices = read(inventory, _Inventory).devices
-    if not devices or min(devices.values()) < 1:
-        raise InputError("every type needs at least one device", path=inventory)
-    return devices
+def _devices(path: Path) -> Inventory:
+    """What an inventory holds. Raises InputError."""
+    inventory = read(path, Inventory)
+    if not inventory.devices or min(inventory.counts.values()) < 1:
+        raise InputError("every type needs at least one device", path=path)
+    return inventory
 
 
-def _one(sources: tuple[str, ...], inventory: dict[str, int] | None, output: Path | None, *, as_json: bool) -> int:
+def _one(sources: tuple[str, ...], inventory: Inventory | None, output: Path | None, *, as_json: bool) -> int:
     """Advice for one job."""
     run, read_s = open_run(sources)
-    advice: EstAdvice = advise_ests(replay_run(run, read_s), inventory)
+    replayed = replay_run(run, read_s)
+    if not tells_of_ests(replayed.run):
+        if output is not None or inventory is not None:
+            raise UsageError("a plan, and advice on other devices, is for jobs of ElasticTrainer(telemetry=RUN) alone")
+        answer(advise_batches(replayed), draw_batches, as_json=as_json)
+        return EXIT_OK
+    advice = advise_ests(replayed, inventory)
     answer(advice, draw_ests, as_json=as_json)
     if output is None:
         return EXIT_OK

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from esprof import readable
 from esprof.analyzers.advisors.answer import Given, MixAdvice
+from esprof.analyzers.advisors.batches import BatchAdvice
 from esprof.analyzers.advisors.ests import EstAdvice, RankPlan
 from esprof.analyzers.advisors.growth import Growth
 from esprof.analyzers.advisors.policies import Objective
@@ -76,6 +77,11 @@ def _mix_facts(advice: MixAdvice, screen: Screen) -> Iterable[Text]:
     yield fact("Proof", f"no decision is better than {decimal(proof.bound)}: {how}, gap {proof.gap:.1g}", screen)
     for kind, worth in advice.binding.items():
         yield fact("Scarce", f"one {printable(kind, 24)} more: {worth:+.4g}, to first order", screen)
+    for one in advice.frontier:
+        yield fact("Sooner", f"within {decimal(one.hours)} h for {decimal(one.money)}", screen)
+    for kind, price in advice.break_even.items():
+        when = f"below {decimal(price)} an hour" if price > 0 else "at no price"
+        yield fact("Turns", f"{printable(kind, 24)} would be used {when}", screen)
     for warning in dict.fromkeys(advice.warnings):
         yield fact("Note", printable(warning), screen)
     yield fact("Lacks", "; ".join(advice.not_modelled), screen)
@@ -89,6 +95,25 @@ def draw_ests(advice: EstAdvice, screen: Screen = PLAIN) -> str:
     if advice.growth is not None:
         blocks += [Text(), heading("With other devices, by computing alone"), _growth(advice.growth)]
     return drawn(screen, *blocks, Text(), *_est_facts(advice, screen))
+
+
+def draw_batches(advice: BatchAdvice, screen: Screen = PLAIN) -> str:
+    """What batch each rank should have, then what that rests on."""
+    now, then = (units.duration(value) for value in (advice.baselines["now"], advice.value))
+    if advice.is_worth_it:
+        headed = f"With unequal batches a step would take {then} in place of {now}: {units.pct(advice.gain_pct)} less"
+    else:
+        headed = f"Keep what you have: a step takes {now}, and with the best batches it would take {then}"
+    rows = grid("rank", "device", ">computes now", ">samples now", ">advised", ">weight of its loss", padding=2)
+    for rank in advice.decision[:_ROWS]:
+        counts = (str(rank.samples_now), str(rank.samples), f"{rank.weight:.4g}")
+        rows.add_row(str(rank.rank), printable(rank.device or units.UNKNOWN, 24), units.duration(rank.busy_us), *counts)
+    low, high = units.duration(advice.low_us), units.duration(advice.high_us)
+    error = units.pct(advice.error_pct)
+    facts = [fact("Range", f"{low} to {high}; such predictions may be {error} of a step off", screen)]
+    facts += [fact("Note", warning, screen) for warning in advice.warnings]
+    facts.append(fact("Lacks", "; ".join(advice.not_modelled), screen))
+    return drawn(screen, headline(headed, screen), Text(), rows, Text(), *facts)
 
 
 def _growth(growth: Growth) -> Table:
@@ -158,5 +183,5 @@ def _est_facts(advice: EstAdvice, screen: Screen) -> Iterable[Text]:
     yield fact("Waste", f"{units.pct(advice.waste_pct)} of what the devices could do is left idle", screen)
     for warning in advice.warnings:
         yield fact("Note", warning, screen)
-    if advice.plan is not None:
+    if advice.plan is not None and not advice.plan.parts.assignment.changes_bits:
         yield fact("Bits", "equal: the training does not depend on where ESTs run", screen)

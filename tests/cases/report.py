@@ -537,7 +537,7 @@ def with_texts(value, text):
         }
         return type(value)(**fields)
     if isinstance(value, dict):
-        keep = set(value) <= {*replay().critical_path.classes, *ROLES}
+        keep = set(value) <= {*replay().critical_path.classes, *ROLES, "now", "even split"}
         return {key if keep else f"{text}{key}": with_texts(item, text) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return type(value)(with_texts(item, text) for item in value)

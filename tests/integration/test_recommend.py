@@ -82,7 +82,7 @@ def test_from_files_of_jobs_to_who_gets_what(tmp_path):
     # `a` is on A for x of its time and else on B, and `b` the other way round: 9 x + 1 = 10 - 5 x steps a second.
     assert json.loads(told.stdout)["value"] == pytest.approx(1_000 / (9 * (9 / 14) + 1))
     told = esprof(*asked, "--objective", "cost", "--prices", "prices.yaml", "-o", "advice.json", cwd=tmp_path)
-    assert "All end for 1.2 in money" in told.stdout  # On B `a` costs 1, and `b` 0.2.
+    assert "All end for 1.20 in money" in told.stdout  # On B `a` costs 1, and `b` 0.2.
     assert "holds" in esprof("recommend", "--check", "advice.json", cwd=tmp_path).stdout
 
 

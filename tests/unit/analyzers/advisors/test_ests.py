@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from esprof.analyzers.advisors.ests import advise_ests, check_plan
+from esprof.analyzers.advisors.growth import Inventory
 from esprof.assignment import Assignment
 from esprof.errors import EsprofError, InputError, MismatchError, UsageError
 from esprof.plan import read_plan, write_plan
@@ -130,12 +131,12 @@ def test_what_is_no_plan_is_refused(tmp_path, text):
 
 def test_other_devices_by_their_names():
     run = elastic_run(EVEN, (3_000, 9_000), devices=("Tesla V100", "Tesla P100"))
-    found = advise_ests(replay_run(run), {"V100": 2, "rank 1": 1}).growth
+    found = advise_ests(replay_run(run), Inventory(devices={"V100": 2, "rank 1": 1})).growth
     assert found.devices == {"V100": 2, "rank 1": 1}
     assert found.ests == {"V100": (3, 4), "rank 1": (1,)}
     assert {one.kind for one in found.proposals} <= {"V100", "rank 1"}
     with pytest.raises(UsageError, match="what an EST takes on H100 is not known"):
-        advise_ests(replay_run(run), {"H100": 1})
+        advise_ests(replay_run(run), Inventory(devices={"H100": 1}))
 
 
 def test_a_run_that_tells_of_no_ests_is_refused():

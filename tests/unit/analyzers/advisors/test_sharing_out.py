@@ -1,18 +1,21 @@
 """Devices dealt out among jobs, given back, and paid for: worked examples, and small instances against all choices."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esprof.analyzers.advisors.answer import advise, check
 from esprof.analyzers.advisors.greedy import ElasticJob, deal, proposals
-from esprof.analyzers.advisors.growth import growth
+from esprof.analyzers.advisors.growth import Inventory, Model, growth
 from esprof.analyzers.advisors.levels import by_team, fill
 from esprof.analyzers.advisors.makespan import Device
 from esprof.analyzers.advisors.mix import Job, Mix
-from esprof.analyzers.advisors.pricing import Price, Recovery, break_even, cheapest, frontier, longer, options
+from esprof.analyzers.advisors.money import Recovery, interrupted, longer
 from esprof.analyzers.advisors.reclaim import Server, Stop, reclaim
+from esprof.errors import UsageError
 
 V100, P100 = Device("V100", "V100", 1 / 3, 1 / 3), Device("P100", "P100", 1 / 1.9, 1 / 1.9)
 KINDS = {"V100": V100, "P100": P100}
@@ -23,11 +26,24 @@ def test_two_more_devices_may_be_worth_more_than_twice_one():
     (best,) = proposals(job, {"V100": 2}, {"P100": 2})
     assert (best.kind, best.devices) == ("P100", 2)
     assert best.speedup_each == pytest.approx(1.25)  # One brings 1.20 (EasyScale, SC 2023).
-    found = growth([V100, V100], KINDS, {"V100": 2, "P100": 2}, 12)
+    found = growth([V100, V100], KINDS, Inventory(devices={"V100": 2, "P100": 2}), 12)
     assert [(one.kind, one.devices) for one in found.proposals] == [("P100", 2), ("P100", 1)]
     assert [one.gain_each_pct for one in found.proposals] == pytest.approx([25.0, 20.0], abs=0.1)
     assert found.ests == {"V100": (4, 4), "P100": (2, 2)}
     assert 13 not in {one.n_est for one in found.good_counts}  # Leaves more idle than 12.
+
+
+def test_what_a_job_may_have_is_kept_to():
+    few = growth([V100, V100], KINDS, Inventory(devices={"V100": 4, "P100": 4}, max_devices=3), 12)
+    assert few.devices == {"V100": 3}
+    alone = growth([P100], KINDS, Inventory(devices={"V100": 1, "P100": 2}, single_type=True), 12)
+    assert alone.devices == {"P100": 2}  # 12 ESTs: 6 / 1.9 s, against 12 / 3.
+    assert {one.kind for one in alone.proposals} == {"P100"}
+    assert not Inventory(devices={"A": Model(count=1, memory_gb=1)}).has_room("A", 2_000_000_000)
+    assert Inventory(devices={"A": Model(count=1, memory_gb=1), "B": 1}).has_room("B", 2_000_000_000)
+    no_room = {"V100": replace(V100, most=0)}
+    with pytest.raises(UsageError, match="no device of the inventory has room"):
+        growth([P100], no_room, Inventory(devices={"V100": 2}), 12)
 
 
 def test_jobs_that_do_not_run_come_first_and_the_rest_goes_where_it_brings_most():
@@ -94,23 +110,35 @@ def test_what_a_job_cannot_use_goes_to_the_others():
     assert made == pytest.approx([1, 1, 1], rel=1e-5)  # Each runs all the time: no job runs on two devices at once.
 
 
-def test_the_frontier_and_what_would_turn_the_choice():
-    steps = 3_600.0 * 10
-    one = Job(id="j", steps=steps, throughput_steps_per_s={"fast": 2.0, "slow": 1.0, "bad": 0.9})
-    prices = {"fast": Price(per_hour=3.0), "slow": Price(per_hour=1.0), "bad": Price(per_hour=1.2)}
-    found = tuple(options(one, prices, Recovery()))
-    assert [(option.kind, option.hours, option.money) for option in frontier(found)] == [
-        ("fast", 5.0, 15.0),
-        ("slow", 10.0, 10.0),
-    ]
-    best = cheapest(found)
-    assert best.kind == "slow"
-    assert cheapest(found, deadline_h=6).kind == "fast"
-    assert cheapest(found, deadline_h=1) is None
-    assert break_even(best, frontier(found)[0], prices["fast"]) == pytest.approx(2.0)
+def test_sooner_costs_more_and_prices_turn_the_choice():
+    # Ten hours of work on `slow` for 10, five on `fast` for 15; two devices at once are of no use to one job.
+    one = Job(id="j", steps=36_000.0, throughput_steps_per_s={"fast": 2.0, "slow": 1.0, "bad": 0.9})
+    mix = Mix(cluster={"fast": 1, "slow": 1, "bad": 1}, jobs=(one,))
+    prices = {"fast": 3.0, "slow": 1.0, "bad": 1.2}
+    advice = advise(mix, "cost", prices)
+    assert advice.value == pytest.approx(10)
+    assert advice.frontier[0].money == pytest.approx(15)
+    assert advice.frontier[0].hours == pytest.approx(5)
+    assert advice.frontier[-1].money == pytest.approx(10)
+    assert [one.money for one in advice.frontier] == sorted((one.money for one in advice.frontier), reverse=True)
+    assert advice.break_even == pytest.approx({"fast": 2.0, "bad": 0.9})
+    for kind, turns in advice.break_even.items():
+        for factor, is_used in ((0.99, True), (1.01, False)):
+            again = advise(mix, "cost", prices | {kind: turns * factor})
+            assert (kind in {given.device for given in again.decision}) == is_used
 
 
 def test_interruptions_cost_what_is_done_again():
     recovery = Recovery(restore_s=360, checkpoint_every_s=720, checkpoint_share=0.01)
-    assert longer(Price(per_hour=1.0), recovery) == pytest.approx(1.01)
-    assert longer(Price(per_hour=1.0, interruptions_per_hour=0.5), recovery) == pytest.approx(1.01 + 0.5 * 0.2)
+    assert longer(0.0, recovery) == pytest.approx(1.01)
+    assert longer(0.5, recovery) == pytest.approx(1.01 + 0.5 * 0.2)
+    one = Job(id="j", throughput_steps_per_s={"spot": 1.0, "own": 1.0})
+    left = interrupted(Mix(cluster={"spot": 1, "own": 1}, jobs=(one,)), {"spot": 0.5}, recovery).jobs[0]
+    assert left.throughput_steps_per_s == pytest.approx({"spot": 1 / 1.11, "own": 1 / 1.01})
+
+
+def test_advice_by_teams_is_proven_for_the_lowest():
+    jobs = (job("a", "one", {"A": 1.0}), job("x", "many", {"B": 1.0}), job("y", "many", {"B": 1.0}))
+    advice = advise(Mix(cluster={"A": 1, "B": 3}, jobs=jobs), "fairness")
+    assert check(advice).gap < 1e-7
+    assert advice.throughput_steps_per_s == pytest.approx({"a": 1, "x": 1, "y": 1}, rel=1e-5)
