@@ -1,16 +1,20 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline."""
 
+from esprof.analyzers.advisors.batches import BatchAdvice, advise_batches
+from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
+from esprof.analyzers.advisors.growth import Inventory
 from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed, stopped_by
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.analyzers.summary.report import Report
 from esprof.analyzers.summary.summary import summarize
-from esprof.errors import InputError
+from esprof.errors import InputError, UsageError
 from esprof.replay.replayed import replay_run
+from esprof.replay.whatif.est_turns import tells_of_ests
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.trace.run import Run
 
-__all__ = ["diagnose", "diagnose_run", "report_run", "summarize"]
+__all__ = ["diagnose", "diagnose_run", "recommend", "report_run", "summarize"]
 
 
 def diagnose_run(run: Run, max_error_pct: float = MAX_ERROR_PCT, ignores: Ignores = NOTHING) -> Diagnosis:
@@ -32,3 +36,17 @@ def diagnose_run(run: Run, max_error_pct: float = MAX_ERROR_PCT, ignores: Ignore
 def report_run(run: Run, ignores: Ignores = NOTHING) -> Report:
     """Build, replay, diagnose and sum up `run`; what `ignores` covers is told apart."""
     return summarize(replay_run(run), ignores)
+
+
+def recommend(run: Run, inventory: Inventory | None = None) -> EstAdvice | BatchAdvice:
+    """Which EST of an elastic job runs where, and what the devices of `inventory` would bring it; of plain data-parallel
+    training, how many samples each rank should have.
+
+    Raises EsprofError where the run does not tell enough, UsageError for an inventory where it is of no elastic job.
+    """
+    replayed = replay_run(run)
+    if tells_of_ests(replayed.run):
+        return advise_ests(replayed, inventory)
+    if inventory is not None:
+        raise UsageError("advice on other devices is for jobs of ElasticTrainer(telemetry=RUN) alone")
+    return advise_batches(replayed)

@@ -6,9 +6,9 @@ from typing import get_args
 import click
 import msgspec
 
+from esprof.analyzers import recommend
 from esprof.analyzers.advisors.answer import MixAdvice, advise, check
-from esprof.analyzers.advisors.batches import advise_batches
-from esprof.analyzers.advisors.ests import advise_ests, check_plan
+from esprof.analyzers.advisors.ests import EstAdvice, check_plan
 from esprof.analyzers.advisors.gavel import with_throughputs
 from esprof.analyzers.advisors.growth import Inventory
 from esprof.analyzers.advisors.mix import read, read_mix
@@ -18,9 +18,7 @@ from esprof.errors import EXIT_OK, InputError, UsageError, unreadable
 from esprof.output import claim, write_bytes
 from esprof.plan import SCHEMA as PLAN_SCHEMA
 from esprof.plan import read_plan, write_plan
-from esprof.replay.replayed import replay_run
-from esprof.replay.whatif.est_turns import tells_of_ests
-from esprof.reports.commands.common import answer, json_option, open_run, wrote
+from esprof.reports.commands.common import answer, json_option, open_run, status, wrote
 from esprof.reports.terminal.advice import draw_batches, draw_ests, draw_mix
 
 
@@ -65,12 +63,12 @@ def command(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Recommend which logical worker (EST) of an elastic job runs where, or which devices several jobs get.
+    """Recommend which ESTs run where, or which devices jobs get, with proof.
 
-    Of one job, RUN is what ElasticTrainer(telemetry=RUN) wrote; the plan goes to the running job. No plan is made where
-    the gain is less than twice what the prediction may be off. Of plain data-parallel training the answer is how many
-    samples each rank should have. Of several jobs, --jobs names their measured throughputs, and the answer comes with
-    the proof that none is better.
+    Of one elastic job, RUN is what ElasticTrainer(telemetry=RUN) wrote; the plan goes to the running job. No plan is
+    made where the gain is less than twice what the prediction may be off. Of plain data-parallel training the answer is
+    how many samples each rank should have. Of several jobs, --jobs names their measured throughputs, and the answer
+    comes with the proof that none is better.
 
     \b
     esprof recommend RUN -o plan.json
@@ -112,21 +110,20 @@ def _devices(path: Path) -> Inventory:
 
 def _one(sources: tuple[str, ...], inventory: Inventory | None, output: Path | None, *, as_json: bool) -> int:
     """Advice for one job."""
-    run, read_s = open_run(sources)
-    replayed = replay_run(run, read_s)
-    if not tells_of_ests(replayed.run):
-        if output is not None or inventory is not None:
-            raise UsageError("a plan, and advice on other devices, is for jobs of ElasticTrainer(telemetry=RUN) alone")
-        answer(advise_batches(replayed), draw_batches, as_json=as_json)
-        return EXIT_OK
-    advice = advise_ests(replayed, inventory)
-    answer(advice, draw_ests, as_json=as_json)
+    run, _ = open_run(sources)
+    with status("Replaying"):
+        advice = recommend(run, inventory)
+    plan = advice.plan if isinstance(advice, EstAdvice) else None
+    if isinstance(advice, EstAdvice):
+        answer(advice, draw_ests, as_json=as_json)
+    else:
+        answer(advice, draw_batches, as_json=as_json)
     if output is None:
         return EXIT_OK
-    if advice.plan is None:
-        click.echo("No plan was written: keep what you have.", err=True)
+    if plan is None:
+        click.echo("No plan was written: there is nothing for a running job to adopt.", err=True)
         return EXIT_OK
-    write_plan(output, advice.plan)
+    write_plan(output, plan)
     wrote("plan", output)
     return EXIT_OK
 

@@ -183,5 +183,6 @@ def _est_facts(advice: EstAdvice, screen: Screen) -> Iterable[Text]:
     yield fact("Waste", f"{units.pct(advice.waste_pct)} of what the devices could do is left idle", screen)
     for warning in advice.warnings:
         yield fact("Note", warning, screen)
-    if advice.plan is not None and not advice.plan.parts.assignment.changes_bits:
+    part = advice.plan.parts.assignment if advice.plan is not None else None
+    if part is not None and not part.changes_bits:
         yield fact("Bits", "equal: the training does not depend on where ESTs run", screen)

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.makespan import (
@@ -56,6 +56,7 @@ def all_counts(some, n_est, most_devices):
             yield counts
 
 
+@settings(max_examples=500)
 @given(st.lists(devices, min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 4))
 def test_no_assignment_is_shorter(some, n_est, most_devices):
     lengths = [step_s(some, counts) for counts in all_counts(some, n_est, most_devices)]

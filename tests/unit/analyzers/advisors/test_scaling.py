@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.scaling import Choice, deal_out
@@ -13,6 +13,7 @@ choices = st.lists(
 )
 
 
+@settings(max_examples=500)
 @given(st.lists(choices, min_size=1, max_size=4), st.integers(0, 9))
 def test_no_sizes_are_worth_more(jobs, devices):
     worths = [
