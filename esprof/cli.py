@@ -22,7 +22,7 @@ VERBS = {
     "probe": ("esprof.reports.commands.probe", "Measure what a job's devices, links, codecs and storage can do."),
     "recommend": (
         "esprof.reports.commands.recommend",
-        "Recommend which ESTs run where, or which devices jobs get, with proof.",
+        "Recommend where ESTs run, or which devices jobs get, with proof.",
     ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),

@@ -63,7 +63,7 @@ def command(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Recommend which ESTs run where, or which devices jobs get, with proof.
+    """Recommend where ESTs run, or which devices jobs get, with proof.
 
     Of one elastic job, RUN is what ElasticTrainer(telemetry=RUN) wrote; the plan goes to the running job. No plan is
     made where the gain is less than twice what the prediction may be off. Of plain data-parallel training the answer is
