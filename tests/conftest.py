@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 
 
 def pytest_configure() -> None:
@@ -21,6 +22,9 @@ def pytest_configure() -> None:
     # Containers often set it; each of the hundreds of processes that tests start would compile esprof and torch anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # No test is timed: the first example may compile, and others may need the machine.
+    settings.register_profile("esprof", settings(), deadline=None)
+    settings.load_profile("esprof")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from esprof.analyzers import recommend
 from esprof.analyzers.advisors.answer import MixAdvice, advise, check
+from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.ests import EstAdvice, check_plan
 from esprof.analyzers.advisors.gavel import with_throughputs
 from esprof.analyzers.advisors.growth import Inventory
@@ -20,6 +21,7 @@ from esprof.plan import SCHEMA as PLAN_SCHEMA
 from esprof.plan import read_plan, write_plan
 from esprof.reports.commands.common import answer, json_option, open_run, status, wrote
 from esprof.reports.terminal.advice import draw_batches, draw_ests, draw_mix
+from esprof.reports.terminal.compression import draw_instance
 
 
 class _Schema(msgspec.Struct, frozen=True):
@@ -46,6 +48,10 @@ class _Prices(msgspec.Struct, frozen=True):
 @click.option("--prices", type=Path, metavar="FILE", help="What an hour of each costs: `per_hour: {V100: 2.48}`.")
 @click.option("--objective", type=click.Choice(get_args(Objective)), help="What of several jobs is to be best.")
 @click.option("--whole", is_flag=True, help="No job changes places: each runs on one type all the time, or not at all.")
+@click.option("--instance", type=Path, metavar="FILE", help="A published instance of gradient compression.")
+@click.option(
+    "--as-shipped", is_flag=True, help="Of an instance, drop whole milliseconds between tensors, as its program did."
+)
 @click.option("--check", "checked", type=Path, metavar="PLAN", help="Verify a plan by arithmetic, without a solver.")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
@@ -58,6 +64,8 @@ def command(
     prices: Path | None,
     objective: Objective | None,
     whole: bool,
+    instance: Path | None,
+    as_shipped: bool,
     checked: Path | None,
     output: Path | None,
     force: bool,
@@ -68,19 +76,24 @@ def command(
     Of one elastic job, RUN is what ElasticTrainer(telemetry=RUN) wrote; the plan goes to the running job. No plan is
     made where the gain is less than twice what the prediction may be off. Of plain data-parallel training the answer is
     how many samples each rank should have. Of several jobs, --jobs names their measured throughputs, and the answer
-    comes with the proof that none is better.
+    comes with the proof that none is better. --instance answers for published tensors and costs of compressing them.
 
     \b
     esprof recommend RUN -o plan.json
     esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
     esprof recommend --check plan.json
     """
-    if (len(sources) > 0) + (jobs is not None) + (checked is not None) != 1:
-        raise UsageError("exactly one of RUN, --jobs and --check is needed")
+    if sum((len(sources) > 0, jobs is not None, instance is not None, checked is not None)) != 1:
+        raise UsageError("exactly one of RUN, --jobs, --instance and --check is needed")
+    if as_shipped and instance is None:
+        raise UsageError("--as-shipped is of a published instance: it needs --instance")
     if output is not None:
         claim(output, force=force)
     if checked is not None:
         return _check(checked)
+    if instance is not None:
+        answer(solve(instance, as_shipped=as_shipped), draw_instance, as_json=as_json)
+        return EXIT_OK
     devices = _devices(inventory) if inventory else None
     if jobs is None:
         if objective or whole or prices or throughputs:

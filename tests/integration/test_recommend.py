@@ -89,7 +89,7 @@ def test_from_files_of_jobs_to_who_gets_what(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ([], 2, "exactly one of RUN, --jobs and --check"),
+        ([], 2, "exactly one of RUN, --jobs, --instance and --check"),
         (["run", "--objective", "makespan"], 2, "need --jobs"),
         (["--jobs", "jobs.yaml"], 2, "names no devices"),
         (["--jobs", "jobs.yaml", "--inventory", "none.yaml"], 1, "cannot be read"),
@@ -110,3 +110,18 @@ def test_bad_input(tmp_path, arguments, code, says):
     told = esprof("recommend", *arguments, cwd=tmp_path)
     assert told.returncode == code, told.stderr
     assert says in told.stderr
+
+
+def test_a_published_instance(tmp_path):
+    channel = {"alpha_us": 10, "beta1_us_per_kB": {"pcie": 0.4}, "beta2_us_per_kB": 0.8, "nodes": 2, "gpus_per_node": 2}
+    fast = {"total_us": [0, 1, 2, 3], "decode_us": [0, 0.5, 1, 1], "wire_ratio": 0.1}
+    table = {"base_elements": 1 << 20, "gpu_compression": {"randomk": fast}, "communication": channel}
+    (tmp_path / "compression_costs.json").write_text(json.dumps(table))
+    instance = tmp_path / "instance.json"
+    tensors = [{"name": "w", "numel": 1000}, {"name": "v", "numel": 5_000_000}]
+    instance.write_text(json.dumps({"model": "vgg16", "tensors": tensors, "ready_gap_us": [0, 1500]}))
+    told = json.loads(esprof("recommend", "--instance", instance, "--json").stdout)
+    assert told.keys() == {"schema", "value_us", "gap_pct", "gap_kind", "choices"}
+    assert (told["gap_kind"], len(told["choices"])) == ("exact", 2)
+    assert "no choice is better" in esprof("recommend", "--instance", instance, "--as-shipped").stdout
+    assert "is of a published instance" in esprof("recommend", "--jobs", instance, "--as-shipped").stderr

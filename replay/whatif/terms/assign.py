@@ -11,26 +11,29 @@ from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term
 
 
-def _planned(value: str) -> Assignment:
-    """The assignment of a plan file. Raises UsageError where the plan has none, InputError where it is no plan."""
-    plan = read_plan(Path(value))
-    if plan.parts.assignment is None:
-        raise UsageError(
-            f"the plan {value} assigns no ESTs", remedy="`esprof recommend RUN -o FILE` writes one that does."
-        )
-    return Assignment(plan.parts.assignment.body.ests)
+def _path(value: str) -> str:
+    """Raises UsageError where there is none."""
+    if not value:
+        raise UsageError("it names no plan", remedy="`esprof recommend RUN -o FILE` writes one.")
+    return value
 
 
 def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
-    wanted = {term.value for term in terms}
-    if len(wanted) > 1:
+    """Raises InputError where there is no plan in a file."""
+    paths = {term.value for term in terms}
+    if len(paths) > 1:
         raise Declined("ESTs cannot be assigned in two ways at once")
     turns = EstTurns.of(now.run, now.dfg, now.steps)
     assumed = [rank for rank, cost in turns.costs.items() if not cost.is_measured]
-    (assignment,) = wanted
+    (path,) = paths
+    part = read_plan(Path(path)).parts.assignment
+    if part is None:
+        raise Declined(f"the plan {path} assigns no ESTs")
+    assignment = Assignment(part.body.ests)
+    moved = turns.moved(assignment)
     if any(len(assignment.ests[turns.dfg.marks.ranks.index(rank)]) > 1 for rank in assumed):
         now = now.noted("of a rank that ran one EST, what a second one takes is assumed from the other ranks")
-    return replace(now, dfg=turns.moved(assignment))
+    return replace(now, dfg=moved)
 
 
 TERM = Kind(
@@ -41,5 +44,5 @@ TERM = Kind(
     needs="A run that the elastic runtime wrote (`ElasticTrainer(telemetry=RUN)`), in whose steady steps every rank ran an "
     "EST, and none moved.",
     effect=Edit(Phase.REBUILD, _assigned),
-    value=_planned,
+    value=_path,
 )

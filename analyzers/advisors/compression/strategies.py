@@ -1,0 +1,151 @@
+"""All ways to synchronise one gradient, as Espresso's decision tree has them (EuroSys 2023, §4.2).
+
+A strategy is a row of tasks. It compresses or not, on the GPU or the CPU, sends flat or first within each machine, by one
+collective or by two (a reduction, then its result), and compresses before any of these. The paper counts 4341 strategies
+with GPU and CPU, and 174 with the GPU alone, of which 9 compress nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Do(StrEnum):
+    """What a task does."""
+
+    COMPRESS = "compress"
+    DECOMPRESS = "decompress"
+    ALL_REDUCE = "all_reduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    REDUCE = "reduce"
+    ALL_TO_ALL = "all_to_all"
+    """Of compressed gradients: each rank gets its part from all, and adds."""
+    GATHER = "gather"
+    """Of compressed gradients: one rank gets all of them, and adds."""
+    ALL_GATHER = "all_gather"
+    BROADCAST = "broadcast"
+
+
+class Task(NamedTuple):
+    """One step of a strategy."""
+
+    do: Do
+    where: str
+    """The device that compresses (`gpu`, `cpu`); of a collective the ranks that it joins: `all`, `intra` (one machine) or
+    `inter` (one rank of each machine)."""
+
+
+Strategy = tuple[Task, ...]
+
+_Pair = tuple[Do, Do]
+_PLAIN: tuple[_Pair, ...] = ((Do.REDUCE_SCATTER, Do.ALL_GATHER), (Do.REDUCE, Do.BROADCAST))
+_COMPRESSED: tuple[_Pair, ...] = ((Do.ALL_TO_ALL, Do.ALL_GATHER), (Do.GATHER, Do.BROADCAST))
+"""The two ways to reduce by two collectives: the second follows from the first."""
+
+
+def strategies(devices: Sequence[str] = ("gpu", "cpu")) -> Iterator[Strategy]:
+    """Every strategy, once; `devices` are those that may compress and decompress."""
+    yield from _flat(devices)
+    yield from _hierarchical(devices)
+
+
+def _on(do: Do, devices: Sequence[str]) -> Iterator[Task]:
+    return (Task(do, device) for device in devices)
+
+
+def _flat(devices: Sequence[str]) -> Iterator[Strategy]:
+    yield (Task(Do.ALL_REDUCE, "all"),)
+    for first, second in _PLAIN:
+        for rest in _share_plain(second, "all", devices):
+            yield (Task(first, "all"), *rest)
+    for compress in _on(Do.COMPRESS, devices):
+        for decompress in _on(Do.DECOMPRESS, devices):
+            yield (compress, Task(Do.ALL_GATHER, "all"), decompress)
+        for first, second in _COMPRESSED:
+            for rest in _share_compressed(second, "all", devices):
+                yield (compress, Task(first, "all"), *rest)
+
+
+def _hierarchical(devices: Sequence[str]) -> Iterator[Strategy]:
+    for first, second in _PLAIN:
+        for rest in _between_from_plain(second, devices):
+            yield (Task(first, "intra"), *rest)
+    for compress in _on(Do.COMPRESS, devices):
+        for first, second in _COMPRESSED:
+            for decompress in _on(Do.DECOMPRESS, devices):
+                for rest in _between_from_plain(second, devices):
+                    yield (compress, Task(first, "intra"), decompress, *rest)
+            for rest in _between_compressed(second, devices):
+                yield (compress, Task(first, "intra"), *rest)
+
+
+def _share_plain(second: Do, where: str, devices: Sequence[str]) -> Iterator[Strategy]:
+    """The second collective of a pair, of what is not compressed so far; all is plain in the end."""
+    yield (Task(second, where),)
+    for compress in _on(Do.COMPRESS, devices):
+        for decompress in _on(Do.DECOMPRESS, devices):
+            yield (compress, Task(second, where), decompress)
+
+
+def _share_compressed(second: Do, where: str, devices: Sequence[str]) -> Iterator[Strategy]:
+    """The second collective of a pair, of what is compressed so far."""
+    for decompress in _on(Do.DECOMPRESS, devices):
+        yield (Task(second, where), decompress)
+        for rest in _share_plain(second, where, devices):
+            yield (decompress, *rest)
+
+
+def _between_from_plain(second: Do, devices: Sequence[str]) -> Iterator[Strategy]:
+    """All between the two collectives within a machine, and the second of these, of what is plain after the first."""
+    yield from _between_plain(second, devices)
+    for compress in _on(Do.COMPRESS, devices):
+        for rest in _between_compressed(second, devices):
+            yield (compress, *rest)
+
+
+def _between_plain(second: Do, devices: Sequence[str]) -> Iterator[Strategy]:
+    for rest in _share_plain(second, "intra", devices):
+        yield (Task(Do.ALL_REDUCE, "inter"), *rest)
+    for one, other in _PLAIN:
+        for rest in _after_reduction(other, second, devices):
+            yield (Task(one, "inter"), *rest)
+
+
+def _between_compressed(second: Do, devices: Sequence[str]) -> Iterator[Strategy]:
+    for rest in _share_compressed(second, "intra", devices):
+        yield (Task(Do.ALL_GATHER, "inter"), *rest)
+    for one, other in _COMPRESSED:
+        for rest in _share_compressed(second, "intra", devices):
+            yield (Task(one, "inter"), Task(other, "inter"), *rest)
+        for decompress in _on(Do.DECOMPRESS, devices):
+            for rest in _after_reduction(other, second, devices):
+                yield (Task(one, "inter"), decompress, *rest)
+
+
+def _after_reduction(other: Do, second: Do, devices: Sequence[str]) -> Iterator[Strategy]:
+    """What follows the first collective between machines, whose result is plain."""
+    for rest in _share_plain(second, "intra", devices):
+        yield (Task(other, "inter"), *rest)
+    for compress in _on(Do.COMPRESS, devices):
+        for rest in _share_compressed(second, "intra", devices):
+            yield (compress, Task(other, "inter"), *rest)
+
+
+def is_executable(strategy: Strategy) -> bool:
+    """Whether the communication hook carries this strategy out (`esprof.elastic.compression`).
+
+    It all-reduces what is plain, and gathers what is compressed or exchanges it by parts, all compressed by one device:
+    flat, or between machines, with a plain reduce-scatter and all-gather within each.
+    """
+    devices = {task.where for task in strategy if task.do in (Do.COMPRESS, Do.DECOMPRESS)}
+    if len(devices) > 1:
+        return False
+    if strategy[0] == Task(Do.REDUCE_SCATTER, "intra") and strategy[-1] == Task(Do.ALL_GATHER, "intra"):
+        inner, where = strategy[1:-1], "inter"
+    else:
+        inner, where = strategy, "all"
+    row = [task.do for task in inner]
+    by_parts = [Do.COMPRESS, Do.ALL_TO_ALL, Do.DECOMPRESS, Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS]
+    collectives = {task.where for task in inner if task.do not in (Do.COMPRESS, Do.DECOMPRESS)}
+    known = ([Do.ALL_REDUCE], [Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS], by_parts)
+    return row in known and collectives == {where}

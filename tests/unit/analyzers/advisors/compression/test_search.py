@@ -1,0 +1,108 @@
+"""The search for the choice that ends soonest: against every choice, and against what must hold of any."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esprof.analyzers.advisors.compression.instance import graph
+from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
+from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.replay.engine.timeline import replay
+
+times = st.integers(0, 40).map(float)
+
+
+@st.composite
+def timelines(draw, most_buckets=5, most_options=3):
+    buckets, options = draw(st.integers(1, most_buckets)), draw(st.integers(1, most_options))
+    row = st.lists(times, min_size=options, max_size=options)
+    table = st.lists(row, min_size=buckets, max_size=buckets).map(np.array)
+    nothing = np.zeros((buckets, options))
+    ready = np.cumsum(draw(st.lists(times, min_size=buckets, max_size=buckets)))
+    # With a host or without, and with work left when a bucket has come or without.
+    host, after = (draw(st.one_of(table, st.just(nothing))) for _ in range(2))
+    return Timeline(Costs(ready, draw(table), host, draw(table), after, float(ready[-1]) + draw(times)))
+
+
+def every_choice(timeline):
+    count, options = timeline.shape
+    return (np.array(one) for one in itertools.product(range(options), repeat=count))
+
+
+def sizes_of(timeline):
+    return timeline.costs.link[:, 0].astype(np.int64)
+
+
+@settings(max_examples=500)
+@given(timelines())
+def test_no_choice_ends_sooner(timeline):
+    best = min(timeline.end_ns(one) for one in every_choice(timeline))
+    found = search(timeline, sizes_of(timeline))
+    assert found.end_ns == timeline.end_ns(found.choice) == best
+    assert (found.kind, found.gap) == ("exact", 0.0)
+    assert timeline.bound_ns() <= best
+
+
+@settings(max_examples=300)
+@given(timelines())
+def test_what_is_put_together_gives_a_lower_bound(timeline):
+    best = min(timeline.end_ns(one) for one in every_choice(timeline))
+    found = search(timeline, sizes_of(timeline), kept=2)
+    assert found.least_ns <= best <= found.end_ns
+    assert found.end_ns <= found.least_ns * (1 + found.gap) + 1e-6
+
+
+@given(timelines(), st.randoms(use_true_random=False))
+def test_the_recurrence_is_the_replay_of_the_graph(timeline, random):
+    count, options = timeline.shape
+    choice = np.array([random.randrange(options) for _ in range(count)])
+    assert replay(graph(timeline.costs, choice)).step_ns()[0] == timeline.end_ns(choice)
+
+
+@given(timelines())
+def test_cheaper_is_never_slower(timeline):
+    costs, sizes = timeline.costs, sizes_of(timeline)
+    end = search(timeline, sizes).end_ns
+    for column in ("stall", "host", "link", "after"):
+        cheaper = costs._replace(**{column: getattr(costs, column) / 2})
+        assert search(Timeline(cheaper), sizes).end_ns <= end
+    fewer = Timeline(
+        costs._replace(**{name: getattr(costs, name)[:, :1] for name in ("stall", "host", "link", "after")})
+    )
+    assert end <= fewer.end_ns(np.zeros(len(sizes), np.int64))
+
+
+@given(timelines())
+def test_heuristics_never_do_worse_than_where_they_begin(timeline):
+    count, options = timeline.shape
+    found = timeline.end_ns(heuristic(timeline, sizes_of(timeline)))
+    assert found <= timeline.end_ns(algorithm_1(timeline, sizes_of(timeline)))
+    assert all(found <= timeline.end_ns(np.full(count, option)) for option in range(options))
+
+
+def test_compression_that_costs_too_much_is_not_chosen():
+    link = np.array([[10.0, 1.0]] * 4)
+    dear = np.array([[0.0, 1e9]] * 4)
+    nothing = np.zeros((4, 2))
+    timeline = Timeline(Costs(np.arange(4.0), dear, nothing, link, nothing, 3.0))
+    assert search(timeline, np.ones(4)).choice.tolist() == [0] * 4
+    assert search(timeline.free(), np.ones(4)).choice.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_hundreds_of_buckets(host):
+    random = np.random.default_rng(0)
+    buckets, options = 120, 6
+    size = random.lognormal(2, 1.5, buckets)
+    rate = np.array([1.0, 0.5, 0.1, 0.05, 0.1, 0.05])
+    coding = np.array([0.0, 0.05, 0.2, 0.4, 0.0, 0.0])
+    hosted = np.array([0.0, 0.0, 0.0, 0.0, 0.6, 1.0]) * host
+    ready = np.cumsum(random.exponential(size.mean() / 3, buckets))
+    columns = [np.outer(size, what) for what in (coding, hosted, rate)]
+    timeline = Timeline(Costs(ready, *columns, np.zeros((buckets, options)), float(ready[-1])))
+    found = search(timeline, size)
+    assert timeline.bound_ns() <= found.least_ns * (1 + 1e-9)
+    assert found.gap < 0.05

@@ -1,0 +1,37 @@
+"""Espresso's decision tree: its published counts."""
+
+import pytest
+
+from esprof.analyzers.advisors.compression.strategies import Do, is_executable, strategies
+
+
+@pytest.mark.parametrize(("devices", "count", "flat"), [(("gpu", "cpu"), 4341, 63), (("gpu",), 174, 12)])
+def test_there_are_as_many_as_published(devices, count, flat):
+    found = list(strategies(devices))
+    assert len(found) == len(set(found)) == count
+    assert sum(all(task.where != "intra" for task in one) for one in found) == flat
+
+
+def test_nine_compress_nothing():
+    plain = [one for one in strategies() if all(task.do is not Do.COMPRESS for task in one)]
+    assert len(plain) == 9
+
+
+def test_all_end_plain():
+    for one in strategies():
+        compressed = False
+        for task in one:
+            if task.do in (Do.COMPRESS, Do.DECOMPRESS):
+                assert compressed == (task.do is Do.DECOMPRESS)
+                compressed = not compressed
+            elif task.do in (Do.ALL_REDUCE, Do.REDUCE, Do.REDUCE_SCATTER):
+                assert not compressed
+            elif task.do in (Do.ALL_TO_ALL, Do.GATHER):
+                assert compressed
+        assert not compressed
+
+
+def test_the_hook_carries_out_flat_and_hierarchical_ones():
+    # All-reduce, gathered or exchanged by parts, by either device, flat and between machines.
+    assert sum(is_executable(one) for one in strategies()) == 10
+    assert sum(is_executable(one) for one in strategies(("gpu",))) == 6
