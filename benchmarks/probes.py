@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 import esprof
 from benchmarks.settings import Setting, record, show
-from esprof.elastic.reduce.codecs import codec
+from esprof.elastic.codecs.registry import codec
 from esprof.recorder.shared.torch_features import all_gather, reduce_scatter
 from esprof.trace.curve import Curve
 from esprof.trace.probes import Probes

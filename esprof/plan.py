@@ -5,7 +5,7 @@ JSON Schema.
 """
 
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -80,6 +80,63 @@ class AssignmentBody(msgspec.Struct, frozen=True, kw_only=True):
     """ESTs that all ranks together end in any shorter time: fewer than the job has, which proves the optimum."""
 
 
+Exchange = Literal["all_reduce", "all_gather", "all_to_all"]
+"""How the ranks' encoded gradients come together: added up, gathered by all, or by parts, each added by one rank."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """How a gradient bucket is compressed."""
+
+    codec: str = "none"
+    """Of the elastic runtime's codecs: `bf16`, `topk:0.01`, …"""
+    exchange: Exchange | None = None
+    """None for the codec's usual one."""
+    encoded_by: Literal["backward", "beside"] = "backward"
+    """Who encodes: the thread or stream of the backward pass, which goes on when that is done, or one beside it."""
+
+
+class BucketChoice(Choice, frozen=True, kw_only=True):
+    """The choice for the bucket that holds these parameters."""
+
+    parameters: tuple[str, ...]
+    """Their names, in the bucket's order: torch numbers buckets anew after the first step."""
+    numel: int
+    sent_bytes: int | None = None
+    """Bytes that each rank sends to others; None where they were not counted."""
+    vnmse: float | None = None
+    """What is lost, as squared error relative to the squared gradient; None where that was not measured."""
+    reason: str = ""
+
+
+class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When a bucket is no longer compressed by its codec, but by the fallback."""
+
+    every: Annotated[int, msgspec.Meta(ge=1)] = 100
+    """Steps between two looks; each takes an all-reduce of the whole gradient."""
+    max_vnmse: Annotated[float, msgspec.Meta(gt=0)] = 0.98
+    """Squared error of the mean that the ranks come to, relative to the squared exact one, at most."""
+    windows: Annotated[int, msgspec.Meta(ge=1)] = 3
+    """Looks in a row at which what was not sent may grow, relative to the gradient."""
+    most_unsent: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    """Norm of what was not sent, at most, relative to the gradient's, once it has grown so often."""
+    spike: Annotated[float, msgspec.Meta(gt=0)] = 6.0
+    """Standard deviations by which a loss may be above the mean of those before."""
+    fallback: str = "none"
+
+
+class CompressionBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Which gradients are compressed, and how."""
+
+    default: Choice = Choice()
+    """For buckets that are not listed."""
+    buckets: tuple[BucketChoice, ...] = ()
+    bucket_mb: float | None = None
+    """The buckets' size (`bucket_cap_mb`) for which this holds; None for any."""
+    warm_up_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Steps in which nothing is compressed yet."""
+    guard: GuardSettings = GuardSettings()
+
+
 Body = TypeVar("Body")
 
 
@@ -97,6 +154,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The advice that a plan holds, by kind."""
 
     assignment: Part[AssignmentBody] | None = None
+    compression: Part[CompressionBody] | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

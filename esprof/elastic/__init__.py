@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from esprof.assignment import Assignment
+    from esprof.elastic.codecs.codec import Codec
+    from esprof.elastic.codecs.registry import register_codec
     from esprof.elastic.loaders import Loaders
     from esprof.elastic.options import Checkpoint, Data, Gradients, Proof
-    from esprof.elastic.reduce.codecs import Codec, register_codec
     from esprof.elastic.trainer import ElasticTrainer, StepResult
 
 __all__ = [
@@ -29,14 +30,14 @@ __all__ = [
 _HOME = {
     "Assignment": "esprof.assignment",
     "Checkpoint": "esprof.elastic.options",
-    "Codec": "esprof.elastic.reduce.codecs",
+    "Codec": "esprof.elastic.codecs.codec",
     "Data": "esprof.elastic.options",
     "ElasticTrainer": "esprof.elastic.trainer",
     "Gradients": "esprof.elastic.options",
     "Loaders": "esprof.elastic.loaders",
     "Proof": "esprof.elastic.options",
     "StepResult": "esprof.elastic.trainer",
-    "register_codec": "esprof.elastic.reduce.codecs",
+    "register_codec": "esprof.elastic.codecs.registry",
 }
 
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from esprof.elastic.codecs.registry import check_codec
 from esprof.elastic.proof.fingerprint import Level
 from esprof.elastic.reduce.choice import Reduction
-from esprof.elastic.reduce.codecs import check_codec
 from esprof.errors import UsageError
 
 Amp = Literal["bf16", "fp16"] | None

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from esprof.assignment import Assignment, Est
 from esprof.elastic import support
 from esprof.elastic.agree import digest, together
+from esprof.elastic.codecs.registry import check_codec
 from esprof.elastic.feed import feed
 from esprof.elastic.guard.edits import Edits
 from esprof.elastic.guard.rollcall import AloneRollCall, roll_call
@@ -36,7 +37,6 @@ from esprof.elastic.proof.fingerprint import pin
 from esprof.elastic.proof.hashlog import HashLog
 from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.reduce.choice import bucket_bytes, reducer
-from esprof.elastic.reduce.codecs import check_codec
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.state import extra
 from esprof.elastic.state.context import EstContext, move

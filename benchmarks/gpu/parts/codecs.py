@@ -4,7 +4,8 @@ import torch
 
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.timing import copy_gb_s, seconds
-from esprof.elastic.reduce.codecs import State, codec
+from esprof.elastic.codecs.codec import State
+from esprof.elastic.codecs.registry import codec
 
 GB = 1e9
 MB = 1 << 20

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from esprof.assignment import Assignment, Est
-from esprof.elastic.reduce.codecs import Codec
+from esprof.elastic.codecs.codec import Codec
 from esprof.elastic.reduce.layout import Bucket, Countdown, Layout, Slot
 from esprof.elastic.reduce.tree_reducer import CodecStates, pass_through
 from esprof.elastic.transport import Transport, Work

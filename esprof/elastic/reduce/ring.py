@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, _compute_bucket_assignment_by_size
 
 from esprof.assignment import Assignment, Est
-from esprof.elastic.reduce.codecs import Codec
+from esprof.elastic.codecs.codec import Codec
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.tree_reducer import CodecStates, pass_through
 from esprof.elastic.transport import Transport, Work

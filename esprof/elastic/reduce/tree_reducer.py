@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from esprof.assignment import Assignment, Est
-from esprof.elastic.reduce.codecs import Codec, State
+from esprof.elastic.codecs.codec import Codec, State
 from esprof.elastic.reduce.layout import Bucket, Countdown, Layout, Slot
 from esprof.elastic.reduce.stash import Held, Stash
 from esprof.elastic.transport import Transport, Work

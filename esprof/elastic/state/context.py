@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from esprof.assignment import Assignment, Est
+from esprof.elastic.codecs.codec import State
 from esprof.elastic.loaders import EstLoader
-from esprof.elastic.reduce.codecs import State
 from esprof.elastic.state.rng import RngState, seed_all
 from esprof.elastic.transport import Transport
 

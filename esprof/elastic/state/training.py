@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from esprof.assignment import Est
-from esprof.elastic.reduce.codecs import Codec, codec
+from esprof.elastic.codecs.codec import Codec
+from esprof.elastic.codecs.registry import codec
 from esprof.elastic.reduce.tree_reducer import Reducer
 from esprof.elastic.state.context import EstContext
 from esprof.elastic.transport import Transport

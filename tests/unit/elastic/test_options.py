@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from esprof.elastic import Checkpoint, Data, ElasticTrainer, Gradients, Proof, register_codec
-from esprof.elastic.reduce.codecs import Cast, codec
+from esprof.elastic.codecs.cast import Cast
+from esprof.elastic.codecs.registry import codec
 from esprof.errors import UsageError
 from tests.cases.elastic import loss_fn
 from tests.cases.elastic_job import GROUPS, small_trainer

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from esprof.assignment import Assignment
-from esprof.elastic.reduce.codecs import codec
+from esprof.elastic.codecs.registry import codec
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.naive import NaiveReducer
 from esprof.elastic.reduce.tree_reducer import TreeReducer

@@ -199,7 +199,7 @@ def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most()
         ("loader.workers=4", "stages"),
         ("storage=2x", "reads"),
         ("cache=0.5", "reads"),
-        ("assign=plan.json", "probe"),
+        ("assign=plan.json", "elastic job"),
         ("cpu=2x,bucket_mb=50", "no gradient"),
     ],
 )

@@ -1,0 +1,358 @@
+"""The communication hook: each bucket of DistributedDataParallel is compressed as its choice says."""
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from esprof.elastic.codecs.codec import Codec, State
+from esprof.elastic.codecs.registry import codec
+from esprof.elastic.compression.exchanges import Counted, Links, Steps, exchange_for, reduced
+from esprof.elastic.compression.guard import Look, Losses, Watch
+from esprof.elastic.compression.lane import lane_for
+from esprof.elastic.transport import GroupTransport
+from esprof.errors import MismatchError, UsageError
+from esprof.plan import Choice, CompressionBody, Exchange
+
+GradBucket = Any
+"""torch's `dist.GradBucket`, which has no types."""
+
+How = str | Choice | CompressionBody
+"""A codec's text, or a choice, for all buckets; or what a plan says of each."""
+
+Names = tuple[str, ...]
+"""Names of a bucket's parameters, in its order."""
+
+
+def compress(ddp: DistributedDataParallel, how: How, *, scaler: Any = None) -> "Compression":
+    """Compress the gradients of `ddp` from its next step on. All ranks call it, before the first backward pass.
+
+    `scaler` is the GradScaler of the loss, if there is one: what was not sent so far is scaled anew with the loss. Raises
+    UsageError for an unknown codec, or where `ddp` has a hook already, MismatchError where the ranks want different things.
+    """
+    made = Compression(ddp, _body(how), scaler)
+    try:
+        ddp.register_comm_hook(made, _hook)
+    except RuntimeError as error:
+        made.close()
+        raise UsageError(f"the model's gradients have a communication hook already: {error}") from error
+    return made
+
+
+def _hook(compression: "Compression", bucket: GradBucket) -> Future[Tensor]:
+    return compression.reduce(bucket)
+
+
+@dataclass
+class _Bucket:
+    """What is done with one bucket, and what is kept of it."""
+
+    choice: Choice
+    codec: Codec | None
+    exchange: Exchange
+    watch: Watch
+    sizes: dict[str, int]
+    """Elements of each parameter, in the bucket's order."""
+    state: State = field(default_factory=dict)
+    carried: Tensor | None = None
+    """What another choice did not send, to be added to the next gradient."""
+
+    def unsent(self, rank: int, world: int) -> Tensor | None:
+        """What this rank has to add to its next gradient for nothing to be lost; None where that is nothing.
+
+        What the second encoding of this rank's part lost is of the mean: it counts `world` times.
+        """
+        numel = sum(self.sizes.values())
+        parts = [one[:numel] for one in (self.carried, self.state.get("residual")) if one is not None]
+        second = self.state.get("second")
+        if second is not None:
+            whole = second.new_zeros(world * len(second))
+            whole[rank * len(second) : (rank + 1) * len(second)] = second * world
+            parts.append(whole[:numel])
+        return sum(parts[1:], parts[0].clone()) if parts else None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a bucket."""
+
+    step: int
+    parameters: Names
+    what: str
+
+
+class Compression:
+    """The state of the hook; `compress` makes it."""
+
+    step: int
+    """Backward passes that have exchanged gradients so far."""
+
+    def __init__(self, ddp: DistributedDataParallel, body: CompressionBody, scaler: Any) -> None:
+        named = dict(ddp.module.named_parameters())
+        self._sizes = {name: parameter.numel() for name, parameter in named.items()}
+        _check(body, self._sizes)
+        self.step = 0
+        self.events: list[Event] = []
+        self._names = {id(parameter): name for name, parameter in named.items()}
+        self._scaler = scaler
+        self._scale: float | None = None
+        self._body, self._next = body, (0, body)
+        self._buckets: dict[Names, _Bucket] = {}
+        self._loose: dict[str, Tensor] = {}
+        self._losses = Losses(body.guard.spike)
+        group, device = ddp.process_group, next(iter(named.values())).device
+        # What is started beside the backward pass has a group of its own: so all ranks start transfers in one order.
+        later = dist.new_group(dist.get_process_group_ranks(group)) if device.type == "cpu" else group
+        self._first, self._later = (Counted(GroupTransport(one)) for one in (group, later))
+        self._group = group
+        self._agree(body, 0)
+        self._lane = lane_for(device)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this rank has sent to others so far."""
+        return self._first.sent + self._later.sent
+
+    def looks(self) -> dict[Names, list[Look]]:
+        """What the guard has seen, by bucket."""
+        return {names: list(bucket.watch.looks) for names, bucket in self._buckets.items()}
+
+    def adopt(self, how: How, at_step: int) -> None:
+        """Compress as `how` says from step `at_step` on (`step` counts them). All ranks call it between the same two steps.
+
+        What was not sent so far is added to the next gradient. Raises UsageError for a step that is over or an unknown
+        codec, MismatchError where the ranks want different things; then nothing changes.
+        """
+        body = _body(how)
+        _check(body, self._sizes)
+        if at_step < self.step:
+            raise UsageError(f"step {at_step} is over: {self.step} is next")
+        self._agree(body, at_step)
+        self._next = (at_step, body)
+
+    def observe(self, loss: float) -> None:
+        """Tell the guard of this rank's loss of the step."""
+        self._losses.add(loss)
+
+    def close(self) -> None:
+        """End the thread beside the backward pass. The model trains no more with this hook."""
+        self._lane.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state, for its checkpoint: tensors, numbers and texts."""
+        return {
+            "step": self.step,
+            "scale": self._scale,
+            "body": msgspec.json.encode(self._body).decode(),
+            "buckets": [
+                {
+                    "sizes": dict(bucket.sizes),
+                    "choice": msgspec.json.encode(bucket.choice).decode(),
+                    "state": {name: tensor.clone() for name, tensor in bucket.state.items()},
+                    "carried": None if bucket.carried is None else bucket.carried.clone(),
+                }
+                for bucket in self._buckets.values()
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave on this rank of as many. Raises UsageError where that is of another model."""
+        if any(self._sizes.get(name) != size for one in state["buckets"] for name, size in one["sizes"].items()):
+            raise UsageError("the state of the compressed gradients is of another model")
+        self.step, self._scale = state["step"], state["scale"]
+        self._body = msgspec.json.decode(state["body"], type=CompressionBody)
+        self._next, self._loose = (0, self._body), {}
+        self._buckets = {}
+        for one in state["buckets"]:
+            made = self._made(msgspec.json.decode(one["choice"], type=Choice), dict(one["sizes"]))
+            made.state = {name: tensor.clone() for name, tensor in one["state"].items()}
+            made.carried = None if one["carried"] is None else one["carried"].clone()
+            self._buckets[tuple(one["sizes"])] = made
+
+    # The hook
+
+    def reduce(self, bucket: GradBucket) -> Future[Tensor]:
+        """The mean of the ranks' gradients in a bucket of DDP, to come."""
+        if bucket.index() == 0:
+            self._begin_step()
+        flat = bucket.buffer()
+        names = tuple(self._names[id(parameter)] for parameter in bucket.parameters())
+        step = self.step
+        self.step += bucket.is_last()
+        inside = self._inside(names)
+        if inside:
+            return self._lane.run(None, self._one_by_one(step, names, inside, flat), flat)
+        known = self._bucket(names)
+        _add_carried(known, flat)
+        if known.codec is None:
+            return self._plain(flat)
+        beside = known.choice.encoded_by == "beside"
+        steps = self._steps(step, names, known, flat, beside=beside)
+        return self._lane.run(None if beside else next(steps), steps, flat)
+
+    def _inside(self, names: Names) -> list[Names]:
+        """The known buckets that together hold just these parameters, where they are no bucket of their own: DDP begins with
+        other buckets than it goes on with, and a checkpoint is of those."""
+        among = set(names)
+        known = [] if names in self._buckets else [one for one in self._buckets if among.issuperset(one)]
+        return known if sum(len(one) for one in known) == len(names) else []
+
+    def _one_by_one(self, step: int, names: Names, inside: list[Names], flat: Tensor) -> Steps:
+        """Exchange each of the known buckets that the bucket `flat` is made of."""
+        sizes = [self._sizes[name] for name in names]
+        for one in inside:
+            part = dict(zip(names, flat.split(sizes), strict=True))
+            whole = torch.cat([part[name] for name in one])
+            known = self._buckets[one]
+            _add_carried(known, whole)
+            yield from self._steps(step, one, known, whole, beside=True)
+            for name, mean in zip(one, whole.split(list(known.sizes.values())), strict=True):
+                part[name].copy_(mean)
+
+    def _begin_step(self) -> None:
+        at_step, body = self._next
+        if self.step >= at_step and body is not self._body:
+            self._body = body
+            self._losses = Losses(body.guard.spike)
+            self._buckets = {names: self._changed(known, self._choice(names)) for names, known in self._buckets.items()}
+        if self.step == self._body.warm_up_steps:
+            self._buckets = {names: self._changed(known, self._choice(names)) for names, known in self._buckets.items()}
+        if self._scaler is not None:
+            self._rescale(float(self._scaler.get_scale()))
+
+    def _rescale(self, scale: float) -> None:
+        """Scale what was not sent as the loss is scaled now."""
+        if self._scale is not None and self._scale != scale:
+            for known in self._buckets.values():
+                for kept in (known.state.get("residual"), known.state.get("second"), known.carried):
+                    if kept is not None:
+                        kept.mul_(scale / self._scale)
+        self._scale = scale
+
+    def _plain(self, flat: Tensor) -> Future[Tensor]:
+        """As DDP does without a hook, with the same bits."""
+        flat.mul_(1 / self._first.world)
+        work: Any = self._first.add(flat)
+        if not hasattr(work, "get_future"):
+            return self._lane.run(work, iter(()), flat)
+        done: Future[Tensor] = work.get_future().then(lambda _: flat)
+        return done
+
+    def _steps(self, step: int, names: Names, known: _Bucket, flat: Tensor, *, beside: bool) -> Steps:
+        """Exchange a bucket, and look at what comes of it where it is time to."""
+        links, encoder = Links(self._later if beside else self._first, self._later), known.codec
+        if encoder is None:
+            flat.mul_(1 / links.first.world)
+            yield links.first.add(flat)
+            return
+        exact = None
+        if step % self._body.guard.every == 0:
+            residual = known.state.get("residual")
+            exact = flat.clone() if residual is None else flat + residual[: len(flat)]
+        # A gradient that is not finite must not get into what is kept; what only counts goes on.
+        is_sound = not encoder.has_state or bool(flat.isfinite().all())
+        state = known.state if is_sound else {name: kept for name, kept in known.state.items() if name == "step"}
+        yield from reduced(
+            known.exchange, encoder, flat, state, Links(self._later if beside else self._first, self._later)
+        )
+        if "step" in state:
+            known.state["step"] = state["step"]
+        if exact is not None:
+            spiked = self._losses.spiked
+            yield from known.watch.look(step, exact, flat, known.state, spiked, self._later)
+            alarm = known.watch.looks[-1].alarm
+            if alarm is not None:
+                fallback = Choice(codec=self._body.guard.fallback)
+                self.events.append(
+                    Event(step, names, f"{known.choice.codec} is given up for {fallback.codec}: {alarm}")
+                )
+                self._buckets[names] = self._changed(known, fallback)
+
+    # Buckets
+
+    def _bucket(self, names: Names) -> _Bucket:
+        """The bucket of these parameters. DDP fills its buckets anew after the first step: what older ones did not send goes
+        with each parameter."""
+        if names not in self._buckets:
+            among = set(names)
+            for old in [old for old in self._buckets if among.intersection(old)]:
+                gone = self._buckets.pop(old)
+                unsent = gone.unsent(self._first.rank, self._first.world)
+                if unsent is not None:
+                    self._loose |= dict(zip(gone.sizes, unsent.split(list(gone.sizes.values())), strict=True))
+            made = self._made(self._choice(names), {name: self._sizes[name] for name in names})
+            loose = {name: self._loose.pop(name) for name in names if name in self._loose}
+            if loose:
+                like = next(iter(loose.values()))
+                parts = [loose.get(name, like.new_zeros(self._sizes[name])) for name in names]
+                made.carried = torch.cat(parts)
+            self._buckets[names] = made
+        return self._buckets[names]
+
+    def _choice(self, names: Names) -> Choice:
+        if self.step < self._body.warm_up_steps:
+            return Choice()
+        listed = (one for one in self._body.buckets if one.parameters == names)
+        return next(listed, self._body.default)
+
+    def _made(self, choice: Choice, sizes: dict[str, int]) -> _Bucket:
+        made = codec(choice.codec)
+        exchange = "all_reduce" if made is None else exchange_for(made, choice.exchange)
+        return _Bucket(choice, made, exchange, Watch(self._body.guard), sizes)
+
+    def _changed(self, known: _Bucket, choice: Choice) -> _Bucket:
+        """The bucket with another choice; itself where that is no other."""
+        if (known.choice.codec, known.choice.exchange) == (choice.codec, choice.exchange):
+            known.choice = choice
+            return known
+        made = self._made(choice, known.sizes)
+        made.watch.looks = known.watch.looks
+        made.carried = known.unsent(self._first.rank, self._first.world)
+        return made
+
+    def _agree(self, body: CompressionBody, at_step: int) -> None:
+        """Raise MismatchError unless all ranks have the same body, step and step to change at."""
+        mine = (sha256(msgspec.json.encode(body)).hexdigest(), at_step, self.step)
+        told: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(told, mine, group=self._group)
+        if len(set(told)) > 1:
+            raise MismatchError(
+                "the ranks do not ask for the same compression of gradients, or not at the same step",
+                remedy="Let all ranks make the same calls.",
+            )
+
+
+def _add_carried(known: _Bucket, flat: Tensor) -> None:
+    """Add what another choice did not send, once."""
+    if known.carried is not None:
+        flat.add_(known.carried)
+        known.carried = None
+
+
+def _body(how: How) -> CompressionBody:
+    if isinstance(how, CompressionBody):
+        return how
+    return CompressionBody(default=Choice(codec=how) if isinstance(how, str) else how)
+
+
+def _check(body: CompressionBody, sizes: dict[str, int]) -> None:
+    """Raise UsageError for an unknown codec, an exchange that it cannot have, or buckets of another model."""
+    for choice in (body.default, *body.buckets, Choice(codec=body.guard.fallback)):
+        made = codec(choice.codec)
+        if made is not None:
+            exchange_for(made, choice.exchange)
+    for bucket in body.buckets:
+        unknown = [name for name in bucket.parameters if name not in sizes]
+        if unknown:
+            raise UsageError(f"the plan is of another model: this one has no parameter {unknown[0]!r}")
+        numel = sum(sizes[name] for name in bucket.parameters)
+        if numel != bucket.numel:
+            raise UsageError(
+                f"the plan is of another model: it has {bucket.numel:,} elements where this one has {numel:,}"
+            )

@@ -1,0 +1,229 @@
+"""Trains with compressed gradients; each rank writes what came out to a file of its own in the folder that is named.
+
+torchrun … compressed.py FOLDER SCENARIO [SPEC …]
+"""
+
+import json
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from esprof.elastic.compression import compress
+from esprof.errors import EsprofError
+from esprof.plan import Choice, CompressionBody, GuardSettings
+
+STEPS = 300
+SCENARIOS = {}
+
+
+def scenario(function):
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def made(*, views=False, how=None, **more):
+    """A small model of three buckets, its optimizer, and its compression."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 1))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.005, gradient_as_bucket_view=views)
+    compression = None if how is None else compress(ddp, how, **more)
+    return ddp, torch.optim.SGD(ddp.parameters(), lr=0.004, momentum=0.9), compression
+
+
+def batch(step, rank=None):
+    random = torch.Generator().manual_seed(1000 * step + (dist.get_rank() if rank is None else rank))
+    x = torch.randn(16, 20, generator=random)
+    return x, x[:, :3].sum(dim=1, keepdim=True)
+
+
+def train(ddp, optimizer, steps, begin=0, compression=None):
+    loss = torch.zeros(())
+    for step in range(begin, begin + steps):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        loss = ((ddp(x) - y) ** 2).mean()
+        loss.backward()
+        if compression is not None:
+            compression.observe(loss.item())
+        optimizer.step()
+    return loss.item()
+
+
+def bits(ddp):
+    return sha256(b"".join(p.detach().numpy().tobytes() for p in ddp.module.parameters())).hexdigest()
+
+
+@scenario
+def codecs(*specs):
+    """Each codec, 300 steps: bits, the last loss, bytes sent in the last step, and those that its wires should take."""
+    told = {}
+    for spec in specs:
+        name, _, exchange = spec.partition("@")
+        how = CompressionBody(default=Choice(codec=name, exchange=exchange or None), guard=GuardSettings(every=10**9))
+        ddp, optimizer, compression = made(how=how)
+        train(ddp, optimizer, STEPS - 1)
+        before = compression.sent_bytes
+        loss = train(ddp, optimizer, 1, STEPS - 1)
+        sizes = [sum(one.sizes.values()) for one in compression._buckets.values()]
+        told[spec] = [bits(ddp), loss, compression.sent_bytes - before, sizes]
+        compression.close()
+    return told
+
+
+@scenario
+def without():
+    """What plain DDP comes to."""
+    told = {}
+    for views in (False, True):
+        ddp, optimizer, _ = made(views=views)
+        train(ddp, optimizer, STEPS)
+        plain = bits(ddp)
+        ddp, optimizer, compression = made(views=views, how="none")
+        train(ddp, optimizer, STEPS)
+        told[str(views)] = [plain, bits(ddp)]
+        compression.close()
+    return told
+
+
+@scenario
+def swapped():
+    """Choices that change in mid-run, at steps that all ranks agree on; then a checkpoint, and all again from there."""
+    ddp, optimizer, compression = made(how="none", views=True)
+    train(ddp, optimizer, 10)
+    names = [list(one) for one in compression._buckets]
+    listed = CompressionBody(default=Choice(codec="sign"), warm_up_steps=0)
+    compression.adopt(listed, at_step=15)
+    train(ddp, optimizer, 20, 10)
+    compression.adopt(Choice(codec="topk:0.1", exchange="all_to_all", encoded_by="beside"), at_step=30)
+    train(ddp, optimizer, 10, 30)
+    saved = json.dumps({"step": compression.step})
+    kept = compression.state_dict(), [p.detach().clone() for p in ddp.parameters()], optimizer.state_dict()
+    kept_optimizer = {i: {k: v.clone() for k, v in s.items()} for i, s in kept[2]["state"].items()}
+    train(ddp, optimizer, 10, 40)
+    first = bits(ddp)
+    compression.close()
+    again, optimizer, compression = made(how="none", views=True)
+    with torch.no_grad():
+        for parameter, value in zip(again.parameters(), kept[1], strict=True):
+            parameter.copy_(value)
+    optimizer.load_state_dict({"state": kept_optimizer, "param_groups": kept[2]["param_groups"]})
+    compression.load_state_dict(kept[0])
+    # Before DDP fills its buckets anew, all is in one; what was not sent must go with its parameters.
+    train(again, optimizer, 10, 40)
+    events = [event.what for event in compression.events]
+    compression.close()
+    return {"first": first, "again": bits(again), "names": names, "saved": saved, "events": events}
+
+
+@scenario
+def nothing_is_lost():
+    """With a learning rate of 0 each gradient is the same for a batch: what arrives and what is left are all that came."""
+    ddp, optimizer, compression = made(how="none")
+    train(ddp, optimizer, 3)
+    compression.adopt("sign", at_step=3)
+    total, exact = torch.zeros(2521), torch.zeros(2521)
+    for step in range(3, 13):
+        x, y = batch(step)
+        ddp.zero_grad()
+        ((ddp(x) - y) ** 2).mean().backward()
+        total += torch.cat([p.grad.ravel() for p in ddp.parameters()])
+        for rank in range(dist.get_world_size()):
+            x, y = batch(step, rank)
+            grads = torch.autograd.grad(((ddp.module(x) - y) ** 2).mean(), list(ddp.module.parameters()))
+            exact += torch.cat([grad.ravel() for grad in grads]) / dist.get_world_size()
+    compression.adopt("none", at_step=compression.step)
+    x, y = batch(99)
+    ddp.zero_grad()
+    ((ddp(x) - y) ** 2).mean().backward()
+    total += torch.cat([p.grad.ravel() for p in ddp.parameters()])
+    for rank in range(dist.get_world_size()):
+        x, y = batch(99, rank)
+        grads = torch.autograd.grad(((ddp.module(x) - y) ** 2).mean(), list(ddp.module.parameters()))
+        exact += torch.cat([grad.ravel() for grad in grads]) / dist.get_world_size()
+    compression.close()
+    return {"off": float((total - exact).norm() / exact.norm())}
+
+
+@scenario
+def guarded():
+    """A gradient that is not finite, and a codec that loses too much: both are given up, on all ranks alike."""
+    told = {}
+    for name, settings in {"lossy": GuardSettings(every=5, max_vnmse=0.1), "nan": GuardSettings(every=5)}.items():
+        ddp, optimizer, compression = made(how=CompressionBody(default=Choice(codec="topk:0.05"), guard=settings))
+        train(ddp, optimizer, 5)
+        if name == "nan" and dist.get_rank() == 1:
+            ddp.module[0].weight.register_hook(lambda grad: grad * float("nan"))
+        train(ddp, optimizer, 2, 5)
+        told[name] = sorted({event.what for event in compression.events})
+        told[f"{name} looks"] = [[look.step, look.vnmse] for looks in compression.looks().values() for look in looks]
+        compression.close()
+    return told
+
+
+@scenario
+def wrong():
+    """What is refused, with every rank going on."""
+    told = {}
+    ddp, optimizer, compression = made(how="none")
+    mine = "bf16" if dist.get_rank() else "fp16"
+    for name, call in {
+        "differ": lambda: compression.adopt(mine, at_step=5),
+        "unknown": lambda: compression.adopt("zip", at_step=5),
+        "cannot": lambda: compression.adopt(Choice(codec="int8", exchange="all_reduce"), at_step=5),
+        "twice": lambda: compress(ddp, "bf16"),
+    }.items():
+        try:
+            call()
+        except EsprofError as error:
+            told[name] = str(error)
+    train(ddp, optimizer, 3)
+    try:
+        compression.adopt("bf16", at_step=1)
+    except EsprofError as error:
+        told["over"] = str(error)
+    told["bits"] = bits(ddp)
+    compression.close()
+    return told
+
+
+@scenario
+def accumulated():
+    """no_sync, and a loss scale that changes: residuals follow."""
+
+    class Scaler:
+        scale = 1024.0
+
+        def get_scale(self):
+            return self.scale
+
+    told = {}
+    for change in (False, True):
+        scaler = Scaler()
+        ddp, optimizer, compression = made(how="sign", scaler=scaler)
+        for step in range(40):
+            if change and step == 20:
+                scaler.scale = 2.0
+            optimizer.zero_grad()
+            with ddp.no_sync():
+                x, y = batch(2 * step)
+                (((ddp(x) - y) ** 2).mean() * scaler.scale).backward()
+            x, y = batch(2 * step + 1)
+            (((ddp(x) - y) ** 2).mean() * scaler.scale).backward()
+            for parameter in ddp.parameters():
+                parameter.grad /= scaler.scale
+            optimizer.step()
+        told[str(change)] = [bits(ddp), compression.step]
+        compression.close()
+    return told
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    found = SCENARIOS[sys.argv[2]](*sys.argv[3:])
+    Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()

@@ -1,0 +1,110 @@
+"""Compressed gradients in real jobs of plain DistributedDataParallel, over gloo."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from esprof.elastic.codecs.registry import codec
+from tests.cases.record import JOBS, environment
+
+pytestmark = pytest.mark.integration
+
+CODECS = [
+    "bf16",
+    "fp16",
+    "int8",
+    "int4",
+    "sign",
+    "topk:0.1",
+    "topk:0.1@all_to_all",
+    "randk:0.25",
+    "powersgd:4",
+    "sign@all_gather",
+]
+
+
+def train(folder, world, *arguments):
+    """What each rank came to."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world)]
+    job = [str(JOBS / "compressed.py"), str(folder), *arguments]
+    ended = subprocess.run(
+        [*launch, *job], env=environment(PYTHONPATH="."), capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("codecs"), 3, "codecs", *CODECS)
+
+
+@pytest.mark.parametrize("spec", CODECS)
+def test_replicas_stay_equal_for_300_steps(trained, spec):
+    bits, losses = {rank[spec][0] for rank in trained}, [rank[spec][1] for rank in trained]
+    assert len(bits) == 1
+    assert all(math.isfinite(loss) and loss < 3.0 for loss in losses)  # It begins above 3.
+
+
+@pytest.mark.parametrize("spec", CODECS)
+def test_each_rank_sends_as_many_bytes_as_the_wires_take(trained, spec):
+    name, _, exchange = spec.partition("@")
+    made, world = codec(name), len(trained)
+    _, _, sent, sizes = trained[0][spec]
+    assert len(sizes) == 2
+    expected = 0
+    for numel in sizes:
+        part = -(-numel // (world * 256)) * 256
+        if name in ("fp16", "bf16"):
+            expected += 2 * made.wire_bytes(numel) * (world - 1) // world
+        elif name.startswith("randk"):
+            expected += 2 * (made.wire_bytes(numel) - 8) * (world - 1) // world  # The step's number need not travel.
+        elif name.startswith("powersgd"):
+            expected += 2 * (2 * (made.wire_bytes(numel) // 2) * (world - 1) // world)
+        elif exchange == "all_to_all" or (name in ("int8", "int4", "sign") and not exchange):
+            expected += 2 * (world - 1) * made.wire_bytes(part)
+        else:
+            expected += (world - 1) * made.wire_bytes(numel)
+    assert sent == expected
+
+
+def test_without_a_codec_all_is_as_without_a_hook(tmp_path):
+    for rank in train(tmp_path, 2, "without"):
+        for plain, hooked in rank.values():
+            assert plain == hooked
+
+
+def test_choices_change_in_mid_run_and_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
+    ranks = train(tmp_path, 3, "swapped")
+    assert len({rank["first"] for rank in ranks} | {rank["again"] for rank in ranks}) == 1
+    assert ranks[0]["events"] == []
+
+
+def test_what_was_not_sent_comes_with_another_choice(tmp_path):
+    assert all(rank["off"] < 1e-5 for rank in train(tmp_path, 2, "nothing_is_lost"))
+
+
+def test_a_codec_that_does_harm_is_given_up_by_all(tmp_path):
+    ranks = train(tmp_path, 2, "guarded")
+    assert ranks[0] == ranks[1] or str(ranks[0]) == str(ranks[1])  # NaN is not equal to itself.
+    assert all("topk:0.05 is given up for none: the mean gradient is off" in what for what in ranks[0]["lossy"])
+    assert len(ranks[0]["lossy"]) == 3  # The one bucket of the first step, and the two that DDP made of it.
+    assert ranks[0]["nan"] == ["topk:0.05 is given up for none: a gradient is not finite"]
+
+
+def test_what_cannot_be_is_refused_and_the_job_goes_on(tmp_path):
+    for rank in train(tmp_path, 2, "wrong"):
+        assert "the ranks do not ask for the same" in rank["differ"]
+        assert "no codec 'zip'" in rank["unknown"]
+        assert "cannot go by all_reduce" in rank["cannot"]
+        assert "have a communication hook already" in rank["twice"]
+        assert "step 1 is over" in rank["over"]
+
+
+def test_the_loss_scale_and_accumulation_change_nothing(tmp_path):
+    for rank in train(tmp_path, 2, "accumulated"):
+        assert rank["False"] == rank["True"]
+        assert rank["True"][1] == 40
