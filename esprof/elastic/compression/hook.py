@@ -20,9 +20,6 @@ from esprof.elastic.transport import GroupTransport
 from esprof.errors import MismatchError, UsageError
 from esprof.plan import Choice, CompressionBody, Exchange
 
-GradBucket = Any
-"""torch's `dist.GradBucket`, which has no types."""
-
 How = str | Choice | CompressionBody
 """A codec's text, or a choice, for all buckets; or what a plan says of each."""
 
@@ -45,7 +42,7 @@ def compress(ddp: DistributedDataParallel, how: How, *, scaler: Any = None) -> "
     return made
 
 
-def _hook(compression: "Compression", bucket: GradBucket) -> Future[Tensor]:
+def _hook(compression: "Compression", bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
     return compression.reduce(bucket)
 
 
@@ -177,7 +174,7 @@ class Compression:
 
     # The hook
 
-    def reduce(self, bucket: GradBucket) -> Future[Tensor]:
+    def reduce(self, bucket: Any) -> Future[Tensor]:
         """The mean of the ranks' gradients in a bucket of DDP, to come."""
         if bucket.index() == 0:
             self._begin_step()
