@@ -1,6 +1,7 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline."""
 
 from esprof.analyzers.advisors.batches import BatchAdvice, advise_batches
+from esprof.analyzers.advisors.compression.advise import CompressionAdvice, advise_compression
 from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
 from esprof.analyzers.advisors.growth import Inventory
 from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed, stopped_by
@@ -14,7 +15,7 @@ from esprof.replay.whatif.est_turns import tells_of_ests
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.trace.run import Run
 
-__all__ = ["diagnose", "diagnose_run", "recommend", "report_run", "summarize"]
+__all__ = ["diagnose", "diagnose_run", "recommend", "recommend_compression", "report_run", "summarize"]
 
 
 def diagnose_run(run: Run, max_error_pct: float = MAX_ERROR_PCT, ignores: Ignores = NOTHING) -> Diagnosis:
@@ -50,3 +51,9 @@ def recommend(run: Run, inventory: Inventory | None = None) -> EstAdvice | Batch
     if inventory is not None:
         raise UsageError("advice on other devices is for jobs of ElasticTrainer(telemetry=RUN) alone")
     return advise_batches(replayed)
+
+
+def recommend_compression(run: Run, max_vnmse: float = 0.1) -> CompressionAdvice:
+    """Which codec each gradient bucket of a job of DDP should have; none that loses more than `max_vnmse` of the square of
+    normal numbers. Raises EsprofError where the run does not tell enough: it needs shapes and a probe."""
+    return advise_compression(replay_run(run), max_vnmse)

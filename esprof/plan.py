@@ -96,11 +96,14 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketChoice(Choice, frozen=True, kw_only=True):
-    """The choice for the bucket that holds these parameters."""
+    """The choice for one bucket. One of torch's is it where its number and its parameters' sizes are the same, and their
+    names where these are told: before the first step is over, torch has other buckets."""
 
-    parameters: tuple[str, ...]
-    """Their names, in the bucket's order: torch numbers buckets anew after the first step."""
-    numel: int
+    index: int
+    elements: tuple[int, ...]
+    """Of each parameter, in the bucket's order."""
+    parameters: tuple[str, ...] = ()
+    """Their names; empty where the run does not tell them."""
     sent_bytes: int | None = None
     """Bytes that each rank sends to others; None where they were not counted."""
     vnmse: float | None = None

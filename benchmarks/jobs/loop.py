@@ -19,6 +19,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from benchmarks.jobs.arguments import Arguments
 from benchmarks.jobs.files import FileSamples, Sample, prepare
+from esprof.elastic.compression import compress
+from esprof.plan import CompressionBody, read_plan
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,20 @@ def train(task: Task, arguments: Arguments) -> tuple[list[float], list[float]]:
     """Returns time in ms and loss of each step."""
     batches = itertools.islice(endless(*loading(task, arguments)), arguments.steps)
     model = DistributedDataParallel(task.model(arguments), bucket_cap_mb=arguments.bucket_mb)
+    if arguments.compress:
+        compress(model, _compression(arguments.compress))
     if arguments.fp16:
         model.register_comm_hook(None, fp16_compress_hook)
     return timed(steps(batches, model, torch.optim.AdamW(model.parameters(), lr=1e-3), task.loss))
+
+
+def _compression(told: str) -> str | CompressionBody:
+    """A codec's text, or what the plan of a file says."""
+    if not told.endswith(".json"):
+        return told
+    part = read_plan(Path(told)).parts.compression
+    assert part is not None, "a plan that compresses"
+    return part.body
 
 
 def steps(

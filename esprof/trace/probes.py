@@ -11,13 +11,26 @@ from esprof.types import Bytes, Ns, Rank
 SCHEMA = "esprof.probes/1"
 
 Kind = Literal[
-    "collective", "backward", "encode", "decode", "matmul", "copy", "read", "launch", "threads", "load", "save"
+    "collective",
+    "backward",
+    "encode",
+    "decode",
+    "begin",
+    "exchange",
+    "matmul",
+    "copy",
+    "read",
+    "launch",
+    "threads",
+    "load",
+    "save",
 ]
 """What is timed:
 
 - `collective`: one collective, called at the same time by all ranks of a group;
 - `backward`: a backward pass made of matrix products, in the time of which something else may go on;
 - `encode`, `decode`: a gradient made into a codec's bytes, and these into a gradient;
+- `exchange`: the ranks come to the mean of a gradient by a codec; `begin`: what of that is before the first transfer;
 - `matmul`: a product of square matrices; `threads`: one product on so many CPU threads;
 - `copy`, `read`: memory of the device copied, and read;
 - `launch`: so many tiny kernels, or operations, one after the other;
@@ -38,6 +51,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     """Each repeat, in the order in which they were made."""
     cpu_ns: Ns | None = None
     """CPU time of a rank's process in one repeat, all its threads together, on the mean; None where that is not known."""
+    sent: Bytes | None = None
+    """Bytes that a rank sends to others in one repeat; None where they were not counted."""
+    vnmse: float | None = None
+    """What an exchange of normal numbers loses, as squared error relative to their square; None where that is not known."""
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,4 +197,6 @@ def _at_once(points: Sequence[Point]) -> Point:
         size=points[0].size,
         samples_ns=tuple(map(min, zip(*(point.samples_ns for point in points), strict=False))),
         cpu_ns=max(cpu, default=None),
+        sent=points[0].sent,
+        vnmse=points[0].vnmse,
     )

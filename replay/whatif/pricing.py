@@ -35,7 +35,7 @@ _CAUGHT_UP = 0.01
 _NOTABLE = 0.01
 """Share of a step from which on it is told that a change was left out."""
 
-_MOVES_TRANSFERS = ("network", "collective", "communication", "bucket_mb")
+_MOVES_TRANSFERS = ("network", "collective", "communication", "bucket_mb", "compress")
 """Terms that change how long transfers last or where they lie, and so what they cost the work beside them."""
 
 _ROUNDS = 3
@@ -193,6 +193,18 @@ class Pricer:
         """The price of a change that no term spells: of `dfg`, a graph made by hand with `edits`."""
         return self._priced(Scenario(self.run, self.blame, dfg), replay(dfg))
 
+    @property
+    def without_slowing(self) -> Dfg:
+        """The graph with CPU work as long as it would be without transfers beside it; as it is, where that is not known."""
+        return self.dfg if self._slowing is None else self._undisturbed
+
+    def price_slowed(self, dfg: Dfg, taken_ns: np.ndarray) -> Price:
+        """The price of a change of `without_slowing` that no term spells; `taken_ns` is as in `Scenario`."""
+        scenario = Scenario(self.run, self.blame, dfg, taken_ns=taken_ns)
+        if self._slowing is not None:
+            scenario = self._slowed(scenario)
+        return self._priced(scenario, replay(scenario.dfg))
+
     def saving_ns(self, spec: str) -> float | None:
         """By how much the mean steady step gets shorter, ns; negative if longer, None where the scenario is declined."""
         (price,) = self.prices([spec])
@@ -266,7 +278,7 @@ class Pricer:
         pace = alone.dur_ns / np.maximum(self._undisturbed.dur_ns, 1) if scenario.has_recorded_nodes else 1.0
         dfg = alone
         for _ in range(_ROUNDS):
-            slowed = self._slowing.slowed_ns(replay(dfg)) * pace
+            slowed = self._slowing.slowed_ns(replay(dfg), scenario.taken_ns) * pace
             dfg = replace(alone, dur_ns=alone.dur_ns + np.rint(slowed).astype(np.int64))
         return replace(scenario, dfg=dfg)
 

@@ -102,10 +102,13 @@ class Slowing:
             amount[mine] = dfg.bytes[mine] * np.interp(np.log(dfg.bytes[mine]), np.log(sizes), per_byte)
         return amount
 
-    def slowed_ns(self, timeline: Timeline) -> np.ndarray:
-        """By how much each node takes longer for the transfers that its rank makes meanwhile, ns, float64[N]."""
+    def slowed_ns(self, timeline: Timeline, taken_ns: np.ndarray | None = None) -> np.ndarray:
+        """By how much each node takes longer for the transfers that its rank makes meanwhile, ns, float64[N]; `taken_ns` is
+        as in `Scenario`."""
         dfg = timeline.dfg
         amount, slowed = self.amounts(dfg), np.zeros(dfg.nodes)
+        if taken_ns is not None:
+            amount = np.where(np.isnan(taken_ns), amount, taken_ns)
         work = dfg.on(LaneKind.CPU) & dfg.of(*_WORK)
         for rank in self.lost:
             moving = np.flatnonzero((amount > 0) & (dfg.rank == rank))

@@ -28,6 +28,8 @@ class Scenario:
     """What should be said of the scenario beside its price."""
     least_ns: np.ndarray | None = None
     """Least duration of each step of `dfg.marks`, ns, shape (steps,); None where only the graph bounds the steps."""
+    taken_ns: np.ndarray | None = None
+    """What each transfer takes from the work beside it, ns, float64[N]; NaN where its bytes tell, None where all do so."""
     only_mends: bool = False
     """Whether ranks are only made to work like their peers, which nobody would do at a loss."""
 

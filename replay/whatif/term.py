@@ -179,11 +179,11 @@ def zero(value: str) -> float:
     return 0.0
 
 
-def anything(value: str) -> float:
-    """Accept any value but none at all: for terms that are always declined. Raises UsageError."""
+def text(value: str) -> str:
+    """The value itself. Raises UsageError where there is none."""
     if not value:
         raise UsageError("its value is missing", remedy="Write one behind the equal sign.")
-    return 1.0
+    return value
 
 
 def regex(pattern: str) -> re.Pattern[str]:

@@ -6,7 +6,7 @@ from typing import get_args
 import click
 import msgspec
 
-from esprof.analyzers import recommend
+from esprof.analyzers import recommend, recommend_compression
 from esprof.analyzers.advisors.answer import MixAdvice, advise, check
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.ests import EstAdvice, check_plan
@@ -18,10 +18,13 @@ from esprof.analyzers.advisors.policies import Objective, Prices
 from esprof.errors import EXIT_OK, InputError, UsageError, unreadable
 from esprof.output import claim, write_bytes
 from esprof.plan import SCHEMA as PLAN_SCHEMA
-from esprof.plan import read_plan, write_plan
+from esprof.plan import Plan, read_plan, write_plan
 from esprof.reports.commands.common import answer, json_option, open_run, status, wrote
 from esprof.reports.terminal.advice import draw_batches, draw_ests, draw_mix
-from esprof.reports.terminal.compression import draw_instance
+from esprof.reports.terminal.compression import draw_compression, draw_instance
+
+_MAX_VNMSE = 0.1
+"""16-bit floats and whole numbers of 8 and 4 bits lose less; sparse ones, signs and low ranks more."""
 
 
 class _Schema(msgspec.Struct, frozen=True):
@@ -48,6 +51,8 @@ class _Prices(msgspec.Struct, frozen=True):
 @click.option("--prices", type=Path, metavar="FILE", help="What an hour of each costs: `per_hour: {V100: 2.48}`.")
 @click.option("--objective", type=click.Choice(get_args(Objective)), help="What of several jobs is to be best.")
 @click.option("--whole", is_flag=True, help="No job changes places: each runs on one type all the time, or not at all.")
+@click.option("--only", type=click.Choice(["assignment", "compression"]), help="Which advice on RUN.")
+@click.option("--max-vnmse", type=click.FloatRange(0, 1), help="What a codec may lose of a square; 0.1 if not given.")
 @click.option("--instance", type=Path, metavar="FILE", help="A published instance of gradient compression.")
 @click.option(
     "--as-shipped", is_flag=True, help="Of an instance, drop whole milliseconds between tensors, as its program did."
@@ -64,6 +69,8 @@ def command(
     prices: Path | None,
     objective: Objective | None,
     whole: bool,
+    only: str | None,
+    max_vnmse: float | None,
     instance: Path | None,
     as_shipped: bool,
     checked: Path | None,
@@ -80,11 +87,16 @@ def command(
 
     \b
     esprof recommend RUN -o plan.json
+    esprof recommend RUN --only compression
     esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
     esprof recommend --check plan.json
     """
     if sum((len(sources) > 0, jobs is not None, instance is not None, checked is not None)) != 1:
         raise UsageError("exactly one of RUN, --jobs, --instance and --check is needed")
+    if (only is not None or max_vnmse is not None) and not sources:
+        raise UsageError("--only and --max-vnmse are of one job: they need RUN")
+    if max_vnmse is not None and only != "compression":
+        raise UsageError("--max-vnmse is of compression: it needs --only compression")
     if as_shipped and instance is None:
         raise UsageError("--as-shipped is of a published instance: it needs --instance")
     if output is not None:
@@ -98,6 +110,8 @@ def command(
     if jobs is None:
         if objective or whole or prices or throughputs:
             raise UsageError("--objective, --whole, --prices and --throughputs are of several jobs: they need --jobs")
+        if only == "compression":
+            return _compression(sources, _MAX_VNMSE if max_vnmse is None else max_vnmse, output, as_json=as_json)
         return _one(sources, devices, output, as_json=as_json)
     money = read(prices, _Prices) if prices else None
     filled = (lambda listed: with_throughputs(listed, throughputs)) if throughputs else (lambda listed: listed)
@@ -131,6 +145,19 @@ def _one(sources: tuple[str, ...], inventory: Inventory | None, output: Path | N
         answer(advice, draw_ests, as_json=as_json)
     else:
         answer(advice, draw_batches, as_json=as_json)
+    return _planned(plan, output)
+
+
+def _compression(sources: tuple[str, ...], max_vnmse: float, output: Path | None, *, as_json: bool) -> int:
+    """Advice on gradient compression for one job."""
+    run, _ = open_run(sources)
+    with status("Replaying"):
+        advice = recommend_compression(run, max_vnmse)
+    answer(advice, draw_compression, as_json=as_json)
+    return _planned(advice.plan, output)
+
+
+def _planned(plan: Plan | None, output: Path | None) -> int:
     if output is None:
         return EXIT_OK
     if plan is None:

@@ -1,12 +1,15 @@
 """What is recommended of gradient compression, as text for a terminal."""
 
 from collections import Counter
+from collections.abc import Iterable
 
+from rich.console import RenderableType
 from rich.text import Text
 
+from esprof.analyzers.advisors.compression.advise import CompressionAdvice
 from esprof.analyzers.advisors.compression.instance import OPTIONS, InstanceAnswer
 from esprof.reports import units
-from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, headline
+from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
 
 
 def draw_instance(found: InstanceAnswer, screen: Screen = PLAIN) -> str:
@@ -17,3 +20,47 @@ def draw_instance(found: InstanceAnswer, screen: Screen = PLAIN) -> str:
     title = headline(f"The last tensor is synchronised after {units.duration(found.value_us)}", screen)
     proof = "no choice is better" if found.gap_kind == "exact" else f"at most {units.pct(found.gap_pct)} above the best"
     return drawn(screen, title, Text(), rows, Text(), fact("Proof", proof, screen))
+
+
+def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
+    """What each bucket should be compressed by, what a step would take, and what it takes otherwise."""
+    if advice.plan is None:
+        title = "Keep what you have: no codec is sure to make a step shorter"
+    else:
+        title = f"A step would take {units.duration(advice.value)} instead of {units.duration(advice.baselines['now'])}"
+    blocks: list[RenderableType] = [headline(title, screen), Text()]
+    rows = grid(
+        ">bucket", ">gradients", ">elements", "codec", ">encoding", ">then", ">each rank sends", "why", padding=2
+    )
+    for number, one in enumerate(advice.decision):
+        rows.add_row(
+            str(number),
+            str(len(one.elements)),
+            f"{sum(one.elements):,}",
+            one.codec,
+            units.duration(one.begin_us),
+            units.UNKNOWN if one.rest_us is None else units.duration(one.rest_us),
+            units.UNKNOWN if one.sent_bytes is None else units.size(one.sent_bytes),
+            one.reason,
+        )
+    steps = grid("codec for all", ">step", padding=2)
+    for name, step in advice.baselines.items():
+        steps.add_row({"now": "as it is", "zero cost": "free codecs (a bound)"}.get(name, name), units.duration(step))
+    blocks += [heading("Buckets"), rows, Text(), heading("Else"), steps, Text()]
+    return drawn(screen, *blocks, *_facts(advice, screen))
+
+
+def _facts(advice: CompressionAdvice, screen: Screen) -> Iterable[Text]:
+    low, high = units.duration(advice.low_us), units.duration(advice.high_us)
+    yield fact("Range", f"{low} to {high}; such predictions may be {units.pct(advice.error_pct)} of a step off", screen)
+    if advice.gain_over_16_bit_pct is not None:
+        over = units.pct(advice.gain_over_16_bit_pct)
+        yield fact("Gain", f"{units.pct(advice.gain_pct)} of a step; against 16-bit floats {over}", screen)
+    if advice.gap_kind == "exact":
+        yield fact("Proof", "all choices were replayed: none is shorter", screen)
+    else:
+        yield fact("Proof", f"at most {units.pct(advice.gap_pct)} above the best: so far away is the bound", screen)
+    if advice.bucket_mb is not None:
+        yield fact("Buckets", f"of {advice.bucket_mb:g} MiB (bucket_cap_mb): the job has to start anew", screen)
+    for codec, reason in advice.left_out.items():
+        yield fact("Not", f"{codec}: {reason}", screen)

@@ -19,6 +19,8 @@ _NAMES = {
     "collective": "{}",
     "encode": "encode {}",
     "decode": "decode {}",
+    "exchange": "mean by {}",
+    "begin": "begin of {}",
     "matmul": "product, {}",
     "copy": "copy of memory",
     "read": "read of memory",
@@ -30,6 +32,7 @@ _NAMES = {
 _GROUPS = (
     ("Links", ("collective",)),
     ("Codecs, by bytes of the gradient", ("encode", "decode")),
+    ("Compressed exchanges, by bytes of the gradient", ("exchange",)),
     ("Devices", ("matmul", "copy", "read", "launch", "threads")),
     ("Storage", ("load", "save")),
 )

@@ -50,6 +50,7 @@ def _hook(compression: "Compression", bucket: dist.GradBucket) -> Future[Tensor]
 class _Bucket:
     """What is done with one bucket, and what is kept of it."""
 
+    index: int
     choice: Choice
     codec: Codec | None
     exchange: Exchange
@@ -149,6 +150,7 @@ class Compression:
             "body": msgspec.json.encode(self._body).decode(),
             "buckets": [
                 {
+                    "index": bucket.index,
                     "sizes": dict(bucket.sizes),
                     "choice": msgspec.json.encode(bucket.choice).decode(),
                     "state": {name: tensor.clone() for name, tensor in bucket.state.items()},
@@ -167,7 +169,8 @@ class Compression:
         self._next, self._loose = (0, self._body), {}
         self._buckets = {}
         for one in state["buckets"]:
-            made = self._made(msgspec.json.decode(one["choice"], type=Choice), dict(one["sizes"]))
+            choice = msgspec.json.decode(one["choice"], type=Choice)
+            made = self._made(one["index"], choice, dict(one["sizes"]))
             made.state = {name: tensor.clone() for name, tensor in one["state"].items()}
             made.carried = None if one["carried"] is None else one["carried"].clone()
             self._buckets[tuple(one["sizes"])] = made
@@ -185,7 +188,7 @@ class Compression:
         inside = self._inside(names)
         if inside:
             return self._lane.run(None, self._one_by_one(step, names, inside, flat), flat)
-        known = self._bucket(names)
+        known = self._bucket(names, bucket.index())
         _add_carried(known, flat)
         if known.codec is None:
             return self._plain(flat)
@@ -217,11 +220,15 @@ class Compression:
         if self.step >= at_step and body is not self._body:
             self._body = body
             self._losses = Losses(body.guard.spike)
-            self._buckets = {names: self._changed(known, self._choice(names)) for names, known in self._buckets.items()}
+            self._choose_anew()
         if self.step == self._body.warm_up_steps:
-            self._buckets = {names: self._changed(known, self._choice(names)) for names, known in self._buckets.items()}
+            self._choose_anew()
         if self._scaler is not None:
             self._rescale(float(self._scaler.get_scale()))
+
+    def _choose_anew(self) -> None:
+        for names, known in list(self._buckets.items()):
+            self._buckets[names] = self._changed(known, self._choice(known.index, known.sizes))
 
     def _rescale(self, scale: float) -> None:
         """Scale what was not sent as the loss is scaled now."""
@@ -273,7 +280,7 @@ class Compression:
 
     # Buckets
 
-    def _bucket(self, names: Names) -> _Bucket:
+    def _bucket(self, names: Names, index: int) -> _Bucket:
         """The bucket of these parameters. DDP fills its buckets anew after the first step: what older ones did not send goes
         with each parameter."""
         if names not in self._buckets:
@@ -283,7 +290,8 @@ class Compression:
                 unsent = gone.unsent(self._first.rank, self._first.world)
                 if unsent is not None:
                     self._loose |= dict(zip(gone.sizes, unsent.split(list(gone.sizes.values())), strict=True))
-            made = self._made(self._choice(names), {name: self._sizes[name] for name in names})
+            sizes = {name: self._sizes[name] for name in names}
+            made = self._made(index, self._choice(index, sizes), sizes)
             loose = {name: self._loose.pop(name) for name in names if name in self._loose}
             if loose:
                 like = next(iter(loose.values()))
@@ -292,23 +300,24 @@ class Compression:
             self._buckets[names] = made
         return self._buckets[names]
 
-    def _choice(self, names: Names) -> Choice:
+    def _choice(self, index: int, sizes: dict[str, int]) -> Choice:
         if self.step < self._body.warm_up_steps:
             return Choice()
-        listed = (one for one in self._body.buckets if one.parameters == names)
+        alike = (one for one in self._body.buckets if (one.index, one.elements) == (index, tuple(sizes.values())))
+        listed = (one for one in alike if one.parameters in ((), tuple(sizes)))
         return next(listed, self._body.default)
 
-    def _made(self, choice: Choice, sizes: dict[str, int]) -> _Bucket:
+    def _made(self, index: int, choice: Choice, sizes: dict[str, int]) -> _Bucket:
         made = codec(choice.codec)
         exchange = "all_reduce" if made is None else exchange_for(made, choice.exchange)
-        return _Bucket(choice, made, exchange, Watch(self._body.guard), sizes)
+        return _Bucket(index, choice, made, exchange, Watch(self._body.guard), sizes)
 
     def _changed(self, known: _Bucket, choice: Choice) -> _Bucket:
         """The bucket with another choice; itself where that is no other."""
         if (known.choice.codec, known.choice.exchange) == (choice.codec, choice.exchange):
             known.choice = choice
             return known
-        made = self._made(choice, known.sizes)
+        made = self._made(known.index, choice, known.sizes)
         made.watch.looks = known.watch.looks
         made.carried = known.unsent(self._first.rank, self._first.world)
         return made
@@ -348,8 +357,6 @@ def _check(body: CompressionBody, sizes: dict[str, int]) -> None:
         unknown = [name for name in bucket.parameters if name not in sizes]
         if unknown:
             raise UsageError(f"the plan is of another model: this one has no parameter {unknown[0]!r}")
-        numel = sum(sizes[name] for name in bucket.parameters)
-        if numel != bucket.numel:
-            raise UsageError(
-                f"the plan is of another model: it has {bucket.numel:,} elements where this one has {numel:,}"
-            )
+    listed, numel = sum(sum(bucket.elements) for bucket in body.buckets), sum(sizes.values())
+    if body.buckets and listed != numel:
+        raise UsageError(f"the plan is of another model: it has {listed:,} elements, and this one {numel:,}")

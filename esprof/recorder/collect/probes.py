@@ -108,4 +108,4 @@ def _as_one(size: int, points: Sequence[Point]) -> Point:
     samples = tuple(sample for point in points for sample in point.samples_ns)
     known = [(point.cpu_ns, len(point.samples_ns)) for point in points if point.cpu_ns is not None]
     cpu = round(sum(cpu * many for cpu, many in known) / sum(many for _, many in known)) if known else None
-    return Point(size=size, samples_ns=samples, cpu_ns=cpu)
+    return Point(size=size, samples_ns=samples, cpu_ns=cpu, sent=points[0].sent, vnmse=points[0].vnmse)

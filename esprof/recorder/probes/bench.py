@@ -121,9 +121,16 @@ class Bench:
                 self.left_out(f"{what.title} from {size} {what.unit} on", why, by_budget=True)
                 return
 
-    def note(self, what: Measured, size: int, samples_ns: Sequence[int], cpu_ns: int | None = None) -> None:
-        """Note repeats that were timed elsewhere."""
-        self._write("point", **asdict(what), size=size, samples_ns=list(samples_ns), cpu_ns=cpu_ns)
+    def note(
+        self,
+        what: Measured,
+        size: int,
+        samples_ns: Sequence[int],
+        cpu_ns: int | None = None,
+        **more: float | None,
+    ) -> None:
+        """Note repeats that were timed elsewhere; `more` are fields of `esprof.trace.probes.Point`."""
+        self._write("point", **asdict(what), size=size, samples_ns=list(samples_ns), cpu_ns=cpu_ns, **more)
 
     def left_out(self, what: str, reason: str, *, by_budget: bool = False) -> None:
         """Note what is not measured, and why: on rank 0, for all."""

@@ -10,7 +10,7 @@ from .agreement import filled
 from .bench import Bench, Once
 
 _SIZES = [1 << power for power in range(10, 28)]
-_BESIDE = [1 << power for power in (14, 18, 22)]
+_BESIDE = [1 << 20]
 _ITEM = 4
 
 
@@ -54,7 +54,7 @@ def beside_backward(bench: Bench, codecs: dict[str, Any], passes: backward.Backw
 
 
 def _once(kind: str, made: Any, size: int, bench: Bench) -> Once:
-    gradient, state = _gradient(size // _ITEM, bench.device), dict[str, Tensor]()
+    gradient, state = gradient_of(size // _ITEM, bench.device), dict[str, Tensor]()
     wire = made.encode(gradient, state)
     if kind == "encode":
         return lambda: made.encode(gradient, state)
@@ -62,7 +62,7 @@ def _once(kind: str, made: Any, size: int, bench: Bench) -> Once:
     return lambda: made.decode(wire, out)
 
 
-def _gradient(count: int, device: torch.device) -> Tensor:
+def gradient_of(count: int, device: torch.device) -> Tensor:
     """Numbers that are unlike one another, about normal: what is largest has to be searched for. The job's generators are
     left alone."""
     own = torch.Generator(device="cpu").manual_seed(0)

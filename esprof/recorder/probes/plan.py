@@ -13,7 +13,7 @@ import torch
 from ..shared import names
 from ..shared.talk import say
 from ..shared.torch_features import flight_dumps
-from . import backward, codecs, collectives, devices, storage
+from . import backward, codecs, collectives, devices, exchanges, storage
 from .agreement import Agreement
 from .bench import Bench
 
@@ -106,6 +106,8 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
             Stage("codecs", 4, lambda: codecs.idle(bench, known, large)),
             Stage("codecs beside backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
         ]
+    if known and bench.agreement.groups:
+        found.append(Stage("compressed exchanges", 5, lambda: exchanges.by_codec(bench, known, large)))
     return [
         *found,
         Stage("reads of the data", 1.5, lambda: storage.loads(bench, raw)),

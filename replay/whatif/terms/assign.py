@@ -4,18 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from esprof.assignment import Assignment
-from esprof.errors import UsageError
 from esprof.plan import read_plan
 from esprof.replay.whatif.est_turns import EstTurns
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term
-
-
-def _path(value: str) -> str:
-    """Raises UsageError where there is none."""
-    if not value:
-        raise UsageError("it names no plan", remedy="`esprof recommend RUN -o FILE` writes one.")
-    return value
+from esprof.replay.whatif.term import Edit, Kind, Phase, Term, text
 
 
 def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -44,5 +36,5 @@ TERM = Kind(
     needs="A run that the elastic runtime wrote (`ElasticTrainer(telemetry=RUN)`), in whose steady steps every rank ran an "
     "EST, and none moved.",
     effect=Edit(Phase.REBUILD, _assigned),
-    value=_path,
+    value=text,
 )

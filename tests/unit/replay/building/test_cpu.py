@@ -195,7 +195,7 @@ def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most()
         ("device[H100].cpu=2x", "no rank"),
         ("kernel[nothing]=2x", "no kernel"),
         ("bucket_mb=50", "no gradient"),
-        ("compress=powersgd:4", "probe"),
+        ("compress=powersgd:4", "no gradient"),
         ("loader.workers=4", "stages"),
         ("storage=2x", "reads"),
         ("cache=0.5", "reads"),

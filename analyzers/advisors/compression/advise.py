@@ -1,0 +1,312 @@
+"""Which codec each gradient bucket of a job of DDP should have: from its Run with a probe, valued by its own replay.
+
+The search is on the recurrence of `timeline`; what it finds, one codec for all, and what single changes make of the best of
+these, are replayed with all that replay knows, and the shortest step counts.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import product
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from esprof.analyzers.advisors.compression.search import GapKind, search
+from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.errors import EsprofError
+from esprof.plan import BucketChoice, CompressionBody, Evidence, Part, Parts, Plan, PlannedJob, Promise
+from esprof.replay.dfg import Dfg
+from esprof.replay.engine.timeline import replay
+from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.backward import NotBuckets
+from esprof.replay.whatif.buckets import rebucket
+from esprof.replay.whatif.compressed import Compressible, Cost
+from esprof.replay.whatif.pricing import Price, Pricer
+from esprof.trace.run import Run
+from esprof.types import us
+
+SCHEMA = "esprof.compression-advice/1"
+
+_TERM = "compress"
+NONE = "none"
+
+_SURE, _LEAST_GAIN = 2.0, 0.03
+"""A plan is made of a gain of at least so many errors of the prediction, and of at least this share of a step."""
+_NOTABLE = 0.01
+"""Share of a step for which buckets of another size are advised."""
+_MOST_TRIED = 300
+"""Choices that are replayed for buckets of one size, about."""
+_SIZES_MB = (1.0, 4.0, 25.0)
+"""Sizes of buckets that are tried beside the recorded ones."""
+_WARM_UP = 2
+"""Steps in which nothing is compressed: torch makes its buckets anew after the first."""
+
+
+class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """One bucket, and what is advised for it."""
+
+    elements: tuple[int, ...]
+    """Of each of its parameters, in the order in which their gradients come."""
+    codec: str
+    begin_us: float
+    """What encoding takes of the backward pass, on the slowest rank."""
+    rest_us: float | None
+    """From then until all ranks have the mean; None where the bucket stays as it is."""
+    sent_bytes: int | None
+    vnmse: float | None
+    saves_us: float
+    """By how much longer a step would take with this bucket alone as it is."""
+    reason: str
+
+
+class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """Advice for one job."""
+
+    schema: str = SCHEMA
+    objective: Literal["step"] = "step"
+    value: float
+    """The predicted step with the advised codecs, us."""
+    low_us: float
+    high_us: float
+    baselines: dict[str, float]
+    """Predicted steps, us: as it is, one codec for all, and `zero cost`: no choice among these codecs takes less."""
+    gain_pct: float
+    """Against the step as it is."""
+    gain_over_16_bit_pct: float | None
+    """Against the better of bf16 and fp16 for all."""
+    error_pct: float
+    """How far such a prediction may be off."""
+    gap_pct: float
+    """By how much the step may be longer than that of the best choice, as far as replay tells."""
+    gap_kind: GapKind
+    """`lower_bound`: the gap is that to the zero-cost step, which no choice may reach."""
+    bucket_mb: float | None
+    """Size of the buckets that is advised; None for the recorded ones."""
+    decision: tuple[BucketAdvice, ...]
+    left_out: dict[str, str]
+    """Codecs that were not considered, and why."""
+    plan: Plan | None
+    """What a job can adopt; None where the gain is too small to be sure of."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Buckets of one size, and their codecs: a choice has an option for each bucket, a position in `options`."""
+
+    pricer: Pricer
+    bucket_mb: float | None
+    """None for the recorded ones."""
+    buckets: Compressible
+    options: tuple[str, ...]
+    costs: tuple[tuple[Cost | None, ...], ...]
+    _known: dict[tuple[int, ...], Price] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, replayed: Replayed, bucket_mb: float | None, max_vnmse: float, left_out: dict[str, str]) -> "_Layout":
+        """Raises NotBuckets where a graph of such buckets cannot be made, or nothing was measured."""
+        run, pricer = replayed.run, replayed.pricer
+        buckets = Compressible.of(run, _laid_out(run, pricer.without_slowing, bucket_mb))
+        options, columns = [NONE], [tuple[Cost | None, ...]([None] * len(buckets.buckets))]
+        for codec in buckets.costs.codecs:
+            try:
+                column = [buckets.costs.cost(codec, bucket.nbytes) for bucket in buckets.buckets]
+            except NotBuckets as reason:
+                left_out[codec] = str(reason)
+                continue
+            worst = max((cost.vnmse for cost in column if cost.vnmse is not None), default=0.0)
+            if worst > max_vnmse:
+                left_out[codec] = f"loses {worst:.2g} of the square of normal numbers, more than {max_vnmse:g}"
+                continue
+            options.append(codec)
+            columns.append(tuple(column))
+        return cls(pricer, bucket_mb, buckets, tuple(options), tuple(zip(*columns, strict=True)))
+
+    def price(self, choice: Sequence[int]) -> Price:
+        key = tuple(choice)
+        if key not in self._known:
+            self._known[key] = self._priced([row[option] for row, option in zip(self.costs, key, strict=True)])
+        return self._known[key]
+
+    def step_ns(self, choice: Sequence[int]) -> float:
+        return float(self.price(choice).step_ns.mean())
+
+    def all_by(self, codec: str) -> tuple[int, ...]:
+        return (self.options.index(codec),) * len(self.costs)
+
+    def zero_cost_ns(self) -> float:
+        """The step in which each bucket goes by its quickest codec, and encoding and decoding take nothing."""
+        free = [[cost.free() for cost in row if cost is not None] for row in self.costs]
+        quickest = [min(row, key=lambda cost: cost.rest_ns, default=None) for row in free]
+        step = float(self._priced(quickest).step_ns.mean())
+        return min([step, *(float(price.step_ns.mean()) for price in self._known.values())])
+
+    def _priced(self, costs: Sequence[Cost | None]) -> Price:
+        dfg, taken = self.buckets.compressed(costs)
+        return self.pricer.price_slowed(dfg, taken)
+
+    def best(self) -> tuple[tuple[int, ...], GapKind]:
+        """(the choice with the shortest step that was found, how good that is known to be)."""
+        count = len(self.costs)
+        if len(self.options) ** count <= _MOST_TRIED:
+            every = product(range(len(self.options)), repeat=count)
+            return min(every, key=self.step_ns), "exact"
+        sizes = np.array([bucket.nbytes for bucket in self.buckets.buckets])
+        found = search(self._timeline(), sizes)
+        tried = [tuple(found.choice.tolist()), *(self.all_by(codec) for codec in self.options)]
+        return self._varied(min(tried, key=self.step_ns)), "lower_bound"
+
+    def _varied(self, best: tuple[int, ...]) -> tuple[int, ...]:
+        """The best choice that changes of single buckets lead to."""
+        left = _MOST_TRIED
+        while left > 0:
+            before = best
+            for bucket in range(len(best)):
+                others = [
+                    (*best[:bucket], option, *best[bucket + 1 :])
+                    for option in range(len(self.options))
+                    if option != best[bucket]
+                ]
+                left -= len(others)
+                best = min([best, *others], key=self.step_ns)
+            if best == before:
+                break
+        return best
+
+    def _timeline(self) -> Timeline:
+        """The recurrence of an average steady step: buckets become ready when the last rank has them."""
+        dfg, steps = self.buckets.dfg, self.pricer.steps
+        base = replay(dfg)
+        begin = base.end_ns[dfg.marks.first].max(axis=1)
+        ready, link = [], []
+        for encodes, transfers in zip(self.buckets.encodes, self.buckets.transfers, strict=True):
+            ends = [self._by_step(base.end_ns[nodes], dfg.step[nodes], np.maximum) for nodes in encodes.values()]
+            ready.append(
+                np.mean([max(one[step] for one in ends) - begin[dfg.marks.steps.index(step)] for step in steps])
+            )
+            link.append(float(dfg.dur_ns[transfers].mean()))
+        table = np.array(
+            [
+                [(0.0, took) if cost is None else (max(cost.begin_ns) + cost.cpu_ns, cost.rest_ns) for cost in row]
+                for row, took in zip(self.costs, link, strict=True)
+            ]
+        )
+        nothing = np.zeros(table.shape[:2])
+        moments = np.maximum.accumulate(np.array(ready))
+        return Timeline(Costs(moments, table[:, :, 0], nothing, table[:, :, 1], nothing.copy(), float(moments[-1])))
+
+    @staticmethod
+    def _by_step(values: np.ndarray, steps: np.ndarray, of: np.ufunc) -> dict[int, float]:
+        return {int(step): float(of.reduce(values[steps == step])) for step in np.unique(steps)}
+
+
+def advise_compression(replayed: Replayed, max_vnmse: float) -> CompressionAdvice:
+    """The advice for a job whose codecs may lose so much of a gradient's square. Raises EsprofError where the run does not
+    tell of buckets, or holds no probe."""
+    pricer = replayed.pricer
+    if pricer.too_far_off:
+        raise EsprofError(pricer.too_far_off, remedy="Record more steps, or on a quieter machine.")
+    left_out: dict[str, str] = {}
+    try:
+        recorded = _Layout.of(replayed, None, max_vnmse, left_out)
+    except NotBuckets as reason:
+        raise EsprofError(
+            f"gradients cannot be compressed: {reason}",
+            remedy="Record the job with --shapes and --probe SECONDS; it must be one of DDP over gloo.",
+        ) from reason
+    layouts = [recorded, *_others(replayed, max_vnmse)]
+    found = [(layout, *layout.best()) for layout in layouts]
+    # A job with other buckets has to start anew: not for a gain that cannot be told.
+    layout, choice, kind = min(
+        found, key=lambda one: one[0].step_ns(one[1]) * (1 + _NOTABLE * (one[0] is not recorded))
+    )
+    price, error = layout.price(choice), pricer.prediction_error([_TERM])
+    step, interval = float(price.step_ns.mean()), pricer.interval(price, [_TERM])
+    uniform = {codec: recorded.step_ns(recorded.all_by(codec)) for codec in recorded.options[1:]}
+    narrow = min((uniform[codec] for codec in ("bf16", "fp16") if codec in uniform), default=None)
+    zero = min(one.zero_cost_ns() for one in layouts)
+    exact = all(one_kind == "exact" for _, _, one_kind in found)
+    advice = CompressionAdvice(
+        value=us(step),
+        low_us=us(interval.low_ns),
+        high_us=us(interval.high_ns),
+        baselines={
+            "now": us(pricer.step_ns),
+            **{codec: us(took) for codec, took in uniform.items()},
+            "zero cost": us(zero),
+        },
+        gain_pct=round(100 * (1 - step / pricer.step_ns), 3),
+        gain_over_16_bit_pct=None if narrow is None else round(100 * (1 - step / narrow), 3),
+        error_pct=round(100 * error, 3),
+        gap_pct=0.0 if exact else round(100 * (step / zero - 1), 3),
+        gap_kind="exact" if exact else kind,
+        bucket_mb=layout.bucket_mb,
+        decision=tuple(_bucket_advice(layout, choice)),
+        left_out=left_out,
+        plan=None,
+    )
+    gain = 1 - step / pricer.step_ns
+    if gain < max(_SURE * error, _LEAST_GAIN) or not any(choice):
+        return advice
+    return msgspec.structs.replace(advice, plan=_plan(replayed, advice))
+
+
+def _laid_out(run: Run, dfg: Dfg, bucket_mb: float | None) -> Dfg:
+    return dfg if bucket_mb is None else rebucket(run, dfg, bucket_mb).dfg
+
+
+def _others(replayed: Replayed, max_vnmse: float) -> Iterator[_Layout]:
+    """Buckets of other sizes, as far as such can be predicted."""
+    for bucket_mb in _SIZES_MB:
+        with suppress(NotBuckets):
+            yield _Layout.of(replayed, bucket_mb, max_vnmse, {})
+
+
+def _bucket_advice(layout: _Layout, choice: tuple[int, ...]) -> Iterator[BucketAdvice]:
+    step = layout.step_ns(choice)
+    for number, (bucket, option) in enumerate(zip(layout.buckets.buckets, choice, strict=True)):
+        cost = layout.costs[number][option]
+        saves = layout.step_ns((*choice[:number], 0, *choice[number + 1 :])) - step if option else 0.0
+        yield BucketAdvice(
+            elements=bucket.elements,
+            codec=layout.options[option],
+            begin_us=us(max(cost.begin_ns)) if cost is not None else 0.0,
+            rest_us=us(cost.rest_ns) if cost is not None else None,
+            sent_bytes=cost.sent if cost is not None else None,
+            vnmse=cost.vnmse if cost is not None else None,
+            saves_us=us(saves),
+            reason=f"as it is, a step would take {us(saves) / 1000:.3g} ms longer"
+            if option
+            else "no codec makes a step shorter",
+        )
+
+
+def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
+    buckets = tuple(
+        BucketChoice(
+            codec=one.codec,
+            index=number,
+            elements=one.elements,
+            sent_bytes=one.sent_bytes,
+            vnmse=one.vnmse,
+            reason=one.reason,
+        )
+        for number, one in enumerate(advice.decision)
+    )
+    known = replayed.pricer.known_error
+    part = Part(
+        applies="live" if advice.bucket_mb is None else "restart",
+        changes_bits=True,
+        evidence=Evidence(
+            run=str(replayed.run.path), replay_error_pct=None if known is None else round(100 * known, 3)
+        ),
+        predicted=Promise(
+            step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
+        ),
+        body=CompressionBody(buckets=buckets, bucket_mb=advice.bucket_mb, warm_up_steps=_WARM_UP),
+    )
+    told = sha256(msgspec.json.encode(part)).hexdigest()
+    world = len(replayed.run.ranks)
+    return Plan(id=told[:16], job=PlannedJob(n_est=world, world=world), parts=Parts(compression=part))

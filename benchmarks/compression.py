@@ -1,0 +1,147 @@
+"""How good advice on gradient compression is, and how fast it is found.
+
+    python -m benchmarks.compression [--executed] [--jobs mlp gpt] [--rates 100mbit 1gbit none] [--repeats 2] [--keep FOLDER]
+
+Prints JSON lines. How long the search takes, and how far heuristics are from the optimum over a fixed corpus. With
+--executed (needs root): jobs on two hosts of the test bed are recorded and probed; what a step would take with one codec for
+all, and with the plan, is written down; then the job is recorded with bf16, with the best single codec, with the plan
+and as it is, in turns.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+
+import numpy as np
+
+from benchmarks.settings import Setting, noise_pct, record, show, slug
+from esprof.analyzers import recommend_compression
+from esprof.analyzers.advisors.compression.advise import CompressionAdvice
+from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
+from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.plan import write_plan
+from esprof.replay.replayed import replay_run
+
+JOBS = {"mlp": (), "gpt": ("--batch", "32"), "mixer": ()}
+CPU = (0.8, 0.8)
+STEPS = 40
+CORPUS = 300
+LOSSY = 0.1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--executed", action="store_true")
+    parser.add_argument("--jobs", nargs="+", default=["mlp", "gpt"], choices=JOBS)
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "none"])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--probe", type=float, default=60)
+    parser.add_argument("--keep", type=Path, help="folder for the recordings; those already there are not made again")
+    options = parser.parse_args()
+    searches()
+    heuristics()
+    if not options.executed:
+        return
+    errors: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for job in options.jobs:
+            for rate in options.rates:
+                errors += executed(options.keep or Path(folder), job, rate, options.repeats, options.probe)
+    show("compression_error_median", median(errors), "%", {"cases": len(errors)})
+    show("compression_error_mean", mean(errors), "%", {"cases": len(errors)})
+    show("compression_error_worst", max(errors), "%", {"cases": len(errors)})
+
+
+def searches() -> None:
+    for buckets, by_host in ((30, False), (30, True), (400, False), (400, True)):
+        timeline, sizes = drawn(buckets, np.random.default_rng(buckets), by_host=by_host)
+        search(timeline, sizes)  # Compiles.
+        took, gaps = [], []
+        for seed in range(5):
+            timeline, sizes = drawn(buckets, np.random.default_rng(seed), by_host=by_host)
+            began = time.perf_counter()
+            found = search(timeline, sizes)
+            took.append(1e3 * (time.perf_counter() - began))
+            gaps.append(100 * found.gap)
+        context = {"buckets": buckets, "host": by_host, "worst_ms": max(took), "worst_gap_pct": max(gaps)}
+        show("compression_search", median(took), "ms", context)
+
+
+def heuristics() -> None:
+    """Instances small enough for the exact search, with every kind of cost."""
+    for name, of in (("algorithm_1", algorithm_1), ("heuristic", heuristic)):
+        gaps = []
+        for seed in range(CORPUS):
+            random = np.random.default_rng(seed)
+            timeline, sizes = drawn(int(random.integers(1, 13)), random, by_host=seed % 2 == 1)
+            best = search(timeline, sizes, kept=1_000_000)
+            if best.kind == "exact":
+                gaps.append(100 * (timeline.end_ns(of(timeline, sizes)) / best.end_ns - 1))
+        quantiles = {f"p{part}": float(np.percentile(gaps, part)) for part in (50, 90, 99)}
+        show(f"compression_gap_{name}", max(gaps), "%", quantiles | {"exact": len(gaps), "of": CORPUS})
+
+
+def drawn(buckets: int, random: np.random.Generator, *, by_host: bool) -> tuple[Timeline, np.ndarray]:
+    """Buckets of unlike sizes, and six options, from 32-bit floats to sparse ones, some of them encoded by the host."""
+    sizes = random.lognormal(2, 1.5, buckets)
+    link, stall = np.array([1.0, 0.5, 0.1, 0.05, 0.1, 0.05]), np.array([0.0, 0.05, 0.2, 0.4, 0.5, 0.6])
+    host = np.zeros(6)
+    if by_host:
+        stall[4:], host[4:] = 0.02, (0.6, 1.0)
+    ready = np.cumsum(random.exponential(sizes.mean() / 3, buckets))
+    columns = [np.outer(sizes, what) * random.uniform(0.8, 1.2, (buckets, 6)) for what in (stall, host, link)]
+    return Timeline(Costs(ready, *columns, np.zeros((buckets, 6)), float(ready[-1]))), sizes
+
+
+def executed(folder: Path, job: str, rate: str, repeats: int, probe_s: float) -> list[float]:
+    argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), "--steps", str(STEPS), *JOBS[job])
+    base = Setting((*argv, "--bucket-mb", "1"), CPU, (rate, rate))
+    run = record(base, folder / slug(f"{job} {rate} probed"), probe_s)
+    began = time.perf_counter()
+    advice = recommend_compression(run, LOSSY)
+    context = {"job": job, "rate": rate}
+    show("compression_advice", 1e3 * (time.perf_counter() - began), "ms", context | {"gain_pct": advice.gain_pct})
+    predicted = {"none": advice.baselines["now"], **with_codecs(advice)}
+    settings = {name: with_choice(base, name) for name in predicted}
+    if advice.plan is not None and advice.bucket_mb is None:
+        plan = folder / slug(f"{job} {rate} plan")
+        plan = plan.with_suffix(".json")
+        write_plan(plan, advice.plan)
+        predicted["plan"], settings["plan"] = advice.value, with_choice(base, str(plan))
+    show(
+        "compression_predicted",
+        advice.gain_pct,
+        "%",
+        context | {"step_us": predicted, "advised": advice.plan is not None},
+    )
+    measured: dict[str, list[float]] = {name: [] for name in predicted}
+    for repeat in range(repeats):
+        for name, setting in settings.items():
+            recorded = record(setting, folder / slug(f"{job} {rate} {name} {repeat}"))
+            measured[name].append(replay_run(recorded).pricer.step_ns / 1e3)
+    errors = []
+    for name, took in measured.items():
+        error = 100 * (predicted[name] / mean(took) - 1)
+        more = {"predicted_us": predicted[name], "measured_us": took, "noise_pct": noise_pct(took)}
+        show("compression_executed", error, "%", context | {"codec": name} | more)
+        errors.append(abs(error))
+    return errors
+
+
+def with_codecs(advice: CompressionAdvice) -> dict[str, float]:
+    """bf16, and the best single codec."""
+    known = {name: step for name, step in advice.baselines.items() if name not in ("now", "zero cost")}
+    best = min(known, key=lambda name: known[name])
+    return {name: known[name] for name in dict.fromkeys(("bf16", best)) if name in known}
+
+
+def with_choice(base: Setting, name: str) -> Setting:
+    return base if name == "none" else replace(base, argv=(*base.argv, "--compress", name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

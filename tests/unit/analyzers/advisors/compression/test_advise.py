@@ -1,0 +1,73 @@
+"""Advice on compression for a job made by hand: four buckets of 1 MiB, each 20 ms on the link, a gradient every 10 ms."""
+
+import pytest
+
+from esprof.analyzers import recommend_compression
+from esprof.errors import EsprofError
+from esprof.plan import check
+from esprof.replay.engine import timeline
+from tests.cases.gloo_buckets import ELEMENTS, run_with
+from tests.cases.probed import link, probes
+from tests.unit.replay.whatif.test_compressed import MIB, PER_BYTE, exchange
+
+CAREFUL = 0.1
+
+
+def advised(*sweeps, buckets=(1, 1, 1, 1), steps_like=run_with):
+    run = steps_like((1,) * sum(buckets), buckets)
+    run.probes = probes(link(0, PER_BYTE), *(one for sweep in sweeps for one in sweep))
+    return recommend_compression(run, CAREFUL)
+
+
+def test_a_cheap_codec_is_advised_where_buckets_wait():
+    advice = advised(exchange("half", 0.5, 3, sent=MIB // 2), exchange("slow", 30, 50))
+    codecs = [one.codec for one in advice.decision]
+    assert codecs[-1] == "half"
+    assert (advice.gap_kind, advice.gap_pct) == ("exact", 0)  # 81 choices.
+    assert advice.baselines["zero cost"] <= advice.value <= advice.baselines["half"] < advice.baselines["now"]
+    assert advice.plan is not None
+    body = advice.plan.parts.compression.body
+    check(advice.plan)
+    assert [(one.index, one.codec, one.elements) for one in body.buckets] == [
+        (number, codec, (ELEMENTS,)) for number, codec in enumerate(codecs)
+    ]
+    assert body.buckets[-1].sent_bytes == MIB // 2
+    assert advice.plan.parts.compression.changes_bits
+
+
+def test_nothing_is_advised_where_no_codec_helps():
+    advice = advised(exchange("slow", 30, 50))
+    assert advice.plan is None
+    assert {one.codec for one in advice.decision} == {"none"}
+    assert advice.value == pytest.approx(advice.baselines["now"])
+
+
+def test_what_loses_too_much_is_left_out():
+    advice = advised(exchange("lossy", 0.1, 1, vnmse=0.9), exchange("half", 0.5, 10))
+    assert "0.9" in advice.left_out["lossy"]
+    assert {one.codec for one in advice.decision} == {"half"}
+
+
+def test_many_choices_are_searched():
+    advice = advised(exchange("half", 0.5, 10), exchange("third", 3, 8), buckets=(1,) * 7)
+    assert advice.gap_kind == "lower_bound"
+    assert advice.value <= min(advice.baselines["half"], advice.baselines["third"]) + 1e-3
+    assert advice.value <= advice.baselines["zero cost"] * (1 + advice.gap_pct / 100) * (1 + 1e-6)
+
+
+def test_it_rests_on_replay(monkeypatch):
+    before = advised(exchange("half", 0.5, 10)).value
+    real = timeline.longest_path.run
+
+    def slower(dfg, dur_ns, residual_ns):
+        names = {code for code, name in enumerate(dfg.names) if name.startswith("encode gradient")}
+        return real(dfg, dur_ns + 3_000_000 * (dfg.name == max(names, default=-1)), residual_ns)
+
+    monkeypatch.setattr(timeline.longest_path, "run", slower)
+    assert advised(exchange("half", 0.5, 10)).value > before + 500
+
+
+def test_a_run_without_a_probe_is_told_what_it_lacks():
+    with pytest.raises(EsprofError, match="a probe") as raised:
+        recommend_compression(run_with((1, 1), (1, 1)), CAREFUL)
+    assert "--probe" in raised.value.remedy
