@@ -107,11 +107,13 @@ def executed(folder: Path, job: str, rate: str, repeats: int, probe_s: float) ->
     show("compression_advice", 1e3 * (time.perf_counter() - began), "ms", context | {"gain_pct": advice.gain_pct})
     predicted = {"none": advice.baselines["now"], **with_codecs(advice)}
     settings = {name: with_choice(base, name) for name in predicted}
-    if advice.plan is not None and advice.bucket_mb is None:
-        plan = folder / slug(f"{job} {rate} plan")
-        plan = plan.with_suffix(".json")
+    if advice.plan is not None:
+        plan = folder / f"{slug(f'{job} {rate} plan')}.json"
         write_plan(plan, advice.plan)
-        predicted["plan"], settings["plan"] = advice.value, with_choice(base, str(plan))
+        buckets = (
+            base if advice.bucket_mb is None else replace(base, argv=(*argv, "--bucket-mb", str(advice.bucket_mb)))
+        )
+        predicted["plan"], settings["plan"] = advice.value, with_choice(buckets, str(plan))
     show(
         "compression_predicted",
         advice.gain_pct,

@@ -16,6 +16,7 @@ Kind = Literal[
     "encode",
     "decode",
     "begin",
+    "coding",
     "exchange",
     "matmul",
     "copy",
@@ -31,6 +32,7 @@ Kind = Literal[
 - `backward`: a backward pass made of matrix products, in the time of which something else may go on;
 - `encode`, `decode`: a gradient made into a codec's bytes, and these into a gradient;
 - `exchange`: the ranks come to the mean of a gradient by a codec; `begin`: what of that is before the first transfer;
+  `coding`: what is between transfers and after them;
 - `matmul`: a product of square matrices; `threads`: one product on so many CPU threads;
 - `copy`, `read`: memory of the device copied, and read;
 - `launch`: so many tiny kernels, or operations, one after the other;

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
 from esprof.replay.whatif import gloo_buckets
 from esprof.replay.whatif.backward import Backward, NotBuckets
 from esprof.replay.whatif.overlay import Overlay
@@ -28,19 +28,19 @@ class Cost(NamedTuple):
 
     begin_ns: tuple[float, ...]
     """Of the backward pass's thread, by rank of the run."""
-    rest_ns: float
-    """From then until all ranks have the mean."""
+    link_ns: float
+    """How long its transfers are on the link."""
+    coding_ns: float
+    """What is done between them and after them, beside the transfers of other buckets, on the slowest rank."""
     cpu_ns: float
-    """Of the CPUs' time in the rest."""
+    """Of the CPUs' time after the begin."""
     sent: Bytes | None
     vnmse: float | None
     """What it loses of normal numbers (`Point.vnmse`)."""
 
     def free(self) -> "Cost":
         """The same if encoding and decoding took nothing."""
-        return self._replace(
-            begin_ns=(0.0,) * len(self.begin_ns), rest_ns=max(0.0, self.rest_ns - self.cpu_ns), cpu_ns=0.0
-        )
+        return self._replace(begin_ns=(0.0,) * len(self.begin_ns), coding_ns=0.0, cpu_ns=0.0)
 
 
 class Sized(NamedTuple):
@@ -63,6 +63,8 @@ class Compressible:
     """Ids of the nodes that encode each bucket, by rank."""
     transfers: tuple[np.ndarray, ...]
     """Ids of the transfers of each bucket."""
+    decodes: tuple[np.ndarray, ...]
+    """Ids of the nodes that decode each bucket."""
 
     @classmethod
     def of(cls, run: Run, dfg: Dfg) -> "Compressible":
@@ -74,23 +76,27 @@ class Compressible:
         if len(known) != 1:
             raise NotBuckets("its buckets differ from step to step, or from rank to rank")
         (buckets,) = known
-        overlay, of_collective = Overlay(dfg), dict[int, int]()
+        threads = {rank: len(dfg.lanes) + at for at, rank in enumerate(dfg.marks.ranks)}
+        lanes = tuple(Lane(rank, LaneKind.COMM, "decode") for rank in threads)
+        overlay, of_collective = Overlay(replace(dfg, lanes=(*dfg.lanes, *lanes))), dict[int, int]()
         for one in passes:
-            behind = accumulate(len(bucket.elements) for bucket in buckets)
-            for number, (last, arrival) in enumerate(zip(behind, one.arrivals, strict=True)):
+            behind, before = accumulate(len(bucket.elements) for bucket in buckets), None
+            for number, (last, arrival, transfer) in enumerate(zip(behind, one.arrivals, one.transfers, strict=True)):
                 _add_encode(overlay, one, number, last - 1, arrival)
+                before = _add_decode(overlay, one, number, transfer, threads[one.rank], before)
                 of_collective[int(dfg.collective[arrival])] = number
         made = overlay.compile()
-        ready = {name: code for code, name in enumerate(made.names)}
-        encodes = []
+        code = {name: number for number, name in enumerate(made.names)}
+        encodes, decodes = [], []
         for number in range(len(buckets)):
-            nodes = np.flatnonzero(made.name == ready[_encode_name(number)])
+            nodes = np.flatnonzero(made.name == code[_encode_name(number)])
             encodes.append({rank: nodes[made.rank[nodes] == rank] for rank in made.marks.ranks})
+            decodes.append(np.flatnonzero(made.name == code[_decode_name(number)]))
         bucket_of = np.full(int(made.collective.max(initial=-1)) + 2, -1)
         bucket_of[list(of_collective)] = list(of_collective.values())
         of_node = np.where(made.of(Cls.COMMUNICATION), bucket_of[made.collective], -1)
         transfers = tuple(np.flatnonzero(of_node == number) for number in range(len(buckets)))
-        return cls(run, made, buckets, tuple(encodes), transfers)
+        return cls(run, made, buckets, tuple(encodes), transfers, tuple(decodes))
 
     @cached_property
     def costs(self) -> "ExchangeCosts":
@@ -101,11 +107,12 @@ class Compressible:
         work beside them, ns, float64[N], NaN where their bytes tell)."""
         dur, taken = self.dfg.dur_ns.copy(), np.full(self.dfg.nodes, np.nan)
         nbytes = self.dfg.bytes.copy()
-        for cost, encodes, transfers in zip(costs, self.encodes, self.transfers, strict=True):
+        for cost, encodes, transfers, decodes in zip(costs, self.encodes, self.transfers, self.decodes, strict=True):
             if cost is not None:
                 for took, nodes in zip(cost.begin_ns, encodes.values(), strict=True):
                     dur[nodes] = round(took)
-                dur[transfers], taken[transfers] = round(cost.rest_ns), cost.cpu_ns
+                dur[transfers], taken[transfers] = round(cost.link_ns), cost.cpu_ns
+                dur[decodes] = round(cost.coding_ns)
                 nbytes[transfers] = cost.sent if cost.sent is not None else nbytes[transfers]
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
 
@@ -136,17 +143,21 @@ class ExchangeCosts:
         if codec not in self.codecs:
             raise NotBuckets(f"exchanges by {codec} were not measured, but by {', '.join(self.codecs)}")
         whole = self._sweep("exchange", codec, self.ranks)
-        begin = [self._sweep("begin", codec, (rank,)) for rank in self.ranks]
         try:
             took = whole.curve().at(nbytes)
-            begun = tuple(min(took, sweep.curve().at(nbytes)) for sweep in begin)
+            begun, coding = (
+                tuple(min(took, self._sweep(kind, codec, (rank,)).curve().at(nbytes)) for rank in self.ranks)
+                for kind in ("begin", "coding")
+            )
         except BeyondCurveError as beyond:
             raise NotBuckets(f"a bucket for {codec} of {beyond} bytes") from beyond
         nearest = min(whole.points, key=lambda point: abs(point.size - nbytes))
         rest = took - max(begun)
         cpu = max(0.0, (nearest.cpu_ns or 0) * nbytes / nearest.size - max(begun))
         sent = nearest.sent if nearest.size == nbytes else None
-        return Cost(begun, rest, min(cpu, rest), sent, nearest.vnmse)
+        # A rank that codes faster waits longer: the link is what the slowest one leaves of the time.
+        coded = min(max(coding), rest)
+        return Cost(begun, rest - coded, coded, min(cpu, rest), sent, nearest.vnmse)
 
     def _sweep(self, kind: str, codec: str, ranks: tuple[Rank, ...]) -> Sweep:
         found = self._probes.find(kind, codec, ranks=ranks)  # type: ignore[arg-type]
@@ -184,6 +195,25 @@ _ITEM = 4
 
 def _encode_name(number: int) -> str:
     return f"encode gradient bucket {number}"
+
+
+def _decode_name(number: int) -> str:
+    return f"decode gradient bucket {number}"
+
+
+def _add_decode(overlay: Overlay, one: Backward, number: int, transfer: int, lane: int, before: int | None) -> int:
+    """Add the node that decodes a bucket once it has come, and after the bucket before it; who waited for the transfer, and
+    is not the link, waits for that."""
+    dfg = overlay.dfg
+    done = int(dfg.recorded_ns[transfer] + dfg.dur_ns[transfer])
+    decode = overlay.add(lane, _decode_name(number), Cls.CPU, 0, done, step=one.step)
+    overlay.link(transfer, decode, Edge.THREAD)
+    if before is not None:
+        overlay.link(before, decode, Edge.LANE)
+    for edge in np.flatnonzero((dfg.pred_idx == transfer) & ~dfg.on(LaneKind.COMM)[dfg.pred_target]).tolist():
+        overlay.cut[edge] = True
+        overlay.link(decode, int(dfg.pred_target[edge]), Edge(dfg.pred_kind[edge]), int(dfg.pred_lag[edge]))
+    return decode
 
 
 def _add_encode(overlay: Overlay, one: Backward, number: int, piece: int, arrival: int) -> None:

@@ -30,7 +30,16 @@ def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
         title = f"A step would take {units.duration(advice.value)} instead of {units.duration(advice.baselines['now'])}"
     blocks: list[RenderableType] = [headline(title, screen), Text()]
     rows = grid(
-        ">bucket", ">gradients", ">elements", "codec", ">encoding", ">then", ">each rank sends", "why", padding=2
+        ">bucket",
+        ">gradients",
+        ">elements",
+        "codec",
+        ">encoding",
+        ">on the link",
+        ">decoding",
+        ">each rank sends",
+        "why",
+        padding=2,
     )
     for number, one in enumerate(advice.decision):
         rows.add_row(
@@ -39,7 +48,8 @@ def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
             f"{sum(one.elements):,}",
             one.codec,
             units.duration(one.begin_us),
-            units.UNKNOWN if one.rest_us is None else units.duration(one.rest_us),
+            units.UNKNOWN if one.link_us is None else units.duration(one.link_us),
+            units.duration(one.coding_us),
             units.UNKNOWN if one.sent_bytes is None else units.size(one.sent_bytes),
             one.reason,
         )

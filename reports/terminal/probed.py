@@ -21,6 +21,7 @@ _NAMES = {
     "decode": "decode {}",
     "exchange": "mean by {}",
     "begin": "begin of {}",
+    "coding": "coding of {}",
     "matmul": "product, {}",
     "copy": "copy of memory",
     "read": "read of memory",

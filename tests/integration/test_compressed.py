@@ -83,6 +83,16 @@ def test_choices_change_in_mid_run_and_a_checkpoint_goes_on_with_the_same_bits(t
     assert ranks[0]["events"] == []
 
 
+def test_a_plan_has_a_codec_for_each_bucket_and_a_leap_of_the_loss_ends_it(tmp_path):
+    for rank in train(tmp_path, 2, "planned"):
+        assert rank["codecs"][0] == ["none"]  # Torch's first bucket has all.
+        assert rank["codecs"][1] == ["none", "none"]
+        assert rank["codecs"][2] == rank["codecs"][-1] == ["none", "int8"]
+        assert rank["then"] == ["none", "bf16"]
+        assert rank["events"] == ["int8 is given up for bf16: the loss rose by more than 6 standard deviations"]
+        assert "of another model: it has 1,681 elements, and this one 2,521" in rank["other"]
+
+
 def test_what_was_not_sent_comes_with_another_choice(tmp_path):
     assert all(rank["off"] < 1e-5 for rank in train(tmp_path, 2, "nothing_is_lost"))
 

@@ -53,8 +53,10 @@ class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
     codec: str
     begin_us: float
     """What encoding takes of the backward pass, on the slowest rank."""
-    rest_us: float | None
-    """From then until all ranks have the mean; None where the bucket stays as it is."""
+    link_us: float | None
+    """How long its transfers are on the link; None where the bucket stays as it is."""
+    coding_us: float
+    """What is done between them and after them, beside other transfers."""
     sent_bytes: int | None
     vnmse: float | None
     saves_us: float
@@ -139,7 +141,7 @@ class _Layout:
     def zero_cost_ns(self) -> float:
         """The step in which each bucket goes by its quickest codec, and encoding and decoding take nothing."""
         free = [[cost.free() for cost in row if cost is not None] for row in self.costs]
-        quickest = [min(row, key=lambda cost: cost.rest_ns, default=None) for row in free]
+        quickest = [min(row, key=lambda cost: cost.link_ns, default=None) for row in free]
         step = float(self._priced(quickest).step_ns.mean())
         return min([step, *(float(price.step_ns.mean()) for price in self._known.values())])
 
@@ -189,13 +191,19 @@ class _Layout:
             link.append(float(dfg.dur_ns[transfers].mean()))
         table = np.array(
             [
-                [(0.0, took) if cost is None else (max(cost.begin_ns) + cost.cpu_ns, cost.rest_ns) for cost in row]
+                [
+                    (0.0, took, 0.0)
+                    if cost is None
+                    else (max(cost.begin_ns) + cost.cpu_ns, cost.link_ns, cost.coding_ns)
+                    for cost in row
+                ]
                 for row, took in zip(self.costs, link, strict=True)
             ]
         )
         nothing = np.zeros(table.shape[:2])
         moments = np.maximum.accumulate(np.array(ready))
-        return Timeline(Costs(moments, table[:, :, 0], nothing, table[:, :, 1], nothing.copy(), float(moments[-1])))
+        stall, link, coding = np.moveaxis(table, 2, 0)
+        return Timeline(Costs(moments, stall, nothing, link, coding, float(moments[-1])))
 
     @staticmethod
     def _by_step(values: np.ndarray, steps: np.ndarray, of: np.ufunc) -> dict[int, float]:
@@ -273,7 +281,8 @@ def _bucket_advice(layout: _Layout, choice: tuple[int, ...]) -> Iterator[BucketA
             elements=bucket.elements,
             codec=layout.options[option],
             begin_us=us(max(cost.begin_ns)) if cost is not None else 0.0,
-            rest_us=us(cost.rest_ns) if cost is not None else None,
+            link_us=us(cost.link_ns) if cost is not None else None,
+            coding_us=us(cost.coding_ns) if cost is not None else 0.0,
             sent_bytes=cost.sent if cost is not None else None,
             vnmse=cost.vnmse if cost is not None else None,
             saves_us=us(saves),

@@ -20,7 +20,7 @@ from esprof.compiled import compiled_in_place
 GapKind = Literal["exact", "lower_bound", "none"]
 
 _MOST_SWEEPS = 20
-_KEPT, _LEAST_KEPT = 20_000, 100
+_KEPT, _LEAST_KEPT = 14_000, 100
 """Partial choices that are kept in all, and side by side at least: so that a search takes no more than some seconds."""
 _PARTS = {1: 1, 2: 8, 3: 6, 4: 4}
 """How finely so many things are weighed against one another (`_simplex`)."""

@@ -183,12 +183,11 @@ class Compression:
             self._begin_step()
         flat = bucket.buffer()
         names = tuple(self._names[id(parameter)] for parameter in bucket.parameters())
-        step = self.step
+        step, inside = self.step, self._inside(names)
+        known = None if inside else self._bucket(names, bucket.index())
         self.step += bucket.is_last()
-        inside = self._inside(names)
-        if inside:
+        if known is None:
             return self._lane.run(None, self._one_by_one(step, names, inside, flat), flat)
-        known = self._bucket(names, bucket.index())
         _add_carried(known, flat)
         if known.codec is None:
             return self._plain(flat)

@@ -15,8 +15,9 @@ _ITEM = 4
 
 
 def by_codec(bench: Bench, codecs: dict[str, Any], wanted: list[int]) -> None:
-    """By size of the gradient, bytes: all of it (`exchange`), and what of it comes before the first transfer is under way
-    (`begin`), with which the backward pass waits. Sizes that are `wanted` come first: they matter most."""
+    """By size of the gradient, bytes: all of it (`exchange`), what of it comes before the first transfer is under way
+    (`begin`), with which the backward pass waits, and what a thread does between transfers and after them (`coding`). Sizes
+    that are `wanted` come first: they matter most."""
     from esprof.elastic.compression.exchanges import Counted, Links, exchange_for
     from esprof.elastic.transport import GroupTransport
 
@@ -43,8 +44,9 @@ def _measure(bench: Bench, one: "_Exchange", ranks: tuple[int, ...], spec: str, 
             f"exchange by {spec} of {size} bytes", "it would take more than its share of the time", by_budget=True
         )
         return
-    took, begun, cpu = zip(*(one.once(bench) for _ in range(count)), strict=True)
+    took, begun, coding, cpu = zip(*(one.once(bench) for _ in range(count)), strict=True)
     bench.note(bench.mine("begin", spec, "bytes"), size, begun)
+    bench.note(bench.mine("coding", spec, "bytes"), size, coding)
     bench.note(whole, size, took, sum(cpu) // len(cpu), sent=one.sent, vnmse=vnmse)
 
 
@@ -61,8 +63,9 @@ class _Exchange:
         self.sent = 0
         """Bytes that this rank sent to others in the last one."""
 
-    def once(self, bench: Bench) -> tuple[int, int, int]:
-        """(ns that it took, ns until its first transfer was under way, ns of CPU time)."""
+    def once(self, bench: Bench) -> tuple[int, int, int, int]:
+        """(ns that it took, ns until its first transfer was under way, ns after that in which no transfer was waited for, ns
+        of CPU time)."""
         self._gradient.copy_(self._original)
         bench.settle()
         bench.agreement.meet()
@@ -71,15 +74,19 @@ class _Exchange:
         steps = self._steps()
         transfer = next(steps)
         begun = time.perf_counter_ns()
-        transfer.wait()
-        for following in steps:
-            following.wait()
+        waited = _wait_ns(transfer) + sum(map(_wait_ns, steps))
         bench.settle()
         took = time.perf_counter_ns() - began
         self.sent = self._link.sent
-        return took, begun - began, time.process_time_ns() - cpu
+        return took, begun - began, took - (begun - began) - waited, time.process_time_ns() - cpu
 
     def vnmse(self) -> float:
         """What the last exchange lost, as squared error relative to the square; all ranks had the same gradient."""
         lost, whole = ((self._gradient - self._original).square().sum(), self._original.square().sum())
         return float(lost / whole)
+
+
+def _wait_ns(transfer: Any) -> int:
+    began = time.perf_counter_ns()
+    transfer.wait()
+    return time.perf_counter_ns() - began

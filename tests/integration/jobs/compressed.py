@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from esprof.elastic.compression import compress
 from esprof.errors import EsprofError
-from esprof.plan import Choice, CompressionBody, GuardSettings
+from esprof.plan import BucketChoice, Choice, CompressionBody, GuardSettings
 
 STEPS = 300
 SCENARIOS = {}
@@ -118,6 +118,29 @@ def swapped():
     events = [event.what for event in compression.events]
     compression.close()
     return {"first": first, "again": bits(again), "names": names, "saved": saved, "events": events}
+
+
+@scenario
+def planned():
+    """A plan with a codec for the second bucket alone, from the third step on; and a loss that leaps."""
+    second = BucketChoice(codec="int8", index=1, elements=(40, 800), encoded_by="beside")
+    first = BucketChoice(codec="none", index=0, elements=(1, 40, 40, 1600))
+    body = CompressionBody(buckets=(first, second), warm_up_steps=2, guard=GuardSettings(every=5, fallback="bf16"))
+    ddp, optimizer, compression = made(how=body)
+    told = {"codecs": []}
+    for step in range(30):
+        train(ddp, optimizer, 1, step, compression)
+        told["codecs"].append([one.choice.codec for one in compression._buckets.values()])
+    compression.observe(1e6)
+    train(ddp, optimizer, 6, 30)
+    told["then"] = [one.choice.codec for one in compression._buckets.values()]
+    told["events"] = [event.what for event in compression.events]
+    compression.close()
+    try:
+        made(how=CompressionBody(buckets=(first,)))
+    except EsprofError as error:
+        told["other"] = str(error)
+    return told
 
 
 @scenario

@@ -6,6 +6,7 @@ from esprof.analyzers import recommend_compression
 from esprof.errors import EsprofError
 from esprof.plan import check
 from esprof.replay.engine import timeline
+from esprof.reports.terminal.compression import draw_compression
 from tests.cases.gloo_buckets import ELEMENTS, run_with
 from tests.cases.probed import link, probes
 from tests.unit.replay.whatif.test_compressed import MIB, PER_BYTE, exchange
@@ -71,3 +72,11 @@ def test_a_run_without_a_probe_is_told_what_it_lacks():
     with pytest.raises(EsprofError, match="a probe") as raised:
         recommend_compression(run_with((1, 1), (1, 1)), CAREFUL)
     assert "--probe" in raised.value.remedy
+
+
+def test_what_is_drawn():
+    drawn = draw_compression(advised(exchange("half", 0.5, 3, sent=MIB // 2), exchange("lossy", 0.1, 1, vnmse=0.9)))
+    assert drawn.startswith("A step would take ")
+    assert "all choices were replayed: none is shorter" in drawn
+    assert "lossy: loses 0.9 of the square" in drawn
+    assert "Keep what you have" in draw_compression(advised(exchange("slow", 30, 50)))
