@@ -23,6 +23,7 @@ from esprof.analyzers import recommend_compression
 from esprof.analyzers.advisors.compression.advise import CompressionAdvice
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.errors import EsprofError
 from esprof.plan import write_plan
 from esprof.replay.replayed import replay_run
 
@@ -102,8 +103,12 @@ def executed(folder: Path, job: str, rate: str, repeats: int, probe_s: float) ->
     base = Setting((*argv, "--bucket-mb", "1"), CPU, (rate, rate))
     run = record(base, folder / slug(f"{job} {rate} probed"), probe_s)
     began = time.perf_counter()
-    advice = recommend_compression(run, LOSSY)
     context = {"job": job, "rate": rate}
+    try:
+        advice = recommend_compression(run, LOSSY)
+    except EsprofError as declined:
+        print(f"{job} at {rate}: {declined}", file=sys.stderr)
+        return []
     show("compression_advice", 1e3 * (time.perf_counter() - began), "ms", context | {"gain_pct": advice.gain_pct})
     predicted = {"none": advice.baselines["now"], **with_codecs(advice)}
     settings = {name: with_choice(base, name) for name in predicted}

@@ -12,8 +12,8 @@ MODEL_ERROR: dict[str, dict[str, float]] = {
         "streams": 0.02, "sync": 0.04,
     },
     "cpu": {
-        "assign": 0.18, "balance": 0.14, "bucket_mb": 0.07, "collective": 0.05, "communication": 0.08, "cpu": 0.10,
-        "data": 0.05, "kernel": 0.05, "network": 0.22, "overlap": 0.08, "python": 0.16, "straggler": 0.14,
+        "assign": 0.18, "balance": 0.14, "bucket_mb": 0.07, "collective": 0.05, "communication": 0.08, "compress": 0.10,
+        "cpu": 0.10, "data": 0.05, "kernel": 0.05, "network": 0.22, "overlap": 0.08, "python": 0.16, "straggler": 0.14,
     },
     "partial": {
         "collective": 0.06, "communication": 0.33, "cpu": 0.23, "data": 0.23, "gpu": 0.21, "host": 0.05, "kernel": 0.06,
@@ -28,8 +28,9 @@ machines do besides. `data=0` of a public pair of traces, without and with worke
 for the host. `bucket_mb` on GPUs is more than what `--class buckets` shows, where a byte takes as long in whatever bucket.
 `sync=0` is of the programs 0 to 181, `streams=apart` of `--class queue`. `python` on CPUs is what ESP402 was off by for the
 first set of planted faults ("diagnosis_model_error" of `python -m benchmarks.diagnosis`, docs/planted-faults.md);
-`assign` what assignments that were carried out were off by (`python -m benchmarks.assignments`, docs/advisors.md). Terms
-that are not here have the greatest of their class."""
+`assign` what assignments that were carried out were off by (`python -m benchmarks.assignments`, docs/advisors.md);
+`compress` more than what compressed gradients were (`python -m benchmarks.compression --executed`, docs/compression.md).
+Terms that are not here have the greatest of their class."""
 
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """97.5 % quantiles of Student's t, from one degree of freedom on."""

@@ -26,10 +26,10 @@ CODECS = [
 ]
 
 
-def train(folder, world, *arguments):
+def train(folder, world, *arguments, script="compressed.py"):
     """What each rank came to."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world)]
-    job = [str(JOBS / "compressed.py"), str(folder), *arguments]
+    job = [str(JOBS / script), str(folder), *arguments]
     ended = subprocess.run(
         [*launch, *job], env=environment(PYTHONPATH="."), capture_output=True, text=True, timeout=300
     )
@@ -118,3 +118,10 @@ def test_the_loss_scale_and_accumulation_change_nothing(tmp_path):
     for rank in train(tmp_path, 2, "accumulated"):
         assert rank["False"] == rank["True"]
         assert rank["True"][1] == 40
+
+
+def test_gradients_of_fsdp2_travel_as_bf16_and_are_added_in_32_bits(tmp_path):
+    for rank in train(tmp_path, 3, script="compressed_shards.py"):
+        assert rank["equal"] == [True] * 4
+        assert rank["sent"] == 2 * rank["elements"] * 2 // 3
+        assert "no module of this model is sharded" in rank["plain"]

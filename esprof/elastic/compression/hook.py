@@ -148,6 +148,7 @@ class Compression:
             "step": self.step,
             "scale": self._scale,
             "body": msgspec.json.encode(self._body).decode(),
+            "next": [self._next[0], msgspec.json.encode(self._next[1]).decode()],
             "buckets": [
                 {
                     "index": bucket.index,
@@ -166,8 +167,9 @@ class Compression:
             raise UsageError("the state of the compressed gradients is of another model")
         self.step, self._scale = state["step"], state["scale"]
         self._body = msgspec.json.decode(state["body"], type=CompressionBody)
-        self._next, self._loose = (0, self._body), {}
-        self._buckets = {}
+        at_step, body = state["next"][0], msgspec.json.decode(state["next"][1], type=CompressionBody)
+        self._next = (at_step, self._body if body == self._body else body)
+        self._loose, self._buckets = {}, {}
         for one in state["buckets"]:
             choice = msgspec.json.decode(one["choice"], type=Choice)
             made = self._made(one["index"], choice, dict(one["sizes"]))
@@ -222,6 +224,8 @@ class Compression:
             self._choose_anew()
         if self.step == self._body.warm_up_steps:
             self._choose_anew()
+        if (self.step - 1) % self._body.guard.every == 0:
+            self._losses.spiked = False  # All buckets have had their look.
         if self._scaler is not None:
             self._rescale(float(self._scaler.get_scale()))
 
@@ -254,16 +258,15 @@ class Compression:
             flat.mul_(1 / links.first.world)
             yield links.first.add(flat)
             return
-        exact = None
-        if step % self._body.guard.every == 0:
+        exact, guard = None, self._body.guard
+        # The fallback itself is not given up.
+        if step % guard.every == 0 and known.choice.codec != guard.fallback:
             residual = known.state.get("residual")
             exact = flat.clone() if residual is None else flat + residual[: len(flat)]
         # A gradient that is not finite must not get into what is kept; what only counts goes on.
         is_sound = not encoder.has_state or bool(flat.isfinite().all())
         state = known.state if is_sound else {name: kept for name, kept in known.state.items() if name == "step"}
-        yield from reduced(
-            known.exchange, encoder, flat, state, Links(self._later if beside else self._first, self._later)
-        )
+        yield from reduced(known.exchange, encoder, flat, state, links)
         if "step" in state:
             known.state["step"] = state["step"]
         if exact is not None:
@@ -271,7 +274,7 @@ class Compression:
             yield from known.watch.look(step, exact, flat, known.state, spiked, self._later)
             alarm = known.watch.looks[-1].alarm
             if alarm is not None:
-                fallback = Choice(codec=self._body.guard.fallback)
+                fallback = Choice(codec=guard.fallback)
                 self.events.append(
                     Event(step, names, f"{known.choice.codec} is given up for {fallback.codec}: {alarm}")
                 )

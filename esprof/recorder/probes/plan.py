@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,7 +107,7 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
             Stage("codecs beside backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
         ]
     if known and bench.agreement.groups:
-        found.append(Stage("compressed exchanges", 5, lambda: exchanges.by_codec(bench, known, large)))
+        found.append(Stage("compressed exchanges", 10, lambda: exchanges.by_codec(bench, known, large)))
     return [
         *found,
         Stage("reads of the data", 1.5, lambda: storage.loads(bench, raw)),
@@ -122,16 +122,24 @@ def _device() -> torch.device:
 
 
 def _sizes_of_job(bench: Bench) -> dict[str, list[int]]:
-    """Collective -> bytes of those that the job has made lately, as far as PyTorch's Flight Recorder knows them."""
-    found = defaultdict[str, set[int]](set)
+    """Collective -> bytes of those that the job has made lately, as far as PyTorch's Flight Recorder knows them; without
+    those that came once, such as DDP's first bucket, where others came again."""
+    found = defaultdict[str, Counter[int]](Counter)
     for dump in flight_dumps():
         for call in json.loads(dump(True, False)).get("entries", ()):
             kind = next((kind for part, kind in _KINDS.items() if part in str(call.get("profiling_name"))), None)
             if kind is not None:
-                found[kind].add(max(_bytes(call, side) for side in ("input", "output")))
-    named = bench.agreement.united([[kind, size] for kind, sizes in found.items() for size in sorted(sizes) if size])
+                found[kind][max(_bytes(call, side) for side in ("input", "output"))] += 1
+    named = bench.agreement.united(
+        [[kind, size] for kind, sizes in found.items() for size in sorted(_lasting(sizes)) if size]
+    )
     kinds = sorted({kind for kind, _ in named})
     return {kind: sorted({size for of, size in named if of == kind})[-_MOST_WANTED:] for kind in kinds}
+
+
+def _lasting(sizes: Counter[int]) -> set[int]:
+    """Those that came more than once, or all where none did."""
+    return {size for size, count in sizes.items() if count > 1} or set(sizes)
 
 
 def _bytes(call: dict[str, Any], side: str) -> int:

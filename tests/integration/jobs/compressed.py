@@ -101,6 +101,7 @@ def swapped():
     train(ddp, optimizer, 20, 10)
     compression.adopt(Choice(codec="topk:0.1", exchange="all_to_all", encoded_by="beside"), at_step=30)
     train(ddp, optimizer, 10, 30)
+    compression.adopt("int8", at_step=45)
     saved = json.dumps({"step": compression.step})
     kept = compression.state_dict(), [p.detach().clone() for p in ddp.parameters()], optimizer.state_dict()
     kept_optimizer = {i: {k: v.clone() for k, v in s.items()} for i, s in kept[2]["state"].items()}
