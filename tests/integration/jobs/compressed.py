@@ -5,6 +5,7 @@ torchrun … compressed.py FOLDER SCENARIO [SPEC …]
 
 import json
 import sys
+import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -251,3 +252,4 @@ if __name__ == "__main__":
     found = SCENARIOS[sys.argv[2]](*sys.argv[3:])
     Path(sys.argv[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
+    time.sleep(0.5)  # Gloo's threads outlive the group, and must not meet an interpreter on its way out.

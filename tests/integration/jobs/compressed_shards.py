@@ -5,6 +5,7 @@ torchrun … compressed_shards.py FOLDER
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -51,3 +52,4 @@ if __name__ == "__main__":
     told["sent"] = compressed.sent_bytes
     Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(told))
     dist.destroy_process_group()
+    time.sleep(0.5)  # Gloo's threads outlive the group, and must not meet an interpreter on its way out.
