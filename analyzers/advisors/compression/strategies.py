@@ -134,18 +134,11 @@ def _after_reduction(other: Do, second: Do, devices: Sequence[str]) -> Iterator[
 def is_executable(strategy: Strategy) -> bool:
     """Whether the communication hook carries this strategy out (`esprof.elastic.compression`).
 
-    It all-reduces what is plain, and gathers what is compressed or exchanges it by parts, all compressed by one device:
-    flat, or between machines, with a plain reduce-scatter and all-gather within each.
+    It sends flat: it all-reduces what is plain, and gathers what is compressed or exchanges it by parts, all compressed by
+    one device.
     """
-    devices = {task.where for task in strategy if task.do in (Do.COMPRESS, Do.DECOMPRESS)}
-    if len(devices) > 1:
-        return False
-    if strategy[0] == Task(Do.REDUCE_SCATTER, "intra") and strategy[-1] == Task(Do.ALL_GATHER, "intra"):
-        inner, where = strategy[1:-1], "inter"
-    else:
-        inner, where = strategy, "all"
-    row = [task.do for task in inner]
     by_parts = [Do.COMPRESS, Do.ALL_TO_ALL, Do.DECOMPRESS, Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS]
-    collectives = {task.where for task in inner if task.do not in (Do.COMPRESS, Do.DECOMPRESS)}
     known = ([Do.ALL_REDUCE], [Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS], by_parts)
-    return row in known and collectives == {where}
+    devices = {task.where for task in strategy if task.do in (Do.COMPRESS, Do.DECOMPRESS)}
+    is_flat = all(task.where not in ("intra", "inter") for task in strategy)
+    return is_flat and len(devices) < 2 and [task.do for task in strategy] in known
