@@ -38,10 +38,6 @@ class Cost(NamedTuple):
     vnmse: float | None
     """What it loses of normal numbers (`Point.vnmse`)."""
 
-    def free(self) -> "Cost":
-        """The same if encoding and decoding took nothing."""
-        return self._replace(begin_ns=(0.0,) * len(self.begin_ns), coding_ns=0.0, cpu_ns=0.0)
-
 
 class Sized(NamedTuple):
     """A bucket."""
@@ -115,6 +111,15 @@ class Compressible:
                 dur[decodes] = round(cost.coding_ns)
                 nbytes[transfers] = cost.sent if cost.sent is not None else nbytes[transfers]
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
+
+    def at_no_cost(self, options: Sequence[Sequence[Cost | None]]) -> tuple[Dfg, np.ndarray]:
+        """The same where each transfer is as short as its shortest option, None being what was recorded, and nothing else of
+        an exchange takes any time: with no choice is any node shorter."""
+        dur = self.dfg.dur_ns.copy()
+        for row, transfers in zip(options, self.transfers, strict=True):
+            quickest = min((cost.link_ns for cost in row if cost is not None), default=np.inf)
+            dur[transfers] = np.minimum(dur[transfers], quickest)
+        return replace(self.dfg, dur_ns=dur), np.zeros(self.dfg.nodes)
 
 
 @dataclass(frozen=True)

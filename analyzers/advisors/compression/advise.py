@@ -129,7 +129,8 @@ class _Layout:
     def price(self, choice: Sequence[int]) -> Price:
         key = tuple(choice)
         if key not in self._known:
-            self._known[key] = self._priced([row[option] for row, option in zip(self.costs, key, strict=True)])
+            costs = [row[option] for row, option in zip(self.costs, key, strict=True)]
+            self._known[key] = self.pricer.price_slowed(*self.buckets.compressed(costs))
         return self._known[key]
 
     def step_ns(self, choice: Sequence[int]) -> float:
@@ -139,26 +140,19 @@ class _Layout:
         return (self.options.index(codec),) * len(self.costs)
 
     def zero_cost_ns(self) -> float:
-        """The step in which each bucket goes by its quickest codec, and encoding and decoding take nothing."""
-        free = [[cost.free() for cost in row if cost is not None] for row in self.costs]
-        quickest = [min(row, key=lambda cost: cost.link_ns, default=None) for row in free]
-        step = float(self._priced(quickest).step_ns.mean())
-        return min([step, *(float(price.step_ns.mean()) for price in self._known.values())])
+        """The step of the quickest transfers where encoding and decoding take nothing: no choice has a shorter one."""
+        return float(self.pricer.price_slowed(*self.buckets.at_no_cost(self.costs)).step_ns.mean())
 
-    def _priced(self, costs: Sequence[Cost | None]) -> Price:
-        dfg, taken = self.buckets.compressed(costs)
-        return self.pricer.price_slowed(dfg, taken)
-
-    def best(self) -> tuple[tuple[int, ...], GapKind]:
-        """(the choice with the shortest step that was found, how good that is known to be)."""
+    def best(self) -> tuple[tuple[int, ...], bool]:
+        """(the choice with the shortest step that was found, whether all were tried)."""
         count = len(self.costs)
         if len(self.options) ** count <= _MOST_TRIED:
             every = product(range(len(self.options)), repeat=count)
-            return min(every, key=self.step_ns), "exact"
+            return min(every, key=self.step_ns), True
         sizes = np.array([bucket.nbytes for bucket in self.buckets.buckets])
         found = search(self._timeline(), sizes)
         tried = [tuple(found.choice.tolist()), *(self.all_by(codec) for codec in self.options)]
-        return self._varied(min(tried, key=self.step_ns)), "lower_bound"
+        return self._varied(min(tried, key=self.step_ns)), False
 
     def _varied(self, best: tuple[int, ...]) -> tuple[int, ...]:
         """The best choice that changes of single buckets lead to."""
@@ -227,15 +221,13 @@ def advise_compression(replayed: Replayed, max_vnmse: float) -> CompressionAdvic
     layouts = [recorded, *_others(replayed, max_vnmse)]
     found = [(layout, *layout.best()) for layout in layouts]
     # A job with other buckets has to start anew: not for a gain that cannot be told.
-    layout, choice, kind = min(
-        found, key=lambda one: one[0].step_ns(one[1]) * (1 + _NOTABLE * (one[0] is not recorded))
-    )
+    layout, choice, _ = min(found, key=lambda one: one[0].step_ns(one[1]) * (1 + _NOTABLE * (one[0] is not recorded)))
     price, error = layout.price(choice), pricer.prediction_error([_TERM])
     step, interval = float(price.step_ns.mean()), pricer.interval(price, [_TERM])
     uniform = {codec: recorded.step_ns(recorded.all_by(codec)) for codec in recorded.options[1:]}
     narrow = min((uniform[codec] for codec in ("bf16", "fp16") if codec in uniform), default=None)
     zero = min(one.zero_cost_ns() for one in layouts)
-    exact = all(one_kind == "exact" for _, _, one_kind in found)
+    exact = all(all_tried for _, _, all_tried in found)
     advice = CompressionAdvice(
         value=us(step),
         low_us=us(interval.low_ns),
@@ -249,7 +241,7 @@ def advise_compression(replayed: Replayed, max_vnmse: float) -> CompressionAdvic
         gain_over_16_bit_pct=None if narrow is None else round(100 * (1 - step / narrow), 3),
         error_pct=round(100 * error, 3),
         gap_pct=0.0 if exact else round(100 * (step / zero - 1), 3),
-        gap_kind="exact" if exact else kind,
+        gap_kind="exact" if exact else "lower_bound",
         bucket_mb=layout.bucket_mb,
         decision=tuple(_bucket_advice(layout, choice)),
         left_out=left_out,

@@ -1,6 +1,7 @@
 """Advice on compression for a job made by hand: four buckets of 1 MiB, each 20 ms on the link, a gradient every 10 ms."""
 
 import pytest
+from msgspec.structs import replace
 
 from esprof.analyzers import recommend_compression
 from esprof.errors import EsprofError
@@ -8,7 +9,7 @@ from esprof.plan import check
 from esprof.replay.engine import timeline
 from esprof.reports.terminal.compression import draw_compression
 from tests.cases.gloo_buckets import ELEMENTS, run_with
-from tests.cases.probed import link, probes
+from tests.cases.probed import link, probes, slowing
 from tests.unit.replay.whatif.test_compressed import MIB, PER_BYTE, exchange
 
 CAREFUL = 0.1
@@ -80,3 +81,20 @@ def test_what_is_drawn():
     assert "all choices were replayed: none is shorter" in drawn
     assert "lossy: loses 0.9 of the square" in drawn
     assert "Keep what you have" in draw_compression(advised(exchange("slow", 30, 50)))
+
+
+def test_all_was_tried_only_where_that_holds_for_buckets_of_every_size():
+    """An exchange takes as long for one MiB as for seven, so the recorded bucket stays; it has four choices, and seven
+    buckets of 1 MiB have 4^7: the first alone prove nothing."""
+    sweeps = [one for codec, ms in (("half", 65), ("third", 66), ("fourth", 67)) for one in exchange(codec, 0.5, ms)]
+    of_any_size = [replace(one, points=(*one.points, replace(one.points[0], size=7 * MIB))) for one in sweeps]
+    advice = advised(of_any_size, buckets=(7,))
+    assert advice.bucket_mb is None
+    assert (advice.gap_kind, advice.gap_pct > 0) == ("lower_bound", True)
+
+
+def test_no_choice_is_below_the_bound():
+    """Though the work beside transfers gains where a codec takes less of the CPUs' time."""
+    beside = slowing(PER_BYTE, PER_BYTE / 4)
+    advice = advised(exchange("half", 0.5, 25, coding_ms=2, cpu_ms=1), exchange("slow", 30, 50, cpu_ms=9), beside)
+    assert all(advice.baselines["zero cost"] <= step for step in (advice.value, *advice.baselines.values()))
