@@ -1,7 +1,7 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline."""
 
 from esprof.analyzers.advisors.batches import BatchAdvice, advise_batches
-from esprof.analyzers.advisors.compression.advise import CompressionAdvice, advise_compression
+from esprof.analyzers.advisors.compression.advise import MAX_VNMSE, CompressionAdvice, advise_compression
 from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
 from esprof.analyzers.advisors.growth import Inventory
 from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed, stopped_by
@@ -53,7 +53,7 @@ def recommend(run: Run, inventory: Inventory | None = None) -> EstAdvice | Batch
     return advise_batches(replayed)
 
 
-def recommend_compression(run: Run, max_vnmse: float = 0.1) -> CompressionAdvice:
-    """Which codec each gradient bucket of a job of DDP should have; none that loses more than `max_vnmse` of the square of
-    normal numbers. Raises EsprofError where the run does not tell enough: it needs shapes and a probe."""
+def recommend_compression(run: Run, max_vnmse: float = MAX_VNMSE) -> CompressionAdvice:
+    """Which codec each gradient bucket of a job of DDP should have, so that the whole gradient loses at most `max_vnmse` of
+    its square. Raises EsprofError where the run does not tell enough: it needs shapes and a probe."""
     return advise_compression(replay_run(run), max_vnmse)

@@ -1,10 +1,12 @@
 """How good advice on gradient compression is, and how fast it is found.
 
-    python -m benchmarks.compression [--executed] [--jobs mlp gpt] [--rates 100mbit 1gbit none] [--repeats 2] [--keep FOLDER]
+    python -m benchmarks.compression [--instances FILE …]
+        [--executed] [--jobs mlp gpt] [--rates 100mbit 1gbit none] [--repeats 2] [--keep FOLDER]
 
-Prints JSON lines. How long the search takes, and how far heuristics are from the optimum over a fixed corpus. With
---executed (needs root): jobs on two hosts of the test bed are recorded and probed; what a step would take with one codec for
-all, and with the plan, is written down; then the job is recorded with bf16, with the best single codec, with the plan
+Prints JSON lines. How long the search takes, and how far heuristics are from the optimum over a fixed corpus; with
+--instances, the same of published ones. With --executed (needs root): jobs on two hosts of the test bed are recorded and
+probed; what a step would take with one codec for all, and with the plan, is written down; then the job is recorded with
+bf16, with the best single codec, with the plan, with nothing sent (torch's noop hook: a bound, and no part of the errors)
 and as it is, in turns.
 """
 
@@ -21,6 +23,7 @@ import numpy as np
 from benchmarks.settings import Setting, noise_pct, record, show, slug
 from esprof.analyzers import recommend_compression
 from esprof.analyzers.advisors.compression.advise import CompressionAdvice
+from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
 from esprof.errors import EsprofError
@@ -31,11 +34,14 @@ JOBS = {"mlp": (), "gpt": ("--batch", "32"), "mixer": ()}
 CPU = (0.8, 0.8)
 STEPS = 40
 CORPUS = 300
+NOOP = "noop"
 LOSSY = 0.1
+"""More than by default: with more codecs to choose from there is more to predict."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--instances", type=Path, nargs="+", default=[], metavar="FILE", help="with costs beside them")
     parser.add_argument("--executed", action="store_true")
     parser.add_argument("--jobs", nargs="+", default=["mlp", "gpt"], choices=JOBS)
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "none"])
@@ -45,6 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     searches()
     heuristics()
+    instances(options.instances)
     if not options.executed:
         return
     errors: list[float] = []
@@ -86,6 +93,18 @@ def heuristics() -> None:
         show(f"compression_gap_{name}", max(gaps), "%", quantiles | {"exact": len(gaps), "of": CORPUS})
 
 
+def instances(files: list[Path]) -> None:
+    """With all gaps between tensors, and as the released program has them."""
+    for file in files:
+        for as_shipped in (False, True):
+            solve(file, as_shipped=as_shipped)  # Compiles.
+            began = time.perf_counter()
+            found = solve(file, as_shipped=as_shipped)
+            took = 1e3 * (time.perf_counter() - began)
+            context = {"as_shipped": as_shipped, "value_us": found.value_us, "gap_pct": found.gap_pct}
+            show(f"compression_instance_{file.stem}", took, "ms", context | {"gap_kind": found.gap_kind})
+
+
 def drawn(buckets: int, random: np.random.Generator, *, by_host: bool) -> tuple[Timeline, np.ndarray]:
     """Buckets of unlike sizes, and six options, from 32-bit floats to sparse ones, some of them encoded by the host."""
     sizes = random.lognormal(2, 1.5, buckets)
@@ -95,7 +114,8 @@ def drawn(buckets: int, random: np.random.Generator, *, by_host: bool) -> tuple[
         stall[4:], host[4:] = 0.02, (0.6, 1.0)
     ready = np.cumsum(random.exponential(sizes.mean() / 3, buckets))
     columns = [np.outer(sizes, what) * random.uniform(0.8, 1.2, (buckets, 6)) for what in (stall, host, link)]
-    return Timeline(Costs(ready, *columns, np.zeros((buckets, 6)), float(ready[-1]))), sizes
+    nothing = np.zeros((buckets, 6))
+    return Timeline(Costs(ready, *columns, nothing, float(ready[-1]), nothing, np.inf)), sizes
 
 
 def executed(folder: Path, job: str, rate: str, repeats: int, probe_s: float) -> list[float]:
@@ -110,7 +130,7 @@ def executed(folder: Path, job: str, rate: str, repeats: int, probe_s: float) ->
         print(f"{job} at {rate}: {declined}", file=sys.stderr)
         return []
     show("compression_advice", 1e3 * (time.perf_counter() - began), "ms", context | {"gain_pct": advice.gain_pct})
-    predicted = {"none": advice.baselines["now"], **with_codecs(advice)}
+    predicted = {"none": advice.baselines["now"], **with_codecs(advice), NOOP: advice.baselines["no exchange"]}
     settings = {name: with_choice(base, name) for name in predicted}
     if advice.plan is not None:
         plan = folder / f"{slug(f'{job} {rate} plan')}.json"
@@ -135,13 +155,15 @@ def executed(folder: Path, job: str, rate: str, repeats: int, probe_s: float) ->
         error = 100 * (predicted[name] / mean(took) - 1)
         more = {"predicted_us": predicted[name], "measured_us": took, "noise_pct": noise_pct(took)}
         show("compression_executed", error, "%", context | {"codec": name} | more)
-        errors.append(abs(error))
+        if name != NOOP:
+            errors.append(abs(error))
     return errors
 
 
 def with_codecs(advice: CompressionAdvice) -> dict[str, float]:
     """bf16, and the best single codec."""
-    known = {name: step for name, step in advice.baselines.items() if name not in ("now", "zero cost")}
+    others = ("now", "zero cost", "no exchange")
+    known = {name: step for name, step in advice.baselines.items() if name not in others}
     best = min(known, key=lambda name: known[name])
     return {name: known[name] for name in dict.fromkeys(("bf16", best)) if name in known}
 

@@ -83,6 +83,9 @@ class AssignmentBody(msgspec.Struct, frozen=True, kw_only=True):
 Exchange = Literal["all_reduce", "all_gather", "all_to_all"]
 """How the ranks' encoded gradients come together: added up, gathered by all, or by parts, each added by one rank."""
 
+Topology = Literal["flat", "hierarchical"]
+"""Between whom gradients are encoded: all ranks, or hosts alone, whose ranks add theirs up by parts first."""
+
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """How a gradient bucket is compressed."""
@@ -93,6 +96,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """None for the codec's usual one."""
     encoded_by: Literal["backward", "beside"] = "backward"
     """Who encodes: the thread or stream of the backward pass, which goes on when that is done, or one beside it."""
+    topology: Topology = "flat"
+    """Where it is `hierarchical`, encoding comes after a first transfer, and is always done beside the backward pass."""
 
 
 class BucketChoice(Choice, frozen=True, kw_only=True):
@@ -178,6 +183,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     parts: Parts
 
 
+State = Literal["refused", "pending", "adopted", "kept", "missed", "reverted"]
+"""What became of a plan in a running job. An adopted one is judged after its window: it is kept, kept although it takes
+longer than promised (`missed`), or taken back."""
+
+
+class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running job tells of the newest plan that it was given."""
+
+    schema: Literal["esprof.plan-status/1"] = "esprof.plan-status/1"
+    state: State
+    plan: str | None = None
+    """Id; None for what is no plan."""
+    version: int | None = None
+    step: int
+    """The step before which this happened."""
+    before_us: float | None = None
+    """Median step before the plan."""
+    after_us: float | None = None
+    """Median step with it, over its window."""
+    promised_us: float | None = None
+    reason: str = ""
+
+
 def read_plan(path: Path) -> Plan:
     """The plan of a file. Raises InputError where it is none, or contradicts itself."""
     try:
@@ -188,12 +216,18 @@ def read_plan(path: Path) -> Plan:
     if len(raw) > _MOST_BYTES:
         raise InputError("is too large for a plan", path=path)
     try:
+        return read_plan_bytes(raw)
+    except UsageError as error:
+        raise InputError(error.reason, path=path, remedy="`esprof recommend RUN -o FILE` writes one.") from error
+
+
+def read_plan_bytes(raw: bytes) -> Plan:
+    """The plan that a file holds. Raises UsageError where it is none, or contradicts itself."""
+    try:
         plan = msgspec.json.decode(raw, type=Plan)
         check(plan)
     except (msgspec.MsgspecError, UnicodeDecodeError, UsageError) as error:
-        raise InputError(
-            f"is no plan: {error}", path=path, remedy="`esprof recommend RUN -o FILE` writes one."
-        ) from error
+        raise UsageError(f"is no plan: {error}") from error
     return plan
 
 

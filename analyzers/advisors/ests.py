@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from statistics import fmean
 from typing import Literal
 
@@ -11,9 +10,10 @@ import msgspec
 from esprof import readable
 from esprof.analyzers.advisors.growth import Growth, Inventory, growth
 from esprof.analyzers.advisors.makespan import Device, ends_within, fewest_seconds, in_ranges, step_s, waste
+from esprof.analyzers.advisors.planned import part_of, plan_of
 from esprof.assignment import Assignment
 from esprof.errors import EsprofError, MismatchError, UsageError
-from esprof.plan import AssignmentBody, DeviceCost, Evidence, Part, Parts, Plan, PlannedJob, Promise
+from esprof.plan import AssignmentBody, DeviceCost, Parts, Plan, Promise
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.est_turns import EstTurns
 from esprof.replay.whatif.pricing import Interval, Price
@@ -290,25 +290,15 @@ def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
         compute_us=advice.certificate.compute_us,
         ests_below=advice.certificate.ests_below,
     )
-    known = replayed.pricer.known_error
-    part = Part(
-        applies="live",
-        changes_bits=len({plan.device for plan in ranks}) > 1,
-        evidence=Evidence(
-            run=str(replayed.run.path), replay_error_pct=None if known is None else round(100 * known, 3)
-        ),
-        predicted=Promise(
-            step_us=advice.value,
-            low_us=us(interval.low_ns),
-            high_us=us(interval.high_ns),
-            baselines_us=advice.baselines,
-        ),
-        body=body,
+    promise = Promise(
+        step_us=advice.value,
+        low_us=us(interval.low_ns),
+        high_us=us(interval.high_ns),
+        baselines_us=advice.baselines,
     )
-    # The id tells plans apart, and the same evidence always gives the same plan.
-    told = sha256(msgspec.json.encode(part)).hexdigest()
-    job = PlannedJob(n_est=advice.certificate.n_est, world=len(advice.decision.ests))
-    return Plan(id=told[:16], job=job, parts=Parts(assignment=part))
+    changes_bits = len({plan.device for plan in ranks}) > 1
+    part = part_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
+    return plan_of(replayed, advice.certificate.n_est, Parts(assignment=part))
 
 
 def check_plan(plan: Plan) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from esprof.analyzers.advisors.mix import DeviceType, Mix
+from esprof.analyzers.advisors.mix import DeviceType, Mix, Together
 from esprof.analyzers.advisors.policies import Posed, Prices, pose
 from esprof.analyzers.advisors.program import Infeasible, Optimum, solve
 
@@ -42,14 +42,21 @@ def longer(interruptions_per_hour: float, recovery: Recovery) -> float:
 
 
 def interrupted(mix: Mix, interruptions_per_hour: dict[DeviceType, float], recovery: Recovery) -> Mix:
-    """The mix with the throughputs that are left on devices that may be taken away."""
+    """The mix with the throughputs that are left on devices that may be taken away, alone and together."""
+
+    def slower(kind: DeviceType) -> float:
+        return longer(interruptions_per_hour.get(kind, 0.0), recovery)
+
+    def left_together(pair: Together) -> Together:
+        both = pair.throughput_steps_per_s.items()
+        left = {kind: (mine / slower(kind), its / slower(kind)) for kind, (mine, its) in both}
+        return msgspec.structs.replace(pair, throughput_steps_per_s=left)
+
     jobs = []
     for job in mix.jobs:
-        rates = {
-            kind: rate / longer(interruptions_per_hour.get(kind, 0.0), recovery)
-            for kind, rate in job.throughput_steps_per_s.items()
-        }
-        jobs.append(msgspec.structs.replace(job, throughput_steps_per_s=rates))
+        alone = {kind: rate / slower(kind) for kind, rate in job.throughput_steps_per_s.items()}
+        together = tuple(left_together(pair) for pair in job.together)
+        jobs.append(msgspec.structs.replace(job, throughput_steps_per_s=alone, together=together))
     return msgspec.structs.replace(mix, jobs=tuple(jobs))
 
 

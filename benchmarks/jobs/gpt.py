@@ -49,18 +49,22 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Next-byte logits (batch, 256, context) from bytes (batch, context)."""
 
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
-        self.embed = nn.Embedding(BYTES, arguments.hidden)
-        self.place = nn.Embedding(CONTEXT, arguments.hidden)
-        self.blocks = nn.Sequential(*(Block(arguments.hidden) for _ in range(arguments.layers)))
-        self.norm = nn.LayerNorm(arguments.hidden)
-        self.head = nn.Linear(arguments.hidden, BYTES)
+        self.embed = nn.Embedding(BYTES, hidden)
+        self.place = nn.Embedding(CONTEXT, hidden)
+        self.blocks = nn.Sequential(*(Block(hidden) for _ in range(layers)))
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Linear(hidden, BYTES)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed(tokens) + self.place(torch.arange(CONTEXT))
         logits: Tensor = self.head(self.norm(self.blocks(x)))
         return logits.transpose(1, 2)
+
+
+def model(arguments: Arguments) -> nn.Module:
+    return GPT(arguments.hidden, arguments.layers)
 
 
 def write(path: Path, index: int) -> None:
@@ -83,4 +87,4 @@ def sources(least: int = 1 << 20) -> bytes:
 
 
 if __name__ == "__main__":
-    run(Task("gpt", ".txt", write, read, GPT, F.cross_entropy), parse(__doc__, hidden=128, layers=4, batch=8))
+    run(Task("gpt", ".txt", write, read, model, F.cross_entropy), parse(__doc__, hidden=128, layers=4, batch=8))

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -64,14 +65,16 @@ def train(task: Task, arguments: Arguments) -> tuple[list[float], list[float]]:
     """Returns time in ms and loss of each step."""
     batches = itertools.islice(endless(*loading(task, arguments)), arguments.steps)
     model = DistributedDataParallel(task.model(arguments), bucket_cap_mb=arguments.bucket_mb)
-    if arguments.compress:
-        compress(model, _compression(arguments.compress))
+    if arguments.compress == "noop":
+        model.register_comm_hook(None, noop_hook)
+    elif arguments.compress:
+        compress(model, compression_of(arguments.compress))
     if arguments.fp16:
         model.register_comm_hook(None, fp16_compress_hook)
     return timed(steps(batches, model, torch.optim.AdamW(model.parameters(), lr=1e-3), task.loss))
 
 
-def _compression(told: str) -> str | CompressionBody:
+def compression_of(told: str) -> str | CompressionBody:
     """A codec's text, or what the plan of a file says."""
     if not told.endswith(".json"):
         return told

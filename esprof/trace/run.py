@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from esprof.trace.flight.log import FlightLog
+from esprof.trace.history import Event
 from esprof.trace.overhead import Overhead
 from esprof.trace.probes import Probes
 from esprof.trace.schema import MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
@@ -114,6 +115,8 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     exit_code: int | None = None
     versions: dict[str, str] = {}
+    model_signature: str | None = None
+    """What tells the model from others; None where the job did not say."""
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     ranks: tuple[RankMeta, ...]
     groups: tuple[Group, ...] = ()
@@ -136,17 +139,19 @@ class Run:
         window: int | None = None,
         sources: tuple[str, ...] = (),
         probes: Probes | None = None,
+        history: tuple[Event, ...] = (),
     ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
         left; None where there is none. `window` is a step of the only window that this Run holds; None for all of a run.
         `sources` are what a command line names to open the Run again; the path alone, where none are given. `probes` is
-        what was measured for the job; None where nothing was."""
+        what was measured for the job; None where nothing was. `history` is what happened to an elastic job, oldest first."""
         self.meta = meta
         self.path = path
         self.sources = sources or ((str(path),) if path is not None else ())
         self.warnings = meta.warnings + warnings
         self.window = window
         self.probes = probes
+        self.history = history
         self._read = read
         self._flight = flight
         self._tables: dict[tuple[str, Rank], Table | None] = {}
@@ -194,6 +199,7 @@ class Run:
             self.window,
             self.sources,
             self.probes,
+            self.history,
         )
 
     def rank(self, rank: Rank) -> RankMeta:

@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from esprof.errors import InputError, unreadable
 from esprof.output import atomic_file
 from esprof.trace.flight.log import FlightLog
+from esprof.trace.history import Event
+from esprof.trace.history import read as read_history
 from esprof.trace.memory_limit import memory_limit
 from esprof.trace.probes import SCHEMA as PROBES_SCHEMA
 from esprof.trace.probes import Probes
@@ -113,6 +115,9 @@ def read_run(path: Path) -> Run:
     probes, fault = _probes_or_fault(path)
     if fault is not None:
         warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
+    history, fault = _history_or_fault(path)
+    if fault is not None:
+        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
     if not whole:
         faults = "; ".join(warning.message for warning in warnings) or "it lists none"
         raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the run again.")
@@ -127,6 +132,7 @@ def read_run(path: Path) -> Run:
         tuple(warnings),
         partial(_read_flight, path),
         probes=probes,
+        history=history,
     )
 
 
@@ -135,6 +141,13 @@ def _probes_or_fault(path: Path) -> tuple[Probes | None, str | None]:
         return read_probes(path), None
     except InputError as error:
         return None, f"its probes cannot be read ({error.reason})"
+
+
+def _history_or_fault(path: Path) -> tuple[tuple[Event, ...], str | None]:
+    try:
+        return read_history(path), None
+    except InputError as error:
+        return (), f"its history cannot be read ({error.reason})"
 
 
 def _probes_path(path: Path) -> Path:

@@ -5,7 +5,7 @@ backward pass encodes, and comes to all that follows as much later; the rest is 
 takes its CPU time from the work beside it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -112,13 +112,12 @@ class Compressible:
                 nbytes[transfers] = cost.sent if cost.sent is not None else nbytes[transfers]
         return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
 
-    def at_no_cost(self, options: Sequence[Sequence[Cost | None]]) -> tuple[Dfg, np.ndarray]:
-        """The same where each transfer is as short as its shortest option, None being what was recorded, and nothing else of
-        an exchange takes any time: with no choice is any node shorter."""
+    def at_no_cost(self, link_ns: Iterable[float]) -> tuple[Dfg, np.ndarray]:
+        """The same where the transfers of each bucket take no longer than so much of `link_ns`, and nothing else of an
+        exchange takes any time."""
         dur = self.dfg.dur_ns.copy()
-        for row, transfers in zip(options, self.transfers, strict=True):
-            quickest = min((cost.link_ns for cost in row if cost is not None), default=np.inf)
-            dur[transfers] = np.minimum(dur[transfers], quickest)
+        for took, transfers in zip(link_ns, self.transfers, strict=True):
+            dur[transfers] = np.minimum(dur[transfers], took)
         return replace(self.dfg, dur_ns=dur), np.zeros(self.dfg.nodes)
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from esprof.analyzers import recommend, recommend_compression
 from esprof.analyzers.advisors.answer import MixAdvice, advise, check
+from esprof.analyzers.advisors.compression.advise import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.ests import EstAdvice, check_plan
 from esprof.analyzers.advisors.gavel import with_throughputs
@@ -22,9 +23,6 @@ from esprof.plan import Plan, read_plan, write_plan
 from esprof.reports.commands.common import answer, json_option, open_run, status, wrote
 from esprof.reports.terminal.advice import draw_batches, draw_ests, draw_mix
 from esprof.reports.terminal.compression import draw_compression, draw_instance
-
-_MAX_VNMSE = 0.1
-"""16-bit floats and whole numbers of 8 and 4 bits lose less; sparse ones, signs and low ranks more."""
 
 
 class _Schema(msgspec.Struct, frozen=True):
@@ -52,7 +50,7 @@ class _Prices(msgspec.Struct, frozen=True):
 @click.option("--objective", type=click.Choice(get_args(Objective)), help="What of several jobs is to be best.")
 @click.option("--whole", is_flag=True, help="No job changes places: each runs on one type all the time, or not at all.")
 @click.option("--only", type=click.Choice(["assignment", "compression"]), help="Which advice on RUN.")
-@click.option("--max-vnmse", type=click.FloatRange(0, 1), help="What a codec may lose of a square; 0.1 if not given.")
+@click.option("--max-vnmse", type=click.FloatRange(0, 1), help="Share of its square that the gradient may lose (0.01).")
 @click.option("--instance", type=Path, metavar="FILE", help="A published instance of gradient compression.")
 @click.option(
     "--as-shipped", is_flag=True, help="Of an instance, drop whole milliseconds between tensors, as its program did."
@@ -99,6 +97,12 @@ def command(
         raise UsageError("--max-vnmse is of compression: it needs --only compression")
     if as_shipped and instance is None:
         raise UsageError("--as-shipped is of a published instance: it needs --instance")
+    if output is not None and not sources and jobs is None:
+        raise UsageError("there is nothing to write with -o: it needs RUN or --jobs")
+    if inventory is not None and (only == "compression" or (not sources and jobs is None)):
+        raise UsageError(
+            "--inventory is of the devices that jobs get: it needs RUN or --jobs, without --only compression"
+        )
     if output is not None:
         claim(output, force=force)
     if checked is not None:
@@ -111,7 +115,7 @@ def command(
         if objective or whole or prices or throughputs:
             raise UsageError("--objective, --whole, --prices and --throughputs are of several jobs: they need --jobs")
         if only == "compression":
-            return _compression(sources, _MAX_VNMSE if max_vnmse is None else max_vnmse, output, as_json=as_json)
+            return _compression(sources, MAX_VNMSE if max_vnmse is None else max_vnmse, output, as_json=as_json)
         return _one(sources, devices, output, as_json=as_json)
     money = read(prices, _Prices) if prices else None
     filled = (lambda listed: with_throughputs(listed, throughputs)) if throughputs else (lambda listed: listed)
@@ -176,7 +180,14 @@ def _check(path: Path) -> int:
         raise unreadable(path, error) from error
     try:
         if msgspec.json.decode(raw, type=_Schema).schema == PLAN_SCHEMA:
-            check_plan(read_plan(path))
+            plan = read_plan(path)
+            if plan.parts.assignment is None:
+                raise InputError(
+                    "assigns no ESTs, and what it promises of compression cannot be checked by arithmetic",
+                    path=path,
+                    remedy="esprof replay RUN --what-if compress=PLAN replays it.",
+                )
+            check_plan(plan)
             click.echo(f"{path}: holds; its ranks together end too few ESTs in any shorter time")
             return EXIT_OK
         proof = check(msgspec.json.decode(raw, type=MixAdvice))

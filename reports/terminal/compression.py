@@ -11,6 +11,8 @@ from esprof.analyzers.advisors.compression.instance import OPTIONS, InstanceAnsw
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
 
+_SAID = {"now": "as it is", "zero cost": "free codecs (a bound)", "no exchange": "nothing sent (a bound)"}
+
 
 def draw_instance(found: InstanceAnswer, screen: Screen = PLAIN) -> str:
     """How soon all tensors can be synchronised, and how many get which option."""
@@ -55,7 +57,7 @@ def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
         )
     steps = grid("codec for all", ">step", padding=2)
     for name, step in advice.baselines.items():
-        steps.add_row({"now": "as it is", "zero cost": "free codecs (a bound)"}.get(name, name), units.duration(step))
+        steps.add_row(_SAID.get(name, name), units.duration(step))
     blocks += [heading("Buckets"), rows, Text(), heading("Else"), steps, Text()]
     return drawn(screen, *blocks, *_facts(advice, screen))
 
@@ -66,6 +68,8 @@ def _facts(advice: CompressionAdvice, screen: Screen) -> Iterable[Text]:
     if advice.gain_over_16_bit_pct is not None:
         over = units.pct(advice.gain_over_16_bit_pct)
         yield fact("Gain", f"{units.pct(advice.gain_pct)} of a step; against 16-bit floats {over}", screen)
+    if advice.vnmse:
+        yield fact("Loss", f"{advice.vnmse:.2g} of the gradient's square, were all its numbers as large", screen)
     if advice.gap_kind == "exact":
         yield fact("Proof", "all choices were replayed: none is shorter", screen)
     else:

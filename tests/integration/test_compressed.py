@@ -6,8 +6,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
 
+from esprof import apply_plan
 from esprof.elastic.codecs.registry import codec
+from esprof.elastic.signature import model_signature
+from esprof.errors import UsageError
+from esprof.plan import BucketChoice, CompressionBody, write_plan
+from tests.cases.plans import plan_of
 from tests.cases.record import JOBS, environment
 
 pytestmark = pytest.mark.integration
@@ -52,23 +60,29 @@ def test_replicas_stay_equal_for_300_steps(trained, spec):
 @pytest.mark.parametrize("spec", CODECS)
 def test_each_rank_sends_as_many_bytes_as_the_wires_take(trained, spec):
     name, _, exchange = spec.partition("@")
-    made, world = codec(name), len(trained)
-    _, _, sent, sizes = trained[0][spec]
+    _, _, sent, sizes, _ = trained[0][spec]
     assert len(sizes) == 2
-    expected = 0
-    for numel in sizes:
-        part = -(-numel // (world * 256)) * 256
-        if name in ("fp16", "bf16"):
-            expected += 2 * made.wire_bytes(numel) * (world - 1) // world
-        elif name.startswith("randk"):
-            expected += 2 * (made.wire_bytes(numel) - 8) * (world - 1) // world  # The step's number need not travel.
-        elif name.startswith("powersgd"):
-            expected += 2 * (2 * (made.wire_bytes(numel) // 2) * (world - 1) // world)
-        elif exchange == "all_to_all" or (name in ("int8", "int4", "sign") and not exchange):
-            expected += 2 * (world - 1) * made.wire_bytes(part)
-        else:
-            expected += (world - 1) * made.wire_bytes(numel)
-    assert sent == expected
+    assert sent == sum(wires(name, exchange, numel, len(trained)) for numel in sizes)
+
+
+def wires(name, exchange, numel, world):
+    """Bytes that each of `world` ranks has to send of a bucket."""
+    if name == "none":
+        return 2 * 4 * numel * (world - 1) // world
+    made, part = codec(name), part_size(numel, world)
+    if name in ("fp16", "bf16"):
+        return 2 * made.wire_bytes(numel) * (world - 1) // world
+    if name.startswith("randk"):
+        return 2 * (made.wire_bytes(numel) - 8) * (world - 1) // world  # The step's number need not travel.
+    if name.startswith("powersgd"):
+        return 2 * (2 * (made.wire_bytes(numel) // 2) * (world - 1) // world)
+    if exchange == "all_to_all" or (name in ("int8", "int4", "sign") and not exchange):
+        return 2 * (world - 1) * made.wire_bytes(part)
+    return (world - 1) * made.wire_bytes(numel)
+
+
+def part_size(numel, ranks):
+    return -(-numel // (ranks * 256)) * 256
 
 
 def test_without_a_codec_all_is_as_without_a_hook(tmp_path):
@@ -94,7 +108,7 @@ def test_a_plan_has_a_codec_for_each_bucket_and_a_leap_of_the_loss_ends_it(tmp_p
 
 
 def test_what_was_not_sent_comes_with_another_choice(tmp_path):
-    assert all(rank["off"] < 1e-5 for rank in train(tmp_path, 2, "nothing_is_lost"))
+    assert all(rank["off"] < 1e-5 for rank in train(tmp_path, 2, "nothing_is_lost", "sign", "none", "topk:0.05"))
 
 
 def test_a_codec_that_does_harm_is_given_up_by_all(tmp_path):
@@ -125,3 +139,46 @@ def test_gradients_of_fsdp2_travel_as_bf16_and_are_added_in_32_bits(tmp_path):
         assert rank["equal"] == [True] * 4
         assert rank["sent"] == 2 * rank["elements"] * 2 // 3
         assert "no module of this model is sharded" in rank["plain"]
+
+
+def test_a_canary_tells_harmless_compression_from_harm(tmp_path):
+    first, second = train(tmp_path, 2, "tried")
+    assert first == second
+    assert first["bf16"][0]
+    passed, gaps, (low, high), steps = first["topk:0.05"]
+    assert not passed
+    assert min(gaps) > 0.02
+    assert low <= sum(gaps) / 2 <= high
+    assert steps == 40
+    assert not first["nan"]
+    assert "one seed" in first["seeds"]
+    assert "[1, 2] steps" in first["lengths"]
+
+
+def test_a_plan_wraps_a_bare_model(tmp_path):
+    """In buckets of 0.005 MiB: one of the last three layers, and one of the first."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 1))
+    first = BucketChoice(codec="none", index=0, elements=(1, 40, 40, 1600))
+    second = BucketChoice(codec="int8", index=1, elements=(40, 800))
+    body = CompressionBody(buckets=(first, second), bucket_mb=0.005)
+    plan = plan_of(((0,), (1,)), body, n_est=2, signature=model_signature(layers))
+    write_plan(tmp_path / "plan.json", plan)
+    one, other = train(tmp_path, 2, "wrapped", str(tmp_path / "plan.json"))
+    assert one == other
+    assert one["codecs"] == ["none", "int8"]
+    assert one["cap"] == int(0.005 * 1024 * 1024)
+    assert ["ElasticTrainer" in text for text in one["said"]] == [True]
+    assert "wrapped already" in one["wrapped"]
+    assert "another model" in one["model"]
+    with pytest.raises(UsageError, match="for 2 processes"):
+        raise_for_world(layers, tmp_path / "plan.json")
+
+
+def raise_for_world(model, plan):
+    """In a job of one process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        apply_plan(model, plan)
+    finally:
+        dist.destroy_process_group()

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from esprof.plan import CompressionBody, write_plan
 from tests.cases.command_line import esprof
+from tests.cases.compression import part, planned
 from tests.cases.record import JOBS, environment
 
 pytestmark = pytest.mark.integration
@@ -97,6 +99,8 @@ def test_from_files_of_jobs_to_who_gets_what(tmp_path):
         (["--jobs", "jobs.yaml", "--inventory", "gpus.yaml", "--objective", "cost"], 2, "price of A, C"),
         (["--jobs", "jobs.yaml", "--inventory", "other.yaml"], 1, "no throughput on any type"),
         (["--check", "gpus.yaml"], 1, "neither a plan nor advice"),
+        (["--check", "gpus.yaml", "-o", "plan.json"], 2, "nothing to write"),
+        (["--instance", "gpus.yaml", "--inventory", "gpus.yaml"], 2, "of the devices that jobs get"),
     ],
 )
 def test_bad_input(tmp_path, arguments, code, says):
@@ -110,6 +114,14 @@ def test_bad_input(tmp_path, arguments, code, says):
     told = esprof("recommend", *arguments, cwd=tmp_path)
     assert told.returncode == code, told.stderr
     assert says in told.stderr
+
+
+def test_what_a_plan_promises_of_compression_is_not_said_to_be_checked(tmp_path):
+    plan = tmp_path / "plan.json"
+    write_plan(plan, planned(compression=part(CompressionBody())))
+    told = esprof("recommend", "--check", plan)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "cannot be checked by arithmetic" in told.stderr
 
 
 def test_a_published_instance(tmp_path):

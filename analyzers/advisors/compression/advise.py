@@ -4,10 +4,9 @@ The search is on the recurrence of `timeline`; what it finds, one codec for all,
 these, are replayed with all that replay knows, and the shortest step counts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import product
 from typing import Literal
 
@@ -16,8 +15,9 @@ import numpy as np
 
 from esprof.analyzers.advisors.compression.search import GapKind, search
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.analyzers.advisors.planned import part_of, plan_of
 from esprof.errors import EsprofError
-from esprof.plan import BucketChoice, CompressionBody, Evidence, Part, Parts, Plan, PlannedJob, Promise
+from esprof.plan import BucketChoice, CompressionBody, Parts, Plan, Promise
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay
 from esprof.replay.replayed import Replayed
@@ -30,8 +30,12 @@ from esprof.types import us
 
 SCHEMA = "esprof.compression-advice/1"
 
+MAX_VNMSE = 0.01
+"""What the gradient may lose, if nobody says otherwise, as a share of its square. `int4` for all loses more, which
+a small GPT's training shows (docs/compression.md)."""
+
 _TERM = "compress"
-NONE = "none"
+_NONE = "none"
 
 _SURE, _LEAST_GAIN = 2.0, 0.03
 """A plan is made of a gain of at least so many errors of the prediction, and of at least this share of a step."""
@@ -41,6 +45,8 @@ _MOST_TRIED = 300
 """Choices that are replayed for buckets of one size, about."""
 _SIZES_MB = (1.0, 4.0, 25.0)
 """Sizes of buckets that are tried beside the recorded ones."""
+_MOST_LOST = 0.5
+"""What one bucket may lose of its square, at least, however small its share of the gradient."""
 _WARM_UP = 2
 """Steps in which nothing is compressed: torch makes its buckets anew after the first."""
 
@@ -74,7 +80,8 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     low_us: float
     high_us: float
     baselines: dict[str, float]
-    """Predicted steps, us: as it is, one codec for all, and `zero cost`: no choice among these codecs takes less."""
+    """Predicted steps, us: as it is, one codec for all, `zero cost`: no choice among these codecs takes less, and `no
+    exchange`: no gradient is sent (what torch's noop hook measures)."""
     gain_pct: float
     """Against the step as it is."""
     gain_over_16_bit_pct: float | None
@@ -83,6 +90,9 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """How far such a prediction may be off."""
     gap_pct: float
     """By how much the step may be longer than that of the best choice, as far as replay tells."""
+    vnmse: float
+    """What the whole gradient loses of its square, if all its numbers are as large (each bucket's loss, weighed by its
+    size)."""
     gap_kind: GapKind
     """`lower_bound`: the gap is that to the zero-cost step, which no choice may reach."""
     bucket_mb: float | None
@@ -104,6 +114,9 @@ class _Layout:
     buckets: Compressible
     options: tuple[str, ...]
     costs: tuple[tuple[Cost | None, ...], ...]
+    lost: np.ndarray
+    """What each option of each bucket loses, as a share of the square of the whole gradient, float64[N, C]."""
+    may_lose: float
     _known: dict[tuple[int, ...], Price] = field(default_factory=dict)
 
     @classmethod
@@ -111,20 +124,30 @@ class _Layout:
         """Raises NotBuckets where a graph of such buckets cannot be made, or nothing was measured."""
         run, pricer = replayed.run, replayed.pricer
         buckets = Compressible.of(run, _laid_out(run, pricer.without_slowing, bucket_mb))
-        options, columns = [NONE], [tuple[Cost | None, ...]([None] * len(buckets.buckets))]
+        options, columns = [_NONE], [tuple[Cost | None, ...]([None] * len(buckets.buckets))]
+        lost = [np.zeros(len(buckets.buckets))]
+        most, sizes = max(_MOST_LOST, max_vnmse), np.array([bucket.nbytes for bucket in buckets.buckets])
         for codec in buckets.costs.codecs:
             try:
                 column = [buckets.costs.cost(codec, bucket.nbytes) for bucket in buckets.buckets]
             except NotBuckets as reason:
                 left_out[codec] = str(reason)
                 continue
-            worst = max((cost.vnmse for cost in column if cost.vnmse is not None), default=0.0)
-            if worst > max_vnmse:
-                left_out[codec] = f"loses {worst:.2g} of the square of normal numbers, more than {max_vnmse:g}"
+            vnmse = np.array([np.nan if cost.vnmse is None else cost.vnmse for cost in column])
+            if not vnmse.max() <= most:
+                left_out[codec] = f"loses {vnmse.max():.2g} of the square of normal numbers, more than {most:g}"
                 continue
             options.append(codec)
             columns.append(tuple(column))
-        return cls(pricer, bucket_mb, buckets, tuple(options), tuple(zip(*columns, strict=True)))
+            lost.append(vnmse * sizes / sizes.sum())
+            if (whole := lost[-1].sum()) > max_vnmse:
+                left_out[f"{codec} for all"] = f"loses {whole:.2g} of the square, more than {max_vnmse:g}"
+        costs = tuple(zip(*columns, strict=True))
+        return cls(pricer, bucket_mb, buckets, tuple(options), costs, np.stack(lost, axis=1), max_vnmse)
+
+    def loses(self, choice: Sequence[int]) -> float:
+        """What the choice loses, as a share of the square of the whole gradient."""
+        return float(self.lost[np.arange(len(self.lost)), list(choice)].sum())
 
     def price(self, choice: Sequence[int]) -> Price:
         key = tuple(choice)
@@ -136,23 +159,35 @@ class _Layout:
     def step_ns(self, choice: Sequence[int]) -> float:
         return float(self.price(choice).step_ns.mean())
 
-    def all_by(self, codec: str) -> tuple[int, ...]:
-        return (self.options.index(codec),) * len(self.costs)
+    def uniform(self) -> dict[str, tuple[int, ...]]:
+        """Each codec that all buckets may have, none included, as a choice."""
+        every = {codec: (option,) * len(self.costs) for option, codec in enumerate(self.options)}
+        return {codec: choice for codec, choice in every.items() if self._is_allowed(choice)}
 
     def zero_cost_ns(self) -> float:
         """The step of the quickest transfers where encoding and decoding take nothing: no choice has a shorter one."""
-        return float(self.pricer.price_slowed(*self.buckets.at_no_cost(self.costs)).step_ns.mean())
+        return self._free_ns(min(cost.link_ns if cost is not None else np.inf for cost in row) for row in self.costs)
+
+    def no_exchange_ns(self) -> float:
+        """The step in which nothing is sent."""
+        return self._free_ns(0.0 for _ in self.costs)
 
     def best(self) -> tuple[tuple[int, ...], bool]:
         """(the choice with the shortest step that was found, whether all were tried)."""
         count = len(self.costs)
         if len(self.options) ** count <= _MOST_TRIED:
             every = product(range(len(self.options)), repeat=count)
-            return min(every, key=self.step_ns), True
+            return min(filter(self._is_allowed, every), key=self.step_ns), True
         sizes = np.array([bucket.nbytes for bucket in self.buckets.buckets])
         found = search(self._timeline(), sizes)
-        tried = [tuple(found.choice.tolist()), *(self.all_by(codec) for codec in self.options)]
+        tried = [tuple(found.choice.tolist()), *self.uniform().values()]
         return self._varied(min(tried, key=self.step_ns)), False
+
+    def _is_allowed(self, choice: Sequence[int]) -> bool:
+        return self.loses(choice) <= self.may_lose
+
+    def _free_ns(self, link_ns: Iterable[float]) -> float:
+        return float(self.pricer.price_slowed(*self.buckets.at_no_cost(link_ns)).step_ns.mean())
 
     def _varied(self, best: tuple[int, ...]) -> tuple[int, ...]:
         """The best choice that changes of single buckets lead to."""
@@ -165,6 +200,7 @@ class _Layout:
                     for option in range(len(self.options))
                     if option != best[bucket]
                 ]
+                others = list(filter(self._is_allowed, others))
                 left -= len(others)
                 best = min([best, *others], key=self.step_ns)
             if best == before:
@@ -178,7 +214,7 @@ class _Layout:
         begin = base.end_ns[dfg.marks.first].max(axis=1)
         ready, link = [], []
         for encodes, transfers in zip(self.buckets.encodes, self.buckets.transfers, strict=True):
-            ends = [self._by_step(base.end_ns[nodes], dfg.step[nodes], np.maximum) for nodes in encodes.values()]
+            ends = [self._latest(base.end_ns[nodes], dfg.step[nodes]) for nodes in encodes.values()]
             ready.append(
                 np.mean([max(one[step] for one in ends) - begin[dfg.marks.steps.index(step)] for step in steps])
             )
@@ -197,16 +233,17 @@ class _Layout:
         nothing = np.zeros(table.shape[:2])
         moments = np.maximum.accumulate(np.array(ready))
         stall, link, coding = np.moveaxis(table, 2, 0)
-        return Timeline(Costs(moments, stall, nothing, link, coding, float(moments[-1])))
+        return Timeline(Costs(moments, stall, nothing, link, coding, float(moments[-1]), self.lost, self.may_lose))
 
     @staticmethod
-    def _by_step(values: np.ndarray, steps: np.ndarray, of: np.ufunc) -> dict[int, float]:
-        return {int(step): float(of.reduce(values[steps == step])) for step in np.unique(steps)}
+    def _latest(values: np.ndarray, steps: np.ndarray) -> dict[int, float]:
+        """The largest value of each step."""
+        return {int(step): float(values[steps == step].max()) for step in np.unique(steps)}
 
 
-def advise_compression(replayed: Replayed, max_vnmse: float) -> CompressionAdvice:
-    """The advice for a job whose codecs may lose so much of a gradient's square. Raises EsprofError where the run does not
-    tell of buckets, or holds no probe."""
+def advise_compression(replayed: Replayed, max_vnmse: float = MAX_VNMSE) -> CompressionAdvice:
+    """The advice for a job whose whole gradient may lose so much of its square; how that is shared out among buckets is
+    part of the search. Raises EsprofError where the run does not tell of buckets, or holds no probe."""
     pricer = replayed.pricer
     if pricer.too_far_off:
         raise EsprofError(pricer.too_far_off, remedy="Record more steps, or on a quieter machine.")
@@ -224,7 +261,7 @@ def advise_compression(replayed: Replayed, max_vnmse: float) -> CompressionAdvic
     layout, choice, _ = min(found, key=lambda one: one[0].step_ns(one[1]) * (1 + _NOTABLE * (one[0] is not recorded)))
     price, error = layout.price(choice), pricer.prediction_error([_TERM])
     step, interval = float(price.step_ns.mean()), pricer.interval(price, [_TERM])
-    uniform = {codec: recorded.step_ns(recorded.all_by(codec)) for codec in recorded.options[1:]}
+    uniform = {codec: recorded.step_ns(one) for codec, one in recorded.uniform().items() if codec != _NONE}
     narrow = min((uniform[codec] for codec in ("bf16", "fp16") if codec in uniform), default=None)
     zero = min(one.zero_cost_ns() for one in layouts)
     exact = all(all_tried for _, _, all_tried in found)
@@ -236,11 +273,13 @@ def advise_compression(replayed: Replayed, max_vnmse: float) -> CompressionAdvic
             "now": us(pricer.step_ns),
             **{codec: us(took) for codec, took in uniform.items()},
             "zero cost": us(zero),
+            "no exchange": us(recorded.no_exchange_ns()),
         },
         gain_pct=round(100 * (1 - step / pricer.step_ns), 3),
         gain_over_16_bit_pct=None if narrow is None else round(100 * (1 - step / narrow), 3),
         error_pct=round(100 * error, 3),
         gap_pct=0.0 if exact else round(100 * (step / zero - 1), 3),
+        vnmse=layout.loses(choice),
         gap_kind="exact" if exact else "lower_bound",
         bucket_mb=layout.bucket_mb,
         decision=tuple(_bucket_advice(layout, choice)),
@@ -296,18 +335,8 @@ def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
         )
         for number, one in enumerate(advice.decision)
     )
-    known = replayed.pricer.known_error
-    part = Part(
-        applies="live" if advice.bucket_mb is None else "restart",
-        changes_bits=True,
-        evidence=Evidence(
-            run=str(replayed.run.path), replay_error_pct=None if known is None else round(100 * known, 3)
-        ),
-        predicted=Promise(
-            step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
-        ),
-        body=CompressionBody(buckets=buckets, bucket_mb=advice.bucket_mb, warm_up_steps=_WARM_UP),
-    )
-    told = sha256(msgspec.json.encode(part)).hexdigest()
-    world = len(replayed.run.ranks)
-    return Plan(id=told[:16], job=PlannedJob(n_est=world, world=world), parts=Parts(compression=part))
+    promise = Promise(step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines)
+    body = CompressionBody(buckets=buckets, bucket_mb=advice.bucket_mb, warm_up_steps=_WARM_UP)
+    applies: Literal["live", "restart"] = "live" if advice.bucket_mb is None else "restart"
+    part = part_of(replayed, body, promise, applies=applies, changes_bits=True)
+    return plan_of(replayed, len(replayed.run.ranks), Parts(compression=part))

@@ -162,7 +162,7 @@ def load(path: Path, *, as_shipped: bool = False) -> Priced:
     ready = np.rint(np.cumsum(gaps) * NS_PER_US)
     # Whole nanoseconds, as replay has them.
     stall, link = (np.rint(column[:, chosen] * NS_PER_US) for column in (stall, link))
-    costs = Costs(ready, stall, nothing, link, nothing.copy(), float(ready[-1]))
+    costs = Costs(ready, stall, nothing, link, nothing.copy(), float(ready[-1]), nothing, np.inf)
     return Priced(Timeline(costs), sizes, options)
 
 

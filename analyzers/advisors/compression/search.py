@@ -2,10 +2,10 @@
 
 Heuristics first: Espresso's order (EuroSys 2023, §4.4.2) with all options tried for each bucket, repeated from several
 starts, and changes of two buckets at once. Their end bounds an exact search, which goes through the buckets in order and
-keeps of all partial choices only those that no other one beats everywhere (label setting, Pareto dominance): `Ends` tells
-all that later buckets need to know, and later ends never gain from a larger one. Where too many would be kept, the most
+keeps of all partial choices only those that no other one beats everywhere (label setting, Pareto dominance): five numbers
+tell all that later buckets need to know, and no later end gains from a larger one. Where too many would be kept, the most
 hopeful go on, and in a second pass those that differ little are put together, by the least of each, which gives a lower
-bound.
+bound. What all buckets together may lose is shared out among them in the same search, as L-GreCo does (Markov et al. 2022).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import numpy as np
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
 from esprof.compiled import compiled_in_place
 
-GapKind = Literal["exact", "lower_bound", "none"]
+GapKind = Literal["exact", "lower_bound"]
 
 _MOST_SWEEPS = 20
 _KEPT, _LEAST_KEPT = 14_000, 100
@@ -28,8 +28,10 @@ _FOR_BOUND = 4
 """How many times as many are kept for the lower bound, which is found once."""
 _ROUNDS = 2
 """How often a search that could not keep all looks for a better choice."""
-_BEGIN = np.zeros((1, 4))
-"""`Ends` before the first bucket."""
+_BEGIN = np.zeros((1, 5))
+"""`_Kept.ends` before the first bucket."""
+_MOST_CELLS = 1 << 12
+"""In each of the five columns, for a cell's number to fit into 64 bits."""
 _MOST_PAIRS = 2e7
 """Steps of the recurrence that changes of two buckets at once may take."""
 _ROUNDING = 1e-12
@@ -56,8 +58,8 @@ class Found:
 
 
 def search(timeline: Timeline, sizes: np.ndarray, kept: int = _KEPT) -> Found:
-    """The choice that ends soonest; `sizes` are those of the buckets, by which heuristics order them. About `kept` partial
-    choices are looked at: more find more, and prove more."""
+    """The choice that ends soonest of those that lose no more than they may; `sizes` are those of the buckets, by which
+    heuristics order them. About `kept` partial choices are looked at: more find more, and prove more."""
     most_kept = max(min(_LEAST_KEPT, kept), kept // len(sizes))
     good = heuristic(timeline, sizes)
     end, is_whole = timeline.end_ns(good), False
@@ -87,9 +89,11 @@ def algorithm_1(timeline: Timeline, sizes: np.ndarray) -> np.ndarray:
 
 
 def heuristic(timeline: Timeline, sizes: np.ndarray) -> np.ndarray:
-    """The best of Algorithm 1 and of one option for all, each improved until no change of one or two buckets helps."""
+    """The best of Algorithm 1, of one option for all and of what loses least, each improved until no change of one or two
+    buckets helps."""
     count, options = timeline.shape
     starts = [algorithm_1(timeline, sizes), *(np.full(count, option) for option in range(options))]
+    starts.append(np.argmin(timeline.costs.lost, axis=1))
     good = min((_swept(timeline, start, sizes) for start in starts), key=timeline.end_ns)
     return _with_pairs(timeline, good, sizes)
 
@@ -136,7 +140,8 @@ class _Kept:
     """Partial choices after some bucket, K of them."""
 
     ends: np.ndarray
-    """`Ends` of each, float64[K, 4]."""
+    """Of each, ns: by how much it has held up the computation, when the host's CPUs are done, when the link has sent all,
+    when all is decoded; and what it has lost. float64[K, 5]."""
     parent: np.ndarray
     """Position of what it continues, among those kept one bucket earlier, int64[K]."""
     option: np.ndarray
@@ -199,14 +204,15 @@ def _continued(costs: Costs, bucket: int, ends: np.ndarray) -> _Kept:
     stall, host, link, after = (
         column[bucket, useful][None, :] for column in (costs.stall, costs.host, costs.link, costs.after)
     )
-    stalled, hosted, sent, done = (column[:, None] for column in ends.T)
+    stalled, hosted, sent, done, lost = (column[:, None] for column in ends.T)
     stalled = stalled + stall
     moment = costs.ready[bucket] + stalled
     hosted = np.maximum(hosted, moment) + host
     sent = np.maximum(sent, hosted) + link
     done = np.maximum(done, sent) + after
+    lost = lost + costs.lost[bucket, useful][None, :]
     shape = (len(ends), len(useful))
-    more = np.stack([np.broadcast_to(column, shape).ravel() for column in (stalled, hosted, sent, done)], axis=1)
+    more = np.stack([np.broadcast_to(column, shape).ravel() for column in (stalled, hosted, sent, done, lost)], axis=1)
     if bucket + 1 < len(costs.ready):
         # Nobody needs the host or the link until the next bucket is ready: when they were free before does not matter.
         ready = costs.ready[bucket + 1] + more[:, 0]
@@ -218,7 +224,8 @@ def _continued(costs: Costs, bucket: int, ends: np.ndarray) -> _Kept:
 
 def _useful(costs: Costs, bucket: int) -> np.ndarray:
     """The options of a bucket to which no other one is preferable in all respects."""
-    table = np.stack([column[bucket] for column in (costs.stall, costs.host, costs.link, costs.after)], axis=1)
+    columns = (costs.stall, costs.host, costs.link, costs.after, costs.lost)
+    table = np.stack([column[bucket] for column in columns], axis=1)
     return np.sort(_undominated(table))
 
 
@@ -235,6 +242,8 @@ class _Rest:
     """W ways to weigh stalls, the host, the link and what is left after it, float64[W, 4]; each adds up to 1."""
     weighed: np.ndarray
     """The weighed sum of what these take, float64[W, N + 1]."""
+    lost: np.ndarray
+    """What they lose, float64[N + 1]."""
 
     @classmethod
     def of(cls, costs: Costs) -> "_Rest":
@@ -244,18 +253,20 @@ class _Rest:
         sent = np.append(np.maximum.accumulate((costs.ready + link[:-1])[::-1])[::-1], 0.0)
         weights = _simplex(np.array([part.any() for part in table]))
         weighed = np.tensordot(weights, table, axes=1).min(axis=2)
-        return cls(costs, link, sent, weights, np.apply_along_axis(_from_each_on, 1, weighed))
+        lost = _from_each_on(costs.lost.min(axis=1)) * (1 - _ROUNDING)
+        return cls(costs, link, sent, weights, np.apply_along_axis(_from_each_on, 1, weighed), lost)
 
     def least_end(self, bucket: int, ends: np.ndarray) -> np.ndarray:
-        """When all can end at the earliest after `bucket`, float64[K].
+        """When all can end at the earliest after `bucket`, float64[K]; infinite where it must lose too much.
 
         All ends no sooner than when any one of the four is done with all that is left for it, and so no sooner than any
         weighed mean of these: of the sum in such a mean each bucket adds at least its least.
         """
         latest = np.maximum(ends[:, 3], ends[:, 2] + self.link[bucket + 1])
         latest = np.maximum(latest, ends[:, 0] + max(self.sent[bucket + 1], self.costs.computed))
-        from_now = ends + np.array([self.costs.computed, 0.0, 0.0, 0.0])
+        from_now = ends[:, :4] + np.array([self.costs.computed, 0.0, 0.0, 0.0])
         least: np.ndarray = np.maximum(latest, (from_now @ self.weights.T + self.weighed[:, bucket + 1]).max(axis=1))
+        least[ends[:, 4] + self.lost[bucket + 1] > self.costs.may_lose] = np.inf
         return least
 
 
@@ -322,7 +333,7 @@ def _merged(ends: np.ndarray, most: int) -> np.ndarray:
     """At most so many rows, or one, each no larger in any column than those that it stands for: those of a cell of a grid
     that is as fine as that allows."""
     low, span = ends.min(axis=0), np.ptp(ends, axis=0)
-    cells = 1 << most.bit_length()
+    cells = min(1 << most.bit_length(), _MOST_CELLS)
     while len(ends) > most and cells > 1:
         cells //= 2
         grid = np.minimum((ends - low) / np.where(span > 0, span, 1.0) * cells, cells - 1).astype(np.int64)

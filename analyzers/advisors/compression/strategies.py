@@ -134,11 +134,13 @@ def _after_reduction(other: Do, second: Do, devices: Sequence[str]) -> Iterator[
 def is_executable(strategy: Strategy) -> bool:
     """Whether the communication hook carries this strategy out (`esprof.elastic.compression`).
 
-    It sends flat: it all-reduces what is plain, and gathers what is compressed or exchanges it by parts, all compressed by
-    one device.
+    It all-reduces what is plain, and gathers what is compressed or exchanges it by parts, all compressed by one device:
+    between all ranks, or between machines, whose ranks share the work by a reduce-scatter.
     """
+    is_shared = strategy[0] == Task(Do.REDUCE_SCATTER, "intra") and strategy[-1] == Task(Do.ALL_GATHER, "intra")
+    middle, ranks = (strategy[1:-1], "inter") if is_shared else (strategy, "all")
     by_parts = [Do.COMPRESS, Do.ALL_TO_ALL, Do.DECOMPRESS, Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS]
     known = ([Do.ALL_REDUCE], [Do.COMPRESS, Do.ALL_GATHER, Do.DECOMPRESS], by_parts)
-    devices = {task.where for task in strategy if task.do in (Do.COMPRESS, Do.DECOMPRESS)}
-    is_flat = all(task.where not in ("intra", "inter") for task in strategy)
-    return is_flat and len(devices) < 2 and [task.do for task in strategy] in known
+    devices = {task.where for task in middle if task.do in (Do.COMPRESS, Do.DECOMPRESS)}
+    among = {task.where for task in middle} - devices
+    return among == {ranks} and len(devices) < 2 and [task.do for task in middle] in known

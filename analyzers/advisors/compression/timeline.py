@@ -28,18 +28,10 @@ class Costs(NamedTuple):
     """float64[N, C], what is left to do beside the computation once a bucket has arrived."""
     computed: float
     """When all is computed if nothing is compressed: no step ends sooner."""
-
-
-class Ends(NamedTuple):
-    """How far a timeline is after some buckets, ns. Each never gets smaller from bucket to bucket, and what comes later is
-    never sooner for a larger one."""
-
-    stalled: float | np.ndarray
-    """By how much compression has held up the computation."""
-    hosted: float | np.ndarray
-    """When the host's CPUs are done."""
-    sent: float | np.ndarray
-    done: float | np.ndarray
+    lost: np.ndarray
+    """float64[N, C], what an option loses, as a share of the square of the whole gradient."""
+    may_lose: float
+    """What all buckets together may lose; infinite where that does not matter."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +47,13 @@ class Timeline:
         return count, options
 
     def end_ns(self, choice: np.ndarray) -> float:
-        """When the last bucket is synchronised and all is computed."""
+        """When the last bucket is synchronised and all is computed; infinite for a choice that loses too much."""
         return float(_end(self.costs, choice))
 
     def free(self) -> "Timeline":
-        """The same with compression that costs nothing: only sending takes time."""
+        """The same with compression that costs nothing and may lose all: only sending takes time."""
         nothing = np.zeros(self.shape)
-        return Timeline(self.costs._replace(stall=nothing, host=nothing, after=nothing))
+        return Timeline(self.costs._replace(stall=nothing, host=nothing, after=nothing, may_lose=np.inf))
 
     def bound_ns(self) -> float:
         """No choice ends sooner: each bucket is sent by its quickest option, and compressing costs nothing."""
@@ -85,7 +77,7 @@ class Timeline:
 
 @compiled_in_place
 def _end(costs: Costs, choice: np.ndarray) -> float:
-    stalled, hosted, sent, done = 0.0, 0.0, 0.0, 0.0
+    stalled, hosted, sent, done, lost = 0.0, 0.0, 0.0, 0.0, 0.0
     for bucket in range(len(costs.ready)):
         option = choice[bucket]
         stalled += costs.stall[bucket, option]
@@ -93,7 +85,8 @@ def _end(costs: Costs, choice: np.ndarray) -> float:
         hosted = max(hosted, moment) + costs.host[bucket, option]
         sent = max(sent, hosted) + costs.link[bucket, option]
         done = max(done, sent) + costs.after[bucket, option]
-    return max(done, costs.computed + stalled)
+        lost += costs.lost[bucket, option]
+    return max(done, costs.computed + stalled) if lost <= costs.may_lose else np.inf
 
 
 @compiled_in_place

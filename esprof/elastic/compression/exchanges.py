@@ -89,6 +89,21 @@ def reduced(exchange: Exchange, codec: Codec, gradient: Tensor, state: State, li
     return steps(codec, gradient, state, links)
 
 
+def unsent(state: State, numel: int, link: Counted) -> Tensor | None:
+    """What this rank has to add to its next gradient of `numel` entries, exchanged over `link`, for nothing that `state`
+    keeps to be lost; None where that is nothing.
+
+    What the second encoding of this rank's part lost is of the mean: it counts as often as there are ranks.
+    """
+    whole = state["residual"][:numel] if "residual" in state else None
+    second = state.get("second")
+    if second is None:
+        return whole
+    padded = second.new_zeros(link.world * len(second))
+    padded[link.rank * len(second) : (link.rank + 1) * len(second)] = second * link.world
+    return padded[:numel] if whole is None else whole + padded[:numel]
+
+
 def _summed(codec: Summable, gradient: Tensor, state: State, links: Links) -> Steps:
     link = links.first
     for part in codec.reduce(gradient, state, link.world):

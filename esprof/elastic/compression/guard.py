@@ -41,15 +41,19 @@ class Watch:
     settings: GuardSettings
     looks: list[Look] = field(default_factory=list)
 
-    def look(self, step: int, exact: Tensor, mean: Tensor, state: State, spiked: bool, link: Counted) -> Iterator[Work]:
-        """Look at `mean`, which the ranks came to, beside `exact`, what this rank had to send, which is used up."""
+    def look(
+        self, step: int, exact: Tensor, mean: Tensor, state: State, spiked: bool, link: Counted, everyone: Counted
+    ) -> Iterator[Work]:
+        """Look at `mean`, which the ranks of `link` came to, beside `exact`, what this rank had to send, which is used up.
+        `everyone` is a link to all ranks, which may have other parts of the bucket."""
         unsent = state["residual"].square().sum() if "residual" in state else exact.new_zeros(())
-        told = torch.stack([unsent, exact.square().sum(), exact.new_tensor(float(spiked))]).double()
-        yield link.add(told)
+        mine = [unsent, exact.square().sum(), exact.new_tensor(float(spiked))]
         exact.mul_(1 / link.world)
         yield link.add(exact)
-        lost, whole = float((mean - exact).double().square().sum()), float(exact.double().square().sum())
-        left, sent, spikes = told.tolist()
+        seen = [(mean - exact).double().square().sum(), exact.double().square().sum()]
+        told = torch.stack([*(one.double() for one in mine), *seen])
+        yield everyone.add(told)
+        left, sent, spikes, lost, whole = told.tolist()
         vnmse = lost / whole if whole else 0.0
         found = Look(step, vnmse, math.sqrt(left / sent) if sent else 0.0)
         self.looks.append(found)

@@ -13,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from esprof.elastic.codecs.codec import Codec, State
 from esprof.elastic.codecs.registry import codec
-from esprof.elastic.compression.exchanges import Counted, Links, Steps, exchange_for, reduced
+from esprof.elastic.compression.exchanges import Counted, Links, Steps, exchange_for, reduced, unsent
 from esprof.elastic.compression.guard import Look, Losses, Watch
+from esprof.elastic.compression.hosts import Hosts, by_hosts, hosts_of
 from esprof.elastic.compression.lane import lane_for
 from esprof.elastic.transport import GroupTransport
 from esprof.errors import MismatchError, UsageError
@@ -31,7 +32,8 @@ def compress(ddp: DistributedDataParallel, how: How, *, scaler: Any = None) -> "
     """Compress the gradients of `ddp` from its next step on. All ranks call it, before the first backward pass.
 
     `scaler` is the GradScaler of the loss, if there is one: what was not sent so far is scaled anew with the loss. Raises
-    UsageError for an unknown codec, or where `ddp` has a hook already, MismatchError where the ranks want different things.
+    UsageError for an unknown codec, a topology that the ranks' hosts do not have, or where `ddp` has a hook already,
+    MismatchError where the ranks want different things.
     """
     made = Compression(ddp, _body(how), scaler)
     try:
@@ -60,20 +62,6 @@ class _Bucket:
     state: State = field(default_factory=dict)
     carried: Tensor | None = None
     """What another choice did not send, to be added to the next gradient."""
-
-    def unsent(self, rank: int, world: int) -> Tensor | None:
-        """What this rank has to add to its next gradient for nothing to be lost; None where that is nothing.
-
-        What the second encoding of this rank's part lost is of the mean: it counts `world` times.
-        """
-        numel = sum(self.sizes.values())
-        parts = [one[:numel] for one in (self.carried, self.state.get("residual")) if one is not None]
-        second = self.state.get("second")
-        if second is not None:
-            whole = second.new_zeros(world * len(second))
-            whole[rank * len(second) : (rank + 1) * len(second)] = second * world
-            parts.append(whole[:numel])
-        return sum(parts[1:], parts[0].clone()) if parts else None
 
 
 @dataclass(frozen=True)
@@ -106,16 +94,24 @@ class Compression:
         self._losses = Losses(body.guard.spike)
         group, device = ddp.process_group, next(iter(named.values())).device
         # What is started beside the backward pass has a group of its own: so all ranks start transfers in one order.
-        later = dist.new_group(dist.get_process_group_ranks(group)) if device.type == "cpu" else group
+        self._is_on_cpu = device.type == "cpu"
+        later = dist.new_group(dist.get_process_group_ranks(group)) if self._is_on_cpu else group
         self._first, self._later = (Counted(GroupTransport(one)) for one in (group, later))
         self._group = group
+        self._hosts: Hosts | None = None
         self._agree(body, 0)
+        self._find_hosts(*_choices(body))
         self._lane = lane_for(device)
 
     @property
     def sent_bytes(self) -> int:
         """Bytes that this rank has sent to others so far."""
-        return self._first.sent + self._later.sent
+        return self._first.sent + self._later.sent + (0 if self._hosts is None else self._hosts.sent)
+
+    @property
+    def sent_between_hosts_bytes(self) -> int:
+        """Those of them that hierarchical exchanges have sent to other hosts; of flat ones it is not known which are."""
+        return 0 if self._hosts is None else self._hosts.between.sent
 
     def looks(self) -> dict[Names, list[Look]]:
         """What the guard has seen, by bucket."""
@@ -124,14 +120,16 @@ class Compression:
     def adopt(self, how: How, at_step: int) -> None:
         """Compress as `how` says from step `at_step` on (`step` counts them). All ranks call it between the same two steps.
 
-        What was not sent so far is added to the next gradient. Raises UsageError for a step that is over or an unknown
-        codec, MismatchError where the ranks want different things; then nothing changes.
+        What was not sent so far is added to the next gradient. Raises UsageError for a step that is over, an unknown codec
+        or a topology that the ranks' hosts do not have, MismatchError where the ranks want different things; then nothing
+        changes.
         """
         body = _body(how)
         _check(body, self._sizes)
         if at_step < self.step:
             raise UsageError(f"step {at_step} is over: {self.step} is next")
         self._agree(body, at_step)
+        self._find_hosts(*_choices(body))
         self._next = (at_step, body)
 
     def observe(self, loss: float) -> None:
@@ -149,6 +147,7 @@ class Compression:
             "scale": self._scale,
             "body": msgspec.json.encode(self._body).decode(),
             "next": [self._next[0], msgspec.json.encode(self._next[1]).decode()],
+            "hosts": None if self._hosts is None else list(self._hosts.of_rank),
             "buckets": [
                 {
                     "index": bucket.index,
@@ -162,16 +161,24 @@ class Compression:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank of as many. Raises UsageError where that is of another model."""
+        """Go on from what `state_dict` gave on this rank of as many. All ranks call it. Raises UsageError where that is of
+        another model, or has hierarchical exchanges between other hosts."""
         if any(self._sizes.get(name) != size for one in state["buckets"] for name, size in one["sizes"].items()):
             raise UsageError("the state of the compressed gradients is of another model")
+        body = msgspec.json.decode(state["body"], type=CompressionBody)
+        at_step, coming = state["next"][0], msgspec.json.decode(state["next"][1], type=CompressionBody)
+        choices = [msgspec.json.decode(one["choice"], type=Choice) for one in state["buckets"]]
+        self._find_hosts(*_choices(body), *_choices(coming), *choices)
+        is_by_hosts = any(choice.topology == "hierarchical" for choice in choices)
+        if is_by_hosts and state["hosts"] != list(self._known_hosts().of_rank):
+            raise UsageError(
+                "the state of the compressed gradients is of ranks that are on other hosts",
+                remedy="Start each rank with the same others on its host, or save after a change to the topology `flat`.",
+            )
         self.step, self._scale = state["step"], state["scale"]
-        self._body = msgspec.json.decode(state["body"], type=CompressionBody)
-        at_step, body = state["next"][0], msgspec.json.decode(state["next"][1], type=CompressionBody)
-        self._next = (at_step, self._body if body == self._body else body)
+        self._body, self._next = body, (at_step, body if coming == body else coming)
         self._loose, self._buckets = {}, {}
-        for one in state["buckets"]:
-            choice = msgspec.json.decode(one["choice"], type=Choice)
+        for one, choice in zip(state["buckets"], choices, strict=True):
             made = self._made(one["index"], choice, dict(one["sizes"]))
             made.state = {name: tensor.clone() for name, tensor in one["state"].items()}
             made.carried = None if one["carried"] is None else one["carried"].clone()
@@ -191,7 +198,7 @@ class Compression:
         if known is None:
             return self._lane.run(None, self._one_by_one(step, names, inside, flat), flat)
         _add_carried(known, flat)
-        if known.codec is None:
+        if known.codec is None and known.choice.topology == "flat":
             return self._plain(flat)
         beside = known.choice.encoded_by == "beside"
         steps = self._steps(step, names, known, flat, beside=beside)
@@ -252,8 +259,21 @@ class Compression:
         return done
 
     def _steps(self, step: int, names: Names, known: _Bucket, flat: Tensor, *, beside: bool) -> Steps:
-        """Exchange a bucket, and look at what comes of it where it is time to."""
-        links, encoder = Links(self._later if beside else self._first, self._later), known.codec
+        """Exchange a bucket between all ranks, or between hosts."""
+        if known.choice.topology == "flat":
+            links = Links(self._later if beside else self._first, self._later)
+            return self._exchanged(step, names, known, flat, links)
+        hosts = self._known_hosts()
+        within, between = hosts.within, Links(hosts.between, hosts.between)
+        return by_hosts(
+            flat,
+            Links(within.later if beside else within.first, within.later),
+            lambda part: self._exchanged(step, names, known, part, between),
+        )
+
+    def _exchanged(self, step: int, names: Names, known: _Bucket, flat: Tensor, links: Links) -> Steps:
+        """Exchange a bucket or this rank's part of it, and look at what comes of it where it is time to."""
+        encoder = known.codec
         if encoder is None:
             flat.mul_(1 / links.first.world)
             yield links.first.add(flat)
@@ -271,10 +291,10 @@ class Compression:
             known.state["step"] = state["step"]
         if exact is not None:
             spiked = self._losses.spiked
-            yield from known.watch.look(step, exact, flat, known.state, spiked, self._later)
+            yield from known.watch.look(step, exact, flat, known.state, spiked, links.later, self._later)
             alarm = known.watch.looks[-1].alarm
             if alarm is not None:
-                fallback = Choice(codec=guard.fallback)
+                fallback = Choice(codec=guard.fallback, topology=known.choice.topology)
                 self.events.append(
                     Event(step, names, f"{known.choice.codec} is given up for {fallback.codec}: {alarm}")
                 )
@@ -289,9 +309,9 @@ class Compression:
             among = set(names)
             for old in [old for old in self._buckets if among.intersection(old)]:
                 gone = self._buckets.pop(old)
-                unsent = gone.unsent(self._first.rank, self._first.world)
-                if unsent is not None:
-                    self._loose |= dict(zip(gone.sizes, unsent.split(list(gone.sizes.values())), strict=True))
+                left = self._unsent(gone)
+                if left is not None:
+                    self._loose |= dict(zip(gone.sizes, left.split(list(gone.sizes.values())), strict=True))
             sizes = {name: self._sizes[name] for name in names}
             made = self._made(index, self._choice(index, sizes), sizes)
             loose = {name: self._loose.pop(name) for name in names if name in self._loose}
@@ -316,13 +336,33 @@ class Compression:
 
     def _changed(self, known: _Bucket, choice: Choice) -> _Bucket:
         """The bucket with another choice; itself where that is no other."""
-        if (known.choice.codec, known.choice.exchange) == (choice.codec, choice.exchange):
+        if all(getattr(known.choice, name) == getattr(choice, name) for name in ("codec", "exchange", "topology")):
             known.choice = choice
             return known
         made = self._made(known.index, choice, known.sizes)
         made.watch.looks = known.watch.looks
-        made.carried = known.unsent(self._first.rank, self._first.world)
+        made.carried = self._unsent(known)
         return made
+
+    def _unsent(self, known: _Bucket) -> Tensor | None:
+        """What this rank has to add to the bucket's next gradient for nothing to be lost; None where that is nothing."""
+        numel = sum(known.sizes.values())
+        if known.choice.topology == "flat":
+            kept = unsent(known.state, numel, self._first)
+        else:
+            kept = self._known_hosts().unsent(known.state, numel)
+        found = [one for one in (known.carried, kept) if one is not None]
+        return sum(found[1:], found[0].clone()) if found else None
+
+    def _find_hosts(self, *choices: Choice) -> None:
+        """Find out which ranks share a host, the first time that it matters. Raises UsageError where they cannot exchange
+        gradients between hosts."""
+        if self._hosts is None and any(choice.topology == "hierarchical" for choice in choices):
+            self._hosts = hosts_of(self._group, beside=self._is_on_cpu)
+
+    def _known_hosts(self) -> Hosts:
+        assert self._hosts is not None, "no choice is taken before the hosts that it needs are known"
+        return self._hosts
 
     def _agree(self, body: CompressionBody, at_step: int) -> None:
         """Raise MismatchError unless all ranks have the same body, step and step to change at."""
@@ -349,9 +389,13 @@ def _body(how: How) -> CompressionBody:
     return CompressionBody(default=Choice(codec=how) if isinstance(how, str) else how)
 
 
+def _choices(body: CompressionBody) -> tuple[Choice, ...]:
+    return (body.default, *body.buckets)
+
+
 def _check(body: CompressionBody, sizes: dict[str, int]) -> None:
     """Raise UsageError for an unknown codec, an exchange that it cannot have, or buckets of another model."""
-    for choice in (body.default, *body.buckets, Choice(codec=body.guard.fallback)):
+    for choice in (*_choices(body), Choice(codec=body.guard.fallback)):
         made = codec(choice.codec)
         if made is not None:
             exchange_for(made, choice.exchange)

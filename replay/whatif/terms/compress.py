@@ -1,9 +1,10 @@
 """`compress=powersgd:4`: compressed gradients."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from esprof.plan import CompressionBody, read_plan
+from esprof.plan import Choice, read_plan
 from esprof.replay.whatif.backward import NotBuckets
 from esprof.replay.whatif.compressed import Compressible, costs_of
 from esprof.replay.whatif.scenario import Declined, Scenario
@@ -27,21 +28,18 @@ def _compressed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
 
 
 def _planned(path: Path, buckets: Compressible) -> dict[int, str]:
-    """Number of each bucket -> its codec, by the plan of a file. Raises Declined where it compresses none or other ones."""
+    """Number of each bucket -> its codec, by the plan of a file, whose buckets are in order. Raises Declined where it
+    compresses none, or other ones, or in a way that was not measured."""
     part = read_plan(path).parts.compression
     if part is None:
         raise Declined(f"the plan {path} compresses no gradients")
-    return by_bucket(part.body, buckets)
-
-
-def by_bucket(body: CompressionBody, buckets: Compressible) -> dict[int, str]:
-    """Number of each bucket -> its codec: those of a plan have the same sizes, in the order in which they become ready.
-    Raises Declined where they are others."""
-    if not body.buckets:
-        return dict.fromkeys(range(len(buckets.buckets)), body.default.codec)
-    if [choice.elements for choice in body.buckets] != [bucket.elements for bucket in buckets.buckets]:
+    body = part.body
+    choices: Sequence[Choice] = body.buckets or [body.default] * len(buckets.buckets)
+    if any((one.exchange, one.encoded_by, one.topology) != (None, "backward", "flat") for one in choices):
+        raise Declined("only each codec's usual exchange between all ranks was measured, encoded by the backward pass")
+    if body.buckets and [one.elements for one in body.buckets] != [one.elements for one in buckets.buckets]:
         raise Declined("the plan is of other buckets than those of this run")
-    return {choice.index: choice.codec for choice in body.buckets}
+    return {number: choice.codec for number, choice in enumerate(choices)}
 
 
 TERM = Kind(

@@ -4,8 +4,11 @@ torchrun … compressed.py FOLDER SCENARIO [SPEC …]
 """
 
 import json
+import math
+import socket
 import sys
 import time
+import warnings
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,7 +17,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import esprof
 from esprof.elastic.compression import compress
+from esprof.elastic.compression.canary import canary
 from esprof.errors import EsprofError
 from esprof.plan import BucketChoice, Choice, CompressionBody, GuardSettings
 
@@ -34,6 +39,12 @@ def made(*, views=False, how=None, **more):
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.005, gradient_as_bucket_view=views)
     compression = None if how is None else compress(ddp, how, **more)
     return ddp, torch.optim.SGD(ddp.parameters(), lr=0.004, momentum=0.9), compression
+
+
+def chosen(spec):
+    """The choice that CODEC[@EXCHANGE[@TOPOLOGY]] stands for."""
+    name, exchange, topology = [*spec.split("@"), "", ""][:3]
+    return Choice(codec=name, exchange=exchange or None, topology=topology or "flat")
 
 
 def batch(step, rank=None):
@@ -61,17 +72,17 @@ def bits(ddp):
 
 @scenario
 def codecs(*specs):
-    """Each codec, 300 steps: bits, the last loss, bytes sent in the last step, and those that its wires should take."""
+    """Each codec, 300 steps: bits, the last loss, bytes sent in the last step (and to other hosts), the buckets' sizes."""
     told = {}
     for spec in specs:
-        name, _, exchange = spec.partition("@")
-        how = CompressionBody(default=Choice(codec=name, exchange=exchange or None), guard=GuardSettings(every=10**9))
+        how = CompressionBody(default=chosen(spec), guard=GuardSettings(every=10**9))
         ddp, optimizer, compression = made(how=how)
         train(ddp, optimizer, STEPS - 1)
-        before = compression.sent_bytes
+        before, before_between = compression.sent_bytes, compression.sent_between_hosts_bytes
         loss = train(ddp, optimizer, 1, STEPS - 1)
         sizes = [sum(one.sizes.values()) for one in compression._buckets.values()]
-        told[spec] = [bits(ddp), loss, compression.sent_bytes - before, sizes]
+        between = compression.sent_between_hosts_bytes - before_between
+        told[spec] = [bits(ddp), loss, compression.sent_bytes - before, sizes, between]
         compression.close()
     return told
 
@@ -92,17 +103,18 @@ def without():
 
 
 @scenario
-def swapped():
+def swapped(topology="flat"):
     """Choices that change in mid-run, at steps that all ranks agree on; then a checkpoint, and all again from there."""
     ddp, optimizer, compression = made(how="none", views=True)
     train(ddp, optimizer, 10)
     names = [list(one) for one in compression._buckets]
-    listed = CompressionBody(default=Choice(codec="sign"), warm_up_steps=0)
+    listed = CompressionBody(default=chosen("sign"), warm_up_steps=0)
     compression.adopt(listed, at_step=15)
     train(ddp, optimizer, 20, 10)
-    compression.adopt(Choice(codec="topk:0.1", exchange="all_to_all", encoded_by="beside"), at_step=30)
+    topk = Choice(codec="topk:0.1", exchange="all_to_all", encoded_by="beside", topology=topology)
+    compression.adopt(topk, at_step=30)
     train(ddp, optimizer, 10, 30)
-    compression.adopt("int8", at_step=45)
+    compression.adopt(Choice(codec="int8", topology=topology), at_step=45)
     saved = json.dumps({"step": compression.step})
     kept = compression.state_dict(), [p.detach().clone() for p in ddp.parameters()], optimizer.state_dict()
     kept_optimizer = {i: {k: v.clone() for k, v in s.items()} for i, s in kept[2]["state"].items()}
@@ -146,45 +158,48 @@ def planned():
 
 
 @scenario
-def nothing_is_lost():
-    """With a learning rate of 0 each gradient is the same for a batch: what arrives and what is left are all that came."""
-    ddp, optimizer, compression = made(how="none")
-    train(ddp, optimizer, 3)
-    compression.adopt("sign", at_step=3)
+def nothing_is_lost(*specs):
+    """While no parameter changes each gradient is the same for a batch: what arrives and what is left are all that came.
+
+    Each choice holds for four steps, the first from the very first one on, in which DDP has other buckets; in the end comes
+    one step of `none`."""
+    ddp, _, compression = made(how=chosen(specs[0]))
     total, exact = torch.zeros(2521), torch.zeros(2521)
-    for step in range(3, 13):
+    for step in range(4 * len(specs) + 1):
+        if step % 4 == 0:
+            compression.adopt(chosen([*specs, "none"][step // 4]), at_step=step)
         x, y = batch(step)
         ddp.zero_grad()
         ((ddp(x) - y) ** 2).mean().backward()
         total += torch.cat([p.grad.ravel() for p in ddp.parameters()])
-        for rank in range(dist.get_world_size()):
-            x, y = batch(step, rank)
-            grads = torch.autograd.grad(((ddp.module(x) - y) ** 2).mean(), list(ddp.module.parameters()))
-            exact += torch.cat([grad.ravel() for grad in grads]) / dist.get_world_size()
-    compression.adopt("none", at_step=compression.step)
-    x, y = batch(99)
-    ddp.zero_grad()
-    ((ddp(x) - y) ** 2).mean().backward()
-    total += torch.cat([p.grad.ravel() for p in ddp.parameters()])
-    for rank in range(dist.get_world_size()):
-        x, y = batch(99, rank)
-        grads = torch.autograd.grad(((ddp.module(x) - y) ** 2).mean(), list(ddp.module.parameters()))
-        exact += torch.cat([grad.ravel() for grad in grads]) / dist.get_world_size()
+        exact += mean_gradient(ddp, step)
     compression.close()
     return {"off": float((total - exact).norm() / exact.norm())}
 
 
+def mean_gradient(ddp, step):
+    """The mean of all ranks' gradients, without an exchange."""
+    total, world = torch.zeros(2521), dist.get_world_size()
+    for rank in range(world):
+        x, y = batch(step, rank)
+        grads = torch.autograd.grad(((ddp.module(x) - y) ** 2).mean(), list(ddp.module.parameters()))
+        total += torch.cat([grad.ravel() for grad in grads]) / world
+    return total
+
+
 @scenario
-def guarded():
+def guarded(topology="flat"):
     """A gradient that is not finite, and a codec that loses too much: both are given up, on all ranks alike."""
     told = {}
     for name, settings in {"lossy": GuardSettings(every=5, max_vnmse=0.1), "nan": GuardSettings(every=5)}.items():
-        ddp, optimizer, compression = made(how=CompressionBody(default=Choice(codec="topk:0.05"), guard=settings))
+        choice = Choice(codec="topk:0.05", topology=topology)
+        ddp, optimizer, compression = made(how=CompressionBody(default=choice, guard=settings))
         train(ddp, optimizer, 5)
         if name == "nan" and dist.get_rank() == 1:
             ddp.module[0].weight.register_hook(lambda grad: grad * float("nan"))
         train(ddp, optimizer, 2, 5)
         told[name] = sorted({event.what for event in compression.events})
+        told[f"{name} choices"] = [[one.choice.codec, one.choice.topology] for one in compression._buckets.values()]
         told[f"{name} looks"] = [[look.step, look.vnmse] for looks in compression.looks().values() for look in looks]
         compression.close()
     return told
@@ -217,7 +232,49 @@ def wrong():
 
 
 @scenario
-def accumulated():
+def other_hosts():
+    """Hierarchical exchanges that these hosts cannot have: refused, and the job goes on as it would have."""
+    told = {"host": socket.gethostname()}
+    try:
+        made(how=Choice(codec="bf16", topology="hierarchical"))
+    except EsprofError as error:
+        told["compress"] = str(error)
+    ddp, optimizer, compression = made(how="none")
+    train(ddp, optimizer, 3)
+    try:
+        compression.adopt(Choice(codec="bf16", topology="hierarchical"), at_step=3)
+    except EsprofError as error:
+        told["adopt"] = str(error)
+    train(ddp, optimizer, 3, 3)
+    told["codec"] = [one.choice.codec for one in compression._buckets.values()]
+    compression.close()
+    return told
+
+
+@scenario
+def resumed_elsewhere():
+    """A checkpoint whose ranks were together on other hosts."""
+    ddp, optimizer, compression = made(how=Choice(codec="sign", topology="hierarchical"))
+    train(ddp, optimizer, 3)
+    state, told = compression.state_dict(), {}
+    state["hosts"] = state["hosts"][::-1]
+    try:
+        compression.load_state_dict(state)
+    except EsprofError as error:
+        told["refused"] = str(error)
+    compression.adopt("sign", at_step=3)
+    train(ddp, optimizer, 1, 3)
+    state = compression.state_dict()
+    state["hosts"] = state["hosts"][::-1]
+    compression.load_state_dict(state)  # What is flat does not depend on the hosts.
+    train(ddp, optimizer, 1, 4)
+    told["bits"] = bits(ddp)
+    compression.close()
+    return told
+
+
+@scenario
+def accumulated(topology="flat"):
     """no_sync, and a loss scale that changes: residuals follow."""
 
     class Scaler:
@@ -229,7 +286,7 @@ def accumulated():
     told = {}
     for change in (False, True):
         scaler = Scaler()
-        ddp, optimizer, compression = made(how="sign", scaler=scaler)
+        ddp, optimizer, compression = made(how=Choice(codec="sign", topology=topology), scaler=scaler)
         for step in range(40):
             if change and step == 20:
                 scaler.scale = 2.0
@@ -245,6 +302,73 @@ def accumulated():
         told[str(change)] = [bits(ddp), compression.step]
         compression.close()
     return told
+
+
+@scenario
+def wrapped(told):
+    """What apply_plan makes of a plan's file: buckets, codecs, and what it says of the rest."""
+
+    def model():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 1))
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        ddp = esprof.apply_plan(model(), told, gradient_as_bucket_view=True)
+    train(ddp, torch.optim.SGD(ddp.parameters(), lr=0.004), 4)
+    codecs = [one.choice.codec for one in ddp.compression._buckets.values()]
+    found = {"codecs": codecs, "cap": ddp.bucket_bytes_cap, "said": [str(one.message) for one in said]}
+    ddp.compression.close()
+    for name, other in {"wrapped": ddp, "model": nn.Linear(20, 1)}.items():
+        try:
+            esprof.apply_plan(other, told)
+        except EsprofError as error:
+            found[name] = str(error)
+    return found
+
+
+@scenario
+def tried():
+    """Canaries: a codec that loses next to nothing, and one that sends next to nothing."""
+
+    def training(how, seed):
+        torch.manual_seed(seed)
+        model = DistributedDataParallel(nn.Linear(20, 1, bias=False))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        compression = None if how is None else compress(model, how)
+        for step in range(40):
+            x, y = batch(1000 * seed + step)
+            optimizer.zero_grad()
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+        if compression is not None:
+            compression.close()
+
+    told = {}
+    for spec in ("bf16", "topk:0.05"):
+        found = canary(training, spec, seeds=(1, 2))
+        told[spec] = [found.passed, found.gaps, found.interval, found.steps]
+    for name, seeds, losses in (("seeds", (1,), [1.0]), ("lengths", (1, 2), None)):
+        try:
+            canary(lambda how, seed, losses=losses: losses or [1.0] * seed, "bf16", seeds=seeds)
+        except EsprofError as error:
+            told[name] = str(error)
+    told["nan"] = canary(lambda how, seed: [math.nan if how else 1.0], "bf16").passed
+    return told
+
+
+@scenario
+def by_hosts():
+    """What holds of hierarchical exchanges as of flat ones, in one job: processes take longer to start than to train."""
+    return {
+        "swapped": swapped("hierarchical"),
+        "guarded": guarded("hierarchical"),
+        "accumulated": accumulated("hierarchical"),
+        "plain": nothing_is_lost("none@@hierarchical"),
+        "elsewhere": resumed_elsewhere(),
+    }
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from esprof.analyzers.advisors.greedy import ElasticJob, deal, proposals
 from esprof.analyzers.advisors.growth import Inventory, Model, growth
 from esprof.analyzers.advisors.levels import by_team, fill
 from esprof.analyzers.advisors.makespan import Device
-from esprof.analyzers.advisors.mix import Job, Mix
+from esprof.analyzers.advisors.mix import Job, Mix, Together
 from esprof.analyzers.advisors.money import Recovery, interrupted, longer
 from esprof.analyzers.advisors.reclaim import Server, Stop, reclaim
 from esprof.errors import UsageError
@@ -132,9 +132,11 @@ def test_interruptions_cost_what_is_done_again():
     recovery = Recovery(restore_s=360, checkpoint_every_s=720, checkpoint_share=0.01)
     assert longer(0.0, recovery) == pytest.approx(1.01)
     assert longer(0.5, recovery) == pytest.approx(1.01 + 0.5 * 0.2)
-    one = Job(id="j", throughput_steps_per_s={"spot": 1.0, "own": 1.0})
+    pair = Together(with_="w", throughput_steps_per_s={"spot": (0.5, 2.0)})
+    one = Job(id="j", workload="w", throughput_steps_per_s={"spot": 1.0, "own": 1.0}, together=(pair,))
     left = interrupted(Mix(cluster={"spot": 1, "own": 1}, jobs=(one,)), {"spot": 0.5}, recovery).jobs[0]
     assert left.throughput_steps_per_s == pytest.approx({"spot": 1 / 1.11, "own": 1 / 1.01})
+    assert left.together[0].throughput_steps_per_s["spot"] == pytest.approx((0.5 / 1.11, 2 / 1.11))
 
 
 def test_advice_by_teams_is_proven_for_the_lowest():

@@ -2,47 +2,15 @@
 
 import pytest
 
-from esprof.plan import (
-    AssignmentBody,
-    BucketChoice,
-    CompressionBody,
-    Evidence,
-    Part,
-    Parts,
-    Plan,
-    PlannedJob,
-    Promise,
-    write_plan,
-)
+from esprof.plan import AssignmentBody, BucketChoice, Choice, CompressionBody, write_plan
 from esprof.replay.whatif.compressed import Compressible, costs_of
 from esprof.replay.whatif.pricing import what_if
-from esprof.trace.probes import Point, Sweep
+from tests.cases.compression import MIB, exchange, part, planned
 from tests.cases.gloo_buckets import ELEMENTS, run_with
 from tests.cases.graph import build
-from tests.cases.probed import RANKS, link, probes, slowing
+from tests.cases.probed import link, probes, slowing
 
-MIB = 1 << 20
 PER_BYTE = 20e6 / MIB
-
-
-def exchange(codec, begin_ms, took_ms, *, coding_ms=0.0, cpu_ms=0.0, sizes=(MIB,), sent=None, vnmse=0.01):
-    """What a codec takes of a MiB, in proportion to the size, on both ranks."""
-
-    def sweep(kind, ranks, ms, cpu=0.0):
-        points = tuple(
-            Point(
-                size=size,
-                samples_ns=(round(ms * 1e6 * size / MIB),) * 3,
-                cpu_ns=round(cpu * 1e6 * size / MIB),
-                sent=sent,
-                vnmse=vnmse,
-            )
-            for size in sizes
-        )
-        return Sweep(kind=kind, name=codec, unit="bytes", ranks=ranks, device="cpu", backend="gloo", points=points)
-
-    own = [sweep(kind, (rank,), ms) for kind, ms in (("begin", begin_ms), ("coding", coding_ms)) for rank in RANKS]
-    return [sweep("exchange", RANKS, took_ms, cpu_ms), *own]
 
 
 def answered(run, spec, *sweeps):
@@ -97,22 +65,6 @@ def test_buckets_that_stay_are_as_recorded():
     assert (taken >= 0).sum() == 2  # The transfers of one bucket, one a rank.
 
 
-def planned(**parts):
-    job = PlannedJob(n_est=2, world=2)
-    return Plan(id="x", job=job, parts=Parts(**parts))
-
-
-def part(body):
-    promise = Promise(step_us=1, low_us=1, high_us=1, baselines_us={})
-    return Part(
-        applies="live",
-        changes_bits=True,
-        evidence=Evidence(run="r", replay_error_pct=None),
-        predicted=promise,
-        body=body,
-    )
-
-
 def test_a_plan_says_it_for_each_bucket(tmp_path):
     run = run_with((1, 1, 1, 1), (1, 1, 1, 1))
     sweeps = exchange("half", 2, 12)
@@ -122,6 +74,13 @@ def test_a_plan_says_it_for_each_bucket(tmp_path):
     assert step_ms(run, f"compress={path}", *sweeps) == step_ms(run, "compress=half", *sweeps)
     write_plan(path, planned(compression=part(CompressionBody(buckets=tuple(every[:3])))))
     assert "of other buckets" in answered(run, f"compress={path}", *sweeps).reason
+    for other in (
+        Choice(codec="half", exchange="all_gather"),
+        Choice(codec="half", encoded_by="beside"),
+        Choice(codec="half", topology="hierarchical"),
+    ):
+        write_plan(path, planned(compression=part(CompressionBody(default=other))))
+        assert "usual exchange" in answered(run, f"compress={path}", *sweeps).reason
     write_plan(
         path, planned(assignment=part(AssignmentBody(ests=((0,), (1,)), devices=(), compute_us=1, ests_below=1)))
     )

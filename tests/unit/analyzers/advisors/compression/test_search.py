@@ -24,7 +24,20 @@ def timelines(draw, most_buckets=5, most_options=3):
     ready = np.cumsum(draw(st.lists(times, min_size=buckets, max_size=buckets)))
     # With a host or without, and with work left when a bucket has come or without.
     host, after = (draw(st.one_of(table, st.just(nothing))) for _ in range(2))
-    return Timeline(Costs(ready, draw(table), host, draw(table), after, float(ready[-1]) + draw(times)))
+    return Timeline(
+        Costs(ready, draw(table), host, draw(table), after, float(ready[-1]) + draw(times), nothing, np.inf)
+    )
+
+
+@st.composite
+def with_budgets(draw):
+    """Timelines that may lose as much as one of their choices does, or more."""
+    timeline = draw(timelines())
+    buckets, options = timeline.shape
+    row = st.lists(times, min_size=options, max_size=options)
+    lost = np.array(draw(st.lists(row, min_size=buckets, max_size=buckets)))
+    may_lose = lost.min(axis=1).sum() + draw(times)
+    return Timeline(timeline.costs._replace(lost=lost, may_lose=float(may_lose)))
 
 
 def every_choice(timeline):
@@ -37,7 +50,7 @@ def sizes_of(timeline):
 
 
 @settings(max_examples=500)
-@given(timelines())
+@given(st.one_of(timelines(), with_budgets()))
 def test_no_choice_ends_sooner(timeline):
     best = min(timeline.end_ns(one) for one in every_choice(timeline))
     found = search(timeline, sizes_of(timeline))
@@ -47,7 +60,7 @@ def test_no_choice_ends_sooner(timeline):
 
 
 @settings(max_examples=300)
-@given(timelines())
+@given(st.one_of(timelines(), with_budgets()))
 def test_what_is_put_together_gives_a_lower_bound(timeline):
     best = min(timeline.end_ns(one) for one in every_choice(timeline))
     found = search(timeline, sizes_of(timeline), kept=2)
@@ -87,7 +100,7 @@ def test_compression_that_costs_too_much_is_not_chosen():
     link = np.array([[10.0, 1.0]] * 4)
     dear = np.array([[0.0, 1e9]] * 4)
     nothing = np.zeros((4, 2))
-    timeline = Timeline(Costs(np.arange(4.0), dear, nothing, link, nothing, 3.0))
+    timeline = Timeline(Costs(np.arange(4.0), dear, nothing, link, nothing, 3.0, nothing, np.inf))
     assert search(timeline, np.ones(4)).choice.tolist() == [0] * 4
     assert search(timeline.free(), np.ones(4)).choice.tolist() == [1] * 4
 
@@ -102,7 +115,8 @@ def test_hundreds_of_buckets(host):
     hosted = np.array([0.0, 0.0, 0.0, 0.0, 0.6, 1.0]) * host
     ready = np.cumsum(random.exponential(size.mean() / 3, buckets))
     columns = [np.outer(size, what) for what in (coding, hosted, rate)]
-    timeline = Timeline(Costs(ready, *columns, np.zeros((buckets, options)), float(ready[-1])))
+    nothing = np.zeros((buckets, options))
+    timeline = Timeline(Costs(ready, *columns, nothing, float(ready[-1]), nothing, np.inf))
     found = search(timeline, size)
     assert timeline.bound_ns() <= found.least_ns * (1 + 1e-9)
     assert found.gap < 0.05

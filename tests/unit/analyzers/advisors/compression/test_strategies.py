@@ -31,7 +31,10 @@ def test_all_end_plain():
         assert not compressed
 
 
-def test_the_hook_carries_out_flat_ones():
+@pytest.mark.parametrize("ranks", ["all", "inter"])
+def test_the_hook_carries_out_flat_ones_and_the_same_between_machines(ranks):
     # All-reduced; gathered or exchanged by parts, by either device.
-    assert sum(is_executable(one) for one in strategies()) == 5
-    assert sum(is_executable(one) for one in strategies(("gpu",))) == 3
+    for devices, count in ((("gpu", "cpu"), 5), (("gpu",), 3)):
+        found = [one for one in strategies(devices) if is_executable(one)]
+        assert len(found) == 2 * count
+        assert sum(any(task.where == ranks for task in one) for one in found) == count

@@ -1,0 +1,43 @@
+"""Compressed exchanges that were measured, and plans that compress, by hand."""
+
+from esprof.plan import Evidence, Part, Parts, Plan, PlannedJob, Promise
+from esprof.trace.probes import Point, Sweep
+from tests.cases.probed import RANKS
+
+MIB = 1 << 20
+
+
+def exchange(codec, begin_ms, took_ms, *, coding_ms=0.0, cpu_ms=0.0, sizes=(MIB,), sent=None, vnmse=0.01):
+    """What a codec takes of a MiB, in proportion to the size, on both ranks."""
+
+    def sweep(kind, ranks, ms, cpu=0.0):
+        points = tuple(
+            Point(
+                size=size,
+                samples_ns=(round(ms * 1e6 * size / MIB),) * 3,
+                cpu_ns=round(cpu * 1e6 * size / MIB),
+                sent=sent,
+                vnmse=vnmse,
+            )
+            for size in sizes
+        )
+        return Sweep(kind=kind, name=codec, unit="bytes", ranks=ranks, device="cpu", backend="gloo", points=points)
+
+    own = [sweep(kind, (rank,), ms) for kind, ms in (("begin", begin_ms), ("coding", coding_ms)) for rank in RANKS]
+    return [sweep("exchange", RANKS, took_ms, cpu_ms), *own]
+
+
+def planned(**parts):
+    job = PlannedJob(n_est=2, world=2)
+    return Plan(id="x", job=job, parts=Parts(**parts))
+
+
+def part(body):
+    promise = Promise(step_us=1, low_us=1, high_us=1, baselines_us={})
+    return Part(
+        applies="live",
+        changes_bits=True,
+        evidence=Evidence(run="r", replay_error_pct=None),
+        predicted=promise,
+        body=body,
+    )
