@@ -4,8 +4,9 @@
 
 `ests_vs_accumulation`: a step of N ESTs on one process against plain PyTorch that accumulates the gradients of as many
 batches and updates once; what is beyond 1 is what ESTs cost, switching included, on a model with BatchNorm. `switch_pct`:
-what of it telemetry calls switching. `telemetry_pct`: what noting that takes. `memory_copies`: copies of all gradients
-that a process of N ESTs holds beyond one of a single EST. `memory_vs_ddp`: those that each of two processes with one EST
+what of it telemetry calls switching. `telemetry_pct`: what noting that takes. `watch_pct`: what looking for a new plan
+takes of such a step, in a file and in a store. `memory_copies`: copies of all gradients that a process of N ESTs holds
+beyond one of a single EST. `memory_vs_ddp`: those that each of two processes with one EST
 holds in all, and those of DistributedDataParallel with and without `gradient_as_bucket_view`. `step_vs_ddp`: a whole
 step with one EST a process against DDP's. `tree_vs_all_reduce`: the time of adding up in an order of its own against
 gloo's all-reduce, bucket by bucket. `split_bytes`: what a step sends through the loopback device on two processes, by how
@@ -36,7 +37,9 @@ from torch.utils.data import Dataset
 
 import esprof
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
-from esprof.elastic import Assignment, ElasticTrainer, Proof
+from esprof.elastic import Assignment, ElasticTrainer, PlanKey, Proof
+from esprof.elastic.plans.source import PlanFile
+from esprof.elastic.plans.store import EVERY_S
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.transport import GroupTransport
@@ -55,6 +58,7 @@ def main() -> None:
     torch.set_num_threads(1)
     switching(options.repeats)
     telling(options.repeats)
+    watching(options.repeats)
     for n_est in (4, 16):
         against_accumulation(n_est, options.repeats)
     memory()
@@ -125,6 +129,37 @@ def telling(repeats: int) -> None:
         steps = [elastic(4).step, elastic(4, Path(folder, "run")).step]
         silent, telling = alternating(steps, 3 * repeats, time.process_time)
     show("telemetry_pct", 100 * (telling / silent - 1), "% of a step", ests=4, repeats=3 * repeats)
+
+
+def watching(steps: int) -> None:
+    """`watch_pct`: a plan is looked for once in each step."""
+    trainer = elastic(4)
+    step_s = median(elapsed_s(trainer.step) for _ in range(steps + 1))
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.json")
+        path.write_text("{}")
+        for where, source, count, apart_s in (
+            ("file", PlanFile(path), 1000, 0.0),
+            ("store", PlanKey(store, "plan"), 10, EVERY_S),  # It is asked no more often.
+        ):
+            looks = []
+            for _ in range(count):
+                time.sleep(apart_s)
+                looks.append(elapsed_s(source.poll))
+            show(
+                "watch_pct",
+                100 * sum(looks) / len(looks) / max(step_s, apart_s),
+                "%",
+                where=where,
+                step_ms=1e3 * step_s,
+            )
+
+
+def elapsed_s(what: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    what()
+    return time.perf_counter() - began
 
 
 def against_accumulation(n_est: int, repeats: int) -> None:

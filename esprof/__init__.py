@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from esprof.version import __version__
 
 if TYPE_CHECKING:
+    from esprof.elastic.plans.ddp import apply_plan
     from esprof.recorder.api import environment, record, stage, step
     from esprof.trace.load import load
     from esprof.trace.run import Run
 
-__all__ = ["Run", "__version__", "environment", "load", "record", "stage", "step"]
+__all__ = ["Run", "__version__", "apply_plan", "environment", "load", "record", "stage", "step"]
 
 _HOME = {
     "Run": "esprof.trace.run",
+    "apply_plan": "esprof.elastic.plans.ddp",
     "environment": "esprof.recorder.api",
     "load": "esprof.trace.load",
     "record": "esprof.recorder.api",

@@ -24,6 +24,10 @@ VERBS = {
         "esprof.reports.commands.recommend",
         "Recommend where ESTs run, or which devices jobs get, with proof.",
     ),
+    "apply": (
+        "esprof.reports.commands.apply",
+        "Hand a plan to a running elastic job, and tell what comes of it.",
+    ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),
 }

@@ -10,6 +10,7 @@ from esprof.analyzers.ops import OpsAnswer
 from esprof.analyzers.probed import Probed
 from esprof.analyzers.step_times import StepTimes
 from esprof.replay.answer import ReplayAnswer
+from esprof.trace.history import Event
 from esprof.trace.run import RankMeta
 from esprof.types import Rank
 
@@ -60,3 +61,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing was measured for the job."""
     assignment: EstAdvice | None
     """Which ESTs should run where; None where the run does not tell which ran where."""
+    history: tuple[Event, ...]
+    """What happened to an elastic job, the oldest first; at most the last `MOST_EVENTS`."""

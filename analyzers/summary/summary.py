@@ -24,6 +24,7 @@ USUAL = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
 MOST_BARS = 3_000
 MOST_STEPS = 2
 MOST_OPERATIONS = 40
+MOST_EVENTS = 100
 FINEST = 2_000
 """A stretch shorter than 1/FINEST of the excerpt is too thin to see and joins its neighbour of the same class."""
 
@@ -48,6 +49,7 @@ def summarize(replayed: Replayed, ignores: Ignores = NOTHING) -> Report:
         memory=memory_use(run),
         probed=probed(run.probes) if run.probes is not None else None,
         assignment=_assignment(replayed),
+        history=run.history[-MOST_EVENTS:],
     )
 
 

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from esprof.assignment import Assignment
     from esprof.elastic.codecs.codec import Codec
     from esprof.elastic.codecs.registry import register_codec
+    from esprof.elastic.drain import Drained
     from esprof.elastic.loaders import Loaders
-    from esprof.elastic.options import Checkpoint, Data, Gradients, Proof
+    from esprof.elastic.options import Checkpoint, Data, Drain, Gradients, Proof
+    from esprof.elastic.plans.store import PlanKey
+    from esprof.elastic.termination import outlive_sigterm
     from esprof.elastic.trainer import ElasticTrainer, StepResult
 
 __all__ = [
@@ -19,11 +22,15 @@ __all__ = [
     "Checkpoint",
     "Codec",
     "Data",
+    "Drain",
+    "Drained",
     "ElasticTrainer",
     "Gradients",
     "Loaders",
+    "PlanKey",
     "Proof",
     "StepResult",
+    "outlive_sigterm",
     "register_codec",
 ]
 
@@ -32,11 +39,15 @@ _HOME = {
     "Checkpoint": "esprof.elastic.options",
     "Codec": "esprof.elastic.codecs.codec",
     "Data": "esprof.elastic.options",
+    "Drain": "esprof.elastic.options",
+    "Drained": "esprof.elastic.drain",
     "ElasticTrainer": "esprof.elastic.trainer",
     "Gradients": "esprof.elastic.options",
     "Loaders": "esprof.elastic.loaders",
+    "PlanKey": "esprof.elastic.plans.store",
     "Proof": "esprof.elastic.options",
     "StepResult": "esprof.elastic.trainer",
+    "outlive_sigterm": "esprof.elastic.termination",
     "register_codec": "esprof.elastic.codecs.registry",
 }
 

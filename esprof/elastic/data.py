@@ -1,7 +1,7 @@
 """Which sample which EST sees when: a pure function of the seed, the epoch and the place in it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from esprof.assignment import Est
 from esprof.elastic.proof.steplog import Value
 from esprof.elastic.sampled import SampledOrder
 from esprof.elastic.state.rng import derived_seed, kept, seed_cpu, seeded
+from esprof.elastic.termination import held_back, outlive_sigterm
 from esprof.errors import UsageError
 
 _Collate = Callable[[list[Any]], Any]
@@ -114,8 +115,11 @@ class Batches:
         collate: _Collate | None = None,
         pin_memory: bool = False,
         prefetch_factor: int | None = None,
+        outlive: bool = False,
     ) -> None:
+        """With `outlive` the workers live on where all processes of the job get SIGTERM."""
         self._seed = order.seed
+        self._held_back = held_back if outlive else nullcontext
         self._keys = _Keys(order, ests, step)
         self._made = _MadeBatches(dataset, order.seed, collate or default_collate, repeated=order.sampled is not None)
         self._loader: DataLoader[Any] = DataLoader(
@@ -126,12 +130,14 @@ class Batches:
             collate_fn=_as_it_is,
             pin_memory=pin_memory,
             prefetch_factor=prefetch_factor,
+            worker_init_fn=outlive_sigterm if outlive else None,
         )
         self._iterator: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
         if self._iterator is None:
-            with seeded(self._seed):  # The loader draws a seed for its workers, but must not draw it from an EST's.
+            # The loader draws a seed for its workers, but must not draw it from an EST's.
+            with self._held_back(), seeded(self._seed):
                 self._iterator = iter(self._loader)
         return next(self._iterator)
 

@@ -40,8 +40,9 @@ class DatasetFeed:
 
     can_repeat = True
 
-    def __init__(self, dataset: Dataset[Any], order: SampleOrder, data: Data) -> None:
+    def __init__(self, dataset: Dataset[Any], order: SampleOrder, data: Data, *, outlive: bool) -> None:
         self.order = order
+        self._outlive = outlive
         self._dataset = dataset
         self._data = data
 
@@ -55,6 +56,7 @@ class DatasetFeed:
             collate=self._data.collate_fn,
             pin_memory=self._data.pin_memory,
             prefetch_factor=self._data.prefetch_factor,
+            outlive=self._outlive,
         )
 
     def next(self, est: Est, loader: EstLoader) -> Any:
@@ -90,8 +92,11 @@ class LoaderFeed:
         return loader.next(self._make, est, self.order.n_est, self.order.seed, per_epoch)
 
 
-def feed(dataset: Dataset[Any] | Loaders, n_est: int, batch_size: int, seed: int, data: Data) -> Feed:
-    """The feed for a dataset, or for `Loaders`. Raises UsageError where the length of an epoch is not known."""
+def feed(
+    dataset: Dataset[Any] | Loaders, n_est: int, batch_size: int, seed: int, data: Data, *, outlive: bool = False
+) -> Feed:
+    """The feed for a dataset, or for `Loaders`; with `outlive` the processes that make a dataset's batches outlive a SIGTERM
+    to all of the job's. Raises UsageError where the length of an epoch is not known."""
 
     sampled = SampledOrder(data.sampler, seed) if data.sampler is not None else None
     shuffle = sampled is None and data.shuffle is not False
@@ -108,4 +113,4 @@ def feed(dataset: Dataset[Any] | Loaders, n_est: int, batch_size: int, seed: int
         raise UsageError(
             "the dataset has no length", remedy="Pass Loaders in its place: a StatefulDataLoader for each EST."
         )
-    return DatasetFeed(dataset, order(sampled.length if sampled is not None else len(dataset)), data)
+    return DatasetFeed(dataset, order(sampled.length if sampled is not None else len(dataset)), data, outlive=outlive)

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -120,6 +121,25 @@ class Proof:
         check(determinism=self.determinism, verify_every=self.verify_every, threads=self.threads)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """How a job leaves when it is asked to: by SIGTERM to one of its processes, a notice file, or `request_drain`."""
+
+    exit_code: int = 0
+    """Exit code of a process that was asked itself, and has saved."""
+    follower_exit_code: int = 75
+    """Exit code of a process that leaves because another one was asked; 75 is EX_TEMPFAIL. Were it 0, torchrun would hold
+    that part of the job to be done."""
+    notice: str | Path | None = None
+    """File whose appearance asks this process to leave, as a scheduler's notice; one that is there already asks at once."""
+    within_s: float = 30.0
+    """Seconds from the request until the process is gone: if not by itself, then by force."""
+
+    def __post_init__(self) -> None:
+        check(exit_code=self.exit_code, follower_exit_code=self.follower_exit_code)
+        check(notice=self.notice, within_s=self.within_s)
+
+
 def check(**options: object) -> None:
     """Raise UsageError for the first of these options, by its name, that makes no sense."""
     for name, value in options.items():
@@ -177,6 +197,13 @@ _POSITIVE: _Rule = (
     "None or a number above 0",
 )
 
+_CODE: _Rule = (
+    lambda value: isinstance(value, Integral) and int(value) in range(256),
+    "a whole number from 0 to 255",
+)
+
+_PATH: _Rule = (lambda value: isinstance(value, str | Path) and str(value) != "", "a path")
+
 _RULES: dict[str, _Rule] = {
     "verify_every": _none_or(_at_least(0)),
     "threads": _none_or(_at_least(1)),
@@ -190,8 +217,12 @@ _RULES: dict[str, _Rule] = {
     "reduction": _one_of(*get_args(Reduction)),
     "bucket_mb": _POSITIVE,
     "clip_norm": _POSITIVE,
-    "folder": (lambda value: isinstance(value, str | Path) and str(value) != "", "a path"),
+    "folder": _PATH,
     "every": _at_least(0),
     "keep": _at_least(1),
     "determinism": _one_of(*get_args(Level)),
+    "exit_code": _CODE,
+    "follower_exit_code": _CODE,
+    "notice": _none_or(_PATH),
+    "within_s": (lambda value: isinstance(value, Real) and 0 < float(value) < inf, "a number above 0"),
 }

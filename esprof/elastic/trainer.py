@@ -1,10 +1,13 @@
 """`ElasticTrainer`: data-parallel training whose bits depend on the number of logical workers, not on where they run."""
 
 import json
+import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -16,8 +19,9 @@ from torch.utils.data import Dataset
 
 from esprof.assignment import Assignment, Est
 from esprof.elastic import support
-from esprof.elastic.agree import digest, together
+from esprof.elastic.agree import digest, tell_all, together
 from esprof.elastic.codecs.registry import check_codec
+from esprof.elastic.drain import Drained, Leaver
 from esprof.elastic.feed import feed
 from esprof.elastic.guard.edits import Edits
 from esprof.elastic.guard.rollcall import AloneRollCall, roll_call
@@ -25,6 +29,7 @@ from esprof.elastic.loaders import Loaders
 from esprof.elastic.options import (
     Checkpoint,
     Data,
+    Drain,
     Gradients,
     Proof,
     ScheduleBy,
@@ -33,11 +38,14 @@ from esprof.elastic.options import (
     check_steps,
 )
 from esprof.elastic.phases import LossFn, phases
-from esprof.elastic.proof.fingerprint import pin
+from esprof.elastic.plans.adoption import Adoption, Change, Fits, Now
+from esprof.elastic.plans.source import PlanSource, source_of
+from esprof.elastic.proof.fingerprint import Level, pin
 from esprof.elastic.proof.hashlog import HashLog
 from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.reduce.choice import bucket_bytes, reducer
 from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.signature import model_signature
 from esprof.elastic.state import extra
 from esprof.elastic.state.context import EstContext, move
 from esprof.elastic.state.rng import derived_seed, seed_all
@@ -51,10 +59,15 @@ from esprof.elastic.threads import set_threads
 from esprof.elastic.transport import Transport, transport_for
 from esprof.elastic.turns import Turns
 from esprof.elastic.update import BeforeUpdate, Update
-from esprof.errors import UsageError
+from esprof.errors import EsprofError, UsageError
+from esprof.trace.history import Event, append
 
 _VERIFIED_AT_START = 2
 """Steps after a start whose turns are run twice: what an EST leaves behind in one may show in the next."""
+
+
+_GLOO_ENDS_S = 0.5
+"""PyTorch 2.13 may abort a process that ends right after its last collective on gloo."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +102,13 @@ class ElasticTrainer:
     step, as in a GAN. `seed` is that of the samples' order and of every random number. A `scheduler`, or each of several,
     steps after every step of its optimizer, or every epoch if so asked. `state` is what the script keeps besides, the same
     on all ranks, such as a moving average of the weights: objects with `state_dict()` and `load_state_dict()`, which are
-    saved and restored with the rest. `Data`, `Gradients`, `Checkpoint` and `Proof` have the options of one matter each.
+    saved and restored with the rest. `Data`, `Gradients`, `Checkpoint`, `Proof` and `Drain` have the options of one matter
+    each.
     `before_update(step)` is called when the parameters have the step's gradient, and `after_step(result)` when the step is
     over; all ranks do the same there. `telemetry` is a Run directory to which the newest steps are written, EST by EST.
     `assignment` says which ESTs run where; by default evenly and contiguously. `transport` connects the processes; by
-    default it is torch.distributed, where that was initialized.
+    default it is torch.distributed, where that was initialized. `plan` is where plans for the running job come from: a file,
+    or a `PlanKey`; docs/elastic.md says what becomes of them.
 
     Raises MismatchError where the ranks, or the checkpoint, are not of one job, and UsageError for what is not supported:
     SyncBatchNorm, sparse gradients, parameters of several types.
@@ -116,10 +131,12 @@ class ElasticTrainer:
         gradients: Gradients = Gradients(),  # noqa: B008
         checkpoint: Checkpoint | None = None,
         proof: Proof = Proof(),  # noqa: B008
+        drain: Drain | None = None,
         before_update: BeforeUpdate | None = None,
         after_step: Callable[[StepResult], object] | None = None,
         telemetry: str | Path | None = None,
         assignment: Assignment | None = None,
+        plan: str | Path | PlanSource | None = None,
         transport: Transport | None = None,
     ) -> None:
         optimizers, schedulers = _all_of(optimizer), _all_of(scheduler)
@@ -129,7 +146,7 @@ class ElasticTrainer:
         support.check(model, optimizers)
         self._phases = phases(loss_fn, optimizers)
         extra.check(state or {})
-        self._feed = feed(dataset, n_est, batch_size, seed, data)
+        self._feed = feed(dataset, n_est, batch_size, seed, data, outlive=drain is not None)
         self.order = self._feed.order
         self._roll_call = roll_call() if transport is None else AloneRollCall()
         transport = transport or transport_for(model, self._roll_call)
@@ -137,7 +154,8 @@ class ElasticTrainer:
         self.assignment.check_fits(n_est, transport.world)
         self.layout = Layout(model, transport.world, bucket_bytes(gradients.bucket_mb))
         device = self.layout.device
-        self._telemetry = open_telemetry(telemetry, transport, device, data.num_workers)
+        self._telemetry = open_telemetry(telemetry, transport, device, data.num_workers, model_signature(model))
+        self._run = Path(telemetry) if telemetry else None
         self._transport = self._telemetry.transport
         self.state = TrainingState(
             model,
@@ -166,6 +184,8 @@ class ElasticTrainer:
             pin(optimizers, device)
             job = job_fields(self.state, self.order, gradients, scheduler_by, loaders=isinstance(dataset, Loaders))
             start = start_terms(self.state, gradients, proof, checkpoint, telemetry=telemetry is not None)
+            start["plan"] = plan is not None
+            start["drain"] = drain is not None
             self._agreement = Agreement.reach(
                 proof.determinism, self._transport, self.state, self.assignment, job, start
             )
@@ -174,6 +194,7 @@ class ElasticTrainer:
             self._first_step = self.next_step
             self._feed.move(self._mine, self.next_step)
             self._log = self._open_log(proof)
+        self._leaver = Leaver(drain, transport.rank, self._whole_step()) if drain is not None else None
         self._turns = Turns(
             self.state,
             self.layout,
@@ -184,10 +205,20 @@ class ElasticTrainer:
             gradients.find_unused,
             self._edits,
             across_ranks=self.fingerprint.determinism == "D1",
+            leaver=self._leaver,
         )
         self._unusable: str | None = None
         """Why no further step can be made; None while one can."""
+        self._adoption = self._open_adoption(plan, proof.determinism)
+        self._has_news = False
+        """Whether the ranks have to settle something before the next step."""
+        self._ended_ns = time.perf_counter_ns()
+        where = f"{n_est} ESTs on {self._transport.world} processes"
+        self._record(Event(what="started", step=self.next_step, reason=where))
         self._between_steps()
+        if self._leaver is not None:
+            self._leaver.listen()
+            weakref.finalize(self, self._leaver.drop).atexit = False
 
     @property
     def next_step(self) -> int:
@@ -199,11 +230,15 @@ class ElasticTrainer:
 
         Raises UsageError for what would make the bits depend on where ESTs run, as far as that is noticed (docs/elastic.md
         says how), for a gradient that is missing or comes twice, and for kernel settings that have changed; MismatchError
-        where the ranks differ, or one does not come. After a step that raised no other can be made.
+        where the ranks differ, or one does not come. After a step that raised no other can be made. Raises Drained in place
+        of a step, on all ranks, where one was asked to leave in the step before.
         """
+        if self.is_leaving:
+            self._leave()
         number = self.next_step
         with self._roll_call.call(f"step {number}"):
             self._check_usable()
+            self._adopt()
             self._save_if_due()
             self.layout.check()
             self._turns.check()
@@ -214,6 +249,7 @@ class ElasticTrainer:
             if self._log:
                 self._write_hashes(self._log, result)
             self._unusable = None
+            self._note_time(number)
         self._between_steps()
         if self._after_step is not None:
             self._after_step(result)
@@ -249,7 +285,47 @@ class ElasticTrainer:
         calls this."""
         if self._unusable is None:
             self.flush()
-        self._unusable = "it was closed"
+        self._let_go("it was closed")
+        if self._leaver is not None:
+            self._leaver.close()
+
+    def request_drain(self, reason: str) -> None:
+        """Ask this process to leave, as SIGTERM does: after a step in which all ranks are told, each raises Drained as the
+        next one begins. Any rank may call this, at any time and in any thread. Raises UsageError without `drain`."""
+        if self._leaver is None:
+            raise UsageError("this job leaves at nobody's request", remedy="Pass drain=Drain().")
+        self._leaver.ask(reason)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the next `step()` saves and raises Drained: a script may skip what takes long until then. It is the same
+        on all ranks between two steps."""
+        return self._leaver is not None and self._leaver.agreed
+
+    def _leave(self) -> NoReturn:
+        """Save, tell each other who was asked, and end this trainer, all ranks before the same step."""
+        assert self._leaver is not None
+        number = self.next_step
+        with self._roll_call.call(f"leaving before step {number}"):
+            self._check_usable()
+            if self.checkpoints is not None:
+                self.checkpoints.begin(number, lambda: capture(self.state))
+                self.checkpoints.finish()
+            elif self._transport.rank == 0:
+                warnings.warn("the job leaves without a checkpoint: it has no folder for one", stacklevel=3)
+            self._telemetry.write()
+            self._leaver.look_for_notice()
+            reasons = tell_all(self._transport, self._leaver.reason)
+        others = [f"{reason} (rank {rank})" for rank, reason in enumerate(reasons) if reason is not None]
+        self._record(Event(what="left", step=number, reason=others[0]))
+        self._leaver.saved()
+        self._let_go("it has left")
+        if self._transport.world > 1:
+            time.sleep(_GLOO_ENDS_S)
+        raise Drained(self._leaver.code, number, self._leaver.reason or others[0])
+
+    def _let_go(self, why: str) -> None:
+        self._unusable = why
         self._turns.close()
         if self.checkpoints:
             self.checkpoints.close()
@@ -268,9 +344,7 @@ class ElasticTrainer:
             if self.fingerprint.determinism == "D0":
                 raise UsageError("at level D0 the ESTs stay where they are", remedy="Pass Proof(determinism='D1').")
             self._agreement.check_alike(self.next_step, {"assignment": json.dumps(assignment.ests)})
-            move(self.state.contexts, self.assignment, assignment, self._transport, self.state.device)
-            self.assignment = assignment
-            self._feed.move(self._mine, self.next_step)
+            self._move(assignment)
 
     def set_codec(self, spec: str, from_step: int) -> None:
         """Encode gradients with the codec `spec` from that step on; the old one's state is dropped. Every rank calls this.
@@ -314,14 +388,18 @@ class ElasticTrainer:
             self._agreement.check_alike(number, alike)
             self._feed.check_sample(number, self._transport)
         phase = self._phases[number % len(self._phases)]
-        found = self._turns.run(self.assignment, phase, digest(terms), twice=verified)
+        news = self._adoption.has_news()
+        found = self._turns.run(self.assignment, phase, digest(terms), news=news, twice=verified)
         epoch_ends = self.order.epoch(number) != self.order.epoch(number + 1)
         unused = [slot for slot, times in zip(self.layout.slots, found.used.tolist(), strict=False) if not times]
         with self.spans("optimizer"):
             skipped = self._update.run(phase.optimizers, unused, epoch_ends=epoch_ends)
         self._telemetry.end_step(number, sum(self.order.share(number, est) for est in self._mine))
+        if self._leaver is not None and found.asked.item():
+            self._leaver.agree()
         if len(set(found.told.tolist())) > 1:  # Told with the losses, so that no step waits for it.
             self._agreement.check_alike(number, terms)
+        self._has_news = bool(found.news)
         return self._result(number, found.losses.tolist(), skipped=skipped)
 
     def _is_verified(self, number: int) -> bool:
@@ -337,6 +415,63 @@ class ElasticTrainer:
                 f"this ElasticTrainer cannot go on: {self._unusable}",
                 remedy="Make a new one; with checkpoint= it goes on from the last checkpoint.",
             )
+
+    def _move(self, assignment: Assignment) -> None:
+        move(self.state.contexts, self.assignment, assignment, self._transport, self.state.device)
+        self.assignment = assignment
+        self._feed.move(self._mine, self.next_step)
+
+    def _open_adoption(self, plan: str | Path | PlanSource | None, level: Level) -> Adoption:
+        """What plans go through; one that is there already is adopted before the first step."""
+        fits = Fits(
+            n_est=self.order.n_est,
+            level=level,
+            scaled=self.state.scaler.is_enabled(),
+            model_signature=model_signature(self.state.model),
+            gradient_bytes=self.layout.numel * self.layout.dtype.itemsize,
+        )
+        adoption = Adoption(source_of(plan), fits, self._transport, self._record)
+        if plan is not None:
+            with self._roll_call.call("ElasticTrainer()"):
+                self._change(adoption.at_start(self._now()))
+        return adoption
+
+    def _adopt(self) -> None:
+        """Change what a plan says is to change before the next step."""
+        if self._has_news or self._adoption.is_due(self.next_step):
+            self._change(self._adoption.at_border(self._now(), news=self._has_news))
+
+    def _now(self) -> Now:
+        sizes = [
+            sum(tensor.nbytes for tensor in context.tensors().values()) for context in self.state.contexts.values()
+        ]
+        return Now(self.next_step, self.assignment, self.state.codec_spec(self.next_step), max(sizes, default=0))
+
+    def _change(self, change: Change | None) -> None:
+        """Carry out what all ranks have agreed on."""
+        if change is None:
+            return
+        if change.ests is not None and change.ests != self.assignment.ests:
+            self._move(Assignment.of(change.ests))
+        if change.codec is not None and change.codec != self.state.codec_spec(self.next_step):
+            self.state.codecs[self.next_step] = change.codec
+
+    def _note_time(self, number: int) -> None:
+        """Tell how long the step took that has just ended, from the end of the one before; one that was made twice is no
+        measure."""
+        ended_ns, before_ns = time.perf_counter_ns(), self._ended_ns
+        self._ended_ns = ended_ns
+        if not self._is_verified(number):
+            self._adoption.step_ended(number, (ended_ns - before_ns) / 1e3)
+
+    def _record(self, event: Event) -> None:
+        """Note what has happened in the Run, if there is one; on rank 0. Training goes on where that fails."""
+        if self._run is None or self._transport.rank != 0:
+            return
+        try:
+            append(self._run, event)
+        except EsprofError as error:
+            warnings.warn(f"what happened is not in the job's history: {error}", stacklevel=3)
 
     def _save_if_due(self) -> None:
         """Begin the checkpoint that is due between two steps: as the next one begins, so that it holds what the script has
@@ -359,10 +494,21 @@ class ElasticTrainer:
         """The job's checkpoints; from the last one, if there is one, it goes on."""
         if asked is None:
             return None
-        checkpoints = Checkpoints(asked, self._transport, self.fingerprint, self._roll_call)
+        checkpoints = Checkpoints(
+            asked,
+            self._transport,
+            self.fingerprint,
+            self._roll_call,
+            lambda saved: self._record(Event(what="checkpoint", step=saved.step)),
+        )
         if (found := checkpoints.read_latest(self._mine)) is not None:
             restore(self.state, *found)
         return checkpoints
+
+    def _whole_step(self) -> Callable[[], int | None]:
+        """Tells the step of the newest whole checkpoint, and keeps no hold of this trainer."""
+        checkpoints = self.checkpoints
+        return lambda: checkpoints.whole_step if checkpoints is not None else None
 
     def _open_log(self, proof: Proof) -> HashLog | None:
         """The log of steps, from the next one on."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from esprof.assignment import Assignment, Est
 from esprof.elastic.agree import tell_all, together
+from esprof.elastic.drain import Leaver
 from esprof.elastic.feed import Feed
 from esprof.elastic.guard import collectives
 from esprof.elastic.guard.edits import Edits
@@ -36,6 +37,10 @@ class Outcome:
     """Loss of each EST, float64, shape (n_est,)."""
     told: Tensor
     """What each rank has told, float64, shape (world,)."""
+    news: Tensor
+    """How many ranks have something that all have to settle before the next step, float64, shape (1,)."""
+    asked: Tensor
+    """How many ranks were asked to leave, float64, shape (1,)."""
     used: Tensor
     """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
 
@@ -55,6 +60,8 @@ class Turns:
     edits: Edits
     across_ranks: bool
     """Whether another rank must come to the same bits."""
+    leaver: Leaver | None = None
+    """Knows whether this rank was asked to leave."""
 
     def __post_init__(self) -> None:
         self._buffers = Buffers(self.state.model)
@@ -65,18 +72,19 @@ class Turns:
         self._runs_again = False
         self._hooks = self.layout.watch(self._on_gradient)
 
-    def run(self, assignment: Assignment, phase: Phase, told: float, *, twice: bool) -> Outcome:
-        """Compute the next step's gradient, and attach it to the parameters; `told` is for the other ranks.
+    def run(self, assignment: Assignment, phase: Phase, told: float, *, news: bool, twice: bool) -> Outcome:
+        """Compute the next step's gradient, and attach it to the parameters; `told` and `news` are for the other ranks.
 
         With `twice` the turns are run a second time, in another order, and must come to the same. Raises UsageError where
         they do not; where a gradient is missing, comes twice or was replaced; and for what a turn must not do.
         """
         state, rank = self.state, self.transport.rank
         mine = assignment.ests[rank]
-        sizes = [assignment.n_est, assignment.world, len(self.layout.slots) if self.find_unused else 0]
+        sizes = [assignment.n_est, assignment.world, 1, 1, len(self.layout.slots) if self.find_unused else 0]
         shared = torch.zeros(sum(sizes), dtype=torch.float64, device=state.device)
         found = Outcome(*shared.split(sizes))
         found.told[rank] = told
+        found.news.fill_(float(news))
         state.reducer.begin(
             assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
         )
@@ -95,6 +103,8 @@ class Turns:
         with self.spans("reduce"):
             self.layout.attach(state.reducer.finish(), clear=False)
             self._buffers.finish(self.transport, assignment.owner(0))
+            if self.leaver is not None and self.leaver.reason is not None:
+                found.asked.fill_(1)  # Told with the losses, so that no step waits for it.
             self.transport.add(shared).wait()
         return found
 

@@ -25,6 +25,7 @@ from esprof.reports.classes import time_class
 from esprof.reports.html import curves, figures
 from esprof.reports.terminal import advice, probed
 from esprof.text import printable
+from esprof.trace.history import What
 
 _TEMPLATES = Path(__file__).parent / "templates"
 ROWS = 64
@@ -34,6 +35,17 @@ _PHASES: dict[Phase, str] = {
     "stack": "steps with stacks",
     "plain": "steps without the profiler",
     "timed": "steps under the profiler, which slows what Python does",
+}
+
+_SAID: dict[What, str] = {
+    "started": "started",
+    "adopted": "plan adopted",
+    "refused": "plan refused",
+    "kept": "plan kept",
+    "missed": "plan kept, promise missed",
+    "reverted": "plan taken back",
+    "checkpoint": "checkpoint written",
+    "left": "left",
 }
 
 
@@ -58,6 +70,7 @@ def render_html(report: Report) -> str:
             phases=_PHASES,
             least_pct=100 * LEAST,
             measured=_measured(report),
+            said=_SAID,
             assignment_said=advice.said(report.assignment) if report.assignment else "",
         )
     )

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from esprof.elastic import Assignment, Checkpoint, Data, ElasticTrainer, Gradients, Proof
+from esprof.elastic import Assignment, Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof
 from esprof.errors import EsprofError
 from tests.cases.elastic import Samples, loss_fn, on_threads, state_hash
 
@@ -35,7 +35,7 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=1e-2)
 
 
-GROUPS = {"data": Data, "gradients": Gradients, "checkpoint": Checkpoint, "proof": Proof}
+GROUPS = {"data": Data, "gradients": Gradients, "checkpoint": Checkpoint, "proof": Proof, "drain": Drain}
 
 
 def grouped(options):
@@ -49,14 +49,23 @@ def grouped(options):
 
 
 def small_trainer(
-    n_est=N_EST, *, loss=loss_fn, model=None, optimizer=adamw, scheduler=None, classes=5, threads=1, **options
+    n_est=N_EST,
+    *,
+    loss=loss_fn,
+    model=None,
+    optimizer=adamw,
+    scheduler=None,
+    classes=5,
+    threads=1,
+    samples=None,
+    **options,
 ):
     """`model` and `scheduler` make one, of nothing and of the optimizer; `options` are ElasticTrainer's, flat."""
     torch.manual_seed(0)
     model = model() if model else Net(classes)
     made = optimizer(model.parameters())
     options = {"batch_size": 2, "clip_norm": 1.0, "bucket_mb": 0.001, "threads": threads} | options
-    samples = Samples(61, tokens=False)
+    samples = samples or Samples(61, tokens=False)
     scheduler = scheduler and scheduler(made)
     return ElasticTrainer(model, made, loss, samples, n_est, scheduler=scheduler, **grouped(options))
 

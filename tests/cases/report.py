@@ -27,6 +27,7 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.replay.replayed import replay_run
+from esprof.trace.history import Event
 from esprof.trace.overhead import Overhead
 from esprof.trace.probes import Sweep
 from esprof.trace.run import RankMeta, Warning, Window
@@ -517,8 +518,22 @@ def report(ranks=4, **replaced):
         memory=memory(ranks),
         probed=probed_curves(),
         assignment=advise_ests(replay_run(elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)))),
+        history=history(),
     )
     return msgspec.structs.replace(whole, **replaced)
+
+
+def history():
+    """A plan that is adopted, and brings less than it promised."""
+    at, plan = 1_767_225_600_000_000_000, {"plan": "27ae41d0", "version": 2}
+    return (
+        Event(what="started", step=0, time_ns=at, reason="8 ESTs on 2 processes"),
+        Event(what="adopted", step=120, time_ns=at + 10**10, **plan),
+        Event(what="checkpoint", step=150, time_ns=at + 2 * 10**10),
+        Event(
+            what="missed", step=171, time_ns=at + 3 * 10**10, before_us=81e3, after_us=62e3, promised_us=54e3, **plan
+        ),
+    )
 
 
 def hostile_report():
@@ -529,7 +544,7 @@ def hostile_report():
 def with_texts(value, text):
     """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
     closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of", "unit", "by"}
-    closed |= {"kind", "sort", "phase", "origin"}
+    closed |= {"kind", "sort", "phase", "origin", "what"}
     if isinstance(value, msgspec.Struct):
         fields = {
             name: getattr(value, name) if name in closed else with_texts(getattr(value, name), text)

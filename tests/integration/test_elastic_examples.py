@@ -3,6 +3,7 @@
 import difflib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,28 @@ def test_a_recorded_window_tells_the_ests_too(tmp_path):
         operations = ended.run.events(rank).arrow.to_pylist()
         assert {row["est"] for row in operations if "onvolution" in row["name"]} == ests
         assert {row["est"] for row in operations if row["kind"] == "collective"} == {None}
+
+
+def test_a_preempted_job_prints_what_one_does_that_never_was(tmp_path):
+    scheduler = EXAMPLES / "preemption" / "scheduler.py"
+    options = ["--processes", "2", "1", "--slice", "0.2", "--pause", "0.2", f"--folder={tmp_path / 'preempted'}"]
+    told = output([sys.executable, str(scheduler), *options])
+    lines, notes = told.splitlines(), ("on ", "leaves before step ")
+    first, left, second = [line for line in lines if line.startswith(notes)]
+    assert (first, second) == ("on 2 processes", "on 1 processes")
+    assert left.endswith(": SIGTERM")
+    alone = output(started("preemption/train.py", 1, "--folder", tmp_path / "alone"))
+    assert [line for line in lines if not line.startswith(notes)] == alone.splitlines()
+
+
+@pytest.mark.parametrize(("code", "queued"), [(75, ["requeue 7"]), (0, []), (1, [])])
+def test_the_batch_script_queues_the_job_again_that_has_left(code, queued, tmp_path):
+    commands = {"srun": f"exit {code}", "scontrol": f"[ $1 = show ] && echo node || echo $* >> {tmp_path / 'queued'}"}
+    for name, line in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "queued").touch()
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}
+    done = subprocess.run(["bash", EXAMPLES / "preemption" / "job.sbatch"], env=os.environ | variables)
+    assert done.returncode == code
+    assert (tmp_path / "queued").read_text().splitlines() == queued

@@ -42,11 +42,22 @@ class Checkpoints:
     All ranks make the same calls. Raises UsageError where the job's processes are not those of torch.distributed.
     """
 
-    def __init__(self, asked: Checkpoint, transport: Transport, fingerprint: Fingerprint, roll_call: RollCall) -> None:
+    def __init__(
+        self,
+        asked: Checkpoint,
+        transport: Transport,
+        fingerprint: Fingerprint,
+        roll_call: RollCall,
+        saved: Callable[[Saved], None] = lambda _: None,
+    ) -> None:
+        """`saved` is told of each checkpoint that is whole, by the thread that has written it."""
+        self._saved = saved
         self.folder = Path(asked.folder)
         self.every = asked.every
         self.last: Saved | None = None
         """Times of the last checkpoint that was written; None before the first one."""
+        self.whole_step: int | None = None
+        """The job's step at the newest checkpoint that is known to be whole; None where there is none."""
         self._fingerprint = fingerprint
         self._keep = asked.keep
         self._group = _own_group(transport)
@@ -86,7 +97,7 @@ class Checkpoints:
             checkpoint.verify(path, manifest, self._transport.rank, self._transport.world)
         with reading_together(self._transport):
             tensors = checkpoint.read(path, lambda tensor: wanted(tensor, ests))
-        self._newest = manifest.step
+        self._newest = self.whole_step = manifest.step
         return tensors
 
     def due(self, step: int) -> bool:
@@ -123,7 +134,10 @@ class Checkpoints:
         started_ns = time.monotonic_ns()
         require_alike(self._transport, f"before step {step}", extra_digests(tensors), _SAME)
         checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep)
-        return Saved(step, staging_ns, time.monotonic_ns() - started_ns)
+        self.whole_step = step
+        saved = Saved(step, staging_ns, time.monotonic_ns() - started_ns)
+        self._saved(saved)
+        return saved
 
 
 _SAME = "Let the script do the same to its state on all ranks, and modules change theirs in no forward pass."

@@ -83,13 +83,22 @@ class Telemetry:
     out from when each was started and done. All ranks must make the same calls.
     """
 
-    def __init__(self, path: Path, transport: Transport, device: torch.device, *, workers: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        transport: Transport,
+        device: torch.device,
+        *,
+        workers: int = 0,
+        model_signature: str | None = None,
+    ) -> None:
         """`workers` is how many processes load data."""
         self.spans = Spans(device, keep=True)
         self.transport = WatchedTransport(transport, self.spans)
         self._path = path
         self._own = transport
         self._device = device
+        self._model_signature = model_signature
         self._next = _NEXT.format("MultiProcessing" if workers else "SingleProcess")
         self._steps: deque[_Step] = deque(maxlen=_KEPT)
         self._since_written = 0
@@ -185,6 +194,7 @@ class Telemetry:
             command=(sys.executable, *sys.argv),
             versions={name: str(version) for name, version in versions().items()},  # torch's is no plain str
             world_size=self._own.world,
+            model_signature=self._model_signature,
             ranks=tuple(ranks),
             groups=(Group(name=group_name(world), ranks=tuple(world), backend=backend, description="elastic"),),
         )
@@ -205,10 +215,12 @@ class NoTelemetry:
 
 
 def open_telemetry(
-    path: str | Path | None, transport: Transport, device: torch.device, workers: int
+    path: str | Path | None, transport: Transport, device: torch.device, workers: int, model_signature: str
 ) -> Telemetry | NoTelemetry:
     """The telemetry of a job: none where `path`, the Run to write, is None. `workers` processes load data."""
-    return Telemetry(Path(path), transport, device, workers=workers) if path else NoTelemetry(transport, device)
+    if not path:
+        return NoTelemetry(transport, device)
+    return Telemetry(Path(path), transport, device, workers=workers, model_signature=model_signature)
 
 
 class _Lanes:

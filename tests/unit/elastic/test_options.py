@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from esprof.elastic import Checkpoint, Data, ElasticTrainer, Gradients, Proof, register_codec
+from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof, register_codec
 from esprof.elastic.codecs.cast import Cast
 from esprof.elastic.codecs.registry import codec
 from esprof.errors import UsageError
@@ -39,6 +39,11 @@ from tests.cases.elastic_job import GROUPS, small_trainer
         (partial(Checkpoint, "folder"), {"every": 0.5}),
         (partial(Checkpoint, "folder"), {"keep": 0}),
         (Proof, {"determinism": "D2"}),
+        (Drain, {"exit_code": 256}),
+        (Drain, {"follower_exit_code": -1}),
+        (Drain, {"notice": ""}),
+        (Drain, {"within_s": 0}),
+        (Drain, {"within_s": float("inf")}),
     ],
 )
 def test_an_option_that_makes_no_sense_is_named(made, option):
@@ -55,7 +60,7 @@ def test_what_is_expected_is_said():
         Proof(determinism="D2")
 
 
-@pytest.mark.parametrize("made", [Data(), Gradients(), Checkpoint("folder"), Proof()])
+@pytest.mark.parametrize("made", [Data(), Gradients(), Checkpoint("folder"), Proof(), Drain()])
 def test_what_was_checked_stays(made):
     with pytest.raises(FrozenInstanceError):
         made.__setattr__(next(iter(made.__dataclass_fields__)), None)

@@ -84,7 +84,7 @@ def test_the_newest_steps_are_kept_and_written_by_themselves(tmp_path, monkeypat
     job = trainer(tmp_path / "run")
     for _ in range(3):
         job.step()
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
     for _ in range(3):
         job.step()
     steps = esprof.load(tmp_path / "run").steps(0).arrow.to_pylist()

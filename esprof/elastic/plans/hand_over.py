@@ -1,0 +1,46 @@
+"""Handing a plan to a running job, and hearing what became of it."""
+
+import time
+
+import msgspec
+
+from esprof.elastic.plans.source import PlanSource
+from esprof.errors import UsageError
+from esprof.plan import Plan, PlanStatus, read_plan_bytes
+
+_BEAT_S = 0.05
+
+
+def hand_over(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, PlanStatus | None]:
+    """(the plan as it was handed over, what the job says of it; None where it says nothing for so long).
+
+    Its version becomes one above that of the plan that the job was given before. Raises OutputError where it cannot be put
+    there.
+    """
+    present, status = _plan_of(target.poll()), _status_of(target.told())
+    known = [one.version for one in (present, status) if one is not None and one.version is not None]
+    if known and max(known) >= plan.version:
+        parent = present.id if present is not None else plan.parent
+        plan = msgspec.structs.replace(plan, version=max(known) + 1, parent=parent)
+    target.put(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until:
+        status = _status_of(target.told())
+        if status is not None and (status.plan, status.version) == (plan.id, plan.version):
+            return plan, status
+        time.sleep(_BEAT_S)
+    return plan, None
+
+
+def _plan_of(raw: bytes | None) -> Plan | None:
+    try:
+        return read_plan_bytes(raw) if raw is not None else None
+    except UsageError:
+        return None
+
+
+def _status_of(raw: bytes | None) -> PlanStatus | None:
+    try:
+        return msgspec.json.decode(raw, type=PlanStatus) if raw is not None else None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,29 @@
+"""Whether a rank has room for the ESTs that a plan gives it."""
+
+from esprof.assignment import Assignment
+from esprof.errors import UsageError
+from esprof.tree import cover
+from esprof.types import Bytes, Rank
+
+_MEMINFO = "/proc/meminfo"
+
+
+def check_room(after: Assignment, before: Assignment, rank: Rank, gradient_bytes: Bytes, context_bytes: Bytes) -> None:
+    """Raise UsageError where this host's memory has no room for the contexts that come, `context_bytes` each, and for the
+    partial sums of gradients, one for each subtree of ESTs, that wait there."""
+    mine, were = after.ests[rank], before.ests[rank]
+    comes = len(set(mine) - set(were)) * context_bytes
+    held = [len(cover(frozenset(ests), after.n_est)) for ests in (mine, were)]
+    needed = comes + max(0, held[0] - held[1]) * gradient_bytes
+    there = available()
+    if there is not None and needed > there:
+        raise UsageError(f"{needed:,} bytes more would be needed for its ESTs, and {there:,} are available")
+
+
+def available() -> Bytes | None:
+    """What the system could still give to processes; None where it does not tell."""
+    try:
+        with open(_MEMINFO) as file:
+            return next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), None)
+    except (OSError, ValueError, IndexError):
+        return None

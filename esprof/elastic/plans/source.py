@@ -1,0 +1,67 @@
+"""Where a running job gets plans from: a file, or what else has these calls (`PlanKey`)."""
+
+from pathlib import Path
+from typing import Protocol
+
+from esprof.output import write_bytes
+
+_MOST_BYTES = 64 << 20
+
+
+class PlanSource(Protocol):
+    """In a job rank 0 alone asks it. Only what says so may raise: nothing that goes wrong here may hurt the job."""
+
+    def poll(self) -> bytes | None:
+        """A plan that has come since the last call; None where none has."""
+
+    def put(self, plan: bytes) -> None:
+        """Hand a plan to the job. Raises OutputError."""
+
+    def tell(self, status: bytes) -> None:
+        """What became of a plan. Raises OutputError."""
+
+    def told(self) -> bytes | None:
+        """What was told last, by this process or one before it; None where that was nothing."""
+
+
+class PlanFile:
+    """The file `path`, whose status is a file beside it: of `plan.json` it is `plan.status.json`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._status = status_path(path)
+        self._seen: tuple[int, int, int] | None = None
+
+    def poll(self) -> bytes | None:
+        try:
+            now = self._path.stat()
+            seen = (now.st_mtime_ns, now.st_ino, now.st_size)
+            if seen == self._seen or now.st_size > _MOST_BYTES:
+                return None
+            content = self._path.read_bytes()
+        except OSError:
+            return None
+        self._seen = seen
+        return content
+
+    def put(self, plan: bytes) -> None:
+        write_bytes(self._path, plan)
+
+    def tell(self, status: bytes) -> None:
+        write_bytes(self._status, status)
+
+    def told(self) -> bytes | None:
+        try:
+            return self._status.read_bytes()
+        except OSError:
+            return None
+
+
+def status_path(plan: Path) -> Path:
+    """Where it stands what became of the plan of a file."""
+    return plan.with_name(f"{plan.stem}.status.json")
+
+
+def source_of(asked: str | Path | PlanSource | None) -> PlanSource | None:
+    """A path stands for the plan's file."""
+    return PlanFile(Path(asked)) if isinstance(asked, str | Path) else asked

@@ -1,0 +1,68 @@
+"""Plans that come through a store of torch.distributed, for jobs on several machines without a common folder."""
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from esprof.errors import OutputError, UsageError
+
+EVERY_S = 1.0
+"""A store is asked no more often: that takes a message to another process and back."""
+
+
+class PlanKey:
+    """A key of a store; the status is the key with `/status` behind it."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        self._store, self._key = store, key
+        self._seen: bytes | None = None
+        self._next_s = 0.0
+
+    def poll(self) -> bytes | None:
+        now = time.monotonic()
+        if now < self._next_s:
+            return None
+        self._next_s = now + EVERY_S
+        content = self._get(self._key)
+        if content is None or content == self._seen:
+            return None
+        self._seen = content
+        return content
+
+    def put(self, plan: bytes) -> None:
+        self._set(self._key, plan)
+
+    def tell(self, status: bytes) -> None:
+        self._set(f"{self._key}/status", status)
+
+    def told(self) -> bytes | None:
+        return self._get(f"{self._key}/status")
+
+    def _get(self, key: str) -> bytes | None:
+        try:
+            return bytes(self._store.get(key)) if self._store.check([key]) else None
+        except RuntimeError:  # c10d's errors of the connection are of this type.
+            return None
+
+    def _set(self, key: str, value: bytes) -> None:
+        try:
+            self._store.set(key, value)
+        except RuntimeError as error:
+            raise OutputError(f"the store does not take {key}: {error}") from error
+
+
+def connect(address: str, timeout_s: float) -> PlanKey:
+    """The key `HOST:PORT/KEY` of a TCPStore that listens there. Raises UsageError."""
+    place, _, key = address.partition("/")
+    host, _, port = place.rpartition(":")
+    if not (host and port.isdecimal() and key):
+        raise UsageError(f"{address} is no HOST:PORT/KEY")
+    try:
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s)
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"no store answers at {place}: {str(error).partition(chr(10))[0]}") from error
+    return PlanKey(store, key)

@@ -1,0 +1,11 @@
+"""What tells a model from others, for plans."""
+
+from hashlib import sha256
+
+from torch import nn
+
+
+def model_signature(model: nn.Module) -> str:
+    """Hash of the name, type and shape of each parameter, in order."""
+    told = "\n".join(f"{name} {one.dtype} {list(one.shape)}" for name, one in model.named_parameters())
+    return sha256(told.encode()).hexdigest()[:32]

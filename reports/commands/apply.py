@@ -1,0 +1,61 @@
+"""`esprof apply`."""
+
+import re
+from pathlib import Path
+
+import click
+
+from esprof.elastic.plans.hand_over import hand_over
+from esprof.elastic.plans.source import PlanFile, PlanSource
+from esprof.errors import EXIT_OK, EsprofError, UsageError
+from esprof.plan import read_plan
+from esprof.reports.commands.common import answer, json_option, status
+from esprof.reports.terminal.applied import draw_applied
+
+_CONNECT_S = 10.0
+
+
+@click.command("apply")
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("target")
+@click.option("--wait", type=click.FloatRange(0), default=60.0, metavar="SECONDS", help="How long to wait for it (60).")
+@json_option
+def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
+    """Hand a plan to a running elastic job, and tell what comes of it.
+
+    TARGET is what the job was given as ElasticTrainer(plan=…): the file, a folder that holds it as plan.json, or
+    HOST:PORT/KEY of a store. The plan's version becomes one above that of the plan before it. A plan that the job refuses
+    is an error, with the job's reason; so is a job that says nothing within --wait. With --wait 0 nobody waits.
+
+    \b
+    esprof recommend RUN -o plan.json
+    esprof apply plan.json RUN
+    """
+    source = _source(target)
+    with status("Waiting for the job"):
+        given, told = hand_over(read_plan(plan), source, wait)
+    if told is None:
+        if not wait:
+            click.echo(f"Handed over plan {given.id}, version {given.version}", err=True)
+            return EXIT_OK
+        raise EsprofError(
+            f"no job has said anything of the plan for {wait:g} s",
+            remedy="Is the job running, and does it watch this place? Then the plan waits there for it.",
+        )
+    if told.state == "refused":
+        raise EsprofError(f"the job refused the plan: {told.reason}")
+    answer(told, draw_applied, as_json=as_json)
+    return EXIT_OK
+
+
+def _source(target: str) -> PlanSource:
+    path = Path(target)
+    if path.is_dir():
+        return PlanFile(path / "plan.json")
+    if path.exists() or not re.fullmatch(r"[^/]+:\d+/.+", target):
+        if not path.parent.is_dir():
+            raise UsageError(f"there is no folder {path.parent}", remedy="Name what the job was given as plan=.")
+        return PlanFile(path)
+    from esprof.elastic.plans.store import connect  # It loads torch.
+
+    return connect(target, _CONNECT_S)

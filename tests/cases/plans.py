@@ -1,0 +1,64 @@
+"""Plans for jobs of tests, and a place from which these get them."""
+
+import json
+
+import msgspec
+
+from esprof.plan import (
+    AssignmentBody,
+    Choice,
+    CompressionBody,
+    Evidence,
+    Fallback,
+    Part,
+    Parts,
+    Plan,
+    PlannedJob,
+    Promise,
+)
+
+
+def plan_of(ests=None, codec=None, *, version=1, n_est=4, world=None, signature=None, promised_us=1e9, **more):
+    """`codec` may be a body. A plan promises so much that it is never missed, unless told otherwise."""
+    promise = Promise(step_us=promised_us, low_us=promised_us, high_us=promised_us, baselines_us={})
+
+    def part(body, *, changes_bits):
+        evidence = Evidence(run="r", replay_error_pct=None)
+        return Part(applies="live", changes_bits=changes_bits, evidence=evidence, predicted=promise, body=body)
+
+    parts = {}
+    if ests is not None:
+        body = AssignmentBody(ests=tuple(map(tuple, ests)), devices=(), compute_us=1.0, ests_below=0)
+        parts["assignment"] = part(body, changes_bits=False)
+    if codec is not None:
+        body = codec if isinstance(codec, CompressionBody) else CompressionBody(default=Choice(codec=codec))
+        parts["compression"] = part(body, changes_bits=True)
+    if world is None:
+        world = len(ests) if ests is not None else 2
+    fallback = more.pop("fallback", Fallback(window=1000))
+    job = PlannedJob(n_est=n_est, world=world, model_signature=signature)
+    return Plan(id=f"plan-{version}", version=version, job=job, fallback=fallback, parts=Parts(**parts), **more)
+
+
+class Place:
+    """Gives a job these plans, one each time it asks, None being none; keeps what it tells of them."""
+
+    def __init__(self, *plans):
+        self.given = [plan if isinstance(plan, bytes | None) else msgspec.json.encode(plan) for plan in plans]
+        self.statuses = []
+
+    def put(self, plan):
+        self.given.append(plan)
+
+    def poll(self):
+        return self.given.pop(0) if self.given else None
+
+    def tell(self, status):
+        self.statuses.append(json.loads(status))
+
+    def told(self):
+        return json.dumps(self.statuses[-1]).encode() if self.statuses else None
+
+    @property
+    def states(self):
+        return [status["state"] for status in self.statuses]

@@ -1,0 +1,266 @@
+"""Plans that a running job is given: all ranks adopt one at the same border, or none does, and no bit changes."""
+
+import random
+import time
+
+import msgspec
+import pytest
+
+from esprof.elastic import Assignment
+from esprof.elastic.plans import memory
+from esprof.elastic.signature import model_signature
+from esprof.errors import MismatchError, OutputError
+from esprof.plan import BucketChoice, CompressionBody, Fallback
+from esprof.trace.history import read
+from tests.cases.elastic import loss_fn, on_threads
+from tests.cases.elastic_job import Net, bits, small_trainer
+from tests.cases.plans import Place, plan_of
+
+STEPS = 6
+EVEN = ((0, 1), (2, 3))
+
+
+def trained(place, steps=STEPS, world=2, **options):
+    """The bits of each rank after each step."""
+
+    def body(transport):
+        return bits(small_trainer(transport=transport, plan=place, **options), steps)
+
+    return on_threads(world, body)
+
+
+@pytest.fixture(scope="module")
+def static():
+    return bits(small_trainer(), STEPS)
+
+
+def places(place, steps=STEPS, **options):
+    """The assignment of each step."""
+    found = []
+
+    def body(transport):
+        trainer = small_trainer(transport=transport, plan=place, **options)
+        for _ in range(steps):
+            trainer.step()
+            if transport.rank == 0:
+                found.append(trainer.assignment.ests)
+
+    on_threads(2, body)
+    return found
+
+
+def test_a_plan_moves_ests_and_changes_no_bit(static):
+    place = Place(None, None, plan_of(((3,), (0, 1, 2))))
+    assert trained(place) == [static, static]
+    assert place.states == ["adopted"]
+
+
+def test_a_plan_that_comes_in_a_step_is_adopted_before_the_next():
+    after = ((3,), (0, 1, 2))
+    place = Place(None, None, plan_of(after))  # It is asked as the trainer is made, and then in each step.
+    found = places(place)
+    assert found == [EVEN] * 2 + [after] * 4
+    assert place.statuses[0]["step"] == 2
+
+
+def test_a_plan_that_is_there_at_the_start_comes_before_the_first_step():
+    after = ((3,), (0, 1, 2))
+    assert places(Place(plan_of(after)), steps=2) == [after, after]
+
+
+def test_a_plan_may_name_its_step():
+    after = ((3,), (0, 1, 2))
+    place = Place(plan_of(after, apply_at=3))
+    assert places(place) == [EVEN] * 3 + [after] * 3
+    assert place.states == ["pending", "adopted"]
+    assert place.statuses[1]["step"] == 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_number_of_plans_leave_the_bits(static, seed):
+    draw = random.Random(seed)
+    world, plans = draw.randint(2, 3), []
+    for version in range(1, STEPS):
+        parts = [[] for _ in range(world)]
+        for est in draw.sample(range(4), 4):
+            parts[draw.randrange(world)].append(est)
+        plans.append(plan_of([sorted(part) for part in parts], version=version) if draw.random() < 0.8 else None)
+    place = Place(*plans)
+    assert trained(place, world=world) == [static] * world
+    assert set(place.states) <= {"adopted"}
+
+
+def test_a_codec_comes_at_its_step_wherever_ests_run():
+    def told():
+        trainer = small_trainer()
+        trainer.set_codec("topk:0.1", from_step=3)
+        return bits(trainer, STEPS)
+
+    static = told()
+    first = Place(plan_of(codec="topk:0.1", apply_at=3), None, plan_of(((3,), (0, 1, 2)), version=2))
+    # The second is agreed on before the first one's step comes, and takes its place: it has both parts.
+    second = Place(plan_of(((0,), (1, 2, 3))), plan_of(((1,), (0, 2, 3)), "topk:0.1", apply_at=3, version=2))
+    assert trained(second) == [static, static]
+    assert second.states == ["adopted", "pending", "adopted"]
+    third = Place(plan_of(((0, 1, 2, 3), ())), None, plan_of(codec="topk:0.1", apply_at=3, version=2))
+    assert trained(third) == [static, static]
+    assert trained(first) != [static, static]  # A newer plan without the codec has taken the older one's place.
+
+
+MIXED = CompressionBody(
+    buckets=(BucketChoice(codec="int8", index=0, elements=(3,)), BucketChoice(codec="none", index=1, elements=(4,)))
+)
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (b"", "is no plan"),
+        (b"\xff\xfe", "is no plan"),
+        (b'{"schema": "esprof.plan/9"}', "is no plan"),
+        (plan_of(((0, 1), (2,)), n_est=3), "3 ESTs"),
+        (plan_of(((0, 1), (2,), (3,))), "for 3 processes, and here are 2"),
+        (plan_of(((0, 1), (2, 3)), signature="other"), "another model"),
+        (plan_of(codec="zip"), "zip"),
+        (plan_of(codec=MIXED), "int8, none"),
+        (plan_of(), "no part"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_training_goes_on(static, plan, says):
+    place = Place(None, None, plan)
+    assert trained(place) == [static, static]
+    assert place.states == ["refused"]
+    assert says in place.statuses[0]["reason"]
+
+
+def test_a_plan_torn_at_any_place_is_refused():
+    """As a file that is written while the job reads it."""
+    whole = msgspec.json.encode(plan_of(((0, 1, 2, 3),), signature=model_signature(Net(5))))
+    place = Place(None, *(whole[:offset] for offset in range(len(whole))), whole)
+    trainer = small_trainer(plan=place, verify_every=0)
+    for _ in range(len(whole) + 2):
+        trainer.step()
+    assert place.states == ["refused"] * len(whole) + ["adopted"]
+
+
+def test_a_stale_version_is_refused():
+    place = Place(plan_of(((3,), (0, 1, 2)), version=5), plan_of(EVEN, version=5), plan_of(EVEN, version=4))
+    found = places(place)
+    assert place.states == ["adopted", "refused", "refused"]
+    assert "not above 5" in place.statuses[1]["reason"]
+    assert found[-1] == ((3,), (0, 1, 2))
+
+
+def test_a_step_that_is_over_is_too_late_for_a_codec_and_not_for_ests():
+    place = Place(
+        None, None, None, None, plan_of(((3,), (0, 1, 2)), apply_at=1), plan_of(codec="bf16", apply_at=1, version=2)
+    )
+    found = places(place)
+    assert place.states == ["adopted", "refused"]
+    assert "is over" in place.statuses[1]["reason"]
+    assert found[-1] == ((3,), (0, 1, 2))
+
+
+def test_at_level_d0_ests_stay():
+    place = Place(None, None, plan_of(((3,), (0, 1, 2))))
+    assert places(place, determinism="D0") == [EVEN] * STEPS
+    assert "D0" in place.statuses[0]["reason"]
+
+
+def test_ests_for_which_there_is_no_memory_stay(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 100)
+    place = Place(None, None, plan_of(((3,), (0, 1, 2))))
+    assert places(place) == [EVEN] * STEPS
+    assert "100 are available" in place.statuses[0]["reason"]
+    assert "rank 0" in place.statuses[0]["reason"]
+
+
+def judged(plan, steps, tmp_path, slow_rank=1):
+    """What a job tells of a plan that comes after some steps, and its last assignment; on one rank turns take long."""
+    place, ends = Place(*[None] * 8, plan), []
+
+    def body(transport):
+        def loss(model, batch):
+            if transport.rank == slow_rank:
+                time.sleep(0.02)
+            return loss_fn(model, batch)
+
+        trainer = small_trainer(
+            transport=transport,
+            plan=place,
+            loss=loss,
+            assignment=Assignment.of(EVEN),
+            telemetry=tmp_path,
+            verify_every=0,
+        )
+        for _ in range(steps):
+            trainer.step()
+        ends.append(trainer.assignment.ests)
+
+    on_threads(2, body)
+    assert len(set(ends)) == 1
+    return place, ends[0]
+
+
+def test_a_plan_that_makes_steps_longer_is_taken_back_within_its_window(tmp_path):
+    bad = plan_of(((), (0, 1, 2, 3)), fallback=Fallback(margin=0.2, window=5))
+    place, last = judged(bad, 16, tmp_path)
+    assert last == EVEN
+    assert place.states == ["adopted", "reverted"]
+    adopted, reverted = place.statuses
+    assert reverted["step"] == adopted["step"] + 1 + 5  # One step settles.
+    assert reverted["after_us"] > 1.2 * reverted["before_us"]
+    assert [event.what for event in read(tmp_path)][-2:] == ["adopted", "reverted"]
+
+
+def test_a_plan_that_was_taken_back_is_not_adopted_by_the_job_that_goes_on(tmp_path):
+    bad = plan_of(((), (0, 1, 2, 3)), fallback=Fallback(margin=0.2, window=5))
+    place, _ = judged(bad, 16, tmp_path)
+    place.given = [msgspec.json.encode(bad)]
+    assert places(place, steps=3) == [EVEN] * 3
+    place.given = [msgspec.json.encode(plan_of(((3,), (0, 1, 2)), version=2))]
+    assert places(place, steps=1) == [((3,), (0, 1, 2))]
+
+
+def test_a_plan_that_brings_less_than_promised_is_kept_and_told(tmp_path):
+    better = ((0, 1, 2), (3,))
+    place, last = judged(plan_of(better, promised_us=1.0, fallback=Fallback(window=5, margin=0.2)), 16, tmp_path)
+    assert last == better
+    assert place.states == ["adopted", "missed"]
+    assert place.statuses[1]["promised_us"] == 1.0
+
+
+def test_a_plan_that_keeps_its_promise_is_kept(tmp_path):
+    place, _ = judged(plan_of(((0, 1, 2), (3,)), fallback=Fallback(window=5, margin=0.2)), 16, tmp_path)
+    assert place.states == ["adopted", "kept"]
+    assert not place.statuses[1]["reason"]
+
+
+def test_without_steps_before_it_a_plan_is_not_judged():
+    place = Place(plan_of(((3,), (0, 1, 2)), fallback=Fallback(window=2)))
+    places(place, steps=8)
+    assert place.states == ["adopted", "kept"]
+    assert "too few steps" in place.statuses[1]["reason"]
+
+
+def test_a_place_that_takes_no_status_does_not_stop_training(static):
+    class Full(Place):
+        def tell(self, status):
+            raise OutputError("no room")
+
+    with pytest.warns(UserWarning, match="no room"):
+        assert trained(Full(None, None, plan_of(((3,), (0, 1, 2))))) == [static, static]
+
+
+def test_a_codec_that_fp16_cannot_have_is_refused():
+    place = Place(None, None, plan_of(codec="topk:0.1"))
+    assert places(place, amp="fp16")
+    assert place.states == ["refused"]
+
+
+def test_all_ranks_watch_for_plans_or_none_does():
+    def body(transport):
+        small_trainer(transport=transport, plan=None if transport.rank else Place())
+
+    with pytest.raises(MismatchError, match="plan"):
+        on_threads(2, body)
