@@ -11,8 +11,8 @@ from esprof.errors import unreadable
 from esprof.output import unwritable
 from esprof.types import Ns
 
-What = Literal["started", "adopted", "refused", "kept", "missed", "reverted", "checkpoint", "left"]
-"""`kept`, `missed` and `reverted` say what became of an adopted plan: `missed` is kept, and less than was promised."""
+What = Literal["started", "trying", "adopted", "refused", "kept", "missed", "reverted", "checkpoint", "left"]
+"""`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised."""
 
 _NAME = "history.jsonl"
 _MOST_BYTES = 16 << 20
@@ -35,6 +35,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after_us: float | None = None
     """Median step with it."""
     promised_us: float | None = None
+    gain_low_us: float | None = None
+    """In a trial the 95 % interval of what a step is shorter by with the plan."""
+    gain_high_us: float | None = None
     reason: str = ""
 
 
