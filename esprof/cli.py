@@ -28,6 +28,10 @@ VERBS = {
         "esprof.reports.commands.apply",
         "Hand a plan to a running elastic job, and tell what comes of it.",
     ),
+    "tune": (
+        "esprof.reports.commands.tune",
+        "Run an elastic job, and make its steps shorter while it runs.",
+    ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),
 }

@@ -1,0 +1,1 @@
+"""Running elastic jobs: what they do now, advice on it, and what a person or `esprof tune` makes of that."""
