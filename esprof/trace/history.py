@@ -9,7 +9,7 @@ import msgspec
 from esprof.trace.lines import append_line, read_lines
 from esprof.types import Ns
 
-What = Literal["started", "trying", "adopted", "refused", "kept", "missed", "reverted", "checkpoint", "left"]
+What = Literal["started", "scaled", "trying", "adopted", "refused", "kept", "missed", "reverted", "checkpoint", "left"]
 """`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised."""
 
 _NAME = "history.jsonl"
@@ -34,6 +34,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gain_low_us: float | None = None
     """In a trial the 95 % interval of what a step is shorter by with the plan."""
     gain_high_us: float | None = None
+    phases_us: dict[str, float] = {}
+    """What of the time without steps went into what, where the number of processes has changed."""
     reason: str = ""
 
 
