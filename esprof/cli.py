@@ -28,6 +28,10 @@ VERBS = {
         "esprof.reports.commands.apply",
         "Hand a plan to a running elastic job, and tell what comes of it.",
     ),
+    "verify": (
+        "esprof.reports.commands.verify",
+        "Make a change for real, in turns with the job as it is, and compare.",
+    ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),
 }
