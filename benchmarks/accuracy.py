@@ -144,7 +144,9 @@ def main() -> None:
         self_replay=table(SELF, self_replay_rows(replayed)),
     )
     if options.write:
-        options.write.write_text(page)
+        # The ledger has a section of its own there.
+        kept = section_of(options.write.read_text()) if options.write.exists() else ""
+        options.write.write_text(with_section(page, kept) if kept else page)
         print(f"Wrote {options.write}", file=sys.stderr)
 
 

@@ -14,6 +14,10 @@ Verdict = Literal["held", "close", "missed", "measured"]
 allowed. `missed`: neither. `measured`: nothing was promised."""
 
 
+_MOST_OVERHEAD_PCT = 15.0
+"""By how much longer steps may be under the profiler before that is said."""
+
+
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
     """Mean steps of two runs that followed one another, µs."""
 
@@ -87,6 +91,11 @@ def _warnings(pairs: Pairs, promise: Promise | None, max_error_pct: float) -> li
         found.append(
             Warning("repeats-apart", f"repeats lie so far apart that the step observed is only known to ±{width:.0f} %")
         )
+    if promise is not None and promise.unprofiled_step_us is not None:
+        over = 100 * (promise.step_us / promise.unprofiled_step_us - 1)
+        if over > _MOST_OVERHEAD_PCT:
+            text = f"the profiler made the steps that the promise is told of {over:.0f} % longer: what it makes of the "
+            found.append(Warning("profiled", text + "change may differ"))
     was = promise.unprofiled_step_us if promise is not None else None
     if was is not None and abs(before.us / was - 1) > max_error_pct / 100:
         change = 100 * (before.us / was - 1)

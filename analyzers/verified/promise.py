@@ -47,7 +47,12 @@ def promise(run: Run, spec: str) -> Promise:
 
 
 def job_class(run: Run) -> JobClass:
-    backends = sorted({group.backend for group in run.meta.groups if group.backend})
+    # `cpu:gloo,cuda:nccl` names one for each kind of device: what was used was that of the job's.
+    told = {part for group in run.meta.groups if group.backend for part in group.backend.split(",")}
+    kind = "cuda" if any(rank.accelerators for rank in run.meta.ranks) else "cpu"
+    backends = sorted(
+        {part.removeprefix(f"{kind}:") for part in told if ":" not in part or part.startswith(f"{kind}:")}
+    )
     # Of a job on CPUs the name of the processor says less than that.
     devices = sorted({rank.device or "accelerator" if rank.accelerators else "CPU" for rank in run.meta.ranks})
     return JobClass(

@@ -1,4 +1,4 @@
-"""The two sides of a pair: recorded runs of a job as it is, and with knobs set; whether the knobs took, and what a step takes."""
+"""The two sides of a pair, runs of a job as it is and with knobs set: what a step takes, and whether the knobs took."""
 
 from collections.abc import Mapping
 

@@ -27,8 +27,7 @@ def append(path: Path, line: bytes) -> None:
 
 
 def read(path: Path) -> list[bytes]:
-    """The lines of a file, oldest first, half ones among them; none where there is no file. Raises InputError where it cannot
-    be read."""
+    """The lines of a file, oldest first, half ones among them; none where there is no file. Raises InputError."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

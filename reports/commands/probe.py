@@ -2,10 +2,7 @@
 
 import re
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,9 +11,9 @@ import msgspec
 
 from esprof.analyzers.probed import probed
 from esprof.errors import InputError, UsageError
-from esprof.output import claim, unwritable
+from esprof.output import claim
 from esprof.recorder.shared.settings import Settings
-from esprof.reports.commands.common import answer, json_option, refuse_stdout
+from esprof.reports.commands.common import answer, beside, json_option, refuse_stdout
 from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
 from esprof.trace.own_steps import own_steps

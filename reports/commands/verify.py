@@ -1,9 +1,8 @@
 """`esprof verify`."""
 
-import os
 import shlex
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from esprof.analyzers.verified.answer import verified
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.promise import NoPromise, job_class, promise
 from esprof.analyzers.verified.sides import Knob, read_back, refuse_other_job, step_us
-from esprof.errors import EXIT_OK, EXIT_REGRESSION, EsprofError, InputError, UsageError
+from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.recorder.knobs import KNOBS
 from esprof.recorder.launcher.launch import collect, launch, prepare, require_torch
 from esprof.recorder.shared.settings import Settings
@@ -125,15 +124,15 @@ def command(
         made = _promise(run, spec)
         ledger.append(recorded, made)
         if not quiet:
-            say(f"promised of {spec}: a step of {units.duration(made.predicted_us)} instead of {_step(made.step_us)}")
+            say(
+                f"promised of {spec}: a step of {units.duration(made.predicted_us)} instead of {units.duration(made.step_us)}"
+            )
     settings = Settings(windows=False, skip=skip, warmup=0, steps=max(steps, 1), stack_steps=0, ends_early=steps > 0)
     with _ended_in_order():
         pairs, knobs = _measure(Plan(job, values, settings), run, repeats, quiet=quiet)
     if made is not None:
         ledger.append(recorded, pairs.outcome(made, "verify"))
-    told = verified(
-        spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error
-    )
+    told = verified(spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error)
     answer(told, draw_verified, as_json=as_json)
     return EXIT_REGRESSION if told.verdict == "missed" else EXIT_OK
 

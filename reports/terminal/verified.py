@@ -56,8 +56,10 @@ def _facts(told: Verified) -> Iterable[tuple[str, str]]:
     for knob in told.knobs:
         yield "Knob", f"{knob.name} read back as {knob.before or 'nothing'}, then {knob.after}"
     measured = f"{units.plural(told.steps, 'step')} each" if told.steps else "all steps of each run"
-    yield "Pairs", f"{len(told.pairs)}, of {measured}: " + ", ".join(
-        f"{units.duration(pair.before_us)} → {units.duration(pair.after_us)}" for pair in told.pairs
+    yield (
+        "Pairs",
+        f"{len(told.pairs)}, of {measured}: "
+        + ", ".join(f"{units.duration(pair.before_us)} → {units.duration(pair.after_us)}" for pair in told.pairs),
     )
     yield "Job", str(told.job)
     if told.promise is not None and told.promise.note:

@@ -19,7 +19,7 @@ def _spelled(text: str) -> str:
 
 def _install(value: str | None) -> Reader:
     def compress_first(model: Any) -> None:
-        """A hook can be set once. So the job has until the first pass of its training to set its own, and is not hindered."""
+        """A hook can be set once: the job has until the first pass of its training to set its own, and is not hindered."""
 
         def before_forward(model: Any, inputs: Any) -> None:
             # All ranks go through a pass that ends in gradients; through others one may go alone.

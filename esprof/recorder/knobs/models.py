@@ -37,7 +37,7 @@ def call(
     arguments: tuple[Any, ...],
     options: dict[str, Any],
 ) -> None:
-    """Construct `one` with changed arguments, or where that fails with its own: then the job meets what is wrong with them."""
+    """Construct `one` with changed arguments, or where that fails with its own, with which the job meets its own faults."""
     if changed is not None:
         try:
             others, named = changed(one, *arguments, **options)
