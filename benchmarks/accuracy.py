@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import esprof
+from benchmarks.ledger import section_of, with_section
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import critical_path, replay, strict
 from esprof.replay.replayed import Replayed, replay_run

@@ -34,7 +34,8 @@ TEXT = """{begin}
 
 `esprof verify` ([verify.md](verify.md)) writes down what replay promises, makes the change for real in turns with the job
 as it is, and notes what came. *error* is that of the step promised, in per cent of the step observed, its size without the
-sign; *held* are the intervals promised in which the step observed lies. {unkept}Measured on {hardware}, with {versions}. {note}
+sign; *held* are the intervals promised in which the step observed lies. {unkept}Measured on {hardware}, with
+{versions}. {note}
 
 {table}
 {end}
@@ -89,8 +90,8 @@ def main() -> None:
 
 
 def carried_out(run: esprof.Run, spec: str, before_ms: Sequence[float], after_ms: Sequence[float]) -> Outcome:
-    """Add to the ledger of `run` what replay says of `spec`, and what came of it on the test bed: mean steps in ms of the job
-    as it is and with the change, a repeat each, both recorded alike. Raises NoPromise where replay declines."""
+    """Add to the ledger of `run` what replay says of `spec`, and what came of it on the test bed: mean steps in ms of the
+    job as it is and with the change, a repeat each, both recorded alike. Raises NoPromise where replay declines."""
     assert run.path is not None, "a Run directory"
     made = promise(run, spec)
     pairs = Pairs([1e3 * ms for ms in before_ms], [1e3 * ms for ms in after_ms])

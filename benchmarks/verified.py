@@ -1,11 +1,11 @@
-"""What-ifs verified on three unlike jobs of this machine, by `esprof verify`: the promises of ten changes, held against them.
+"""What-ifs verified on three unlike jobs of this machine by `esprof verify`: ten changes, and what was promised of them.
 
     python -m benchmarks.verified KEEP [--repeats 3] [--only REGEX]
     python -m benchmarks.ledger KEEP/mlp KEEP/gpt KEEP/cnn --write docs/accuracy.md
 
-Records each job once, probed, into KEEP, then makes each of its changes; what came stands in the Runs' ledgers. What is there
-already is not done again, so that a benchmark which was broken off goes on where it ended. Prints a JSON line a change, with
-how busy the machine was, and those of `benchmarks.ledger`. It needs a machine that does nothing else.
+Records each job once, probed, into KEEP, then makes each of its changes; what came stands in the Runs' ledgers. What is
+there already is not done again, so that a benchmark which was broken off goes on where it ended. Prints a JSON line a
+change, with how busy the machine was, and those of `benchmarks.ledger`. It needs a machine that does nothing else.
 """
 
 import argparse

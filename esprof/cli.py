@@ -30,7 +30,7 @@ VERBS = {
     ),
     "verify": (
         "esprof.reports.commands.verify",
-        "Make a change for real, in turns with the job as it is, and compare.",
+        "Make a change for real and compare it with what was promised.",
     ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),

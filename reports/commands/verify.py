@@ -25,6 +25,7 @@ from esprof.reports.commands.common import Finite, answer, beside, json_option, 
 from esprof.reports.commands.record import say
 from esprof.reports.terminal.verified import draw_verified
 from esprof.trace import ledger
+from esprof.trace.run import WarningCode
 
 _SKIP, _STEPS, _REPEATS = 5, 40, 3
 _MAX_ERROR_PCT = 5.0
@@ -97,7 +98,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Make a change for real, in turns with the job as it is, and compare.
+    """Make a change for real and compare it with what was promised.
 
     RUN is a recording of CMD. What replay promises of it is written into RUN/ledger.jsonl first. Then CMD runs as it is and
     with the change, in turns, without profiler; the change is made in the job's own processes, and read back there. What
@@ -124,9 +125,8 @@ def command(
         made = _promise(run, spec)
         ledger.append(recorded, made)
         if not quiet:
-            say(
-                f"promised of {spec}: a step of {units.duration(made.predicted_us)} instead of {units.duration(made.step_us)}"
-            )
+            before, after = units.duration(made.step_us), units.duration(made.predicted_us)
+            say(f"promised of {spec}: a step of {after} instead of {before}, both under the profiler")
     settings = Settings(windows=False, skip=skip, warmup=0, steps=max(steps, 1), stack_steps=0, ends_early=steps > 0)
     with _ended_in_order():
         pairs, knobs = _measure(Plan(job, values, settings), run, repeats, quiet=quiet)
@@ -227,6 +227,11 @@ def _run(plan: Plan, out: Path, *, changed: bool) -> Run:
     if made.run is None:
         assert made.trouble is not None
         raise made.trouble
+    if any(warning.code == WarningCode.STILL_RUNNING for warning in made.run.warnings):
+        raise InputError(
+            "processes of the job outlived the command, and would be in the way of the next turn",
+            remedy="Let the command wait for all that it starts.",
+        )
     # We end the job in the midst of a step: how it takes that does not matter, once all steps are there.
     if exit_code and not (plan.steps and _has_all(made.run, plan)):
         raise InputError(f"{_turn(plan, changed)}, the command ended with {exit_code}")
