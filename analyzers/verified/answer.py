@@ -1,11 +1,12 @@
 """`esprof verify --json`, as types."""
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from esprof.analyzers.verified.pairs import Pairs
-from esprof.analyzers.verified.sides import Knob
+from esprof.analyzers.verified.sides import Knob, Side
 from esprof.trace.ledger import Estimate, JobClass, Promise
 from esprof.trace.run import Warning
 
@@ -17,12 +18,15 @@ allowed. `missed`: neither. `measured`: nothing was promised."""
 _MOST_OVERHEAD_PCT = 15.0
 """By how much longer steps may be under the profiler before that is said."""
 
+_MOST_WAITING_PCT = 5.0
+"""Share of a step for which a rank may wait for a CPU before that is said."""
+
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean steps of two runs that followed one another, µs."""
+    """Two runs that followed one another: of the job as it is, and with the change."""
 
-    before_us: float
-    after_us: float
+    before: Side
+    after: Side
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +54,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 def verified(
     spec: str,
     job: JobClass,
-    pairs: Pairs,
+    turns: Sequence[Pair],
     knobs: tuple[Knob, ...],
     promise: Promise | None,
     *,
@@ -58,10 +62,16 @@ def verified(
     max_error_pct: float,
 ) -> Verified:
     """What came of `promise`, or of `spec` where nothing was promised."""
+    pairs = pairs_of(turns)
     outcome = pairs.outcome(promise, "verify") if promise is not None else None
     verdict: Verdict = "measured"
     if outcome is not None:
         verdict = "held" if outcome.held else "close" if abs(outcome.error_pct) <= max_error_pct else "missed"
+    weaknesses = (
+        _of_repeats(pairs.observed, max_error_pct),
+        _of_cpus([side for pair in turns for side in (pair.before, pair.after)]),
+        _of_promise(promise, pairs.before, max_error_pct) if promise is not None else (),
+    )
     return Verified(
         spec=spec,
         verdict=verdict,
@@ -73,32 +83,47 @@ def verified(
         error_pct=outcome.error_pct if outcome is not None else None,
         max_error_pct=max_error_pct,
         knobs=knobs,
-        pairs=tuple(
-            Pair(before_us=before, after_us=after)
-            for before, after in zip(pairs.before_us, pairs.after_us, strict=True)
-        ),
+        pairs=tuple(turns),
         steps=steps,
-        warnings=tuple(_warnings(pairs, promise, max_error_pct)),
+        warnings=tuple(warning for found in weaknesses for warning in found),
     )
 
 
-def _warnings(pairs: Pairs, promise: Promise | None, max_error_pct: float) -> list[Warning]:
-    found, observed, before = [], pairs.observed, pairs.before
+def pairs_of(turns: Sequence[Pair]) -> Pairs:
+    """The steps alone."""
+    return Pairs([turn.before.step_us for turn in turns], [turn.after.step_us for turn in turns])
+
+
+def _of_repeats(observed: Estimate, max_error_pct: float) -> Iterator[Warning]:
     if observed.high_us is None:
-        found.append(Warning("one-pair", "of one pair nothing tells how far its figures may be off"))
-    elif 100 * (observed.high_us / observed.us - 1) > max_error_pct:
-        width = 100 * (observed.high_us / observed.us - 1)
-        found.append(
-            Warning("repeats-apart", f"repeats lie so far apart that the step observed is only known to ±{width:.0f} %")
+        yield Warning("one-pair", "of one pair nothing tells how far its figures may be off")
+    elif (width := _over_pct(observed.high_us, observed.us)) > max_error_pct:
+        text = f"repeats lie so far apart that the step observed is only known to ±{width:.0f} %"
+        yield Warning("repeats-apart", text)
+
+
+def _of_cpus(sides: Sequence[Side]) -> Iterator[Warning]:
+    waited = [100 * side.cpu_wait_us / side.step_us for side in sides if side.cpu_wait_us is not None]
+    if waited and max(waited) > _MOST_WAITING_PCT:
+        text = f"ranks waited for a CPU for {min(waited):.0f} to {max(waited):.0f} % of a step"
+        yield Warning("cpu-wait", f"{text}: for other work on the machine, or for the job's own processes")
+
+
+def _of_promise(promise: Promise, before: Estimate, max_error_pct: float) -> Iterator[Warning]:
+    plain_us = promise.unprofiled_step_us
+    if plain_us is None:
+        return
+    over = _over_pct(promise.step_us, plain_us)
+    if over > _MOST_OVERHEAD_PCT:
+        text = (
+            f"the profiler made the steps that the promise is told of {over:.0f} % longer: there a change may do less"
         )
-    if promise is not None and promise.unprofiled_step_us is not None:
-        over = 100 * (promise.step_us / promise.unprofiled_step_us - 1)
-        if over > _MOST_OVERHEAD_PCT:
-            text = f"the profiler made the steps that the promise is told of {over:.0f} % longer: what it makes of the "
-            found.append(Warning("profiled", text + "change may differ"))
-    was = promise.unprofiled_step_us if promise is not None else None
-    if was is not None and abs(before.us / was - 1) > max_error_pct / 100:
-        change = 100 * (before.us / was - 1)
-        text = f"as it is, the job takes {abs(change):.0f} % {'longer' if change > 0 else 'less'} than when it was recorded"
-        found.append(Warning("drifted", text))
-    return found
+        yield Warning("profiled", text)
+    apart = _over_pct(before.us, plain_us)
+    if abs(apart) > max_error_pct:
+        change = f"{abs(apart):.0f} % {'longer' if apart > 0 else 'less'}"
+        yield Warning("drifted", f"as it is, the job takes {change} than when it was recorded")
+
+
+def _over_pct(us: float, of_us: float) -> float:
+    return 100 * (us / of_us - 1)

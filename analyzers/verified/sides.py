@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.gate.baseline import differences, identity_of
-from esprof.analyzers.job_steps import durations_ns, numbers
+from esprof.analyzers.job_steps import durations_ns, numbers, over_ranks
 from esprof.errors import EsprofError, MismatchError
 from esprof.trace.run import KnobReading, Run
 from esprof.types import NS_PER_US, Rank
@@ -28,8 +28,16 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     after: str | None
 
 
-def step_us(run: Run, skip: int, steps: int) -> float:
-    """Mean step of the job, µs, from step `skip` + 1 on; of the next `steps`, or of all where that is 0.
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step takes on average, µs, in one run of the job."""
+
+    step_us: float
+    cpu_wait_us: float | None
+    """For how long a rank was ready and had no CPU, of each step the one that waited longest; None where it is not known."""
+
+
+def side(run: Run, skip: int, steps: int) -> Side:
+    """The job's step, from step `skip` + 1 on; of the next `steps`, or of all where that is 0.
 
     Raises MismatchError where there are fewer than `FEWEST`.
     """
@@ -41,7 +49,11 @@ def step_us(run: Run, skip: int, steps: int) -> float:
             f"the job made {len(found)} steps after the first {skip}: too few for a mean",
             remedy="Let it make more steps.",
         )
-    return float(np.mean(durations_ns(run, found))) / NS_PER_US
+    waited = over_ranks(run, found, "ready_ns")
+    return Side(
+        step_us=float(np.mean(durations_ns(run, found))) / NS_PER_US,
+        cpu_wait_us=float(np.mean(waited.max(axis=0))) / NS_PER_US if (waited >= 0).all() else None,
+    )
 
 
 def refuse_other_job(recorded: Run, now: Run) -> None:

@@ -11,10 +11,9 @@ from types import FrameType
 import click
 
 from esprof import Run
-from esprof.analyzers.verified.answer import verified
-from esprof.analyzers.verified.pairs import Pairs
+from esprof.analyzers.verified.answer import Pair, pairs_of, verified
 from esprof.analyzers.verified.promise import NoPromise, job_class, promise
-from esprof.analyzers.verified.sides import Knob, read_back, refuse_other_job, step_us
+from esprof.analyzers.verified.sides import Knob, read_back, refuse_other_job, side
 from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.recorder.knobs import KNOBS
 from esprof.recorder.launcher.launch import collect, launch, prepare, require_torch
@@ -129,10 +128,10 @@ def command(
             say(f"promised of {spec}: a step of {after} instead of {before}, both under the profiler")
     settings = Settings(windows=False, skip=skip, warmup=0, steps=max(steps, 1), stack_steps=0, ends_early=steps > 0)
     with _ended_in_order():
-        pairs, knobs = _measure(Plan(job, values, settings), run, repeats, quiet=quiet)
+        turns, knobs = _measure(Plan(job, values, settings), run, repeats, quiet=quiet)
     if made is not None:
-        ledger.append(recorded, pairs.outcome(made, "verify"))
-    told = verified(spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error)
+        ledger.append(recorded, pairs_of(turns).outcome(made, "verify"))
+    told = verified(spec or unpromised or "", job_class(run), turns, knobs, made, steps=steps, max_error_pct=max_error)
     answer(told, draw_verified, as_json=as_json)
     return EXIT_REGRESSION if told.verdict == "missed" else EXIT_OK
 
@@ -195,23 +194,23 @@ def _promise(run: Run, spec: str) -> ledger.Promise:
 # The turns
 
 
-def _measure(plan: Plan, recorded: Run, repeats: int, *, quiet: bool) -> tuple[Pairs, tuple[Knob, ...]]:
-    """Run the job as it is and with the change, in turns. What does not take effect is noticed in the first pair."""
-    before_us, after_us = [], []
-    knobs: tuple[Knob, ...] = ()
+def _measure(plan: Plan, recorded: Run, repeats: int, *, quiet: bool) -> tuple[list[Pair], tuple[Knob, ...]]:
+    """Run the job as it is and with the change, in turns. A change that did not take is noticed in its first turn."""
+    pairs, knobs = list[Pair](), tuple[Knob, ...]()
     with beside(recorded.path or Path("run")) as folder:
         for repeat in range(repeats):
-            runs = []
-            for changed, sink in ((False, before_us), (True, after_us)):
+            runs, sides = [], []
+            for changed in (False, True):
                 turn = 2 * repeat + changed + 1
-                run = _run(plan, folder / f"turn-{turn}", changed=changed)
-                refuse_other_job(recorded, run)
-                runs.append(run)
-                sink.append(step_us(run, plan.settings.skip, plan.steps))
+                runs.append(_run(plan, folder / f"turn-{turn}", changed=changed))
+                refuse_other_job(recorded, runs[-1])
+                sides.append(side(runs[-1], plan.settings.skip, plan.steps))
                 if not quiet:
-                    say(f"{turn} of {2 * repeats}, {_turn(plan, changed)}: {_step(sink[-1])}")
+                    told = f"{units.duration(sides[-1].step_us)} a step"
+                    say(f"{turn} of {2 * repeats}, {_turn(plan, changed)}: {told}")
             knobs = read_back(plan.values, *runs)
-    return Pairs(before_us, after_us), knobs
+            pairs.append(Pair(before=sides[0], after=sides[1]))
+    return pairs, knobs
 
 
 def _run(plan: Plan, out: Path, *, changed: bool) -> Run:
@@ -245,10 +244,6 @@ def _has_all(run: Run, plan: Plan) -> bool:
 
 def _turn(plan: Plan, changed: bool) -> str:
     return "with " + ",".join(f"{name}={value}" for name, value in plan.values.items()) if changed else "as it is"
-
-
-def _step(us: float) -> str:
-    return f"{units.duration(us)} a step"
 
 
 @contextmanager

@@ -59,7 +59,9 @@ def _facts(told: Verified) -> Iterable[tuple[str, str]]:
     yield (
         "Pairs",
         f"{len(told.pairs)}, of {measured}: "
-        + ", ".join(f"{units.duration(pair.before_us)} → {units.duration(pair.after_us)}" for pair in told.pairs),
+        + ", ".join(
+            f"{units.duration(pair.before.step_us)} → {units.duration(pair.after.step_us)}" for pair in told.pairs
+        ),
     )
     yield "Job", str(told.job)
     if told.promise is not None and told.promise.note:

@@ -46,7 +46,9 @@ def test_a_change_is_made_and_told(made):
     assert answer["knobs"] == [{"name": "bucket_mb", "before": "0.5", "after": "25"}]
     assert answer["job"] == {"backend": "gloo", "devices": "CPU", "world_size": 2, "gradients": "DDP"}
     (pair,) = answer["pairs"]
-    assert (answer["before"]["us"], answer["observed"]["us"]) == (pair["before_us"], pair["after_us"])
+    assert (answer["before"]["us"], answer["observed"]["us"]) == tuple(
+        pair[of]["step_us"] for of in ("before", "after")
+    )
     assert answer["predicted"]["low_us"] <= answer["predicted"]["us"] <= answer["predicted"]["high_us"]
 
 

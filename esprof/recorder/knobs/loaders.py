@@ -39,8 +39,8 @@ def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any],
             seen[id(loader)] = read_one(iterator)
             return iterator
 
-        DataLoader.__init__ = __init__  # type: ignore[method-assign]
-        DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign]
+        DataLoader.__init__ = __init__  # type: ignore[method-assign, assignment]
+        DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]
 
         def read() -> Reading:
             told = [one for one in seen.values() if one is not None]

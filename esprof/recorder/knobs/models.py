@@ -26,7 +26,7 @@ def watch(
         models.add(model)
         made(model)
 
-    DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign]
+    DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign, assignment]
     return models
 
 

@@ -62,10 +62,10 @@ def test_pairs_have_two_sides(before, after):
         Pairs(before, after)
 
 
-def judged(after, promise, max_error_pct=5.0):
-    return verified(
-        "bucket_mb=4", GLOO, Pairs([100.0, 100.0], after), (), promise, steps=40, max_error_pct=max_error_pct
-    )
+def judged(after, promise, max_error_pct=5.0, wait_us=None):
+    before = Side(step_us=100.0, cpu_wait_us=0.0)
+    turns = [Pair(before=before, after=Side(step_us=us, cpu_wait_us=wait_us)) for us in after]
+    return verified("bucket_mb=4", GLOO, turns, (), promise, steps=40, max_error_pct=max_error_pct)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,9 @@ def test_without_a_promise_there_is_nothing_to_miss():
 def test_what_weakens_an_answer_is_said(after, unprofiled_us, codes):
     told = judged(after, promised("bucket_mb=4", unprofiled_step_us=unprofiled_us))
     assert [warning.code for warning in told.warnings] == codes
+
+
+def test_waiting_for_a_cpu_is_said():
+    told = judged([75.0, 75.0], promised("bucket_mb=4"), wait_us=15.0)
+    (warning,) = told.warnings
+    assert (warning.code, "0 to 20 % of a step" in warning.message) == ("cpu-wait", True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from esprof.analyzers.verified.sides import Knob, KnobNotSet, read_back, refuse_other_job, step_us
+from esprof.analyzers.verified.sides import Knob, KnobNotSet, read_back, refuse_other_job, side
 from esprof.errors import MismatchError
 from esprof.trace.run import KnobReading, RankMeta, Run, RunMeta
 from esprof.trace.schema import STEPS, table
@@ -83,10 +83,10 @@ def test_a_job_of_another_setting_is_not_what_was_promised():
 def test_the_mean_is_of_the_steps_that_count():
     run = run_of("4", steps_ms=[100, 100, 10, 12, 14, 10, 14, 1000])
     # Steps 2 to 9; those from 4 on count.
-    assert step_us(run, skip=3, steps=5) == pytest.approx(12_000)
-    assert step_us(run, skip=3, steps=0) == pytest.approx(1_060_000 / 6)
+    assert side(run, skip=3, steps=5).step_us == pytest.approx(12_000)
+    assert side(run, skip=3, steps=0).step_us == pytest.approx(1_060_000 / 6)
 
 
 def test_too_few_steps_have_no_mean():
     with pytest.raises(MismatchError, match="4 steps after the first 3"):
-        step_us(run_of("4", steps_ms=[10] * 6), skip=3, steps=40)
+        side(run_of("4", steps_ms=[10] * 6), skip=3, steps=40)
