@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from esprof.analyzers.verified.answer import verified
+from esprof.analyzers.verified.answer import Pair, verified
 from esprof.analyzers.verified.pairs import Pairs
+from esprof.analyzers.verified.sides import Side
 from tests.cases.ledger import GLOO, promised
 
 
