@@ -34,7 +34,8 @@ TEXT = """{begin}
 
 `esprof verify` ([verify.md](verify.md)) writes down what replay promises, makes the change for real in turns with the job
 as it is, and notes what came. *error* is that of the step promised, in per cent of the step observed, its size without the
-sign; *held* are the intervals promised in which the step observed lies. {unkept}Measured on {hardware}, with
+sign; *held* are the intervals promised in which the step observed lies; *noise* is how far off the step observed may be
+itself, as its repeats tell, in the median: no promise can be better. {unkept}Measured on {hardware}, with
 {versions}. {note}
 
 {table}
@@ -59,16 +60,29 @@ class Group:
     def held_pct(self) -> float:
         return 100 * sum(outcome.held for outcome in self.outcomes) / len(self.outcomes)
 
+    @property
+    def noise_pct(self) -> float | None:
+        """How far off the step observed may be, as repeats tell, in the median; None where nothing was repeated."""
+        margins = [
+            100 * (outcome.observed.high_us / outcome.observed.us - 1)
+            for outcome in self.outcomes
+            if outcome.observed.high_us is not None
+        ]
+        return median(margins) if margins else None
+
     def row(self) -> str:
         errors = " | ".join(f"{of(self.errors):.1f}" for of in (median, mean, max))
         held = sum(outcome.held for outcome in self.outcomes)
-        return f"| {self.terms} | {self.job} | {self.by} | {len(self.outcomes)} | {errors} | {held} |"
+        noise = "–" if self.noise_pct is None else f"{self.noise_pct:.1f}"
+        return f"| {self.terms} | {self.job} | {self.by} | {len(self.outcomes)} | {errors} | {held} | {noise} |"
 
     def show(self) -> None:
         context = {"terms": self.terms, "job": self.job, "by": self.by, "answers": len(self.outcomes)}
         for name, of in (("median", median), ("mean", mean), ("worst", max)):
             show(f"ledger_error_{name}", of(self.errors), "%", context)
         show("ledger_intervals_held", self.held_pct, "%", context)
+        if self.noise_pct is not None:
+            show("ledger_noise_median", self.noise_pct, "%", context)
 
 
 def main() -> None:
@@ -123,8 +137,8 @@ def unkept(lines: Iterable[Line]) -> list[Promise]:
 def section(lines: Sequence[Line], note: str) -> str:
     outcomes = [line for line in lines if isinstance(line, Outcome)]
     table = [
-        "| what-if | job | changed by | answers | median error % | mean % | worst % | held |",
-        "|---|---|---|--:|--:|--:|--:|--:|",
+        "| what-if | job | changed by | answers | median error % | mean % | worst % | held | noise % |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|",
         *(group.row() for group in [*groups(outcomes), everything(outcomes)]),
     ]
     left = len(unkept(lines))

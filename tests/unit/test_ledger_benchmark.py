@@ -27,7 +27,7 @@ def test_outcomes_are_put_together_by_term_and_class_of_job():
         ("`bucket_mb`", "DDP, gloo, 2 × CPU", 2),
         ("`data[ready]`", "1 × CPU", 1),
     ]
-    assert found[0].row() == "| `bucket_mb` | DDP, gloo, 2 × CPU | verify | 2 | 12.5 | 12.5 | 25.0 | 1 |"
+    assert found[0].row() == "| `bucket_mb` | DDP, gloo, 2 × CPU | verify | 2 | 12.5 | 12.5 | 25.0 | 1 | 0.0 |"
     assert everything(lines()[3:]).held_pct == pytest.approx(200 / 3)
 
 
