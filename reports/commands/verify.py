@@ -54,7 +54,18 @@ class Plan:
         )
 
 
-@click.command("verify", no_args_is_help=True)
+class _BehindDashes(click.Command):
+    """A command whose CMD stands behind `--`: without it, options of CMD that are called like ours would be taken for ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        has_dashes = "--" in args
+        rest = super().parse_args(ctx, args)
+        if ctx.params.get("job") and not has_dashes:
+            raise click.UsageError("put -- before CMD", ctx)
+        return rest
+
+
+@click.command("verify", cls=_BehindDashes)
 @click.argument("recorded", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
 @click.option("--what-if", "spec", metavar="SPEC", help="The scenario that is carried out, such as bucket_mb=4.")

@@ -119,6 +119,13 @@ def test_what_cannot_be_asked(recorded, options, said):
     assert said in ended.stderr
 
 
+def test_a_command_stands_behind_dashes(recorded):
+    """Its own --steps would be taken for ours."""
+    ended = esprof("verify", recorded, "--set", "threads=2", "python", "train.py", "--steps", "3")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "put -- before CMD" in ended.stderr
+
+
 def test_a_promise_that_replay_does_not_make(recorded):
     ended = esprof("verify", recorded, "--what-if", "loader.workers=2", "--", "true")
     assert ended.returncode == 1

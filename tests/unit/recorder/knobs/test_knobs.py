@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from esprof.recorder.injected.knobs import Knobs
 from esprof.recorder.injected.log import Log
 from esprof.recorder.knobs import KNOBS, Reading
+from esprof.recorder.knobs.models import call
 from esprof.replay.whatif.grammar import parse
 
 POINTS = TensorDataset(torch.arange(12.0))
@@ -128,12 +129,18 @@ def test_a_loader_of_unknown_length_makes_its_batches():
     assert read() == Reading("made", "a DataLoader does not know how many batches it has")
 
 
-def test_a_loader_that_the_change_does_not_suit_is_made_as_the_job_wants_it(monkeypatch):
-    """Whatever goes wrong with our arguments, the job's own are tried, and their faults are the job's."""
-    KNOBS["loader.workers"].install("2")
-    assert len(list(DataLoader(POINTS, 4, num_workers=0))) == 3
-    with pytest.raises(ValueError, match="batch_size"):
-        DataLoader(POINTS, batch_size=-1)
+def test_a_constructor_that_does_not_take_our_arguments_gets_the_jobs_own():
+    made = []
+
+    def constructor(one, size):
+        if size > 1:
+            raise ValueError("too large")
+        made.append(size)
+
+    call(constructor, None, lambda one, size: ((9,), {}), (1,), {})
+    assert made == [1]
+    with pytest.raises(ValueError, match="too large"):  # A fault of the job's own is the job's.
+        call(constructor, None, lambda one, size: ((9,), {}), (2,), {})
 
 
 def test_threads():
