@@ -55,7 +55,7 @@ class Plan:
 
 
 class _BehindDashes(click.Command):
-    """A command whose CMD stands behind `--`: without it, options of CMD that are called like ours would be taken for ours."""
+    """A command whose CMD stands behind `--`: without it, options of CMD could be taken for ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         has_dashes = "--" in args
@@ -128,7 +128,7 @@ def command(
         raise UsageError("no command to run", remedy="esprof verify RUN --what-if SPEC -- torchrun … train.py")
     run = _open(recorded)
     require_torch(job[0])
-    if run.meta.command and run.meta.command != job and not quiet:
+    if run.meta.command and run.meta.command != job:
         say(f"warning: RUN was recorded of another command: {shlex.join(run.meta.command)}")
     made = None
     if spec is not None:
