@@ -14,7 +14,6 @@ Verdict = Literal["held", "close", "missed", "measured"]
 """`held`: the step observed lies in the interval promised. `close`: it does not, and is no farther from the promise than
 allowed. `missed`: neither. `measured`: nothing was promised."""
 
-
 _MOST_OVERHEAD_PCT = 15.0
 """By how much longer steps may be under the profiler before that is said."""
 
@@ -54,7 +53,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 def verified(
     spec: str,
     job: JobClass,
-    turns: Sequence[Pair],
+    pairs: Sequence[Pair],
     knobs: tuple[Knob, ...],
     promise: Promise | None,
     *,
@@ -62,36 +61,36 @@ def verified(
     max_error_pct: float,
 ) -> Verified:
     """What came of `promise`, or of `spec` where nothing was promised."""
-    pairs = pairs_of(turns)
-    outcome = pairs.outcome(promise, "verify") if promise is not None else None
+    steps_us = pairs_of(pairs)
+    outcome = steps_us.outcome(promise, "verify") if promise is not None else None
     verdict: Verdict = "measured"
     if outcome is not None:
         verdict = "held" if outcome.held else "close" if abs(outcome.error_pct) <= max_error_pct else "missed"
     weaknesses = (
-        _of_repeats(pairs.observed, max_error_pct),
-        _of_cpus([side for pair in turns for side in (pair.before, pair.after)]),
-        _of_promise(promise, pairs.before, max_error_pct) if promise is not None else (),
+        _of_repeats(steps_us.observed, max_error_pct),
+        _of_cpus([side for pair in pairs for side in (pair.before, pair.after)]),
+        _of_promise(promise, steps_us.before, max_error_pct) if promise is not None else (),
     )
     return Verified(
         spec=spec,
         verdict=verdict,
         job=job,
         promise=promise,
-        before=pairs.before,
+        before=steps_us.before,
         predicted=outcome.predicted if outcome is not None else None,
-        observed=pairs.observed,
+        observed=steps_us.observed,
         error_pct=outcome.error_pct if outcome is not None else None,
         max_error_pct=max_error_pct,
         knobs=knobs,
-        pairs=tuple(turns),
+        pairs=tuple(pairs),
         steps=steps,
         warnings=tuple(warning for found in weaknesses for warning in found),
     )
 
 
-def pairs_of(turns: Sequence[Pair]) -> Pairs:
-    """The steps alone."""
-    return Pairs([turn.before.step_us for turn in turns], [turn.after.step_us for turn in turns])
+def pairs_of(pairs: Sequence[Pair]) -> Pairs:
+    """Their steps alone."""
+    return Pairs([pair.before.step_us for pair in pairs], [pair.after.step_us for pair in pairs])
 
 
 def _of_repeats(observed: Estimate, max_error_pct: float) -> Iterator[Warning]:

@@ -23,9 +23,9 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     """A knob as it was read back from the job."""
 
     name: str
-    before: str | None
-    """None where the job has nothing that could be set so, on any rank."""
-    after: str | None
+    before: str
+    """`nothing` where a rank had nothing that could be set so; several values where ranks differ."""
+    after: str
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

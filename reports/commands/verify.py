@@ -139,10 +139,10 @@ def command(
             say(f"promised of {spec}: a step of {after} instead of {before}, both under the profiler")
     settings = Settings(windows=False, skip=skip, warmup=0, steps=max(steps, 1), stack_steps=0, ends_early=steps > 0)
     with _ended_in_order():
-        turns, knobs = _measure(Plan(job, values, settings), run, repeats, quiet=quiet)
+        pairs, knobs = _measure(Plan(job, values, settings), run, repeats, quiet=quiet)
     if made is not None:
-        ledger.append(recorded, pairs_of(turns).outcome(made, "verify"))
-    told = verified(spec or unpromised or "", job_class(run), turns, knobs, made, steps=steps, max_error_pct=max_error)
+        ledger.append(recorded, pairs_of(pairs).outcome(made, "verify"))
+    told = verified(spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error)
     answer(told, draw_verified, as_json=as_json)
     return EXIT_REGRESSION if told.verdict == "missed" else EXIT_OK
 

@@ -54,7 +54,7 @@ def _facts(told: Verified) -> Iterable[tuple[str, str]]:
     if told.error_pct is not None:
         yield "Error", f"{units.error_pct(told.error_pct)} of the step; allowed are {told.max_error_pct:g} %"
     for knob in told.knobs:
-        yield "Knob", f"{knob.name} read back as {knob.before or 'nothing'}, then {knob.after}"
+        yield "Knob", f"{knob.name} read back as {knob.before}, then {knob.after}"
     measured = f"{units.plural(told.steps, 'step')} each" if told.steps else "all steps of each run"
     yield (
         "Pairs",

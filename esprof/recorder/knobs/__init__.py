@@ -1,7 +1,7 @@
 """What esprof can change in a job without a change of its code: a file for each knob, and the table of them all.
 
-Like `injected` it runs in the job's own processes, as a guest. It imports the standard library and torch alone, and torch only
-in functions, so that the command line can read the table; `compress` needs esprof where the job runs.
+Like `injected` it runs in the job's own processes, as a guest. It imports the standard library and torch alone, and torch
+only in functions, so that the command line can read the table; `compress` needs esprof where the job runs.
 """
 
 from . import bucket_mb, compress, data, loaders, threads
