@@ -12,6 +12,7 @@ What the test bed changes, links and CPUs, is added to a ledger by `carried_out`
 import argparse
 import os
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,18 +30,15 @@ from esprof.trace.ledger import Line, Outcome, Promise
 BEGIN, END = "<!-- ledger: written by `python -m benchmarks.ledger` -->", "<!-- end of the ledger -->"
 _SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n", re.DOTALL)
 
-TEXT = """{begin}
-## Promises held against what came
+HEADING = "## Promises held against what came"
 
-`esprof verify` ([verify.md](verify.md)) writes down what replay promises, makes the change for real in turns with the job
-as it is, and notes what came. *error* is that of the step promised, in per cent of the step observed, its size without the
-sign; *held* are the intervals promised in which the step observed lies; *noise* is how far off the step observed may be
-itself, as its repeats tell, in the median: no promise can be better. {unkept}Measured on {hardware}, with
-{versions}. {note}
-
-{table}
-{end}
-"""
+TEXT = (
+    "`esprof verify` ([verify.md](verify.md)) writes down what replay promises, makes the change for real in turns with the "
+    "job as it is, and notes what came. *error* is that of the step promised, in per cent of the step observed, its size "
+    "without the sign; *held* are the intervals promised in which the step observed lies; *noise* is how far off the step "
+    "observed may be itself, as its repeats tell, in the median: no promise can be better. {unkept}Measured on {hardware}, "
+    "with {versions}. {note}"
+)
 
 
 @dataclass(frozen=True)
@@ -142,15 +140,14 @@ def section(lines: Sequence[Line], note: str) -> str:
         *(group.row() for group in [*groups(outcomes), everything(outcomes)]),
     ]
     left = len(unkept(lines))
-    return TEXT.format(
-        begin=BEGIN,
-        end=END,
-        table="\n".join(table),
+    text = TEXT.format(
         hardware=hardware(),
         versions=", ".join(versions(outcomes)),
         unkept=f"Of {left} promises more nothing was measured. " if left else "",
         note=note,
     )
+    parts = [BEGIN, HEADING, "", textwrap.fill(text, 120, break_on_hyphens=False), "", *table, "", END, ""]
+    return "\n".join(parts)
 
 
 def with_section(page: str, new: str) -> str:

@@ -3,6 +3,7 @@
 from esprof.errors import EsprofError
 from esprof.replay import answer_run
 from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.term import Term
 from esprof.trace.ledger import JobClass, Promise
 from esprof.trace.run import Run
 from esprof.trace.schema import Table
@@ -31,7 +32,7 @@ def promise(run: Run, spec: str) -> Promise:
     assert said.saving_high_us is not None
     return Promise(
         spec=spec,
-        terms=tuple(dict.fromkeys(term.kind.name for term in parse(spec))),
+        terms=tuple(dict.fromkeys(map(name_of, parse(spec)))),
         job=job_class(run),
         step_us=answer.step_us,
         predicted_us=said.predicted_us,
@@ -44,6 +45,11 @@ def promise(run: Run, spec: str) -> Promise:
         note=said.note,
         versions=run.meta.versions,
     )
+
+
+def name_of(term: Term) -> str:
+    """The kind of a term, as its name says it with the word in brackets, if that is one of a few: `data[ready]`."""
+    return f"{term.kind.name}[{term.argument}]" if isinstance(term.argument, str) else term.kind.name
 
 
 def job_class(run: Run) -> JobClass:

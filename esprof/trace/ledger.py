@@ -46,7 +46,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="
     time_ns: Ns = msgspec.field(default_factory=time.time_ns)
     spec: str
     terms: tuple[str, ...]
-    """Names of its terms."""
+    """Kinds of its terms, such as `data[ready]`."""
     job: JobClass
     step_us: float
     """The mean step as it was recorded."""

@@ -12,7 +12,7 @@ import click
 
 from esprof import Run
 from esprof.analyzers.verified.answer import Pair, pairs_of, verified
-from esprof.analyzers.verified.promise import NoPromise, job_class, promise
+from esprof.analyzers.verified.promise import NoPromise, job_class, name_of, promise
 from esprof.analyzers.verified.sides import Knob, read_back, refuse_other_job, side
 from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.recorder.knobs import KNOBS
@@ -154,7 +154,7 @@ def _of_scenario(spec: str) -> _Values:
     """The knobs that carry out a scenario. Raises UsageError where one of its terms has none."""
     values = {}
     for term in parse(spec):
-        name = f"{term.kind.name}[{term.argument}]" if term.argument is not None else term.kind.name
+        name = name_of(term)
         knob = KNOBS.get(name)
         if knob is None or not knob.is_term:
             raise UsageError(f"no knob carries out {term.text}", remedy=_known())
