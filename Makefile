@@ -35,7 +35,7 @@ types: $(READY) ## Check types and the direction of imports, on the built wheel.
 	cd $(TREE) && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p esprof
 	cd $(TREE) && $(abspath $(BIN))/lint-imports --config $(abspath pyproject.toml)
 
-docs: $(READY) ## Write commands.md, findings.md and what-ifs.md in docs/ from the code.
+docs: $(READY) ## Write commands.md, findings.md, what-ifs.md and the knobs of verify.md in docs/ from the code.
 	$(BIN)/python docs/generate.py
 
 docs-check: $(READY) ## Fail where the generated docs differ from the code.

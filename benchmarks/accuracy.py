@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import esprof
+from benchmarks.ledger import section_of, with_section
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import critical_path, replay, strict
 from esprof.replay.replayed import Replayed, replay_run
@@ -144,7 +145,9 @@ def main() -> None:
         self_replay=table(SELF, self_replay_rows(replayed)),
     )
     if options.write:
-        options.write.write_text(page)
+        # The ledger has a section of its own there.
+        kept = section_of(options.write.read_text()) if options.write.exists() else ""
+        options.write.write_text(with_section(page, kept) if kept else page)
         print(f"Wrote {options.write}", file=sys.stderr)
 
 

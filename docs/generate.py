@@ -14,9 +14,11 @@ from esprof.analyzers.ignore import parse
 from esprof.analyzers.rule import FAMILIES, Page
 from esprof.cli import VERBS, root
 from esprof.plan import Plan
+from esprof.recorder.knobs import KNOBS
 from esprof.replay.whatif.terms import TERMS
 
 DOCS = Path(__file__).parent
+KNOBS_END = "<!-- end of the knobs -->"
 NOTE = "<!-- Written by `make docs` from the code. -->\n"
 
 
@@ -100,6 +102,18 @@ def what_ifs() -> str:
     return "\n".join([*parts, ""])
 
 
+def verify() -> str:
+    """The page on `esprof verify` as it is, with the table of knobs in its place."""
+    rows = [
+        f"| `{knob.name}={knob.example}`{'' if knob.is_term else ' (by `--set` alone)'} | {knob.sets} | {knob.reads} |"
+        for knob in KNOBS.values()
+    ]
+    table = "\n".join(["| knob | sets | is read back as |", "|---|---|---|", *rows])
+    page = (DOCS / "verify.md").read_text(encoding="utf-8")
+    before, rest = page.split(NOTE, 1)
+    return f"{before}{NOTE}\n{table}\n\n{KNOBS_END}{rest.split(KNOBS_END, 1)[1]}"
+
+
 def plan_schema() -> str:
     """The JSON Schema of a Plan."""
     schema = msgspec.json.schema(Plan)
@@ -112,6 +126,7 @@ def main() -> None:
         "commands.md": commands(),
         "findings.md": findings(),
         "what-ifs.md": what_ifs(),
+        "verify.md": verify(),
         "plan.schema.json": plan_schema(),
     }
     for name, text in written.items():

@@ -32,6 +32,10 @@ VERBS = {
         "esprof.reports.commands.tune",
         "Run an elastic job, and make its steps shorter while it runs.",
     ),
+    "verify": (
+        "esprof.reports.commands.verify",
+        "Make a change for real and compare it with what was promised.",
+    ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": (
         "esprof.reports.commands.elastic",

@@ -53,7 +53,7 @@ def measure(run: Run, phase: Phase) -> Baseline:
             path=run.path,
             remedy="Record more steps, or save the baseline anew from a run like this one.",
         )
-    return Baseline(command=run.meta.command, identity=_identity(run), phase=phase, samples=_samples(run, steps))
+    return Baseline(command=run.meta.command, identity=identity_of(run), phase=phase, samples=_samples(run, steps))
 
 
 def decode(raw: bytes, path: Path) -> Baseline:
@@ -75,11 +75,14 @@ class _Envelope(msgspec.Struct):
     schema: str
 
 
-def differences(baseline: Identity, run: Identity) -> list[str]:
-    """Each respect in which `run` is not what `baseline` was, in words; empty where they are comparable."""
+def differences(
+    baseline: Identity, run: Identity, called: tuple[str, str] = ("in the baseline", "in this run")
+) -> list[str]:
+    """Each respect in which `run` is not what `baseline` was, in words, as the two are `called`; empty where they are
+    comparable."""
     before, now = _fields(baseline), _fields(run)
     return [
-        f"{field}: {before.get(field) or 'unknown'} in the baseline, {now.get(field) or 'unknown'} in this run"
+        f"{field}: {before.get(field) or 'unknown'} {called[0]}, {now.get(field) or 'unknown'} {called[1]}"
         for field in dict.fromkeys([*before, *now])
         if before.get(field) != now.get(field)
     ]
@@ -91,7 +94,8 @@ def _fields(identity: Identity) -> dict[str, str | int | None]:
     return {"world size": identity.world_size, "hosts": identity.hosts} | devices | versions
 
 
-def _identity(run: Run) -> Identity:
+def identity_of(run: Run) -> Identity:
+    """What `run` ran on."""
     hosts = {rank.host for rank in run.meta.ranks}
     return Identity(
         world_size=run.world_size,

@@ -39,6 +39,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
+_EVENT = msgspec.json.Decoder(Event)
+
+
 def append(run: Path, event: Event) -> None:
     """Add an event to the log of the Run directory `run`. Raises OutputError."""
     append_line(run / _NAME, event)
@@ -47,4 +50,4 @@ def append(run: Path, event: Event) -> None:
 def read(run: Path) -> tuple[Event, ...]:
     """The events of a Run directory, oldest first; what is no event, such as half a line, is left out. Raises InputError
     where the log cannot be read."""
-    return read_lines(run / _NAME, Event)
+    return read_lines(run / _NAME, _EVENT)

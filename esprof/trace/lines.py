@@ -12,7 +12,7 @@ from esprof.output import unwritable
 _MOST_BYTES = 16 << 20
 """What is read of a log at most: its end."""
 
-_Line = TypeVar("_Line", bound=msgspec.Struct)
+_Line = TypeVar("_Line")
 
 
 def append_line(path: Path, line: msgspec.Struct) -> None:
@@ -31,7 +31,7 @@ def append_line(path: Path, line: msgspec.Struct) -> None:
         raise unwritable(path, error) from error
 
 
-def read_lines(path: Path, of: type[_Line]) -> tuple[_Line, ...]:
+def read_lines(path: Path, decoder: msgspec.json.Decoder[_Line]) -> tuple[_Line, ...]:
     """The lines of a log, oldest first; what is no such line, such as half of one, is left out. None of a log that is not
     there. Raises InputError where it cannot be read."""
     try:
@@ -43,11 +43,11 @@ def read_lines(path: Path, of: type[_Line]) -> tuple[_Line, ...]:
         return ()
     except OSError as error:
         raise unreadable(path, error) from error
-    return tuple(found for line in lines if (found := _decoded(line, of)) is not None)
+    return tuple(found for line in lines if (found := _decoded(line, decoder)) is not None)
 
 
-def _decoded(line: bytes, of: type[_Line]) -> _Line | None:
+def _decoded(line: bytes, decoder: msgspec.json.Decoder[_Line]) -> _Line | None:
     try:
-        return msgspec.json.decode(line, type=of)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

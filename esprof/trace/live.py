@@ -29,6 +29,9 @@ class LiveStep(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its ESTs ran twice: it is no measure then."""
 
 
+_STEP = msgspec.json.Decoder(LiveStep)
+
+
 class Live:
     """Appends to the file, in the job. Where that fails it is an OutputError, and nothing is appended any more."""
 
@@ -85,6 +88,6 @@ class Tail:
 
 def _step(line: bytes) -> LiveStep | None:
     try:
-        return msgspec.json.decode(line, type=LiveStep)
+        return _STEP.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

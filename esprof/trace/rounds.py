@@ -44,6 +44,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
 
 
+_ROUND = msgspec.json.Decoder(Round)
+
+
 def append(run: Path, one: Round) -> None:
     """Add it to the log of the Run directory `run`. Raises OutputError."""
     append_line(run / _NAME, one)
@@ -51,4 +54,4 @@ def append(run: Path, one: Round) -> None:
 
 def read(run: Path) -> tuple[Round, ...]:
     """The rounds of a Run directory, oldest first. Raises InputError where the log cannot be read."""
-    return read_lines(run / _NAME, Round)
+    return read_lines(run / _NAME, _ROUND)

@@ -53,6 +53,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     stacks: bool = False
 
 
+class KnobReading(msgspec.Struct, frozen=True, kw_only=True):
+    """How a knob stood on a rank (`esprof.recorder.knobs`): its value, or None where it has nothing that could be set so."""
+
+    name: str
+    value: str | None
+    reason: str = ""
+    """Why it stood so, where it could not be set."""
+
+
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one rank. A value that the source lacks is None."""
 
@@ -94,6 +103,8 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: Bytes | None = None
     """Bytes that `peak_memory` could have reached: of the device, or of the machine or control group, which other processes
     share."""
+    knobs: tuple[KnobReading, ...] = ()
+    """Those that `esprof verify` has set or read back."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,9 @@
 """What the verbs share: how they take a run, and how they hand over an answer."""
 
 import math
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from rich.console import Console
 from esprof import Run, load
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.errors import UsageError
-from esprof.output import claim, write_bytes
+from esprof.output import claim, unwritable, write_bytes
 from esprof.replay.steps import at_window
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.pyproject import read_ignores
@@ -161,3 +163,18 @@ def status(message: str) -> Iterator[None]:
             yield
     else:
         yield
+
+
+@contextmanager
+def beside(output: Path) -> Iterator[Path]:
+    """A folder on the same file system as `output`, removed in the end."""
+    above = output.absolute().parent
+    try:
+        above.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f".{output.name[:100]}.", suffix=".tmp", dir=above)
+    except OSError as error:
+        raise unwritable(output, error) from error
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

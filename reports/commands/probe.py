@@ -2,10 +2,7 @@
 
 import re
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,9 +11,9 @@ import msgspec
 
 from esprof.analyzers.probed import probed
 from esprof.errors import InputError, UsageError
-from esprof.output import claim, unwritable
+from esprof.output import claim
 from esprof.recorder.shared.settings import Settings
-from esprof.reports.commands.common import answer, json_option, refuse_stdout
+from esprof.reports.commands.common import answer, beside, json_option, refuse_stdout
 from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
 from esprof.trace.own_steps import own_steps
@@ -160,7 +157,7 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
     """Record and measure beside `output`, and put what came of it there. Returns the command's exit code."""
     done = earlier.stages if earlier is not None else ()
     settings = replace(_RECORDED, probe_s=budget_s, probed=done)
-    with _beside(output) as folder:
+    with beside(output) as folder:
         made = record(job, folder / "run", settings, force=False, beginning=None if quiet else _beginning(settings))
         if made.run is None and made.exit_code:
             say_recorded(made)
@@ -185,7 +182,7 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
 def _vary(job: Sequence[str], output: Path, variation: Variation, *, quiet: bool) -> int:
     """Run the job's first steps with each setting, and add them to the probes of `output`."""
     for setting, changed in variation.settings(job):
-        with _beside(output) as folder:
+        with beside(output) as folder:
             made = record(
                 changed, folder / "run", _RECORDED, force=False, beginning=None if quiet else f"with {setting}"
             )
@@ -233,21 +230,6 @@ def _with_option(job: Sequence[str], name: str, value: str) -> list[str]:
         if word.startswith(f"{name}="):
             return [*words[:place], f"{name}={value}", *words[place + 1 :]]
     return [*words, name, value]
-
-
-@contextmanager
-def _beside(output: Path) -> Iterator[Path]:
-    """A folder on the same file system as `output`, removed in the end."""
-    above = output.absolute().parent
-    try:
-        above.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=f".{output.name[:100]}.", suffix=".tmp", dir=above)
-    except OSError as error:
-        raise unwritable(output, error) from error
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _show(path: Path, *, as_json: bool) -> int:

@@ -104,6 +104,11 @@ class Compression:
         self._lane = lane_for(device)
 
     @property
+    def codec(self) -> str:
+        """The codec of buckets that have none of their own, now."""
+        return self._body.default.codec
+
+    @property
     def sent_bytes(self) -> int:
         """Bytes that this rank has sent to others so far."""
         return self._first.sent + self._later.sent + (0 if self._hosts is None else self._hosts.sent)

@@ -91,7 +91,9 @@ def is_free_here(host: str, port: int) -> bool:
     """Whether this host has that address, or the one of that name, and nobody listens at the port: a second agent on the
     machine must not host the rendezvous too. Raises UsageError for a name that means nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As the store has it: what has ended is no hindrance.
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # As the store has it: what has ended is no hindrance.
         try:
             probe.bind((_address(host), port))
         except OSError:

@@ -65,6 +65,9 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
 
 
+_LOGGED = msgspec.json.Decoder(Logged)
+
+
 def launch_of_environment() -> Launch | None:
     """What this process is told of its launch; None where no launcher of ours has started it."""
     told = os.environ.get(VARIABLE)
@@ -119,7 +122,7 @@ def log(folder: Path, line: Logged) -> None:
 
 def read_log(folder: Path) -> tuple[Logged, ...]:
     """Raises InputError where it cannot be read."""
-    return read_lines(folder / "launch.jsonl", Logged)
+    return read_lines(folder / "launch.jsonl", _LOGGED)
 
 
 def is_ready(folder: Path, generation: int, rank: int) -> bool:

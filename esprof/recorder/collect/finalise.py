@@ -37,7 +37,7 @@ from esprof.trace.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.trace.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
 from esprof.trace.overhead import Overhead, overhead
 from esprof.trace.parallel import run_all
-from esprof.trace.run import Group, RankMeta, Run, RunMeta, Warning, WarningCode
+from esprof.trace.run import Group, KnobReading, RankMeta, Run, RunMeta, Warning, WarningCode
 from esprof.trace.rundir import read_run, write_flight, write_meta, write_probes, write_table
 from esprof.trace.schema import MEMORY, STEPS, Table, table
 from esprof.types import Rank
@@ -264,6 +264,7 @@ def _rank_meta(
         peak_memory=memory.peak if memory else None,
         peak_memory_of=memory.of if memory else None,
         memory_limit=limit.limit if limit else None,
+        knobs=tuple(KnobReading(name=one.name, value=one.value, reason=one.reason) for one in notes.knobs.values()),
     )
 
 

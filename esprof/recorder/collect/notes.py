@@ -116,6 +116,14 @@ class Lost(_Row, frozen=True, tag="lost"):
     reason: LossReason
 
 
+class KnobRead(_Row, frozen=True, tag="knob"):
+    """How a knob stands, when steps begin to count."""
+
+    name: str
+    value: str | None
+    reason: str
+
+
 class Fault(_Row, frozen=True, tag="fault"):
     """Something of the recorder ended or does not work, the rest goes on."""
 
@@ -145,6 +153,7 @@ RankRow = (
     | ClockReading
     | Missed
     | Lost
+    | KnobRead
     | Fault
     | Stopped
     | End
@@ -270,6 +279,8 @@ class RankNotes:
     clock: list[ClockReading] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
+    knobs: dict[str, KnobRead] = field(default_factory=dict)
+    """By name; of what was read again, the last."""
     faults: list[str] = field(default_factory=list)
     stopped: bool = False
     """Whether the recorder ended before the process did: how that ended is not known."""
@@ -317,6 +328,8 @@ class RankNotes:
                 self.missed.append(row)
             case Lost():
                 self.lost.append(row)
+            case KnobRead():
+                self.knobs[row.name] = row
             case Fault():
                 self.faults.append(row.message)
             case Stopped():

@@ -20,6 +20,7 @@ from .coordinator import Coordinator
 from .cpu_time import CpuTime, Ran
 from .flight import FlightWatch
 from .fuse import Fuse
+from .knobs import Knobs
 from .log import Log
 from .memory import MemoryProbe
 from .pace import OneThread, Pace
@@ -49,6 +50,7 @@ class Recorder:
         leave_environment: Callable[[], None],
         saves: SaveProbe,
         startup: StartupWatch,
+        knobs: Knobs,
     ) -> None:
         self._raw = raw
         self._settings = settings
@@ -61,6 +63,7 @@ class Recorder:
         self._cpu_time = CpuTime(log)
         self._saves = saves
         self._startup = startup
+        self._knobs = knobs
         self._fuse = Fuse("recording", log, self._give_up, note="stopped")
         self._probe_fuse = Fuse("probing", log)
         self._background_writer: BackgroundWriter | None = None
@@ -143,6 +146,8 @@ class Recorder:
         else:
             self._count_anew(now, by)
         state.thread, state.native_thread = threading.get_ident(), threading.get_native_id()
+        if state.step + 1 == self._settings.skip:
+            self._knobs.note()
         if state.step + 1 == self._settings.probe_at:
             now = self._behind_window(now)
         self._began_ns = time.monotonic_ns()

@@ -9,6 +9,7 @@ from ..shared.settings import Settings
 from ..shared.torch_features import switch_on_flight_recorders
 from .fuse import Fuse
 from .garbage import CollectionProbe
+from .knobs import Knobs
 from .loader import LoaderProbe
 from .log import Log
 from .opened import OpenedFiles
@@ -52,7 +53,9 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     switch_on_flight_recorders()
     saves = SaveProbe(probe.note_stage, Fuse("recording of saves", log))
     startup = StartupWatch(raw, settings, log)
-    recorder = Recorder(raw, settings, log, leave_environment, saves, startup)
+    knobs = Knobs(settings.knobs, log)
+    recorder = Recorder(raw, settings, log, leave_environment, saves, startup, knobs)
+    knobs.install()
     recorder.install()
     startup.install()
     probe.install(recorder.pace.batch_wanted)

@@ -10,6 +10,7 @@ from math import inf
 from esprof.errors import UsageError
 
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1}
+_STOPS = _FORWARDED - {signal.SIGUSR1}
 _SENT_BY_KERNEL = 0x80
 """`si_code` of a signal that the terminal sent: to every process in its foreground, the child among them."""
 
@@ -26,18 +27,19 @@ def run_child(
     stdout: int = 1,
     glance: Callable[[], None] = lambda: None,
     on_usr2: Callable[[], None] = lambda: None,
+    on_stop: Callable[[int], None] = lambda number: None,
 ) -> int:
     """Run `command` to its end and return its exit code, 128 + N where signal N ended it.
 
     Meanwhile signals that people and schedulers send to a job do not end this process: those that only this process got are
-    passed on to the child. `glance` is called about once a second, `on_usr2` at each SIGUSR2; neither may raise. Raises
-    UsageError where the command cannot be started.
+    passed on to the child. `glance` is called about once a second, `on_usr2` at each SIGUSR2, `on_stop` with the number of
+    each signal that asks a job to end; none may raise. Raises UsageError where the command cannot be started.
     """
     heard = _FORWARDED | {signal.SIGCHLD, signal.SIGUSR2}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     try:
         pid = _start(command, environ, stdout, before)
-        return _wait(pid, heard, glance, on_usr2)
+        return _wait(pid, heard, glance, on_usr2, on_stop)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -59,7 +61,13 @@ def _start(command: Sequence[str], environ: Mapping[str, str], stdout: int, mask
         raise UsageError(f"cannot run {command[0]!r}: {reason}") from error
 
 
-def _wait(pid: int, heard: set[signal.Signals], glance: Callable[[], None], on_usr2: Callable[[], None]) -> int:
+def _wait(
+    pid: int,
+    heard: set[signal.Signals],
+    glance: Callable[[], None],
+    on_usr2: Callable[[], None],
+    on_stop: Callable[[int], None],
+) -> int:
     """Wait for the child to end, and return its exit code. A signal that comes again at once is passed on only once."""
     heard_at: dict[int, float] = {}
     while True:
@@ -70,9 +78,12 @@ def _wait(pid: int, heard: set[signal.Signals], glance: Callable[[], None], on_u
         news = signal.sigtimedwait(heard, _POLL_S)
         if news is None:
             glance()
-        elif news.si_signo == signal.SIGUSR2:
+            continue
+        if news.si_signo == signal.SIGUSR2:
             on_usr2()
-        elif news.si_signo in _FORWARDED and news.si_code != _SENT_BY_KERNEL:
+        if news.si_signo in _STOPS:
+            on_stop(news.si_signo)
+        if news.si_signo in _FORWARDED and news.si_code != _SENT_BY_KERNEL:
             now = time.monotonic()
             if now - heard_at.get(news.si_signo, -inf) > _DUPLICATE_WITHIN_S:
                 os.kill(pid, news.si_signo)

@@ -65,8 +65,11 @@ def prepare(command: Sequence[str], out: Path, settings: Settings, *, force: boo
     return raw
 
 
-def launch(command: Sequence[str], raw: Path, *, stdout: int = 1) -> int:
-    """Run `command` with the recorder around it, its standard output being the file descriptor `stdout`.
+def launch(
+    command: Sequence[str], raw: Path, *, stdout: int = 1, on_stop: Callable[[int], None] = lambda number: None
+) -> int:
+    """Run `command` with the recorder around it, its standard output being the file descriptor `stdout`. `on_stop` is called
+    with the number of each signal that asks the job to end, and may not raise.
 
     Returns its exit code and leaves what was noted in `raw`, which `prepare` has made, for `collect`. Raises UsageError,
     and leaves no folder, where the command cannot start.
@@ -79,6 +82,7 @@ def launch(command: Sequence[str], raw: Path, *, stdout: int = 1) -> int:
             stdout=stdout,
             glance=_Harmless(watch.look),
             on_usr2=_Harmless(lambda: order_window(raw)),
+            on_stop=on_stop,
         )
     except EsprofError:
         shutil.rmtree(raw.parent)

@@ -48,6 +48,8 @@ class Settings:
     """Whether the job is ended behind the first window, and what is measured there."""
     probed: tuple[str, ...] = ()
     """What need not be measured again, by the names of its stages."""
+    knobs: tuple[tuple[str, str | None], ...] = ()
+    """Name and value of what is set in the job, None for what is only read back (`esprof.recorder.knobs`)."""
     max_log: int = 64 << 20
     """Bytes of notes that a process keeps on disk: the newest."""
     max_trace: int = 2 << 30
@@ -94,4 +96,5 @@ class Settings:
     def read(cls, raw: str) -> "Settings":
         with open(os.path.join(raw, _FILE)) as file:
             values = json.load(file)
-        return cls(**values | {"probed": tuple(values["probed"])})
+        knobs = tuple((name, value) for name, value in values["knobs"])
+        return cls(**values | {"probed": tuple(values["probed"]), "knobs": knobs})

@@ -1,0 +1,1 @@
+"""Predictions held against what came once a change was made."""

@@ -1,0 +1,128 @@
+"""`esprof verify --json`, as types."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from esprof.analyzers.verified.pairs import Pairs
+from esprof.analyzers.verified.sides import Knob, Side
+from esprof.trace.ledger import Estimate, JobClass, Promise
+from esprof.trace.run import Warning
+
+Verdict = Literal["held", "close", "missed", "measured"]
+"""`held`: the step observed lies in the interval promised. `close`: it does not, and is no farther from the promise than
+allowed. `missed`: neither. `measured`: nothing was promised."""
+
+_MOST_OVERHEAD_PCT = 15.0
+"""By how much longer steps may be under the profiler before that is said."""
+
+_MOST_WAITING_PCT = 5.0
+"""Share of a step for which a rank may wait for a CPU before that is said."""
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs that followed one another: of the job as it is, and with the change."""
+
+    before: Side
+    after: Side
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """`esprof verify --json`. All steps but those of `promise` are steps without profiler."""
+
+    schema: str = "esprof.verify/1"
+    spec: str
+    verdict: Verdict
+    job: JobClass
+    promise: Promise | None
+    """What was written down before anything was measured; None where only a measurement was asked for."""
+    before: Estimate
+    predicted: Estimate | None
+    """The step promised, of a job whose step takes `before`."""
+    observed: Estimate
+    error_pct: float | None
+    max_error_pct: float
+    knobs: tuple[Knob, ...]
+    pairs: tuple[Pair, ...]
+    steps: int
+    """Steps that each mean is of; 0 for all that the job makes."""
+    warnings: tuple[Warning, ...]
+
+
+def verified(
+    spec: str,
+    job: JobClass,
+    pairs: Sequence[Pair],
+    knobs: tuple[Knob, ...],
+    promise: Promise | None,
+    *,
+    steps: int,
+    max_error_pct: float,
+) -> Verified:
+    """What came of `promise`, or of `spec` where nothing was promised."""
+    steps_us = pairs_of(pairs)
+    outcome = steps_us.outcome(promise, "verify") if promise is not None else None
+    verdict: Verdict = "measured"
+    if outcome is not None:
+        verdict = "held" if outcome.held else "close" if abs(outcome.error_pct) <= max_error_pct else "missed"
+    weaknesses = (
+        _of_repeats(steps_us.observed, max_error_pct),
+        _of_cpus([side for pair in pairs for side in (pair.before, pair.after)]),
+        _of_promise(promise, steps_us.before, max_error_pct) if promise is not None else (),
+    )
+    return Verified(
+        spec=spec,
+        verdict=verdict,
+        job=job,
+        promise=promise,
+        before=steps_us.before,
+        predicted=outcome.predicted if outcome is not None else None,
+        observed=steps_us.observed,
+        error_pct=outcome.error_pct if outcome is not None else None,
+        max_error_pct=max_error_pct,
+        knobs=knobs,
+        pairs=tuple(pairs),
+        steps=steps,
+        warnings=tuple(warning for found in weaknesses for warning in found),
+    )
+
+
+def pairs_of(pairs: Sequence[Pair]) -> Pairs:
+    """Their steps alone."""
+    return Pairs([pair.before.step_us for pair in pairs], [pair.after.step_us for pair in pairs])
+
+
+def _of_repeats(observed: Estimate, max_error_pct: float) -> Iterator[Warning]:
+    if observed.high_us is None:
+        yield Warning("one-pair", "of one pair nothing tells how far its figures may be off")
+    elif (width := _over_pct(observed.high_us, observed.us)) > max_error_pct:
+        text = f"repeats lie so far apart that the step observed is only known to ±{width:.0f} %"
+        yield Warning("repeats-apart", text)
+
+
+def _of_cpus(sides: Sequence[Side]) -> Iterator[Warning]:
+    waited = [100 * side.cpu_wait_us / side.step_us for side in sides if side.cpu_wait_us is not None]
+    if waited and max(waited) > _MOST_WAITING_PCT:
+        text = f"ranks waited for a CPU for {min(waited):.0f} to {max(waited):.0f} % of a step"
+        yield Warning("cpu-wait", f"{text}: for other work on the machine, or for the job's own processes")
+
+
+def _of_promise(promise: Promise, before: Estimate, max_error_pct: float) -> Iterator[Warning]:
+    plain_us = promise.unprofiled_step_us
+    if plain_us is None:
+        return
+    over = _over_pct(promise.step_us, plain_us)
+    if over > _MOST_OVERHEAD_PCT:
+        text = (
+            f"the profiler made the steps that the promise is told of {over:.0f} % longer: there a change may do less"
+        )
+        yield Warning("profiled", text)
+    apart = _over_pct(before.us, plain_us)
+    if abs(apart) > max_error_pct:
+        change = f"{abs(apart):.0f} % {'longer' if apart > 0 else 'less'}"
+        yield Warning("drifted", f"as it is, the job takes {change} than when it was recorded")
+
+
+def _over_pct(us: float, of_us: float) -> float:
+    return 100 * (us / of_us - 1)

@@ -1,0 +1,71 @@
+"""Steps of a job as it is and with a change, measured in turns: what a promise was worth.
+
+A promise is a change, told of steps under the profiler. It is held against steps without it, of the same job, as it is now:
+the step promised is the share of the step before that replay says. What a machine does to both sides of all pairs alike so
+counts for neither.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay.whatif.margins import mean_margin
+from esprof.trace.ledger import Estimate, Outcome, Promise
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Mean steps in µs, one a repeat, of the job as it is and with the change; those of a repeat were measured together."""
+
+    before_us: Sequence[float]
+    after_us: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if len(self.before_us) != len(self.after_us) or not self.before_us:
+            raise ValueError("pairs have two sides, and there is at least one of them")
+
+    @property
+    def before(self) -> Estimate:
+        return _estimate(float(np.mean(self.before_us)), np.array(self.before_us))
+
+    @property
+    def observed(self) -> Estimate:
+        """The step with the change. Its interval is that of the ratio of the two sides, so that what is slower in both
+        sides of a pair does not widen it."""
+        before, after = np.array(self.before_us), np.array(self.after_us)
+        ratio = after.mean() / before.mean()
+        return _estimate(float(after.mean()), after - ratio * before)
+
+    def predicted(self, promise: Promise) -> Estimate:
+        """The step that was promised, of a job whose step takes what it took before the change."""
+        us, low, high = (float(np.mean(self.before_us)) * share for share in promise.shares)
+        return Estimate(us=us, low_us=low, high_us=high)
+
+    def outcome(self, promise: Promise, by: str) -> Outcome:
+        """What came of a promise; `by` says what made the change."""
+        predicted, observed = self.predicted(promise), self.observed
+        assert predicted.low_us is not None
+        assert predicted.high_us is not None
+        return Outcome(
+            id=promise.id,
+            spec=promise.spec,
+            terms=promise.terms,
+            job=promise.job,
+            by=by,
+            repeats=len(self.before_us),
+            before=self.before,
+            predicted=predicted,
+            observed=observed,
+            error_pct=100 * (predicted.us / observed.us - 1),
+            held=predicted.low_us <= observed.us <= predicted.high_us,
+            versions=promise.versions,
+        )
+
+
+def _estimate(us: float, scattered: np.ndarray) -> Estimate:
+    """The mean `us` of as many values as `scattered`, which scatter as those do."""
+    if len(scattered) < 2:
+        return Estimate(us=us)
+    margin = mean_margin(scattered)
+    return Estimate(us=us, low_us=max(0.0, us - margin), high_us=us + margin)

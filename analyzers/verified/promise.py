@@ -1,0 +1,77 @@
+"""What replay promises of a run, and of what class of job it does."""
+
+from esprof.errors import EsprofError
+from esprof.replay import answer_run
+from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.term import Term
+from esprof.trace.ledger import JobClass, Promise
+from esprof.trace.run import Run
+from esprof.trace.schema import Table
+
+_GRADIENTS = (
+    ("DDP", "DistributedDataParallel.forward"),
+    ("FSDP", "FSDP::"),
+    ("FSDP", "FullyShardedDataParallel.forward"),
+)
+"""What synchronises gradients, and how the names begin of operations that show it."""
+
+
+class NoPromise(EsprofError):
+    """Replay predicts nothing here, so there is nothing to be verified."""
+
+
+def promise(run: Run, spec: str) -> Promise:
+    """What replay says of the scenario `spec`. Raises NoPromise where it is declined, UsageError where it is none."""
+    answer = answer_run(run, [spec])
+    (said,) = answer.what_if
+    if said.predicted_us is None:
+        raise NoPromise(f"nothing is promised of {spec}: {said.reason}")
+    assert said.low_us is not None
+    assert said.high_us is not None
+    assert said.saving_low_us is not None
+    assert said.saving_high_us is not None
+    return Promise(
+        spec=spec,
+        terms=tuple(dict.fromkeys(map(name_of, parse(spec)))),
+        job=job_class(run),
+        step_us=answer.step_us,
+        predicted_us=said.predicted_us,
+        low_us=said.low_us,
+        high_us=said.high_us,
+        saving_low_us=said.saving_low_us,
+        saving_high_us=said.saving_high_us,
+        known_error_pct=answer.known_error_pct,
+        unprofiled_step_us=answer.unprofiled_step_us,
+        note=said.note,
+        versions=run.meta.versions,
+    )
+
+
+def name_of(term: Term) -> str:
+    """The kind of a term, as its name says it with the word in brackets, if that is one of a few: `data[ready]`."""
+    return f"{term.kind.name}[{term.argument}]" if isinstance(term.argument, str) else term.kind.name
+
+
+def job_class(run: Run) -> JobClass:
+    # `cpu:gloo,cuda:nccl` names one for each kind of device: what was used was that of the job's.
+    told = {part for group in run.meta.groups if group.backend for part in group.backend.split(",")}
+    kind = "cuda" if any(rank.accelerators for rank in run.meta.ranks) else "cpu"
+    backends = sorted(
+        {part.removeprefix(f"{kind}:") for part in told if ":" not in part or part.startswith(f"{kind}:")}
+    )
+    # Of a job on CPUs the name of the processor says less than that.
+    devices = sorted({rank.device or "accelerator" if rank.accelerators else "CPU" for rank in run.meta.ranks})
+    return JobClass(
+        backend=" and ".join(backends) or None,
+        devices=" and ".join(devices),
+        world_size=run.world_size,
+        gradients=_gradients(run.events(run.ranks[0])),
+    )
+
+
+def _gradients(events: Table) -> str | None:
+    names = set(events.texts("name"))
+    for what, begin in _GRADIENTS:
+        if any(name.startswith(begin) for name in names if name):
+            return what
+    return "collectives" if events.is_kind("collective").any() else None

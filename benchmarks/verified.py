@@ -1,0 +1,137 @@
+"""What-ifs verified on three unlike jobs of this machine by `esprof verify`: ten changes, and what was promised of them.
+
+    python -m benchmarks.verified KEEP [--repeats 3] [--only REGEX]
+    python -m benchmarks.ledger KEEP/mlp KEEP/gpt KEEP/cnn --write docs/accuracy.md
+
+Records each job once, probed, into KEEP, then makes each of its changes; what came stands in the Runs' ledgers. What is
+there already is not done again, so that a benchmark which was broken off goes on where it ended. Prints a JSON line a
+change, with how busy the machine was, and those of `benchmarks.ledger`. It needs a machine that does nothing else.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ledger as figures
+from benchmarks.settings import show
+from esprof.errors import EXIT_OK, EXIT_REGRESSION
+from esprof.trace import ledger
+from esprof.trace.ledger import Outcome
+
+RANKS = 2
+STEPS = 40
+PROBE_S = 40
+ESPROF = [sys.executable, "-m", "esprof"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of `benchmarks.jobs`, its arguments, and the what-ifs that are carried out on it."""
+
+    name: str
+    arguments: tuple[str, ...]
+    specs: tuple[str, ...]
+
+    def command(self, keep: Path) -> list[str]:
+        files = ["--files", str(keep / f"{self.name}-files")]
+        # More steps than any run of it makes: esprof ends the job.
+        more = ["--steps", str(10 * STEPS)]
+        return [sys.executable, *TORCHRUN, "-m", f"benchmarks.jobs.{self.name}", *files, *more, *self.arguments]
+
+
+JOBS = (
+    Job(
+        "mlp",
+        ("--hidden", "1024", "--batch", "64", "--bucket-mb", "4"),
+        ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8", "data[ready]=0"),
+    ),
+    Job(
+        "gpt",
+        ("--hidden", "256", "--batch", "16", "--bucket-mb", "25"),
+        ("bucket_mb=2", "compress=bf16", "data[ready]=0"),
+    ),
+    Job("cnn", ("--batch", "16",), ("data[ready]=0", "compress=fp16")),
+)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("keep", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--only", type=re.compile, default=re.compile(""), help="changes whose `JOB WHAT-IF` this matches"
+    )
+    options = parser.parse_args()
+    options.keep.mkdir(parents=True, exist_ok=True)
+    for job, spec in chosen(options.only):
+        run = options.keep / job.name
+        record(job, run, options.keep)
+        if spec not in done(run):
+            verify(job, spec, run, options.keep, options.repeats)
+    lines = [line for job in JOBS for line in ledger.read(options.keep / job.name)]
+    outcomes = [line for line in lines if isinstance(line, Outcome)]
+    if outcomes:
+        figures.everything(outcomes).show()
+
+
+def chosen(only: re.Pattern[str]) -> Iterator[tuple[Job, str]]:
+    return ((job, spec) for job in JOBS for spec in job.specs if only.search(f"{job.name} {spec}"))
+
+
+def done(run: Path) -> set[str]:
+    """The what-ifs of which the Run's ledger tells what came."""
+    return {line.spec for line in ledger.read(run) if isinstance(line, Outcome)}
+
+
+def record(job: Job, run: Path, keep: Path) -> None:
+    """Record and probe a job, unless that was done."""
+    if (run / "run.json").exists():
+        return
+    window = [
+        "--skip",
+        "5",
+        "--warmup",
+        "2",
+        "--steps",
+        "24",
+        "--stack-steps",
+        "0",
+        "--shapes",
+        "--probe",
+        str(PROBE_S),
+    ]
+    done = call(["record", "-q", "-f", "-o", str(run), *window, "--", *job.command(keep)])
+    if done.returncode:
+        raise SystemExit(f"{job.name} could not be recorded:\n{done.stderr}")
+
+
+def verify(job: Job, spec: str, run: Path, keep: Path, repeats: int) -> None:
+    options = ["--what-if", spec, "--repeats", str(repeats), "--steps", str(STEPS), "--json"]
+    load = os.getloadavg()[0]
+    told = call(["verify", str(run), *options, "--", *job.command(keep)])
+    context: dict[str, Any] = {"job": job.name, "what_if": spec, "load_before": round(load, 1)}
+    if told.returncode not in (EXIT_OK, EXIT_REGRESSION):
+        reasons = [line for line in told.stderr.splitlines() if line.startswith("esprof: ")]
+        show("verified_nothing", 1, "changes", context | {"reason": reasons[-1:]})
+        return
+    answer = json.loads(told.stdout)
+    steps = {name: round(answer[name]["us"] / 1e3, 1) for name in ("before", "predicted", "observed")}
+    warnings = [warning["code"] for warning in answer["warnings"]]
+    context |= {"ms": steps, "verdict": answer["verdict"], "warnings": warnings}
+    show("verified_error", answer["error_pct"], "%", context)
+
+
+def call(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ESPROF, *arguments], capture_output=True, text=True, check=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Sets the knobs of a recording in this process, and notes how they stand."""
+
+from collections.abc import Callable, Sequence
+
+from .fuse import Fuse
+from .log import Log
+
+
+class Knobs:
+    """The knobs that `Settings.knobs` names; `knobs` is loaded where there are any."""
+
+    def __init__(self, wanted: Sequence[tuple[str, str | None]], log: Log) -> None:
+        self._wanted = wanted
+        self._log = log
+        self._fuses = {name: Fuse(f"setting of {name}", log) for name, _ in wanted}
+        self._readers: dict[str, Callable[[], tuple[str | None, str]]] = {}
+
+    def install(self) -> None:
+        for name, value in self._wanted:
+            self._fuses[name].run(self._install, name, value)
+
+    def note(self) -> None:
+        """Note how each knob stands now; one that failed to be set stands nowhere."""
+        for name, fuse in self._fuses.items():
+            value, reason = fuse.run(self._readers.get(name, _not_set)) or _not_set()
+            self._log.note("knob", name=name, value=value, reason=reason)
+
+    def _install(self, name: str, value: str | None) -> None:
+        from ..knobs import KNOBS
+
+        self._readers[name] = KNOBS[name].install(value)
+
+
+def _not_set() -> tuple[str | None, str]:
+    return None, "it could not be set or read, for the reason on stderr"

@@ -1,0 +1,56 @@
+"""`bucket_mb=`: the size of DistributedDataParallel's gradient buckets."""
+
+import inspect
+from typing import Any
+
+from .knob import Knob, Reader, Reading, united
+from .models import NONE_MADE, Arguments, watch
+
+_MIB = 1 << 20
+_LEAST, _MOST = 1e-3, 1e6
+
+
+def _spelled(text: str) -> str:
+    try:
+        size = float(text)
+    except ValueError:
+        size = 0.0
+    if not _LEAST <= size <= _MOST:
+        raise ValueError(f"{text!r} is not a number of MiB from {_LEAST:g} to {_MOST:g}")
+    return _shown(int(size * _MIB))
+
+
+def _shown(nbytes: int) -> str:
+    return f"{nbytes / _MIB:.6g}"
+
+
+def _install(value: str | None) -> Reader:
+    from torch.nn.parallel import DistributedDataParallel
+
+    signature = inspect.signature(DistributedDataParallel.__init__)
+
+    def with_size(*arguments: Any, **options: Any) -> Arguments:
+        bound = signature.bind(*arguments, **options)
+        # A size for each bucket goes before the one for all: a job that gives them keeps them.
+        if value is not None and not bound.arguments.get("bucket_cap_mb_list"):
+            bound.arguments["bucket_cap_mb"] = float(value)
+        return bound.args[1:], bound.kwargs
+
+    models = watch(with_size)
+
+    def read() -> Reading:
+        # The reducer's own word: it is what cuts the buckets.
+        return united([_shown(model._get_ddp_logging_data()["bucket_cap_bytes"]) for model in models], NONE_MADE)
+
+    return read
+
+
+KNOB = Knob(
+    name="bucket_mb",
+    is_term=True,
+    example="4",
+    sets="`bucket_cap_mb` of each DistributedDataParallel that the job makes",
+    reads="the limit that the reducer of each model cuts its buckets by",
+    spelled=_spelled,
+    install=_install,
+)

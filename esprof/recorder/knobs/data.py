@@ -1,0 +1,74 @@
+"""`data[ready]=0`: batches that nobody has to make, as the first one is handed out again and again."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from .knob import Knob, Reader, Reading, united
+
+_MADE, _READY = "made", "0"
+_FIRST = "_esprof_first_batch"
+
+
+def _spelled(text: str) -> str:
+    if text not in ("0", "0.0"):
+        raise ValueError("its value can only be 0")
+    return _READY
+
+
+def _install(value: str | None) -> Reader:
+    from torch.utils.data import DataLoader, get_worker_info
+
+    original, seen = DataLoader.__iter__, set[str]()
+
+    @functools.wraps(original)
+    def __iter__(loader: Any) -> Any:
+        if get_worker_info() is not None:
+            return original(loader)
+        length = _length(loader) if value is not None else None
+        if length is None:
+            seen.add(_MADE)
+            return original(loader)
+        return _again(loader, original, length, seen)
+
+    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+
+    def read() -> Reading:
+        reading = united(seen, "no torch.utils.data.DataLoader has made a batch")
+        if value is not None and _MADE in seen:
+            reading = reading._replace(reason="a DataLoader does not know how many batches it has")
+        return reading
+
+    return read
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # An iterable dataset need not have a length.
+        return None
+
+
+def _again(loader: Any, original: Any, length: int, seen: set[str]) -> Iterator[Any]:
+    """As many batches as `loader` has, all of them its first."""
+    if length and _FIRST not in vars(loader):
+        batches = original(loader)
+        setattr(loader, _FIRST, next(batches))
+        # Workers that wait for an order take no CPU, but they would make some batches ahead.
+        getattr(batches, "_shutdown_workers", lambda: None)()
+        loader._iterator = None
+    for number in range(length):
+        if number:
+            seen.add(_READY)
+        yield getattr(loader, _FIRST)
+
+
+KNOB = Knob(
+    name="data[ready]",
+    is_term=True,
+    example="0",
+    sets="each DataLoader hands out its first batch again and again, as often as it has batches",
+    reads="whether DataLoaders have made more batches than the first",
+    spelled=_spelled,
+    install=_install,
+)

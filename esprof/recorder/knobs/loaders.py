@@ -1,0 +1,98 @@
+"""`loader.workers=` and `loader.prefetch=`: how many worker processes a DataLoader has, and how far ahead they are."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .knob import Knob, Reader, Reading, count, united
+from .models import Arguments, call
+
+_NO_LOADER = "no torch.utils.data.DataLoader has been asked for a batch"
+_Options = dict[str, Any]
+
+
+def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any], str | None]) -> Callable[..., Reader]:
+    """An `install`: `change` changes the named arguments of a DataLoader, or says why not; `read_one` reads an iterator."""
+
+    def install(value: str | None) -> Reader:
+        from torch.utils.data import DataLoader
+
+        made, get = DataLoader.__init__, DataLoader._get_iterator
+        signature = inspect.signature(made)
+        seen: dict[int, str | None] = {}
+        refusals: list[str] = []
+
+        def changed(*arguments: Any, **options: Any) -> Arguments:
+            bound = signature.bind(*arguments, **options)
+            if value is not None and (reason := change(bound.arguments, int(value))):
+                refusals.append(reason)
+            return bound.args[1:], bound.kwargs
+
+        @functools.wraps(made)
+        def __init__(loader: Any, *arguments: Any, **options: Any) -> None:
+            call(made, loader, changed, arguments, options)
+
+        @functools.wraps(get)
+        def _get_iterator(loader: Any) -> Any:
+            iterator = get(loader)
+            seen[id(loader)] = read_one(iterator)
+            return iterator
+
+        DataLoader.__init__ = __init__  # type: ignore[method-assign, assignment]
+        DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]
+
+        def read() -> Reading:
+            told = [one for one in seen.values() if one is not None]
+            lacking = "its DataLoaders have no workers" if seen else _NO_LOADER
+            reading = united(told, lacking)
+            return reading._replace(reason=refusals[0]) if refusals else reading
+
+        return read
+
+    return install
+
+
+def _set_workers(options: _Options, number: int) -> str:
+    from torch.utils.data import IterableDataset
+
+    if isinstance(options.get("dataset"), IterableDataset):
+        return "an iterable dataset shares its samples out among its workers itself"
+    options["num_workers"] = number
+    if not number:
+        for of_workers in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
+            options.pop(of_workers, None)
+    return ""
+
+
+def _set_prefetch(options: _Options, number: int) -> str:
+    if not options.get("num_workers"):
+        return "a DataLoader without workers fetches nothing ahead"
+    options["prefetch_factor"] = number
+    return ""
+
+
+def _prefetch(iterator: Any) -> str | None:
+    factor = getattr(iterator, "_prefetch_factor", None)
+    return None if factor is None else str(factor)
+
+
+WORKERS = Knob(
+    name="loader.workers",
+    is_term=True,
+    example="2",
+    sets="`num_workers` of each DataLoader that the job makes, but for iterable datasets",
+    reads="the worker processes of each iterator",
+    spelled=count(0),
+    install=_installer(_set_workers, lambda iterator: str(len(getattr(iterator, "_workers", ())))),
+)
+
+PREFETCH = Knob(
+    name="loader.prefetch",
+    is_term=False,
+    example="4",
+    sets="`prefetch_factor` of each DataLoader with workers that the job makes",
+    reads="how many batches a worker of each iterator makes ahead",
+    spelled=count(1),
+    install=_installer(_set_prefetch, _prefetch),
+)

@@ -1,0 +1,22 @@
+"""`threads=`: how many threads an operation on the CPU may use."""
+
+from .knob import Knob, Reader, Reading, count
+
+
+def _install(value: str | None) -> Reader:
+    import torch
+
+    if value is not None:
+        torch.set_num_threads(int(value))
+    return lambda: Reading(str(torch.get_num_threads()))
+
+
+KNOB = Knob(
+    name="threads",
+    is_term=False,
+    example="2",
+    sets="`torch.set_num_threads` in each process that imports torch, before the job's own code goes on",
+    reads="`torch.get_num_threads`",
+    spelled=count(1),
+    install=_install,
+)

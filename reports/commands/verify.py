@@ -1,0 +1,272 @@
+"""`esprof verify`."""
+
+import shlex
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from esprof import Run
+from esprof.analyzers.verified.answer import Pair, pairs_of, verified
+from esprof.analyzers.verified.promise import NoPromise, job_class, name_of, promise
+from esprof.analyzers.verified.sides import Knob, read_back, refuse_other_job, side
+from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
+from esprof.recorder.knobs import KNOBS
+from esprof.recorder.launcher.launch import collect, launch, prepare, require_torch
+from esprof.recorder.shared.settings import Settings
+from esprof.replay.whatif.grammar import parse
+from esprof.reports import units
+from esprof.reports.commands.common import Finite, answer, beside, json_option, open_run, status
+from esprof.reports.commands.record import say
+from esprof.reports.terminal.verified import draw_verified
+from esprof.trace import ledger
+from esprof.trace.run import WarningCode
+
+_SKIP, _STEPS, _REPEATS = 5, 40, 3
+_MAX_ERROR_PCT = 5.0
+_STDERR = 2
+
+_Values = Mapping[str, str]
+"""Name of a knob -> its value, as it is read back."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run: the job's command, and the values of the knobs on every other turn."""
+
+    command: tuple[str, ...]
+    values: _Values
+    settings: Settings
+    """Without knobs."""
+
+    @property
+    def steps(self) -> int:
+        return self.settings.steps if self.settings.ends_early else 0
+
+    def settings_of(self, *, changed: bool) -> Settings:
+        """Those of a turn of the job as it is, where knobs are read alone, or of one with the change."""
+        return replace(
+            self.settings, knobs=tuple((name, value if changed else None) for name, value in self.values.items())
+        )
+
+
+class _BehindDashes(click.Command):
+    """A command whose CMD stands behind `--`: without it, options of CMD could be taken for ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        has_dashes = "--" in args
+        rest = super().parse_args(ctx, args)
+        if ctx.params.get("job") and not has_dashes:
+            raise click.UsageError("put -- before CMD", ctx)
+        return rest
+
+
+@click.command("verify", cls=_BehindDashes)
+@click.argument("recorded", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
+@click.option("--what-if", "spec", metavar="SPEC", help="The scenario that is carried out, such as bucket_mb=4.")
+@click.option(
+    "--set",
+    "unpromised",
+    metavar="KNOB=VALUE",
+    help="Set a knob of which nothing is promised, such as threads=2, and measure what it does.",
+)
+@click.option("--repeats", type=click.IntRange(1), default=_REPEATS, show_default=True, help="Pairs of runs of CMD.")
+@click.option(
+    "--skip", type=click.IntRange(1), default=_SKIP, show_default=True, help="Steps of each run that do not count."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(0),
+    default=_STEPS,
+    show_default=True,
+    help="Steps of each run that count; then the job is ended. 0 lets it run to its end.",
+)
+@click.option(
+    "--max-error",
+    metavar="PERCENT",
+    type=Finite(min=0),
+    default=_MAX_ERROR_PCT,
+    show_default=True,
+    help="How far a promise may be off whose interval does not hold.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
+@json_option
+def command(
+    recorded: Path,
+    job: tuple[str, ...],
+    spec: str | None,
+    unpromised: str | None,
+    repeats: int,
+    skip: int,
+    steps: int,
+    max_error: float,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Make a change for real and compare it with what was promised.
+
+    RUN is a recording of CMD. What replay promises of it is written into RUN/ledger.jsonl first. Then CMD runs as it is and
+    with the change, in turns, without profiler; the change is made in the job's own processes, and read back there. What
+    came is written into the ledger, too. What CMD prints goes to stderr.
+
+    Exit code 3 where the step observed lies outside the interval promised, and farther from the promise than --max-error; 1
+    where the change was read back as not made.
+
+    \b
+    esprof verify RUN --what-if bucket_mb=4 -- torchrun --nproc-per-node 2 train.py
+    esprof verify RUN --set threads=2 -- python train.py
+    """
+    if (spec is None) == (unpromised is None):
+        raise UsageError("name the change, by --what-if or by --set", remedy=_known())
+    values = _of_scenario(spec) if spec is not None else _of_setting(unpromised or "")
+    if not job:
+        raise UsageError("no command to run", remedy="esprof verify RUN --what-if SPEC -- torchrun … train.py")
+    run = _open(recorded)
+    require_torch(job[0])
+    if run.meta.command and run.meta.command != job:
+        say(f"warning: RUN was recorded of another command: {shlex.join(run.meta.command)}")
+    made = None
+    if spec is not None:
+        made = _promise(run, spec)
+        ledger.append(recorded, made)
+        if not quiet:
+            before, after = units.duration(made.step_us), units.duration(made.predicted_us)
+            say(f"promised of {spec}: a step of {after} instead of {before}, both under the profiler")
+    settings = Settings(windows=False, skip=skip, warmup=0, steps=max(steps, 1), stack_steps=0, ends_early=steps > 0)
+    with _ended_in_order():
+        pairs, knobs = _measure(Plan(job, values, settings), run, repeats, quiet=quiet)
+    if made is not None:
+        ledger.append(recorded, pairs_of(pairs).outcome(made, "verify"))
+    told = verified(spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error)
+    answer(told, draw_verified, as_json=as_json)
+    return EXIT_REGRESSION if told.verdict == "missed" else EXIT_OK
+
+
+# What is asked for
+
+
+def _of_scenario(spec: str) -> _Values:
+    """The knobs that carry out a scenario. Raises UsageError where one of its terms has none."""
+    values = {}
+    for term in parse(spec):
+        name = name_of(term)
+        knob = KNOBS.get(name)
+        if knob is None or not knob.is_term:
+            raise UsageError(f"no knob carries out {term.text}", remedy=_known())
+        if term.only or term.device is not None:
+            raise UsageError(f"{term.text}: a knob is set on all ranks", remedy=_known())
+        values[name] = _spelled(name, term.text.rpartition("=")[2].strip())
+    return values
+
+
+def _of_setting(text: str) -> _Values:
+    name, _, value = text.partition("=")
+    if name not in KNOBS:
+        raise UsageError(f"there is no knob {name!r}", remedy=_known())
+    return {name: _spelled(name, value)}
+
+
+def _spelled(name: str, value: str) -> str:
+    try:
+        return KNOBS[name].spelled(value)
+    except ValueError as error:
+        raise UsageError(f"{name}={value}: {error}") from error
+
+
+def _known() -> str:
+    terms, others = (
+        ", ".join(f"{knob.name}={knob.example}" for knob in KNOBS.values() if knob.is_term is is_term)
+        for is_term in (True, False)
+    )
+    return f"Knobs: {terms}; by --set alone: {others}."
+
+
+def _open(recorded: Path) -> Run:
+    run, _ = open_run([str(recorded)])
+    if not (recorded / "run.json").exists():
+        raise UsageError(f"{recorded} is no Run directory, whose ledger could be written", remedy="Record CMD first.")
+    return run
+
+
+def _promise(run: Run, spec: str) -> ledger.Promise:
+    try:
+        with status("Replaying"):
+            return promise(run, spec)
+    except NoPromise as declined:
+        remedy = f"`esprof verify RUN --set {spec} -- CMD…` measures the change without a promise."
+        raise NoPromise(declined.reason, path=run.path, remedy=remedy) from declined
+
+
+# The turns
+
+
+def _measure(plan: Plan, recorded: Run, repeats: int, *, quiet: bool) -> tuple[list[Pair], tuple[Knob, ...]]:
+    """Run the job as it is and with the change, in turns. A change that did not take is noticed in its first turn."""
+    pairs, knobs = list[Pair](), tuple[Knob, ...]()
+    with beside(recorded.path or Path("run")) as folder:
+        for repeat in range(repeats):
+            runs, sides = [], []
+            for changed in (False, True):
+                turn = 2 * repeat + changed + 1
+                runs.append(_run(plan, folder / f"turn-{turn}", changed=changed))
+                refuse_other_job(recorded, runs[-1])
+                sides.append(side(runs[-1], plan.settings.skip, plan.steps))
+                if not quiet:
+                    told = f"{units.duration(sides[-1].step_us)} a step"
+                    say(f"{turn} of {2 * repeats}, {_turn(plan, changed)}: {told}")
+            knobs = read_back(plan.values, *runs)
+            pairs.append(Pair(before=sides[0], after=sides[1]))
+    return pairs, knobs
+
+
+def _run(plan: Plan, out: Path, *, changed: bool) -> Run:
+    """Run the job once. Raises EsprofError where it failed before it had made its steps, KeyboardInterrupt or SystemExit
+    where a signal asked it to end."""
+    settings, stopped_by = plan.settings_of(changed=changed), list[int]()
+    raw = prepare(plan.command, out, settings)
+    exit_code = launch(plan.command, raw, stdout=_STDERR, on_stop=stopped_by.append)
+    if stopped_by:
+        raise KeyboardInterrupt if stopped_by[0] == signal.SIGINT else SystemExit(128 + stopped_by[0])
+    with status("Reading what was recorded"):
+        made = collect(plan.command, out, settings, exit_code)
+    if made.run is None:
+        assert made.trouble is not None
+        raise made.trouble
+    if any(warning.code == WarningCode.STILL_RUNNING for warning in made.run.warnings):
+        raise InputError(
+            "processes of the job outlived the command, and would be in the way of the next turn",
+            remedy="Let the command wait for all that it starts.",
+        )
+    # We end the job in the midst of a step: how it takes that does not matter, once all steps are there.
+    if exit_code and not (plan.steps and _has_all(made.run, plan)):
+        raise InputError(f"{_turn(plan, changed)}, the command ended with {exit_code}")
+    return made.run
+
+
+def _has_all(run: Run, plan: Plan) -> bool:
+    last = plan.settings.probe_at - 1
+    return all((run.steps(rank).ints("step") == last).any() for rank in run.ranks)
+
+
+def _turn(plan: Plan, changed: bool) -> str:
+    return "with " + ",".join(f"{name}={value}" for name, value in plan.values.items()) if changed else "as it is"
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the block, so that what it made is removed; while the job runs it gets them."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,161 @@
+"""`esprof verify` on a real job of two processes: knobs that take, knobs that do not, and what a break leaves."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from esprof.trace import ledger
+from esprof.trace.ledger import Outcome, Promise
+from tests.cases.command_line import esprof
+from tests.cases.record import ESPROF, JOBS, Ended, Running, ranks, record, run, torchrun
+
+pytestmark = pytest.mark.integration
+
+JOB = JOBS / "to_verify.py"
+FEW = ("--repeats", 1, "--skip", 2, "--steps", 10)
+
+
+def verify(recorded: Path, *options, job=()) -> Ended:
+    return run([*ESPROF, "verify", str(recorded), *map(str, (*FEW, *options)), "--", *ranks(2, JOB, *job)])
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("verify") / "run"
+    ended = record(out, ranks(2, JOB), skip=2, warmup=1, steps=12, stack_steps=0, shapes=True)
+    assert ended.code == 0, ended.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def made(recorded) -> Ended:
+    """A change that can be made. How close replay comes depends on the machine: either verdict will do."""
+    # Of several times as many transfers without a probe nothing is promised; of fewer it is.
+    return verify(recorded, "--what-if", "bucket_mb=25", "--max-error", 1000, "--json")
+
+
+def test_a_change_is_made_and_told(made):
+    assert made.code == 0, made.stderr
+    answer = json.loads(made.stdout)
+    assert (next(iter(answer)), answer["schema"]) == ("schema", "esprof.verify/1")
+    assert answer["verdict"] in ("held", "close")
+    assert answer["knobs"] == [{"name": "bucket_mb", "before": "0.5", "after": "25"}]
+    assert answer["job"] == {"backend": "gloo", "devices": "CPU", "world_size": 2, "gradients": "DDP"}
+    (pair,) = answer["pairs"]
+    assert (answer["before"]["us"], answer["observed"]["us"]) == tuple(
+        pair[of]["step_us"] for of in ("before", "after")
+    )
+    assert answer["predicted"]["low_us"] <= answer["predicted"]["us"] <= answer["predicted"]["high_us"]
+
+
+def test_the_promise_was_written_before_anything_was_measured(made, recorded):
+    promise, outcome = ledger.read(recorded)
+    assert isinstance(promise, Promise)
+    assert isinstance(outcome, Outcome)
+    assert (promise.id, promise.spec, outcome.by) == (outcome.id, "bucket_mb=25", "verify")
+    assert promise.time_ns < outcome.time_ns
+    said = made.stderr.index("promised of bucket_mb=25")
+    assert said < made.stderr.index("1 of 2, as it is") < made.stderr.index("2 of 2, with bucket_mb=25")
+
+
+def test_nothing_else_is_left_beside_the_run(made, recorded):
+    assert [path.name for path in recorded.parent.iterdir()] == ["run"]
+
+
+def test_a_hook_is_set_and_its_codec_read_back(recorded):
+    ended = verify(recorded, "--set", "compress=bf16", "--json")
+    assert ended.code == 0, ended.stderr
+    answer = json.loads(ended.stdout)
+    assert (answer["verdict"], answer["promise"]) == ("measured", None)
+    assert answer["knobs"] == [{"name": "compress", "before": "none", "after": "bf16"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "job", "reason"),
+    [
+        (
+            ["--set", "compress=bf16"],
+            ["--own-hook"],
+            "the job has set a communication hook of its own (fp16_compress_hook)",
+        ),
+        (["--set", "loader.prefetch=4"], [], "a DataLoader without workers fetches nothing ahead"),
+    ],
+)
+def test_a_change_that_did_not_take_is_no_answer(recorded, options, job, reason):
+    ended = verify(recorded, *options, job=job)
+    assert (ended.code, ended.stdout) == (1, "")
+    assert "did not change" in ended.stderr
+    assert reason in ended.stderr
+
+
+def test_a_job_that_fails_is_an_error_and_leaves_the_promise_alone(made, recorded):
+    ended = verify(recorded, "--what-if", "data[ready]=0", job=["--fail-with", "esprof_recorder.knobs"])
+    assert (ended.code, ended.stdout) == (1, "")
+    assert "as it is, the command ended with 7" in ended.stderr
+    assert [line.spec for line in ledger.read(recorded) if isinstance(line, Outcome)] == ["bucket_mb=25"]
+    assert ledger.read(recorded)[-1].spec == "data[ready]=0"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--what-if", "gpu=2x"], "no knob carries out gpu=2x"),
+        (["--what-if", "data=0"], "data[ready]=0"),
+        (["--what-if", "rank0.data[ready]=0"], "a knob is set on all ranks"),
+        (["--what-if", "bucket_mb=0"], "bucket_mb"),
+        (["--set", "speed=2"], "there is no knob 'speed'"),
+        (["--set", "threads=0"], "'0' is not a whole number from 1 on"),
+        (["--set", "threads=2", "--what-if", "bucket_mb=4"], "name the change"),
+        ([], "bucket_mb=4"),
+    ],
+)
+def test_what_cannot_be_asked(recorded, options, said):
+    ended = esprof("verify", recorded, *options, "--", "true")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert said in ended.stderr
+
+
+def test_a_command_stands_behind_dashes(recorded):
+    """Its own --steps would be taken for ours."""
+    ended = esprof("verify", recorded, "--set", "threads=2", "python", "train.py", "--steps", "3")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "put -- before CMD" in ended.stderr
+
+
+def test_a_promise_that_replay_does_not_make(recorded):
+    ended = esprof("verify", recorded, "--what-if", "loader.workers=2", "--", "true")
+    assert ended.returncode == 1
+    assert "nothing is promised of loader.workers=2" in ended.stderr
+    assert "--set loader.workers=2" in ended.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_is_broken_off_leaves_no_process_and_no_file(recorded, tmp_path, number, code):
+    before = len(ledger.read(recorded))
+    started = tmp_path / "started"
+    started.mkdir()
+    command = torchrun("to_verify.py", "--started", started, "--slow", 0.5)
+    running = Running([*ESPROF, "verify", str(recorded), "--what-if", "data[ready]=0", "--steps", "0", "--", *command])
+    deadline = time.monotonic() + 120
+    while len(pids := [int(path.name) for path in started.iterdir()]) < 2:
+        assert time.monotonic() < deadline, running.talk()
+        time.sleep(0.1)
+    running.process.send_signal(number)
+    ended = running.end()
+    assert (ended.code, ended.stdout) == (code, "")
+    assert not any(is_alive(pid) for pid in pids)
+    assert [path.name for path in recorded.parent.iterdir()] == ["run"]
+    # The promise was made; that nothing was measured of it is seen by that.
+    assert len(ledger.read(recorded)) == before + 1
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

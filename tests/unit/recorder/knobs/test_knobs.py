@@ -1,0 +1,175 @@
+"""The knobs: what they are called, what they do to what a job makes, and what they leave alone."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from esprof.recorder.injected.knobs import Knobs
+from esprof.recorder.injected.log import Log
+from esprof.recorder.knobs import KNOBS, Reading
+from esprof.recorder.knobs.models import call
+from esprof.replay.whatif.grammar import parse
+
+POINTS = TensorDataset(torch.arange(12.0))
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter([torch.zeros(1)] * 4)
+
+
+@pytest.fixture(autouse=True)
+def loaders_as_they_were(monkeypatch):
+    """What knobs wrap is put back behind each test."""
+    for name in ("__init__", "__iter__", "_get_iterator"):
+        monkeypatch.setattr(DataLoader, name, getattr(DataLoader, name))
+
+
+@pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.name)
+def test_a_knob_is_named_as_the_term_that_it_carries_out(knob):
+    if not knob.is_term:
+        return
+    (term,) = parse(f"{knob.name}={knob.example}")
+    assert knob.name == term.kind.name + (f"[{term.argument}]" if term.argument else "")
+
+
+@pytest.mark.parametrize("knob", KNOBS.values(), ids=lambda knob: knob.name)
+def test_a_value_has_one_spelling(knob):
+    assert knob.spelled(knob.spelled(knob.example)) == knob.spelled(knob.example)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "spelled"),
+    [
+        ("bucket_mb", "4.0", "4"),
+        ("bucket_mb", "0.5", "0.5"),
+        ("loader.workers", "2.0", "2"),
+        ("data[ready]", "0.0", "0"),
+    ],
+)
+def test_spellings(name, text, spelled):
+    assert KNOBS[name].spelled(text) == spelled
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bucket_mb", "0"),
+        ("bucket_mb", "many"),
+        ("bucket_mb", "nan"),
+        ("loader.workers", "1.5"),
+        ("loader.prefetch", "0"),
+        ("threads", "0"),
+        ("threads", "inf"),
+        ("data[ready]", "1"),
+        ("compress", "plan.json"),
+        ("compress", "none"),
+    ],
+)
+def test_what_is_no_value_is_refused(name, text):
+    with pytest.raises(ValueError, match=r"its value|is not a|write a codec"):
+        KNOBS[name].spelled(text)
+
+
+def test_workers_of_loaders():
+    read = KNOBS["loader.workers"].install("1")
+    loader = DataLoader(POINTS, 4)
+    assert read() == Reading(None, "no torch.utils.data.DataLoader has been asked for a batch")
+    assert [len(batch[0]) for batch in loader] == [4, 4, 4]
+    assert (loader.num_workers, read()) == (1, Reading("1"))
+
+
+def test_no_workers_need_nothing_that_is_for_workers():
+    read = KNOBS["loader.workers"].install("0")
+    loader = DataLoader(POINTS, 4, num_workers=2, prefetch_factor=4, persistent_workers=True, timeout=5)
+    assert len(list(loader)) == 3
+    assert read() == Reading("0")
+
+
+def test_an_iterable_dataset_keeps_its_workers():
+    """With others each would make all of its samples, or each none."""
+    read = KNOBS["loader.workers"].install("2")
+    assert len(list(DataLoader(Endless(), 2))) == 2
+    assert read().value == "0"
+    assert "iterable" in read().reason
+
+
+def test_a_loader_without_workers_has_no_prefetch():
+    read = KNOBS["loader.prefetch"].install("4")
+    list(DataLoader(POINTS, 4))
+    assert read() == Reading(None, "a DataLoader without workers fetches nothing ahead")
+
+
+def test_prefetch_of_loaders_with_workers():
+    read = KNOBS["loader.prefetch"].install("4")
+    list(DataLoader(POINTS, 4, num_workers=1))
+    assert read() == Reading("4")
+
+
+@pytest.mark.parametrize("name", ["loader.workers", "loader.prefetch", "data[ready]"])
+def test_what_is_only_read_changes_nothing(name):
+    read = KNOBS[name].install(None)
+    loader = DataLoader(POINTS, 4, num_workers=1, prefetch_factor=3)
+    assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert read() == Reading({"loader.workers": "1", "loader.prefetch": "3", "data[ready]": "made"}[name])
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
+def test_the_first_batch_again_and_again(workers):
+    read = KNOBS["data[ready]"].install("0")
+    loader = DataLoader(POINTS, 4, **workers)
+    for _ in range(2):
+        assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3]] * 3
+    assert read() == Reading("0")
+
+
+def test_a_loader_of_unknown_length_makes_its_batches():
+    read = KNOBS["data[ready]"].install("0")
+    assert len(list(DataLoader(Endless(), 2))) == 2
+    assert read() == Reading("made", "a DataLoader does not know how many batches it has")
+
+
+def test_a_constructor_that_does_not_take_our_arguments_gets_the_jobs_own():
+    made = []
+
+    def constructor(one, size):
+        if size > 1:
+            raise ValueError("too large")
+        made.append(size)
+
+    call(constructor, None, lambda one, size: ((9,), {}), (1,), {})
+    assert made == [1]
+    with pytest.raises(ValueError, match="too large"):  # A fault of the job's own is the job's.
+        call(constructor, None, lambda one, size: ((9,), {}), (2,), {})
+
+
+def test_threads():
+    before = torch.get_num_threads()
+    try:
+        assert KNOBS["threads"].install(None)() == Reading(str(before))
+        assert KNOBS["threads"].install(str(before + 1))() == Reading(str(before + 1))
+    finally:
+        torch.set_num_threads(before)
+
+
+def noted(monkeypatch, wanted):
+    """What is noted of knobs that are set and read in this process."""
+    rows = []
+    log = Log()
+    monkeypatch.setattr(log, "note", lambda kind, **row: rows.append((kind, row)))
+    knobs = Knobs(wanted, log)
+    knobs.install()
+    knobs.note()
+    return rows
+
+
+def test_how_knobs_stand_is_noted(monkeypatch):
+    value = str(torch.get_num_threads())
+    assert noted(monkeypatch, (("threads", None),)) == [("knob", {"name": "threads", "value": value, "reason": ""})]
+
+
+def test_a_knob_that_fails_leaves_the_job_as_it_was(monkeypatch, capsys):
+    rows = noted(monkeypatch, (("threads", "no number"), ("loader.workers", None)))
+    assert [row["value"] for kind, row in rows if kind == "knob"] == [None, None]
+    assert [row["name"] for kind, row in rows if kind == "knob"] == ["threads", "loader.workers"]
+    assert "the job goes on" in capsys.readouterr().err
