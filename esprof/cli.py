@@ -28,6 +28,10 @@ VERBS = {
         "esprof.reports.commands.apply",
         "Hand a plan to a running elastic job, and tell what comes of it.",
     ),
+    "serve": (
+        "esprof.reports.commands.serve",
+        "Serve a page of running elastic jobs: their steps, plans and advice.",
+    ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),
 }

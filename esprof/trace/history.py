@@ -11,12 +11,33 @@ from esprof.errors import unreadable
 from esprof.output import unwritable
 from esprof.types import Ns
 
-What = Literal["started", "adopted", "refused", "kept", "missed", "reverted", "checkpoint", "left"]
-"""`kept`, `missed` and `reverted` say what became of an adopted plan: `missed` is kept, and less than was promised."""
+What = Literal[
+    "started",
+    "adopted",
+    "refused",
+    "kept",
+    "missed",
+    "reverted",
+    "checkpoint",
+    "left",
+    "accepted",
+    "rejected",
+    "rolled_back",
+]
+"""`kept`, `missed` and `reverted` say what became of an adopted plan: `missed` is kept, and less than was promised. The last
+three are a person's decisions on a plan, before the job has said anything of it."""
 
 _NAME = "history.jsonl"
 _MOST_BYTES = 16 << 20
 """What is read of a log at most: its end."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a job a plan may change."""
+
+    ests: tuple[tuple[int, ...], ...]
+    """Those of each rank."""
+    codec: str
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,6 +56,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after_us: float | None = None
     """Median step with it."""
     promised_us: float | None = None
+    was: Setting | None = None
+    """Of an adopted plan, what held before it: what a person goes back to."""
     reason: str = ""
 
 

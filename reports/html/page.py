@@ -37,7 +37,7 @@ _PHASES: dict[Phase, str] = {
     "timed": "steps under the profiler, which slows what Python does",
 }
 
-_SAID: dict[What, str] = {
+SAID: dict[What, str] = {
     "started": "started",
     "adopted": "plan adopted",
     "refused": "plan refused",
@@ -46,7 +46,11 @@ _SAID: dict[What, str] = {
     "reverted": "plan taken back",
     "checkpoint": "checkpoint written",
     "left": "left",
+    "accepted": "plan accepted by a person",
+    "rejected": "plan rejected by a person",
+    "rolled_back": "plan rolled back by a person",
 }
+"""What happened to a job, in words."""
 
 
 def render_html(report: Report) -> str:
@@ -70,7 +74,7 @@ def render_html(report: Report) -> str:
             phases=_PHASES,
             least_pct=100 * LEAST,
             measured=_measured(report),
-            said=_SAID,
+            said=SAID,
             assignment_said=advice.said(report.assignment) if report.assignment else "",
         )
     )

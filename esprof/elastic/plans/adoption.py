@@ -22,7 +22,7 @@ from esprof.elastic.proof.fingerprint import Level
 from esprof.elastic.transport import Transport
 from esprof.errors import EsprofError, UsageError
 from esprof.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes
-from esprof.trace.history import Event
+from esprof.trace.history import Event, Setting
 
 Ests = tuple[tuple[int, ...], ...]
 
@@ -201,16 +201,26 @@ class Adoption:
             before = self._steps.median_us(self._newest.fallback.window)
             self._before, self._back = (now.assignment.ests, now.codec), None
             self._judgement = Judgement(self._newest, before)
-            self._tell("adopted", self._newest, now.step)
+            was = Setting(ests=now.assignment.ests, codec=now.codec)
+            self._tell("adopted", self._newest, now.step, was=was)
         self._steps.changed()
 
-    def _tell(self, state: State, plan: Plan | None, step: int, reason: str = "", **figures: float | None) -> None:
+    def _tell(
+        self,
+        state: State,
+        plan: Plan | None,
+        step: int,
+        reason: str = "",
+        *,
+        was: Setting | None = None,
+        **figures: float | None,
+    ) -> None:
         """Write the status, and the history; where that fails, rank 0 warns and training goes on."""
         about: dict[str, Any] = {"step": step, "reason": reason, **figures}
         if plan is not None:
             about |= {"plan": plan.id, "version": plan.version}
         if state != "pending":
-            self._record(Event(what=state, **about))
+            self._record(Event(what=state, was=was, **about))
         assert self._source is not None, "rank 0 tells"
         try:
             self._source.tell(msgspec.json.encode(PlanStatus(state=state, **about)))
