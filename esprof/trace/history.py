@@ -37,7 +37,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     ests: tuple[tuple[int, ...], ...]
     """Those of each rank."""
-    codec: str
+    codec: str | None = None
+    """None where the plan did not change it."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

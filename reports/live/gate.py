@@ -83,7 +83,7 @@ class Gate:
         if request.method != "GET" or not hmac.compare_digest(given.encode(), token.encode()):
             return PlainTextResponse("A token is needed. Open the address that `esprof serve` has printed.\n", 401)
         answer = RedirectResponse(request.url.path, 303)
-        answer.set_cookie(_cookie(request), _keep(token), max_age=_YEAR_S, httponly=True, samesite="strict")
+        answer.set_cookie(_cookie(request), _keep(token), max_age=_YEAR_S, httponly=True, samesite="lax")
         return answer
 
 

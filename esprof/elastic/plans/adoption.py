@@ -201,7 +201,8 @@ class Adoption:
             before = self._steps.median_us(self._newest.fallback.window)
             self._before, self._back = (now.assignment.ests, now.codec), None
             self._judgement = Judgement(self._newest, before)
-            was = Setting(ests=now.assignment.ests, codec=now.codec)
+            codec = None if change.codec in (None, now.codec) else now.codec
+            was = Setting(ests=now.assignment.ests, codec=codec)
             self._tell("adopted", self._newest, now.step, was=was)
         self._steps.changed()
 

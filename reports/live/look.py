@@ -1,0 +1,53 @@
+"""Looks for advice for a running job, in a process of its own: `python -m esprof.reports.live.look RUN`.
+
+It takes seconds of a CPU, which neither the page nor a job on this machine should miss.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from esprof.analyzers import recommend
+from esprof.analyzers.advisors.ests import EstAdvice
+from esprof.errors import EsprofError
+from esprof.reports.live.fresh import fresh
+from esprof.reports.live.offer import Looked, Offer, RankOffer, write_looked
+from esprof.trace import history
+
+_NICE = 15
+
+
+def look(run: Path) -> Looked:
+    """What is advised to the job at `run` now, or why nothing is."""
+    try:
+        advice = recommend(fresh(run, since=_since(run)))
+    except EsprofError as error:
+        return Looked(reason=" ".join(filter(None, (error.reason, error.remedy))))
+    if not isinstance(advice, EstAdvice):
+        return Looked(reason="This is no elastic job: its advice is for `esprof recommend`.")
+    ranks = msgspec.convert(advice.decision.ranks, tuple[RankOffer, ...], from_attributes=True)
+    fields = {name: getattr(advice, name) for name in Offer.__struct_fields__ if name != "ranks"}
+    return Looked(offer=Offer(ranks=ranks, **fields))
+
+
+def _since(run: Path) -> int | None:
+    """The step from which on the job does what it does now."""
+    changed = [event.step for event in history.read(run) if event.what in ("started", "adopted", "reverted")]
+    return changed[-1] if changed else None
+
+
+def main() -> int:
+    os.nice(_NICE)
+    run = Path(sys.argv[1])
+    try:
+        write_looked(run, look(run))
+    except EsprofError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
