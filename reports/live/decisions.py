@@ -80,9 +80,7 @@ def plan_back(run: Path, adopted: Event, was: Setting) -> Plan:
 
     assignment = AssignmentBody(ests=was.ests, devices=(), compute_us=0.0, ests_below=0)
     parts = Parts(
-        assignment=Part(
-            applies="live", changes_bits=False, evidence=evidence, predicted=promise, body=assignment
-        ),
+        assignment=Part(applies="live", changes_bits=False, evidence=evidence, predicted=promise, body=assignment),
         compression=None
         if was.codec is None
         else Part(

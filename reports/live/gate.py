@@ -14,9 +14,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LEAST_TOKEN = 16
-"""Characters of a token that nobody guesses."""
-
 _YEAR_S = 365 * 24 * 3600
 _HEADERS = {
     "content-security-policy": (

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from esprof.plan import CompressionBody
-from esprof.readable import duration, runs
+from esprof.readable import runs
 from esprof.reports import units
 from esprof.reports.html.page import SAID
 from esprof.reports.live.chart import SIDE, chart_of
@@ -16,7 +16,6 @@ from esprof.reports.live.decisions import NO_PROMISE_US
 from esprof.reports.live.view import ROWS, View
 from esprof.reports.terminal.advice import ests_text
 from esprof.text import printable
-from esprof.types import NS_PER_S
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LIKE_THE_REPORT = Path(__file__).parents[1] / "html" / "templates" / "report.css"
