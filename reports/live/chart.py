@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median, quantiles
+from math import ceil, floor, log10
+from statistics import median
 
 import msgspec
 
@@ -15,8 +16,10 @@ SIDE = 1_000
 
 _FEWEST = 2
 _HEADROOM = 1.15
-_OUTLIER = 2.0
-"""Steps are drawn up to so many times that of most of them: one slow step must not flatten all others."""
+_OUTLIER = 1.6
+"""Steps are drawn up to so many times the highest median: one slow step must not flatten all others."""
+_NEAR_TOP_PCT = 5.0
+"""A tick's number stands above its line."""
 _APART = 0.14
 """Share of the width that a label takes."""
 
@@ -70,7 +73,9 @@ def chart_of(steps: Sequence[LiveStep], marks: Sequence[Event]) -> Chart | None:
         return None
     first, last = shown[0].step, shown[-1].step
     took = [step.took_us for step in shown]
-    top_us = _HEADROOM * min(max(took), _OUTLIER * quantiles(took, n=10)[-1]) or 1.0
+    groups = [list(group) for _, group in groupby(shown, key=lambda step: (step.version, step.ests))]
+    medians = [median(step.took_us for step in group) for group in groups]
+    top_us = _HEADROOM * min(max(took), _OUTLIER * max(medians)) or 1.0
 
     def x(step: float) -> float:
         return (step - first) / (last - first) if last > first else 0.0
@@ -79,18 +84,18 @@ def chart_of(steps: Sequence[LiveStep], marks: Sequence[Event]) -> Chart | None:
         return round(SIDE * (1 - min(1.0, us / top_us)))
 
     points = [f"{round(SIDE * x(step.step))} {y(step.took_us)}" for step in shown]
-    levels = []
-    for _, group in groupby(shown, key=lambda step: (step.version, step.ests)):
-        alike = list(group)
-        us = median(step.took_us for step in alike)
-        levels.append(Level(round(SIDE * x(alike[0].step)), round(SIDE * x(alike[-1].step)), y(us), us))
+    levels = [
+        Level(round(SIDE * x(group[0].step)), round(SIDE * x(group[-1].step)), y(us), us)
+        for group, us in zip(groups, medians, strict=True)
+    ]
+    up = [Tick(100 * (1 - value / top_us), value) for value in _ticks(0.0, top_us, 4, least=1e-3)]
     return Chart(
         path="M" + "L".join(points),
         levels=tuple(levels),
         over=tuple(round(SIDE * x(step.step)) for step in shown if step.took_us > top_us),
         longest_us=max(took),
-        across=tuple(Tick(100 * x(value), value) for value in _ticks(first, last, 5)),
-        up=tuple(Tick(100 * (1 - value / top_us), value) for value in _ticks(0.0, top_us, 4)),
+        across=tuple(Tick(100 * x(value), value) for value in _ticks(first, last, 5, least=1.0)),
+        up=tuple(tick for tick in up if tick.at_pct > _NEAR_TOP_PCT),
         marks=tuple(_marks([(x(event.step - 0.5), event) for event in marks])),
         data=msgspec.json.encode(
             [[step.step, round(step.took_us, 1), round(100 * x(step.step), 2)] for step in shown]
@@ -98,20 +103,12 @@ def chart_of(steps: Sequence[LiveStep], marks: Sequence[Event]) -> Chart | None:
     )
 
 
-def _ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers within the range."""
-    rough = (high - low) / most or 1.0
-    unit = 1.0
-    while unit > rough:
-        unit /= 10
-    while unit * 10 <= rough:
-        unit *= 10
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
-    if low != int(low) or step < 1:
-        first = -(-low // step)
-        return [step * (first + number) for number in range(int((high - low) / step) + 1)]
-    found = range(int(-(-low // step)), int(high // step) + 1)
-    return [step * number for number in found]
+def _ticks(low: float, high: float, most: int, least: float) -> list[float]:
+    """Round numbers within the range, some `most` of them, at least so far apart."""
+    rough = max((high - low) / most, least)
+    unit = 10.0 ** floor(log10(rough))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9))
+    return [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
 
 
 def _marks(placed: Sequence[tuple[float, Event]]) -> list[Mark]:

@@ -51,7 +51,7 @@ def roll_back(run: Path, adopted: Event, history: Sequence[Event], step: int) ->
     """Hand over a plan of what held before `adopted`; returns it as it was handed over. Raises OutputError."""
     assert adopted.was is not None, "that can be rolled back"
     given = _hand_over(run, plan_back(run, adopted, adopted.was), history)
-    append(run, Event(what="rolled_back", step=step, plan=adopted.plan, version=given.version))
+    append(run, Event(what="rolled_back", step=step, plan=adopted.plan, version=adopted.version))
     return given
 
 

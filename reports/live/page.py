@@ -71,7 +71,7 @@ def _environment() -> Environment:
     environment.filters |= {
         name: getattr(units, name) for name in ("duration", "pct", "count", "rate", "when", "plural", "error_pct")
     }
-    environment.filters |= {"ests": ests_text, "runs": runs, "codecs": _codecs, "span": _span}
+    environment.filters |= {"ests": ests_text, "runs": runs, "codecs": _codecs, "span": _span, "tick": _tick}
     return environment
 
 
@@ -82,6 +82,11 @@ def _finalize(value: Any) -> Any:
 
 def _codecs(body: CompressionBody) -> str:
     return ", ".join(sorted({choice.codec for choice in (body.buckets or (body.default,))}))
+
+
+def _tick(us: float) -> str:
+    """A round time at the side of a chart: `50 ms`, `2 s`."""
+    return f"{us / 1e6:g} s" if us >= 1e6 else f"{us / 1e3:g} ms"
 
 
 def _span(seconds: float) -> str:

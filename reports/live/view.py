@@ -9,6 +9,7 @@ from esprof.plan import Plan, PlanStatus
 from esprof.reports.live.decisions import rejected, revocable
 from esprof.reports.live.job import Job
 from esprof.reports.live.offer import Offer
+from esprof.reports.live.rounds import Round
 from esprof.trace.history import Event
 from esprof.trace.live import LiveStep
 
@@ -95,7 +96,7 @@ class View:
     history: tuple[Event, ...]
     """The newest first."""
     events: int
-    rounds: tuple
+    rounds: tuple[Round, ...]
     problems: tuple[str, ...]
     said: str
 

@@ -203,7 +203,7 @@ class Adoption:
             self._judgement = Judgement(self._newest, before)
             codec = None if change.codec in (None, now.codec) else now.codec
             was = Setting(ests=now.assignment.ests, codec=codec)
-            self._tell("adopted", self._newest, now.step, was=was)
+            self._tell("adopted", self._newest, now.step, was=was, before_us=before)
         self._steps.changed()
 
     def _tell(

@@ -47,8 +47,8 @@ function readStep(plot, wanted) {
   if (found) plot.dataset.read = step;
   else delete plot.dataset.read;
   const cursor = plot.querySelector(".cursor");
-  cursor.setAttribute("x1", found ? `${at}%` : "-1");
-  cursor.setAttribute("x2", found ? `${at}%` : "-1");
+  cursor.setAttribute("visibility", found ? "visible" : "hidden");
+  for (const end of ["x1", "x2"]) cursor.setAttribute(end, `${at}%`);
   const ms = us / 1000;
   const digits = ms >= 1000 ? 0 : ms >= 10 ? 1 : 2;
   const number = ms.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
