@@ -30,7 +30,7 @@ VERBS = {
     ),
     "serve": (
         "esprof.reports.commands.serve",
-        "Serve a page of running elastic jobs: their steps, plans and advice.",
+        "Serve a page of running elastic jobs, their plans and advice.",
     ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
     "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),

@@ -26,7 +26,7 @@ LEAST_TOKEN = 16
     "--token", metavar="TOKEN", envvar="ESPROF_SERVE_TOKEN", help="What a browser has to show (ESPROF_SERVE_TOKEN)."
 )
 def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> int:
-    """Serve a page of running elastic jobs: their steps, plans and advice.
+    """Serve a page of running elastic jobs, their plans and advice.
 
     RUN is what the job was given as ElasticTrainer(telemetry=RUN, plan="RUN/plan.json"). On the page a person looks for
     advice, accepts or rejects it, and rolls plans back. All that is decided is kept in RUN: the server can be ended, and
