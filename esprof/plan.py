@@ -32,7 +32,10 @@ class Fallback(msgspec.Struct, frozen=True, kw_only=True):
     """When the runtime goes back: its steps take longer than before by `margin`, relative, over `window` steps."""
 
     margin: float = 0.02
-    window: int = 50
+    window: Annotated[int, msgspec.Meta(ge=1)] = 50
+    blocks: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """If above 0 the plan is tried first: so many times for `window` steps, and as many steps without it after each. It
+    is kept where steps with it are surely shorter. This is for plans that change no bits."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,9 +186,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     parts: Parts
 
 
-State = Literal["refused", "pending", "adopted", "kept", "missed", "reverted"]
-"""What became of a plan in a running job. An adopted one is judged after its window: it is kept, kept although it takes
-longer than promised (`missed`), or taken back."""
+State = Literal["refused", "pending", "trying", "adopted", "kept", "missed", "reverted"]
+"""What became of a plan in a running job. One that is adopted or tried is judged after its window or trial: it is kept, kept
+although steps take longer than promised (`missed`), or taken back."""
 
 
 class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +206,9 @@ class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
     after_us: float | None = None
     """Median step with it, over its window."""
     promised_us: float | None = None
+    gain_low_us: float | None = None
+    """In a trial the 95 % interval of what a step is shorter by with the plan."""
+    gain_high_us: float | None = None
     reason: str = ""
 
 
@@ -237,6 +243,9 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 def check(plan: Plan) -> None:
-    """Raises UsageError where a plan contradicts itself: its assignment is no partition of the job's ESTs over its ranks."""
+    """Raises UsageError where a plan contradicts itself: its assignment is no partition of the job's ESTs over its ranks, or
+    it is to be tried by turns and changes bits."""
+    if plan.fallback.blocks and plan.parts.compression is not None:
+        raise UsageError("a plan with a codec cannot be tried by turns: what it changes of the bits stays")
     if plan.parts.assignment is not None:
         Assignment(plan.parts.assignment.body.ests).check_fits(plan.job.n_est, plan.job.world)

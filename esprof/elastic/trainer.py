@@ -52,15 +52,17 @@ from esprof.elastic.state.rng import derived_seed, seed_all
 from esprof.elastic.state.saving import Checkpoints
 from esprof.elastic.state.snapshot import capture, restore, training_tensors
 from esprof.elastic.state.training import TrainingState
+from esprof.elastic.telemetry.onlookers import Onlookers
 from esprof.elastic.telemetry.recorder import open_telemetry
 from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.terms import Agreement, job_fields, start_terms, step_terms
 from esprof.elastic.threads import set_threads
 from esprof.elastic.transport import Transport, transport_for
-from esprof.elastic.turns import Turns
+from esprof.elastic.turns import Telling, Turns
 from esprof.elastic.update import BeforeUpdate, Update
 from esprof.errors import EsprofError, UsageError
 from esprof.trace.history import Event, append
+from esprof.trace.live import LiveStep
 
 _VERIFIED_AT_START = 2
 """Steps after a start whose turns are run twice: what an EST leaves behind in one may show in the next."""
@@ -156,6 +158,7 @@ class ElasticTrainer:
         device = self.layout.device
         self._telemetry = open_telemetry(telemetry, transport, device, data.num_workers, model_signature(model))
         self._run = Path(telemetry) if telemetry else None
+        self._onlookers = Onlookers(self._run if transport.rank == 0 else None)
         self._transport = self._telemetry.transport
         self.state = TrainingState(
             model,
@@ -212,6 +215,8 @@ class ElasticTrainer:
         self._adoption = self._open_adoption(plan, proof.determinism)
         self._has_news = False
         """Whether the ranks have to settle something before the next step."""
+        self._write_since: int | None = None
+        """The step from which on the telemetry is to be written before the next one."""
         self._ended_ns = time.perf_counter_ns()
         where = f"{n_est} ESTs on {self._transport.world} processes"
         self._record(Event(what="started", step=self.next_step, reason=where))
@@ -238,6 +243,7 @@ class ElasticTrainer:
         number = self.next_step
         with self._roll_call.call(f"step {number}"):
             self._check_usable()
+            self._write_if_asked()
             self._adopt()
             self._save_if_due()
             self.layout.check()
@@ -249,7 +255,6 @@ class ElasticTrainer:
             if self._log:
                 self._write_hashes(self._log, result)
             self._unusable = None
-            self._note_time(number)
         self._between_steps()
         if self._after_step is not None:
             self._after_step(result)
@@ -327,6 +332,7 @@ class ElasticTrainer:
     def _let_go(self, why: str) -> None:
         self._unusable = why
         self._turns.close()
+        self._onlookers.close()
         if self.checkpoints:
             self.checkpoints.close()
         if self._log:
@@ -388,8 +394,8 @@ class ElasticTrainer:
             self._agreement.check_alike(number, alike)
             self._feed.check_sample(number, self._transport)
         phase = self._phases[number % len(self._phases)]
-        news = self._adoption.has_news()
-        found = self._turns.run(self.assignment, phase, digest(terms), news=news, twice=verified)
+        telling = Telling(digest(terms), self._adoption.has_news(), self._onlookers.wanted_since())
+        found = self._turns.run(self.assignment, phase, telling, twice=verified)
         epoch_ends = self.order.epoch(number) != self.order.epoch(number + 1)
         unused = [slot for slot, times in zip(self.layout.slots, found.used.tolist(), strict=False) if not times]
         with self.spans("optimizer"):
@@ -400,6 +406,8 @@ class ElasticTrainer:
         if len(set(found.told.tolist())) > 1:  # Told with the losses, so that no step waits for it.
             self._agreement.check_alike(number, terms)
         self._has_news = bool(found.news)
+        self._write_since = int(found.write) - 1 if found.write else None
+        self._note_time(number, found.busy.tolist(), twice=verified)
         return self._result(number, found.losses.tolist(), skipped=skipped)
 
     def _is_verified(self, number: int) -> bool:
@@ -456,13 +464,33 @@ class ElasticTrainer:
         if change.codec is not None and change.codec != self.state.codec_spec(self.next_step):
             self.state.codecs[self.next_step] = change.codec
 
-    def _note_time(self, number: int) -> None:
+    def _note_time(self, number: int, busy_us: list[float], *, twice: bool) -> None:
         """Tell how long the step took that has just ended, from the end of the one before; one that was made twice is no
         measure."""
         ended_ns, before_ns = time.perf_counter_ns(), self._ended_ns
         self._ended_ns = ended_ns
-        if not self._is_verified(number):
-            self._adoption.step_ended(number, (ended_ns - before_ns) / 1e3)
+        if self._transport.rank != 0:
+            return
+        took_us = (ended_ns - before_ns) / 1e3
+        self._onlookers.show(
+            LiveStep(
+                step=number,
+                took_us=took_us,
+                busy_us=tuple(busy_us),
+                ests=tuple(map(len, self.assignment.ests)),
+                version=self._adoption.version_at(number),
+                twice=twice,
+            )
+        )
+        if not twice:
+            self._adoption.step_ended(number, took_us)
+
+    def _write_if_asked(self) -> None:
+        """Write the telemetry that somebody has asked for."""
+        if self._write_since is not None:
+            self._telemetry.write(self._write_since)
+            self._onlookers.served()
+            self._write_since = None
 
     def _record(self, event: Event) -> None:
         """Note what has happened in the Run, if there is one; on rank 0. Training goes on where that fails."""

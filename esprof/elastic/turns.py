@@ -1,6 +1,7 @@
 """The gradient of a step: a turn of each EST, and the mean of what they found."""
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,24 @@ class Outcome:
     """How many ranks have something that all have to settle before the next step, float64, shape (1,)."""
     asked: Tensor
     """How many ranks were asked to leave, float64, shape (1,)."""
+    write: Tensor
+    """The step from which on the telemetry is to be written before the next one, plus 1, float64, shape (1,); 0 for no."""
+    busy: Tensor
+    """What each rank took until it had nothing to do but wait for gradients, us, float64, shape (world,)."""
     used: Tensor
     """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What this rank has to tell the others in a step."""
+
+    terms: float
+    """A digest of what has to be alike on all ranks."""
+    has_news: bool
+    """Whether there is something that all have to settle before the next step."""
+    write_since: int | None
+    """The step from which on somebody wants the telemetry written; None if nobody does."""
 
 
 @dataclass
@@ -72,19 +89,18 @@ class Turns:
         self._runs_again = False
         self._hooks = self.layout.watch(self._on_gradient)
 
-    def run(self, assignment: Assignment, phase: Phase, told: float, *, news: bool, twice: bool) -> Outcome:
-        """Compute the next step's gradient, and attach it to the parameters; `told` and `news` are for the other ranks.
+    def run(self, assignment: Assignment, phase: Phase, telling: Telling, *, twice: bool) -> Outcome:
+        """Compute the next step's gradient, and attach it to the parameters.
 
         With `twice` the turns are run a second time, in another order, and must come to the same. Raises UsageError where
         they do not; where a gradient is missing, comes twice or was replaced; and for what a turn must not do.
         """
-        state, rank = self.state, self.transport.rank
+        state, rank, begun_ns = self.state, self.transport.rank, time.perf_counter_ns()
         mine = assignment.ests[rank]
-        sizes = [assignment.n_est, assignment.world, 1, 1, len(self.layout.slots) if self.find_unused else 0]
-        shared = torch.zeros(sum(sizes), dtype=torch.float64, device=state.device)
-        found = Outcome(*shared.split(sizes))
-        found.told[rank] = told
-        found.news.fill_(float(news))
+        found, shared = self._outcome(assignment)
+        found.told[rank] = telling.terms
+        found.news.fill_(float(telling.has_news))
+        found.write.fill_(0.0 if telling.write_since is None else telling.write_since + 1.0)
         state.reducer.begin(
             assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
         )
@@ -100,6 +116,7 @@ class Turns:
         if twice:
             with self.spans.silent():
                 self._verify(first_runs, phase, before)
+        found.busy[rank] = (time.perf_counter_ns() - begun_ns) / 1e3
         with self.spans("reduce"):
             self.layout.attach(state.reducer.finish(), clear=False)
             self._buffers.finish(self.transport, assignment.owner(0))
@@ -107,6 +124,14 @@ class Turns:
                 found.asked.fill_(1)  # Told with the losses, so that no step waits for it.
             self.transport.add(shared).wait()
         return found
+
+    def _outcome(self, assignment: Assignment) -> tuple[Outcome, Tensor]:
+        """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
+        n_est, world, unused = assignment.n_est, assignment.world, len(self.layout.slots) if self.find_unused else 0
+        sizes = {"losses": n_est, "told": world, "news": 1, "asked": 1, "write": 1, "busy": world, "used": unused}
+        shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
+        parts = shared.split(list(sizes.values()))
+        return Outcome(**dict(zip(sizes, parts, strict=True))), shared
 
     def check(self) -> None:
         """Raise UsageError for a hook on a parameter that would run when its gradient may have been sent."""

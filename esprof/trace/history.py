@@ -13,6 +13,7 @@ from esprof.types import Ns
 
 What = Literal[
     "started",
+    "trying",
     "adopted",
     "refused",
     "kept",
@@ -24,8 +25,8 @@ What = Literal[
     "rejected",
     "rolled_back",
 ]
-"""`kept`, `missed` and `reverted` say what became of an adopted plan: `missed` is kept, and less than was promised. The last
-three are a person's decisions on a plan, before the job has said anything of it."""
+"""`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised. The last three are
+a person's decisions on a plan, before the job has said anything of it."""
 
 _NAME = "history.jsonl"
 _MOST_BYTES = 16 << 20
@@ -57,8 +58,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     after_us: float | None = None
     """Median step with it."""
     promised_us: float | None = None
+    gain_low_us: float | None = None
+    """In a trial the 95 % interval of what a step is shorter by with the plan."""
+    gain_high_us: float | None = None
     was: Setting | None = None
-    """Of an adopted plan, what held before it: what a person goes back to."""
+    """Of a plan that is adopted or tried, what held before it: what a person goes back to."""
     reason: str = ""
 
 

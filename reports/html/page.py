@@ -39,6 +39,7 @@ _PHASES: dict[Phase, str] = {
 
 SAID: dict[What, str] = {
     "started": "started",
+    "trying": "plan tried by turns",
     "adopted": "plan adopted",
     "refused": "plan refused",
     "kept": "plan kept",

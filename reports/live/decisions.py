@@ -59,7 +59,7 @@ def revocable(history: Sequence[Event]) -> Event | None:
     """The adopted plan that can be rolled back: what it changed still holds, and what held before is known."""
     newest = None
     for event in history:
-        if event.what == "adopted":
+        if event.what in ("adopted", "trying"):
             newest = event
         elif event.what in ("started", "reverted"):
             newest = None

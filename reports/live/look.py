@@ -34,8 +34,13 @@ def look(run: Path) -> Looked:
 
 def _since(run: Path) -> int | None:
     """The step from which on the job does what it does now."""
-    changed = [event.step for event in history.read(run) if event.what in ("started", "adopted", "reverted")]
-    return changed[-1] if changed else None
+    since, is_tried = None, False
+    for event in history.read(run):
+        if event.what in ("started", "adopted", "reverted") or (is_tried and event.what in ("kept", "missed")):
+            since, is_tried = event.step, False
+        elif event.what == "trying":
+            is_tried = True
+    return since
 
 
 def main() -> int:

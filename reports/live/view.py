@@ -175,16 +175,13 @@ def _ranks(newest: tuple[LiveStep, ...], job: Job) -> tuple[RankView, ...]:
     return tuple(found)
 
 
-def _ests(counts: list[int], job: Job) -> tuple[tuple[int, ...], ...] | None:
-    """Which ESTs the ranks run: as the plan says that was adopted last, or as it was before that, if the counts agree."""
-    ends = [event for event in job.history if event.what in ("adopted", "reverted", "started")]
-    part = job.plan.parts.assignment if job.plan is not None else None
-    known = []
-    if ends and ends[-1].what == "adopted" and job.plan is not None and ends[-1].plan == job.plan.id and part:
-        known.append(part.body.ests)
-    if ends and ends[-1].what == "reverted":
-        known += [event.was.ests for event in ends if event.what == "adopted" and event.was is not None][-1:]
-    return next((ests for ests in known if list(map(len, ests)) == counts), None)
+def _ests(counts: tuple[int, ...], job: Job) -> tuple[tuple[int, ...], ...] | None:
+    """Which ESTs the ranks run: as the plan says that came last, or as it was before that, if the counts agree."""
+    came = [event for event in job.history if event.what in ("adopted", "trying", "started")][-1:]
+    known = [event.was.ests for event in came if event.was is not None]
+    if job.plan is not None and job.plan.parts.assignment is not None and [one.plan for one in came] == [job.plan.id]:
+        known.insert(0, job.plan.parts.assignment.body.ests)
+    return next((ests for ests in known if tuple(map(len, ests)) == counts), None)
 
 
 def _state(job: Job, step_us: float | None) -> tuple[State, float | None]:
@@ -204,7 +201,9 @@ def _marks(history: tuple[Event, ...], steps: tuple[LiveStep, ...]) -> tuple[Eve
     if not steps:
         return ()
     first, last = steps[0].step, steps[-1].step
-    return tuple(event for event in history if event.what in ("adopted", "reverted") and first <= event.step <= last)
+    return tuple(
+        event for event in history if event.what in ("trying", "adopted", "reverted") and first <= event.step <= last
+    )
 
 
 def _plan(job: Job) -> PlanView:
@@ -223,6 +222,6 @@ def _offer_state(job: Job, offer: Offer | None) -> OfferState:
         return "rejected"
     if any(event.what == "accepted" and event.plan == offer.plan.id for event in job.history):
         return "accepted"
-    if job.steps and job.steps[-1].ests != [len(rank.now) for rank in offer.ranks]:
+    if job.steps and job.steps[-1].ests != tuple(len(rank.now) for rank in offer.ranks):
         return "outdated"
     return "offered"

@@ -2,12 +2,14 @@
 
 Rank 0 sees a plan, and tells that it has one with what ranks tell each other in every step. At the next border it tells what
 would change; each rank says what speaks against that; and if none does, all change it, then or before the step that the plan
-names. A plan that is not adopted leaves its reason in the status, and training goes on.
+names. A plan that is not adopted leaves its reason in the status, and training goes on. One that is to be tried first comes
+and goes by blocks of steps, whose borders all ranks know from the start.
 """
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -15,9 +17,10 @@ import msgspec
 from esprof.assignment import Assignment
 from esprof.elastic.agree import tell_all
 from esprof.elastic.codecs.registry import check_codec
-from esprof.elastic.plans.judgement import Judgement, Steps
+from esprof.elastic.plans.judgement import Judge, Steps, TrialJudge, Verdict, WindowJudge, promise_of
 from esprof.elastic.plans.memory import check_room
 from esprof.elastic.plans.source import PlanSource
+from esprof.elastic.plans.trial import Schedule
 from esprof.elastic.proof.fingerprint import Level
 from esprof.elastic.transport import Transport
 from esprof.errors import EsprofError, UsageError
@@ -37,8 +40,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Those of each rank; None where they stay."""
     codec: str | None
     """None where it stays."""
-    goes_back: bool = False
-    """Whether this takes back what the plan has changed."""
+    window: int = 1
+    blocks: int = 0
+    """It is tried first, so many times for so many steps; 0 for no trial."""
+    settles: bool = False
+    """Whether this takes back what the plan has changed, or keeps for good what was tried."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,20 @@ class Now:
     """Of the largest EST context that this rank has."""
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """A change that is tried, as all ranks know it."""
+
+    schedule: Schedule
+    change: Change
+    before: Ests
+
+    def at(self, step: int) -> Change:
+        """What the block changes that begins with this step."""
+        ests = self.change.ests if self.schedule.has_plan(step) else self.before
+        return msgspec.structs.replace(self.change, at_step=step, ests=ests)
+
+
 class Adoption:
     """The plans of one job. All ranks make the same calls; rank 0 alone reads plans, and judges them."""
 
@@ -81,43 +101,63 @@ class Adoption:
         """The last that was not refused."""
         self._pending: Change | None = None
         """What all have agreed on, for this border or a later one."""
+        self._trial: _Trial | None = None
         self._steps = Steps()
-        self._judgement: Judgement | None = None
+        self._judge: Judge | None = None
         self._before: tuple[Ests, str] | None = None
         """Assignment and codec before the plan that is judged."""
-        self._back: Change | None = None
-        """What takes back a plan, and the others do not know of yet."""
+        self._settling: Change | None = None
+        """What is to become of that plan, which the others do not know of yet."""
+        self._kept: int | None = None
+        """Version of the plan that holds, but for a trial."""
+        self._kept_before: int | None = None
+
+    def version_at(self, step: int) -> int | None:
+        """That of the plan that held in a step just ended, on rank 0; None before the first plan."""
+        trial = self._trial
+        return trial.change.version if trial is not None and trial.schedule.has_plan(step) else self._kept
 
     def has_news(self) -> bool:
         """Whether the ranks have to settle something at the next border, as far as this one knows."""
         if self._source is None:
             return False
+        if self._trial is not None:  # A plan that comes meanwhile has to wait.
+            return self._settling is not None
         if (come := self._source.poll()) is not None:
             self._raw = come
-        return self._raw is not None or (self._back is not None and self._pending is None)
+        return self._raw is not None or (self._settling is not None and self._pending is None)
 
     def step_ended(self, step: int, took_us: float) -> None:
         """Note how long a step took from the end of the one before it, and judge the adopted plan when it is time to."""
         if self._source is None:
             return
         self._steps.note(took_us)
-        judgement = self._judgement
-        if judgement is None or (found := judgement.outcome(self._steps)) is None:
+        if self._judge is None or (verdict := self._judge.step_ended(step, took_us)) is None:
             return
-        self._judgement, (outcome, after) = None, found
-        if outcome == "reverted" and self._before is not None:
-            ests, codec = self._before
-            plan = judgement.plan
-            self._back = Change(plan=plan.id, version=plan.version, at_step=0, ests=ests, codec=codec, goes_back=True)
+        plan, self._judge = self._judge.plan, None
+        self._settling = self._settled(plan, verdict)
         self._tell(
-            outcome,
-            judgement.plan,
+            verdict.outcome,
+            plan,
             step + 1,
-            "there were too few steps before it to compare with" if judgement.before_us is None else "",
-            before_us=judgement.before_us,
-            after_us=after,
-            promised_us=judgement.promise.step_us,
+            verdict.reason,
+            before_us=verdict.before_us,
+            after_us=verdict.after_us,
+            promised_us=promise_of(plan).step_us,
+            gain_low_us=verdict.gain_low_us,
+            gain_high_us=verdict.gain_high_us,
         )
+
+    def _settled(self, plan: Plan, verdict: Verdict) -> Change | None:
+        """What has still to be changed by a verdict. A trial ends without the plan."""
+        told = Change(plan=plan.id, version=plan.version, at_step=0, ests=None, codec=None, settles=True)
+        if self._trial is not None:
+            ests = self._trial.before if verdict.outcome == "reverted" else self._trial.change.ests
+            return msgspec.structs.replace(told, ests=ests)
+        if verdict.outcome == "reverted" and self._before is not None:
+            ests, codec = self._before
+            return msgspec.structs.replace(told, ests=ests, codec=codec)
+        return None
 
     def at_start(self, now: Now) -> Change | None:
         """What a plan that is there before the first step changes. One that was taken back is not adopted again."""
@@ -128,7 +168,9 @@ class Adoption:
 
     def is_due(self, step: int) -> bool:
         """Whether something that was agreed on changes before this step."""
-        return self._pending is not None and self._pending.at_step <= step
+        if self._pending is not None and self._pending.at_step <= step:
+            return True
+        return self._trial is not None and self._trial.schedule.turns(step)
 
     def at_border(self, now: Now, *, news: bool) -> Change | None:
         """What changes before the next step, if anything: the caller changes it. `news` is the same on all ranks."""
@@ -136,9 +178,12 @@ class Adoption:
             self._settle(now)
         if not self.is_due(now.step):
             return None
-        change, self._pending = self._pending, None
-        if self._source is not None and change is not None:
-            self._begin(change, now)
+        change = self._pending
+        if change is None or change.at_step > now.step:
+            assert self._trial is not None, "else nothing is due"
+            return self._trial.at(now.step)
+        self._pending = None
+        self._begin(change, now)
         return change
 
     def _settle(self, now: Now) -> None:
@@ -164,8 +209,8 @@ class Adoption:
     def _proposed(self, now: Now) -> tuple[Plan | None, Change | None]:
         """What rank 0 proposes, and the plan that asks for it; nothing on other ranks."""
         if self._raw is None:
-            back, self._back = self._back, None
-            return None, back
+            settling, self._settling = self._settling, None
+            return None, settling
         raw, self._raw, plan = self._raw, None, None
         try:
             plan = read_plan_bytes(raw)
@@ -195,15 +240,28 @@ class Adoption:
         return None
 
     def _begin(self, change: Change, now: Now) -> None:
-        """On rank 0: from here on steps are those of the change."""
-        if not change.goes_back:
-            assert self._newest is not None, "a change is of a plan"
-            before = self._steps.median_us(self._newest.fallback.window)
-            self._before, self._back = (now.assignment.ests, now.codec), None
-            self._judgement = Judgement(self._newest, before)
+        """From here on steps are those of the change."""
+        is_tried = change.blocks > 0 and change.ests not in (None, now.assignment.ests)
+        schedule = Schedule(now.step, change.window, change.blocks)
+        self._trial = _Trial(schedule, change, now.assignment.ests) if is_tried else None
+        if self._source is None:
+            return
+        if change.settles:
+            is_back = change.ests == (None if self._before is None else self._before[0])
+            self._kept = self._kept_before if is_back else change.version
+        else:
+            plan = self._newest
+            assert plan is not None, "a change is of a plan"
+            before = self._steps.last(plan.fallback.window)
+            self._before, self._settling = (now.assignment.ests, now.codec), None
+            self._judge = TrialJudge(plan, schedule, before) if is_tried else WindowJudge(plan, before)
+            self._kept_before = self._kept
+            if not is_tried:
+                self._kept = change.version
             codec = None if change.codec in (None, now.codec) else now.codec
             was = Setting(ests=now.assignment.ests, codec=codec)
-            self._tell("adopted", self._newest, now.step, was=was, before_us=before)
+            before_us = median(before) if before else None
+            self._tell("trying" if is_tried else "adopted", plan, now.step, was=was, before_us=before_us)
         self._steps.changed()
 
     def _tell(
@@ -264,6 +322,8 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
         at_step=at_step,
         ests=None if assigned is None else assigned.body.ests,
         codec=codec,
+        window=plan.fallback.window,
+        blocks=plan.fallback.blocks,
     )
 
 

@@ -1,23 +1,22 @@
-"""Whether an adopted plan was any good: the job's steps before it and with it."""
+"""Whether a plan was any good: the job's steps before it and with it, or those of a trial."""
 
 from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Literal, Protocol
 
+from esprof.elastic.plans.trial import SETTLES, Measured, Schedule
 from esprof.plan import Plan, Promise
 
 Outcome = Literal["kept", "missed", "reverted"]
 
 _LEAST = 5
 """Steps whose median says something."""
-_SETTLES = 1
-"""Steps after a change that are no measure: caches are cold, loaders start."""
 
 
 @dataclass
 class Steps:
-    """The job's latest steps."""
+    """The job's latest steps, us, since something was changed."""
 
     took_us: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
     _left_out: int = 0
@@ -31,34 +30,87 @@ class Steps:
     def changed(self) -> None:
         """What the steps were tells nothing of those to come."""
         self.took_us.clear()
-        self._left_out = _SETTLES
+        self._left_out = SETTLES
 
-    def median_us(self, last: int) -> float | None:
-        """Of the last so many; None where there are too few."""
-        took = list(self.took_us)[-last:]
-        return median(took) if len(took) >= min(last, _LEAST) else None
+    def last(self, count: int) -> list[float]:
+        """The last so many; none where there are too few."""
+        took = list(self.took_us)[-count:]
+        return took if len(took) >= min(count, _LEAST) else []
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What an adopted plan is held to."""
+class Verdict:
+    """What becomes of a plan, and the median steps that say so, us."""
+
+    outcome: Outcome
+    before_us: float | None
+    after_us: float | None
+    gain_low_us: float | None = None
+    gain_high_us: float | None = None
+    reason: str = ""
+
+
+class Judge(Protocol):
+    """Sees the steps after a plan came, and judges it once."""
 
     plan: Plan
-    before_us: float | None
-    """Median step before it; None where there were too few."""
 
-    @property
-    def promise(self) -> Promise:
-        """What all its parts promise together: that of the quickest step."""
-        parts = (self.plan.parts.assignment, self.plan.parts.compression)
-        return min((part.predicted for part in parts if part is not None), key=lambda one: one.step_us)
+    def step_ended(self, step: int, took_us: float) -> Verdict | None:
+        """None while there is too little to judge by."""
 
-    def outcome(self, steps: Steps) -> tuple[Outcome, float] | None:
-        """(what becomes of it, the median step with it); None while its window is not over."""
+
+def promise_of(plan: Plan) -> Promise:
+    """What all its parts promise together: that of the quickest step."""
+    parts = (plan.parts.assignment, plan.parts.compression)
+    return min((part.predicted for part in parts if part is not None), key=lambda one: one.step_us)
+
+
+@dataclass
+class WindowJudge:
+    """Holds the median step of a window against that before the plan."""
+
+    plan: Plan
+    before_us: list[float]
+    """Steps before it; none where there were too few."""
+    _steps: Steps = field(default_factory=lambda: Steps(_left_out=SETTLES))
+
+    def step_ended(self, step: int, took_us: float) -> Verdict | None:
+        self._steps.note(took_us)
         fallback = self.plan.fallback
-        if len(steps.took_us) < fallback.window:
+        if len(self._steps.took_us) < fallback.window:
             return None
-        after = median(list(steps.took_us)[: fallback.window])
-        if self.before_us is not None and after > self.before_us * (1 + fallback.margin):
-            return "reverted", after
-        return ("missed" if after > self.promise.high_us else "kept"), after
+        after = median(self._steps.took_us)
+        if not self.before_us:
+            reason = "there were too few steps before it to compare with"
+            return Verdict(_kept(self.plan, after), None, after, reason=reason)
+        before = median(self.before_us)
+        outcome = "reverted" if after > before * (1 + fallback.margin) else _kept(self.plan, after)
+        return Verdict(outcome, before, after)
+
+
+class TrialJudge:
+    """Keeps a plan where the gain in its trial is surely above zero; breaks the trial off where there plainly is none."""
+
+    def __init__(self, plan: Plan, schedule: Schedule, before_us: list[float]) -> None:
+        self.plan = plan
+        self._measured = Measured(schedule, plan.fallback.margin, before_us[SETTLES:])
+
+    def step_ended(self, step: int, took_us: float) -> Verdict | None:
+        measured = self._measured
+        measured.note(step, took_us)
+        if measured.is_hopeless(step):
+            before, after = median(measured.earlier_us), median(measured.took_us[0])
+            return Verdict("reverted", before, after, reason="each step with it was longer than any before")
+        if not measured.is_over(step):
+            return None
+        gain = measured.gain()
+        if gain is None:
+            return Verdict("reverted", None, None, reason="its trial had too few steps to tell a gain by")
+        figures = (gain.before_us, gain.after_us, gain.low_us, gain.high_us)
+        if gain.low_us <= 0:
+            return Verdict("reverted", *figures, reason="its gain is not surely above zero")
+        return Verdict(_kept(self.plan, gain.after_us), *figures)
+
+
+def _kept(plan: Plan, after_us: float) -> Outcome:
+    return "missed" if after_us > promise_of(plan).high_us else "kept"

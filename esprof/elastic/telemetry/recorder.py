@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ import torch
 import torch.distributed as dist
 
 from esprof.assignment import Est
-from esprof.elastic.agree import tell_all
+from esprof.elastic.agree import tell_all, together
 from esprof.elastic.telemetry.spans import Span, Spans
 from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
 from esprof.elastic.transport import Transport
+from esprof.errors import EsprofError
 from esprof.recorder.shared.identity import device, peak_memory, versions
 from esprof.trace.groups import group_name
 from esprof.trace.run import Group, RankMeta, RunMeta, Window
@@ -124,27 +126,38 @@ class Telemetry:
         if self._since_written == _KEPT:
             self.write()
 
-    def write(self) -> None:
-        """Write the Run as of now. All ranks call this together; rank 0 writes what holds for all. Raises OutputError."""
+    def write(self, since: int = 0) -> None:
+        """Write the Run as of now, of the kept steps from `since` on. All ranks call this together; rank 0 writes what holds
+        for all. Where one cannot, rank 0 warns, and the job goes on."""
         if not self._since_written:
             return
-        rank, events = self._own.rank, self._events()
-        write_table(self._path, "events", rank, events)
-        write_table(self._path, "steps", rank, _steps_table(self._steps))
-        told = tell_all(self._own, msgspec.to_builtins(self._meta(len(events))))
+        try:
+            with together(self._own):
+                self._write([step for step in self._steps if step.number >= since] or list(self._steps))
+        except EsprofError as error:
+            if self._own.rank == 0:
+                warnings.warn(f"the job's telemetry is not written: {error}", stacklevel=3)
+        self._since_written = 0
+        self._phase = "export"  # The step in which this was written is no measure of the others.
+
+    def _write(self, steps: list[_Step]) -> None:
+        """Tables of all ranks first, so that the file that tells of them never comes before them."""
+        rank, events = self._own.rank, self._events(steps)
+        with together(self._own):
+            write_table(self._path, "events", rank, events)
+            write_table(self._path, "steps", rank, _steps_table(steps))
+        told = tell_all(self._own, msgspec.to_builtins(self._meta(len(events), steps)))
         metas = [msgspec.convert(meta, RankMeta) for meta in told]
         if rank == 0:
             write_meta(self._path, self._run_meta(metas))
-        self._since_written = 0
-        self._phase = "export"  # The step in which this was written is no measure of the others.
 
     def _forget(self) -> None:
         self.spans.take()
         self.transport.take()
 
-    def _events(self) -> Table:
+    def _events(self, steps: list[_Step]) -> Table:
         lanes = _Lanes(_backend(self._device))
-        found = (row for step in self._steps for row in (*self._rows(step), *lanes.rows(step)))
+        found = (row for step in steps for row in (*self._rows(step), *lanes.rows(step)))
         # Ties: the longer first, so that a parent always stands before its children.
         rows = sorted(found, key=lambda row: (row.start_ns, -row.dur_ns))
         columns = {field: [getattr(row, field) for row in rows] for field in _Row.__dataclass_fields__}
@@ -170,10 +183,10 @@ class Telemetry:
             issuing = transfer.issued_ns - transfer.start_ns
             yield _Row(_CALLS[transfer.collective], "op", transfer.start_ns, issuing, step.number, transfer.est)
 
-    def _meta(self, events: int) -> RankMeta:
+    def _meta(self, events: int, steps: list[_Step]) -> RankMeta:
         name, accelerators = device()
         peak, of = peak_memory()
-        timed = [step.number for step in self._steps if step.phase == "timed"]
+        timed = [step.number for step in steps if step.phase == "timed"]
         return RankMeta(
             rank=self._own.rank,
             host=socket.gethostname(),
@@ -211,7 +224,7 @@ class NoTelemetry:
 
     def end_step(self, number: int, samples: int) -> None: ...
 
-    def write(self) -> None: ...
+    def write(self, since: int = 0) -> None: ...
 
 
 def open_telemetry(

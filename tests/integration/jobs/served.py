@@ -5,13 +5,10 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import torch
 import torch.distributed as dist
 
 from esprof.elastic import ElasticTrainer, Proof
-from esprof.trace.history import read
-from esprof.trace.live import LiveStep
 from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
 
 SLEEPS_S = (0.01, 0.04)
@@ -29,23 +26,6 @@ def slow_loss(model, batch):
     return loss_fn(model, batch)
 
 
-def tell_step(result):
-    global ended
-    began, ended = ended, time.perf_counter()
-    if rank == 0:
-        ests = [len(ests) for ests in trainer.assignment.ests]
-        versions = [event.version for event in read(run) if event.what == "adopted"]
-        step = LiveStep(
-            step=result.step,
-            took_us=1e6 * (ended - began),
-            busy_us=[1e6 * count * sleeps for count, sleeps in zip(ests, SLEEPS_S, strict=True)],
-            ests=ests,
-            version=versions[-1] if versions else None,
-        )
-        with (run / "live.jsonl").open("ab") as file:
-            file.write(msgspec.json.encode(step) + b"\n")
-
-
 trainer = ElasticTrainer(
     model,
     OPTIMIZERS["sgd"](model.parameters()),
@@ -56,9 +36,7 @@ trainer = ElasticTrainer(
     proof=Proof(verify_every=0),
     telemetry=run,
     plan=run / "plan.json",
-    after_step=tell_step,
 )
-ended = time.perf_counter()
 ends = torch.zeros(1)
 while not ends.item():
     trainer.step()

@@ -1,0 +1,39 @@
+"""Those who look at a job's Run while it runs: they see each step, and may ask for its telemetry."""
+
+import warnings
+from pathlib import Path
+
+from esprof.errors import EsprofError
+from esprof.trace.live import Live, LiveStep
+from esprof.trace.request import waiting, withdraw
+
+
+class Onlookers:
+    """On rank 0, of a job that has a Run; elsewhere nobody looks. Nothing that goes wrong here hurts the job."""
+
+    def __init__(self, run: Path | None) -> None:
+        self._run = run
+        self._live = Live(run) if run is not None else None
+
+    def wanted_since(self) -> int | None:
+        """The step from which on somebody wants the telemetry written; None if nobody does."""
+        if self._run is None or (request := waiting(self._run)) is None:
+            return None
+        return max(0, request.since)
+
+    def served(self) -> None:
+        """The telemetry is written."""
+        if self._run is not None:
+            withdraw(self._run)
+
+    def show(self, step: LiveStep) -> None:
+        if self._live is None:
+            return
+        try:
+            self._live.note(step)
+        except EsprofError as error:
+            warnings.warn(f"nobody sees the job's steps any more: {error}", stacklevel=4)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.close()

@@ -1,0 +1,42 @@
+"""Asking a running elastic job to write its telemetry now: a file in its Run directory, which the job takes away."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from esprof.output import write_bytes
+
+_NAME = "telemetry.request"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked for."""
+
+    since: int = 0
+    """The first step to be written."""
+
+
+def ask(run: Path, request: Request) -> None:
+    """Raises OutputError."""
+    write_bytes(run / _NAME, msgspec.json.encode(request))
+
+
+def is_open(run: Path) -> bool:
+    """Whether the job has not yet taken the request."""
+    return (run / _NAME).exists()
+
+
+def withdraw(run: Path) -> None:
+    """Ask no more."""
+    with suppress(OSError):
+        (run / _NAME).unlink(missing_ok=True)
+
+
+def waiting(run: Path) -> Request | None:
+    """What the job is asked for; None where that is nothing, or no request."""
+    path = run / _NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Request) if path.exists() else None
+    except (OSError, msgspec.MsgspecError):
+        return None
