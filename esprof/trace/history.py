@@ -25,8 +25,8 @@ What = Literal[
     "rejected",
     "rolled_back",
 ]
-"""`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised. The last three are
-a person's decisions on a plan, before the job has said anything of it."""
+"""`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised. The last three
+are a person's decisions on a plan, before the job has said anything of it."""
 
 _NAME = "history.jsonl"
 _MOST_BYTES = 16 << 20

@@ -53,7 +53,8 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(
-                f"{folder} is no folder", remedy="Name what the job was given as ElasticTrainer(telemetry=…)."
+                f"{folder} is no folder",
+                remedy="Name what the job was given as ElasticTrainer(telemetry=…); the job makes it as it starts.",
             )
     if token is not None and len(token) < LEAST_TOKEN:
         raise UsageError(f"a token needs {LEAST_TOKEN} characters, or it can be guessed")

@@ -200,10 +200,8 @@ def _state(job: Job, step_us: float | None) -> tuple[State, float | None]:
 def _marks(history: tuple[Event, ...], steps: tuple[LiveStep, ...]) -> tuple[Event, ...]:
     if not steps:
         return ()
-    first, last = steps[0].step, steps[-1].step
-    return tuple(
-        event for event in history if event.what in ("trying", "adopted", "reverted") and first <= event.step <= last
-    )
+    first, last, changes = steps[0].step, steps[-1].step, ("trying", "adopted", "reverted")
+    return tuple(event for event in history if event.what in changes and first <= event.step <= last)
 
 
 def _plan(job: Job) -> PlanView:
