@@ -1,6 +1,7 @@
 """Watches jobs, keeps their pages up to date for all who look at them, and does what a person asks for."""
 
 import asyncio
+import math
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -67,7 +68,7 @@ class Watched:
         self.view: View | None = None
         self.deciding = asyncio.Lock()
         """One thing after the other is done to a job."""
-        self.looked_at = 0.0
+        self.looked_at = -math.inf
         self.search: asyncio.Task[None] | None = None
 
 
