@@ -187,32 +187,39 @@ def test_a_token_lets_a_browser_in_and_is_not_kept_in_the_address(browser, tmp_p
         assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize("width", [360, 800])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_suits_small_screens_dark_grounds_and_keyboards(browser, tmp_path, width, scheme):
+def test_the_page_suits_small_screens_dark_grounds_and_keyboards(browser, tmp_path):
     run = live.running(tmp_path / "run")
     live.adopted(run)
     (run / "plan.json").write_text("{" + "torn" * 200)
+    ask, grounds = browser.execute_script, set()
+    with serving(run) as (_, address):
+        page = Page(browser, address)
+        page.shows("problems", "plan.json: is no plan")
+        for scheme, width in (("light", 360), ("dark", 800)):
+            with emulated(browser, scheme, width):
+                assert ask("return document.documentElement.scrollWidth") <= width
+                ground = ask("return getComputedStyle(document.body).backgroundColor")
+                assert ask("return getComputedStyle(document.querySelector('h1')).color") != ground
+                grounds.add(ground)
+        assert len(grounds) == 2
+        browser.find_element("css selector", ".plot").send_keys("\ue012")  # The left arrow.
+        assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
+        # New steps come, and the reader stays where she is.
+        live.write_steps(run, [live.live_step(80 + at, 25_000.0, (3, 1), version=1) for at in range(5)])
+        WebDriverWait(browser, WITHIN_S).until(lambda _: page.next_step() == 84)
+        assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
+        assert ask("return document.activeElement.className") == "plot"
+
+
+@contextmanager
+def emulated(browser, scheme, width):
+    """A screen so wide, and a person who likes that ground."""
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     try:
-        with serving(run) as (_, address):
-            page = Page(browser, address)
-            page.shows("problems", "plan.json: is no plan")
-            ask = browser.execute_script
-            assert ask("return document.documentElement.scrollWidth") <= width
-            ground = ask("return getComputedStyle(document.body).backgroundColor")
-            assert ask("return getComputedStyle(document.querySelector('h1')).color") != ground
-            plot = browser.find_element("css selector", ".plot")
-            plot.send_keys("\ue012")  # The left arrow.
-            assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
-            # New steps come, and the reader stays where she is.
-            live.write_steps(run, [live.live_step(80 + at, 25_000.0, (3, 1), version=1) for at in range(5)])
-            WebDriverWait(browser, WITHIN_S).until(lambda _: page.next_step() == 84)
-            assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
-            assert ask("return document.activeElement.className") == "plot"
+        yield
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
