@@ -28,6 +28,10 @@ VERBS = {
         "esprof.reports.commands.apply",
         "Hand a plan to a running elastic job, and tell what comes of it.",
     ),
+    "tune": (
+        "esprof.reports.commands.tune",
+        "Run an elastic job, and make its steps shorter while it runs.",
+    ),
     "serve": (
         "esprof.reports.commands.serve",
         "Serve a page of running elastic jobs, their plans and advice.",

@@ -58,6 +58,7 @@ from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.terms import Agreement, job_fields, start_terms, step_terms
 from esprof.elastic.threads import set_threads
 from esprof.elastic.transport import Transport, transport_for
+from esprof.elastic.tuned import or_tuned
 from esprof.elastic.turns import Telling, Turns
 from esprof.elastic.update import BeforeUpdate, Update
 from esprof.errors import EsprofError, UsageError
@@ -110,7 +111,8 @@ class ElasticTrainer:
     over; all ranks do the same there. `telemetry` is a Run directory to which the newest steps are written, EST by EST.
     `assignment` says which ESTs run where; by default evenly and contiguously. `transport` connects the processes; by
     default it is torch.distributed, where that was initialized. `plan` is where plans for the running job come from: a file,
-    or a `PlanKey`; docs/elastic.md says what becomes of them.
+    or a `PlanKey`; docs/elastic.md says what becomes of them. Where `esprof tune` has started the job and the script says
+    nothing else, `telemetry` and `plan` are its own.
 
     Raises MismatchError where the ranks, or the checkpoint, are not of one job, and UsageError for what is not supported:
     SyncBatchNorm, sparse gradients, parameters of several types.
@@ -141,6 +143,7 @@ class ElasticTrainer:
         plan: str | Path | PlanSource | None = None,
         transport: Transport | None = None,
     ) -> None:
+        telemetry, plan = or_tuned(telemetry, plan)
         optimizers, schedulers = _all_of(optimizer), _all_of(scheduler)
         check(n_est=n_est, batch_size=batch_size, scheduler_by=scheduler_by)
         check_reduction(gradients.reduction, proof.determinism)

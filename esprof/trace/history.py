@@ -1,14 +1,12 @@
 """The history of an elastic job: what happened to it, as a log beside its Run that is only ever appended to."""
 
-import os
 import time
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from esprof.errors import unreadable
-from esprof.output import unwritable
+from esprof.trace.lines import append_line, read_lines
 from esprof.types import Ns
 
 What = Literal[
@@ -29,8 +27,6 @@ What = Literal[
 are a person's decisions on a plan, before the job has said anything of it."""
 
 _NAME = "history.jsonl"
-_MOST_BYTES = 16 << 20
-"""What is read of a log at most: its end."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,38 +64,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def append(run: Path, event: Event) -> None:
     """Add an event to the log of the Run directory `run`. Raises OutputError."""
-    path, line = run / _NAME, msgspec.json.encode(event) + b"\n"
-    try:
-        run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            size = os.fstat(file).st_size
-            torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"  # By a process that was killed, or a full disk.
-            os.write(file, b"\n" + line if torn else line)
-        finally:
-            os.close(file)
-    except OSError as error:
-        raise unwritable(path, error) from error
+    append_line(run / _NAME, event)
 
 
 def read(run: Path) -> tuple[Event, ...]:
     """The events of a Run directory, oldest first; what is no event, such as half a line, is left out. Raises InputError
     where the log cannot be read."""
-    path = run / _NAME
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _MOST_BYTES))
-            lines = file.read(_MOST_BYTES).splitlines()
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return tuple(found for line in lines if (found := _event(line)) is not None)
-
-
-def _event(line: bytes) -> Event | None:
-    try:
-        return msgspec.json.decode(line, type=Event)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+    return read_lines(run / _NAME, Event)

@@ -1,1 +1,1 @@
-"""The page of `esprof serve`: running elastic jobs, their plans, and what a person decides."""
+"""Running elastic jobs: what they do now, advice on it, and what a person or `esprof tune` makes of that."""

@@ -1,10 +1,52 @@
 """A job's own account of its steps, as of now."""
 
+import os
+import socket
+import time
 from pathlib import Path
 
 from esprof import Run, load
+from esprof.errors import EsprofError
+from esprof.trace import request
+from esprof.trace.request import Request
+
+_BEAT_S = 0.02
 
 
 def fresh(run: Path, *, since: int | None = None, wait_s: float = 60.0) -> Run:
-    """What the job at `run` has written of its steps."""
+    """What the job at `run` tells of its steps from `since` on: it is asked to write that down now. Of a job of this host
+    that has ended, what there is.
+
+    Raises EsprofError where the job does not answer within `wait_s`, InputError where what it has written cannot be read.
+    """
+    if has_ended(run):
+        return load(run)
+    request.ask(run, Request(since=since or 0))
+    until = time.monotonic() + wait_s
+    while request.is_open(run):
+        if time.monotonic() > until:
+            request.withdraw(run)
+            raise EsprofError(
+                f"the job at {run} has not written its telemetry for {wait_s:g} s",
+                remedy="Is it running, and was it given telemetry=RUN?",
+            )
+        time.sleep(_BEAT_S)
     return load(run)
+
+
+def has_ended(run: Path) -> bool:
+    """Whether the job that wrote `run` last was one of this host, and its first process is gone."""
+    if not (run / "run.json").exists():
+        return False
+    told = load(run)
+    started_ns = max((event.time_ns for event in told.history if event.what == "started"), default=0)
+    rank = told.meta.ranks[0]
+    if rank.host != socket.gethostname() or rank.pid is None or started_ns > (told.meta.created_ns or 0):
+        return False  # Another one has started since, which has written nothing yet.
+    try:
+        os.kill(rank.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -194,7 +194,7 @@ class Hub:
         job.looking_since, job.said = time.time(), ""
         self._draw(watched)
         try:
-            job.said = await _run_look(job.run)
+            job.said = await _run_look(job.run, job.since or 0)
         finally:
             job.looking_since, watched.looked_at = None, time.monotonic()
             self._draw(watched)
@@ -218,10 +218,10 @@ def _view(watched: Watched) -> View:
     return watched.view
 
 
-async def _run_look(run: Path) -> str:
+async def _run_look(run: Path, since: int) -> str:
     """What went wrong; nothing where it left an answer in the Run."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "esprof.reports.live.look", str(run)),
+        *(sys.executable, "-m", "esprof.reports.live.look", str(run), str(since)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -12,14 +12,17 @@ from esprof.plan import Plan, PlanStatus, read_plan
 from esprof.reports.live.decisions import plan_path
 from esprof.reports.live.kept import Kept
 from esprof.reports.live.offer import Looked, offer_path, read_looked
-from esprof.reports.live.rounds import Round, read_rounds, rounds_path
 from esprof.reports.live.shift import Shift
-from esprof.trace import history
+from esprof.trace import history, rounds
 from esprof.trace.history import Event
 from esprof.trace.live import LiveStep, Tail
+from esprof.trace.rounds import Round
 
 _KEPT = 1_000
 """Steps that are remembered."""
+
+_COMPARED = 300
+"""Steps of those that have come at once that are looked at for a change: it takes a statistical test for each."""
 
 
 class Job:
@@ -42,7 +45,7 @@ class Job:
         self._status: Kept[PlanStatus | None] = Kept(status_path(plan_path(run)), _read_status, None)
         self._history: Kept[tuple[Event, ...]] = Kept(run / "history.jsonl", lambda path: history.read(path.parent), ())
         self._looked: Kept[Looked | None] = Kept(offer_path(run), read_looked, None)
-        self._rounds: Kept[tuple[Round, ...]] = Kept(rounds_path(run), read_rounds, ())
+        self._rounds: Kept[tuple[Round, ...]] = Kept(run / "rounds.jsonl", lambda path: rounds.read(path.parent), ())
 
     def refresh(self) -> bool:
         """Read what has changed; returns whether anything has."""
@@ -81,6 +84,11 @@ class Job:
         return tuple(problem for problem in found if problem is not None)
 
     @property
+    def since(self) -> int | None:
+        """The step from which on the job does what it does now, as far as is known."""
+        return self._shift.since
+
+    @property
     def next_step(self) -> int:
         """The step that comes next, as far as is known."""
         known = [self.steps[-1].step + 1] if self.steps else []
@@ -100,7 +108,7 @@ class Job:
             if self.steps and step.step <= self.steps[-1].step:  # It went on from a checkpoint, or began anew.
                 self.steps.clear()
             self.steps.append(step)
-        shifted = [self._shift.note(step) for step in come]
+        shifted = [self._shift.note(step) for step in come[-_COMPARED:]]
         self.last_step_at = self._written_at() if first_look else time.time()
         # What lies in the past when this process starts is no reason to do anything.
         self.has_shifted |= any(shifted) and not first_look

@@ -1,4 +1,4 @@
-"""Looks for advice for a running job, in a process of its own: `python -m esprof.reports.live.look RUN`.
+"""Looks for advice for a running job, in a process of its own: `python -m esprof.reports.live.look RUN STEP`.
 
 It takes seconds of a CPU, which neither the page nor a job on this machine should miss.
 """
@@ -14,15 +14,14 @@ from esprof.analyzers.advisors.ests import EstAdvice
 from esprof.errors import EsprofError
 from esprof.reports.live.fresh import fresh
 from esprof.reports.live.offer import Looked, Offer, RankOffer, write_looked
-from esprof.trace import history
 
 _NICE = 15
 
 
-def look(run: Path) -> Looked:
-    """What is advised to the job at `run` now, or why nothing is."""
+def look(run: Path, since: int) -> Looked:
+    """What is advised to the job at `run` by its steps from `since` on, or why nothing is."""
     try:
-        advice = recommend(fresh(run, since=_since(run)))
+        advice = recommend(fresh(run, since=since))
     except EsprofError as error:
         return Looked(reason=" ".join(filter(None, (error.reason, error.remedy))))
     if not isinstance(advice, EstAdvice):
@@ -32,22 +31,11 @@ def look(run: Path) -> Looked:
     return Looked(offer=Offer(ranks=ranks, **fields))
 
 
-def _since(run: Path) -> int | None:
-    """The step from which on the job does what it does now."""
-    since, is_tried = None, False
-    for event in history.read(run):
-        if event.what in ("started", "adopted", "reverted") or (is_tried and event.what in ("kept", "missed")):
-            since, is_tried = event.step, False
-        elif event.what == "trying":
-            is_tried = True
-    return since
-
-
 def main() -> int:
     os.nice(_NICE)
-    run = Path(sys.argv[1])
+    run, since = Path(sys.argv[1]), int(sys.argv[2])
     try:
-        write_looked(run, look(run))
+        write_looked(run, look(run, since))
     except EsprofError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -9,9 +9,9 @@ from esprof.plan import Plan, PlanStatus
 from esprof.reports.live.decisions import rejected, revocable
 from esprof.reports.live.job import Job
 from esprof.reports.live.offer import Offer
-from esprof.reports.live.rounds import Round
 from esprof.trace.history import Event
 from esprof.trace.live import LiveStep
+from esprof.trace.rounds import Round
 
 NEWEST = 50
 """Steps that figures of now are of."""

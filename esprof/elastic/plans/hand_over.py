@@ -17,7 +17,7 @@ def hand_over(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, Plan
     Its version becomes one above that of the plan that the job was given before. Raises OutputError where it cannot be put
     there.
     """
-    present, status = _plan_of(target.poll()), _status_of(target.told())
+    present, status = _plan_of(target.poll()), status_of(target.told())
     known = [one.version for one in (present, status) if one is not None and one.version is not None]
     if known and max(known) >= plan.version:
         parent = present.id if present is not None else plan.parent
@@ -25,7 +25,7 @@ def hand_over(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, Plan
     target.put(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
     until = time.monotonic() + wait_s
     while time.monotonic() < until:
-        status = _status_of(target.told())
+        status = status_of(target.told())
         if status is not None and (status.plan, status.version) == (plan.id, plan.version):
             return plan, status
         time.sleep(_BEAT_S)
@@ -39,7 +39,8 @@ def _plan_of(raw: bytes | None) -> Plan | None:
         return None
 
 
-def _status_of(raw: bytes | None) -> PlanStatus | None:
+def status_of(raw: bytes | None) -> PlanStatus | None:
+    """What a job has told; None where that is nothing, or no status."""
     try:
         return msgspec.json.decode(raw, type=PlanStatus) if raw is not None else None
     except (msgspec.MsgspecError, UnicodeDecodeError):

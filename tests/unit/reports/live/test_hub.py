@@ -16,7 +16,7 @@ def test_jobs_are_named_by_as_much_of_their_path_as_tells_them_apart():
 def test_advice_is_looked_for_once_where_steps_have_lastingly_changed(tmp_path, monkeypatch):
     run, looked = live.running(tmp_path / "run", steps=100), []
 
-    async def look(path):
+    async def look(path, since):
         looked.append(path)
         return ""
 

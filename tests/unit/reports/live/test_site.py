@@ -108,7 +108,9 @@ def test_names_of_a_job_are_shown_and_do_nothing(tmp_path):
     write_looked(run, Looked(offer=msgspec.structs.replace(offer, ranks=ranks, plan=plan, warnings=(HOSTILE,))))
     live.adopted(run, msgspec.structs.replace(plan_of(live.UNEVEN), id=HOSTILE))
     append(run, Event(what="refused", step=3, plan=HOSTILE, reason=HOSTILE))
-    (run / "rounds.jsonl").write_text(json.dumps({"round": 1, "kind": HOSTILE, "outcome": HOSTILE, "why": HOSTILE}))
+    (run / "rounds.jsonl").write_text(
+        json.dumps({"round": 1, "kind": "assignment", "step": 3, "outcome": "unknown", "why": HOSTILE})
+    )
     with Page(run) as page:
         text = page.text()
     assert "<img" not in text
@@ -276,15 +278,22 @@ def test_on_a_full_disk_nothing_is_half_done(run, page):
 
 def test_rounds_of_tune_are_shown_with_what_is_known_of_them(run, page):
     lines = [
-        {"round": 1, "kind": "assignment", "before_us": 40_000, "measured_us": 30_000, "outcome": "kept"},
-        {"round": 2, "why": "gains less than twice its error", "unheard_of": [1]},
+        {"round": 0, "kind": "assignment", "step": 9, "before_us": 40_000, "measured_us": 30_000, "outcome": "kept"},
+        {
+            "round": 1,
+            "kind": "assignment",
+            "step": 99,
+            "outcome": "nothing",
+            "why": "gains too little",
+            "unheard_of": [1],
+        },
         {"round": "three"},
     ]
     (run / "rounds.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n{")
     text = page.text()
     assert "Rounds of" in text
     assert "30.0 ms" in text
-    assert "gains less than twice its error" in text
+    assert "gains too little" in text
     assert "three" not in text
 
 
@@ -355,9 +364,10 @@ def test_streams_end_when_the_server_does(run):
     asyncio.run(look())
 
 
-def test_what_a_search_for_advice_fails_by_is_said(run, page, monkeypatch):
-    """This Run has no telemetry: the process that looks says so in the Run."""
+def test_what_a_search_for_advice_fails_by_is_said(run, page):
+    """This Run is none: the process that looks says so in the Run."""
     (run / "advice.json").unlink()
+    (run / "run.json").write_text("{")
 
     async def search():
         await page.hub.look(page.hub.jobs["run"])
@@ -368,4 +378,4 @@ def test_what_a_search_for_advice_fails_by_is_said(run, page, monkeypatch):
     page.client.portal.call(search)
     text = page.text()
     assert "No advice could be made" in text
-    assert "holds neither a run.json nor a trace" in text
+    assert "is no run.json of esprof" in text

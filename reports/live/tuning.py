@@ -1,0 +1,189 @@
+"""The closed loop: a running elastic job is asked what its steps take, is given what would make them shorter, tries that by
+turns, and keeps it or not; and again, when it has changed.
+
+All that is known stands in the Run directory: a loop that was killed is begun anew, and the job goes on without one.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event as Flag
+
+import msgspec
+
+from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
+from esprof.elastic.plans.hand_over import hand_over, status_of
+from esprof.elastic.plans.source import PlanFile
+from esprof.errors import EsprofError
+from esprof.plan import Fallback, Plan, PlanStatus
+from esprof.replay.replayed import replay_run
+from esprof.reports.live.fresh import fresh
+from esprof.reports.live.shift import Shift
+from esprof.trace import rounds
+from esprof.trace.live import Tail
+from esprof.trace.rounds import Round
+
+_BEAT_S = 0.05
+_ANSWERS_S = 60.0
+"""A job that says nothing for so long is asked no more, in this round."""
+
+_OVER = ("kept", "missed", "reverted", "refused")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the loop goes about it."""
+
+    steps: int = 15
+    """Steps that advice rests on, all with the same assignment."""
+    window: int = 10
+    """Steps of a block of a trial, of which the first is left out."""
+    blocks: int = 4
+    """Blocks with the plan; as many without it come between them."""
+    margin: float = 0.02
+    """How much longer each step of the first block may be than any before, relative, before the trial is broken off."""
+    most_rounds: int = 0
+    """Rounds after which the loop ends; 0 for no end."""
+
+    @property
+    def fallback(self) -> Fallback:
+        return Fallback(margin=self.margin, window=self.window, blocks=self.blocks)
+
+
+class Tuner:
+    """Tunes the job whose Run directory is `run`, until `stop` is set."""
+
+    def __init__(self, run: Path, settings: Settings, stop: Flag, tell: Callable[[Round], None]) -> None:
+        """`tell` gets each round when it is over; it also stands in the Run then."""
+        self._run, self._settings, self._stop, self._tell = run, settings, stop, tell
+        self._plans = PlanFile(run / "plan.json")
+        self._tail, self._shift = Tail(run), Shift()
+        self._last_step = -1
+        self._world: int | None = None
+        self._reverted: set[tuple[tuple[int, ...], ...]] = set()
+        """Assignments that were tried in vain since the job has changed last."""
+        self.rounds = list(rounds.read(run))
+
+    def tune(self) -> None:
+        """Raises OutputError where the Run cannot be written."""
+        noticed: int | None = None
+        begun = len(self.rounds)
+        while self._wait_for_steps():
+            made = self._round(noticed)
+            if made is not None:
+                rounds.append(self._run, made)
+                self.rounds.append(made)
+                self._tell(made)
+            if self._settings.most_rounds and len(self.rounds) - begun >= self._settings.most_rounds:
+                return
+            if made is None:
+                continue
+            if made.outcome in ("kept", "missed"):
+                noticed = None
+                continue
+            noticed = self._next_shift()
+            if noticed is None:
+                return
+            self._reverted.clear()
+
+    def _wait_for_steps(self) -> bool:
+        """Whether there are steps enough that are alike; False where the loop is to stop."""
+        while not self._stop.is_set():
+            self._look()
+            since = self._shift.since
+            if since is not None and self._last_step + 1 - since >= self._settings.steps:
+                return True
+            self._stop.wait(_BEAT_S)
+        return False
+
+    def _next_shift(self) -> int | None:
+        """The step at which the job is seen to have changed; None where the loop is to stop."""
+        while not self._stop.is_set():
+            if self._look():
+                return self._last_step
+            self._stop.wait(_BEAT_S)
+        return None
+
+    def _look(self) -> bool:
+        """Take in the steps that have come. Whether the job has shifted with them, or has more or fewer processes."""
+        changed = False
+        for step in self._tail.read():
+            changed |= self._shift.note(step) or self._world not in (None, len(step.ests))
+            self._last_step, self._world = step.step, len(step.ests)
+        return changed
+
+    def _round(self, noticed: int | None) -> Round | None:
+        """What came of one round; None where the job was changed while it was asked: then it is asked again."""
+        since = self._shift.since
+        told = Round(
+            round=len(self.rounds),
+            kind="assignment",
+            step=self._last_step + 1,
+            noticed_step=noticed,
+            outcome="unknown",
+        )
+        try:
+            advice = advise_ests(replay_run(fresh(self._run, since=since, wait_s=_ANSWERS_S)))
+        except EsprofError as error:
+            return msgspec.structs.replace(told, why=str(error))
+        self._look()
+        if self._shift.since != since:
+            return None
+        told = _of_advice(told, advice)
+        if advice.plan is None:
+            sure = f"gains {advice.gain_pct:.1f} %, and may be {advice.error_pct:.1f} % off"
+            return msgspec.structs.replace(told, outcome="nothing", why=f"the best that was found {sure}")
+        if advice.decision.ests in self._reverted:
+            return msgspec.structs.replace(told, outcome="nothing", why="it was tried, and taken back")
+        plan = msgspec.structs.replace(advice.plan, fallback=self._settings.fallback)
+        given, status = self._handed_over(plan)
+        if status is None or status.state not in _OVER:
+            return msgspec.structs.replace(told, plan=plan.id, why="the job ended, or did not answer, before it told")
+        if status.state == "reverted":
+            self._reverted.add(advice.decision.ests)
+        self._look()
+        return _of_status(msgspec.structs.replace(told, plan=given.id), status)
+
+    def _handed_over(self, plan: Plan) -> tuple[Plan, PlanStatus | None]:
+        """(the plan as the job has it, what became of it once that is decided; None where the job says nothing of it)."""
+        given, _ = hand_over(plan, self._plans, 0)
+        until = time.monotonic() + _ANSWERS_S
+        status = None
+        while not self._stop.wait(_BEAT_S) and (status is not None or time.monotonic() < until):
+            now = status_of(self._plans.told())
+            if now is not None and (now.plan, now.version) == (given.id, given.version):
+                status = now
+            if status is not None and status.state in _OVER:
+                break
+        return given, status
+
+
+def _of_advice(told: Round, advice: EstAdvice) -> Round:
+    return msgspec.structs.replace(
+        told,
+        counts=tuple(map(len, advice.decision.ests)),
+        before_us=advice.baselines["now"],
+        predicted_us=advice.value,
+        low_us=advice.low_us,
+        high_us=advice.high_us,
+        predicted_gain_pct=advice.gain_pct,
+    )
+
+
+def _of_status(told: Round, status: PlanStatus) -> Round:
+    assert status.state in ("kept", "missed", "reverted", "refused")
+    made = msgspec.structs.replace(told, outcome=status.state, why=status.reason)
+    before, after = status.before_us, status.after_us
+    if not before or not after:
+        return made
+    interval = [gain and 100 * gain / before for gain in (status.gain_low_us, status.gain_high_us)]
+    return msgspec.structs.replace(
+        made,
+        before_us=before,
+        measured_us=after,
+        gain_pct=100 * (1 - after / before),
+        gain_low_pct=interval[0],
+        gain_high_pct=interval[1],
+        error_pct=None if told.predicted_us is None else 100 * (told.predicted_us / after - 1),
+    )

@@ -1,0 +1,74 @@
+"""The rounds of `esprof tune`, as text for a terminal."""
+
+import msgspec
+from rich.text import Text
+
+from esprof.reports import units
+from esprof.reports.terminal.text import PLAIN, Screen, drawn, grid, headline
+from esprof.text import printable
+from esprof.trace.rounds import Outcome, Round
+
+_SAID: dict[Outcome, str] = {
+    "kept": "kept",
+    "missed": "kept, less than promised",
+    "reverted": "taken back",
+    "refused": "refused",
+    "nothing": "nothing to advise",
+    "unknown": "not told",
+}
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """What `esprof tune` answers."""
+
+    schema: str = "esprof.tune/1"
+    run: str
+    rounds: tuple[Round, ...]
+
+
+def draw_round(one: Round, screen: Screen = PLAIN) -> str:
+    """A line."""
+    parts = [f"esprof: round {one.round}, step {one.step:,}: {_SAID[one.outcome]}"]
+    if one.outcome != "nothing" and one.counts:
+        parts.append(f"ESTs {_counts(one)}")
+    if one.measured_us is not None:
+        told = f"{units.duration(one.before_us)} to {units.duration(one.measured_us)}"
+        parts.append(f"{told} ({units.duration(one.predicted_us)} predicted)")
+    if one.why:
+        parts.append(printable(one.why, 200))
+    return drawn(screen, Text("; ".join(parts)))
+
+
+def draw_tuned(found: Tuned, screen: Screen = PLAIN) -> str:
+    """A table of the rounds."""
+    if not found.rounds:
+        said = "The job told nothing of its steps: does its script train by ElasticTrainer, and make enough of them?"
+        return drawn(screen, headline(said, screen))
+    kept = [one for one in found.rounds if one.outcome in ("kept", "missed") and one.gain_pct is not None]
+    rows = grid(">round", ">step", "ESTs", ">before", ">predicted", ">measured", ">gain", ">error", "", padding=2)
+    for one in found.rounds:
+        rows.add_row(
+            str(one.round),
+            units.count(one.step),
+            _counts(one),
+            units.duration(one.before_us),
+            units.duration(one.predicted_us),
+            units.duration(one.measured_us),
+            _gain(one),
+            units.error_pct(one.error_pct),
+            _SAID[one.outcome],
+        )
+    said = f"{units.plural(len(found.rounds), 'round')}, of which {len(kept)} made steps shorter"
+    return drawn(screen, headline(said, screen), Text(), rows)
+
+
+def _counts(one: Round) -> str:
+    return " ".join(map(str, one.counts))
+
+
+def _gain(one: Round) -> str:
+    if one.gain_pct is None:
+        return ""
+    if one.gain_low_pct is None or one.gain_high_pct is None:
+        return units.pct(one.gain_pct)
+    return f"{units.pct(one.gain_pct)} ({one.gain_low_pct:.1f} to {one.gain_high_pct:.1f})"
