@@ -111,6 +111,14 @@ class Page:
             )
         )
 
+    def look_until_offered(self):
+        """On a machine that others use too a first look may find steps too few or too unlike."""
+        for _ in range(5):
+            self.press("look")
+            self.shows("advice", "Looked at")
+            if "offered" in self.text("advice").lower():
+                return
+
     def next_step(self):
         shown = self.browser.execute_script(
             "return JSON.parse(document.querySelector('.plot')?.dataset.steps ?? '[[0]]').at(-1)[0]"
@@ -125,7 +133,7 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         page.shows("now", "running", "8 ESTs on 2 processes")
         first = page.next_step()
         WebDriverWait(browser, WITHIN_S).until(lambda _: page.next_step() > first + 5)
-        page.press("look")
+        page.look_until_offered()
         page.shows("advice", "offered", "predicted gain", "interval")
 
         # A second server is told where the first one is.
