@@ -127,10 +127,14 @@ class _Prices:
         return self._known[assignment]
 
 
-def advise_ests(replayed: Replayed, inventory: Inventory | None = None) -> EstAdvice:
+def advise_ests(
+    replayed: Replayed, inventory: Inventory | None = None, *, known_error: float | None = None
+) -> EstAdvice:
     """The assignment of the shortest predicted step. The exact optimum of the slowest rank's computing comes first; replay
     with its transfers decides between it, what there is now, an even split, and their neighbours. `inventory` are devices
     that the job could have, by type: part of a device's name in the run, or `rank 3` for one like that rank's.
+    `known_error` is how far predictions of this very job may be off, as a share of a step, for who knows; else it is that
+    of such predictions for other jobs.
 
     Raises EsprofError where the run does not tell what is needed, UsageError for a type that the job has not run on.
     """
@@ -148,7 +152,7 @@ def advise_ests(replayed: Replayed, inventory: Inventory | None = None) -> EstAd
     even = Assignment.even(now.n_est, now.world)
     tried = [prices.of(one) for one in (now, even, Assignment.of(in_ranges(optimum.ests)))]
     best = _varied(min(tried, key=lambda one: one.step_ns), devices, prices)
-    error = pricer.prediction_error([_TERM])
+    error = pricer.prediction_error([_TERM]) if known_error is None else known_error
     gain = 1 - best.step_ns / pricer.step_ns
     interval = pricer.interval(best.price, [_TERM])
     counts = [len(ests) for ests in best.assignment.ests]

@@ -11,6 +11,7 @@ from esprof.analyzers.probed import Probed
 from esprof.analyzers.step_times import StepTimes
 from esprof.replay.answer import ReplayAnswer
 from esprof.trace.history import Event
+from esprof.trace.rounds import Round
 from esprof.trace.run import RankMeta
 from esprof.types import Rank
 
@@ -63,3 +64,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Which ESTs should run where; None where the run does not tell which ran where."""
     history: tuple[Event, ...]
     """What happened to an elastic job, the oldest first; at most the last `MOST_EVENTS`."""
+    rounds: tuple[Round, ...]
+    """How `esprof tune` has tuned it, the oldest first; as many."""

@@ -50,6 +50,7 @@ def summarize(replayed: Replayed, ignores: Ignores = NOTHING) -> Report:
         probed=probed(run.probes) if run.probes is not None else None,
         assignment=_assignment(replayed),
         history=run.history[-MOST_EVENTS:],
+        rounds=run.rounds[-MOST_EVENTS:],
     )
 
 

@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--bucket-mb", type=float, default=4)
     parser.add_argument("--telemetry")
+    parser.add_argument("--hash-log")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -71,14 +72,15 @@ def main() -> None:
         batch_size=options.batch,
         data=Data(num_workers=0),
         gradients=Gradients(bucket_mb=options.bucket_mb),
-        proof=Proof(verify_every=0),
+        proof=Proof(verify_every=0, hash_log=options.hash_log),
         telemetry=options.telemetry,
     )
     schedule = options.schedule or [[list(ests) for ests in trainer.assignment.ests]]
     times: list[list[float]] = [[] for _ in schedule]
     for turn in range(options.rounds * len(schedule)):
         number = turn % len(schedule)
-        trainer.assign(Assignment.of(schedule[number]))
+        if options.schedule:
+            trainer.assign(Assignment.of(schedule[number]))
         for step in range(SETTLES + options.steps):
             began = time.perf_counter()
             trainer.step()

@@ -397,7 +397,7 @@ class ElasticTrainer:
             self._agreement.check_alike(number, alike)
             self._feed.check_sample(number, self._transport)
         phase = self._phases[number % len(self._phases)]
-        telling = Telling(digest(terms), self._adoption.has_news(), self._onlookers.wanted_since())
+        telling = Telling(digest(terms), self._adoption.has_news(), self._onlookers.wanted_since(number))
         found = self._turns.run(self.assignment, phase, telling, twice=verified)
         epoch_ends = self.order.epoch(number) != self.order.epoch(number + 1)
         unused = [slot for slot, times in zip(self.layout.slots, found.used.tolist(), strict=False) if not times]

@@ -12,6 +12,7 @@ from esprof.trace.flight.log import FlightLog
 from esprof.trace.history import Event
 from esprof.trace.overhead import Overhead
 from esprof.trace.probes import Probes
+from esprof.trace.rounds import Round
 from esprof.trace.schema import MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Bytes, Ns, Rank
 
@@ -140,11 +141,13 @@ class Run:
         sources: tuple[str, ...] = (),
         probes: Probes | None = None,
         history: tuple[Event, ...] = (),
+        rounds: tuple[Round, ...] = (),
     ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
         left; None where there is none. `window` is a step of the only window that this Run holds; None for all of a run.
         `sources` are what a command line names to open the Run again; the path alone, where none are given. `probes` is
-        what was measured for the job; None where nothing was. `history` is what happened to an elastic job, oldest first."""
+        what was measured for the job; None where nothing was. `history` is what happened to an elastic job, and `rounds`
+        how it was tuned, oldest first."""
         self.meta = meta
         self.path = path
         self.sources = sources or ((str(path),) if path is not None else ())
@@ -152,6 +155,7 @@ class Run:
         self.window = window
         self.probes = probes
         self.history = history
+        self.rounds = rounds
         self._read = read
         self._flight = flight
         self._tables: dict[tuple[str, Rank], Table | None] = {}
@@ -200,6 +204,7 @@ class Run:
             self.sources,
             self.probes,
             self.history,
+            self.rounds,
         )
 
     def rank(self, rank: Rank) -> RankMeta:

@@ -4,12 +4,12 @@ Every file is whole or absent, and for its owner alone: names of files, hosts an
 business.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -18,16 +18,18 @@ import pyarrow.parquet as pq
 from esprof.errors import InputError, unreadable
 from esprof.output import atomic_file
 from esprof.trace.flight.log import FlightLog
-from esprof.trace.history import Event
 from esprof.trace.history import read as read_history
 from esprof.trace.memory_limit import memory_limit
 from esprof.trace.probes import SCHEMA as PROBES_SCHEMA
 from esprof.trace.probes import Probes
+from esprof.trace.rounds import read as read_rounds
 from esprof.trace.run import SCHEMA, Run, RunMeta, Warning, WarningCode
 from esprof.trace.schema import ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 from esprof.types import Rank
 
 SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY, "samples": SAMPLES, "stacks": STACKS}
+
+_Line = TypeVar("_Line", bound=msgspec.Struct)
 
 _BYTES_A_VALUE = 8
 _WITHOUT_IT = "Delete this file to go on without it, or record the run again."
@@ -115,7 +117,10 @@ def read_run(path: Path) -> Run:
     probes, fault = _probes_or_fault(path)
     if fault is not None:
         warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
-    history, fault = _history_or_fault(path)
+    history, fault = _log_or_fault(read_history, path, "history")
+    if fault is not None:
+        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
+    rounds, fault = _log_or_fault(read_rounds, path, "rounds of tuning")
     if fault is not None:
         warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
     if not whole:
@@ -133,6 +138,7 @@ def read_run(path: Path) -> Run:
         partial(_read_flight, path),
         probes=probes,
         history=history,
+        rounds=rounds,
     )
 
 
@@ -143,11 +149,13 @@ def _probes_or_fault(path: Path) -> tuple[Probes | None, str | None]:
         return None, f"its probes cannot be read ({error.reason})"
 
 
-def _history_or_fault(path: Path) -> tuple[tuple[Event, ...], str | None]:
+def _log_or_fault(
+    read: Callable[[Path], tuple[_Line, ...]], path: Path, what: str
+) -> tuple[tuple[_Line, ...], str | None]:
     try:
-        return read_history(path), None
+        return read(path), None
     except InputError as error:
-        return (), f"its history cannot be read ({error.reason})"
+        return (), f"its {what} cannot be read ({error.reason})"
 
 
 def _probes_path(path: Path) -> Path:

@@ -24,6 +24,7 @@ from esprof.reports import operations, units
 from esprof.reports.classes import time_class
 from esprof.reports.html import curves, figures
 from esprof.reports.terminal import advice, probed
+from esprof.reports.terminal.tuned import OUTCOMES
 from esprof.text import printable
 from esprof.trace.history import What
 
@@ -76,6 +77,7 @@ def render_html(report: Report) -> str:
             least_pct=100 * LEAST,
             measured=_measured(report),
             said=SAID,
+            outcomes=OUTCOMES,
             assignment_said=advice.said(report.assignment) if report.assignment else "",
         )
     )

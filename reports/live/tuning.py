@@ -4,10 +4,12 @@ turns, and keeps it or not; and again, when it has changed.
 All that is known stands in the Run directory: a loop that was killed is begun anew, and the job goes on without one.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from threading import Event as Flag
 
 import msgspec
@@ -17,7 +19,7 @@ from esprof.elastic.plans.hand_over import hand_over, status_of
 from esprof.elastic.plans.source import PlanFile
 from esprof.errors import EsprofError
 from esprof.plan import Fallback, Plan, PlanStatus
-from esprof.replay.replayed import replay_run
+from esprof.replay.replayed import Replayed, replay_run
 from esprof.reports.live.fresh import fresh
 from esprof.reports.live.shift import Shift
 from esprof.trace import rounds
@@ -27,6 +29,9 @@ from esprof.trace.rounds import Round
 _BEAT_S = 0.05
 _ANSWERS_S = 60.0
 """A job that says nothing for so long is asked no more, in this round."""
+
+_LEAST_ERROR = 0.015
+"""What a prediction may be off at the least, as a share of a step; a gain of less than twice that is worth no trial."""
 
 _OVER = ("kept", "missed", "reverted", "refused")
 
@@ -124,7 +129,8 @@ class Tuner:
             outcome="unknown",
         )
         try:
-            advice = advise_ests(replay_run(fresh(self._run, since=since, wait_s=_ANSWERS_S)))
+            replayed = replay_run(fresh(self._run, since=since, wait_s=_ANSWERS_S))
+            advice = advise_ests(replayed, known_error=self._error(replayed))
         except EsprofError as error:
             return msgspec.structs.replace(told, why=str(error))
         self._look()
@@ -144,6 +150,17 @@ class Tuner:
             self._reverted.add(advice.decision.ests)
         self._look()
         return _of_status(msgspec.structs.replace(told, plan=given.id), status)
+
+    def _error(self, replayed: Replayed) -> float:
+        """How far a prediction may be off, as a share of a step: as replay was on this run, or as predictions of this job's
+        gains were too high so far. That it may be off by more, as for other jobs, does no harm: a trial will tell."""
+        off = [
+            max(0.0, one.predicted_gain_pct - one.gain_pct) / 100
+            for one in self.rounds
+            if one.gain_pct is not None and one.predicted_gain_pct is not None
+        ]
+        seen = math.sqrt(fmean(gap * gap for gap in off)) if off else 0.0
+        return max(_LEAST_ERROR, replayed.pricer.error, seen)
 
     def _handed_over(self, plan: Plan) -> tuple[Plan, PlanStatus | None]:
         """(the plan as the job has it, what became of it once that is decided; None where the job says nothing of it)."""

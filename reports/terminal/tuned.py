@@ -8,7 +8,7 @@ from esprof.reports.terminal.text import PLAIN, Screen, drawn, grid, headline
 from esprof.text import printable
 from esprof.trace.rounds import Outcome, Round
 
-_SAID: dict[Outcome, str] = {
+OUTCOMES: dict[Outcome, str] = {
     "kept": "kept",
     "missed": "kept, less than promised",
     "reverted": "taken back",
@@ -28,7 +28,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
 def draw_round(one: Round, screen: Screen = PLAIN) -> str:
     """A line."""
-    parts = [f"esprof: round {one.round}, step {one.step:,}: {_SAID[one.outcome]}"]
+    parts = [f"esprof: round {one.round}, step {one.step:,}: {OUTCOMES[one.outcome]}"]
     if one.outcome != "nothing" and one.counts:
         parts.append(f"ESTs {_counts(one)}")
     if one.measured_us is not None:
@@ -56,7 +56,7 @@ def draw_tuned(found: Tuned, screen: Screen = PLAIN) -> str:
             units.duration(one.measured_us),
             _gain(one),
             units.error_pct(one.error_pct),
-            _SAID[one.outcome],
+            OUTCOMES[one.outcome],
         )
     said = f"{units.plural(len(found.rounds), 'round')}, of which {len(kept)} made steps shorter"
     return drawn(screen, headline(said, screen), Text(), rows)

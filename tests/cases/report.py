@@ -30,6 +30,7 @@ from esprof.replay.replayed import replay_run
 from esprof.trace.history import Event
 from esprof.trace.overhead import Overhead
 from esprof.trace.probes import Sweep
+from esprof.trace.rounds import Round
 from esprof.trace.run import RankMeta, Warning, Window
 from tests.cases.elastic_runs import elastic_run
 from tests.cases.probed import link, points, probes
@@ -519,6 +520,7 @@ def report(ranks=4, **replaced):
         probed=probed_curves(),
         assignment=advise_ests(replay_run(elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)))),
         history=history(),
+        rounds=rounds(),
     )
     return msgspec.structs.replace(whole, **replaced)
 
@@ -536,6 +538,32 @@ def history():
     )
 
 
+def rounds():
+    """A plan that is kept, one that is taken back, and nothing more to advise."""
+    kept = Round(
+        round=0,
+        kind="assignment",
+        step=18,
+        outcome="kept",
+        plan="27ae41d0",
+        counts=(6, 2),
+        before_us=119e3,
+        predicted_us=90e3,
+        low_us=80e3,
+        high_us=100e3,
+        measured_us=86e3,
+        predicted_gain_pct=24.4,
+        gain_pct=27.7,
+        gain_low_pct=25.0,
+        gain_high_pct=30.5,
+        error_pct=4.7,
+    )
+    back = Round(
+        round=1, kind="assignment", step=130, outcome="reverted", plan="f1", counts=(5, 3), why="it gains nothing"
+    )
+    return kept, back, Round(round=2, kind="assignment", step=240, outcome="nothing", noticed_step=230, counts=(6, 2))
+
+
 def hostile_report():
     """A report whose every text is `HOSTILE`."""
     return with_texts(report(ranks=2, diagnosis=ignoring(diagnosis(ranks=2))), HOSTILE)
@@ -544,7 +572,7 @@ def hostile_report():
 def with_texts(value, text):
     """`value` with each free text in it replaced; texts from a closed list (severity, class, schema) stay."""
     closed = {"schema", "severity", "confidence", "id", "cls", "peak_memory_of", "of", "unit", "by"}
-    closed |= {"kind", "sort", "phase", "origin", "what"}
+    closed |= {"kind", "sort", "phase", "origin", "what", "outcome"}
     if isinstance(value, msgspec.Struct):
         fields = {
             name: getattr(value, name) if name in closed else with_texts(getattr(value, name), text)

@@ -15,9 +15,10 @@ class Onlookers:
         self._run = run
         self._live = Live(run) if run is not None else None
 
-    def wanted_since(self) -> int | None:
-        """The step from which on somebody wants the telemetry written; None if nobody does."""
-        if self._run is None or (request := waiting(self._run)) is None:
+    def wanted_since(self, step: int) -> int | None:
+        """The step from which on somebody wants the telemetry written after this one; None if nobody does, or wants later
+        ones."""
+        if self._run is None or (request := waiting(self._run)) is None or request.since > step:
             return None
         return max(0, request.since)
 

@@ -133,7 +133,7 @@ class Telemetry:
             return
         try:
             with together(self._own):
-                self._write([step for step in self._steps if step.number >= since] or list(self._steps))
+                self._write([step for step in self._steps if step.number >= since])
         except EsprofError as error:
             if self._own.rank == 0:
                 warnings.warn(f"the job's telemetry is not written: {error}", stacklevel=3)

@@ -3,7 +3,7 @@
 import pytest
 
 from esprof.errors import InputError, OutputError
-from esprof.trace import history
+from esprof.trace import lines
 from esprof.trace.history import Event, append, read
 
 
@@ -29,7 +29,7 @@ def test_half_a_line_spoils_no_other(tmp_path):
 def test_of_a_long_log_the_end_is_read(tmp_path, monkeypatch):
     for step in range(50):
         append(tmp_path, Event(what="checkpoint", step=step))
-    monkeypatch.setattr(history, "_MOST_BYTES", 400)
+    monkeypatch.setattr(lines, "_MOST_BYTES", 400)
     steps = [event.step for event in read(tmp_path)]
     assert 1 <= len(steps) < 50
     assert steps == list(range(50 - len(steps), 50))

@@ -1,0 +1,75 @@
+"""`esprof tune` around a job of real processes."""
+
+import json
+
+import pytest
+
+from esprof.trace import rounds
+from esprof.trace.history import read
+from tests.cases import record
+from tests.cases.command_line import esprof
+from tests.cases.elastic_job import small_trainer
+
+pytestmark = pytest.mark.integration
+
+STEPS = 130
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """(the folder of a job that was tuned, how the command ended)."""
+    folder = tmp_path_factory.mktemp("tuned")
+    job = record.ranks(2, record.JOBS / "tuned.py", STEPS, folder / "tuned.jsonl")
+    options = ["--json", "--window", "6", "--blocks", "3", "--steps", "8"]
+    return folder, esprof("tune", "-o", folder / "run", *options, "--", *job)
+
+
+def test_the_job_s_exit_code_passes_through_and_its_rounds_are_told(tuned):
+    folder, ended = tuned
+    assert ended.returncode == 7, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["schema"] == "esprof.tune/1"
+    assert [one["round"] for one in told["rounds"]] == list(range(len(told["rounds"])))
+    assert len(rounds.read(folder / "run")) == len(told["rounds"]) >= 1
+
+
+def test_the_rank_that_is_slow_was_to_have_less(tuned):
+    folder, ended = tuned
+    first = rounds.read(folder / "run")[0]
+    assert first.counts[1] < 2 < first.counts[0], ended.stderr
+    assert "trying" in [event.what for event in read(folder / "run")]
+
+
+def test_no_bit_of_the_training_depends_on_it(tuned):
+    folder, _ = tuned
+    static = small_trainer(hash_log=folder / "static.jsonl")
+    for _ in range(STEPS):
+        static.step()
+    static.close()
+    told = esprof("elastic", "diff", folder / "static.jsonl", folder / "tuned.jsonl")
+    assert (told.returncode, told.stdout[:5]) == (0, "equal"), told.stdout
+
+
+def test_the_report_shows_the_rounds(tuned):
+    folder, _ = tuned
+    page = folder / "report.html"
+    assert esprof("report", folder / "run", "-o", page).returncode == 0
+    assert '<section id="tuning">' in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), [((), "needs either a command"), (("--attach", "nowhere"), "there is no Run directory nowhere")]
+)
+def test_what_cannot_be_tuned_is_refused(tmp_path, words, says):
+    told = esprof("tune", *words, cwd=tmp_path)
+    assert told.returncode == 2
+    assert says in told.stderr
+
+
+def test_a_run_is_not_overwritten(tmp_path):
+    (tmp_path / "run").mkdir()
+    told = esprof("tune", "-o", tmp_path / "run", "--", "true")
+    assert told.returncode == 1
+    assert "already exists" in told.stderr
+    assert esprof("tune", "-f", "-o", tmp_path / "run", "--", "false").returncode == 1
+    assert esprof("tune", "-f", "-q", "-o", tmp_path / "run", "--", "true").stdout == ""

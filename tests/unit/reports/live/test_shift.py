@@ -1,0 +1,53 @@
+"""Whether steps have lastingly changed."""
+
+import random
+
+import pytest
+
+from esprof.reports.live.shift import Shift
+from esprof.trace.live import LiveStep
+
+
+def step(number, took, busy=(50.0, 50.0), ests=(4, 4), **more):
+    return LiveStep(step=number, took_us=took, busy_us=busy, ests=ests, **more)
+
+
+def noticed(steps):
+    """The steps at which a shift is told, and where the state then is said to have begun."""
+    shift = Shift()
+    return [(one.step, shift.since) for one in steps if shift.note(one)]
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.3, 5.0])
+def test_a_lasting_change_is_told_once_and_soon(factor):
+    draw = random.Random(1)
+    took = [100 + draw.gauss(0, 3) for _ in range(80)] + [factor * (100 + draw.gauss(0, 3)) for _ in range(80)]
+    found = noticed([step(number, one) for number, one in enumerate(took)])
+    assert len(found) == 1
+    at, since = found[0]
+    assert 80 <= since + 5 <= at < 95
+
+
+def test_noise_and_single_slow_steps_are_none():
+    draw = random.Random(2)
+    took = [100 * (1 + abs(draw.gauss(0, 0.05))) * (3 if number % 40 == 39 else 1) for number in range(3_000)]
+    assert noticed([step(number, one) for number, one in enumerate(took)]) == []
+
+
+def test_a_rank_that_another_hides_shows():
+    steps = [step(number, 100.0, busy=(90.0, 40.0 if number < 50 else 80.0)) for number in range(100)]
+    assert len(noticed(steps)) == 1
+
+
+def test_what_a_rank_takes_is_told_by_the_est():
+    """Another plan gives a rank twice the work: that is no change of the rank."""
+    steps = [step(number, 100.0, (40.0, 40.0)) for number in range(50)]
+    steps += [step(50 + number, 150.0, (80.0, 0.0), (8, 0), version=1) for number in range(50)]
+    assert noticed(steps) == []
+
+
+def test_steps_that_are_no_measure_are_left_out():
+    steps = [step(number, 100.0) for number in range(50)] + [
+        step(50 + number, 200.0, twice=True) for number in range(50)
+    ]
+    assert noticed(steps) == []

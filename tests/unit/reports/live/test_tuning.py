@@ -1,0 +1,143 @@
+"""The closed loop on jobs whose ranks and plans are real and whose time is made up."""
+
+import random
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from esprof.assignment import Assignment
+from esprof.elastic.agree import tell_all
+from esprof.elastic.plans.adoption import Adoption, Fits, Now
+from esprof.elastic.plans.source import PlanFile
+from esprof.errors import EsprofError
+from esprof.reports.live import tuning
+from esprof.reports.live.tuning import Settings, Tuner
+from esprof.trace import rounds
+from esprof.trace.history import append, read
+from esprof.trace.live import Live, LiveStep
+from tests.cases.elastic import on_threads
+from tests.cases.elastic_runs import elastic_run
+
+N_EST = 8
+TRANSFER_US, UPDATE_US = 300, 100
+SETTINGS = Settings(steps=6, window=5, blocks=3)
+
+
+class MadeUpJob:
+    """Two ranks adopt plans as in a real job; `est_us(step)` says what an EST takes on each of them."""
+
+    def __init__(self, run, est_us, scatter=0.01):
+        self.run, self._est_us, self._scatter = run, est_us, scatter
+        self.assignment = Assignment.even(N_EST, 2)
+        self.step = 0
+        self.is_over = False
+
+    def telemetry(self, run, *, since, wait_s):
+        assert run == self.run
+        return elastic_run(self.assignment.ests, self._est_us(self.step), transfer=TRANSFER_US, update=UPDATE_US)
+
+    def train(self, transport):
+        is_first = transport.rank == 0
+        fits = Fits(n_est=N_EST, level="D1", scaled=False, model_signature="", gradient_bytes=0)
+        adoption = Adoption(PlanFile(self.run / "plan.json"), fits, transport, partial(append, self.run))
+        live, draw, assignment, step = Live(self.run), random.Random(0), self.assignment, 0
+        while not any(tell_all(transport, self.is_over and is_first)):
+            news = any(tell_all(transport, adoption.has_news()))
+            if is_first:
+                time.sleep(0.001)
+                busy = [us * len(ests) for us, ests in zip(self._est_us(step), assignment.ests, strict=True)]
+                took = (max(busy) + TRANSFER_US + UPDATE_US) * (1 + abs(draw.gauss(0, self._scatter)))
+                counts = tuple(map(len, assignment.ests))
+                live.note(
+                    LiveStep(
+                        step=step, took_us=took, busy_us=tuple(busy), ests=counts, version=adoption.version_at(step)
+                    )
+                )
+                adoption.step_ended(step, took)
+            step += 1
+            change = None
+            if news or adoption.is_due(step):
+                change = adoption.at_border(Now(step, assignment, "none", 0), news=news)
+            if change is not None and change.ests is not None:
+                assignment = Assignment.of(change.ests)
+            if is_first:
+                self.assignment, self.step = assignment, step
+
+    def tuned(self, monkeypatch, until, settings=SETTINGS):
+        """The rounds of a loop that tunes this job until `until(job, rounds)`."""
+        monkeypatch.setattr(tuning, "fresh", self.telemetry)
+        stop, found = threading.Event(), []
+        loop = threading.Thread(target=Tuner(self.run, settings, stop, found.append).tune)
+        job = threading.Thread(target=on_threads, args=(2, self.train))
+        job.start()
+        loop.start()
+        end = time.monotonic() + 120
+        while not until(self, found) and time.monotonic() < end:
+            time.sleep(0.02)
+        stop.set()
+        loop.join()
+        self.is_over = True
+        job.join()
+        assert until(self, found), found
+        return found
+
+    @property
+    def counts(self):
+        return tuple(map(len, self.assignment.ests))
+
+
+def test_an_uneven_job_comes_to_the_best_split_and_is_left_alone_then(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 3_000))
+    found = job.tuned(monkeypatch, lambda _, found: len(found) == 2)
+    assert job.counts == (6, 2)
+    kept, nothing = found
+    assert (kept.outcome, kept.counts, nothing.outcome) == ("kept", (6, 2), "nothing")
+    assert kept.gain_low_pct <= kept.gain_pct <= kept.gain_high_pct
+    assert kept.gain_pct == pytest.approx(100 * (1 - 6_400 / 12_400), abs=2)
+    assert kept.error_pct == pytest.approx(0, abs=8)
+    assert [event.what for event in read(tmp_path)] == ["trying", "kept"]
+    assert rounds.read(tmp_path) == tuple(found)
+
+
+def test_a_steady_job_gets_no_advice(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000), scatter=0.03)
+    found = job.tuned(monkeypatch, lambda job, _: job.step > 600)
+    assert {one.outcome for one in found} == {"nothing"}
+    assert read(tmp_path) == ()
+
+
+def test_a_rank_that_becomes_slow_in_mid_run_is_noticed(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda step: (1_000, 1_000 if step < 150 else 3_000))
+    found = job.tuned(monkeypatch, lambda _, found: any(one.outcome == "kept" for one in found))
+    assert found[0].outcome == "nothing"
+    kept = next(one for one in found if one.outcome == "kept")
+    assert kept.noticed_step >= 150
+    assert job.counts == (6, 2)
+
+
+def test_a_gain_that_does_not_come_is_taken_back_and_not_tried_again(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+    promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=TRANSFER_US, update=UPDATE_US)
+    job.telemetry = lambda *_, **__: promised
+    tried = job.tuned(monkeypatch, lambda _, found: len(found) == 1)
+    assert [one.outcome for one in tried] == ["reverted"]
+    assert job.counts == (4, 4)
+    assert tried[0].gain_pct < 0
+
+
+def test_a_job_that_does_not_answer_makes_a_round_without_one(tmp_path, monkeypatch):
+    def silent(*_, **__):
+        raise EsprofError("it says nothing")
+
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+    job.telemetry = silent
+    found = job.tuned(monkeypatch, lambda _, found: found)
+    assert (found[0].outcome, found[0].why) == ("unknown", "it says nothing")
+
+
+def test_so_many_rounds_and_no_more(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 3_000))
+    found = job.tuned(monkeypatch, lambda job, found: job.step > 150 and found, Settings(5, 5, 3, most_rounds=1))
+    assert len(found) == 1
