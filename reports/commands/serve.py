@@ -51,17 +51,11 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
         ) from error
     folders = list(dict.fromkeys(run.resolve() for run in runs))
     for folder in folders:
-        if not folder.is_dir():
-            raise UsageError(
-                f"{folder} is no folder",
-                remedy="Name what the job was given as ElasticTrainer(telemetry=…); the job makes it as it starts.",
-            )
+        _make(folder)
     if token is not None and len(token) < LEAST_TOKEN:
         raise UsageError(f"a token needs {LEAST_TOKEN} characters, or it can be guessed")
     with ExitStack() as ends:
-        locks = [Lock(folder) for folder in folders]
-        for lock in locks:
-            ends.callback(lock.release)
+        locks = [ends.enter_context(Lock(folder)) for folder in folders]
         listener = ends.enter_context(_listen(host, port))
         address, port = listener.getsockname()[:2]
         at = ipaddress.ip_address(address)
@@ -78,6 +72,18 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
     return EXIT_OK
 
 
+def _make(folder: Path) -> None:
+    """Make the folder of a job that has not started yet, as the job would. Raises UsageError where that makes no sense."""
+    if not folder.is_dir():
+        if folder.exists() or not folder.parent.is_dir():
+            raise UsageError(
+                f"{folder} is no folder, and cannot be made",
+                remedy="Name what the job was given as ElasticTrainer(telemetry=…).",
+            )
+        folder.mkdir(mode=0o700)
+        click.echo(f"{folder} was not there: waiting for its job", err=True)
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """A socket at the first address of the host. Raises EsprofError."""
     try:
@@ -88,6 +94,7 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            listener.listen()  # Who comes before the server is ready waits.
         except OSError:
             listener.close()
             raise

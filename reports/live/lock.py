@@ -5,6 +5,7 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -24,7 +25,7 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class Lock:
-    """The lock of one Run, held until `release` or the end of the process."""
+    """The lock of one Run, held until the end of the context that it is entered as, or of the process."""
 
     def __init__(self, run: Path) -> None:
         """Raises EsprofError where another process has it, OutputError where no file can be made."""
@@ -53,7 +54,10 @@ class Lock:
         with suppress(OSError):
             os.pwrite(self._file, msgspec.json.encode(holder), 0)
 
-    def release(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             os.truncate(self._file, 0)
         os.close(self._file)

@@ -15,6 +15,7 @@ from esprof.reports.live.chart import SIDE, chart_of
 from esprof.reports.live.decisions import NO_PROMISE_US
 from esprof.reports.live.view import ROWS, View
 from esprof.reports.terminal.advice import ests_text
+from esprof.reports.terminal.tuned import OUTCOMES
 from esprof.text import printable
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -67,7 +68,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"said": SAID, "rows": ROWS, "side": SIDE, "no_promise_us": NO_PROMISE_US}
+    environment.globals |= {
+        "said": SAID,
+        "outcomes": OUTCOMES,
+        "rows": ROWS,
+        "side": SIDE,
+        "no_promise_us": NO_PROMISE_US,
+    }
     environment.filters |= {
         name: getattr(units, name) for name in ("duration", "pct", "count", "rate", "when", "plural", "error_pct")
     }

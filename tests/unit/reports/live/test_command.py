@@ -29,7 +29,7 @@ def test_a_library_that_is_not_there_is_named_with_the_remedy(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["nowhere"], 2, "is no folder"),
+        (["no/where"], 2, "is no folder"),
         ([".", "--token", "short"], 2, "a token needs 16 characters"),
         ([".", "--host", "no such host"], 1, "cannot listen at no such host"),
         ([], 2, "Missing argument"),
@@ -47,4 +47,5 @@ def test_a_port_that_is_taken(tmp_path):
     assert told.returncode == 1
     assert "Address already in use" in told.stderr
     assert "--port" in told.stderr
-    Lock(tmp_path).release()  # It left the Run free.
+    with Lock(tmp_path):  # It left the Run free.
+        pass
