@@ -4,6 +4,7 @@ import asyncio
 import math
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -68,6 +69,8 @@ class Watched:
         self.view: View | None = None
         self.deciding = asyncio.Lock()
         """One thing after the other is done to a job."""
+        self.reading = asyncio.Lock()
+        """Files are read by threads, one at a time."""
         self.looked_at = -math.inf
         self.search: asyncio.Task[None] | None = None
 
@@ -106,8 +109,7 @@ class Hub:
     async def update(self) -> None:
         """Look at the files, and bring all pages up to date."""
         for watched in self.jobs.values():
-            await to_thread.run_sync(watched.job.refresh)
-            self._draw(watched)
+            await self._refresh(watched)
             self._look_if_shifted(watched)
         listed = [(watched.base, watched.view) for watched in self.jobs.values() if watched.view is not None]
         self.list.put(page.list_parts(listed))
@@ -121,8 +123,7 @@ class Hub:
             elif _view(watched).offer_state != "offered":
                 job.said = f"Nothing was done: that advice is {_view(watched).offer_state}."
             else:
-                given = await to_thread.run_sync(decisions.accept, job.run, offer.plan, job.history, job.next_step)
-                job.said = f"Plan {given.id} is handed over to the job, as version {given.version}."
+                await to_thread.run_sync(decisions.accept, job.run, offer.plan, job.history, job.next_step)
 
     async def reject(self, watched: Watched, plan_id: str) -> None:
         """Remember that the plan that is offered is not wanted."""
@@ -132,7 +133,6 @@ class Hub:
                 job.said = "Nothing was done: that advice is not the newest any more."
             elif _view(watched).offer_state == "offered":
                 await to_thread.run_sync(decisions.reject, job.run, offer.plan, job.next_step)
-                job.said = f"Plan {plan_id} is not offered again."
 
     async def roll_back(self, watched: Watched, plan: str) -> None:
         """Put the job back to what it did before `plan`, ID:VERSION, if that still holds."""
@@ -141,28 +141,26 @@ class Hub:
             if adopted is None or f"{adopted.plan}:{adopted.version}" != plan:
                 job.said = "Nothing was done: that plan does not hold any more."
                 return
-            given = await to_thread.run_sync(decisions.roll_back, job.run, adopted, job.history, job.next_step)
-            job.said = f"What held before plan {adopted.plan} is handed over to the job, as version {given.version}."
+            await to_thread.run_sync(decisions.roll_back, job.run, adopted, job.history, job.next_step)
 
     async def look(self, watched: Watched) -> None:
         """Begin a search for advice, unless one goes on."""
         if watched.search is None or watched.search.done():
+            watched.job.is_looking = True
             watched.search = asyncio.create_task(self._search(watched))
-            await asyncio.sleep(0)  # It says that it has begun.
 
     @asynccontextmanager
     async def _decision(self, watched: Watched) -> AsyncIterator[Job]:
-        """Decide by what the files tell now, and say what came of it."""
+        """Decide by what the files tell now, and say where that fails; else the files show what came of it."""
         job = watched.job
         async with watched.deciding:
-            await to_thread.run_sync(job.refresh)
-            self._draw(watched)
+            await self._refresh(watched)
+            job.said = ""
             try:
                 yield job
             except EsprofError as error:
                 job.said = " ".join(str(error).split())
-            await to_thread.run_sync(job.refresh)
-            self._draw(watched)
+            await self._refresh(watched)
 
     async def _watch(self) -> None:
         while True:
@@ -171,11 +169,20 @@ class Hub:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._beat.wait(), beat)
             self._beat.clear()
-            await self.update()
+            try:
+                await self.update()
+            except Exception:  # noqa: BLE001 Whatever a file holds, the pages go on.
+                traceback.print_exc()
 
     def hurry(self) -> None:
         """Look at the files at once: somebody has come."""
         self._beat.set()
+
+    async def _refresh(self, watched: Watched) -> None:
+        """Read a job's files, and draw its page."""
+        async with watched.reading:
+            await to_thread.run_sync(watched.job.refresh)
+            self._draw(watched)
 
     def _draw(self, watched: Watched) -> None:
         watched.view = view_of(watched.job)
@@ -191,14 +198,13 @@ class Hub:
     async def _search(self, watched: Watched) -> None:
         """Look for advice in a process of its own, which leaves what it finds in the Run."""
         job = watched.job
-        job.looking_since, job.said = time.time(), ""
-        self._draw(watched)
+        job.is_looking, job.said = True, ""
+        await self._refresh(watched)
         try:
             job.said = await _run_look(job.run, job.since or 0)
         finally:
-            job.looking_since, watched.looked_at = None, time.monotonic()
-            self._draw(watched)
-        self.hurry()
+            job.is_looking, watched.looked_at = False, time.monotonic()
+        await self._refresh(watched)
 
 
 def names_of(runs: Sequence[Path]) -> list[tuple[str, Path]]:

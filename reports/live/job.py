@@ -34,9 +34,9 @@ class Job:
         self.last_step_at: float | None = None
         """When the newest step came, in seconds since the Unix epoch."""
         self.said = ""
-        """The outcome of the last thing that a person asked for."""
-        self.looking_since: float | None = None
-        """When the search for advice began that goes on, in seconds since the Unix epoch."""
+        """Why the last thing that a person asked for was not done."""
+        self.is_looking = False
+        """Whether a search for advice goes on."""
         self.has_shifted = False
         """Whether steps have lastingly changed since somebody last asked this."""
         self._tail, self._shift = Tail(run), Shift()

@@ -32,6 +32,6 @@ class Kept(Generic[Value]):
         if seen is not None:
             try:
                 self.value = self._read(self._path)
-            except EsprofError as error:
+            except (EsprofError, RecursionError) as error:
                 self.problem = " ".join(str(error).split())
         return True

@@ -133,7 +133,7 @@ def view_of(job: Job) -> View:
         offer_state=_offer_state(job, offer),
         looked_ns=looked.time_ns if looked is not None else None,
         reason=looked.reason if looked is not None else "",
-        is_looking=job.looking_since is not None,
+        is_looking=job.is_looking,
         history=history[::-1][:EVENTS],
         events=len(history),
         rounds=job.rounds,

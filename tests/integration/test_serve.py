@@ -248,7 +248,7 @@ def test_on_a_full_disk_the_page_says_so_and_goes_on(browser, tmp_path):
             assert not [file.name for file in run.iterdir() if "plan" in file.name]
             (run / "filler").unlink()
             page.press("accept")
-            page.shows("said", "is handed over to the job")
+            page.shows("plan", "handed over", "Waiting for the job")
             assert read_plan(run / "plan.json").id == "plan-1"
     finally:
         subprocess.run(["umount", disk], check=True)
