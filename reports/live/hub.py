@@ -199,8 +199,8 @@ class Hub:
         """Look for advice in a process of its own, which leaves what it finds in the Run."""
         job = watched.job
         job.is_looking, job.said = True, ""
-        await self._refresh(watched)
         try:
+            await self._refresh(watched)
             job.said = await _run_look(job.run, job.since or 0)
         finally:
             job.is_looking, watched.looked_at = False, time.monotonic()
