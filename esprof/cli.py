@@ -37,7 +37,10 @@ VERBS = {
         "Serve a page of running elastic jobs, their plans and advice.",
     ),
     "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
-    "elastic": ("esprof.reports.commands.elastic", "Tell whether elastic jobs did the same, bit for bit."),
+    "elastic": (
+        "esprof.reports.commands.elastic",
+        "Start elastic jobs, scale them, and compare what they did.",
+    ),
 }
 """Verb -> (module that holds `command`, its one-line summary). Listing verbs imports none of them; a test keeps the
 summaries equal to the commands' own."""

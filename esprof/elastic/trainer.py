@@ -25,6 +25,8 @@ from esprof.elastic.drain import Drained, Leaver
 from esprof.elastic.feed import feed
 from esprof.elastic.guard.edits import Edits
 from esprof.elastic.guard.rollcall import AloneRollCall, roll_call
+from esprof.elastic.launch.told import Left
+from esprof.elastic.launch.worker import Launched
 from esprof.elastic.loaders import Loaders
 from esprof.elastic.options import (
     Checkpoint,
@@ -143,6 +145,9 @@ class ElasticTrainer:
         plan: str | Path | PlanSource | None = None,
         transport: Transport | None = None,
     ) -> None:
+        self._launched = Launched()
+        if drain is None and self._launched.is_launched:
+            drain = Drain()
         telemetry, plan = or_tuned(telemetry, plan)
         optimizers, schedulers = _all_of(optimizer), _all_of(scheduler)
         check(n_est=n_est, batch_size=batch_size, scheduler_by=scheduler_by)
@@ -218,6 +223,8 @@ class ElasticTrainer:
         self._adoption = self._open_adoption(plan, proof.determinism)
         self._has_news = False
         """Whether the ranks have to settle something before the next step."""
+        self._leaves_for: int | None = None
+        """Processes that the job is to go on with once it has left; None where nobody has said that."""
         self._write_since: int | None = None
         """The step from which on the telemetry is to be written before the next one."""
         self._ended_ns = time.perf_counter_ns()
@@ -227,6 +234,7 @@ class ElasticTrainer:
         if self._leaver is not None:
             self._leaver.listen()
             weakref.finalize(self, self._leaver.drop).atexit = False
+        self._launched.made()
 
     @property
     def next_step(self) -> int:
@@ -313,7 +321,7 @@ class ElasticTrainer:
     def _leave(self) -> NoReturn:
         """Save, tell each other who was asked, and end this trainer, all ranks before the same step."""
         assert self._leaver is not None
-        number = self.next_step
+        number, stopped_ns = self.next_step, time.time_ns()
         with self._roll_call.call(f"leaving before step {number}"):
             self._check_usable()
             if self.checkpoints is not None:
@@ -325,7 +333,13 @@ class ElasticTrainer:
             self._leaver.look_for_notice()
             reasons = tell_all(self._transport, self._leaver.reason)
         others = [f"{reason} (rank {rank})" for rank, reason in enumerate(reasons) if reason is not None]
+        others = others or [f"{self._leaves_for} processes are to go on"]
         self._record(Event(what="left", step=number, reason=others[0]))
+        if self._launched.hears(self._transport.rank):
+            asked = self._leaver.reason is not None
+            self._launched.left(
+                Left(step=number, world=self._leaves_for, reason=others[0], asked=asked, stopped_ns=stopped_ns)
+            )
         self._leaver.saved()
         self._let_go("it has left")
         if self._transport.world > 1:
@@ -440,6 +454,7 @@ class ElasticTrainer:
             scaled=self.state.scaler.is_enabled(),
             model_signature=model_signature(self.state.model),
             gradient_bytes=self.layout.numel * self.layout.dtype.itemsize,
+            check_world=self._launched.check_world,
         )
         adoption = Adoption(source_of(plan), fits, self._transport, self._record)
         if plan is not None:
@@ -462,6 +477,10 @@ class ElasticTrainer:
         """Carry out what all ranks have agreed on."""
         if change is None:
             return
+        if change.world is not None:
+            assert self._leaver is not None, "who is launched can leave"
+            self._leaves_for = change.world
+            self._leaver.agree()
         if change.ests is not None and change.ests != self.assignment.ests:
             self._move(Assignment.of(change.ests))
         if change.codec is not None and change.codec != self.state.codec_spec(self.next_step):
@@ -474,6 +493,8 @@ class ElasticTrainer:
         self._ended_ns = ended_ns
         if self._transport.rank != 0:
             return
+        if (scaled := self._launched.stepped(number, self._transport.world)) is not None:
+            self._record(scaled)
         took_us = (ended_ns - before_ns) / 1e3
         self._onlookers.show(
             LiveStep(

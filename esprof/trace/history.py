@@ -11,6 +11,7 @@ from esprof.types import Ns
 
 What = Literal[
     "started",
+    "scaled",
     "trying",
     "adopted",
     "refused",
@@ -57,6 +58,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gain_low_us: float | None = None
     """In a trial the 95 % interval of what a step is shorter by with the plan."""
     gain_high_us: float | None = None
+    phases_us: dict[str, float] = {}
+    """What of the time without steps went into what, where the number of processes has changed."""
     was: Setting | None = None
     """Of a plan that is adopted or tried, what held before it: what a person goes back to."""
     reason: str = ""

@@ -41,6 +41,7 @@ _PHASES: dict[Phase, str] = {
 SAID: dict[What, str] = {
     "started": "started",
     "trying": "plan tried by turns",
+    "scaled": "number of processes changed",
     "adopted": "plan adopted",
     "refused": "plan refused",
     "kept": "plan kept",

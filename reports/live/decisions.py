@@ -61,7 +61,7 @@ def revocable(history: Sequence[Event]) -> Event | None:
     for event in history:
         if event.what in ("adopted", "trying"):
             newest = event
-        elif event.what in ("started", "reverted"):
+        elif event.what in ("started", "scaled", "reverted"):
             newest = None
     return newest if newest is not None and newest.was is not None else None
 

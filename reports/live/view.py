@@ -177,7 +177,7 @@ def _ranks(newest: tuple[LiveStep, ...], job: Job) -> tuple[RankView, ...]:
 
 def _ests(counts: tuple[int, ...], job: Job) -> tuple[tuple[int, ...], ...] | None:
     """Which ESTs the ranks run: as the plan says that came last, or as it was before that, if the counts agree."""
-    came = [event for event in job.history if event.what in ("adopted", "trying", "started")][-1:]
+    came = [event for event in job.history if event.what in ("adopted", "trying", "started", "scaled")][-1:]
     known = [event.was.ests for event in came if event.was is not None]
     if job.plan is not None and job.plan.parts.assignment is not None and [one.plan for one in came] == [job.plan.id]:
         known.insert(0, job.plan.parts.assignment.body.ests)

@@ -43,6 +43,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 1
     blocks: int = 0
     """It is tried first, so many times for so many steps; 0 for no trial."""
+    world: int | None = None
+    """Processes that the job is to go on with; None for as many as now. Nothing else changes before that."""
     settles: bool = False
     """Whether this takes back what the plan has changed, or keeps for good what was tried."""
 
@@ -58,6 +60,8 @@ class Fits:
     model_signature: str
     gradient_bytes: int
     """Of all parameters."""
+    check_world: Callable[[int, int], None]
+    """Raises UsageError where a job cannot become one of so many processes, from so many."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,8 @@ class Adoption:
             assert self._trial is not None, "else nothing is due"
             return self._trial.at(now.step)
         self._pending = None
-        self._begin(change, now)
+        if change.world is None:
+            self._begin(change, now)
         return change
 
     def _settle(self, now: Now) -> None:
@@ -203,7 +208,9 @@ class Adoption:
             self._tell("refused", plan, now.step, reason)
             return
         self._newest = plan
-        if change.at_step > now.step:
+        if change.world is not None:
+            self._tell("pending", plan, now.step, f"{change.world} processes are to go on with it")
+        elif change.at_step > now.step:
             self._tell("pending", plan, now.step)
 
     def _proposed(self, now: Now) -> tuple[Plan | None, Change | None]:
@@ -305,7 +312,8 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
     if plan.job.model_signature not in (None, fits.model_signature):
         raise UsageError("it is for another model")
     if plan.job.world != world:
-        raise UsageError(f"it is for {plan.job.world} processes, and here are {world}")
+        fits.check_world(plan.job.world, world)
+        return Change(plan=plan.id, version=plan.version, at_step=now.step, ests=None, codec=None, world=plan.job.world)
     assigned, compressed = plan.parts.assignment, plan.parts.compression
     if assigned is None and compressed is None:
         raise UsageError("it has no part that an elastic job can adopt")

@@ -1,0 +1,129 @@
+"""The workers of a job while their number stays the same."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from esprof.elastic.launch.bootstrap import READY
+from esprof.elastic.launch.told import VARIABLE, Launch, is_ready, ready_path
+from esprof.errors import UsageError
+
+_ENDS_S = 10.0
+"""How long workers that have left get to end by themselves."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs: on this machine, or wherever a command such as `ip netns exec NAME` or `ssh HOST` takes it. What
+    the launcher's folder is must be the same folder there."""
+
+    command: tuple[str, ...] = ()
+    """Comes before the worker's own."""
+    address: str = "127.0.0.1"
+    """By which other workers reach it."""
+    python: str = sys.executable
+
+
+class Generation:
+    """Workers that are started, and wait to begin; each has its rank by the place that it is in."""
+
+    def __init__(
+        self, number: int, places: Sequence[Place], script: Sequence[str], folder: Path, env: Mapping[str, str]
+    ) -> None:
+        """Raises UsageError where a place's command cannot be run."""
+        self.number, self._places, self._folder = number, places, folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for rank, place in enumerate(places):
+            ready = ready_path(folder, number, rank)
+            ready.unlink(missing_ok=True)
+            # By `env`, since a place may not pass variables on.
+            variables = [f"{name}={value}" for name, value in {**env, READY: str(ready)}.items()]
+            worker = [place.python, "-m", "esprof.elastic.launch.bootstrap", *script]
+            try:
+                self._processes.append(
+                    # A session of its own: Ctrl-C is the launcher's, which lets workers save.
+                    subprocess.Popen(
+                        [*place.command, "env", *variables, *worker], stdin=subprocess.PIPE, start_new_session=True
+                    )
+                )
+            except OSError as error:
+                self.kill()
+                raise UsageError(f"cannot run {(*place.command, 'env')[0]!r}: {error.strerror}") from error
+
+    @property
+    def world(self) -> int:
+        return len(self._places)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all workers only wait to begin."""
+        return all(is_ready(self._folder, self.number, rank) for rank in range(self.world))
+
+    def begin(self, launch: Launch) -> None:
+        """Let all workers run the script, once each is ready."""
+        hosts = [place.command for place in self._places]
+        port = _free_port()
+        for rank, process in enumerate(self._processes):
+            alike = [one for one, host in enumerate(hosts) if host == hosts[rank]]
+            told = {
+                VARIABLE: msgspec.json.encode(launch).decode(),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(self.world),
+                "LOCAL_RANK": str(alike.index(rank)),
+                "LOCAL_WORLD_SIZE": str(len(alike)),
+                "MASTER_ADDR": self._places[0].address,
+                "MASTER_PORT": str(port),
+            }
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # It is dead, which `codes` tells.
+                process.stdin.write(json.dumps(told).encode() + b"\n")
+                process.stdin.close()
+
+    def codes(self) -> list[int | None]:
+        """The exit code of each worker, negative for a signal; None while it runs."""
+        return [process.poll() for process in self._processes]
+
+    def send(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def kill(self) -> None:
+        """End all workers at once."""
+        self.send(signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+            if process.stdin is not None:
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
+        for rank in range(self.world):
+            ready_path(self._folder, self.number, rank).unlink(missing_ok=True)
+
+    def end(self) -> None:
+        """Wait for workers that have left, for a while, and end the rest."""
+        until = time.monotonic() + _ENDS_S
+        while None in self.codes() and time.monotonic() < until:
+            time.sleep(0.02)
+        self.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """What workers get besides what their place gives them: one thread for numerical libraries, as torchrun has it."""
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **extra}

@@ -1,0 +1,132 @@
+"""torchrun on hosts that join and leave a job by themselves, with the settings without which that does not work.
+
+PyTorch's agents keep the address of a round's store, and do not tell it to a host that joins in a later round: it waits for
+ever. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE` makes them tell it. Each host has to name an address of its own that the others
+reach, and one has to host the rendezvous: both follow from the rendezvous' address.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from esprof.elastic.launch.told import VARIABLE, Launch, read_left
+from esprof.errors import EXIT_OK, UsageError
+from esprof.recorder.launcher.child import run_child
+
+_SIOCGIFADDR = 0x8915
+_RESTARTS = 10_000
+"""Each host that leaves costs those that stay one; joining costs none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendezvous:
+    """How hosts find each other."""
+
+    host: str
+    port: int
+    least: int
+    most: int
+    """Hosts."""
+    job: str
+    """The same on all of them."""
+    last_call_s: int = 1
+    """How long the hosts that have met wait for more; in full where one has left."""
+    keep_alive_s: int = 1
+    keep_alive_misses: int = 3
+    """A host that has not been heard of so often is gone. The hosts' clocks may differ by less than that."""
+
+
+def command(asked: Rendezvous, procs_per_host: int, script: Sequence[str]) -> list[str]:
+    """torchrun's command on this host. Raises UsageError where the rendezvous' address means nothing here."""
+    mine = own_address(asked.host)
+    settings = {
+        "is_host": int(is_free_here(asked.host, asked.port)),
+        "read_timeout": 30,
+        "last_call_timeout": asked.last_call_s,
+        "keep_alive_interval": asked.keep_alive_s,
+        "keep_alive_max_attempt": asked.keep_alive_misses,
+    }
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        f"--nnodes={asked.least}:{asked.most}",
+        f"--nproc-per-node={procs_per_host}",
+        f"--max-restarts={_RESTARTS}",
+        "--monitor-interval=0.1",
+        "--rdzv-backend=c10d",
+        f"--rdzv-id={asked.job}",
+        f"--rdzv-endpoint={asked.host}:{asked.port}",
+        f"--local-addr={mine}",
+        "--rdzv-conf=" + ",".join(f"{name}={value}" for name, value in settings.items()),
+        *script,
+    ]
+
+
+def run(asked: Rendezvous, procs_per_host: int, script: Sequence[str], folder: Path) -> int:
+    """Run this host's part of the job; its exit code. 0 where this host was asked to leave, and all has been saved.
+
+    `folder` is this host's own. Raises UsageError as `command` does, or where torchrun cannot be started.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for stale in folder.glob("left-*.json"):
+        stale.unlink(missing_ok=True)
+    launch = Launch(folder=str(folder.absolute()))
+    extra = {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "GLOO_SOCKET_IFNAME": interface_of(own_address(asked.host)),
+        VARIABLE: msgspec.json.encode(launch).decode(),
+    }
+    code = run_child(command(asked, procs_per_host, script), {**os.environ, **extra})
+    left = read_left(folder, launch.generation)
+    return EXIT_OK if left is not None and left.asked else code
+
+
+def is_free_here(host: str, port: int) -> bool:
+    """Whether this host has that address, or the one of that name, and nobody listens at the port: a second agent on the
+    machine must not host the rendezvous too. Raises UsageError for a name that means nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # As the store has it: what has ended is no hindrance.
+        try:
+            probe.bind((_address(host), port))
+        except OSError:
+            return False
+        return True
+
+
+def own_address(host: str) -> str:
+    """The address of this host by which it reaches `host`, and is reached from there. Raises UsageError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_address(host), 9))  # Nothing is sent.
+        except OSError as error:
+            raise UsageError(f"{host} cannot be reached from here: {error.strerror}") from error
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this address. Raises UsageError where none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                told = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            if socket.inet_ntoa(told[20:24]) == address:
+                return name
+    raise UsageError(f"no network interface of this host has the address {address}")
+
+
+def _address(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise UsageError(f"the name {host} means nothing here", remedy="Name an address.") from error

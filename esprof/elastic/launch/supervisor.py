@@ -1,0 +1,237 @@
+"""One controller that starts a job's workers, and another generation of them where their number is to change.
+
+The old workers are asked to leave, save, and tell so in the launch's folder; then the new ones begin. Where these were
+started beforehand, and only waited to begin, training stands still for the checkpoint alone.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from esprof.elastic.launch.generation import Generation, Place, environment
+from esprof.elastic.launch.told import (
+    Launch,
+    Left,
+    Logged,
+    State,
+    log,
+    read_left,
+    wanted,
+    write_state,
+)
+from esprof.errors import EsprofError, UsageError
+from esprof.types import Ns
+
+_BEAT_S = 0.02
+_QUICK_S = 30.0
+"""Workers that crash sooner than this after they began have not got far."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a job is supervised."""
+
+    warm: bool = True
+    """Start new workers before the old ones are asked to leave: both are in memory for a moment."""
+    most_crashes: int = 3
+    """Quick crashes in a row after which the launcher gives up."""
+
+
+@dataclass(frozen=True)
+class _Next:
+    """Why there will be another generation, and of how many workers."""
+
+    world: int
+    why: str
+    stopped_ns: Ns
+
+
+class Supervisor:
+    """Runs `script` (a file or `-m MODULE`, with its arguments) on the first so many of `places`, until it has ended."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        script: Sequence[str],
+        folder: Path,
+        settings: Settings = Settings(),
+        *,
+        env: Mapping[str, str] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`say` gets a line for people when something happens. Raises UsageError where there is nothing to run."""
+        if not script or script == ["-m"]:
+            raise UsageError("there is no script to run")
+        if not places:
+            raise UsageError("there is no place to run it in")
+        self._places, self._script, self._folder = tuple(places), tuple(script), folder
+        self._settings, self._env, self._say = settings, environment(env or {}), say
+        self._number = 0
+        self._crashes = 0
+        self._stops = 0
+        """How often this process was asked to end the job."""
+        self._standby: Generation | None = None
+        self._asked: _Next | None = None
+        """What the running generation was asked to leave for."""
+
+    def run(self, world: int) -> int:
+        """Start with so many workers. Returns the exit code of the job: that of its last generation, 128 + N for signal N.
+
+        SIGTERM and SIGINT make the job save and leave, with exit code 0; a second one ends it at once. Raises UsageError
+        for a world that there are no places for, OutputError where the folder cannot be written.
+        """
+        if not 1 <= world <= len(self._places):
+            raise UsageError(f"there are places for 1 to {len(self._places)} processes, not for {world}")
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for stale in (*self._folder.glob("left-*.json"), self._folder / "world"):
+            stale.unlink(missing_ok=True)
+        running, launch, before = self._start(0, world), self._launch(), None
+        with self._hearing():
+            try:
+                while True:
+                    self._begin(running, launch)
+                    if before is not None:
+                        before.end()  # It has saved, and ends beside its successor.
+                    following = self._watched(running)
+                    if isinstance(following, int):
+                        return following
+                    before, (running, launch) = running, self._followed(running, following)
+            finally:
+                running.kill()
+                if self._standby is not None:
+                    self._standby.kill()
+
+    def _launch(self, **more: object) -> Launch:
+        return Launch(folder=str(self._folder.absolute()), generation=self._number, most=len(self._places), **more)  # type: ignore[arg-type]
+
+    def _start(self, number: int, world: int) -> Generation:
+        return Generation(number, self._places[:world], self._script, self._folder, self._env)
+
+    def _wait(self, generation: Generation) -> None:
+        """Until its workers only wait to begin; or one is dead, which is seen when it has begun."""
+        while not generation.is_ready and all(code is None for code in generation.codes()) and not self._stops:
+            time.sleep(_BEAT_S)
+
+    def _begin(self, running: Generation, launch: Launch) -> None:
+        self._wait(running)
+        running.begin(launch)
+        self._log("began", running.world, launch.why)
+        write_state(
+            self._folder,
+            State(pid=os.getpid(), generation=self._number, world=running.world, most=len(self._places)),
+        )
+
+    def _watched(self, running: Generation) -> int | _Next:
+        """See a generation to its end: the exit code of the job, or what comes next."""
+        began_s, told_stops, self._asked = time.monotonic(), 0, None
+        while True:
+            if self._stops > told_stops:
+                told_stops = self._stops
+                running.send(signal.SIGTERM)
+            if (left := read_left(self._folder, self._number)) is not None and not self._stops:
+                return self._next_of(left, running)
+            codes = running.codes()
+            if all(code == 0 for code in codes) or (self._stops and None not in codes):
+                return self._ended(running, codes)
+            if any(code not in (0, None) for code in codes) and not self._stops:
+                # Those that follow one that was asked end with 75; it is told before that.
+                if (left := read_left(self._folder, self._number)) is not None:
+                    return self._next_of(left, running)
+                return self._crashed(running, codes, time.monotonic() - began_s)
+            if not self._stops:
+                self._change(running)
+            time.sleep(_BEAT_S)
+
+    def _change(self, running: Generation) -> None:
+        """Where another number of workers is wanted: start them, and ask those that run to leave once they are ready."""
+        world = wanted(self._folder)
+        if self._asked is not None or world is None or world == running.world or not 1 <= world <= len(self._places):
+            if self._standby is not None and self._asked is None:  # Nobody wants them any more.
+                self._standby.kill()
+                self._standby = None
+            return
+        if self._settings.warm:
+            if self._standby is None or self._standby.world != world:
+                if self._standby is not None:
+                    self._standby.kill()
+                self._standby = self._start(self._number + 1, world)
+            if not self._standby.is_ready:
+                return
+        self._asked = _Next(world, "it was asked for", time.time_ns())
+        self._log("asked", running.world, f"{world} processes are wanted")
+        running.send(signal.SIGTERM)
+
+    def _next_of(self, left: Left, running: Generation) -> _Next:
+        """What comes after a generation that has saved."""
+        self._crashes = 0
+        self._log("left", running.world, left.reason)
+        if self._asked is not None:
+            return _Next(self._asked.world, self._asked.why, left.stopped_ns)
+        return _Next(left.world or running.world, left.reason, left.stopped_ns)
+
+    def _crashed(self, running: Generation, codes: Sequence[int | None], lived_s: float) -> int | _Next:
+        stopped_ns = time.time_ns()
+        code = next(code for code in codes if code not in (0, None))
+        running.kill()
+        how = f"a process ended by signal {-code}" if code < 0 else f"a process ended with code {code}"
+        self._log("crashed", running.world, how)
+        self._crashes = self._crashes + 1 if lived_s < _QUICK_S else 1
+        if self._crashes >= self._settings.most_crashes:
+            self._say(f"{how}; that was the {self._crashes}th time in a row: giving up")
+            self._log("gave up", running.world, how)
+            return 128 - code if code < 0 else code
+        self._say(f"{how}: going on from the last checkpoint")
+        world = running.world if self._asked is None else self._asked.world
+        return _Next(world, how, stopped_ns)
+
+    def _ended(self, running: Generation, codes: Sequence[int | None]) -> int:
+        worst = next((code for code in codes if code not in (0, None)), 0)
+        if self._stops == 1 and read_left(self._folder, self._number) is not None:
+            worst = 0  # It has saved, and left as it was asked to.
+        self._log("ended", running.world)
+        return 128 - worst if worst < 0 else worst
+
+    def _followed(self, before: Generation, following: _Next) -> tuple[Generation, Launch]:
+        """The generation after one that has left or is dead."""
+        left_ns = time.time_ns()
+        self._number += 1
+        running, self._standby = self._standby, None
+        if running is None or running.world != following.world:
+            if running is not None:
+                running.kill()
+            running = self._start(self._number, following.world)
+        if before.world != following.world:
+            self._say(f"the job goes from {before.world} to {following.world} processes: {following.why}")
+        self._wait(running)
+        launch = self._launch(
+            world_before=before.world,
+            why=following.why,
+            stopped_ns=following.stopped_ns,
+            left_ns=left_ns,
+            begun_ns=time.time_ns(),
+        )
+        return running, launch
+
+    def _log(self, what: str, world: int, why: str = "") -> None:
+        """The job goes on where this cannot be written."""
+        with suppress(EsprofError):
+            log(self._folder, Logged(what=what, time_ns=time.time_ns(), generation=self._number, world=world, why=why))  # type: ignore[arg-type]
+
+    @contextmanager
+    def _hearing(self) -> Iterator[None]:
+        """Count requests to end the job, in place of ending by them."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self._stops += 1
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

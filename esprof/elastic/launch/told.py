@@ -1,0 +1,135 @@
+"""What a launcher and the workers that it has started tell each other, by a variable and by files of the launch's folder."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from esprof.output import write_bytes
+from esprof.trace.lines import append_line, read_lines
+from esprof.types import Ns
+
+VARIABLE = "ESPROF_LAUNCH"
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is told of its launch, as JSON in `VARIABLE`. Times are since the Unix epoch."""
+
+    folder: str
+    generation: int = 0
+    most: int | None = None
+    """How many workers the launcher can start; None where it does not choose their number."""
+    world_before: int | None = None
+    """Workers of the generation before; None in the first."""
+    why: str = ""
+    """Why there is another generation."""
+    stopped_ns: Ns | None = None
+    """When the generation before was asked to save, or was found dead; None in the first."""
+    left_ns: Ns | None = None
+    """When it had saved, or the dead were cleared away."""
+    begun_ns: Ns | None = None
+    """When this one was told to begin, with all that takes long to import in memory."""
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """What a generation tells that has saved, and leaves for another one to go on."""
+
+    step: int
+    world: int | None = None
+    """Workers that the next one is to have; None for as many as the launcher thinks fit."""
+    reason: str = ""
+    asked: bool
+    """Whether it was the process that tells this which was asked, and not another one alone."""
+    stopped_ns: Ns
+    """When it began to save."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands in the launch's folder for whoever wants to change it."""
+
+    pid: int
+    generation: int
+    world: int
+    most: int
+
+
+class Logged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the launcher's log, `launch.jsonl`."""
+
+    what: Literal["began", "asked", "left", "crashed", "ended", "gave up"]
+    time_ns: Ns
+    generation: int
+    world: int
+    why: str = ""
+
+
+def launch_of_environment() -> Launch | None:
+    """What this process is told of its launch; None where no launcher of ours has started it."""
+    told = os.environ.get(VARIABLE)
+    if not told:
+        return None
+    try:
+        return msgspec.json.decode(told, type=Launch)
+    except msgspec.MsgspecError:
+        return None
+
+
+def write_left(launch: Launch, left: Left) -> None:
+    """Raises OutputError."""
+    write_bytes(_left(Path(launch.folder), launch.generation), msgspec.json.encode(left))
+
+
+def read_left(folder: Path, generation: int) -> Left | None:
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(_left(folder, generation).read_bytes(), type=Left)
+    return None
+
+
+def write_state(folder: Path, state: State) -> None:
+    """Raises OutputError."""
+    write_bytes(folder / "launch.json", msgspec.json.encode(state))
+
+
+def read_state(folder: Path) -> State | None:
+    """None where nothing was launched in this folder."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((folder / "launch.json").read_bytes(), type=State)
+    return None
+
+
+def want(folder: Path, world: int) -> None:
+    """Ask the launcher for so many workers. Raises OutputError."""
+    write_bytes(folder / "world", str(world).encode())
+
+
+def wanted(folder: Path) -> int | None:
+    """How many workers somebody wants; None where nobody has said anything sensible."""
+    try:
+        return int((folder / "world").read_bytes()[:20])
+    except (OSError, ValueError):
+        return None
+
+
+def log(folder: Path, line: Logged) -> None:
+    """Raises OutputError."""
+    append_line(folder / "launch.jsonl", line)
+
+
+def read_log(folder: Path) -> tuple[Logged, ...]:
+    """Raises InputError where it cannot be read."""
+    return read_lines(folder / "launch.jsonl", Logged)
+
+
+def is_ready(folder: Path, generation: int, rank: int) -> bool:
+    return ready_path(folder, generation, rank).exists()
+
+
+def ready_path(folder: Path, generation: int, rank: int) -> Path:
+    """What a worker makes when it has imported what takes long, and waits for its generation to begin."""
+    return folder / f"ready-{generation}-{rank}"
+
+
+def _left(folder: Path, generation: int) -> Path:
+    return folder / f"left-{generation}.json"

@@ -1,0 +1,71 @@
+"""The end of a launch that is in the training process."""
+
+import os
+import time
+import warnings
+from itertools import pairwise
+
+from esprof.elastic.launch.told import Launch, Left, launch_of_environment, write_left
+from esprof.errors import EsprofError, UsageError
+from esprof.trace.history import Event
+from esprof.types import Ns, Rank
+
+
+class Launched:
+    """What a trainer knows of the launcher of its process, and tells it; of none, where no launcher of ours started it."""
+
+    def __init__(self) -> None:
+        self._launch: Launch | None = launch_of_environment()
+        self._begins_ns: Ns = time.time_ns()
+        self._made_ns: Ns | None = None
+        self._has_stepped = False
+
+    @property
+    def is_launched(self) -> bool:
+        return self._launch is not None
+
+    def check_world(self, wanted: int, world: int) -> None:
+        """Raise UsageError where a job of `world` processes cannot become one of `wanted`."""
+        if wanted == world:
+            return
+        launch, said = self._launch, f"it is for {wanted} processes, and here are {world}"
+        if launch is None:
+            raise UsageError(f"{said}: only a job that `esprof elastic launch` has started can have another number")
+        if launch.most is None:
+            raise UsageError(f"{said}: hosts join and leave this job by themselves")
+        if not 1 <= wanted <= launch.most:
+            raise UsageError(f"{said}: its launcher has places for 1 to {launch.most}")
+
+    def made(self) -> None:
+        """The trainer is made, from the last checkpoint where there is one."""
+        self._made_ns = time.time_ns()
+
+    def stepped(self, step: int, world: int) -> Event | None:
+        """What the first step of a generation that follows another one has to tell: the change, and what it took."""
+        if self._has_stepped:
+            return None
+        self._has_stepped, launch = True, self._launch
+        if launch is None or launch.world_before is None or self._made_ns is None:
+            return None
+        names = ("save", "start", "process group", "restore", "first step")
+        moments = [launch.stopped_ns, launch.left_ns, launch.begun_ns, self._begins_ns, self._made_ns, time.time_ns()]
+        known = [moment for moment in moments if moment is not None]
+        phases = {name: (after - before) / 1e3 for name, (before, after) in zip(names, pairwise(known), strict=True)}
+        change = f"from {launch.world_before} to {world} processes"
+        return Event(what="scaled", step=step, phases_us=phases, reason=f"{change}: {launch.why}")
+
+    def hears(self, rank: Rank) -> bool:
+        """Whether this rank's launcher hears from it of the job: one controller does from rank 0, and on each of several
+        hosts the launcher does from the host's first process."""
+        if self._launch is None:
+            return False
+        return rank == 0 if self._launch.most is not None else os.environ.get("LOCAL_RANK", "0") == "0"
+
+    def left(self, told: Left) -> None:
+        """All has been saved, on all ranks."""
+        if self._launch is None:
+            return
+        try:
+            write_left(self._launch, told)
+        except EsprofError as error:
+            warnings.warn(f"the launcher does not learn that the job has saved: {error}", stacklevel=3)
