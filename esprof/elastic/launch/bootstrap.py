@@ -21,7 +21,7 @@ READY = "ESPROF_LAUNCH_READY"
 def main() -> None:
     # A job whose launcher was killed saves, and leaves: nobody would start it again.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    import torch.distributed  # noqa: F401  What takes long.
+    import torch.distributed
 
     import esprof.elastic.trainer  # noqa: F401
 
