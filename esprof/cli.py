@@ -32,6 +32,10 @@ VERBS = {
         "esprof.reports.commands.tune",
         "Run an elastic job, and make its steps shorter while it runs.",
     ),
+    "serve": (
+        "esprof.reports.commands.serve",
+        "Serve a page of running elastic jobs, their plans and advice.",
+    ),
     "verify": (
         "esprof.reports.commands.verify",
         "Make a change for real and compare it with what was promised.",

@@ -9,10 +9,34 @@ import msgspec
 from esprof.trace.lines import append_line, read_lines
 from esprof.types import Ns
 
-What = Literal["started", "scaled", "trying", "adopted", "refused", "kept", "missed", "reverted", "checkpoint", "left"]
-"""`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised."""
+What = Literal[
+    "started",
+    "scaled",
+    "trying",
+    "adopted",
+    "refused",
+    "kept",
+    "missed",
+    "reverted",
+    "checkpoint",
+    "left",
+    "accepted",
+    "rejected",
+    "rolled_back",
+]
+"""`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised. The last three
+are a person's decisions on a plan, before the job has said anything of it."""
 
 _NAME = "history.jsonl"
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a job a plan may change."""
+
+    ests: tuple[tuple[int, ...], ...]
+    """Those of each rank."""
+    codec: str | None = None
+    """None where the plan did not change it."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,6 +60,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gain_high_us: float | None = None
     phases_us: dict[str, float] = {}
     """What of the time without steps went into what, where the number of processes has changed."""
+    was: Setting | None = None
+    """Of a plan that is adopted or tried, what held before it: what a person goes back to."""
     reason: str = ""
 
 

@@ -38,7 +38,7 @@ _PHASES: dict[Phase, str] = {
     "timed": "steps under the profiler, which slows what Python does",
 }
 
-_SAID: dict[What, str] = {
+SAID: dict[What, str] = {
     "started": "started",
     "trying": "plan tried by turns",
     "scaled": "number of processes changed",
@@ -49,7 +49,11 @@ _SAID: dict[What, str] = {
     "reverted": "plan taken back",
     "checkpoint": "checkpoint written",
     "left": "left",
+    "accepted": "plan accepted by a person",
+    "rejected": "plan rejected by a person",
+    "rolled_back": "plan rolled back by a person",
 }
+"""What happened to a job, in words."""
 
 
 def render_html(report: Report) -> str:
@@ -73,7 +77,7 @@ def render_html(report: Report) -> str:
             phases=_PHASES,
             least_pct=100 * LEAST,
             measured=_measured(report),
-            said=_SAID,
+            said=SAID,
             outcomes=OUTCOMES,
             assignment_said=advice.said(report.assignment) if report.assignment else "",
         )

@@ -1,8 +1,5 @@
 """The page in a real browser: it draws, asks the network for nothing, and lets no name act."""
 
-import json
-import os
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -10,40 +7,20 @@ import pytest
 
 from esprof.reports.html.page import write_report
 from tests.cases import report as reportcase
+from tests.cases.browser import chromium, requests
 from tests.cases.marks import soak
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 ActionChains, WebDriverWait = webdriver.ActionChains, pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 pytestmark = pytest.mark.integration
 
-CHROMIUM = os.environ.get("ESPROF_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-CHROMEDRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,1000",
-)
 REAL_TRACES = Path(__file__).parents[3] / "shared" / "traces"
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if not CHROMIUM or not CHROMEDRIVER:
-        pytest.skip("Chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMEDRIVER))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 class Opened:
@@ -62,9 +39,7 @@ class Opened:
         return [entry["message"] for entry in self.browser.get_log("browser")]
 
     def requests(self):
-        messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
-        sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        return [params["request"]["url"] for params in sent]
+        return requests(self.browser)
 
     def drawn(self, chart, mark):
         """How many marks of a chart have a size on the screen."""

@@ -9,6 +9,7 @@ and goes by blocks of steps, whose borders all ranks know from the start.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from esprof.elastic.proof.fingerprint import Level
 from esprof.elastic.transport import Transport
 from esprof.errors import EsprofError, UsageError
 from esprof.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes
-from esprof.trace.history import Event
+from esprof.trace.history import Event, Setting
 
 Ests = tuple[tuple[int, ...], ...]
 
@@ -264,16 +265,28 @@ class Adoption:
             self._kept_before = self._kept
             if not is_tried:
                 self._kept = change.version
-            self._tell("trying" if is_tried else "adopted", plan, now.step)
+            codec = None if change.codec in (None, now.codec) else now.codec
+            was = Setting(ests=now.assignment.ests, codec=codec)
+            before_us = median(before) if before else None
+            self._tell("trying" if is_tried else "adopted", plan, now.step, was=was, before_us=before_us)
         self._steps.changed()
 
-    def _tell(self, state: State, plan: Plan | None, step: int, reason: str = "", **figures: float | None) -> None:
+    def _tell(
+        self,
+        state: State,
+        plan: Plan | None,
+        step: int,
+        reason: str = "",
+        *,
+        was: Setting | None = None,
+        **figures: float | None,
+    ) -> None:
         """Write the status, and the history; where that fails, rank 0 warns and training goes on."""
         about: dict[str, Any] = {"step": step, "reason": reason, **figures}
         if plan is not None:
             about |= {"plan": plan.id, "version": plan.version}
         if state != "pending":
-            self._record(Event(what=state, **about))
+            self._record(Event(what=state, was=was, **about))
         assert self._source is not None, "rank 0 tells"
         try:
             self._source.tell(msgspec.json.encode(PlanStatus(state=state, **about)))

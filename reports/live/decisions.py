@@ -1,0 +1,108 @@
+"""What a person decides about plans: each decision is handed to the job where it concerns it, and kept in its history."""
+
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from esprof.elastic.plans.hand_over import hand_over
+from esprof.elastic.plans.source import PlanFile
+from esprof.plan import (
+    AssignmentBody,
+    Choice,
+    CompressionBody,
+    Evidence,
+    Fallback,
+    Part,
+    Parts,
+    Plan,
+    PlannedJob,
+    Promise,
+)
+from esprof.trace.history import Event, Setting, append
+
+NO_PROMISE_US = sys.float_info.max
+"""Upper end of the promise of a plan that promises nothing."""
+
+_ANY_MARGIN = 1e6
+"""A person's word stands: the job does not go forward again because steps were shorter."""
+
+
+def plan_path(run: Path) -> Path:
+    """Where a job gets plans from, by what docs/elastic.md advises."""
+    return run / "plan.json"
+
+
+def accept(run: Path, plan: Plan, history: Sequence[Event], step: int) -> Plan:
+    """Hand the plan to the job; returns it as it was handed over. Raises OutputError, before or after that."""
+    given = _hand_over(run, plan, history)
+    append(run, Event(what="accepted", step=step, plan=given.id, version=given.version))
+    return given
+
+
+def reject(run: Path, plan: Plan, step: int) -> None:
+    """Remember that the plan is not wanted. Raises OutputError."""
+    append(run, Event(what="rejected", step=step, plan=plan.id))
+
+
+def roll_back(run: Path, adopted: Event, history: Sequence[Event], step: int) -> Plan:
+    """Hand over a plan of what held before `adopted`; returns it as it was handed over. Raises OutputError."""
+    assert adopted.was is not None, "that can be rolled back"
+    given = _hand_over(run, plan_back(run, adopted, adopted.was), history)
+    append(run, Event(what="rolled_back", step=step, plan=adopted.plan, version=adopted.version))
+    return given
+
+
+def revocable(history: Sequence[Event]) -> Event | None:
+    """The adopted plan that can be rolled back: what it changed still holds, and what held before is known."""
+    newest = None
+    for event in history:
+        if event.what in ("adopted", "trying"):
+            newest = event
+        elif event.what in ("started", "scaled", "reverted"):
+            newest = None
+    return newest if newest is not None and newest.was is not None else None
+
+
+def rejected(history: Sequence[Event]) -> frozenset[str]:
+    """Ids of the plans that a person does not want."""
+    return frozenset(event.plan for event in history if event.what == "rejected" and event.plan is not None)
+
+
+def plan_back(run: Path, adopted: Event, was: Setting) -> Plan:
+    """The plan that puts a job back to what it did before the plan `adopted`. It promises nothing, and the job does not
+    judge it: it was asked for by a person."""
+    before_us = adopted.before_us or 0.0
+    promise = Promise(step_us=before_us, low_us=0.0, high_us=NO_PROMISE_US, baselines_us={})
+    evidence = Evidence(run=str(run), replay_error_pct=None)
+
+    assignment = AssignmentBody(ests=was.ests, devices=(), compute_us=0.0, ests_below=0)
+    parts = Parts(
+        assignment=Part(applies="live", changes_bits=False, evidence=evidence, predicted=promise, body=assignment),
+        compression=None
+        if was.codec is None
+        else Part(
+            applies="live",
+            changes_bits=True,
+            evidence=evidence,
+            predicted=promise,
+            body=CompressionBody(default=Choice(codec=was.codec)),
+        ),
+    )
+    return Plan(
+        id=f"back-{sha256(msgspec.json.encode(parts)).hexdigest()[:11]}",
+        parent=adopted.plan,
+        job=PlannedJob(n_est=sum(map(len, was.ests)), world=len(was.ests)),
+        fallback=Fallback(margin=_ANY_MARGIN),
+        parts=parts,
+    )
+
+
+def _hand_over(run: Path, plan: Plan, history: Sequence[Event]) -> Plan:
+    """The version is above all that the job was ever told of: a file of the last plan may be torn."""
+    told = max((event.version for event in history if event.version is not None), default=0)
+    plan = msgspec.structs.replace(plan, version=max(plan.version, told + 1))
+    given, _ = hand_over(plan, PlanFile(plan_path(run)), wait_s=0)
+    return given

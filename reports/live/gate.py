@@ -1,0 +1,125 @@
+"""Who may ask: pages of other sites may not, and from other machines only who has the token."""
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from secrets import token_urlsafe
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_YEAR_S = 365 * 24 * 3600
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",  # With no-referrer a form's own Origin would be null.
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a request has to bring along."""
+
+    host: str
+    """The one that is listened at."""
+    token: str | None
+    """What a browser shows once, and keeps as a cookie; None where only this machine can ask."""
+    page_token: str = field(default_factory=token_urlsafe)
+    """What every form of our pages holds: pages of other sites cannot read it."""
+
+    def refusal(self, request: Request) -> Response | None:
+        """The answer to who may not ask; None for who may."""
+        name = _name(request.headers.get("host", ""))
+        if not self._is_ours(name):
+            # A name of somebody else's that leads here (DNS rebinding) would make their page one of ours.
+            return PlainTextResponse("This page is not served under that name. Use its address.\n", 421)
+        if self.token is not None and not self._has_token(request, self.token):
+            return self._entry(request, self.token)
+        origin = request.headers.get("origin")
+        if request.method not in ("GET", "HEAD") and origin is not None:
+            ours = request.headers["host"]
+            if origin not in (f"http://{ours}", f"https://{ours}"):
+                return PlainTextResponse("The request comes from another site.\n", 403)
+        return None
+
+    def is_from_page(self, form: Mapping[str, str]) -> bool:
+        """Whether one of our pages has sent this form."""
+        return hmac.compare_digest(form.get("from", "").encode(), self.page_token.encode())
+
+    def _is_ours(self, name: str) -> bool:
+        if name in ("localhost", self.host.lower()):
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return self.token is not None and name in _machine_names()
+        return self.token is not None or address.is_loopback
+
+    def _has_token(self, request: Request, token: str) -> bool:
+        shown = request.cookies.get(_cookie(request), "")
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(shown.encode(), _keep(token).encode()) or hmac.compare_digest(
+            bearer.encode(), token.encode()
+        )
+
+    def _entry(self, request: Request, token: str) -> Response:
+        """Let in who shows the token in the address, and take it from there, so that no history keeps it."""
+        given = parse_qs(request.url.query).get("token", [""])[0]
+        if request.method != "GET" or not hmac.compare_digest(given.encode(), token.encode()):
+            return PlainTextResponse("A token is needed. Open the address that `esprof serve` has printed.\n", 401)
+        answer = RedirectResponse(request.url.path, 303)
+        answer.set_cookie(_cookie(request), _keep(token), max_age=_YEAR_S, httponly=True, samesite="lax")
+        return answer
+
+
+class GateMiddleware:
+    """Asks the gate, and adds to each answer what it forbids the browser."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app, self._gate = app, gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._gate.refusal(Request(scope))
+        await (refusal or self._app)(scope, receive, sent)
+
+
+def _name(host: str) -> str:
+    """The name or address of a Host header, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _machine_names() -> set[str]:
+    return {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+def _cookie(request: Request) -> str:
+    """A browser sends cookies of one port to all ports of a host."""
+    return f"esprof-{request.url.port or 80}"
+
+
+def _keep(token: str) -> str:
+    """What the browser keeps: enough to come back, and not the token."""
+    return sha256(b"esprof serve\0" + token.encode()).hexdigest()

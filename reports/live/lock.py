@@ -1,0 +1,70 @@
+"""One process at a time serves a Run: it holds a lock on a file of it, which the system frees however the process ends."""
+
+import fcntl
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from esprof.errors import EsprofError
+from esprof.output import unwritable
+
+_NAME = "serve.lock"
+_MOST_BYTES = 4096
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """Who holds the lock."""
+
+    address: str
+    pid: int
+    host: str
+
+
+class Lock:
+    """The lock of one Run, held until the end of the context that it is entered as, or of the process."""
+
+    def __init__(self, run: Path) -> None:
+        """Raises EsprofError where another process has it, OutputError where no file can be made."""
+        path = run / _NAME
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(OSError):  # What an earlier one wrote is out of date.
+                os.truncate(self._file, 0)
+        except BlockingIOError as error:
+            held = self._held_by()
+            os.close(self._file)
+            raise EsprofError(
+                f"is served already{held}", path=run, remedy="Open that page, or end that process first."
+            ) from error
+        except OSError as error:
+            os.close(self._file)
+            raise unwritable(path, error) from error
+
+    def tell(self, address: str) -> None:
+        """Write down where the Run is served. On a full disk the next one is told less."""
+        holder = _Holder(address, os.getpid(), socket.gethostname())
+        with suppress(OSError):
+            os.pwrite(self._file, msgspec.json.encode(holder), 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            os.truncate(self._file, 0)
+        os.close(self._file)
+
+    def _held_by(self) -> str:
+        try:
+            holder = msgspec.json.decode(os.pread(self._file, _MOST_BYTES, 0), type=_Holder)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return ""
+        return f" at {holder.address} (process {holder.pid} on {holder.host})"

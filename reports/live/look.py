@@ -1,0 +1,46 @@
+"""Looks for advice for a running job, in a process of its own: `python -m esprof.reports.live.look RUN STEP`.
+
+It takes seconds of a CPU, which neither the page nor a job on this machine should miss.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from esprof.analyzers import recommend
+from esprof.analyzers.advisors.ests import EstAdvice
+from esprof.errors import EsprofError
+from esprof.reports.live.fresh import fresh
+from esprof.reports.live.offer import Looked, Offer, RankOffer, write_looked
+
+_NICE = 15
+
+
+def look(run: Path, since: int) -> Looked:
+    """What is advised to the job at `run` by its steps from `since` on, or why nothing is."""
+    try:
+        advice = recommend(fresh(run, since=since))
+    except EsprofError as error:
+        return Looked(reason=" ".join(filter(None, (error.reason, error.remedy))))
+    if not isinstance(advice, EstAdvice):
+        return Looked(reason="This is no elastic job: its advice is for `esprof recommend`.")
+    ranks = msgspec.convert(advice.decision.ranks, tuple[RankOffer, ...], from_attributes=True)
+    fields = {name: getattr(advice, name) for name in Offer.__struct_fields__ if name != "ranks"}
+    return Looked(offer=Offer(ranks=ranks, **fields))
+
+
+def main() -> int:
+    os.nice(_NICE)
+    run, since = Path(sys.argv[1]), int(sys.argv[2])
+    try:
+        write_looked(run, look(run, since))
+    except EsprofError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

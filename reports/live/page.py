@@ -1,0 +1,103 @@
+"""The page of a job, and of several: whole as HTML, and in parts that replace what they were."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from esprof.plan import CompressionBody
+from esprof.readable import runs
+from esprof.reports import units
+from esprof.reports.html.page import SAID
+from esprof.reports.live.chart import SIDE, chart_of
+from esprof.reports.live.decisions import NO_PROMISE_US
+from esprof.reports.live.view import ROWS, View
+from esprof.reports.terminal.advice import ests_text
+from esprof.reports.terminal.tuned import OUTCOMES
+from esprof.text import printable
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_LIKE_THE_REPORT = Path(__file__).parents[1] / "html" / "templates" / "report.css"
+
+JOB_PARTS = ("problems", "said", "now", "plan", "advice", "steps", "ranks", "rounds", "history")
+
+
+def job_parts(view: View, page_token: str, base: str) -> dict[str, str]:
+    """Each part of a job's page. `base` is its address, to which its forms go."""
+    chart = chart_of(view.steps, view.marks)
+    return {
+        name: _environment()
+        .get_template(f"{name}.html")
+        .render(view=view, chart=chart, page_token=page_token, base=base)
+        .strip()
+        for name in JOB_PARTS
+    }
+
+
+def list_parts(listed: Sequence[tuple[str, View]]) -> dict[str, str]:
+    """The parts of the page that lists several jobs, each with its address."""
+    return {"jobs": _environment().get_template("jobs.html").render(listed=listed)}
+
+
+def whole(title: str, parts: dict[str, str], *, events: str, server: str, seen: int, home: str | None) -> str:
+    """A page of parts. `events` is the address of what changes them, `seen` the newest change that they have."""
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(title=title, parts=parts, events=events, server=server, seen=seen, home=home)
+    )
+
+
+@cache
+def asset(name: str) -> bytes:
+    """A file that pages load: the style, or the script."""
+    if name == "live.css":
+        return _LIKE_THE_REPORT.read_bytes() + (_TEMPLATES / name).read_bytes()
+    return (_TEMPLATES / name).read_bytes()
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "said": SAID,
+        "outcomes": OUTCOMES,
+        "rows": ROWS,
+        "side": SIDE,
+        "no_promise_us": NO_PROMISE_US,
+    }
+    environment.filters |= {
+        name: getattr(units, name) for name in ("duration", "pct", "count", "rate", "when", "plural", "error_pct")
+    }
+    environment.filters |= {"ests": ests_text, "runs": runs, "codecs": _codecs, "span": _span, "tick": _tick}
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """Every text that a template prints passes here: control and direction characters become visible."""
+    return printable(value, 2_000) if type(value) is str else value
+
+
+def _codecs(body: CompressionBody) -> str:
+    return ", ".join(sorted({choice.codec for choice in (body.buckets or (body.default,))}))
+
+
+def _tick(us: float) -> str:
+    """A round time at the side of a chart: `50 ms`, `2 s`."""
+    return f"{us / 1e6:g} s" if us >= 1e6 else f"{us / 1e3:g} ms"
+
+
+def _span(seconds: float) -> str:
+    """A time that is told roughly: `30 s`, `5 min`, `3 h`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.0f} h"

@@ -1,0 +1,254 @@
+"""`esprof serve` as a person meets it: a real server, real Chromium, and a real elastic job that runs all the while."""
+
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from esprof.plan import read_plan
+from esprof.trace.history import read
+from tests.cases import live, record
+from tests.cases.browser import chromium, requests
+
+WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
+pytestmark = pytest.mark.integration
+
+WITHIN_S = 90
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def job(tmp_path):
+    """The Run of a job of two ranks, of which one is slow, that has told of some steps."""
+    run = tmp_path / "run"
+    words = record.ranks(2, record.JOBS / "served.py", run)
+    with subprocess.Popen(
+        list(map(str, words)), env=record.environment(PYTHONPATH="."), text=True, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            until(lambda: (run / "run.json").exists() or process.poll() is not None)
+            assert process.poll() is None, process.stderr.read()
+            yield run
+            (tmp_path / "stop").touch()
+            assert process.wait(timeout=WITHIN_S) == 0, process.stderr.read()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def serving(*runs, port=0, token=None):
+    """(process, address) of a server of these Runs."""
+    words = [*record.ESPROF, "serve", *runs, "--port", port, *(["--token", token] if token else [])]
+    with subprocess.Popen(
+        list(map(str, words)), env=record.environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            address = process.stdout.readline().strip()
+            assert address, process.stderr.read()
+            until(lambda: answers(address))
+            yield process, address
+        finally:
+            process.kill()
+
+
+def answers(address):
+    try:
+        urllib.request.urlopen(address, timeout=5).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def until(holds):
+    end = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.05)
+
+
+def fill(path):
+    """Leave no byte of its disk."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 512):
+            pass
+
+
+class Page:
+    """What a person sees and does."""
+
+    def __init__(self, browser, address):
+        self.browser = browser
+        browser.get("about:blank")
+        browser.get_log("browser")
+        requests(browser)
+        browser.get(address)
+
+    def text(self, part):
+        return self.browser.execute_script(f"return document.getElementById('{part}').innerText")
+
+    def shows(self, part, *texts):
+        """Wait until a part shows these, without a reload by us."""
+        WebDriverWait(self.browser, WITHIN_S).until(
+            lambda _: all(text.lower() in (self.text(part) or "").lower() for text in texts),
+            message=f"{part} does not show {texts}",
+        )
+
+    def press(self, button):
+        WebDriverWait(self.browser, WITHIN_S).until(
+            lambda _: self.browser.execute_script(
+                f"const it = document.getElementById('button-{button}'); it?.click(); return it !== null"
+            )
+        )
+
+    def look_until_offered(self):
+        """On a machine that others use too a first look may find steps too few or too unlike."""
+        for _ in range(5):
+            self.press("look")
+            self.shows("advice", "Looked at")
+            if "offered" in self.text("advice").lower():
+                return
+
+    def next_step(self):
+        shown = self.browser.execute_script(
+            "return JSON.parse(document.querySelector('.plot')?.dataset.steps ?? '[[0]]').at(-1)[0]"
+        )
+        return int(shown)
+
+
+def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
+    with serving(job) as (server, address):
+        page = Page(browser, address)
+        page.shows("link", "live")
+        page.shows("now", "running", "8 ESTs on 2 processes")
+        first = page.next_step()
+        WebDriverWait(browser, WITHIN_S).until(lambda _: page.next_step() > first + 5)
+        page.look_until_offered()
+        page.shows("advice", "offered", "predicted gain", "interval")
+
+        # A second server is told where the first one is.
+        told = subprocess.run(
+            [*record.ESPROF, "serve", str(job), "--port", "0"], env=record.environment(), capture_output=True, text=True
+        )
+        assert (told.returncode, told.stdout) == (1, "")
+        assert f"is served already at {address} (process {server.pid}" in told.stderr
+
+        page.press("accept")
+        page.shows("plan", "adopted", "Roll back")
+        page.shows("history", "plan accepted by a person", "plan adopted")
+        page.shows("steps", "plan 1")
+        accepted = read_plan(job / "plan.json")
+        counts = [len(ests) for ests in accepted.parts.assignment.body.ests]
+        assert counts[0] > counts[1]
+
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+        page.shows("link", "no connection")
+        port = address.rstrip("/").rpartition(":")[2]
+    # What was decided is in the Run: another server knows it, and the page finds that by itself.
+    with serving(job, port=port) as (server, again):
+        assert again == address
+        page.shows("link", "live")
+        page.shows("plan", accepted.id)
+        page.press("roll-back")
+        page.shows("history", "plan rolled back by a person")
+        page.shows("plan", "goes back", "version 2")
+        until(lambda: read(job)[-1].version == 2 and read(job)[-1].what == "adopted")
+        page.shows("ranks", "4 (0–3)", "4 (4–7)")
+        assert {url.partition("?")[0] for url in requests(browser) if not url.startswith("data:")} <= {
+            *(address + path for path in ("", "live.css", "live.js", "jobs/1", "jobs/1/events")),
+            *(f"{address}jobs/1/{verb}" for verb in ("look", "accept", "roll-back")),
+        }
+        said = [entry["message"] for entry in browser.get_log("browser")]
+        assert [message for message in said if "net::ERR_" not in message] == []
+        # A stream that is open does not keep it.
+        server.terminate()
+        server.wait(timeout=30)
+    # A job may be quicker to adopt a plan than the server to write down who wanted it.
+    told = [event.what for event in read(job)]
+    assert [told.count(what) for what in ("started", "accepted", "rolled_back", "adopted")] == [1, 1, 1, 2]
+
+
+def test_a_token_lets_a_browser_in_and_is_not_kept_in_the_address(browser, tmp_path):
+    run = live.running(tmp_path / "run")
+    with serving(run, live.running(tmp_path / "other"), token="a token that is long") as (_, address):
+        plain = address.partition("?")[0]
+        page = Page(browser, plain)
+        assert "A token is needed" in browser.page_source
+        page = Page(browser, address)
+        assert browser.current_url == plain
+        page.shows("jobs", "other")
+        browser.find_element("link text", "run").click()
+        page.shows("link", "live")
+        page.press("reject")
+        page.shows("history", "plan rejected by a person")
+        assert browser.get_log("browser") == []
+
+
+def test_the_page_suits_small_screens_dark_grounds_and_keyboards(browser, tmp_path):
+    run = live.running(tmp_path / "run")
+    live.adopted(run)
+    (run / "plan.json").write_text("{" + "torn" * 200)
+    ask, grounds = browser.execute_script, set()
+    with serving(run) as (_, address):
+        page = Page(browser, address)
+        page.shows("problems", "plan.json: is no plan")
+        for scheme, width in (("light", 360), ("dark", 800)):
+            with emulated(browser, scheme, width):
+                assert ask("return document.documentElement.scrollWidth") <= width
+                ground = ask("return getComputedStyle(document.body).backgroundColor")
+                assert ask("return getComputedStyle(document.querySelector('h1')).color") != ground
+                grounds.add(ground)
+        assert len(grounds) == 2
+        browser.find_element("css selector", ".plot").send_keys("\ue012")  # The left arrow.
+        assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
+        # New steps come, and the reader stays where she is.
+        live.write_steps(run, [live.live_step(80 + at, 25_000.0, (3, 1), version=1) for at in range(5)])
+        WebDriverWait(browser, WITHIN_S).until(lambda _: page.next_step() == 84)
+        assert page.text("steps").rstrip().endswith("step 78: 25.0 ms")
+        assert ask("return document.activeElement.className") == "plot"
+
+
+@contextmanager
+def emulated(browser, scheme, width):
+    """A screen so wide, and a person who likes that ground."""
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_on_a_full_disk_the_page_says_so_and_goes_on(browser, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        run = live.running(disk / "run")
+        with serving(run) as (_, address):
+            page = Page(browser, address)
+            fill(run / "filler")
+            page.press("accept")
+            page.shows("said", "plan.json: cannot be written: No space left on device")
+            assert not [file.name for file in run.iterdir() if "plan" in file.name]
+            (run / "filler").unlink()
+            page.press("accept")
+            page.shows("plan", "handed over", "Waiting for the job")
+            assert read_plan(run / "plan.json").id == "plan-1"
+    finally:
+        subprocess.run(["umount", disk], check=True)

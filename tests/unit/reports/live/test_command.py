@@ -1,0 +1,51 @@
+"""`esprof serve` where it cannot serve."""
+
+import socket
+import sys
+
+import pytest
+
+from esprof.reports.live.lock import Lock
+from tests.cases.command_line import esprof
+
+
+@pytest.mark.parametrize("library", ["starlette", "uvicorn"])
+def test_a_library_that_is_not_there_is_named_with_the_remedy(tmp_path, monkeypatch, library):
+    for module in [name for name in sys.modules if name.startswith("esprof.reports.live.") or name.startswith(library)]:
+        monkeypatch.delitem(sys.modules, module)
+
+    class Missing:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == library:
+                raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    told = esprof("serve", tmp_path)
+    assert told.returncode == 1
+    assert f"serving needs {library}, which is not installed" in told.stderr
+    assert "pip install 'esprof[serve]'" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["no/where"], 2, "is no folder"),
+        ([".", "--token", "short"], 2, "a token needs 16 characters"),
+        ([".", "--host", "no such host"], 1, "cannot listen at no such host"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_what_cannot_be_served(tmp_path, arguments, code, says):
+    told = esprof("serve", *arguments, cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (code, "")
+    assert says in told.stderr
+
+
+def test_a_port_that_is_taken(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        told = esprof("serve", tmp_path, "--port", other.getsockname()[1])
+    assert told.returncode == 1
+    assert "Address already in use" in told.stderr
+    assert "--port" in told.stderr
+    with Lock(tmp_path):  # It left the Run free.
+        pass

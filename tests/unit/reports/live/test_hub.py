@@ -1,0 +1,35 @@
+"""What the hub does by itself."""
+
+import asyncio
+from pathlib import Path
+
+from esprof.reports.live import hub as hubs
+from esprof.reports.live.hub import names_of
+from tests.cases import live
+
+
+def test_jobs_are_named_by_as_much_of_their_path_as_tells_them_apart():
+    paths = [Path("/a/x/run"), Path("/a/y/run"), Path("/b/other")]
+    assert names_of(paths) == [("x/run", paths[0]), ("y/run", paths[1]), ("other", paths[2])]
+
+
+def test_advice_is_looked_for_once_where_steps_have_lastingly_changed(tmp_path, monkeypatch):
+    run, looked = live.running(tmp_path / "run", steps=100), []
+
+    async def look(path, since):
+        looked.append(path)
+        return ""
+
+    monkeypatch.setattr(hubs, "_run_look", look)
+    _, hub, _ = live.site(run)
+
+    async def watch():
+        for first in (100, 200, 300):
+            await hub.update()
+            await asyncio.sleep(0)
+            live.write_steps(run, [live.live_step(first + at, first * 1e3) for at in range(100)])
+        await hub.update()
+        await asyncio.sleep(0)
+
+    asyncio.run(watch())
+    assert looked == [run]  # It has shifted several times, and within ten minutes one search is enough.

@@ -1,0 +1,48 @@
+"""One process at a time serves a Run."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from esprof.errors import EsprofError, OutputError
+from esprof.reports.live.lock import Lock
+
+HOLD = """
+import sys
+from pathlib import Path
+from esprof.reports.live.lock import Lock
+lock = Lock(Path(sys.argv[1]))
+lock.tell("http://127.0.0.1:1/")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_one_is_told_who_has_it_and_a_killed_one_leaves_it_free(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(EsprofError, match=rf"served already at http://127.0.0.1:1/ \(process {holder.pid} on"):
+            Lock(tmp_path)
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+    with Lock(tmp_path):
+        pass
+
+
+def test_what_an_earlier_one_wrote_is_not_told(tmp_path):
+    with Lock(tmp_path) as first:
+        first.tell("http://127.0.0.1:1/")
+    with Lock(tmp_path), pytest.raises(EsprofError) as told:
+        Lock(tmp_path)
+    assert "127.0.0.1" not in str(told.value)
+
+
+def test_a_folder_that_takes_no_file(tmp_path):
+    (tmp_path / "serve.lock").mkdir()
+    with pytest.raises(OutputError, match="cannot be written"):
+        Lock(tmp_path)

@@ -1,0 +1,381 @@
+"""The application over Run directories on disk: what it shows, who may ask, and what is done."""
+
+import asyncio
+import json
+import resource
+import subprocess
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from esprof.plan import read_plan, write_plan
+from esprof.reports.live.offer import Looked, write_looked
+from esprof.reports.live.server import Site, frame
+from esprof.trace.history import Event, append, read
+from tests.cases import live
+from tests.cases.plans import plan_of
+
+HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202e{{7*7}}"
+
+
+class Page:
+    """A browser at a served Run, as far as HTTP goes."""
+
+    def __init__(self, *runs, **options):
+        self.app, self.hub, self.gate = live.site(*runs, **options)
+        self.client = TestClient(self.app, base_url="http://127.0.0.1:8765", follow_redirects=False)
+
+    def __enter__(self):
+        self.client.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.client.__exit__(*error)
+
+    def text(self, path="/jobs/1"):
+        answer = self.client.get(path)
+        assert answer.status_code == 200
+        return answer.text
+
+    def post(self, verb, plan="", *, path="/jobs/1", **headers):
+        form = {"from": self.gate.page_token, "plan": plan}
+        return self.client.post(f"{path}/{verb}", data=form, headers=headers)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return live.running(tmp_path / "run")
+
+
+@pytest.fixture
+def page(run):
+    with Page(run) as page:
+        yield page
+
+
+def test_a_page_shows_what_the_files_tell(run, page):
+    text = page.text()
+    for said in ("<h1>run</h1>", "40.0 ms", "median of the newest 50 steps", "4 ESTs on 2 processes", "37.5 %"):
+        assert said in text
+    assert "30.0 % to 45.0 %" in text  # The gain's interval.
+    assert "Accept" in text
+    assert "Roll back" not in text
+    live.adopted(run)
+    text = page.text()
+    assert "Roll back" in text
+    assert "plan 1</text>" in text  # The mark in the chart.
+    assert "25.0 ms" in text
+
+
+def test_a_folder_of_which_nothing_is_known_yet(tmp_path):
+    (tmp_path / "run").mkdir()
+    with Page(tmp_path / "run") as page:
+        text = page.text()
+    assert "Nothing has been told here yet" in text
+    assert "Look for advice" in text
+
+
+def test_of_one_job_the_start_is_its_page_and_of_several_a_list(run, tmp_path):
+    with Page(run) as page:
+        answer = page.client.get("/")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/1")
+        assert page.client.get("/jobs/2").status_code == 404
+    with Page(run, live.running(tmp_path / "other")) as page:
+        text = page.text("/")
+        assert 'href="/jobs/1"' in text
+        assert 'href="/jobs/2"' in text
+        assert "All jobs" in page.text("/jobs/2")
+
+
+def test_nothing_comes_from_elsewhere_and_no_script_but_ours_runs(page):
+    answer = page.client.get("/jobs/1")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "http" not in answer.text.replace("http-equiv", "")
+    assert " style=" not in answer.text
+    for name, kind in (("live.css", "text/css"), ("live.js", "text/javascript")):
+        assert page.client.get(f"/{name}").headers["content-type"].startswith(kind)
+
+
+def test_names_of_a_job_are_shown_and_do_nothing(tmp_path):
+    run = live.running(tmp_path / "run")
+    offer = live.offer_of()
+    ranks = tuple(msgspec.structs.replace(rank, device=f"{rank.rank}{HOSTILE}") for rank in offer.ranks)
+    plan = msgspec.structs.replace(offer.plan, id=HOSTILE)
+    write_looked(run, Looked(offer=msgspec.structs.replace(offer, ranks=ranks, plan=plan, warnings=(HOSTILE,))))
+    live.adopted(run, msgspec.structs.replace(plan_of(live.UNEVEN), id=HOSTILE))
+    append(run, Event(what="refused", step=3, plan=HOSTILE, reason=HOSTILE))
+    (run / "rounds.jsonl").write_text(
+        json.dumps({"round": 1, "kind": "assignment", "step": 3, "outcome": "unknown", "why": HOSTILE})
+    )
+    with Page(run) as page:
+        text = page.text()
+    assert "<img" not in text
+    assert "\x1b" not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;\\x1b[31m" in text
+    assert "{{7*7}}" in text
+
+
+@pytest.mark.parametrize(
+    ("host", "answers"),
+    [("localhost:9000", 200), ("[::1]:8765", 200), ("evil.example:8765", 421), ("192.168.0.7:8765", 421), ("", 421)],
+)
+def test_names_of_others_that_lead_here_are_refused(page, host, answers):
+    assert page.client.get("/jobs/1", headers={"host": host}).status_code == answers
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:80"])
+def test_other_sites_send_no_forms(run, page, origin):
+    answer = page.post("accept", "plan-1", origin=origin)
+    assert answer.status_code == 403
+    assert not (run / "plan.json").exists()
+    assert page.post("accept", "plan-1", origin="http://127.0.0.1:8765").status_code == 303
+
+
+def test_a_form_without_the_page_s_token_does_nothing(run, page):
+    for token in ("", "guessed", page.gate.page_token[:-1]):
+        answer = page.client.post("/jobs/1/accept", data={"from": token, "plan": "plan-1"})
+        assert answer.status_code == 403
+        assert "reload" in answer.text
+    assert page.client.get("/jobs/1/accept").status_code == 405
+    assert page.client.post("/jobs/1/accept", content=b"x" * 5000).status_code == 413
+    assert page.post("dance").status_code == 404
+    assert not (run / "plan.json").exists()
+
+
+class TestToken:
+    TOKEN = "a token of many characters"
+
+    @pytest.fixture
+    def page(self, run):
+        with Page(run, host="0.0.0.0", token=self.TOKEN) as page:
+            yield page
+
+    @pytest.mark.parametrize("path", ["/", "/jobs/1", "/jobs/1/events", "/live.js", "/?token=wrong"])
+    def test_nothing_is_told_without_it(self, page, path):
+        assert page.client.get(path).status_code == 401
+
+    def test_nothing_is_done_without_it(self, run, page):
+        assert page.post("accept", "plan-1").status_code == 401
+        assert page.client.post(f"/jobs/1/accept?token={self.TOKEN}").status_code == 401
+        assert not (run / "plan.json").exists()
+
+    def test_who_shows_it_once_is_known_from_then_on(self, page):
+        answer = page.client.get("/jobs/1", params={"token": self.TOKEN})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/1")
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert self.TOKEN not in cookie
+        assert "<h1>run</h1>" in page.text()
+
+    def test_a_program_may_send_it_as_a_header(self, page):
+        answer = page.client.get("/jobs/1", headers={"authorization": f"Bearer {self.TOKEN}"})
+        assert answer.status_code == 200
+
+    def test_addresses_are_names_enough(self, page):
+        bearer = {"authorization": f"Bearer {self.TOKEN}"}
+        assert page.client.get("/jobs/1", headers=bearer | {"host": "192.168.0.7:8765"}).status_code == 200
+        assert page.client.get("/jobs/1", headers=bearer | {"host": "evil.example"}).status_code == 421
+
+
+def test_accepting_hands_the_plan_to_the_job(run, page):
+    assert page.post("accept", "plan-1").status_code == 303
+    plan = read_plan(run / "plan.json")
+    assert (plan.id, plan.parts.assignment.body.ests) == ("plan-1", live.UNEVEN)
+    event = read(run)[-1]
+    assert (event.what, event.plan, event.version, event.step) == ("accepted", "plan-1", 1, 60)
+    text = page.text()
+    assert "Waiting for the job" in text
+    assert 'id="button-accept"' not in text
+
+
+def test_only_the_offer_that_is_shown_can_be_accepted(run, page):
+    page.post("accept", "plan-0")
+    assert not (run / "plan.json").exists()
+    assert "not the newest any more" in page.text()
+    live.write_steps(run, [live.live_step(60, ests=(1, 3))])
+    page.post("accept", "plan-1")
+    assert not (run / "plan.json").exists()
+    assert "that advice is outdated" in page.text()
+
+
+def test_a_rejected_plan_is_not_offered_again_even_by_another_server(run, page):
+    page.post("reject", "plan-1")
+    assert 'id="button-accept"' not in page.text()
+    page.post("accept", "plan-1")
+    assert not (run / "plan.json").exists()
+    with Page(run) as other:
+        assert 'id="button-accept"' not in other.text()
+        assert ">rejected</span>" in other.text()
+
+
+def test_rolling_back_hands_over_what_held_before(run, page):
+    live.adopted(run, codec="fp16")
+    page.post("roll-back", "plan-1:2")
+    assert "does not hold any more" in page.text()
+    page.post("roll-back", "plan-1:1")
+    plan = read_plan(run / "plan.json")
+    assert plan.version == 2
+    assert plan.parts.assignment.body.ests == live.EVEN
+    assert plan.parts.compression.body.default.codec == "fp16"
+    assert plan.fallback.margin > 1000  # The job must not judge what a person wants.
+    assert read(run)[-1].what == "rolled_back"
+
+
+def test_what_was_taken_back_cannot_be_rolled_back(run, page):
+    plan = live.adopted(run)
+    append(run, Event(what="reverted", step=80, plan=plan.id, version=1))
+    page.post("roll-back", "plan-1:1")
+    assert read_plan(run / "plan.json").version == 1
+    assert 'id="button-roll-back"' not in page.text()
+
+
+def test_a_torn_plan_is_named_and_a_new_one_is_still_above_it(run, page):
+    live.adopted(run, plan_of(live.UNEVEN, version=7))
+    whole = (run / "plan.json").read_bytes()
+    (run / "plan.json").write_bytes(whole[: len(whole) // 2])
+    (run / "plan.status.json").unlink()  # The history alone knows its version now.
+    text = page.text()
+    assert "plan.json: is no plan" in text
+    assert "Everything else goes on" in text
+    page.post("roll-back", "plan-7:7")
+    assert read_plan(run / "plan.json").version == 8
+    assert "is no plan" not in page.text()
+
+
+@pytest.mark.parametrize("name", ["plan.status.json", "advice.json", "live.jsonl", "history.jsonl", "rounds.jsonl"])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe\n", b'{"schema": 3}\n', b"\0" * 100])
+def test_whatever_a_file_holds_the_page_goes_on(run, page, name, content):
+    (run / name).write_bytes(content)
+    text = page.text()
+    assert ("What is wrong here" in text) == (not name.endswith("l"))  # Of lines those that are none are left out.
+    (run / name).unlink()
+    assert "What is wrong here" not in page.text()
+
+
+def test_a_run_that_is_gone_is_named(run, page):
+    subprocess.run(["rm", "-r", str(run)], check=True)
+    assert "is not there any more" in page.text()
+
+
+def test_on_a_full_disk_nothing_is_half_done(run, page):
+    write_plan(run / "plan.json", plan_of(live.EVEN))
+    before = sorted(run.iterdir()), (run / "plan.json").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
+    try:
+        page.post("accept", "plan-1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (sorted(run.iterdir()), (run / "plan.json").read_bytes()) == before
+    assert "plan.json: cannot be written" in page.text()
+    page.post("accept", "plan-1")
+    assert read_plan(run / "plan.json").id == "plan-1"
+
+
+def test_rounds_of_tune_are_shown_with_what_is_known_of_them(run, page):
+    lines = [
+        {"round": 0, "kind": "assignment", "step": 9, "before_us": 40_000, "measured_us": 30_000, "outcome": "kept"},
+        {
+            "round": 1,
+            "kind": "assignment",
+            "step": 99,
+            "outcome": "nothing",
+            "why": "gains too little",
+            "unheard_of": [1],
+        },
+        {"round": "three"},
+    ]
+    (run / "rounds.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n{")
+    text = page.text()
+    assert "Rounds of" in text
+    assert "30.0 ms" in text
+    assert "gains too little" in text
+    assert "three" not in text
+
+
+def test_an_event_is_framed_as_browsers_read_it():
+    assert frame("part", b'{"html": "a\\nb"}', 7) == b'id: 7\nevent: part\ndata: {"html": "a\\nb"}\n\n'
+    with pytest.raises(AssertionError):
+        frame("part", b"two\nlines")
+
+
+class Stream:
+    """What a browser gets that looks at a Run, event by event."""
+
+    def __init__(self, hub, gate, seen=0):
+        self.hub = hub
+        self._frames = Site(hub, gate)._events(hub.jobs["run"].parts, seen)
+
+    async def next(self):
+        """(event, number, data)."""
+        fields = dict(line.split(": ", 1) for line in (await anext(self._frames)).decode().split("\n") if ": " in line)
+        return fields.get("event"), int(fields.get("id", 0)), fields.get("data")
+
+    async def parts(self, count):
+        found = [await self.next() for _ in range(count)]
+        return {json.loads(data)["name"]: json.loads(data)["html"] for _, _, data in found}
+
+
+def test_a_stream_brings_each_part_once_and_then_what_changes(run):
+    _, hub, gate = live.site(run)
+
+    async def look():
+        await hub.update()
+        stream = Stream(hub, gate)
+        assert (await stream.next())[0] == "hello"
+        first = await stream.parts(9)
+        assert "40.0 ms" in first["now"]
+        live.write_steps(run, [live.live_step(60 + at, 20_000.0, version=1) for at in range(60)])
+        waiting = asyncio.create_task(stream.parts(3))
+        await asyncio.sleep(0)
+        await hub.update()
+        changed = await waiting
+        assert set(changed) == {"now", "steps", "ranks"}
+        assert "20.0 ms" in changed["now"]
+        # Who comes back gets what came since.
+        append(run, Event(what="checkpoint", step=100))
+        seen = hub.jobs["run"].parts.newest
+        await hub.update()
+        again = Stream(hub, gate, seen)
+        await again.next()
+        assert "history" in await again.parts(1)
+
+    asyncio.run(look())
+
+
+def test_streams_end_when_the_server_does(run):
+    _, hub, gate = live.site(run)
+
+    async def look():
+        await hub.update()
+        stream = Stream(hub, gate)
+        await stream.next()
+        await stream.parts(9)
+        waiting = asyncio.create_task(stream.next())
+        await asyncio.sleep(0)
+        hub.end()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+    asyncio.run(look())
+
+
+def test_what_a_search_for_advice_fails_by_is_said(run, page):
+    """This Run is none: the process that looks says so in the Run."""
+    (run / "advice.json").unlink()
+    (run / "run.json").write_text("{")
+
+    async def search():
+        await page.hub.look(page.hub.jobs["run"])
+        assert page.hub.jobs["run"].job.is_looking
+        await page.hub.jobs["run"].search
+        await page.hub.update()
+
+    page.client.portal.call(search)
+    text = page.text()
+    assert "No advice could be made" in text
+    assert "is no run.json of esprof" in text

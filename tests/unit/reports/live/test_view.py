@@ -1,0 +1,96 @@
+"""What of a job's files is shown: how it fares, which ESTs run where, and what of its advice still holds."""
+
+import os
+import time
+
+import pytest
+
+from esprof.plan import write_plan
+from esprof.reports.live.job import Job
+from esprof.reports.live.offer import Looked, write_looked
+from esprof.reports.live.view import view_of
+from esprof.trace.history import Event, append
+from tests.cases import live
+from tests.cases.plans import plan_of
+
+
+def seen(run):
+    job = Job(run, "run")
+    job.refresh()
+    return view_of(job)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return live.running(tmp_path / "run")
+
+
+def test_figures_are_of_the_newest_steps_that_are_alike(run):
+    live.write_steps(run, [live.live_step(60, 90_000.0, version=1, twice=True)])
+    live.write_steps(
+        run, [live.live_step(61 + step, 20_000.0, (3, 1), (18_000.0, 6_000.0), version=1) for step in range(9)]
+    )
+    view = seen(run)
+    assert (view.step_us, view.newest, view.version, view.next_step) == (20_000.0, 9, 1, 70)
+    assert [(rank.count, rank.busy_us, rank.waits_us) for rank in view.ranks] == [(3, 18e3, 2e3), (1, 6e3, 14e3)]
+    assert view.idle_pct == pytest.approx(100 * (1 - 12 / 18))
+
+
+def test_which_ests_run_where_is_told_where_the_counts_agree(run):
+    assert [rank.ests for rank in seen(run).ranks] == [None, None]
+    plan = live.adopted(run)
+    assert [rank.ests for rank in seen(run).ranks] == [(0, 1, 2), (3,)]
+    append(run, Event(what="reverted", step=90, plan=plan.id, version=1))
+    live.write_steps(run, [live.live_step(90)])
+    assert [rank.ests for rank in seen(run).ranks] == [(0, 1), (2, 3)]
+
+
+def test_a_job_that_goes_back_to_a_checkpoint_begins_a_new_chart(run):
+    live.write_steps(run, [live.live_step(step) for step in range(40, 45)])
+    assert [step.step for step in seen(run).steps] == [40, 41, 42, 43, 44]
+
+
+def test_whether_it_runs(run, tmp_path):
+    assert seen(run).state == "running"
+    hour = time.time() - 3 * 3600 - 100
+    os.utime(run / "live.jsonl", (hour, hour))
+    view = seen(run)
+    assert (view.state, view.quiet_s) == ("quiet", 3 * 3600)
+    append(run, Event(what="left", step=60))
+    assert seen(run).state == "left"
+    (tmp_path / "new").mkdir()
+    assert seen(tmp_path / "new").state == "empty"
+    append(tmp_path / "new", Event(what="started", step=0))
+    assert seen(tmp_path / "new").state == "waiting"
+
+
+def test_what_of_the_advice_still_holds(run):
+    assert seen(run).offer_state == "offered"
+    write_looked(run, Looked(offer=live.offer_of(now=((0,), (1, 2, 3)))))
+    assert seen(run).offer_state == "outdated"
+    write_looked(run, Looked(reason="too few steps"))
+    assert (seen(run).offer_state, seen(run).reason) == ("none", "too few steps")
+
+
+def test_the_status_of_an_earlier_plan_is_not_that_of_the_newest(run):
+    live.adopted(run)
+    assert seen(run).plan.status.state == "adopted"
+    write_plan(run / "plan.json", plan_of(live.EVEN, version=2))
+    assert seen(run).plan.status is None
+
+
+def test_a_plan_that_is_tried_can_be_rolled_back_until_the_job_starts_anew(run):
+    live.adopted(run, state="trying")
+    assert seen(run).plan.adopted.was.ests == live.EVEN
+    append(run, Event(what="started", step=60))
+    assert seen(run).plan.adopted is None
+
+
+def test_steps_that_lie_in_the_past_are_no_reason_to_look_for_advice(run):
+    live.write_steps(run, [live.live_step(60 + step, 90_000.0) for step in range(100)])
+    job = Job(run, "run")
+    job.refresh()
+    assert not job.has_shifted
+    live.write_steps(run, [live.live_step(160 + step, 20_000.0) for step in range(100)])
+    job.refresh()
+    assert job.has_shifted
