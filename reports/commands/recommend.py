@@ -8,7 +8,7 @@ import msgspec
 
 from esprof.analyzers import recommend, recommend_compression
 from esprof.analyzers.advisors.answer import MixAdvice, advise, check
-from esprof.analyzers.advisors.compression.advise import MAX_VNMSE
+from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.ests import EstAdvice, check_plan
 from esprof.analyzers.advisors.gavel import with_throughputs
