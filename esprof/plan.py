@@ -141,7 +141,7 @@ class CompressionBody(msgspec.Struct, frozen=True, kw_only=True):
     sharded: Literal["none", "bf16"] = "none"
     """How gradients travel that FSDP2 reduces and scatters: as `bf16` they are added as 32-bit floats. They have no
     buckets."""
-    bucket_mb: float | None = None
+    bucket_mb: Annotated[float, msgspec.Meta(gt=0, le=1 << 20)] | None = None
     """The buckets' size (`bucket_cap_mb`) for which this holds; None for any."""
     warm_up_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Steps in which nothing is compressed yet."""

@@ -1,5 +1,6 @@
 """`esprof recommend`."""
 
+import math
 from pathlib import Path
 from typing import get_args
 
@@ -93,6 +94,8 @@ def command(
         raise UsageError("exactly one of RUN, --jobs, --instance and --check is needed")
     if (only is not None or max_vnmse is not None) and not sources:
         raise UsageError("--only and --max-vnmse are of one job: they need RUN")
+    if max_vnmse is not None and math.isnan(max_vnmse):
+        raise UsageError("--max-vnmse is a number from 0 to 1")
     if max_vnmse is not None and only != "compression":
         raise UsageError("--max-vnmse is of compression: it needs --only compression")
     if as_shipped and instance is None:

@@ -27,8 +27,8 @@ def scattered(issued, took, elements, dtype="float"):
 
 
 def shards_step(sizes, *, dtype="float", of_ddp=False, count=1):
-    """A step in which gradients of `sizes` MiB come every 10 ms, each reduced and scattered in 20 ms a MiB; `of_ddp`: the last
-    MiB is all-reduced instead. A loss, all-reduced within 1 ms, and 5 ms of an optimizer follow."""
+    """A step in which gradients of `sizes` MiB come every 10 ms, each reduced and scattered in 20 ms a MiB; `of_ddp`: the
+    last one is all-reduced instead. A loss, all-reduced within 1 ms, and 5 ms of an optimizer follow."""
     rows, now = [], 0.0
     for number, size in enumerate(sizes):
         rows.append(op(f"{EVALUATE}AddmmBackward0", now, BACKWARD_MS * MS - 100))

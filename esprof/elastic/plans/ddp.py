@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from esprof.elastic.compression.hook import compress
 from esprof.elastic.compression.sharded import compress_sharded, is_sharded
 from esprof.elastic.signature import model_signature
-from esprof.errors import UsageError
+from esprof.errors import MismatchError, UsageError
 from esprof.plan import CompressionBody, Plan, read_plan
 
 
@@ -58,7 +58,14 @@ def _apply_sharded(model: nn.Module, body: CompressionBody | None, ddp_options: 
         raise UsageError(
             f"the model is sharded, and takes no options of DistributedDataParallel: {', '.join(ddp_options)}"
         )
-    if body is not None and body.sharded != "none":
+    wanted = "none" if body is None else body.sharded
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, wanted)
+    if len(set(told)) > 1:
+        raise MismatchError(
+            "the ranks do not ask for the same compression of gradients", remedy="Give all ranks the same plan."
+        )
+    if wanted != "none":
         compress_sharded(model)
     elif body is not None:
         warnings.warn("the plan compresses gradients in buckets, and those of this model are sharded", stacklevel=3)

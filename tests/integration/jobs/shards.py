@@ -19,7 +19,9 @@ STEPS, HIDDEN = 24, 256
 def main(how):
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU()) for _ in range(2)), nn.Linear(HIDDEN, 1))
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU()) for _ in range(2)), nn.Linear(HIDDEN, 1)
+    )
     policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) if how == "bf16" else MixedPrecisionPolicy()
     for part in (*model, model):
         fully_shard(part, mp_policy=policy)

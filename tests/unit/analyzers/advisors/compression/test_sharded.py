@@ -26,7 +26,9 @@ def test_bf16_is_advised_where_the_reduce_scatter_is_exposed():
     check(advice.plan)
     assert advice.plan.parts.compression.body == CompressionBody(sharded="bf16")
     assert advice.plan.parts.compression.changes_bits
-    assert [(one.codec, one.elements, one.sent_bytes) for one in advice.decision] == [("bf16", (MIB // 4,), MIB // 4)] * 2
+    assert [(one.codec, one.elements, one.sent_bytes) for one in advice.decision] == [
+        ("bf16", (MIB // 4,), MIB // 4)
+    ] * 2
     assert [one.saves_us for one in advice.decision] == pytest.approx([12e3] * 2, rel=0.05)
     steps = advice.baselines
     assert list(steps) == ["now", "bf16", "zero cost", "no exchange"]
