@@ -247,7 +247,7 @@ def _least_end(
     mean of these: of the sum in such a mean each bucket adds at least its least.
     """
     computed = rest.costs.computed
-    end = max(done, sent + rest.link[bucket + 1], stalled + max(rest.sent[bucket + 1], computed))
+    end: float = max(done, sent + rest.link[bucket + 1], stalled + max(rest.sent[bucket + 1], computed))
     for way in range(len(rest.weights)):
         if end >= limit:
             break
