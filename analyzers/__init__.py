@@ -1,7 +1,8 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline."""
 
 from esprof.analyzers.advisors.batches import BatchAdvice, advise_batches
-from esprof.analyzers.advisors.compression.advise import MAX_VNMSE, CompressionAdvice, advise_compression
+from esprof.analyzers.advisors.compression.advise import advise_compression
+from esprof.analyzers.advisors.compression.answer import MAX_VNMSE, CompressionAdvice
 from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
 from esprof.analyzers.advisors.growth import Inventory
 from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed, stopped_by

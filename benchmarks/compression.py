@@ -1,13 +1,13 @@
 """How good advice on gradient compression is, and how fast it is found.
 
     python -m benchmarks.compression [--instances FILE …]
-        [--executed] [--jobs mlp gpt] [--rates 100mbit 1gbit none] [--repeats 2] [--keep FOLDER]
+        [--executed] [--sharded] [--jobs mlp gpt] [--rates 100mbit 1gbit none] [--repeats 2] [--keep FOLDER]
 
 Prints JSON lines. How long the search takes, and how far heuristics are from the optimum over a fixed corpus; with
 --instances, the same of published ones. With --executed (needs root): jobs on two hosts of the test bed are recorded and
 probed; what a step would take with one codec for all, and with the plan, is written down; then the job is recorded with
 bf16, with the best single codec, with the plan, with nothing sent (torch's noop hook: a bound, and no part of the errors)
-and as it is, in turns.
+and as it is, in turns. With --sharded the jobs are of FSDP2: bf16 (the plan, where there is one) and as it is.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.settings import Setting, noise_pct, record, show, slug
 from esprof.analyzers import recommend_compression
-from esprof.analyzers.advisors.compression.advise import CompressionAdvice
+from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
@@ -34,6 +34,7 @@ JOBS = {"mlp": (), "gpt": ("--batch", "32"), "mixer": ()}
 CPU = (0.8, 0.8)
 STEPS = 40
 CORPUS = 300
+SHARDED = ("--sharded",)
 NOOP = "noop"
 LOSSY = 0.1
 """More than by default: with more codecs to choose from there is more to predict."""
@@ -43,22 +44,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instances", type=Path, nargs="+", default=[], metavar="FILE", help="with costs beside them")
     parser.add_argument("--executed", action="store_true")
+    parser.add_argument("--sharded", action="store_true", help="execute jobs of FSDP2, not DDP")
     parser.add_argument("--jobs", nargs="+", default=["mlp", "gpt"], choices=JOBS)
     parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "none"])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--probe", type=float, default=60)
     parser.add_argument("--keep", type=Path, help="folder for the recordings; those already there are not made again")
     options = parser.parse_args()
-    searches()
-    heuristics()
-    instances(options.instances)
+    if not options.sharded:
+        searches()
+        heuristics()
+        instances(options.instances)
     if not options.executed:
         return
     errors: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for job in options.jobs:
             for rate in options.rates:
-                errors += executed(options.keep or Path(folder), job, rate, options.repeats, options.probe)
+                errors += executed(options, options.keep or Path(folder), job, rate)
     show("compression_error_median", median(errors), "%", {"cases": len(errors)})
     show("compression_error_mean", mean(errors), "%", {"cases": len(errors)})
     show("compression_error_worst", max(errors), "%", {"cases": len(errors)})
@@ -118,22 +121,25 @@ def drawn(buckets: int, random: np.random.Generator, *, by_host: bool) -> tuple[
     return Timeline(Costs(ready, *columns, nothing, float(ready[-1]), nothing, np.inf)), sizes
 
 
-def executed(folder: Path, job: str, rate: str, repeats: int, probe_s: float) -> list[float]:
+def executed(options: argparse.Namespace, folder: Path, job: str, rate: str) -> list[float]:
     argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), "--steps", str(STEPS), *JOBS[job])
-    base = Setting((*argv, "--bucket-mb", "1"), CPU, (rate, rate))
-    run = record(base, folder / slug(f"{job} {rate} probed"), probe_s)
+    base = Setting((*argv, *(SHARDED if options.sharded else ("--bucket-mb", "1"))), CPU, (rate, rate))
+    name = f"{job} sharded" if options.sharded else job
+    run = record(base, folder / slug(f"{name} {rate} probed"), options.probe)
     began = time.perf_counter()
-    context = {"job": job, "rate": rate}
+    context = {"job": name, "rate": rate}
     try:
         advice = recommend_compression(run, LOSSY)
     except EsprofError as declined:
-        print(f"{job} at {rate}: {declined}", file=sys.stderr)
+        print(f"{name} at {rate}: {declined}", file=sys.stderr)
         return []
     show("compression_advice", 1e3 * (time.perf_counter() - began), "ms", context | {"gain_pct": advice.gain_pct})
-    predicted = {"none": advice.baselines["now"], **with_codecs(advice), NOOP: advice.baselines["no exchange"]}
-    settings = {name: with_choice(base, name) for name in predicted}
+    predicted = {"none": advice.baselines["now"], **with_codecs(advice)}
+    if not options.sharded:
+        predicted[NOOP] = advice.baselines["no exchange"]
+    settings = {codec: with_choice(base, codec) for codec in predicted}
     if advice.plan is not None:
-        plan = folder / f"{slug(f'{job} {rate} plan')}.json"
+        plan = folder / f"{slug(f'{name} {rate} plan')}.json"
         write_plan(plan, advice.plan)
         buckets = (
             base if advice.bucket_mb is None else replace(base, argv=(*argv, "--bucket-mb", str(advice.bucket_mb)))
@@ -146,16 +152,16 @@ def executed(folder: Path, job: str, rate: str, repeats: int, probe_s: float) ->
         context | {"step_us": predicted, "advised": advice.plan is not None},
     )
     measured: dict[str, list[float]] = {name: [] for name in predicted}
-    for repeat in range(repeats):
-        for name, setting in settings.items():
-            recorded = record(setting, folder / slug(f"{job} {rate} {name} {repeat}"))
-            measured[name].append(replay_run(recorded).pricer.step_ns / 1e3)
+    for repeat in range(options.repeats):
+        for codec, setting in settings.items():
+            recorded = record(setting, folder / slug(f"{name} {rate} {codec} {repeat}"))
+            measured[codec].append(replay_run(recorded).pricer.step_ns / 1e3)
     errors = []
-    for name, took in measured.items():
-        error = 100 * (predicted[name] / mean(took) - 1)
-        more = {"predicted_us": predicted[name], "measured_us": took, "noise_pct": noise_pct(took)}
-        show("compression_executed", error, "%", context | {"codec": name} | more)
-        if name != NOOP:
+    for codec, took in measured.items():
+        error = 100 * (predicted[codec] / mean(took) - 1)
+        more = {"predicted_us": predicted[codec], "measured_us": took, "noise_pct": noise_pct(took)}
+        show("compression_executed", error, "%", context | {"codec": codec} | more)
+        if codec != NOOP:
             errors.append(abs(error))
     return errors
 

@@ -141,7 +141,10 @@ class CompressionBody(msgspec.Struct, frozen=True, kw_only=True):
     default: Choice = Choice()
     """For buckets that are not listed."""
     buckets: tuple[BucketChoice, ...] = ()
-    bucket_mb: float | None = None
+    sharded: Literal["none", "bf16"] = "none"
+    """How gradients travel that FSDP2 reduces and scatters: as `bf16` they are added as 32-bit floats. They have no
+    buckets."""
+    bucket_mb: Annotated[float, msgspec.Meta(gt=0, le=1 << 20)] | None = None
     """The buckets' size (`bucket_cap_mb`) for which this holds; None for any."""
     warm_up_steps: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Steps in which nothing is compressed yet."""
@@ -244,8 +247,12 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 def check(plan: Plan) -> None:
     """Raises UsageError where a plan contradicts itself: its assignment is no partition of the job's ESTs over its ranks, or
-    it is to be tried by turns and changes bits."""
+    it is to be tried by turns and changes bits, or it compresses sharded gradients and buckets, which no job has both of."""
     if plan.fallback.blocks and plan.parts.compression is not None:
         raise UsageError("a plan with a codec cannot be tried by turns: what it changes of the bits stays")
+    if plan.parts.compression is not None:
+        body = plan.parts.compression.body
+        if body.sharded != "none" and (body.buckets or body.default != Choice() or body.bucket_mb is not None):
+            raise UsageError("it compresses sharded gradients and buckets")
     if plan.parts.assignment is not None:
         Assignment(plan.parts.assignment.body.ests).check_fits(plan.job.n_est, plan.job.world)

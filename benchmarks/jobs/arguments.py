@@ -18,6 +18,7 @@ class Arguments:
     files: Path
     samples: int
     fp16: bool
+    sharded: bool
     compress: str
     seed: int
 
@@ -34,6 +35,7 @@ def parse(description: str | None, *, hidden: int, layers: int, batch: int) -> A
     parser.add_argument("--files", type=Path, required=True, help="folder of samples, one a file; made if missing")
     parser.add_argument("--samples", type=int, default=512, help="how many of them")
     parser.add_argument("--fp16", action="store_true", help="send gradients in half precision")
+    parser.add_argument("--sharded", action="store_true", help="shard each child of the model by FSDP2, not DDP")
     parser.add_argument("--compress", default="", help="codec for the gradients, a plan's file, or noop")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and the order of samples")
     return Arguments(**vars(parser.parse_args()))

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -20,7 +22,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from benchmarks.jobs.arguments import Arguments
 from benchmarks.jobs.files import FileSamples, Sample, prepare
+from esprof import apply_plan
 from esprof.elastic.compression import compress
+from esprof.elastic.compression.sharded import compress_sharded
 from esprof.plan import CompressionBody, read_plan
 
 
@@ -64,6 +68,24 @@ def say(job: str, step_ms: list[float], losses: list[float]) -> None:
 def train(task: Task, arguments: Arguments) -> tuple[list[float], list[float]]:
     """Returns time in ms and loss of each step."""
     batches = itertools.islice(endless(*loading(task, arguments)), arguments.steps)
+    model = sharded(task, arguments) if arguments.sharded else replicated(task, arguments)
+    return timed(steps(batches, model, torch.optim.AdamW(model.parameters(), lr=1e-3), task.loss))
+
+
+def sharded(task: Task, arguments: Arguments) -> nn.Module:
+    """The model of FSDP2, each of its children sharded, and then the whole; `--compress` is bf16 or a plan's file."""
+    model, mesh = task.model(arguments), init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (*model.children(), model):
+        fully_shard(part, mesh=mesh)
+    if arguments.compress.endswith(".json"):
+        return apply_plan(model, arguments.compress)
+    if arguments.compress:
+        compress_sharded(model)
+    return model
+
+
+def replicated(task: Task, arguments: Arguments) -> nn.Module:
+    """The model of DDP."""
     model = DistributedDataParallel(task.model(arguments), bucket_cap_mb=arguments.bucket_mb)
     if arguments.compress == "noop":
         model.register_comm_hook(None, noop_hook)
@@ -71,7 +93,7 @@ def train(task: Task, arguments: Arguments) -> tuple[list[float], list[float]]:
         compress(model, compression_of(arguments.compress))
     if arguments.fp16:
         model.register_comm_hook(None, fp16_compress_hook)
-    return timed(steps(batches, model, torch.optim.AdamW(model.parameters(), lr=1e-3), task.loss))
+    return model
 
 
 def compression_of(told: str) -> str | CompressionBody:

@@ -18,6 +18,9 @@ Kind = Literal[
     "begin",
     "coding",
     "exchange",
+    "shards",
+    "narrow",
+    "add",
     "matmul",
     "copy",
     "read",
@@ -33,6 +36,8 @@ Kind = Literal[
 - `encode`, `decode`: a gradient made into a codec's bytes, and these into a gradient;
 - `exchange`: the ranks come to the mean of a gradient by a codec; `begin`: what of that is before the first transfer;
   `coding`: what is between transfers and after them;
+- `shards`: each rank comes to its shard of the sum of a gradient that travels as the codec's numbers; `narrow`: what of that
+  is before the transfer; `add`: what is after it;
 - `matmul`: a product of square matrices; `threads`: one product on so many CPU threads;
 - `copy`, `read`: memory of the device copied, and read;
 - `launch`: so many tiny kernels, or operations, one after the other;

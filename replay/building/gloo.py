@@ -15,11 +15,9 @@ from esprof.replay.building.records import Place, edges_of
 from esprof.replay.building.rendezvous import Met
 from esprof.replay.building.transfers import Placed, placed_at
 from esprof.replay.dfg import Edge, Lane, LaneKind
+from esprof.replay.issued import carried_out_as, issued_by
 from esprof.trace.collective_names import collective_word
 from esprof.types import Rank
-
-_CARRIED_OUT_AS = {"reduce_scatter": "all_reduce"}
-"""What PyTorch has gloo do in place of a collective, and calls the transfer by: each rank keeps its part of the result."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +124,7 @@ def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> P
 def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rows of `c10d::` calls, ascending; place in `rows` of the transfer that each issued).
 
-    A process group queues its work first in, first out, so per kind of collective the order of issue is the order of
-    start. Paired from the end, because the window may open between a call and its transfer.
+    Kind by kind: a process group queues its work first in, first out.
     """
     calls = np.sort(events.threads.row[events.by_name(events.threads.row, lambda name: name.startswith("c10d::"))])
     call_kind, row_kind = _kinds(events, calls, rows)
@@ -135,12 +132,8 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
     for kind in np.unique(row_kind).tolist():
         waiting = calls[call_kind == kind]
         transfers = np.flatnonzero(row_kind == kind)
-        transfers = transfers[np.lexsort((rows[transfers], events.start[rows[transfers]]))][::-1]
-        before = np.searchsorted(events.start[waiting], events.start[rows[transfers]], side="right") - 1
-        # From the last transfer on, each takes the last call before it that is also before the one taken last:
-        # chosen[n] = min(before[n], chosen[n - 1] - 1), a running minimum of chosen[n] + n.
-        turn = np.arange(len(transfers))
-        chosen = np.minimum.accumulate(before + turn) - turn
+        transfers = transfers[np.lexsort((rows[transfers], events.start[rows[transfers]]))]
+        chosen = issued_by(events.start[waiting], events.start[rows[transfers]])
         pairs.append(np.stack([waiting[chosen[chosen >= 0]], transfers[chosen >= 0]]))
     call, transfer = np.concatenate(pairs, axis=1)
     order = np.argsort(call)
@@ -153,7 +146,7 @@ def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
     kind = np.zeros(len(events.texts), np.int64)
     for code in np.unique(np.concatenate([events.name[some] for some in rows])).tolist():
         word = collective_word(events.texts[code])
-        kind[code] = words.setdefault(_CARRIED_OUT_AS.get(word or "", word), len(words))
+        kind[code] = words.setdefault(carried_out_as(word), len(words))
     return [kind[events.name[some]] for some in rows]
 
 

@@ -18,7 +18,7 @@ from esprof.replay.whatif import gloo_buckets
 from esprof.replay.whatif.backward import Backward, NotBuckets
 from esprof.replay.whatif.overlay import Overlay
 from esprof.trace.curve import BeyondCurveError
-from esprof.trace.probes import Probes, Sweep
+from esprof.trace.probes import Kind, Probes, Sweep
 from esprof.trace.run import Run
 from esprof.types import Bytes, Rank
 
@@ -146,12 +146,22 @@ class ExchangeCosts:
         """What a bucket of so many bytes takes. Raises NotBuckets where that was not measured."""
         if codec not in self.codecs:
             raise NotBuckets(f"exchanges by {codec} were not measured, but by {', '.join(self.codecs)}")
-        whole = self._sweep("exchange", codec, self.ranks)
+        return self._cost(("exchange", "begin", "coding"), codec, nbytes)
+
+    def of_shards(self, nbytes: Bytes) -> Cost:
+        """What a reduce-scatter of so many bytes takes if they travel as bf16 and are added in 32 bits. Raises NotBuckets
+        where that was not measured."""
+        return self._cost(("shards", "narrow", "add"), "bf16", nbytes)
+
+    def _cost(self, kinds: tuple[Kind, Kind, Kind], codec: str, nbytes: Bytes) -> Cost:
+        """By the kinds of measurements that hold all of it, what is before the transfers, and what is between and after
+        them."""
+        whole = self._sweep(kinds[0], codec, self.ranks)
         try:
             took = whole.curve().at(nbytes)
             begun, coding = (
                 tuple(min(took, self._sweep(kind, codec, (rank,)).curve().at(nbytes)) for rank in self.ranks)
-                for kind in ("begin", "coding")
+                for kind in kinds[1:]
             )
         except BeyondCurveError as beyond:
             raise NotBuckets(f"a bucket for {codec} of {beyond} bytes") from beyond
@@ -163,10 +173,10 @@ class ExchangeCosts:
         coded = min(max(coding), rest)
         return Cost(begun, rest - coded, coded, min(cpu, rest), sent, nearest.vnmse)
 
-    def _sweep(self, kind: str, codec: str, ranks: tuple[Rank, ...]) -> Sweep:
-        found = self._probes.find(kind, codec, ranks=ranks)  # type: ignore[arg-type]
+    def _sweep(self, kind: Kind, codec: str, ranks: tuple[Rank, ...]) -> Sweep:
+        found = self._probes.find(kind, codec, ranks=ranks)
         if found is None:
-            raise NotBuckets(f"not all was measured of exchanges by {codec}")
+            raise NotBuckets(f"{_MEASURED[kind]} {codec} was not measured")
         return found
 
 
@@ -195,6 +205,16 @@ def _filled(dfg: Dfg, one: Backward) -> tuple[Sized, ...]:
 
 
 _ITEM = 4
+
+
+_MEASURED = {
+    "exchange": "an exchange by",
+    "begin": "what is before the transfers of",
+    "coding": "what is between the transfers of",
+    "shards": "a reduce-scatter whose gradients travel as",
+    "narrow": "making gradients",
+    "add": "adding gradients that came as",
+}
 
 
 def _encode_name(number: int) -> str:

@@ -53,6 +53,12 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
             )
 
 
+def issued_by_gradients(dfg: Dfg) -> list[int]:
+    """The arrivals on communication threads whose collective was issued by what a backward pass does with a gradient."""
+    label = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
+    return _issued_by(dfg, (dfg.name == label) & (dfg.event >= 0))
+
+
 def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
     """The arrivals on communication threads whose all-reduce was issued by one of these nodes, in order of issue."""
     arrivals = dfg.on(LaneKind.COMM) & dfg.of(Cls.WAIT) & (dfg.collective >= 0)

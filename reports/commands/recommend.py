@@ -1,5 +1,6 @@
 """`esprof recommend`."""
 
+import math
 from pathlib import Path
 from typing import get_args
 
@@ -8,7 +9,7 @@ import msgspec
 
 from esprof.analyzers import recommend, recommend_compression
 from esprof.analyzers.advisors.answer import MixAdvice, advise, check
-from esprof.analyzers.advisors.compression.advise import MAX_VNMSE
+from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.ests import EstAdvice, check_plan
 from esprof.analyzers.advisors.gavel import with_throughputs
@@ -93,6 +94,8 @@ def command(
         raise UsageError("exactly one of RUN, --jobs, --instance and --check is needed")
     if (only is not None or max_vnmse is not None) and not sources:
         raise UsageError("--only and --max-vnmse are of one job: they need RUN")
+    if max_vnmse is not None and math.isnan(max_vnmse):
+        raise UsageError("--max-vnmse is a number from 0 to 1")
     if max_vnmse is not None and only != "compression":
         raise UsageError("--max-vnmse is of compression: it needs --only compression")
     if as_shipped and instance is None:

@@ -12,7 +12,7 @@ from esprof.reports.units import duration, size
 _CHARTS = (
     ("links-chart", "What collectives take by size", ("collective",)),
     ("codecs-chart", "What codecs take by bytes of the gradient", ("encode", "decode")),
-    ("exchanges-chart", "What compressed exchanges take by bytes of the gradient", ("exchange",)),
+    ("exchanges-chart", "What compressed exchanges take by bytes of the gradient", ("exchange", "shards")),
     ("storage-chart", "What memory and storage take by size", ("copy", "read", "load", "save")),
 )
 _COLOURS = ("#2b7bba", "#d55e2b", "#1b9e77", "#f2c230", "#c06a9f", "#63bdea", "#8a5a2f", "#bfc6ce")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from rich.console import RenderableType
 from rich.text import Text
 
-from esprof.analyzers.advisors.compression.advise import CompressionAdvice
+from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.instance import OPTIONS, InstanceAnswer
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
@@ -58,13 +58,17 @@ def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
     steps = grid("codec for all", ">step", padding=2)
     for name, step in advice.baselines.items():
         steps.add_row(_SAID.get(name, name), units.duration(step))
-    blocks += [heading("Buckets"), rows, Text(), heading("Else"), steps, Text()]
+    each = "Buckets" if advice.collective == "all_reduce" else "Reduce-scatters"
+    blocks += [heading(each), rows, Text(), heading("Else"), steps, Text()]
     return drawn(screen, *blocks, *_facts(advice, screen))
 
 
 def _facts(advice: CompressionAdvice, screen: Screen) -> Iterable[Text]:
     low, high = units.duration(advice.low_us), units.duration(advice.high_us)
     yield fact("Range", f"{low} to {high}; such predictions may be {units.pct(advice.error_pct)} of a step off", screen)
+    yield fact(
+        "Exposed", f"{units.duration(advice.exposed_us)} of a step are waited for gradients to be exchanged", screen
+    )
     if advice.gain_over_16_bit_pct is not None:
         over = units.pct(advice.gain_over_16_bit_pct)
         yield fact("Gain", f"{units.pct(advice.gain_pct)} of a step; against 16-bit floats {over}", screen)

@@ -20,6 +20,9 @@ _NAMES = {
     "encode": "encode {}",
     "decode": "decode {}",
     "exchange": "mean by {}",
+    "shards": "shards by {}",
+    "narrow": "casting to {}",
+    "add": "adding of {}",
     "begin": "begin of {}",
     "coding": "coding of {}",
     "matmul": "product, {}",
@@ -33,7 +36,7 @@ _NAMES = {
 _GROUPS = (
     ("Links", ("collective",)),
     ("Codecs, by bytes of the gradient", ("encode", "decode")),
-    ("Compressed exchanges, by bytes of the gradient", ("exchange",)),
+    ("Compressed exchanges, by bytes of the gradient", ("exchange", "shards")),
     ("Devices", ("matmul", "copy", "read", "launch", "threads")),
     ("Storage", ("load", "save")),
 )

@@ -1,5 +1,7 @@
 """Compressed exchanges that were measured, and plans that compress, by hand."""
 
+from msgspec.structs import replace
+
 from esprof.plan import Evidence, Part, Parts, Plan, PlannedJob, Promise
 from esprof.trace.probes import Point, Sweep
 from tests.cases.probed import RANKS
@@ -25,6 +27,13 @@ def exchange(codec, begin_ms, took_ms, *, coding_ms=0.0, cpu_ms=0.0, sizes=(MIB,
 
     own = [sweep(kind, (rank,), ms) for kind, ms in (("begin", begin_ms), ("coding", coding_ms)) for rank in RANKS]
     return [sweep("exchange", RANKS, took_ms, cpu_ms), *own]
+
+
+def narrow_scatter(narrow_ms, took_ms, *, add_ms=0.0, cpu_ms=0.0, sizes=(MIB,), sent=None, vnmse=1e-6):
+    """What a reduce-scatter as bf16 takes of a MiB, in proportion to the size, on both ranks."""
+    kinds = {"exchange": "shards", "begin": "narrow", "coding": "add"}
+    of = exchange("bf16", narrow_ms, took_ms, coding_ms=add_ms, cpu_ms=cpu_ms, sizes=sizes, sent=sent, vnmse=vnmse)
+    return [replace(one, kind=kinds[one.kind]) for one in of]
 
 
 def planned(**parts):

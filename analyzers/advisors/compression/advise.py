@@ -13,7 +13,16 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from esprof.analyzers.advisors.compression.search import GapKind, search
+from esprof.analyzers.advisors.compression.answer import (
+    MAX_VNMSE,
+    NONE,
+    TERM,
+    BucketAdvice,
+    CompressionAdvice,
+    is_worth_it,
+)
+from esprof.analyzers.advisors.compression.search import search
+from esprof.analyzers.advisors.compression.sharded import advise_shards
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
 from esprof.analyzers.advisors.planned import part_of, plan_of
 from esprof.errors import EsprofError
@@ -25,20 +34,10 @@ from esprof.replay.whatif.backward import NotBuckets
 from esprof.replay.whatif.buckets import rebucket
 from esprof.replay.whatif.compressed import Compressible, Cost
 from esprof.replay.whatif.pricing import Price, Pricer
+from esprof.replay.whatif.shards import Shards
 from esprof.trace.run import Run
 from esprof.types import us
 
-SCHEMA = "esprof.compression-advice/1"
-
-MAX_VNMSE = 0.01
-"""What the gradient may lose, if nobody says otherwise, as a share of its square. `int4` for all loses more, which
-a small GPT's training shows (docs/compression.md)."""
-
-_TERM = "compress"
-_NONE = "none"
-
-_SURE, _LEAST_GAIN = 2.0, 0.03
-"""A plan is made of a gain of at least so many errors of the prediction, and of at least this share of a step."""
 _NOTABLE = 0.01
 """Share of a step for which buckets of another size are advised."""
 _MOST_TRIED = 300
@@ -49,59 +48,6 @@ _MOST_LOST = 0.5
 """What one bucket may lose of its square, at least, however small its share of the gradient."""
 _WARM_UP = 2
 """Steps in which nothing is compressed: torch makes its buckets anew after the first."""
-
-
-class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """One bucket, and what is advised for it."""
-
-    elements: tuple[int, ...]
-    """Of each of its parameters, in the order in which their gradients come."""
-    codec: str
-    begin_us: float
-    """What encoding takes of the backward pass, on the slowest rank."""
-    link_us: float | None
-    """How long its transfers are on the link; None where the bucket stays as it is."""
-    coding_us: float
-    """What is done between them and after them, beside other transfers."""
-    sent_bytes: int | None
-    vnmse: float | None
-    saves_us: float
-    """By how much longer a step would take with this bucket alone as it is."""
-    reason: str
-
-
-class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Advice for one job."""
-
-    schema: str = SCHEMA
-    objective: Literal["step"] = "step"
-    value: float
-    """The predicted step with the advised codecs, us."""
-    low_us: float
-    high_us: float
-    baselines: dict[str, float]
-    """Predicted steps, us: as it is, one codec for all, `zero cost`: no choice among these codecs takes less, and `no
-    exchange`: no gradient is sent (what torch's noop hook measures)."""
-    gain_pct: float
-    """Against the step as it is."""
-    gain_over_16_bit_pct: float | None
-    """Against the better of bf16 and fp16 for all."""
-    error_pct: float
-    """How far such a prediction may be off."""
-    gap_pct: float
-    """By how much the step may be longer than that of the best choice, as far as replay tells."""
-    vnmse: float
-    """What the whole gradient loses of its square, if all its numbers are as large (each bucket's loss, weighed by its
-    size)."""
-    gap_kind: GapKind
-    """`lower_bound`: the gap is that to the zero-cost step, which no choice may reach."""
-    bucket_mb: float | None
-    """Size of the buckets that is advised; None for the recorded ones."""
-    decision: tuple[BucketAdvice, ...]
-    left_out: dict[str, str]
-    """Codecs that were not considered, and why."""
-    plan: Plan | None
-    """What a job can adopt; None where the gain is too small to be sure of."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +70,7 @@ class _Layout:
         """Raises NotBuckets where a graph of such buckets cannot be made, or nothing was measured."""
         run, pricer = replayed.run, replayed.pricer
         buckets = Compressible.of(run, _laid_out(run, pricer.without_slowing, bucket_mb))
-        options, columns = [_NONE], [tuple[Cost | None, ...]([None] * len(buckets.buckets))]
+        options, columns = [NONE], [tuple[Cost | None, ...]([None] * len(buckets.buckets))]
         lost = [np.zeros(len(buckets.buckets))]
         most, sizes = max(_MOST_LOST, max_vnmse), np.array([bucket.nbytes for bucket in buckets.buckets])
         for codec in buckets.costs.codecs:
@@ -249,21 +195,23 @@ def advise_compression(replayed: Replayed, max_vnmse: float = MAX_VNMSE) -> Comp
         raise EsprofError(pricer.too_far_off, remedy="Record more steps, or on a quieter machine.")
     left_out: dict[str, str] = {}
     try:
+        if (shards := Shards.of(replayed.run, pricer.without_slowing)) is not None:
+            return advise_shards(replayed, shards, max_vnmse)
         recorded = _Layout.of(replayed, None, max_vnmse, left_out)
     except NotBuckets as reason:
         raise EsprofError(
             f"gradients cannot be compressed: {reason}",
-            remedy="Record the job with --shapes and --probe SECONDS; it must be one of DDP over gloo.",
+            remedy="Record the job with --shapes and --probe SECONDS; it must be one of DDP or FSDP2 over gloo.",
         ) from reason
     layouts = [recorded, *_others(replayed, max_vnmse)]
     found = [(layout, *layout.best()) for layout in layouts]
     # A job with other buckets has to start anew: not for a gain that cannot be told.
     layout, choice, _ = min(found, key=lambda one: one[0].step_ns(one[1]) * (1 + _NOTABLE * (one[0] is not recorded)))
-    price, error = layout.price(choice), pricer.prediction_error([_TERM])
-    step, interval = float(price.step_ns.mean()), pricer.interval(price, [_TERM])
-    uniform = {codec: recorded.step_ns(one) for codec, one in recorded.uniform().items() if codec != _NONE}
+    price, error = layout.price(choice), pricer.prediction_error([TERM])
+    step, interval = float(price.step_ns.mean()), pricer.interval(price, [TERM])
+    uniform = {codec: recorded.step_ns(one) for codec, one in recorded.uniform().items() if codec != NONE}
     narrow = min((uniform[codec] for codec in ("bf16", "fp16") if codec in uniform), default=None)
-    zero = min(one.zero_cost_ns() for one in layouts)
+    zero, nothing = min(one.zero_cost_ns() for one in layouts), recorded.no_exchange_ns()
     exact = all(all_tried for _, _, all_tried in found)
     advice = CompressionAdvice(
         value=us(step),
@@ -273,8 +221,9 @@ def advise_compression(replayed: Replayed, max_vnmse: float = MAX_VNMSE) -> Comp
             "now": us(pricer.step_ns),
             **{codec: us(took) for codec, took in uniform.items()},
             "zero cost": us(zero),
-            "no exchange": us(recorded.no_exchange_ns()),
+            "no exchange": us(nothing),
         },
+        exposed_us=us(pricer.step_ns - nothing),
         gain_pct=round(100 * (1 - step / pricer.step_ns), 3),
         gain_over_16_bit_pct=None if narrow is None else round(100 * (1 - step / narrow), 3),
         error_pct=round(100 * error, 3),
@@ -286,8 +235,7 @@ def advise_compression(replayed: Replayed, max_vnmse: float = MAX_VNMSE) -> Comp
         left_out=left_out,
         plan=None,
     )
-    gain = 1 - step / pricer.step_ns
-    if gain < max(_SURE * error, _LEAST_GAIN) or not any(choice):
+    if not any(choice) or not is_worth_it(1 - step / pricer.step_ns, error):
         return advice
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice))
 

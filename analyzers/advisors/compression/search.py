@@ -10,7 +10,7 @@ bound. What all buckets together may lose is shared out among them in the same s
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def _explored(timeline: Timeline, good_ns: float, most_kept: int) -> tuple[np.nd
 
     Where too many partial choices would be kept, those that may end soonest go on.
     """
-    costs, rest, is_whole = timeline.costs, _Rest.of(timeline.costs), True
+    costs, rest, is_whole = timeline.costs, _rest(timeline.costs), True
     kept = [_Kept(_BEGIN, np.zeros(1, np.int64), np.zeros(1, np.int64))]
     for bucket in range(len(costs.ready)):
         more, least = _hopeful(rest, bucket, kept[-1].ends, good_ns)
@@ -170,7 +170,7 @@ def _explored(timeline: Timeline, good_ns: float, most_kept: int) -> tuple[np.nd
 
 def _lower_bound_ns(timeline: Timeline, good_ns: float, most_kept: int) -> float:
     """No choice ends sooner than this; `good_ns` if none is better than that."""
-    costs, rest, ends = timeline.costs, _Rest.of(timeline.costs), _BEGIN
+    costs, rest, ends = timeline.costs, _rest(timeline.costs), _BEGIN
     for bucket in range(len(costs.ready)):
         more, least = _hopeful(rest, bucket, ends, good_ns)
         if not len(least):
@@ -182,13 +182,13 @@ def _lower_bound_ns(timeline: Timeline, good_ns: float, most_kept: int) -> float
 def _hopeful(rest: "_Rest", bucket: int, ends: np.ndarray, good_ns: float) -> tuple[_Kept, np.ndarray]:
     """(what continues partial choices by an option of the bucket, may end before `good_ns` and is beaten by no other; when
     each ends at the earliest)."""
-    more = _continued(rest.costs, bucket, ends)
-    least = rest.least_end(bucket, more.ends)
-    hopeful = np.flatnonzero(least < good_ns * (1 - _ROUNDING))
-    more, least = more.only(hopeful), least[hopeful]
-    if not len(least):
-        return more, least
-    stay = _undominated(more.ends)
+    useful = _useful(rest.costs, bucket)
+    size = len(ends) * len(useful)
+    more = _Kept(np.empty((size, ends.shape[1])), np.empty(size, np.int64), np.empty(size, np.int64))
+    least = np.empty(size)
+    limit = good_ns * (1 - _ROUNDING)
+    count = _continue(rest, bucket, useful, ends, limit, more.ends, more.parent, more.option, least)
+    stay = _undominated(more.ends[:count]) if count else np.zeros(0, np.int64)
     return more.only(stay), least[stay]
 
 
@@ -198,28 +198,63 @@ def _last_end(costs: Costs, ends: np.ndarray) -> np.ndarray:
     return last
 
 
-def _continued(costs: Costs, bucket: int, ends: np.ndarray) -> _Kept:
-    """Each partial choice with each useful option of the bucket."""
-    useful = _useful(costs, bucket)
-    stall, host, link, after = (
-        column[bucket, useful][None, :] for column in (costs.stall, costs.host, costs.link, costs.after)
-    )
-    stalled, hosted, sent, done, lost = (column[:, None] for column in ends.T)
-    stalled = stalled + stall
-    moment = costs.ready[bucket] + stalled
-    hosted = np.maximum(hosted, moment) + host
-    sent = np.maximum(sent, hosted) + link
-    done = np.maximum(done, sent) + after
-    lost = lost + costs.lost[bucket, useful][None, :]
-    shape = (len(ends), len(useful))
-    more = np.stack([np.broadcast_to(column, shape).ravel() for column in (stalled, hosted, sent, done, lost)], axis=1)
-    if bucket + 1 < len(costs.ready):
-        # Nobody needs the host or the link until the next bucket is ready: when they were free before does not matter.
-        ready = costs.ready[bucket + 1] + more[:, 0]
-        more[:, 1] = np.maximum(more[:, 1], ready)
-        more[:, 2] = np.maximum(more[:, 2], ready)
-        more[:, 3] = np.maximum(more[:, 3], more[:, 2])
-    return _Kept(more, np.repeat(np.arange(len(ends)), len(useful)), np.tile(useful, len(ends)))
+@compiled_in_place
+def _continue(
+    rest: "_Rest",
+    bucket: int,
+    useful: np.ndarray,
+    ends: np.ndarray,
+    limit: float,
+    more: np.ndarray,
+    parent: np.ndarray,
+    option: np.ndarray,
+    least: np.ndarray,
+) -> int:
+    """Each partial choice with each useful option of the bucket, as far as it may end before `limit`: fill the rest of the
+    arguments, as in `_Kept`, and `least`, when each ends at the earliest; returns how many there are."""
+    costs, count, is_last = rest.costs, 0, bucket + 1 == len(rest.costs.ready)
+    for row in range(len(ends)):
+        for one in useful:
+            stalled = ends[row, 0] + costs.stall[bucket, one]
+            moment = costs.ready[bucket] + stalled
+            hosted = max(ends[row, 1], moment) + costs.host[bucket, one]
+            sent = max(ends[row, 2], hosted) + costs.link[bucket, one]
+            done = max(ends[row, 3], sent) + costs.after[bucket, one]
+            lost = ends[row, 4] + costs.lost[bucket, one]
+            if not is_last:
+                # Nobody needs the host or the link until the next bucket is ready: when they were free before does not
+                # matter.
+                ready = costs.ready[bucket + 1] + stalled
+                hosted, sent = max(hosted, ready), max(sent, ready)
+                done = max(done, sent)
+            if lost + rest.lost[bucket + 1] > costs.may_lose:
+                continue
+            end = _least_end(rest, bucket, stalled, hosted, sent, done, limit)
+            if end < limit:
+                more[count, 0], more[count, 1], more[count, 2], more[count, 3] = stalled, hosted, sent, done
+                more[count, 4], parent[count], option[count], least[count] = lost, row, one, end
+                count += 1
+    return count
+
+
+@compiled_in_place
+def _least_end(
+    rest: "_Rest", bucket: int, stalled: float, hosted: float, sent: float, done: float, limit: float
+) -> float:
+    """When all can end at the earliest after `bucket`, as far as that is below `limit`.
+
+    All ends no sooner than when any one of the four is done with all that is left for it, and so no sooner than any weighed
+    mean of these: of the sum in such a mean each bucket adds at least its least.
+    """
+    computed = rest.costs.computed
+    end: float = max(done, sent + rest.link[bucket + 1], stalled + max(rest.sent[bucket + 1], computed))
+    for way in range(len(rest.weights)):
+        if end >= limit:
+            break
+        weights = rest.weights[way]
+        mean = weights[0] * (stalled + computed) + weights[1] * hosted + weights[2] * sent + weights[3] * done
+        end = max(end, mean + rest.weighed[way, bucket + 1])
+    return end
 
 
 def _useful(costs: Costs, bucket: int) -> np.ndarray:
@@ -229,8 +264,7 @@ def _useful(costs: Costs, bucket: int) -> np.ndarray:
     return np.sort(_undominated(table))
 
 
-@dataclass(frozen=True)
-class _Rest:
+class _Rest(NamedTuple):
     """What the buckets from each one on take at least."""
 
     costs: Costs
@@ -245,29 +279,16 @@ class _Rest:
     lost: np.ndarray
     """What they lose, float64[N + 1]."""
 
-    @classmethod
-    def of(cls, costs: Costs) -> "_Rest":
-        table = np.stack([costs.stall, costs.host, costs.link, costs.after])
-        least = np.min(costs.link, axis=1)
-        link = _from_each_on(least)
-        sent = np.append(np.maximum.accumulate((costs.ready + link[:-1])[::-1])[::-1], 0.0)
-        weights = _simplex(np.array([part.any() for part in table]))
-        weighed = np.tensordot(weights, table, axes=1).min(axis=2)
-        lost = _from_each_on(costs.lost.min(axis=1)) * (1 - _ROUNDING)
-        return cls(costs, link, sent, weights, np.apply_along_axis(_from_each_on, 1, weighed), lost)
 
-    def least_end(self, bucket: int, ends: np.ndarray) -> np.ndarray:
-        """When all can end at the earliest after `bucket`, float64[K]; infinite where it must lose too much.
-
-        All ends no sooner than when any one of the four is done with all that is left for it, and so no sooner than any
-        weighed mean of these: of the sum in such a mean each bucket adds at least its least.
-        """
-        latest = np.maximum(ends[:, 3], ends[:, 2] + self.link[bucket + 1])
-        latest = np.maximum(latest, ends[:, 0] + max(self.sent[bucket + 1], self.costs.computed))
-        from_now = ends[:, :4] + np.array([self.costs.computed, 0.0, 0.0, 0.0])
-        least: np.ndarray = np.maximum(latest, (from_now @ self.weights.T + self.weighed[:, bucket + 1]).max(axis=1))
-        least[ends[:, 4] + self.lost[bucket + 1] > self.costs.may_lose] = np.inf
-        return least
+def _rest(costs: Costs) -> _Rest:
+    table = np.stack([costs.stall, costs.host, costs.link, costs.after])
+    least = np.min(costs.link, axis=1)
+    link = _from_each_on(least)
+    sent = np.append(np.maximum.accumulate((costs.ready + link[:-1])[::-1])[::-1], 0.0)
+    weights = _simplex(np.array([part.any() for part in table]))
+    weighed = np.tensordot(weights, table, axes=1).min(axis=2)
+    lost = _from_each_on(costs.lost.min(axis=1)) * (1 - _ROUNDING)
+    return _Rest(costs, link, sent, weights, np.apply_along_axis(_from_each_on, 1, weighed), lost)
 
 
 def _from_each_on(values: np.ndarray) -> np.ndarray:
@@ -287,30 +308,65 @@ def _simplex(used: np.ndarray) -> np.ndarray:
 
 def _undominated(ends: np.ndarray) -> np.ndarray:
     """Positions of the rows of float64[K, D] to which no other one is at most equal in all columns; of equals the first."""
-    moving = [column for column in range(ends.shape[1]) if np.ptp(ends[:, column]) > 0]
+    moving = list[np.ndarray]()
+    for column in ends.T:
+        # One that is as another, or the same throughout, decides nothing.
+        if column.min() < column.max() and not any(np.array_equal(column, other) for other in moving):
+            moving.append(column)
     if not moving:
         return np.zeros(1, np.int64)
-    order: np.ndarray = np.lexsort([ends[:, column] for column in moving[::-1]])
-    rows = ends[order][:, moving]
-    if len(moving) > 2:
-        stay = _staircase(np.ascontiguousarray(rows))
+    order: np.ndarray = np.lexsort(moving[::-1])
+    rows = np.stack(moving, axis=1)[order]
+    found = np.empty(len(rows), np.int64)
+    if len(moving) > 3:
+        count = _climb(rows, found)
+    elif len(moving) == 3:
+        count = _sweep(rows, found, np.empty(len(rows)), np.empty(len(rows)))
     else:
         # By the first column; each row that stays is below all before it in the last one.
         least = np.minimum.accumulate(rows[:, -1])
         stay = np.flatnonzero(np.append(True, rows[1:, -1] < least[:-1]))
-    found: np.ndarray = order[stay]
-    return found
+        count, found[: len(stay)] = len(stay), stay
+    return order[found[:count]]
 
 
-def _staircase(rows: np.ndarray) -> np.ndarray:
-    """Positions of the undominated rows of a table that is sorted by its columns, the first counting most."""
-    found = np.empty(len(rows), np.int64)
-    return found[: _climb(rows, found)]
+@compiled_in_place
+def _sweep(rows: np.ndarray, found: np.ndarray, second: np.ndarray, third: np.ndarray) -> int:
+    """`_climb` for three columns: of the rows so far, those that no other one beats in the last two are kept in `second` and
+    `third`, stairs that go up in the one and down in the other."""
+    count, stairs = 0, 0
+    for at in range(len(rows)):
+        behind, end = 0, stairs
+        while behind < end:
+            middle = (behind + end) // 2
+            if second[middle] <= rows[at, 1]:
+                behind = middle + 1
+            else:
+                end = middle
+        if behind and third[behind - 1] <= rows[at, 2]:
+            continue
+        found[count] = at
+        count += 1
+        # It takes the place of the stairs that it beats.
+        begin = behind - 1 if behind and second[behind - 1] == rows[at, 1] else behind
+        end = begin
+        while end < stairs and third[end] >= rows[at, 2]:
+            end += 1
+        if end == begin:
+            for stair in range(stairs, begin, -1):
+                second[stair], third[stair] = second[stair - 1], third[stair - 1]
+        else:
+            for stair in range(end, stairs):
+                second[stair + begin + 1 - end], third[stair + begin + 1 - end] = second[stair], third[stair]
+        second[begin], third[begin] = rows[at, 1], rows[at, 2]
+        stairs += begin + 1 - end
+    return count
 
 
 @compiled_in_place
 def _climb(rows: np.ndarray, found: np.ndarray) -> int:
-    """Fill `found` with the positions of the undominated rows, ascending; how many there are."""
+    """Fill `found` with the positions of the undominated rows of a table that is sorted by its columns, the first counting
+    most; how many there are."""
     count = 0
     for at in range(len(rows)):
         beaten = False

@@ -81,7 +81,9 @@ class Compression:
 
     def __init__(self, ddp: DistributedDataParallel, body: CompressionBody, scaler: Any) -> None:
         named = dict(ddp.module.named_parameters())
-        self._sizes = {name: parameter.numel() for name, parameter in named.items()}
+        ignored = ddp.parameters_to_ignore
+        # Of those that have gradients: no others are in buckets.
+        self._sizes = {name: one.numel() for name, one in named.items() if one.requires_grad and name not in ignored}
         _check(body, self._sizes)
         self.step = 0
         self.events: list[Event] = []
@@ -148,6 +150,8 @@ class Compression:
     def state_dict(self) -> dict[str, Any]:
         """This rank's state, for its checkpoint: tensors, numbers and texts."""
         return {
+            "rank": dist.get_rank(self._group),
+            "world": dist.get_world_size(self._group),
             "step": self.step,
             "scale": self._scale,
             "body": msgspec.json.encode(self._body).decode(),
@@ -166,8 +170,16 @@ class Compression:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank of as many. All ranks call it. Raises UsageError where that is of
-        another model, or has hierarchical exchanges between other hosts."""
+        """Go on from what `state_dict` gave on this rank of as many. All ranks call it. Raises UsageError where it is none,
+        of another model or another rank, or has hierarchical exchanges between other hosts; then nothing changes."""
+        _check_state(state)
+        rank, world = dist.get_rank(self._group), dist.get_world_size(self._group)
+        if (state["rank"], state["world"]) != (rank, world):
+            raise UsageError(
+                f"the state of the compressed gradients is of rank {state['rank']} of {state['world']}, and this is rank "
+                f"{rank} of {world}",
+                remedy="Start as many ranks as have saved it, or leave it: what was not sent is lost then.",
+            )
         if any(self._sizes.get(name) != size for one in state["buckets"] for name, size in one["sizes"].items()):
             raise UsageError("the state of the compressed gradients is of another model")
         body = msgspec.json.decode(state["body"], type=CompressionBody)
@@ -398,8 +410,41 @@ def _choices(body: CompressionBody) -> tuple[Choice, ...]:
     return (body.default, *body.buckets)
 
 
+class _BucketState(msgspec.Struct, frozen=True):
+    index: int
+    sizes: dict[str, int]
+    choice: str
+    state: dict[str, Tensor]
+    carried: Tensor | None
+
+
+class _State(msgspec.Struct, frozen=True):
+    rank: int
+    world: int
+    step: int
+    scale: float | None
+    body: str
+    next: tuple[int, str]
+    hosts: list[Any] | None
+    buckets: list[_BucketState]
+
+
+def _check_state(state: object) -> None:
+    """Raise UsageError for what no `state_dict` gave."""
+    try:
+        told = msgspec.convert(state, _State)
+        for body in (told.body, told.next[1]):
+            msgspec.json.decode(body, type=CompressionBody)
+        for bucket in told.buckets:
+            msgspec.json.decode(bucket.choice, type=Choice)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"this is no state of compressed gradients: {error}") from error
+
+
 def _check(body: CompressionBody, sizes: dict[str, int]) -> None:
-    """Raise UsageError for an unknown codec, an exchange that it cannot have, or buckets of another model."""
+    """Raise UsageError for an unknown codec, an exchange that it cannot have, or gradients of another model."""
+    if body.sharded != "none":
+        raise UsageError("the plan is for sharded gradients, and those of DistributedDataParallel are in buckets")
     for choice in (*_choices(body), Choice(codec=body.guard.fallback)):
         made = codec(choice.codec)
         if made is not None:

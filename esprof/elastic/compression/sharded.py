@@ -20,7 +20,7 @@ def compress_sharded(model: nn.Module) -> "NarrowReduceScatter":
 
     Raises UsageError where nothing of it is sharded, or this torch lets nobody else carry out the reduce-scatter.
     """
-    sharded: list[Any] = [module for module in model.modules() if hasattr(module, "set_requires_gradient_sync")]
+    sharded = _sharded(model)
     if not sharded:
         raise UsageError(
             "no module of this model is sharded", remedy="Call it after torch.distributed.fsdp.fully_shard."
@@ -33,6 +33,15 @@ def compress_sharded(model: nn.Module) -> "NarrowReduceScatter":
         module.set_force_sum_reduction_for_comms(True)
         module.set_custom_reduce_scatter(made)
     return made
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether `fully_shard` has been applied to it, or to a part of it."""
+    return bool(_sharded(model))
+
+
+def _sharded(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if hasattr(module, "set_requires_gradient_sync")]
 
 
 class NarrowReduceScatter:
@@ -55,8 +64,18 @@ class NarrowReduceScatter:
         if op != dist.ReduceOp.SUM:
             raise UsageError(f"gradients that travel as bf16 are added, and cannot be reduced by {op}")
         world = dist.get_world_size(group)
-        narrow = input_tensor.to(torch.bfloat16)
-        received = torch.empty_like(narrow)
-        dist.all_to_all_single(received, narrow, group=group)
-        self.sent_bytes += narrow.nbytes * (world - 1) // world
-        torch.sum(received.view(world, -1), dim=0, dtype=output_tensor.dtype, out=output_tensor)
+        sent = narrowed(input_tensor)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=group)
+        self.sent_bytes += sent.nbytes * (world - 1) // world
+        add(received, output_tensor)
+
+
+def narrowed(gradient: Tensor) -> Tensor:
+    """What travels of it: bf16, or what it is if that is no longer."""
+    return gradient if gradient.element_size() <= torch.bfloat16.itemsize else gradient.to(torch.bfloat16)
+
+
+def add(received: Tensor, shard: Tensor) -> None:
+    """Add up what has come, a shard of each rank, in `shard`."""
+    torch.sum(received.view(-1, len(shard)), dim=0, dtype=shard.dtype, out=shard)

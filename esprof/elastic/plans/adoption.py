@@ -336,7 +336,9 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
 
 
 def _one_codec(body: CompressionBody) -> str:
-    """The codec of all gradients: ESTs encode each whole. Raises UsageError where a plan has several."""
+    """The codec of all gradients: ESTs encode each whole. Raises UsageError where a plan has several, or is for shards."""
+    if body.sharded != "none":
+        raise UsageError("it is for sharded gradients, which an elastic job has none of")
     codecs = sorted({choice.codec for choice in (body.buckets or (body.default,))})
     if len(codecs) > 1:
         raise UsageError(f"ESTs have one codec for all gradients, and the plan has {', '.join(codecs)}")

@@ -1,4 +1,4 @@
-"""Plans for plain DistributedDataParallel: what of them needs no elastic runtime."""
+"""Plans for plain DistributedDataParallel and FSDP2: what of them needs no elastic runtime."""
 
 import warnings
 from pathlib import Path
@@ -9,19 +9,22 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from esprof.elastic.compression.hook import compress
+from esprof.elastic.compression.sharded import compress_sharded, is_sharded
 from esprof.elastic.signature import model_signature
-from esprof.errors import UsageError
-from esprof.plan import Plan, read_plan
+from esprof.errors import MismatchError, UsageError
+from esprof.plan import CompressionBody, Plan, read_plan
 
 
-def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) -> DistributedDataParallel:
-    """Wrap `model`, which is no DistributedDataParallel yet, as the plan says: with its size of buckets and its compression
-    of gradients. All ranks call it.
+def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) -> nn.Module:
+    """Have the gradients of `model` travel as the plan says. All ranks call it, before the first backward pass.
+
+    A model that torch's `fully_shard` has been applied to is returned itself, its gradients sent as the plan says of sharded
+    ones. Another one, which is no DistributedDataParallel yet, is wrapped, with the plan's size of buckets and compression.
 
     `ddp_options` are DistributedDataParallel's; a `bucket_cap_mb` among them counts more than the plan's. What only the
     elastic runtime can adopt is left out, with a warning. The compression, for its checkpoints and changes, is the
     attribute `compression` of what is returned, None where the plan has none. Raises InputError where the file is no plan,
-    UsageError where it is of another model or another number of processes.
+    UsageError where it is of another model or another number of processes, or of gradients that travel in another way.
     """
     if isinstance(plan, str | Path):
         plan = read_plan(Path(plan))
@@ -34,6 +37,13 @@ def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) ->
     if plan.parts.assignment is not None:
         warnings.warn("the plan's assignment of ESTs needs esprof.elastic.ElasticTrainer", stacklevel=2)
     part = plan.parts.compression
+    if is_sharded(model):
+        return _apply_sharded(model, None if part is None else part.body, ddp_options)
+    if part is not None and part.body.sharded != "none":
+        raise UsageError(
+            "the plan is for sharded gradients, and nothing of this model is sharded",
+            remedy="Call torch.distributed.fsdp.fully_shard first.",
+        )
     if part is not None and part.body.bucket_mb is not None:
         asked = ddp_options.setdefault("bucket_cap_mb", part.body.bucket_mb)
         if asked != part.body.bucket_mb:
@@ -41,3 +51,22 @@ def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) ->
     ddp = DistributedDataParallel(model, **ddp_options)
     ddp.compression = None if part is None else compress(ddp, part.body)  # type: ignore[assignment]
     return ddp
+
+
+def _apply_sharded(model: nn.Module, body: CompressionBody | None, ddp_options: dict[str, Any]) -> nn.Module:
+    if ddp_options:
+        raise UsageError(
+            f"the model is sharded, and takes no options of DistributedDataParallel: {', '.join(ddp_options)}"
+        )
+    wanted = "none" if body is None else body.sharded
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, wanted)
+    if len(set(told)) > 1:
+        raise MismatchError(
+            "the ranks do not ask for the same compression of gradients", remedy="Give all ranks the same plan."
+        )
+    if wanted != "none":
+        compress_sharded(model)
+    elif body is not None:
+        warnings.warn("the plan compresses gradients in buckets, and those of this model are sharded", stacklevel=3)
+    return model

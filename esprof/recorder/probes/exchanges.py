@@ -1,9 +1,11 @@
 """What it takes the ranks to come to the mean of a gradient by each codec, as the communication hook does it."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from .agreement import filled
@@ -11,7 +13,10 @@ from .bench import Bench, Measured
 from .codecs import gradient_of
 
 _SIZES = [1 << power for power in (14, 18, 21, 24)]
+_SMALL = 1 << 12
+"""Reduce-scatters have no least size, as buckets do."""
 _ITEM = 4
+_TOO_LONG = "it would take more than its share of the time"
 
 
 def by_codec(bench: Bench, codecs: dict[str, Any], wanted: list[int]) -> None:
@@ -40,14 +45,55 @@ def _measure(bench: Bench, one: "_Exchange", ranks: tuple[int, ...], spec: str, 
     count = bench.repeats(took_ns, to_come=1, wanted=is_wanted)
     whole = Measured("exchange", spec, "bytes", ranks, bench.device.type, bench.agreement.backend)
     if not count:
-        bench.left_out(
-            f"exchange by {spec} of {size} bytes", "it would take more than its share of the time", by_budget=True
-        )
+        bench.left_out(f"exchange by {spec} of {size} bytes", _TOO_LONG, by_budget=True)
         return
     took, begun, coding, cpu = zip(*(one.once(bench) for _ in range(count)), strict=True)
     bench.note(bench.mine("begin", spec, "bytes"), size, begun)
     bench.note(bench.mine("coding", spec, "bytes"), size, coding)
     bench.note(whole, size, took, sum(cpu) // len(cpu), sent=one.sent, vnmse=vnmse)
+
+
+def of_shards(bench: Bench, wanted: list[int]) -> None:
+    """By size of the gradient, bytes: what it takes each rank to come to its shard of the sum of gradients that travel as
+    bf16, as FSDP2 can be told to do it (`shards`); what of that comes before the transfer (`narrow`), and after (`add`)."""
+    from esprof.elastic.compression.sharded import NarrowReduceScatter, add, narrowed
+
+    ((ranks, group), *_) = bench.agreement.groups
+    others = (size for size in (_SMALL, *_SIZES) if size not in wanted and size <= bench.room)
+    sizes = [*sorted(wanted, reverse=True), *others]
+    for place, size in enumerate(sizes):
+        bench.take(1 / (len(sizes) - place))
+        gradient = gradient_of(max(1, size // _ITEM // len(ranks)) * len(ranks), bench.device)
+        shard, scatter = gradient.new_empty(len(gradient) // len(ranks)), NarrowReduceScatter()
+        sent = narrowed(gradient)
+        parts: list[Callable[[], object]] = [
+            partial(scatter, shard, gradient, group, dist.ReduceOp.SUM),
+            partial(narrowed, gradient),
+            partial(add, sent, shard),
+        ]
+        _, (took_ns, _) = (_timed(bench, parts[0]) for _ in range(2))
+        count = bench.repeats(took_ns, to_come=1, wanted=size in wanted)
+        if not count:
+            bench.left_out(f"a reduce-scatter of {size} bytes as bf16", _TOO_LONG, by_budget=True)
+            continue
+        scatter.sent_bytes = 0
+        whole, before, after = zip(*([_timed(bench, part) for part in parts] for _ in range(count)), strict=True)
+        lost = float((sent.float() - gradient).square().sum() / gradient.square().sum())
+        what = Measured("shards", "bf16", "bytes", ranks, bench.device.type, bench.agreement.backend)
+        took, cpu = zip(*whole, strict=True)
+        bench.note(what, size, took, sum(cpu) // count, sent=scatter.sent_bytes // count, vnmse=lost)
+        bench.note(bench.mine("narrow", "bf16", "bytes"), size, [took for took, _ in before])
+        bench.note(bench.mine("add", "bf16", "bytes"), size, [took for took, _ in after])
+
+
+def _timed(bench: Bench, part: Callable[[], object]) -> tuple[int, int]:
+    """(ns that it took, ns of CPU time), begun by all ranks together."""
+    bench.settle()
+    bench.agreement.meet()
+    cpu, began = time.process_time_ns(), time.perf_counter_ns()
+    part()
+    bench.settle()
+    return time.perf_counter_ns() - began, time.process_time_ns() - cpu
 
 
 class _Exchange:

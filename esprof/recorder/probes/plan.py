@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ _MOST_WANTED = 6
 
 _LEAST_LARGE = 1 << 14
 """Smallest of them, bytes, for which codecs and work beside them are measured."""
+
+_LEAST_SCATTERED = 1 << 10
+"""The same for reduce-scatters: less is no gradient, but a loss or a count."""
 
 _KINDS = {
     "all_reduce": "all_reduce",
@@ -76,6 +80,9 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
     wanted = _sizes_of_job(bench)
     buckets = wanted.get("all_reduce", [])
     large = [size for size in buckets if size >= _LEAST_LARGE]
+    # Gloo carries out a reduce-scatter by an all-reduce, and calls it that.
+    of_scatters = {size for size in (*buckets, *wanted.get("reduce_scatter", [])) if size >= _LEAST_SCATTERED}
+    scattered = sorted(of_scatters)[-_MOST_WANTED:]
     known = codecs.registered(bench)
     passes: list[backward.Backward] = []
 
@@ -101,6 +108,9 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
             Stage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
             Stage("other collectives", 4, lambda: collectives.others(bench, wanted)),
         ]
+    (is_sharded,) = bench.agreement.most(int(_has_shards()))
+    if known and bench.agreement.groups and is_sharded:
+        found.append(Stage("sharded gradients", 3, lambda: exchanges.of_shards(bench, scattered)))
     if known:
         found += [
             Stage("codecs", 4, lambda: codecs.idle(bench, known, large)),
@@ -113,6 +123,12 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
         Stage("reads of the data", 1.5, lambda: storage.loads(bench, raw)),
         Stage("writes", 1, lambda: storage.saves(bench, raw)),
     ]
+
+
+def _has_shards() -> bool:
+    """Whether FSDP2 shards anything in this process: it makes a class for each class of module that it shards."""
+    module = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    return module is not None and bool(module.__subclasses__())
 
 
 def _device() -> torch.device:

@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from esprof.plan import Choice, read_plan
+import numpy as np
+
+from esprof.plan import Choice, CompressionBody, read_plan
+from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.backward import NotBuckets
 from esprof.replay.whatif.compressed import Compressible, costs_of
 from esprof.replay.whatif.scenario import Declined, Scenario
+from esprof.replay.whatif.shards import Shards
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, text
 
 
@@ -17,23 +21,44 @@ def _compressed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     if len(values) > 1:
         raise Declined("gradients cannot be compressed in two ways at once")
     (value,) = values
+    plan = _body(Path(value)) if value.endswith(".json") else None
     try:
-        buckets = Compressible.of(now.run, now.dfg)
-        codecs = _planned(Path(value), buckets) if value.endswith(".json") else value
-        costs = costs_of(buckets, codecs)
+        shards = Shards.of(now.run, now.dfg)
+        dfg, taken = _buckets(now, plan or value) if shards is None else _shards(shards, plan or value)
     except NotBuckets as reason:
         raise Declined(f"gradients cannot be compressed: {reason}") from reason
-    dfg, taken = buckets.compressed(costs)
     return replace(now, dfg=dfg, taken_ns=taken)
 
 
-def _planned(path: Path, buckets: Compressible) -> dict[int, str]:
-    """Number of each bucket -> its codec, by the plan of a file, whose buckets are in order. Raises Declined where it
-    compresses none, or other ones, or in a way that was not measured."""
+def _body(path: Path) -> CompressionBody:
     part = read_plan(path).parts.compression
     if part is None:
         raise Declined(f"the plan {path} compresses no gradients")
-    body = part.body
+    return part.body
+
+
+def _shards(shards: Shards, how: str | CompressionBody) -> tuple[Dfg, np.ndarray]:
+    """As `Shards.compressed`."""
+    codec = how if isinstance(how, str) else how.sharded
+    if isinstance(how, CompressionBody) and codec == "none":
+        raise Declined("the plan is for gradients in buckets, and those of this run are sharded")
+    if codec not in ("none", "bf16"):
+        raise Declined(f"sharded gradients travel as bf16 or as they are, not by {codec}")
+    return shards.compressed(shards.costs if codec == "bf16" else [None] * len(shards.sizes))
+
+
+def _buckets(now: Scenario, how: str | CompressionBody) -> tuple[Dfg, np.ndarray]:
+    """As `Compressible.compressed`."""
+    if isinstance(how, CompressionBody) and how.sharded != "none":
+        raise Declined("the plan is for sharded gradients, and those of this run are not")
+    buckets = Compressible.of(now.run, now.dfg)
+    codecs = how if isinstance(how, str) else _planned(how, buckets)
+    return buckets.compressed(costs_of(buckets, codecs))
+
+
+def _planned(body: CompressionBody, buckets: Compressible) -> dict[int, str]:
+    """Number of each bucket -> its codec, by a plan, whose buckets are in order. Raises Declined where it compresses other
+    ones, or in a way that was not measured."""
     choices: Sequence[Choice] = body.buckets or [body.default] * len(buckets.buckets)
     if any((one.exchange, one.encoded_by, one.topology) != (None, "backward", "flat") for one in choices):
         raise Declined("only each codec's usual exchange between all ranks was measured, encoded by the backward pass")
@@ -46,8 +71,8 @@ TERM = Kind(
     name="compress",
     examples=("compress=powersgd:4",),
     meaning="Gradients compressed by this codec, or as a plan says (`compress=plan.json`), by the communication hook of "
-    "`esprof.elastic.compression`.",
-    needs="A run of all ranks of DDP over gloo, recorded with `--shapes` and probed (`record --probe`).",
+    "`esprof.elastic.compression`. Those that FSDP2 reduces and scatters travel as they are or as `bf16`.",
+    needs="A run of all ranks of DDP or FSDP2 over gloo, recorded with `--shapes` and probed (`record --probe`).",
     effect=Edit(Phase.REBUILD, _compressed),
     value=text,
 )

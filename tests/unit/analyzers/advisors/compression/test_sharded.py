@@ -1,0 +1,67 @@
+"""Advice on the gradients of FSDP2 for a job made by hand: two reduce-scatters of 1 MiB, 20 ms each."""
+
+import pytest
+
+from esprof.analyzers import recommend_compression
+from esprof.errors import EsprofError
+from esprof.plan import CompressionBody, check
+from esprof.reports.terminal.compression import draw_compression
+from tests.cases.compression import MIB, narrow_scatter
+from tests.cases.probed import link, probes
+from tests.cases.shards import shards_run
+
+PER_BYTE = 20e6 / MIB
+
+
+def advised(*sweeps, max_vnmse=0.01, sizes=(1, 1), **how):
+    run = shards_run(sizes, **how)
+    run.probes = probes(link(0, PER_BYTE), *sweeps)
+    return recommend_compression(run, max_vnmse)
+
+
+def test_bf16_is_advised_where_the_reduce_scatter_is_exposed():
+    advice = advised(*narrow_scatter(1, 8, add_ms=2, sent=MIB // 4))
+    assert advice.collective == "reduce_scatter"
+    assert advice.plan is not None
+    check(advice.plan)
+    assert advice.plan.parts.compression.body == CompressionBody(sharded="bf16")
+    assert advice.plan.parts.compression.changes_bits
+    assert [(one.codec, one.elements, one.sent_bytes) for one in advice.decision] == [
+        ("bf16", (MIB // 4,), MIB // 4)
+    ] * 2
+    assert [one.saves_us for one in advice.decision] == pytest.approx([12e3] * 2, rel=0.05)
+    steps = advice.baselines
+    assert list(steps) == ["now", "bf16", "zero cost", "no exchange"]
+    assert steps["no exchange"] < steps["zero cost"] < steps["bf16"] == advice.value < steps["now"]
+    assert advice.exposed_us == pytest.approx(40e3, rel=0.02)
+    assert (advice.gap_kind, advice.gap_pct, advice.gain_over_16_bit_pct) == ("exact", 0.0, 0.0)
+
+
+@pytest.mark.parametrize("took_ms", [19.5, 30])
+def test_nothing_is_advised_where_the_gain_is_none_or_too_small(took_ms):
+    advice = advised(*narrow_scatter(1, took_ms))
+    assert advice.plan is None
+    assert advice.value <= advice.baselines["now"]
+    assert {one.codec for one in advice.decision} == {"bf16" if took_ms < 20 else "none"}
+
+
+def test_what_loses_more_than_it_may_is_left_out():
+    advice = advised(*narrow_scatter(1, 8), max_vnmse=0.0)
+    assert advice.plan is None
+    assert "more than 0" in advice.left_out["bf16"]
+    assert "bf16" not in advice.baselines
+
+
+def test_a_run_that_lacks_something_is_told_what():
+    with pytest.raises(EsprofError, match="was not measured"):
+        advised()
+    with pytest.raises(EsprofError, match="16-bit floats already"):
+        advised(*narrow_scatter(1, 8), dtype="c10::Half")
+
+
+def test_what_is_drawn():
+    drawn = draw_compression(advised(*narrow_scatter(1, 8, sent=MIB // 4)))
+    assert drawn.startswith("A step would take ")
+    assert "Reduce-scatters" in drawn
+    assert "40.0 ms of a step are waited" in drawn
+    assert "Keep what you have" in draw_compression(advised(*narrow_scatter(1, 30)))
