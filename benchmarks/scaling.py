@@ -6,6 +6,7 @@ Two hosts of the test bed (root) stand for two machines, without a CPU quota; th
 a job of one by `esprof elastic launch --hosts`, is asked to leave by SIGTERM, and so on. `cold` and `warm`: one controller
 does the same by generations of processes, started when those before have left, or beforehand. `kills`: a process that is
 drawn at random gets SIGKILL at a random moment. `plans`: a running job of two processes gets assignments drawn at random.
+`judged`: on hosts of 1.0 and 0.3 cores it gets one that puts all ESTs on the slow host, and one that promises too much.
 
 `downtime_s` is the median time from the end of the last step with the old processes to the end of the first one with the
 new, with its phases: leave (agree, save), start (until the new process runs, for a warm one the script), import, process
@@ -60,6 +61,7 @@ def main() -> None:
         "warm": lambda folder, changes, seed: by_generations(folder, changes, warm=True),
         "kills": kills,
         "plans": plans,
+        "judged": judged,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", nargs="+", choices=ways, default=list(ways))
@@ -173,14 +175,46 @@ def plans(folder: Path, changes: int, seed: int) -> None:
     tell_equal("plans", folder, context)
 
 
+def judged(folder: Path, changes: int, seed: int) -> None:
+    window, ends = 20, ("kept", "missed", "reverted")
+    bad, promising = [[], list(range(N_EST))], [list(range(N_EST - 1)), [N_EST - 1]]
+    with hosts((1.0, 0.3), (None, None)) as bed:
+        running = bed.torchrun([*SCRIPT, str(folder)])
+        for version, ests in enumerate((bad, promising), 1):
+            until(partial(_has_steps, folder, 2 * window * version), "steps before a plan")
+            write_bytes(folder / "plan.json", plan_bytes(version, ests, window=window, promised_us=1.0))
+            until(partial(_has_ended, folder, version, ends), "a verdict")
+        until_steps(folder, 2)
+        for process in running.processes:
+            process.terminate()
+        running.wait(60)
+    events = {(event.what, event.version): event for event in read(folder / "run")}
+    adopted, reverted, missed = (events[key] for key in (("adopted", 1), ("reverted", 1), ("missed", 2)))
+    context = {"window": window, "before_us": reverted.before_us, "after_us": reverted.after_us} | machine()
+    show("bad_plan_left_after", reverted.step - adopted.step, "steps", context)
+    context = {"before_us": missed.before_us, "after_us": missed.after_us, "promised_us": missed.promised_us}
+    show("promise_missed_and_kept", 1.0, "1 is yes", context | machine())
+    tell_equal("judged", folder, machine())
+
+
+def _has_steps(folder: Path, count: int) -> bool:
+    return sum(moment["what"] == "step" for moment in moments(folder)) > count
+
+
+def _has_ended(folder: Path, version: int, ends: Sequence[str]) -> bool:
+    return any(event.version == version and event.what in ends for event in read(folder / "run"))
+
+
 def _is_answered(folder: Path, plans: int) -> bool:
     """Whether the job has said something of so many plans."""
     return sum(event.what in ("adopted", "refused") for event in read(folder / "run")) >= plans
 
 
-def plan_bytes(version: int, ests: Sequence[Sequence[int]]) -> bytes:
-    """A plan that assigns ESTs, and promises so little that nothing is made of its outcome."""
-    promise = {"step_us": 1e9, "low_us": 1e9, "high_us": 1e9, "baselines_us": {}}
+def plan_bytes(
+    version: int, ests: Sequence[Sequence[int]], *, window: int = 100_000, promised_us: float = 1e9
+) -> bytes:
+    """A plan that assigns ESTs; unless told otherwise it promises so little that nothing is made of its outcome."""
+    promise = {"step_us": promised_us, "low_us": promised_us, "high_us": promised_us, "baselines_us": {}}
     body = {"ests": ests, "devices": [], "compute_us": 1.0, "ests_below": 0}
     part = {
         "applies": "live",
@@ -194,7 +228,7 @@ def plan_bytes(version: int, ests: Sequence[Sequence[int]]) -> bytes:
         "id": f"drawn-{version}",
         "version": version,
         "job": {"n_est": N_EST, "world": 2, "model_signature": None},
-        "fallback": {"window": 100_000},
+        "fallback": {"window": window},
         "parts": {"assignment": part},
     }
     return json.dumps(plan).encode()

@@ -73,6 +73,7 @@ def test_one_controller_changes_the_number_of_processes_and_goes_on_after_a_cras
     assert told.returncode == 0, told.stderr
     wait_for(job, lambda: len(events(folder, "scaled")) == 2 and events(folder, "adopted"))
     assert read_state(launch).world == 3
+    assert not (launch / "world").exists()  # Nobody goes back to the 2 that were wanted before.
     os.kill(workers(job)[0], signal.SIGKILL)
     wait_for(job, lambda: len(events(folder, "started")) == 4)
     wait_for(job, lambda: len(events(folder, "scaled")) == 3)

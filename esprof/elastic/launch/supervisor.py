@@ -19,6 +19,7 @@ from esprof.elastic.launch.told import (
     Left,
     Logged,
     State,
+    grant,
     log,
     read_left,
     wanted,
@@ -88,7 +89,8 @@ class Supervisor:
         if not 1 <= world <= len(self._places):
             raise UsageError(f"there are places for 1 to {len(self._places)} processes, not for {world}")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for stale in (*self._folder.glob("left-*.json"), self._folder / "world"):
+        grant(self._folder)
+        for stale in self._folder.glob("left-*.json"):
             stale.unlink(missing_ok=True)
         running, launch, before = self._start(0, world), self._launch(), None
         with self._hearing():
@@ -162,6 +164,7 @@ class Supervisor:
                 self._standby = self._start(self._number + 1, world)
             if not self._standby.is_ready:
                 return
+        grant(self._folder)
         self._asked = _Next(world, "it was asked for", time.time_ns())
         self._log("asked", running.world, f"{world} processes are wanted")
         running.send(signal.SIGTERM)
@@ -172,6 +175,7 @@ class Supervisor:
         self._log("left", running.world, left.reason)
         if self._asked is not None:
             return _Next(self._asked.world, self._asked.why, left.stopped_ns)
+        grant(self._folder)  # A plan is newer than a wish that has not been granted.
         return _Next(left.world or running.world, left.reason, left.stopped_ns)
 
     def _crashed(self, running: Generation, codes: Sequence[int | None], lived_s: float) -> int | _Next:

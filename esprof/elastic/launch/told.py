@@ -115,6 +115,12 @@ def wanted(folder: Path) -> int | None:
         return None
 
 
+def grant(folder: Path) -> None:
+    """What was wanted is done, or something else has come since."""
+    with suppress(OSError):
+        (folder / "world").unlink(missing_ok=True)
+
+
 def log(folder: Path, line: Logged) -> None:
     """Raises OutputError."""
     append_line(folder / "launch.jsonl", line)

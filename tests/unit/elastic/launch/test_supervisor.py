@@ -1,0 +1,157 @@
+"""The controller of a job's generations, with workers that are no training."""
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+
+import pytest
+
+from esprof.elastic.launch.generation import Place
+from esprof.elastic.launch.supervisor import Settings, Supervisor
+from esprof.elastic.launch.told import Left, launch_of_environment, read_log, want
+from esprof.elastic.launch.worker import Launched
+from esprof.errors import UsageError
+
+WORKER = """
+import json, os, signal, sys, time
+from pathlib import Path
+Path(os.environ["ESPROF_LAUNCH_READY"]).touch()
+line = sys.stdin.readline()
+if not line:
+    sys.exit(0)
+os.environ.update(json.loads(line))
+launch = json.loads(os.environ["ESPROF_LAUNCH"])
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+generation, folder = launch.get("generation", 0), Path(launch["folder"])
+
+def leave(*_, next_world=None):
+    if rank == 0:
+        told = {"step": 1, "reason": "asked", "asked": True, "stopped_ns": time.time_ns(), "world": next_world}
+        (folder / "part").write_text(json.dumps(told))
+        (folder / "part").rename(folder / f"left-{generation}.json")
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, leave)
+with (folder / "seen").open("a") as file:
+    file.write(json.dumps([generation, rank, world, os.environ["LOCAL_RANK"]]) + "\\n")
+BODY
+"""
+
+
+def supervised(folder, body, places=3, world=1, drive=None, **settings):
+    """(the exit code, what workers have noted, the log) of a job whose workers do `body`; `drive` runs beside it."""
+    worker = folder / "worker.py"
+    worker.write_text(WORKER.replace("BODY", body))
+    python = folder / "python"  # Runs this in place of the bootstrap.
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {worker}\n")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    launch = folder / "launch"
+    supervisor = Supervisor([Place(python=str(python))] * places, ["script.py"], launch, Settings(**settings))
+    thread = threading.Thread(target=drive, args=(launch,)) if drive else None
+    if thread:
+        thread.start()
+    code = supervisor.run(world)
+    if thread:
+        thread.join()
+    seen = [json.loads(line) for line in (launch / "seen").read_text().splitlines()]
+    return code, seen, [(line.what, line.world) for line in read_log(launch)]
+
+
+def wait_until(found):
+    until = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def seen(launch, count):
+    return lambda: (launch / "seen").exists() and len((launch / "seen").read_text().splitlines()) >= count
+
+
+def test_a_job_that_ends_by_itself(tmp_path):
+    code, noted, log = supervised(tmp_path, "os._exit(0)", world=2)
+    assert code == 0
+    assert sorted(noted) == [[0, 0, 2, "0"], [0, 1, 2, "1"]]
+    assert log == [("began", 2), ("ended", 2)]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_another_number_is_asked_for(tmp_path, warm):
+    def drive(launch):
+        wait_until(seen(launch, 1))
+        want(launch, 3)
+        wait_until(seen(launch, 4))
+        want(launch, 9)  # There are no such places: nothing happens.
+        want(launch, 2)
+        wait_until(seen(launch, 6))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    code, noted, log = supervised(tmp_path, "time.sleep(60)", drive=drive, warm=warm)
+    assert code == 0
+    assert [world for _, _, world, _ in noted] == [1, 3, 3, 3, 2, 2]
+    assert log == [
+        *(("began", 1), ("asked", 1), ("left", 1), ("began", 3), ("asked", 3), ("left", 3), ("began", 2), ("ended", 2))
+    ]
+
+
+def test_a_generation_that_asks_for_another_number_gets_it_and_older_wishes_are_void(tmp_path):
+    body = "leave(next_world=2) if generation == 0 else os._exit(0)"
+    code, noted, log = supervised(tmp_path, body)
+    assert (code, [world for _, _, world, _ in noted]) == (0, [1, 2, 2])
+    assert log == [("began", 1), ("left", 1), ("began", 2), ("ended", 2)]
+
+
+def test_after_a_crash_the_others_are_ended_and_all_begin_again(tmp_path):
+    body = (
+        "os.kill(os.getpid(), 9) if rank == generation == 0 else (time.sleep(60) if generation == 0 else os._exit(0))"
+    )
+    code, noted, log = supervised(tmp_path, body, world=2)
+    assert code == 0
+    assert log == [("began", 2), ("crashed", 2), ("began", 2), ("ended", 2)]
+    assert max(generation for generation, *_ in noted) == 1
+
+
+def test_crashes_in_a_row_end_it_with_the_code_of_the_worker(tmp_path):
+    code, _, log = supervised(tmp_path, "os._exit(7)", most_crashes=2)
+    assert code == 7
+    assert log == [("began", 1), ("crashed", 1), ("began", 1), ("crashed", 1), ("gave up", 1)]
+
+
+def test_a_worker_that_a_signal_ended_gives_128_and_its_number(tmp_path):
+    assert supervised(tmp_path, "os.kill(os.getpid(), 9)", most_crashes=1)[0] == 128 + 9
+
+
+@pytest.mark.parametrize("world", [0, 4])
+def test_a_world_without_places_is_refused(tmp_path, world):
+    with pytest.raises(UsageError, match="places for 1 to 3"):
+        supervised(tmp_path, "", world=world)
+
+
+def test_a_place_that_cannot_be_entered_is_named(tmp_path):
+    with pytest.raises(UsageError, match="no-such-command"):
+        Supervisor([Place(("no-such-command",))], ["script.py"], tmp_path).run(1)
+
+
+def test_only_who_was_launched_can_have_another_number(monkeypatch):
+    with pytest.raises(UsageError, match="only a job that `esprof elastic launch` has started"):
+        Launched().check_world(3, 2)
+    monkeypatch.setenv("ESPROF_LAUNCH", '{"folder": "f", "most": 4}')
+    Launched().check_world(3, 2)
+    with pytest.raises(UsageError, match="places for 1 to 4"):
+        Launched().check_world(5, 2)
+    monkeypatch.setenv("ESPROF_LAUNCH", '{"folder": "f"}')
+    with pytest.raises(UsageError, match="hosts join and leave"):
+        Launched().check_world(3, 2)
+    monkeypatch.setenv("ESPROF_LAUNCH", "no JSON")
+    assert launch_of_environment() is None
+
+
+def test_the_job_goes_on_where_its_launcher_cannot_be_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ESPROF_LAUNCH", json.dumps({"folder": str(tmp_path / "file"), "most": 2}))
+    with pytest.warns(UserWarning, match="does not learn that the job has saved"):
+        Launched().left(Left(step=1, asked=True, stopped_ns=0))
