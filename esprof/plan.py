@@ -31,7 +31,7 @@ class PlannedJob(msgspec.Struct, frozen=True, kw_only=True):
 class Fallback(msgspec.Struct, frozen=True, kw_only=True):
     """When the runtime goes back: its steps take longer than before by `margin`, relative, over `window` steps."""
 
-    margin: float = 0.02
+    margin: Annotated[float, msgspec.Meta(ge=0)] = 0.02
     window: Annotated[int, msgspec.Meta(ge=1)] = 50
     blocks: Annotated[int, msgspec.Meta(ge=0)] = 0
     """If above 0 the plan is tried first: so many times for `window` steps, and as many steps without it after each. It

@@ -1,11 +1,14 @@
 """`esprof tune` around a job of real processes."""
 
 import json
+import subprocess
+import time
 
 import pytest
 
 from esprof.trace import rounds
 from esprof.trace.history import read
+from esprof.trace.live import Tail
 from tests.cases import record
 from tests.cases.command_line import esprof
 from tests.cases.elastic_job import small_trainer
@@ -73,3 +76,25 @@ def test_a_run_is_not_overwritten(tmp_path):
     assert "already exists" in told.stderr
     assert esprof("tune", "-f", "-o", tmp_path / "run", "--", "false").returncode == 1
     assert esprof("tune", "-f", "-q", "-o", tmp_path / "run", "--", "true").stdout == ""
+
+
+def test_a_loop_that_is_killed_leaves_the_job_alone_and_another_one_goes_on(tmp_path):
+    run, steps = tmp_path / "run", Tail(tmp_path / "run")
+    job = record.ranks(2, record.JOBS / "tuned.py", STEPS, tmp_path / "tuned.jsonl")
+    words = [*record.ESPROF, "tune", "-q", "-o", run, "--", *job]
+    with subprocess.Popen(list(map(str, words)), env=record.environment()) as loop:
+        wait_for(steps.read)
+        loop.kill()
+    options = ("--window", "5", "--blocks", "2", "--steps", "5", "--rounds", "1", "--json")
+    told = esprof("tune", "--attach", run, *options)
+    assert told.returncode == 0, told.stderr
+    assert len(json.loads(told.stdout)["rounds"]) == 1
+    log = tmp_path / "tuned.jsonl"
+    wait_for(lambda: len(log.read_text().splitlines()) > STEPS)  # The first line is the job's.
+
+
+def wait_for(found):
+    until = time.monotonic() + 120
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.05)
