@@ -24,8 +24,8 @@ _ENDS_S = 10.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker runs: on this machine as it is, or where a command such as `ip netns exec NAME` takes it. The command has
-    to become the worker, whose signals it gets, and to see the launcher's folder."""
+    """Where a worker runs: on this machine as it is, or where a command such as `ip netns exec NAME` takes it. The command
+    has to become the worker, whose signals it gets, and to see the launcher's folder."""
 
     command: tuple[str, ...] = ()
     """Comes before the worker's own."""
