@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from pattern_parts import CLASSES, WIDTH, batches, loss_of, mlp, parallel
 from torch import Tensor, nn
 
@@ -43,7 +44,8 @@ def in_backward(steps: int) -> Iterator[float]:
 
 
 def closure(steps: int) -> Iterator[float]:
-    """L-BFGS: several forward and backward passes a step, as many as its line search wants."""
+    """L-BFGS: several forward and backward passes a step, as many as its line search wants. It looks at the loss, so that has
+    to be the same on all ranks: else one of them may want a pass more, which the others never make."""
     model = parallel(nn.Linear(WIDTH, CLASSES))
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
     for batch in batches(steps):
@@ -52,6 +54,9 @@ def closure(steps: int) -> Iterator[float]:
             optimizer.zero_grad()
             loss = loss_of(model, batch)
             loss.backward()
-            return loss
+            mean = loss.detach()
+            if dist.is_initialized():
+                dist.all_reduce(mean)
+            return mean / (dist.get_world_size() if dist.is_initialized() else 1)
 
         yield optimizer.step(evaluate).item()
