@@ -44,7 +44,7 @@ def in_backward(steps: int) -> Iterator[float]:
 
 
 def closure(steps: int) -> Iterator[float]:
-    """L-BFGS: several forward and backward passes a step, as many as its line search wants. It looks at the loss, so that has
+    """L-BFGS: several forward and backward passes a step, as many as its line search wants. It looks at the loss, which has
     to be the same on all ranks: else one of them may want a pass more, which the others never make."""
     model = parallel(nn.Linear(WIDTH, CLASSES))
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
