@@ -311,24 +311,24 @@ def life_of(folder: Path, number: int, world: int) -> list[int]:
     return made[number * world : (number + 1) * world] if len(made) >= (number + 1) * world else []
 
 
-def changes_of(noted: Moments) -> Iterator[tuple[int, int, dict[str, float]]]:
-    """(processes before, processes after, seconds by phase) of each change, by what rank 0 has noted."""
-    of_zero = [moment for moment in noted if moment["rank"] == 0]
-    for index, moment in enumerate(of_zero):
-        if moment["what"] != "made" or index < 2:
+def changes_of(folder: Path) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """(processes before, processes after, seconds by phase) of each change, by what rank 0 has noted, and when the job's
+    history says that it had left."""
+    of_zero = [moment for moment in moments(folder) if moment["rank"] == 0 and moment["what"] in ("made", "step")]
+    left_ns = [event.time_ns for event in read(folder / "run") if event.what == "left"]
+    for last, moment, first in zip(of_zero, of_zero[1:], of_zero[2:], strict=False):
+        if (last["what"], moment["what"], first["what"]) != ("step", "made", "step"):
             continue
-        last, saved, first = of_zero[index - 2], of_zero[index - 1], of_zero[index + 1]
-        if (last["what"], saved["what"], first["what"]) != ("step", "saved", "step"):
-            continue
-        was_warm = moment["started_ns"] < saved["ns"]
+        saved_ns = max(ns for ns in left_ns if ns <= moment["ns"])
+        was_warm = moment["started_ns"] < saved_ns
         began_ns = moment["script_ns"] if was_warm else moment["started_ns"]
-        ends = [last["ns"], saved["ns"], began_ns, moment["imported_ns"], moment["group_ns"], moment["ns"], first["ns"]]
+        ends = [last["ns"], saved_ns, began_ns, moment["imported_ns"], moment["group_ns"], moment["ns"], first["ns"]]
         took = [(after - before) / 1e9 for before, after in pairwise(ends)]
         yield last["world"], first["world"], dict(zip(PHASES, took, strict=True))
 
 
 def tell(way: str, folder: Path, changes: int) -> None:
-    found = list(changes_of(moments(folder)))
+    found = list(changes_of(folder))
     for direction, worlds in (("out", (1, 2)), ("in", (2, 1))):
         phases = [took for before, after, took in found if (before, after) == worlds]
         whole = [sum(took.values()) for took in phases]
