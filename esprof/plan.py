@@ -32,8 +32,8 @@ class Fallback(msgspec.Struct, frozen=True, kw_only=True):
     """When the runtime goes back: its steps take longer than before by `margin`, relative, over `window` steps."""
 
     margin: Annotated[float, msgspec.Meta(ge=0)] = 0.02
-    window: Annotated[int, msgspec.Meta(ge=1)] = 50
-    blocks: Annotated[int, msgspec.Meta(ge=0)] = 0
+    window: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 50
+    blocks: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     """If above 0 the plan is tried first: so many times for `window` steps, and as many steps without it after each. It
     is kept where steps with it are surely shorter. This is for plans that change no bits."""
 
@@ -235,9 +235,17 @@ def read_plan_bytes(raw: bytes) -> Plan:
     try:
         plan = msgspec.json.decode(raw, type=Plan)
         check(plan)
-    except (msgspec.MsgspecError, UnicodeDecodeError, UsageError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
         raise UsageError(f"is no plan: {error}") from error
     return plan
+
+
+def status_of(raw: bytes | None) -> PlanStatus | None:
+    """What a job has told of a plan; None where that is nothing, or no status."""
+    try:
+        return msgspec.json.decode(raw, type=PlanStatus) if raw is not None else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def write_plan(path: Path, plan: Plan) -> None:

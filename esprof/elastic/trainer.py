@@ -220,13 +220,13 @@ class ElasticTrainer:
         )
         self._unusable: str | None = None
         """Why no further step can be made; None while one can."""
-        self._adoption = self._open_adoption(plan, proof.determinism)
         self._has_news = False
         """Whether the ranks have to settle something before the next step."""
         self._leaves_for: int | None = None
         """Processes that the job is to go on with once it has left; None where nobody has said that."""
         self._write_since: int | None = None
         """The step from which on the telemetry is to be written before the next one."""
+        self._adoption = self._open_adoption(plan, proof.determinism)
         self._ended_ns = time.perf_counter_ns()
         where = f"{n_est} ESTs on {self._transport.world} processes"
         self._record(Event(what="started", step=self.next_step, reason=where))

@@ -38,5 +38,5 @@ def waiting(run: Path) -> Request | None:
     path = run / _NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Request) if path.exists() else None
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None

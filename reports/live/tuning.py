@@ -15,10 +15,10 @@ from threading import Event as Flag
 import msgspec
 
 from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
-from esprof.elastic.plans.hand_over import hand_over, status_of
+from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
 from esprof.errors import EsprofError
-from esprof.plan import Fallback, Plan, PlanStatus
+from esprof.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.reports.live.fresh import fresh
 from esprof.reports.live.shift import Shift

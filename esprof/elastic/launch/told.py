@@ -75,7 +75,7 @@ def launch_of_environment() -> Launch | None:
         return None
     try:
         return msgspec.json.decode(told, type=Launch)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 
@@ -85,7 +85,7 @@ def write_left(launch: Launch, left: Left) -> None:
 
 
 def read_left(folder: Path, generation: int) -> Left | None:
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, msgspec.MsgspecError, RecursionError):
         return msgspec.json.decode(_left(folder, generation).read_bytes(), type=Left)
     return None
 
@@ -97,7 +97,7 @@ def write_state(folder: Path, state: State) -> None:
 
 def read_state(folder: Path) -> State | None:
     """None where nothing was launched in this folder."""
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, msgspec.MsgspecError, RecursionError):
         return msgspec.json.decode((folder / "launch.json").read_bytes(), type=State)
     return None
 

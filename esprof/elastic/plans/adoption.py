@@ -24,10 +24,13 @@ from esprof.elastic.plans.trial import Schedule
 from esprof.elastic.proof.fingerprint import Level
 from esprof.elastic.transport import Transport
 from esprof.errors import EsprofError, UsageError
-from esprof.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes
+from esprof.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes, status_of
 from esprof.trace.history import Event, Setting
 
 Ests = tuple[tuple[int, ...], ...]
+
+_HAD: tuple[State, ...] = ("trying", "adopted", "kept", "missed")
+"""What a job says of a plan that it has, or has had."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that the job is to go on with; None for as many as now. Nothing else changes before that."""
     settles: bool = False
     """Whether this takes back what the plan has changed, or keeps for good what was tried."""
+    goes_back: bool = False
+    """Which of the two."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,10 @@ class Adoption:
         """The last that was not refused."""
         self._pending: Change | None = None
         """What all have agreed on, for this border or a later one."""
+        self._at_once: Change | None = None
+        """What all have agreed on for this border, whatever else is pending."""
+        self._is_proven = False
+        """Whether the plan that has come was kept by this job before it started anew."""
         self._trial: _Trial | None = None
         self._steps = Steps()
         self._judge: Judge | None = None
@@ -129,7 +138,7 @@ class Adoption:
             return self._settling is not None
         if (come := self._source.poll()) is not None:
             self._raw = come
-        return self._raw is not None or (self._settling is not None and self._pending is None)
+        return self._raw is not None or self._settling is not None
 
     def step_ended(self, step: int, took_us: float) -> None:
         """Note how long a step took from the end of the one before it, and judge the adopted plan when it is time to."""
@@ -154,25 +163,31 @@ class Adoption:
 
     def _settled(self, plan: Plan, verdict: Verdict) -> Change | None:
         """What has still to be changed by a verdict. A trial ends without the plan."""
-        told = Change(plan=plan.id, version=plan.version, at_step=0, ests=None, codec=None, settles=True)
+        goes_back = verdict.outcome == "reverted"
+        told = Change(
+            plan=plan.id, version=plan.version, at_step=0, ests=None, codec=None, settles=True, goes_back=goes_back
+        )
         if self._trial is not None:
-            ests = self._trial.before if verdict.outcome == "reverted" else self._trial.change.ests
-            return msgspec.structs.replace(told, ests=ests)
-        if verdict.outcome == "reverted" and self._before is not None:
+            return msgspec.structs.replace(told, ests=self._trial.before if goes_back else self._trial.change.ests)
+        if goes_back and self._before is not None:
             ests, codec = self._before
             return msgspec.structs.replace(told, ests=ests, codec=codec)
         return None
 
     def at_start(self, now: Now) -> Change | None:
-        """What a plan that is there before the first step changes. One that was taken back is not adopted again."""
-        news = self.has_news()
-        if news and self._was_taken_back():
-            self._raw, news = None, False
+        """What a plan that is there before the first step changes: nothing where the job has taken it back before it started
+        anew, or had it and has another number of processes since. One that it has kept is not tried again."""
+        if self.has_news() and (known := self._known()) is not None:
+            plan, state = known
+            self._is_proven = state in ("kept", "missed")
+            if state == "reverted" or (state in _HAD and plan.job.world != now.assignment.world):
+                self._raw = None
+        news = self._raw is not None
         return self.at_border(now, news=any(tell_all(self._transport, news)))
 
     def is_due(self, step: int) -> bool:
         """Whether something that was agreed on changes before this step."""
-        if self._pending is not None and self._pending.at_step <= step:
+        if self._at_once is not None or (self._pending is not None and self._pending.at_step <= step):
             return True
         return self._trial is not None and self._trial.schedule.turns(step)
 
@@ -182,11 +197,13 @@ class Adoption:
             self._settle(now)
         if not self.is_due(now.step):
             return None
-        change = self._pending
-        if change is None or change.at_step > now.step:
+        if self._at_once is not None:
+            change, self._at_once = self._at_once, None
+        elif self._pending is not None and self._pending.at_step <= now.step:
+            change, self._pending = self._pending, None
+        else:
             assert self._trial is not None, "else nothing is due"
             return self._trial.at(now.step)
-        self._pending = None
         if change.world is None:
             self._begin(change, now)
         return change
@@ -200,7 +217,9 @@ class Adoption:
         change = msgspec.convert(told, Change)
         objections = tell_all(self._transport, self._objection(change, now))
         reason = next((f"{why} (rank {rank})" for rank, why in enumerate(objections) if why is not None), None)
-        if reason is None:
+        if reason is None and change.settles:
+            self._at_once = change
+        elif reason is None:
             self._pending = change
         if plan is None:
             return
@@ -215,9 +234,11 @@ class Adoption:
 
     def _proposed(self, now: Now) -> tuple[Plan | None, Change | None]:
         """What rank 0 proposes, and the plan that asks for it; nothing on other ranks."""
-        if self._raw is None:
+        if self._settling is not None:  # Before a newer plan, which may come to a later step.
             settling, self._settling = self._settling, None
             return None, settling
+        if self._raw is None:
+            return None, None
         raw, self._raw, plan = self._raw, None, None
         try:
             plan = read_plan_bytes(raw)
@@ -225,7 +246,9 @@ class Adoption:
                 raise UsageError(
                     f"its version {plan.version} is not above {self._newest.version}, that of the last one"
                 )
-            return plan, _change(plan, self._fits, now)
+            change = _change(plan, self._fits, now)
+            is_proven, self._is_proven = self._is_proven, False
+            return plan, msgspec.structs.replace(change, blocks=0) if is_proven else change
         except UsageError as error:
             self._tell("refused", plan, now.step, error.reason)
             return None, None
@@ -254,13 +277,16 @@ class Adoption:
         if self._source is None:
             return
         if change.settles:
-            is_back = change.ests == (None if self._before is None else self._before[0])
-            self._kept = self._kept_before if is_back else change.version
+            self._kept = self._kept_before if change.goes_back else change.version
         else:
             plan = self._newest
             assert plan is not None, "a change is of a plan"
             before = self._steps.last(plan.fallback.window)
-            self._before, self._settling = (now.assignment.ests, now.codec), None
+            if self._settling is not None:  # What the plan before it has changed of the ESTs is over; its codec is not.
+                self._settling = msgspec.structs.replace(self._settling, ests=None)
+                if change.codec is not None:
+                    self._settling = None
+            self._before = (now.assignment.ests, now.codec)
             self._judge = TrialJudge(plan, schedule, before) if is_tried else WindowJudge(plan, before)
             self._kept_before = self._kept
             if not is_tried:
@@ -293,15 +319,16 @@ class Adoption:
         except EsprofError as error:
             warnings.warn(f"nobody learns what became of a plan: {error}", stacklevel=4)
 
-    def _was_taken_back(self) -> bool:
-        """Whether the plan that has come is one that this job has adopted and taken back, before it started anew."""
-        told = self._source.told() if self._source is not None else None
+    def _known(self) -> tuple[Plan, State] | None:
+        """The plan that has come, and what the job made of it before it started anew; None where it has not seen it."""
+        status = status_of(self._source.told()) if self._source is not None else None
         try:
-            status = msgspec.json.decode(told or b"", type=PlanStatus)
             plan = read_plan_bytes(self._raw or b"")
-        except (msgspec.MsgspecError, UnicodeDecodeError, UsageError):
-            return False
-        return (status.state, status.plan, status.version) == ("reverted", plan.id, plan.version)
+        except UsageError:
+            return None
+        if status is None or (status.plan, status.version) != (plan.id, plan.version):
+            return None
+        return plan, status.state
 
 
 def _change(plan: Plan, fits: Fits, now: Now) -> Change:

@@ -6,7 +6,7 @@ import msgspec
 
 from esprof.elastic.plans.source import PlanSource
 from esprof.errors import UsageError
-from esprof.plan import Plan, PlanStatus, read_plan_bytes
+from esprof.plan import Plan, PlanStatus, read_plan_bytes, status_of
 
 _BEAT_S = 0.05
 
@@ -36,12 +36,4 @@ def _plan_of(raw: bytes | None) -> Plan | None:
     try:
         return read_plan_bytes(raw) if raw is not None else None
     except UsageError:
-        return None
-
-
-def status_of(raw: bytes | None) -> PlanStatus | None:
-    """What a job has told; None where that is nothing, or no status."""
-    try:
-        return msgspec.json.decode(raw, type=PlanStatus) if raw is not None else None
-    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

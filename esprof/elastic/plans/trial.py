@@ -87,7 +87,8 @@ class Measured:
         """None where less than two blocks with the plan can be compared.
 
         The interval is Student's t of the differences. Neighbours share a block without the plan, so that they are alike by
-        a sixth of their variance: that of their mean is larger by 1 + (n - 1) / 3n.
+        a sixth of their variance: that of their mean is larger by 1 + (n - 1) / 3n, and their own comes out smaller by
+        1 - 1 / 3n.
         """
         blocks = {number: median(took) for number, took in self.took_us.items() if len(took) >= _LEAST}
         if len(self.earlier_us) >= _LEAST:
@@ -101,7 +102,7 @@ class Measured:
         count = len(gains)
         if count < 2:
             return None
-        shared = math.sqrt(1 + (count - 1) / (3 * count))
+        shared = math.sqrt((1 + (count - 1) / (3 * count)) / (1 - 1 / (3 * count)))
         half = float(student.ppf((1 + _SURE) / 2, count - 1)) * stdev(gains) / math.sqrt(count) * shared
         mean = fmean(gains)
         return Gain(fmean(after) + mean, fmean(after), mean, mean - half, mean + half)

@@ -1,13 +1,15 @@
 """Plans that a running job is given: all ranks adopt one at the same border, or none does, and no bit changes."""
 
+import json
 import random
 import time
 
 import msgspec
 import pytest
 
-from esprof.elastic import Assignment
+from esprof.elastic import Assignment, Drain
 from esprof.elastic.plans import memory
+from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.signature import model_signature
 from esprof.errors import MismatchError, OutputError
 from esprof.plan import BucketChoice, CompressionBody, Fallback
@@ -264,3 +266,55 @@ def test_all_ranks_watch_for_plans_or_none_does():
 
     with pytest.raises(MismatchError, match="plan"):
         on_threads(2, body)
+
+
+def test_a_codec_that_is_taken_back_goes_although_a_newer_plan_waits_for_its_step(tmp_path, monkeypatch):
+    judge, codecs = Adoption.step_ended, []
+    monkeypatch.setattr(Adoption, "step_ended", lambda one, step, _: judge(one, step, 100.0 if step < 8 else 200.0))
+    bad = plan_of(codec="bf16", fallback=Fallback(margin=0.1, window=5))
+    later = plan_of(((3,), (0, 1, 2)), version=2, apply_at=20)
+    place = Place(*[None] * 8, bad, None, later)
+
+    def body(transport):
+        trainer = small_trainer(transport=transport, plan=place, verify_every=0)
+        for _ in range(24):
+            trainer.step()
+            if transport.rank == 0:
+                codecs.append(trainer.state.codec_spec(trainer.next_step - 1))
+
+    on_threads(2, body)
+    assert place.states == ["adopted", "pending", "reverted", "adopted"]
+    assert codecs.count("bf16") == 7  # One settles, five are judged, and what came of them is settled a step later.
+    assert codecs[-1] == "none"
+
+
+def known(state, plan, **job):
+    """What a job that starts anew makes of a plan that it has told this of before."""
+    place = Place(plan)
+    status = {"state": state, "plan": plan.id, "version": plan.version, "step": 3}
+    place.told = lambda: json.dumps(status).encode()
+    return places(place, steps=6, **job), place
+
+
+def test_a_plan_for_other_processes_that_the_job_had_is_not_asked_for_again(monkeypatch):
+    monkeypatch.setenv("ESPROF_LAUNCH", '{"folder": "nowhere", "most": 4}')
+    plan = plan_of(((0, 1, 2, 3),))  # For one process, and here are two.
+    for state in ("adopted", "kept", "missed", "trying"):
+        found, place = known(state, plan, drain=Drain())
+        assert (found, place.statuses) == ([EVEN] * 6, [])
+
+
+def test_a_plan_that_the_job_has_kept_is_not_tried_again():
+    plan = plan_of(((3,), (0, 1, 2)), fallback=Fallback(window=2, blocks=2))
+    found, place = known("kept", plan)
+    assert found == [((3,), (0, 1, 2))] * 6
+    assert place.states[0] == "adopted"
+    found, place = known("trying", plan)
+    assert place.states[0] == "trying"
+
+
+@pytest.mark.parametrize("raw", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_a_plan_nested_too_deeply_is_refused(static, raw):
+    place = Place(None, raw)
+    assert trained(place) == [static, static]
+    assert place.states == ["refused"]
