@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -454,7 +455,7 @@ class ElasticTrainer:
             scaled=self.state.scaler.is_enabled(),
             model_signature=model_signature(self.state.model),
             gradient_bytes=self.layout.numel * self.layout.dtype.itemsize,
-            check_world=self._launched.check_world,
+            check_world=partial(self._launched.check_world, saves=self.checkpoints is not None),
         )
         adoption = Adoption(source_of(plan), fits, self._transport, self._record)
         if plan is not None:

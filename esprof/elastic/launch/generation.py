@@ -43,6 +43,7 @@ class Generation:
         """Raises UsageError where a place's command cannot be run."""
         self.number, self._places, self._folder = number, places, folder
         self._processes: list[subprocess.Popen[bytes]] = []
+        self.has_begun = False
         for rank, place in enumerate(places):
             ready = ready_path(folder, number, rank)
             ready.unlink(missing_ok=True)
@@ -71,6 +72,7 @@ class Generation:
 
     def begin(self, launch: Launch) -> None:
         """Let all workers run the script, once each is ready."""
+        self.has_begun = True
         hosts = [place.command for place in self._places]
         port = _free_port()
         for rank, process in enumerate(self._processes):
@@ -99,8 +101,10 @@ class Generation:
                 process.send_signal(number)
 
     def kill(self) -> None:
-        """End all workers at once."""
-        self.send(signal.SIGKILL)
+        """End all workers at once, and what they have started."""
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # Each is the first of a session.
         for process in self._processes:
             process.wait()
             if process.stdin is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from esprof.elastic.launch.told import VARIABLE, Launch, read_left
+from esprof.elastic.launch.told import VARIABLE, Launch, read_left, taken
 from esprof.errors import EXIT_OK, UsageError
 from esprof.recorder.launcher.child import run_child
 
@@ -73,17 +73,15 @@ def run(asked: Rendezvous, procs_per_host: int, script: Sequence[str], folder: P
 
     `folder` is this host's own. Raises UsageError as `command` does, or where torchrun cannot be started.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for stale in folder.glob("left-*.json"):
-        stale.unlink(missing_ok=True)
     launch = Launch(folder=str(folder.absolute()))
     extra = {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "GLOO_SOCKET_IFNAME": interface_of(own_address(asked.host)),
         VARIABLE: msgspec.json.encode(launch).decode(),
     }
-    code = run_child(command(asked, procs_per_host, script), {**os.environ, **extra})
-    left = read_left(folder, launch.generation)
+    with taken(folder):
+        code = run_child(command(asked, procs_per_host, script), {**os.environ, **extra})
+        left = read_left(folder, launch.generation)
     return EXIT_OK if left is not None and left.asked else code
 
 

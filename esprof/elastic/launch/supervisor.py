@@ -22,6 +22,7 @@ from esprof.elastic.launch.told import (
     grant,
     log,
     read_left,
+    taken,
     wanted,
     write_state,
 )
@@ -76,6 +77,8 @@ class Supervisor:
         self._crashes = 0
         self._stops = 0
         """How often this process was asked to end the job."""
+        self._has_saved = False
+        """Whether the generation before this one has saved all that it did."""
         self._standby: Generation | None = None
         self._asked: _Next | None = None
         """What the running generation was asked to leave for."""
@@ -88,25 +91,20 @@ class Supervisor:
         """
         if not 1 <= world <= len(self._places):
             raise UsageError(f"there are places for 1 to {len(self._places)} processes, not for {world}")
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        grant(self._folder)
-        for stale in self._folder.glob("left-*.json"):
-            stale.unlink(missing_ok=True)
-        running, launch, before = self._start(0, world), self._launch(), None
-        with self._hearing():
+        with self._hearing(), taken(self._folder):
+            running, launch, before = self._start(0, world), self._launch(), None
             try:
                 while True:
-                    self._begin(running, launch)
-                    if before is not None:
-                        before.end()  # It has saved, and ends beside its successor.
+                    self._begin(running, launch, before)
                     following = self._watched(running)
                     if isinstance(following, int):
                         return following
                     before, (running, launch) = running, self._followed(running, following)
             finally:
                 running.kill()
-                if self._standby is not None:
-                    self._standby.kill()
+                if before is not None:
+                    before.kill()
+                self._drop_standby()
 
     def _launch(self, **more: object) -> Launch:
         return Launch(folder=str(self._folder.absolute()), generation=self._number, most=len(self._places), **more)  # type: ignore[arg-type]
@@ -119,31 +117,38 @@ class Supervisor:
         while not generation.is_ready and all(code is None for code in generation.codes()) and not self._stops:
             time.sleep(_BEAT_S)
 
-    def _begin(self, running: Generation, launch: Launch) -> None:
+    def _begin(self, running: Generation, launch: Launch, before: Generation | None) -> None:
+        """Let a generation begin; the one before it has saved, or is dead, and ends beside it."""
         self._wait(running)
-        running.begin(launch)
+        if not self._stops:
+            running.begin(launch)
         self._log("began", running.world, launch.why)
-        write_state(
-            self._folder,
-            State(pid=os.getpid(), generation=self._number, world=running.world, most=len(self._places)),
-        )
+        try:
+            write_state(
+                self._folder,
+                State(pid=os.getpid(), generation=self._number, world=running.world, most=len(self._places)),
+            )
+        except EsprofError:
+            if before is None:
+                raise
+        if before is not None and not self._stops:
+            before.end()
 
     def _watched(self, running: Generation) -> int | _Next:
         """See a generation to its end: the exit code of the job, or what comes next."""
         began_s, told_stops, self._asked = time.monotonic(), 0, None
         while True:
-            if self._stops > told_stops:
+            if self._stops > 1:
+                running.kill()
+            elif self._stops > told_stops:
                 told_stops = self._stops
                 running.send(signal.SIGTERM)
+            codes = running.codes()  # Before what they may have left, which they tell first.
             if (left := read_left(self._folder, self._number)) is not None and not self._stops:
                 return self._next_of(left, running)
-            codes = running.codes()
             if all(code == 0 for code in codes) or (self._stops and None not in codes):
                 return self._ended(running, codes)
             if any(code not in (0, None) for code in codes) and not self._stops:
-                # Those that follow one that was asked end with 75; it is told before that.
-                if (left := read_left(self._folder, self._number)) is not None:
-                    return self._next_of(left, running)
                 return self._crashed(running, codes, time.monotonic() - began_s)
             if not self._stops:
                 self._change(running)
@@ -153,15 +158,21 @@ class Supervisor:
         """Where another number of workers is wanted: start them, and ask those that run to leave once they are ready."""
         world = wanted(self._folder)
         if self._asked is not None or world is None or world == running.world or not 1 <= world <= len(self._places):
-            if self._standby is not None and self._asked is None:  # Nobody wants them any more.
-                self._standby.kill()
-                self._standby = None
+            if self._asked is None:  # Nobody wants them any more.
+                self._drop_standby()
             return
         if self._settings.warm:
             if self._standby is None or self._standby.world != world:
-                if self._standby is not None:
-                    self._standby.kill()
-                self._standby = self._start(self._number + 1, world)
+                self._drop_standby()
+                try:
+                    self._standby = self._start(self._number + 1, world)
+                except UsageError as error:
+                    self._give_up_wish(world, error.reason)
+                    return
+            if any(code is not None for code in self._standby.codes()):
+                self._drop_standby()
+                self._give_up_wish(world, "one of them ended before it was ready")
+                return
             if not self._standby.is_ready:
                 return
         grant(self._folder)
@@ -169,9 +180,20 @@ class Supervisor:
         self._log("asked", running.world, f"{world} processes are wanted")
         running.send(signal.SIGTERM)
 
+    def _drop_standby(self) -> None:
+        if self._standby is not None:
+            self._standby.kill()
+            self._standby = None
+
+    def _give_up_wish(self, world: int, why: str) -> None:
+        """The job goes on as it is."""
+        grant(self._folder)
+        self._say(f"{world} processes cannot be started: {why}; the job goes on with as many as it has")
+        self._log("refused", world, why)
+
     def _next_of(self, left: Left, running: Generation) -> _Next:
         """What comes after a generation that has saved."""
-        self._crashes = 0
+        self._crashes, self._has_saved = 0, True
         self._log("left", running.world, left.reason)
         if self._asked is not None:
             return _Next(self._asked.world, self._asked.why, left.stopped_ns)
@@ -179,14 +201,14 @@ class Supervisor:
         return _Next(left.world or running.world, left.reason, left.stopped_ns)
 
     def _crashed(self, running: Generation, codes: Sequence[int | None], lived_s: float) -> int | _Next:
-        stopped_ns = time.time_ns()
+        stopped_ns, self._has_saved = time.time_ns(), False
         code = next(code for code in codes if code not in (0, None))
         running.kill()
         how = f"a process ended by signal {-code}" if code < 0 else f"a process ended with code {code}"
         self._log("crashed", running.world, how)
-        self._crashes = self._crashes + 1 if lived_s < _QUICK_S else 1
+        self._crashes = self._crashes + 1 if lived_s < _QUICK_S else 0
         if self._crashes >= self._settings.most_crashes:
-            self._say(f"{how}; that was the {self._crashes}th time in a row: giving up")
+            self._say(f"{how}; that was number {self._crashes} in a row: giving up")
             self._log("gave up", running.world, how)
             return 128 - code if code < 0 else code
         self._say(f"{how}: going on from the last checkpoint")
@@ -195,8 +217,9 @@ class Supervisor:
 
     def _ended(self, running: Generation, codes: Sequence[int | None]) -> int:
         worst = next((code for code in codes if code not in (0, None)), 0)
-        if self._stops == 1 and read_left(self._folder, self._number) is not None:
-            worst = 0  # It has saved, and left as it was asked to.
+        saved = read_left(self._folder, self._number) is not None
+        if self._stops == 1 and (saved or (self._has_saved and not running.has_begun)):
+            worst = 0  # It has saved, and left as it was asked to; or all was saved, and it had not begun.
         self._log("ended", running.world)
         return 128 - worst if worst < 0 else worst
 

@@ -1,13 +1,16 @@
 """What a launcher and the workers that it has started tell each other, by a variable and by files of the launch's folder."""
 
+import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from esprof.output import write_bytes
+from esprof.errors import UsageError
+from esprof.output import unwritable, write_bytes
 from esprof.trace.lines import append_line, read_lines
 from esprof.types import Ns
 
@@ -58,7 +61,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class Logged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the launcher's log, `launch.jsonl`."""
 
-    what: Literal["began", "asked", "left", "crashed", "ended", "gave up"]
+    what: Literal["began", "asked", "refused", "left", "crashed", "ended", "gave up"]
     time_ns: Ns
     generation: int
     world: int
@@ -66,6 +69,29 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _LOGGED = msgspec.json.Decoder(Logged)
+
+
+@contextmanager
+def taken(folder: Path) -> Iterator[None]:
+    """Have a launch's folder for oneself, without what an earlier launch has left there. Raises UsageError where another
+    launcher has it, OutputError where it cannot be made."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise UsageError(f"another launcher has {folder}", remedy="Name another --folder.") from None
+    try:
+        grant(folder)
+        for stale in folder.glob("left-*.json"):
+            stale.unlink(missing_ok=True)
+        yield
+    finally:
+        os.close(file)
 
 
 def launch_of_environment() -> Launch | None:

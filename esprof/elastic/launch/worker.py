@@ -24,8 +24,9 @@ class Launched:
     def is_launched(self) -> bool:
         return self._launch is not None
 
-    def check_world(self, wanted: int, world: int) -> None:
-        """Raise UsageError where a job of `world` processes cannot become one of `wanted`."""
+    def check_world(self, wanted: int, world: int, *, saves: bool) -> None:
+        """Raise UsageError where a job of `world` processes cannot become one of `wanted`; `saves` is whether it has a
+        folder for checkpoints."""
         if wanted == world:
             return
         launch, said = self._launch, f"it is for {wanted} processes, and here are {world}"
@@ -35,6 +36,8 @@ class Launched:
             raise UsageError(f"{said}: hosts join and leave this job by themselves")
         if not 1 <= wanted <= launch.most:
             raise UsageError(f"{said}: its launcher has places for 1 to {launch.most}")
+        if not saves:
+            raise UsageError(f"{said}: the job has no folder for checkpoints, and would begin anew")
 
     def made(self) -> None:
         """The trainer is made, from the last checkpoint where there is one."""

@@ -12,7 +12,7 @@ import pytest
 
 from esprof.elastic.launch.generation import Place
 from esprof.elastic.launch.supervisor import Settings, Supervisor
-from esprof.elastic.launch.told import Left, launch_of_environment, read_log, want
+from esprof.elastic.launch.told import Left, launch_of_environment, read_log, taken, want
 from esprof.elastic.launch.worker import Launched
 from esprof.errors import UsageError
 
@@ -42,15 +42,17 @@ BODY
 """
 
 
-def supervised(folder, body, places=3, world=1, drive=None, **settings):
-    """(the exit code, what workers have noted, the log) of a job whose workers do `body`; `drive` runs beside it."""
+def supervised(folder, body, places=3, world=1, drive=None, broken=None, **settings):
+    """(the exit code, what workers have noted, the log) of a job whose workers do `body`; `drive` runs beside it. The place
+    `broken` has no Python."""
     worker = folder / "worker.py"
     worker.write_text(WORKER.replace("BODY", body))
     python = folder / "python"  # Runs this in place of the bootstrap.
     python.write_text(f"#!/bin/sh\nexec {sys.executable} {worker}\n")
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     launch = folder / "launch"
-    supervisor = Supervisor([Place(python=str(python))] * places, ["script.py"], launch, Settings(**settings))
+    pythons = [str(python) if place != broken else "no-python" for place in range(places)]
+    supervisor = Supervisor([Place(python=one) for one in pythons], ["script.py"], launch, Settings(**settings))
     thread = threading.Thread(target=drive, args=(launch,)) if drive else None
     if thread:
         thread.start()
@@ -138,14 +140,16 @@ def test_a_place_that_cannot_be_entered_is_named(tmp_path):
 
 def test_only_who_was_launched_can_have_another_number(monkeypatch):
     with pytest.raises(UsageError, match="only a job that `esprof elastic launch` has started"):
-        Launched().check_world(3, 2)
+        Launched().check_world(3, 2, saves=True)
     monkeypatch.setenv("ESPROF_LAUNCH", '{"folder": "f", "most": 4}')
-    Launched().check_world(3, 2)
+    Launched().check_world(3, 2, saves=True)
     with pytest.raises(UsageError, match="places for 1 to 4"):
-        Launched().check_world(5, 2)
+        Launched().check_world(5, 2, saves=True)
+    with pytest.raises(UsageError, match="would begin anew"):
+        Launched().check_world(3, 2, saves=False)
     monkeypatch.setenv("ESPROF_LAUNCH", '{"folder": "f"}')
     with pytest.raises(UsageError, match="hosts join and leave"):
-        Launched().check_world(3, 2)
+        Launched().check_world(3, 2, saves=True)
     monkeypatch.setenv("ESPROF_LAUNCH", "no JSON")
     assert launch_of_environment() is None
 
@@ -155,3 +159,33 @@ def test_the_job_goes_on_where_its_launcher_cannot_be_told(tmp_path, monkeypatch
     monkeypatch.setenv("ESPROF_LAUNCH", json.dumps({"folder": str(tmp_path / "file"), "most": 2}))
     with pytest.warns(UserWarning, match="does not learn that the job has saved"):
         Launched().left(Left(step=1, asked=True, stopped_ns=0))
+
+
+def test_new_workers_that_cannot_be_started_leave_the_job_as_it_is(tmp_path):
+    """The second place has no Python, so that its worker is never ready."""
+
+    def drive(launch):
+        wait_until(seen(launch, 1))
+        want(launch, 2)
+        wait_until(lambda: not (launch / "world").exists())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    code, noted, log = supervised(tmp_path, "time.sleep(60)", drive=drive, broken=1)
+    assert (code, len(noted)) == (0, 1)
+    assert log == [("began", 1), ("refused", 2), ("ended", 1)]
+
+
+def test_a_second_signal_ends_workers_that_do_not_heed_the_first(tmp_path):
+    def drive(launch):
+        wait_until(seen(launch, 1))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    assert supervised(tmp_path, body, drive=drive)[0] == 128 + 9
+
+
+def test_a_folder_has_one_launcher(tmp_path):
+    with taken(tmp_path / "launch"), pytest.raises(UsageError, match="another launcher has"):
+        supervised(tmp_path, "os._exit(0)")
