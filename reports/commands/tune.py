@@ -10,8 +10,8 @@ import click
 
 from esprof.elastic.tuned import VARIABLE
 from esprof.errors import EXIT_OK, UsageError
-from esprof.output import claim
 from esprof.recorder.launcher.child import run_child
+from esprof.recorder.launcher.launch import make_room
 from esprof.reports.commands.common import answer
 from esprof.reports.live.tuning import Settings, Tuner
 from esprof.reports.terminal.text import Screen
@@ -83,8 +83,9 @@ def command(
         raise UsageError("tune needs either a command, after --, or --attach RUN")
     run = output if attach is None else attach
     if attach is None:
-        claim(run, force=force)
-        shutil.rmtree(run, ignore_errors=True)
+        if shutil.which(job[0]) is None:
+            raise UsageError(f"cannot run {job[0]!r}: no such command")
+        make_room(run, force)
     elif not run.is_dir():
         raise UsageError(f"there is no Run directory {run}")
     found: list[Round] = []
@@ -97,7 +98,10 @@ def command(
     stop = Event()
     tuner = Tuner(run, Settings(steps=steps, window=window, blocks=blocks, most_rounds=most_rounds), stop, tell)
     if attach is not None:
-        tuner.tune()
+        try:
+            tuner.tune()
+        except KeyboardInterrupt:  # What there is will be told.
+            request.withdraw(run)
         code = EXIT_OK
     else:
         code = _beside(job, run, tuner, stop, stdout=2 if as_json else 1)

@@ -21,6 +21,7 @@ def fresh(run: Path, *, since: int | None = None, wait_s: float = 60.0) -> Run:
     """
     if has_ended(run):
         return load(run)
+    asked_ns = time.time_ns()
     request.ask(run, Request(since=since or 0))
     until = time.monotonic() + wait_s
     while request.is_open(run):
@@ -31,7 +32,10 @@ def fresh(run: Path, *, since: int | None = None, wait_s: float = 60.0) -> Run:
                 remedy="Is it running, and was it given telemetry=RUN?",
             )
         time.sleep(_BEAT_S)
-    return load(run)
+    told = load(run)
+    if (told.meta.created_ns or 0) < asked_ns:
+        raise EsprofError(f"the job at {run} could not write its telemetry", remedy="Its stderr says why.")
+    return told
 
 
 def has_ended(run: Path) -> bool:

@@ -25,6 +25,7 @@ class Shift:
 
     def __init__(self) -> None:
         self._doing: tuple[object, ...] | None = None
+        self._last = -1
         self._steps: deque[tuple[float, ...]] = deque(maxlen=_BEFORE + _NEWEST)
         self.since: int | None = None
         """The first step that is like the newest ones, as far as is known."""
@@ -33,8 +34,11 @@ class Shift:
         """Whether steps have shifted with this one. It is told once: then those are what later ones are compared with."""
         if step.twice:
             return False
-        doing = (step.version, step.ests)
-        if doing != self._doing:  # Another plan or other processes: another length is no news. Its first step settles.
+        doing, went_on = (step.version, step.ests), step.step > self._last
+        self._last = step.step
+        if doing != self._doing or not went_on:
+            # Another plan or other processes: another length is no news. Or the job has begun again at an earlier step.
+            # The first step settles.
             self._doing, self.since = doing, step.step + 1
             self._steps.clear()
             return False

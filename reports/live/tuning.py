@@ -20,13 +20,14 @@ from esprof.elastic.plans.source import PlanFile
 from esprof.errors import EsprofError
 from esprof.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.replay.replayed import Replayed, replay_run
-from esprof.reports.live.fresh import fresh
+from esprof.reports.live.fresh import fresh, has_ended
 from esprof.reports.live.shift import Shift
 from esprof.trace import rounds
 from esprof.trace.live import Tail
 from esprof.trace.rounds import Round
 
 _BEAT_S = 0.05
+_ASKS_S = 1.0
 _ANSWERS_S = 60.0
 """A job that says nothing for so long is asked no more, in this round."""
 
@@ -65,9 +66,12 @@ class Tuner:
         self._plans = PlanFile(run / "plan.json")
         self._tail, self._shift = Tail(run), Shift()
         self._last_step = -1
+        self._changed = False
+        """Whether the job was seen to change, and no round has begun by that yet."""
         self._world: int | None = None
         self._reverted: set[tuple[tuple[int, ...], ...]] = set()
         """Assignments that were tried in vain since the job has changed last."""
+        self._asks_s = 0.0
         self.rounds = list(rounds.read(run))
 
     def tune(self) -> None:
@@ -94,7 +98,7 @@ class Tuner:
 
     def _wait_for_steps(self) -> bool:
         """Whether there are steps enough that are alike; False where the loop is to stop."""
-        while not self._stop.is_set():
+        while not self._is_over():
             self._look()
             since = self._shift.since
             if since is not None and self._last_step + 1 - since >= self._settings.steps:
@@ -104,19 +108,28 @@ class Tuner:
 
     def _next_shift(self) -> int | None:
         """The step at which the job is seen to have changed; None where the loop is to stop."""
-        while not self._stop.is_set():
-            if self._look():
+        while not self._is_over():
+            self._look()
+            if self._changed:
+                self._changed = False
                 return self._last_step
             self._stop.wait(_BEAT_S)
         return None
 
-    def _look(self) -> bool:
-        """Take in the steps that have come. Whether the job has shifted with them, or has more or fewer processes."""
-        changed = False
+    def _look(self) -> None:
+        """Take in the steps that have come, and whether the job has shifted with them, or has more or fewer processes."""
         for step in self._tail.read():
-            changed |= self._shift.note(step) or self._world not in (None, len(step.ests))
+            self._changed |= self._shift.note(step) or self._world not in (None, len(step.ests))
             self._last_step, self._world = step.step, len(step.ests)
-        return changed
+
+    def _is_over(self) -> bool:
+        """Whether the loop is to end: somebody has said so, or the job has ended, which is looked at once a second."""
+        now = time.monotonic()
+        if now >= self._asks_s:
+            self._asks_s = now + _ASKS_S
+            if has_ended(self._run):
+                self._stop.set()
+        return self._stop.is_set()
 
     def _round(self, noticed: int | None) -> Round | None:
         """What came of one round; None where the job was changed while it was asked: then it is asked again."""
@@ -145,7 +158,8 @@ class Tuner:
         plan = msgspec.structs.replace(advice.plan, fallback=self._settings.fallback)
         given, status = self._handed_over(plan)
         if status is None or status.state not in _OVER:
-            return msgspec.structs.replace(told, plan=plan.id, why="the job ended, or did not answer, before it told")
+            why = "the job ended, did not answer, or was given another plan, before it told"
+            return msgspec.structs.replace(told, plan=plan.id, why=why)
         if status.state == "reverted":
             self._reverted.add(advice.decision.ests)
         self._look()
@@ -167,12 +181,15 @@ class Tuner:
         given, _ = hand_over(plan, self._plans, 0)
         until = time.monotonic() + _ANSWERS_S
         status = None
-        while not self._stop.wait(_BEAT_S) and (status is not None or time.monotonic() < until):
+        while not self._is_over() and (status is not None or time.monotonic() < until):
             now = status_of(self._plans.told())
             if now is not None and (now.plan, now.version) == (given.id, given.version):
                 status = now
+            elif now is not None and now.version is not None and now.version > given.version:
+                return given, None  # Somebody has handed over another one since.
             if status is not None and status.state in _OVER:
                 break
+            self._stop.wait(_BEAT_S)
         return given, status
 
 

@@ -71,10 +71,17 @@ def test_what_cannot_be_tuned_is_refused(tmp_path, words, says):
 
 def test_a_run_is_not_overwritten(tmp_path):
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "live.jsonl").touch()
     told = esprof("tune", "-o", tmp_path / "run", "--", "true")
     assert told.returncode == 1
     assert "already exists" in told.stderr
     assert esprof("tune", "-f", "-o", tmp_path / "run", "--", "false").returncode == 1
+    assert esprof("tune", "-f", "-o", tmp_path / "run", "--", "no-such-command").returncode == 2
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.txt").touch()
+    told = esprof("tune", "-f", "-o", tmp_path / "thesis", "--", "true")
+    assert "is not a Run" in told.stderr
+    assert (tmp_path / "thesis" / "thesis.txt").exists()
     assert esprof("tune", "-f", "-q", "-o", tmp_path / "run", "--", "true").stdout == ""
 
 
@@ -91,6 +98,7 @@ def test_a_loop_that_is_killed_leaves_the_job_alone_and_another_one_goes_on(tmp_
     assert len(json.loads(told.stdout)["rounds"]) == 1
     log = tmp_path / "tuned.jsonl"
     wait_for(lambda: len(log.read_text().splitlines()) > STEPS)  # The first line is the job's.
+    assert esprof("tune", "--attach", run, "-q").returncode == 0  # The job has ended.
 
 
 def wait_for(found):

@@ -56,7 +56,7 @@ def prepare(command: Sequence[str], out: Path, settings: Settings, *, force: boo
     written.
     """
     require_torch(command[0])
-    raw = _make_room(out, force) / "raw"
+    raw = make_room(out, force) / "raw"
     try:
         make_raw(raw, command, settings, launcher_pid=os.getpid())
     except OSError as error:
@@ -134,12 +134,16 @@ def require_torch(program: str) -> None:
         raise UsageError(f"cannot run {program!r}: no such command")
 
 
-def _make_room(out: Path, force: bool) -> Path:
+_OF_RUNS = ("run.json", "raw", "live.jsonl", "history.jsonl")
+"""What tells a Run, whole or begun, from other folders."""
+
+
+def make_room(out: Path, force: bool) -> Path:
     """Make `out` an empty folder, and return its full path; `force` removes an older Run there, but nothing else."""
     claim(out, force=force)
     try:
         if out.exists():
-            if not (out / "run.json").exists() and not (out / "raw").exists() and any(out.iterdir()):
+            if not any((out / name).exists() for name in _OF_RUNS) and any(out.iterdir()):
                 raise OutputError("is not a Run, and is not overwritten", path=out, remedy="Choose another name.")
             shutil.rmtree(out)
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -46,6 +46,13 @@ def test_what_a_rank_takes_is_told_by_the_est():
     assert noticed(steps) == []
 
 
+def test_a_job_that_goes_on_from_an_earlier_step_begins_anew():
+    shift = Shift()
+    for one in [step(number, 100.0) for number in range(50)] + [step(20 + number, 200.0) for number in range(30)]:
+        assert not shift.note(one)
+    assert shift.since == 21
+
+
 def test_steps_that_are_no_measure_are_left_out():
     steps = [step(number, 100.0) for number in range(50)] + [
         step(50 + number, 200.0, twice=True) for number in range(50)
