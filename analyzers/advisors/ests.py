@@ -150,7 +150,8 @@ def advise_ests(
     optimum = fewest_seconds(devices, now.n_est)
     prices = _Prices(replayed, turns)
     even = Assignment.even(now.n_est, now.world)
-    tried = [prices.of(one) for one in (now, even, Assignment.of(in_ranges(optimum.ests)))]
+    fewer = _on_fewer(devices, now.n_est)
+    tried = [prices.of(one) for one in (now, even, Assignment.of(in_ranges(optimum.ests)), *fewer)]
     best = _varied(min(tried, key=lambda one: one.step_ns), devices, prices)
     error = pricer.prediction_error([_TERM]) if known_error is None else known_error
     gain = 1 - best.step_ns / pricer.step_ns
@@ -222,6 +223,18 @@ def _kinds(replayed: Replayed, devices: Sequence[Device], inventory: Inventory) 
             most=None if inventory.has_room(kind, needed) else 0,
         )
     return found
+
+
+def _on_fewer(devices: Sequence[Device], n_est: int) -> Iterator[Assignment]:
+    """The optima of the fastest ranks alone: all but one, half, a quarter, and so on to one. Single moves do not lead there,
+    since a rank's gradient travels as long as it has one EST."""
+    order = sorted(range(len(devices)), key=lambda at: devices[at].est_s)
+    sizes = {len(devices) - 1} | {len(devices) >> shift for shift in range(1, len(devices).bit_length())}
+    for size in sorted(sizes - {0}):
+        chosen = sorted(order[:size])
+        found = fewest_seconds([devices[at] for at in chosen], n_est)
+        counts = dict(zip(chosen, found.ests, strict=True))
+        yield Assignment.of(in_ranges([counts.get(at, 0) for at in range(len(devices))]))
 
 
 def _varied(best: _Tried, devices: Sequence[Device], prices: _Prices) -> _Tried:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 from statistics import median
 
 from scipy.stats import mannwhitneyu
@@ -30,6 +31,11 @@ class Shift:
         self.since: int | None = None
         """The first step that is like the newest ones, as far as is known."""
 
+    def begin(self, step: int) -> None:
+        """Forget what was before this step."""
+        self._steps.clear()
+        self.since = step
+
     def note(self, step: LiveStep) -> bool:
         """Whether steps have shifted with this one. It is told once: then those are what later ones are compared with."""
         if step.twice:
@@ -39,21 +45,31 @@ class Shift:
         if doing != self._doing or not went_on:
             # Another plan or other processes: another length is no news. Or the job has begun again at an earlier step.
             # The first step settles.
-            self._doing, self.since = doing, step.step + 1
-            self._steps.clear()
+            self._doing = doing
+            self.begin(step.step + 1)
             return False
         shares = zip(step.busy_us, step.ests, strict=False)
         self._steps.append((step.took_us, *(busy / ests if ests else 0.0 for busy, ests in shares)))
         if len(self._steps) < _LEAST_BEFORE + _NEWEST:
             return False
         steps = list(self._steps)
-        if not any(map(_differ, zip(*steps[:-_NEWEST], strict=True), zip(*steps[-_NEWEST:], strict=True))):
+        series = zip(zip(*steps[:-_NEWEST], strict=True), zip(*steps[-_NEWEST:], strict=True), strict=True)
+        alike = [_like_the_last(before, newest) for before, newest in series if _differ(before, newest)]
+        if not alike:
             return False
-        self._steps = deque(steps[-_NEWEST:], maxlen=self._steps.maxlen)
-        self.since = step.step - _NEWEST + 1
+        newest = min(alike)
+        self._steps = deque(steps[-newest:], maxlen=self._steps.maxlen)
+        self.since = step.step - newest + 1
         return True
 
 
 def _differ(before: Sequence[float], newest: Sequence[float]) -> bool:
     was, now = median(before), median(newest)
     return abs(now - was) > _LEAST * was and float(mannwhitneyu(before, newest).pvalue) < _ALPHA
+
+
+def _like_the_last(before: Sequence[float], newest: Sequence[float]) -> int:
+    """How many of the newest are on the new side: some may still have been like those before."""
+    middle, is_above = (median(before) + median(newest)) / 2, median(newest) > median(before)
+    count = sum(1 for _ in takewhile(lambda value: (value > middle) == is_above, reversed(newest)))
+    return max(1, count)

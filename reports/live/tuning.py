@@ -28,6 +28,8 @@ from esprof.trace.rounds import Round
 
 _BEAT_S = 0.05
 _ASKS_S = 1.0
+_TRIES = 3
+"""Rounds in a row that may fail, as where steps were too uneven to be replayed, before the loop waits for a change."""
 _ANSWERS_S = 60.0
 """A job that says nothing for so long is asked no more, in this round."""
 
@@ -77,7 +79,7 @@ class Tuner:
     def tune(self) -> None:
         """Raises OutputError where the Run cannot be written."""
         noticed: int | None = None
-        begun = len(self.rounds)
+        begun, failed = len(self.rounds), 0
         while self._wait_for_steps():
             made = self._round(noticed)
             if made is not None:
@@ -88,6 +90,11 @@ class Tuner:
                 return
             if made is None:
                 continue
+            if made.outcome == "unknown" and made.plan is None and failed < _TRIES:
+                failed += 1
+                self._shift.begin(self._last_step + 1)  # Other steps may tell more.
+                continue
+            failed = 0
             if made.outcome in ("kept", "missed"):
                 noticed = None
                 continue
