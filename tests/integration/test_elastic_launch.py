@@ -77,6 +77,7 @@ def test_one_controller_changes_the_number_of_processes_and_goes_on_after_a_cras
     assert esprof("elastic", "scale", 2, launch).returncode == 0
     wait_for(job, lambda: len(events(folder, "scaled")) == 3)
     assert not (launch / "world").exists()  # Nobody goes back to the 2 that were wanted before.
+    wait_for(job, lambda: len(workers(job)) == 2)  # Those before have ended.
     os.kill(workers(job)[0], signal.SIGKILL)
     wait_for(job, lambda: len(events(folder, "started")) == 5)
     wait_for(job, lambda: len(events(folder, "scaled")) == 4)
