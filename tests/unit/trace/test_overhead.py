@@ -5,7 +5,7 @@ from statistics import median, quantiles
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from esprof.trace import overhead as module
@@ -62,6 +62,7 @@ def test_an_interval_is_narrower_where_steps_scatter_less_or_windows_are_more(ho
 def test_it_is_what_a_plain_bootstrap_finds(seed, windows, length):
     timed, plain = recorded(job(seed, windows * (length + 40) + 60, 0.5), 0.3, windows, length, 40)
     found, expected = overhead(timed, plain), by_hand(timed, plain.tolist(), random.Random(seed))
+    assume(found is not None)  # Windows that differ as much as what they are to tell tell nothing.
     assert [found.pct, found.low_pct, found.high_pct] == pytest.approx(
         expected, abs=3.5, rel=0.15
     )  # Both draw; a wide end scatters more.
