@@ -47,6 +47,24 @@ def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")(command)
 
 
+def job_arguments(help: str) -> Callable[[_Command], _Command]:
+    """CMD of a job behind --, and -o RUN, the Run directory that it gets, of which `help` tells."""
+
+    def with_arguments(command: _Command) -> _Command:
+        output = click.option(
+            "-o",
+            "--output",
+            metavar="RUN",
+            type=click.Path(path_type=Path),
+            default="esprof-run",
+            show_default=True,
+            help=help,
+        )
+        return click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)(output(command))
+
+    return with_arguments
+
+
 def max_error_option(command: _Command) -> _Command:
     """--max-error PERCENT: how far off replay may be on a run that it is asked about."""
     return click.option(

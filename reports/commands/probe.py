@@ -13,7 +13,7 @@ from esprof.analyzers.probed import probed
 from esprof.errors import InputError, UsageError
 from esprof.output import claim
 from esprof.recorder.shared.settings import Settings
-from esprof.reports.commands.common import answer, beside, json_option, refuse_stdout
+from esprof.reports.commands.common import answer, beside, job_arguments, json_option, refuse_stdout
 from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
 from esprof.trace.own_steps import own_steps
@@ -65,16 +65,7 @@ class Variation:
 
 
 @click.command("probe", context_settings={"allow_interspersed_args": False})
-@click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "-o",
-    "--output",
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    default="esprof-run",
-    show_default=True,
-    help="The Run that gets the curves; it is made where there is none.",
-)
+@job_arguments("The Run that gets the curves; it is made where there is none.")
 @click.option("-f", "--force", is_flag=True, help="Measure anew what RUN has already.")
 @click.option(
     "--budget",

@@ -22,7 +22,7 @@ from esprof.recorder.launcher.raw_folder import open_to_all
 from esprof.recorder.shared.environment import with_hook
 from esprof.recorder.shared.settings import Settings
 from esprof.reports import units
-from esprof.reports.commands.common import STDOUT, Finite, answer_text, json_text, refuse_stdout, status
+from esprof.reports.commands.common import STDOUT, Finite, answer_text, job_arguments, json_text, refuse_stdout, status
 from esprof.reports.pyproject import read_ignores
 from esprof.text import printable
 from esprof.trace.run import Run
@@ -60,16 +60,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command("record", context_settings={"allow_interspersed_args": False})
-@click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "-o",
-    "--output",
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    default="esprof-run",
-    show_default=True,
-    help="The Run directory to write.",
-)
+@job_arguments("The Run directory to write.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite RUN, and FILE, where they exist.")
 @click.option(
     "--skip",

@@ -12,7 +12,7 @@ from esprof.elastic.tuned import VARIABLE
 from esprof.errors import EXIT_OK, UsageError
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.launch import make_room
-from esprof.reports.commands.common import answer
+from esprof.reports.commands.common import answer, job_arguments
 from esprof.reports.live.tuning import Settings, Tuner
 from esprof.reports.terminal.text import Screen
 from esprof.reports.terminal.tuned import Tuned, draw_round, draw_tuned
@@ -26,16 +26,7 @@ _ENDS_S = 5.0
 
 
 @click.command("tune", context_settings={"allow_interspersed_args": False})
-@click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "-o",
-    "--output",
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    default="esprof-run",
-    show_default=True,
-    help="The Run directory of the job.",
-)
+@job_arguments("The Run directory of the job.")
 @click.option("-f", "--force", is_flag=True, help="Begin RUN anew where it exists.")
 @click.option(
     "--attach", metavar="RUN", type=click.Path(path_type=Path), help="Tune the job that writes RUN; without CMD."

@@ -51,6 +51,6 @@ def has_ended(run: Path) -> bool:
         os.kill(rank.pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
-        return False
+    except PermissionError:  # It is there, and somebody else's.
+        pass
     return False
