@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -23,9 +22,9 @@ from esprof.readable import decimal, numbered, runs
 from esprof.reports import operations, units
 from esprof.reports.classes import time_class
 from esprof.reports.html import curves, figures
+from esprof.reports.html.environment import templates
 from esprof.reports.terminal import advice, probed
 from esprof.reports.terminal.tuned import OUTCOMES
-from esprof.text import printable
 from esprof.trace.history import What
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -106,14 +105,7 @@ def write_report(report: Report, path: Path) -> None:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(_TEMPLATES, longest=4_000)
     environment.globals |= {"time_class": time_class, "spread": operations.spread, "sorted_by": operations.SORTED_BY}
     environment.filters |= {
         name: getattr(units, name)
@@ -149,11 +141,6 @@ def _environment() -> Environment:
         "ests": advice.ests_text,
     }
     return environment
-
-
-def _finalize(value: Any) -> Any:
-    """Every text that the template prints passes here: control and direction characters become visible."""
-    return printable(value, 4_000) if type(value) is str else value
 
 
 def _evidence(entries: Mapping[str, Evidence]) -> list[tuple[str, str]]:

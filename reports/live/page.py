@@ -3,20 +3,19 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 
 from esprof.plan import CompressionBody
 from esprof.readable import runs
 from esprof.reports import units
+from esprof.reports.html.environment import templates
 from esprof.reports.html.page import SAID
 from esprof.reports.live.chart import SIDE, chart_of
 from esprof.reports.live.decisions import NO_PROMISE_US
 from esprof.reports.live.view import ROWS, View
 from esprof.reports.terminal.advice import ests_text
 from esprof.reports.terminal.tuned import OUTCOMES
-from esprof.text import printable
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LIKE_THE_REPORT = Path(__file__).parents[1] / "html" / "templates" / "report.css"
@@ -60,14 +59,7 @@ def asset(name: str) -> bytes:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(_TEMPLATES, longest=2_000)
     environment.globals |= {
         "said": SAID,
         "outcomes": OUTCOMES,
@@ -80,11 +72,6 @@ def _environment() -> Environment:
     }
     environment.filters |= {"ests": ests_text, "runs": runs, "codecs": _codecs, "span": _span, "tick": _tick}
     return environment
-
-
-def _finalize(value: Any) -> Any:
-    """Every text that a template prints passes here: control and direction characters become visible."""
-    return printable(value, 2_000) if type(value) is str else value
 
 
 def _codecs(body: CompressionBody) -> str:
