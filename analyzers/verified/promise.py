@@ -3,6 +3,7 @@
 from esprof.errors import EsprofError
 from esprof.replay import answer_run
 from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.replay.whatif.term import Term
 from esprof.trace.ledger import JobClass, Promise
 from esprof.trace.run import Run
@@ -20,9 +21,10 @@ class NoPromise(EsprofError):
     """Replay predicts nothing here, so there is nothing to be verified."""
 
 
-def promise(run: Run, spec: str) -> Promise:
-    """What replay says of the scenario `spec`. Raises NoPromise where it is declined, UsageError where it is none."""
-    answer = answer_run(run, [spec])
+def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> Promise:
+    """What replay says of the scenario `spec`. Raises NoPromise where it is declined, as it is where replay's own error on
+    the run is above `max_error_pct`, UsageError where it is none."""
+    answer = answer_run(run, [spec], max_error_pct=max_error_pct)
     (said,) = answer.what_if
     if said.predicted_us is None:
         raise NoPromise(f"nothing is promised of {spec}: {said.reason}")

@@ -19,6 +19,7 @@ from esprof.recorder.knobs import KNOBS
 from esprof.recorder.launcher.launch import collect, launch, prepare, require_torch
 from esprof.recorder.shared.settings import Settings
 from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports import units
 from esprof.reports.commands.common import Finite, answer, beside, json_option, open_run, status
 from esprof.reports.commands.record import say
@@ -132,7 +133,7 @@ def command(
         say(f"warning: RUN was recorded of another command: {shlex.join(run.meta.command)}")
     made = None
     if spec is not None:
-        made = _promise(run, spec)
+        made = _promise(run, spec, max_error)
         ledger.append(recorded, made)
         if not quiet:
             before, after = units.duration(made.step_us), units.duration(made.predicted_us)
@@ -193,10 +194,11 @@ def _open(recorded: Path) -> Run:
     return run
 
 
-def _promise(run: Run, spec: str) -> ledger.Promise:
+def _promise(run: Run, spec: str, may_be_off_pct: float) -> ledger.Promise:
+    """Whoever lets a promise be off by more than replay usually may be lets replay be so, too."""
     try:
         with status("Replaying"):
-            return promise(run, spec)
+            return promise(run, spec, max(MAX_ERROR_PCT, may_be_off_pct))
     except NoPromise as declined:
         remedy = f"`esprof verify RUN --set {spec} -- CMD…` measures the change without a promise."
         raise NoPromise(declined.reason, path=run.path, remedy=remedy) from declined

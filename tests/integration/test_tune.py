@@ -38,7 +38,8 @@ def test_the_job_s_exit_code_passes_through_and_its_rounds_are_told(tuned):
 
 def test_the_rank_that_is_slow_was_to_have_less(tuned):
     folder, ended = tuned
-    first = rounds.read(folder / "run")[0]
+    # On a busy machine the first steps may be too uneven to tell.
+    first = next(one for one in rounds.read(folder / "run") if one.counts)
     assert first.counts[1] < 2 < first.counts[0], ended.stderr
     assert "trying" in [event.what for event in read(folder / "run")]
 
