@@ -3,6 +3,7 @@
 from esprof.analyzers.advisors.batches import BatchAdvice, advise_batches
 from esprof.analyzers.advisors.compression.advise import advise_compression
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE, CompressionAdvice
+from esprof.analyzers.advisors.compression.ests import advise_est_codec
 from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
 from esprof.analyzers.advisors.growth import Inventory
 from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed, stopped_by
@@ -55,6 +56,10 @@ def recommend(run: Run, inventory: Inventory | None = None) -> EstAdvice | Batch
 
 
 def recommend_compression(run: Run, max_vnmse: float = MAX_VNMSE) -> CompressionAdvice:
-    """Which codec each gradient bucket of a job of DDP should have, so that the whole gradient loses at most `max_vnmse` of
-    its square. Raises EsprofError where the run does not tell enough: it needs shapes and a probe."""
-    return advise_compression(replay_run(run), max_vnmse)
+    """Which codec each gradient bucket of a job of DDP, or all ESTs of an elastic one, should have, so that the gradient
+    loses at most `max_vnmse` of its square. Raises EsprofError where the run does not tell enough: of DDP it needs shapes
+    and a probe, of an elastic job what `esprof tune --allow compression` asks it for."""
+    replayed = replay_run(run)
+    if tells_of_ests(replayed.run):
+        return advise_est_codec(replayed, max_vnmse)
+    return advise_compression(replayed, max_vnmse)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
 import msgspec
 
 from esprof import readable
 from esprof.analyzers.advisors.growth import Growth, Inventory, growth
-from esprof.analyzers.advisors.makespan import Device, ends_within, fewest_seconds, in_ranges, step_s, waste
+from esprof.analyzers.advisors.makespan import Counts, Device, ends_within, fewest_seconds, in_ranges, step_s, waste
 from esprof.analyzers.advisors.planned import part_of, plan_of
 from esprof.assignment import Assignment
 from esprof.errors import EsprofError, MismatchError, UsageError
@@ -18,6 +18,7 @@ from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.est_turns import EstTurns
 from esprof.replay.whatif.pricing import Interval, Price
 from esprof.replay.whatif.scenario import Declined
+from esprof.trace.run import Exchange
 from esprof.types import NS_PER_S, NS_PER_US, Rank, us
 
 _TERM = "assign"
@@ -30,6 +31,11 @@ _ROUNDS = 3
 
 _CLOSE = 1e-6
 """What times in a plan are rounded by, relative, and more."""
+
+_MOST_MEASURED = 4
+"""Assignments beside the present one of which the exchange is measured."""
+_MAY_BE_LONGER = 0.25
+"""So much longer than now, relative, a step may be predicted without a measurement and turn out to be shorter with one."""
 
 _VARIED = 6
 """Ranks that an EST is taken from, and given to, in each such round: the slowest and the fastest."""
@@ -116,43 +122,97 @@ class _Tried:
 class _Prices:
     """Prices assignments on one graph, each once."""
 
-    def __init__(self, replayed: Replayed, turns: EstTurns) -> None:
+    def __init__(self, replayed: Replayed, turns: EstTurns, exchanges: Sequence[Exchange]) -> None:
         self._pricer, self._turns = replayed.pricer, turns
+        self._took = {Assignment.of(one.ests): median(one.samples_ns) for one in exchanges}
         self._known: dict[Assignment, _Tried] = {}
+
+    @property
+    def measured(self) -> list[Assignment]:
+        """The assignments whose exchange was measured, if the present one's was."""
+        return list(self._took) if self._turns.assignment in self._took else []
+
+    @property
+    def known(self) -> list[_Tried]:
+        """All that were priced, the shortest step first."""
+        return sorted(self._known.values(), key=lambda one: one.step_ns)
 
     def of(self, assignment: Assignment) -> _Tried:
         if assignment not in self._known:
-            price = self._pricer.price_edited(self._turns.moved(assignment))
+            longer = None
+            if assignment in self.measured:
+                longer = self._took[assignment] / self._took[self._turns.assignment]
+            price = self._pricer.price_edited(self._turns.moved(assignment, longer))
             self._known[assignment] = _Tried(assignment, price)
         return self._known[assignment]
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What is known of an elastic job and its ranks."""
+
+    turns: EstTurns
+    devices: list[Device]
+    optimum: Counts
+    prices: _Prices
+
+    @classmethod
+    def of(cls, replayed: Replayed, exchanges: Sequence[Exchange] = ()) -> "_Job":
+        """Raises EsprofError where the run does not tell what is needed."""
+        pricer = replayed.pricer
+        if pricer.too_far_off:
+            raise EsprofError(pricer.too_far_off, path=replayed.run.path)
+        try:
+            turns = EstTurns.of(replayed.run, pricer.dfg, pricer.steps)
+            devices = _devices(replayed, turns)
+        except Declined as reason:
+            raise EsprofError(str(reason), path=replayed.run.path) from reason
+        prices = _Prices(replayed, turns, exchanges)
+        return cls(turns, devices, fewest_seconds(devices, turns.assignment.n_est), prices)
+
+    @property
+    def even(self) -> Assignment:
+        return Assignment.even(self.turns.assignment.n_est, self.turns.assignment.world)
+
+    def best(self) -> _Tried:
+        """The shortest step that was found; of measured assignments, where there are such."""
+        now = self.turns.assignment
+        if self.prices.measured:
+            return min(map(self.prices.of, (now, *self.prices.measured)), key=lambda one: one.step_ns)
+        fewer = _on_fewer(self.devices, now.n_est)
+        tried = [self.prices.of(one) for one in (now, self.even, Assignment.of(in_ranges(self.optimum.ests)), *fewer)]
+        return _varied(min(tried, key=lambda one: one.step_ns), self.devices, self.prices)
+
+
+def shortlist(replayed: Replayed) -> tuple[Assignment, ...]:
+    """The assignments of which the exchange is worth a measurement: the present one first, then those whose steps are
+    predicted to be the shortest, or hardly longer than now. Raises EsprofError as `advise_ests` does."""
+    job = _Job.of(replayed)
+    job.best()
+    now, most_ns = job.turns.assignment, (1 + _MAY_BE_LONGER) * replayed.pricer.step_ns
+    others = [one.assignment for one in job.prices.known if one.assignment != now and one.step_ns < most_ns]
+    return now, *others[:_MOST_MEASURED]
+
+
 def advise_ests(
-    replayed: Replayed, inventory: Inventory | None = None, *, known_error: float | None = None
+    replayed: Replayed,
+    inventory: Inventory | None = None,
+    *,
+    known_error: float | None = None,
+    exchanges: Sequence[Exchange] = (),
 ) -> EstAdvice:
     """The assignment of the shortest predicted step. The exact optimum of the slowest rank's computing comes first; replay
     with its transfers decides between it, what there is now, an even split, and their neighbours. `inventory` are devices
     that the job could have, by type: part of a device's name in the run, or `rank 3` for one like that rank's.
     `known_error` is how far predictions of this very job may be off, as a share of a step, for who knows; else it is that
-    of such predictions for other jobs.
+    of such predictions for other jobs. Where the job has measured the `exchanges` of some assignments (`shortlist`), one of
+    these is advised, and its transfers are priced by that.
 
     Raises EsprofError where the run does not tell what is needed, UsageError for a type that the job has not run on.
     """
-    pricer = replayed.pricer
-    if pricer.too_far_off:
-        raise EsprofError(pricer.too_far_off, path=replayed.run.path)
-    try:
-        turns = EstTurns.of(replayed.run, pricer.dfg, pricer.steps)
-        devices = _devices(replayed, turns)
-    except Declined as reason:
-        raise EsprofError(str(reason), path=replayed.run.path) from reason
-    now = turns.assignment
-    optimum = fewest_seconds(devices, now.n_est)
-    prices = _Prices(replayed, turns)
-    even = Assignment.even(now.n_est, now.world)
-    fewer = _on_fewer(devices, now.n_est)
-    tried = [prices.of(one) for one in (now, even, Assignment.of(in_ranges(optimum.ests)), *fewer)]
-    best = _varied(min(tried, key=lambda one: one.step_ns), devices, prices)
+    job, pricer = _Job.of(replayed, exchanges), replayed.pricer
+    turns, devices, optimum = job.turns, job.devices, job.optimum
+    now, best = turns.assignment, job.best()
     error = pricer.prediction_error([_TERM]) if known_error is None else known_error
     gain = 1 - best.step_ns / pricer.step_ns
     interval = pricer.interval(best.price, [_TERM])
@@ -165,7 +225,7 @@ def advise_ests(
         * NS_PER_S
         / NS_PER_US,
     )
-    baselines = {"now": us(pricer.step_ns), "even split": us(tried[1].step_ns)}
+    baselines = {"now": us(pricer.step_ns), "even split": us(job.prices.of(job.even).step_ns)}
     ranks = tuple(_rank_plans(replayed, turns, devices, best.assignment))
     advice = EstAdvice(
         value=us(best.step_ns),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from esprof.elastic.codecs.registry import register_codec
     from esprof.elastic.drain import Drained
     from esprof.elastic.loaders import Loaders
-    from esprof.elastic.options import Checkpoint, Data, Drain, Gradients, Proof
+    from esprof.elastic.options import Checkpoint, Data, Drain, Gradients, Proof, Tuning
     from esprof.elastic.plans.store import PlanKey
     from esprof.elastic.termination import outlive_sigterm
     from esprof.elastic.trainer import ElasticTrainer, StepResult
@@ -30,6 +30,7 @@ __all__ = [
     "PlanKey",
     "Proof",
     "StepResult",
+    "Tuning",
     "outlive_sigterm",
     "register_codec",
 ]
@@ -47,6 +48,7 @@ _HOME = {
     "PlanKey": "esprof.elastic.plans.store",
     "Proof": "esprof.elastic.options",
     "StepResult": "esprof.elastic.trainer",
+    "Tuning": "esprof.elastic.options",
     "outlive_sigterm": "esprof.elastic.termination",
     "register_codec": "esprof.elastic.codecs.registry",
 }

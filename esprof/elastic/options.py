@@ -140,6 +140,22 @@ class Drain:
         check(notice=self.notice, within_s=self.within_s)
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """Lets a loop beside the job make its steps shorter while it runs, as `esprof tune` does. It is a process of its own on
+    rank 0's host, and takes a CPU there for some seconds a round."""
+
+    run: str | Path
+    """Run directory of this one job, which it shares with nothing else: `telemetry` and `plan`, where these are None, are
+    there."""
+    _: KW_ONLY
+    compression: bool = False
+    """Whether a codec may be tried, which changes the training's bits, as a learning rate does."""
+
+    def __post_init__(self) -> None:
+        check(run=self.run)
+
+
 def check(**options: object) -> None:
     """Raise UsageError for the first of these options, by its name, that makes no sense."""
     for name, value in options.items():
@@ -218,6 +234,7 @@ _RULES: dict[str, _Rule] = {
     "bucket_mb": _POSITIVE,
     "clip_norm": _POSITIVE,
     "folder": _PATH,
+    "run": _PATH,
     "every": _at_least(0),
     "keep": _at_least(1),
     "determinism": _one_of(*get_args(Level)),

@@ -1,6 +1,7 @@
 """`ElasticTrainer`: data-parallel training whose bits depend on the number of logical workers, not on where they run."""
 
 import json
+import math
 import time
 import warnings
 import weakref
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import torch
 from torch import nn
 from torch.amp import GradScaler
@@ -22,6 +24,7 @@ from esprof.assignment import Assignment, Est
 from esprof.elastic import support
 from esprof.elastic.agree import digest, tell_all, together
 from esprof.elastic.codecs.registry import check_codec
+from esprof.elastic.compression.ests import EstGuard
 from esprof.elastic.drain import Drained, Leaver
 from esprof.elastic.feed import feed
 from esprof.elastic.guard.edits import Edits
@@ -36,6 +39,7 @@ from esprof.elastic.options import (
     Gradients,
     Proof,
     ScheduleBy,
+    Tuning,
     check,
     check_reduction,
     check_steps,
@@ -48,6 +52,8 @@ from esprof.elastic.proof.hashlog import HashLog
 from esprof.elastic.proof.steplog import Fingerprint
 from esprof.elastic.reduce.choice import bucket_bytes, reducer
 from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.reduce.measured import measured
+from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.signature import model_signature
 from esprof.elastic.state import extra
 from esprof.elastic.state.context import EstContext, move
@@ -61,12 +67,14 @@ from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.terms import Agreement, job_fields, start_terms, step_terms
 from esprof.elastic.threads import set_threads
 from esprof.elastic.transport import Transport, transport_for
-from esprof.elastic.tuned import or_tuned
-from esprof.elastic.turns import Telling, Turns
+from esprof.elastic.tuned import begin, or_tuned
+from esprof.elastic.turns import Looked, Telling, Turns
 from esprof.elastic.update import BeforeUpdate, Update
 from esprof.errors import EsprofError, UsageError
 from esprof.trace.history import Event, append
 from esprof.trace.live import LiveStep
+from esprof.trace.request import Request
+from esprof.trace.run import Exchange
 
 _VERIFIED_AT_START = 2
 """Steps after a start whose turns are run twice: what an EST leaves behind in one may show in the next."""
@@ -114,8 +122,9 @@ class ElasticTrainer:
     over; all ranks do the same there. `telemetry` is a Run directory to which the newest steps are written, EST by EST.
     `assignment` says which ESTs run where; by default evenly and contiguously. `transport` connects the processes; by
     default it is torch.distributed, where that was initialized. `plan` is where plans for the running job come from: a file,
-    or a `PlanKey`; docs/elastic.md says what becomes of them. Where `esprof tune` has started the job and the script says
-    nothing else, `telemetry` and `plan` are its own.
+    or a `PlanKey`; docs/elastic.md says what becomes of them. With `tuning` a loop beside the job finds such plans. Where
+    `esprof tune` has started the job, or there is `tuning`, and the script says nothing else, `telemetry` and `plan` are
+    the loop's.
 
     Raises MismatchError where the ranks, or the checkpoint, are not of one job, and UsageError for what is not supported:
     SyncBatchNorm, sparse gradients, parameters of several types.
@@ -144,12 +153,13 @@ class ElasticTrainer:
         telemetry: str | Path | None = None,
         assignment: Assignment | None = None,
         plan: str | Path | PlanSource | None = None,
+        tuning: Tuning | None = None,
         transport: Transport | None = None,
     ) -> None:
         self._launched = Launched()
         if drain is None and self._launched.is_launched:
             drain = Drain()
-        telemetry, plan = or_tuned(telemetry, plan)
+        telemetry, plan = or_tuned(telemetry, plan, tuning)
         optimizers, schedulers = _all_of(optimizer), _all_of(scheduler)
         check(n_est=n_est, batch_size=batch_size, scheduler_by=scheduler_by)
         check_reduction(gradients.reduction, proof.determinism)
@@ -225,8 +235,10 @@ class ElasticTrainer:
         """Whether the ranks have to settle something before the next step."""
         self._leaves_for: int | None = None
         """Processes that the job is to go on with once it has left; None where nobody has said that."""
-        self._write_since: int | None = None
-        """The step from which on the telemetry is to be written before the next one."""
+        self._wanted: Request | None = None
+        """What is wanted of the telemetry, on rank 0."""
+        self._writes = False
+        """Whether it is to be written before the next step."""
         self._adoption = self._open_adoption(plan, proof.determinism)
         self._ended_ns = time.perf_counter_ns()
         where = f"{n_est} ESTs on {self._transport.world} processes"
@@ -235,6 +247,7 @@ class ElasticTrainer:
         if self._leaver is not None:
             self._leaver.listen()
             weakref.finalize(self, self._leaver.drop).atexit = False
+        self._loop = begin(tuning, transport.rank)
         self._launched.made()
 
     @property
@@ -351,6 +364,8 @@ class ElasticTrainer:
         self._unusable = why
         self._turns.close()
         self._onlookers.close()
+        if self._loop is not None:
+            self._loop.close()
         if self.checkpoints:
             self.checkpoints.close()
         if self._log:
@@ -403,7 +418,9 @@ class ElasticTrainer:
         return self.assignment.ests[self._transport.rank]
 
     def _step(self, number: int, *, verified: bool) -> StepResult:
-        self._telemetry.begin_step(verified=verified)
+        guard = self.state.guarding
+        looks = guard is not None and guard.looks_at(number)
+        self._telemetry.begin_step(verified=verified or looks)
         terms = step_terms(self.state, self.assignment) | self._edits.of_the_script()
         # Of several trainers, all ranks have to take the steps in the same order.
         terms |= {"trainer": self._roll_call.number}
@@ -412,8 +429,10 @@ class ElasticTrainer:
             self._agreement.check_alike(number, alike)
             self._feed.check_sample(number, self._transport)
         phase = self._phases[number % len(self._phases)]
-        telling = Telling(digest(terms), self._adoption.has_news(), self._onlookers.wanted_since(number))
-        found = self._turns.run(self.assignment, phase, telling, twice=verified)
+        self._wanted = self._onlookers.wanted(number)
+        telling = Telling(digest(terms), self._adoption.has_news(), self._wanted is not None)
+        found = self._turns.run(self.assignment, phase, telling, twice=verified, looks=looks)
+        alarm = self._look(number, guard, found.looked) if guard is not None and found.looked is not None else None
         epoch_ends = self.order.epoch(number) != self.order.epoch(number + 1)
         unused = [slot for slot, times in zip(self.layout.slots, found.used.tolist(), strict=False) if not times]
         with self.spans("optimizer"):
@@ -424,9 +443,24 @@ class ElasticTrainer:
         if len(set(found.told.tolist())) > 1:  # Told with the losses, so that no step waits for it.
             self._agreement.check_alike(number, terms)
         self._has_news = bool(found.news)
-        self._write_since = int(found.write) - 1 if found.write else None
-        self._note_time(number, found.busy.tolist(), twice=verified)
-        return self._result(number, found.losses.tolist(), skipped=skipped)
+        self._writes = bool(found.write)
+        self._note_time(number, found.busy.tolist(), twice=verified or looks)
+        result = self._result(number, found.losses.tolist(), skipped=skipped)
+        if guard is not None:
+            guard.note(result.loss)
+        if alarm is not None and guard is not None:
+            self.state.set_codec(guard.settings.fallback, None)
+            self._adoption.codec_given_up(self.next_step, alarm)
+        return result
+
+    def _look(self, number: int, guard: EstGuard, looked: Looked) -> str | None:
+        """Why the codec is to be given up; None where it is not, or the loss scale was too large to tell."""
+        if self.state.scaler.is_enabled() and not math.isfinite(looked.lost):
+            return None
+        states = {est: context.codec for est, context in self.state.contexts.items()}
+        return guard.look(
+            number, looked.lost, looked.squares, states, self.order.n_est, self._transport, self.state.device
+        )
 
     def _is_verified(self, number: int) -> bool:
         """Whether the turns of a step are run twice."""
@@ -472,7 +506,10 @@ class ElasticTrainer:
         sizes = [
             sum(tensor.nbytes for tensor in context.tensors().values()) for context in self.state.contexts.values()
         ]
-        return Now(self.next_step, self.assignment, self.state.codec_spec(self.next_step), max(sizes, default=0))
+        guard, codec = self.state.guarding, self.state.codec_spec(self.next_step)
+        return Now(
+            self.next_step, self.assignment, codec, guard.settings if guard is not None else None, max(sizes, default=0)
+        )
 
     def _change(self, change: Change | None) -> None:
         """Carry out what all ranks have agreed on."""
@@ -485,7 +522,7 @@ class ElasticTrainer:
         if change.ests is not None and change.ests != self.assignment.ests:
             self._move(Assignment.of(change.ests))
         if change.codec is not None and change.codec != self.state.codec_spec(self.next_step):
-            self.state.codecs[self.next_step] = change.codec
+            self.state.set_codec(change.codec, change.guard)
 
     def _note_time(self, number: int, busy_us: list[float], *, twice: bool) -> None:
         """Tell how long the step took that has just ended, from the end of the one before; one that was made twice is no
@@ -511,11 +548,18 @@ class ElasticTrainer:
             self._adoption.step_ended(number, took_us)
 
     def _write_if_asked(self) -> None:
-        """Write the telemetry that somebody has asked for."""
-        if self._write_since is not None:
-            self._telemetry.write(self._write_since)
-            self._onlookers.served()
-            self._write_since = None
+        """Write the telemetry that somebody has asked for, with what else they want to know."""
+        if not self._writes:
+            return
+        self._writes, transport = False, self._telemetry.unwatched
+        request = msgspec.convert(tell_all(transport, msgspec.to_builtins(self._wanted))[0], Request)
+        exchanges: tuple[Exchange, ...] = ()
+        if isinstance(self.state.reducer, TreeReducer):
+            spec, scaled = self.state.codec_spec(self.next_step), self.state.scaler.is_enabled()
+            with torch.no_grad():
+                exchanges = measured(request, self.layout, transport, self.assignment, spec, scaled=scaled)
+        self._telemetry.write(max(0, request.since), exchanges)
+        self._onlookers.served(request)
 
     def _record(self, event: Event) -> None:
         """Note what has happened in the Run, if there is one; on rank 0. Training goes on where that fails."""

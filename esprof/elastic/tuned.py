@@ -1,19 +1,65 @@
-"""A job that `esprof tune` has started: it gets its Run, and the place where its plans come from, by a variable."""
+"""A job that is tuned while it runs: by `esprof tune`, which has started it and says so by a variable, or by a loop that it
+starts itself."""
 
 import os
+import subprocess
+import sys
+import warnings
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
+from esprof.elastic.options import Tuning
 from esprof.elastic.plans.source import PlanSource
 
 VARIABLE = "ESPROF_TUNE"
 """The Run directory."""
 
+_OF_RANKS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
+"""Variables by which a process would be taken for one of the job's."""
+_ENDS_S = 5.0
+
 
 def or_tuned(
-    telemetry: str | Path | None, plan: str | Path | PlanSource | None
+    telemetry: str | Path | None, plan: str | Path | PlanSource | None, tuning: Tuning | None
 ) -> tuple[str | Path | None, str | Path | PlanSource | None]:
-    """The `telemetry` and `plan` of a trainer; those of `esprof tune` where it has started the job and they are None."""
-    run = os.environ.get(VARIABLE)
+    """The `telemetry` and `plan` of a trainer; those of its loop where they are None."""
+    run = os.environ.get(VARIABLE) or (tuning.run if tuning is not None else None)
     if not run:
         return telemetry, plan
     return telemetry or run, plan or Path(run) / "plan.json"
+
+
+class Loop:
+    """`esprof tune --attach` in a process of its own, as long as the job lives. Whatever befalls it, the job goes on."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        run = Path(tuning.run)
+        options = ["--allow", "compression"] if tuning.compression else []
+        words = [sys.executable, "-m", "esprof", "tune", "--attach", str(run), "--with-parent", *options]
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            run.mkdir(parents=True, exist_ok=True)
+            environment = {name: value for name, value in os.environ.items() if name not in _OF_RANKS}
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
+            )
+        except OSError as error:
+            warnings.warn(f"the job is not tuned: {error}", stacklevel=3)
+            return
+        weakref.finalize(self, _end, self._process)
+
+    def close(self) -> None:
+        if self._process is not None:
+            _end(self._process)
+
+
+def begin(tuning: Tuning | None, rank: int) -> Loop | None:
+    """The loop of a job that asks for one, on rank 0; none where `esprof tune` has started the job, and is that."""
+    return Loop(tuning) if tuning is not None and rank == 0 and not os.environ.get(VARIABLE) else None
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_ENDS_S)

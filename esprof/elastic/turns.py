@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from esprof.elastic.guard.second_run import FirstRun, attributes, different, of_
 from esprof.elastic.options import Amp
 from esprof.elastic.phases import Phase
 from esprof.elastic.reduce.layout import Layout, Slot
+from esprof.elastic.reduce.stash import Stash
+from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.state.buffers import Buffers
 from esprof.elastic.state.rng import RngState
 from esprof.elastic.state.training import TrainingState
@@ -43,11 +45,23 @@ class Outcome:
     asked: Tensor
     """How many ranks were asked to leave, float64, shape (1,)."""
     write: Tensor
-    """The step from which on the telemetry is to be written before the next one, plus 1, float64, shape (1,); 0 for no."""
+    """How many ranks know of somebody who wants the telemetry written before the next step, float64, shape (1,)."""
     busy: Tensor
     """What each rank took until it had nothing to do but wait for gradients, us, float64, shape (world,)."""
     used: Tensor
     """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
+    looked: "Looked | None" = None
+    """What the guard of a codec wants to know, where it has a look."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A step's gradients beside what a codec has made of them."""
+
+    lost: float
+    """`Layout.lost` of the mean."""
+    squares: dict[Est, float]
+    """Square of the gradient of each EST of this rank."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +72,36 @@ class Telling:
     """A digest of what has to be alike on all ranks."""
     has_news: bool
     """Whether there is something that all have to settle before the next step."""
-    write_since: int | None
-    """The step from which on somebody wants the telemetry written; None if nobody does."""
+    is_wanted: bool
+    """Whether somebody wants the telemetry written."""
+
+
+@dataclass
+class _Beside:
+    """The exact mean of a step's gradients, beside the one by a codec."""
+
+    layout: Layout
+    reducer: TreeReducer
+    squares: dict[Est, float] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, layout: Layout, transport: Transport, assignment: Assignment) -> "_Beside":
+        reducer = TreeReducer(layout, transport, assignment.n_est, Stash.on(layout.device))
+        reducer.begin(assignment, None, {})
+        return cls(layout, reducer)
+
+    def take(self, est: Est, flat: Tensor, *, last: bool) -> None:
+        """Take in an EST's gradient, as it is before it is encoded."""
+        self.squares[est] = float(sum(slot.of(flat).double().square().sum() for slot in self.layout.slots))
+        own = self.reducer.buffer().copy_(flat)
+        if last:
+            self.reducer.send_last(est, own)
+        else:
+            self.reducer.fold(est, own)
+
+    def held_against(self, mean: Tensor) -> Looked:
+        """All ranks call this."""
+        return Looked(self.layout.lost(mean, self.reducer.finish()), self.squares)
 
 
 @dataclass
@@ -87,10 +129,14 @@ class Turns:
         self._reached_in_turn: set[str] = set()
         self._runs = False
         self._runs_again = False
+        self._beside: _Beside | None = None
         self._hooks = self.layout.watch(self._on_gradient)
 
-    def run(self, assignment: Assignment, phase: Phase, telling: Telling, *, twice: bool) -> Outcome:
-        """Compute the next step's gradient, and attach it to the parameters.
+    def run(
+        self, assignment: Assignment, phase: Phase, telling: Telling, *, twice: bool, looks: bool = False
+    ) -> Outcome:
+        """Compute the next step's gradient, and attach it to the parameters; where the guard of a codec `looks`, with what
+        that has lost.
 
         With `twice` the turns are run a second time, in another order, and must come to the same. Raises UsageError where
         they do not; where a gradient is missing, comes twice or was replaced; and for what a turn must not do.
@@ -100,10 +146,11 @@ class Turns:
         found, shared = self._outcome(assignment)
         found.told[rank] = telling.terms
         found.news.fill_(float(telling.has_news))
-        found.write.fill_(0.0 if telling.write_since is None else telling.write_since + 1.0)
+        found.write.fill_(float(telling.is_wanted))
         state.reducer.begin(
             assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
         )
+        self._beside = _Beside.begun(self.layout, self.transport, assignment) if looks else None
         self._buffers.begin()
         before = attributes(state.model) if twice else {}
         first_runs = [FirstRun(est, state.contexts[est].rng) for est in mine] if twice else []
@@ -118,12 +165,13 @@ class Turns:
                 self._verify(first_runs, phase, before)
         found.busy[rank] = (time.perf_counter_ns() - begun_ns) / 1e3
         with self.spans("reduce"):
-            self.layout.attach(state.reducer.finish(), clear=False)
+            mean = state.reducer.finish()
+            self.layout.attach(mean, clear=False)
             self._buffers.finish(self.transport, assignment.owner(0))
             if self.leaver is not None and self.leaver.reason is not None:
                 found.asked.fill_(1)  # Told with the losses, so that no step waits for it.
             self.transport.add(shared).wait()
-        return found
+        return found if self._beside is None else replace(found, looked=self._beside.held_against(mean))
 
     def _outcome(self, assignment: Assignment) -> tuple[Outcome, Tensor]:
         """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
@@ -153,13 +201,15 @@ class Turns:
         context, flat = self.state.contexts[est], self.state.reducer.buffer()
         with self.spans("switch"):
             self._enter(flat, context.rng)
-        send = last and first_run is None
+        send = last and first_run is None and self._beside is None
         loss = self._passes(est, phase, flat, first_run, send=send)
         with self.spans("switch"):
             context.rng = RngState.capture(self.state.device)
             self._leave(est, flat)
         if first_run is not None:
             first_run.found |= self._found(loss, flat)
+        if self._beside is not None:
+            self._beside.take(est, flat, last=last)
         if not last:
             with self.spans("stage"):
                 self.state.reducer.fold(est, flat)

@@ -15,6 +15,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     since: int = 0
     """The first step to be written."""
+    ests: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """Assignments with which the job is to measure the exchange of its gradients: that takes as long as four exchanges for
+    each."""
+    max_vnmse: float = 0.0
+    """If above 0 it also measures the exchange by codecs that lose at most so much of the gradient's square."""
 
 
 def ask(run: Path, request: Request) -> None:
@@ -27,8 +32,10 @@ def is_open(run: Path) -> bool:
     return (run / _NAME).exists()
 
 
-def withdraw(run: Path) -> None:
-    """Ask no more."""
+def withdraw(run: Path, request: Request | None = None) -> None:
+    """Ask no more; if a `request` is given, for that: another one that has come since stays."""
+    if request is not None and waiting(run) != request:
+        return
     with suppress(OSError):
         (run / _NAME).unlink(missing_ok=True)
 

@@ -14,18 +14,23 @@ Outcome = Literal["kept", "missed", "reverted", "refused", "nothing", "unknown"]
 job ended before it told, or could not be asked."""
 
 
+Kind = Literal["assignment", "compression"]
+
+
 class Round(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One round, a line of the log. Times are of a step."""
 
     round: int
-    kind: Literal["assignment", "compression"]
+    kind: Kind
     step: int
     """The step before which the job was asked."""
     outcome: Outcome
     plan: str | None = None
     """Id; None where none was made."""
     counts: tuple[int, ...] = ()
-    """How many ESTs each rank was to have."""
+    """How many ESTs each rank was to have; empty in rounds of compression."""
+    codec: str = ""
+    """What gradients were to be encoded by, in rounds of compression."""
     noticed_step: int | None = None
     """The step at which the job was seen to have changed; None in rounds that nothing of the kind began."""
     before_us: float | None = None

@@ -116,6 +116,21 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
 
 
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """How the gradients of an elastic job's ESTs come to their mean, measured by the job itself between two steps."""
+
+    ests: tuple[tuple[int, ...], ...]
+    """Those of each rank."""
+    codec: str
+    """`none` for gradients as they are."""
+    samples_ns: tuple[Ns, ...]
+    """Of each repeat, from all ranks' begin to the last one's end: encoding, transfers, and decoding of the gradients."""
+    sent: Bytes
+    """What the rank that sends most sends to others."""
+    vnmse: float
+    """What the mean of real gradients loses, as squared error relative to their square."""
+
+
 class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `run.json`."""
 
@@ -132,6 +147,8 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     ranks: tuple[RankMeta, ...]
     groups: tuple[Group, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    """Those that somebody has asked for."""
     warnings: tuple[Warning, ...] = ()
 
 

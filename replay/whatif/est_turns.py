@@ -24,6 +24,9 @@ from esprof.types import Rank
 _EXCHANGE = "all_to_all"
 """The collective by which partial sums travel: as many bytes as the rank has whole subtrees."""
 
+_GATHER = "all_gather"
+"""That by which encoded gradients travel, and sums of shards otherwise."""
+
 _ABOUT = 0.1
 """Ranks whose times differ by less than this share come at about the same time: steps scatter as much."""
 
@@ -121,9 +124,10 @@ class EstTurns:
         mask: np.ndarray = (self.dfg.lane == self.dfg.main_lane(rank)) & np.isin(self.dfg.step, self.steps)
         return mask
 
-    def moved(self, to: Assignment) -> Dfg:
+    def moved(self, to: Assignment, longer: float | None = None) -> Dfg:
         """The graph with the ESTs placed as `to` says: the turns before a rank's last one as much longer or shorter as there
-        are more or fewer of them, and its transfers by what they carry. Raises Declined where it does not fit the job."""
+        are more or fewer of them, and its transfers by what they carry; or those of gradients so many times as long as now,
+        where that was measured. Raises Declined where it does not fit the job."""
         if (to.n_est, to.world) != (self.assignment.n_est, self.assignment.world):
             raise Declined(
                 f"the plan is of {to.n_est} ESTs on {to.world} ranks, the run of {self.assignment.n_est} on "
@@ -144,7 +148,10 @@ class EstTurns:
                 dur[on_rank & self._last] = 0
                 residual[on_rank & (self.est >= 0)] = 0
         transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
-        dur[transfers] *= self._transfers_longer(to)[transfers]
+        if longer is None:
+            dur[transfers] *= self._transfers_longer(to)[transfers]
+        else:
+            dur[transfers & carries_gradients(dfg)] *= longer
         return replace(dfg, dur_ns=np.rint(dur).astype(np.int64), residual_ns=residual)
 
     def _transfers_longer(self, to: Assignment) -> np.ndarray:
@@ -152,7 +159,10 @@ class EstTurns:
         the speed of the rank that comes last, for which the others wait."""
         dfg = self.dfg
         of_link = link_share(dfg, dfg, self.probed).share
-        carried = np.where(_named(dfg, _EXCHANGE), _most_carried(to) / _most_carried(self.assignment), 1.0)
+        sums, leaves = named(dfg, _EXCHANGE), named(dfg, _GATHER)
+        carried = np.where(sums, _most_carried(to) / _most_carried(self.assignment), 1.0)
+        if not sums.any():  # Encoded gradients: each rank sends as many as the one that has most.
+            carried = np.where(leaves, _most_ests(to) / _most_ests(self.assignment), 1.0)
         by_cpus = np.where(dfg.on(LaneKind.COMM), self._pace_ns(to) / self._pace_ns(self.assignment), 1.0)
         longer: np.ndarray = of_link * carried + (1 - of_link) * by_cpus
         return longer
@@ -193,9 +203,22 @@ def _est_of(run: Run, dfg: Dfg, nodes: np.ndarray, rank: Rank) -> np.ndarray:
     return found
 
 
-def _named(dfg: Dfg, part: str) -> np.ndarray:
+def carries_gradients(dfg: Dfg) -> np.ndarray:
+    """bool[N], mask of the transfers of gradients; the others of a step carry its losses and buffers."""
+    found: np.ndarray = (
+        dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (named(dfg, _EXCHANGE) | named(dfg, _GATHER))
+    )
+    return found
+
+
+def named(dfg: Dfg, part: str) -> np.ndarray:
+    """bool[N], mask of the nodes whose name has this part."""
     mask: np.ndarray = np.array([part in name for name in dfg.names])[dfg.name]
     return mask
+
+
+def _most_ests(assignment: Assignment) -> int:
+    return max(map(len, assignment.ests))
 
 
 def _most_carried(assignment: Assignment) -> float:

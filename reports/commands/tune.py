@@ -8,8 +8,10 @@ from threading import Event, Thread
 
 import click
 
+from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.elastic.tuned import VARIABLE
 from esprof.errors import EXIT_OK, UsageError
+from esprof.parent import end_with_parent
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.launch import make_room
 from esprof.reports.commands.common import answer, job_arguments
@@ -31,6 +33,7 @@ _ENDS_S = 5.0
 @click.option(
     "--attach", metavar="RUN", type=click.Path(path_type=Path), help="Tune the job that writes RUN; without CMD."
 )
+@click.option("--with-parent", is_flag=True, help="End with the process that has started this one.")
 @click.option("--rounds", "most_rounds", type=click.IntRange(0), default=0, metavar="N", help="End after N rounds.")
 @click.option(
     "--steps", type=click.IntRange(5), default=_DEFAULT.steps, show_default=True, help="Steps that advice rests on."
@@ -45,6 +48,20 @@ _ENDS_S = 5.0
     show_default=True,
     help="Blocks with the plan in a trial; as many without it come between.",
 )
+@click.option(
+    "--allow",
+    "allowed",
+    type=click.Choice(["compression"]),
+    multiple=True,
+    help="What else may be tried: a codec for the gradients, which changes the training's bits.",
+)
+@click.option(
+    "--max-vnmse",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=MAX_VNMSE,
+    show_default=True,
+    help="Share of its square that the gradient may lose by a codec.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
 @click.option("--json", "as_json", is_flag=True, help="Answer as JSON, to stdout; the job then prints to stderr.")
 def command(
@@ -52,10 +69,13 @@ def command(
     output: Path,
     force: bool,
     attach: Path | None,
+    with_parent: bool,
     most_rounds: int,
     steps: int,
     window: int,
     blocks: int,
+    allowed: tuple[str, ...],
+    max_vnmse: float,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -64,12 +84,16 @@ def command(
     CMD is a job whose script trains by esprof.elastic.ElasticTrainer; the script needs nothing for it. Again and again the
     job tells what its steps take, replay finds which ESTs should run where, and the job tries that in blocks of steps with
     and without it, by turns: it is kept where steps are surely shorter. Then the loop looks on until steps change lastingly.
-    No bit of the training depends on it. Each round is a line on stderr, and of rounds.jsonl in RUN.
+    No bit of the training depends on that. With --allow compression the job also measures what codecs would make of its
+    exchanges; the one that gains most comes once, and goes where steps are not shorter or its guard finds that gradients
+    lose more than --max-vnmse. Each round is a line on stderr, and of rounds.jsonl in RUN.
 
     \b
     esprof tune -o RUN -- torchrun --nproc-per-node 4 train.py
     esprof report RUN
     """
+    if with_parent:
+        end_with_parent()
     if bool(job) == (attach is not None):
         raise UsageError("tune needs either a command, after --, or --attach RUN")
     run = output if attach is None else attach
@@ -87,7 +111,14 @@ def command(
             click.echo(draw_round(one, Screen.of(sys.stderr)), err=True)
 
     stop = Event()
-    tuner = Tuner(run, Settings(steps=steps, window=window, blocks=blocks, most_rounds=most_rounds), stop, tell)
+    settings = Settings(
+        steps=steps,
+        window=window,
+        blocks=blocks,
+        most_rounds=most_rounds,
+        max_vnmse=max_vnmse if "compression" in allowed else 0.0,
+    )
+    tuner = Tuner(run, settings, stop, tell)
     if attach is not None:
         try:
             tuner.tune()

@@ -13,16 +13,16 @@ from esprof.trace.request import Request
 _BEAT_S = 0.02
 
 
-def fresh(run: Path, *, since: int | None = None, wait_s: float = 60.0) -> Run:
-    """What the job at `run` tells of its steps from `since` on: it is asked to write that down now. Of a job of this host
-    that has ended, what there is.
+def fresh(run: Path, asked: Request = Request(), *, wait_s: float = 60.0) -> Run:  # noqa: B008 It is frozen.
+    """What the job at `run` tells of its steps, and measures, when it is asked now. Of a job of this host that has ended,
+    what there is.
 
     Raises EsprofError where the job does not answer within `wait_s`, InputError where what it has written cannot be read.
     """
     if has_ended(run):
         return load(run)
     asked_ns = time.time_ns()
-    request.ask(run, Request(since=since or 0))
+    request.ask(run, asked)
     until = time.monotonic() + wait_s
     while request.is_open(run):
         if time.monotonic() > until:

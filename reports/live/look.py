@@ -14,6 +14,7 @@ from esprof.analyzers.advisors.ests import EstAdvice
 from esprof.errors import EsprofError
 from esprof.reports.live.fresh import fresh
 from esprof.reports.live.offer import Looked, Offer, RankOffer, write_looked
+from esprof.trace.request import Request
 
 _NICE = 15
 
@@ -21,7 +22,7 @@ _NICE = 15
 def look(run: Path, since: int) -> Looked:
     """What is advised to the job at `run` by its steps from `since` on, or why nothing is."""
     try:
-        advice = recommend(fresh(run, since=since))
+        advice = recommend(fresh(run, Request(since=since)))
     except EsprofError as error:
         return Looked(reason=" ".join(filter(None, (error.reason, error.remedy))))
     if not isinstance(advice, EstAdvice):

@@ -14,7 +14,9 @@ from threading import Event as Flag
 
 import msgspec
 
-from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
+from esprof.analyzers.advisors.compression.answer import CompressionAdvice
+from esprof.analyzers.advisors.compression.ests import advise_est_codec
+from esprof.analyzers.advisors.ests import EstAdvice, advise_ests, shortlist
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
 from esprof.errors import EsprofError
@@ -24,7 +26,9 @@ from esprof.reports.live.fresh import fresh, has_ended
 from esprof.reports.live.shift import Shift
 from esprof.trace import rounds
 from esprof.trace.live import Tail
-from esprof.trace.rounds import Round
+from esprof.trace.request import Request
+from esprof.trace.rounds import Kind, Round
+from esprof.trace.run import Run
 
 _BEAT_S = 0.05
 _ASKS_S = 1.0
@@ -50,13 +54,21 @@ class Settings:
     blocks: int = 4
     """Blocks with the plan; as many without it come between them."""
     margin: float = 0.02
-    """How much longer each step of the first block may be than any before, relative, before the trial is broken off."""
+    """How much longer each step of the first block may be than any before, relative, before the trial is broken off; and how
+    much longer steps may be with a codec than before it."""
     most_rounds: int = 0
     """Rounds after which the loop ends; 0 for no end."""
+    max_vnmse: float = 0.0
+    """What a codec may lose of the gradient's square; 0 where gradients are to be left as they are."""
+
+    def trial(self, longer: int) -> Fallback:
+        """How an assignment is judged, in `longer` times as many blocks."""
+        return Fallback(margin=self.margin, window=self.window, blocks=longer * self.blocks)
 
     @property
-    def fallback(self) -> Fallback:
-        return Fallback(margin=self.margin, window=self.window, blocks=self.blocks)
+    def once(self) -> Fallback:
+        """How a codec is judged, which changes bits: it comes once, and goes where steps are longer or its guard objects."""
+        return Fallback(margin=self.margin, window=2 * self.window)
 
 
 class Tuner:
@@ -71,37 +83,45 @@ class Tuner:
         self._changed = False
         """Whether the job was seen to change, and no round has begun by that yet."""
         self._world: int | None = None
-        self._reverted: set[tuple[tuple[int, ...], ...]] = set()
-        """Assignments that were tried in vain since the job has changed last."""
+        self._unclear, self._in_vain = set[object](), set[object]()
+        """Assignments and codecs that were tried since the job has changed last: of the one nobody can tell yet, the others
+        did no good."""
+        self._is_encoded = False
+        """Whether a codec was kept."""
         self._asks_s = 0.0
         self.rounds = list(rounds.read(run))
 
     def tune(self) -> None:
         """Raises OutputError where the Run cannot be written."""
         noticed: int | None = None
+        kind: Kind = "assignment"
         begun, failed = len(self.rounds), 0
         while self._wait_for_steps():
-            made = self._round(noticed)
-            if made is not None:
-                rounds.append(self._run, made)
-                self.rounds.append(made)
-                self._tell(made)
-            if self._settings.most_rounds and len(self.rounds) - begun >= self._settings.most_rounds:
-                return
+            made = self._round(kind, noticed)
             if made is None:
                 continue
+            rounds.append(self._run, made)
+            self.rounds.append(made)
+            self._tell(made)
+            if self._settings.most_rounds and len(self.rounds) - begun >= self._settings.most_rounds:
+                return
             if made.outcome == "unknown" and made.plan is None and failed < _TRIES:
                 failed += 1
                 self._shift.begin(self._last_step + 1)  # Other steps may tell more.
                 continue
             failed = 0
             if made.outcome in ("kept", "missed"):
-                noticed = None
-                continue
-            noticed = self._next_shift()
-            if noticed is None:
-                return
-            self._reverted.clear()
+                noticed, kind = None, "assignment"
+            elif made.outcome == "reverted" and _change_of(made) not in self._in_vain:
+                pass  # Once more, and longer.
+            elif kind == "assignment" and self._settings.max_vnmse and not self._is_encoded:
+                kind = "compression"
+            else:
+                kind, noticed = "assignment", self._next_shift()
+                if noticed is None:
+                    return
+                self._unclear.clear()
+                self._in_vain.clear()
 
     def _wait_for_steps(self) -> bool:
         """Whether there are steps enough that are alike; False where the loop is to stop."""
@@ -138,47 +158,75 @@ class Tuner:
                 self._stop.set()
         return self._stop.is_set()
 
-    def _round(self, noticed: int | None) -> Round | None:
+    def _round(self, kind: Kind, noticed: int | None) -> Round | None:
         """What came of one round; None where the job was changed while it was asked: then it is asked again."""
         since = self._shift.since
         told = Round(
             round=len(self.rounds),
-            kind="assignment",
+            kind=kind,
             step=self._last_step + 1,
             noticed_step=noticed,
             outcome="unknown",
         )
         try:
-            replayed = replay_run(fresh(self._run, since=since, wait_s=_ANSWERS_S))
-            advice = advise_ests(replayed, known_error=self._error(replayed))
+            told, plan = self._advised(told, since)
         except EsprofError as error:
             return msgspec.structs.replace(told, why=str(error))
         self._look()
         if self._shift.since != since:
             return None
-        told = _of_advice(told, advice)
-        if advice.plan is None:
-            sure = f"gains {advice.gain_pct:.1f} %, and may be {advice.error_pct:.1f} % off"
-            return msgspec.structs.replace(told, outcome="nothing", why=f"the best that was found {sure}")
-        if advice.decision.ests in self._reverted:
-            return msgspec.structs.replace(told, outcome="nothing", why="it was tried, and taken back")
-        plan = msgspec.structs.replace(advice.plan, fallback=self._settings.fallback)
+        if plan is None:
+            return msgspec.structs.replace(told, outcome="nothing")
         given, status = self._handed_over(plan)
         if status is None or status.state not in _OVER:
             why = "the job ended, did not answer, or was given another plan, before it told"
             return msgspec.structs.replace(told, plan=plan.id, why=why)
-        if status.state == "reverted":
-            self._reverted.add(advice.decision.ests)
         self._look()
-        return _of_status(msgspec.structs.replace(told, plan=given.id), status)
+        made = _of_status(msgspec.structs.replace(told, plan=given.id), status)
+        if status.state == "reverted":
+            is_new = _change_of(made) not in self._unclear
+            (self._unclear if is_new and _is_unclear(made) else self._in_vain).add(_change_of(made))
+        self._is_encoded |= kind == "compression" and status.state in ("kept", "missed")
+        return made
 
-    def _error(self, replayed: Replayed) -> float:
+    def _advised(self, told: Round, since: int | None) -> tuple[Round, Plan | None]:
+        """The round with what is advised, and the plan for it; None, and why, where there is nothing to try. Raises
+        EsprofError where the job does not tell enough."""
+        settings = self._settings
+        lost = settings.max_vnmse if told.kind == "compression" else 0.0
+        replayed = replay_run(self._asked(Request(since=since or 0, max_vnmse=lost)))
+        error = self._error(told.kind, replayed)
+        advice: EstAdvice | CompressionAdvice
+        if told.kind == "assignment":
+            probed = [one.ests for one in shortlist(replayed)]
+            exchanges = self._asked(Request(since=since or 0, ests=tuple(probed))).meta.exchanges if probed[1:] else ()
+            advice = advise_ests(replayed, known_error=error, exchanges=exchanges)
+            told = msgspec.structs.replace(told, counts=tuple(map(len, advice.decision.ests)))
+        else:
+            advice = advise_est_codec(replayed, lost, known_error=error)
+            told = msgspec.structs.replace(told, codec=advice.decision[0].codec)
+        told = _of_advice(told, advice)
+        if advice.plan is None:
+            sure = f"gains {advice.gain_pct:.1f} %, and may be {advice.error_pct:.1f} % off"
+            return msgspec.structs.replace(told, why=f"the best that was found {sure}"), None
+        change = _change_of(told)
+        if change in self._in_vain:
+            return msgspec.structs.replace(told, why="it was tried, and taken back"), None
+        trial = settings.trial(2 if change in self._unclear else 1)
+        fallback = trial if told.kind == "assignment" else settings.once
+        return told, msgspec.structs.replace(advice.plan, fallback=fallback)
+
+    def _asked(self, request: Request) -> Run:
+        return fresh(self._run, request, wait_s=_ANSWERS_S)
+
+    def _error(self, kind: Kind, replayed: Replayed) -> float:
         """How far a prediction may be off, as a share of a step: as replay was on this run, or as predictions of this job's
-        gains were too high so far. That it may be off by more, as for other jobs, does no harm: a trial will tell."""
+        gains by such plans were too high so far. That it may be off by more, as for other jobs, does no harm: what comes of
+        it will be measured."""
         off = [
             max(0.0, one.predicted_gain_pct - one.gain_pct) / 100
             for one in self.rounds
-            if one.gain_pct is not None and one.predicted_gain_pct is not None
+            if one.kind == kind and one.gain_pct is not None and one.predicted_gain_pct is not None
         ]
         seen = math.sqrt(fmean(gap * gap for gap in off)) if off else 0.0
         return max(_LEAST_ERROR, replayed.pricer.error, seen)
@@ -200,10 +248,23 @@ class Tuner:
         return given, status
 
 
-def _of_advice(told: Round, advice: EstAdvice) -> Round:
+def _change_of(one: Round) -> object:
+    """What a round changes, to tell it from others."""
+    return one.counts or one.codec
+
+
+def _is_unclear(one: Round) -> bool:
+    """Whether a trial that did not show a gain was too short to tell: it may be as large as promised."""
+    return (
+        one.gain_high_pct is not None
+        and one.predicted_gain_pct is not None
+        and (one.gain_high_pct > one.predicted_gain_pct)
+    )
+
+
+def _of_advice(told: Round, advice: EstAdvice | CompressionAdvice) -> Round:
     return msgspec.structs.replace(
         told,
-        counts=tuple(map(len, advice.decision.ests)),
         before_us=advice.baselines["now"],
         predicted_us=advice.value,
         low_us=advice.low_us,

@@ -58,7 +58,7 @@ def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
     steps = grid("codec for all", ">step", padding=2)
     for name, step in advice.baselines.items():
         steps.add_row(_SAID.get(name, name), units.duration(step))
-    each = "Buckets" if advice.collective == "all_reduce" else "Reduce-scatters"
+    each = {"all_reduce": "Buckets", "reduce_scatter": "Reduce-scatters", "ests": "ESTs"}[advice.collective]
     blocks += [heading(each), rows, Text(), heading("Else"), steps, Text()]
     return drawn(screen, *blocks, *_facts(advice, screen))
 

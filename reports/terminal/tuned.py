@@ -29,8 +29,8 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 def draw_round(one: Round, screen: Screen = PLAIN) -> str:
     """A line."""
     parts = [f"esprof: round {one.round}, step {one.step:,}: {OUTCOMES[one.outcome]}"]
-    if one.outcome != "nothing" and one.counts:
-        parts.append(f"ESTs {_counts(one)}")
+    if one.outcome != "nothing" and (one.counts or one.codec):
+        parts.append(f"ESTs {_change(one)}" if one.counts else f"gradients by {_change(one)}")
     if one.measured_us is not None:
         told = f"{units.duration(one.before_us)} to {units.duration(one.measured_us)}"
         parts.append(f"{told} ({units.duration(one.predicted_us)} predicted)")
@@ -45,12 +45,14 @@ def draw_tuned(found: Tuned, screen: Screen = PLAIN) -> str:
         said = "The job told nothing of its steps: does its script train by ElasticTrainer, and make enough of them?"
         return drawn(screen, headline(said, screen))
     kept = [one for one in found.rounds if one.outcome in ("kept", "missed") and one.gain_pct is not None]
-    rows = grid(">round", ">step", "ESTs", ">before", ">predicted", ">measured", ">gain", ">error", "", padding=2)
+    rows = grid(
+        ">round", ">step", "ESTs or codec", ">before", ">predicted", ">measured", ">gain", ">error", "", padding=2
+    )
     for one in found.rounds:
         rows.add_row(
             str(one.round),
             units.count(one.step),
-            _counts(one),
+            _change(one),
             units.duration(one.before_us),
             units.duration(one.predicted_us),
             units.duration(one.measured_us),
@@ -62,8 +64,8 @@ def draw_tuned(found: Tuned, screen: Screen = PLAIN) -> str:
     return drawn(screen, headline(said, screen), Text(), rows)
 
 
-def _counts(one: Round) -> str:
-    return " ".join(map(str, one.counts))
+def _change(one: Round) -> str:
+    return " ".join(map(str, one.counts)) if one.counts else printable(one.codec, 40)
 
 
 def _gain(one: Round) -> str:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from esprof.trace.groups import group_name
-from esprof.trace.run import Group, RankMeta, Run, RunMeta, Window
+from esprof.trace.run import Exchange, Group, RankMeta, Run, RunMeta, Window
 from esprof.trace.schema import EVENTS, STEPS, Table, table
 
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -21,6 +23,7 @@ def elastic_run(
     steps: int = 8,
     devices: Sequence[str] = (),
     tells: bool = True,
+    exchanges: Sequence[Exchange] = (),
 ) -> Run:
     """Each rank runs its ESTs in turn, `est` each and `last` for its last one; then all exchange, and update. Without
     `tells` the run does not say which EST ran when."""
@@ -48,13 +51,20 @@ def elastic_run(
             sent = {"in_bytes": 1 << 20, "out_bytes": 1 << 20, "dtype": "float32"}
             own = ready[rank] - ISSUE
             rows[rank].append(row("gloo:all_to_all", "collective", own, done - own, number, comm=True, **about, **sent))
-            rows[rank].append(row("optimizer", "op", done, update, number))
+            rows[rank].append(row("reduce", "op", done, ISSUE, number))
+            rows[rank].append(row("optimizer", "op", done + ISSUE, update - ISSUE, number))
             rows[rank].append(row(f"ProfilerStep#{number}", "step", begin, done + update - begin, number))
             marks[rank].append((begin, done + update - begin))
         begin = done + update
     tables = {("events", rank): event_table(found) for rank, found in enumerate(rows)}
     tables |= {("steps", rank): step_table(found) for rank, found in enumerate(marks)}
-    return Run(meta(world, steps, devices), lambda name, rank: tables.get((name, rank)))
+    told = msgspec.structs.replace(meta(world, steps, devices), exchanges=tuple(exchanges))
+    return Run(told, lambda name, rank: tables.get((name, rank)))
+
+
+def exchange(ests: Sequence[Sequence[int]], us: int, codec: str = "none", vnmse: float = 0.0) -> Exchange:
+    """One that the job has measured."""
+    return Exchange(ests=tuple(map(tuple, ests)), codec=codec, samples_ns=(us * NS,) * 3, sent=1, vnmse=vnmse)
 
 
 def row(name: str, kind: str, start: int, dur: int, step: int, *, comm: bool = False, **columns: object) -> dict:

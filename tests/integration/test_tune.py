@@ -1,8 +1,12 @@
 """`esprof tune` around a job of real processes."""
 
 import json
+import os
+import signal
 import subprocess
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +104,36 @@ def test_a_loop_that_is_killed_leaves_the_job_alone_and_another_one_goes_on(tmp_
     log = tmp_path / "tuned.jsonl"
     wait_for(lambda: len(log.read_text().splitlines()) > STEPS)  # The first line is the job's.
     assert esprof("tune", "--attach", run, "-q").returncode == 0  # The job has ended.
+
+
+def loops(run) -> list[int]:
+    """Processes that tune this Run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if b"--attach" in words and os.fsencode(run) in words:
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_a_job_that_has_itself_tuned(tmp_path):
+    run = tmp_path / "run"
+    words = record.ranks(2, record.JOBS / "tunes_itself.py", run)
+    ended = record.run(words)
+    assert ended.code == 0, ended.stderr
+    assert len(rounds.read(run)) == 1
+    assert "esprof: round 0" in ended.stderr
+    wait_for(lambda: not loops(run))
+
+
+def test_a_job_that_is_killed_takes_its_loop_with_it(tmp_path):
+    run = tmp_path / "run"
+    words = record.ranks(2, record.JOBS / "tunes_itself.py", run)
+    with subprocess.Popen(list(map(str, words)), env=record.environment(), start_new_session=True) as job:
+        wait_for(lambda: loops(run))
+        os.killpg(job.pid, signal.SIGKILL)
+    wait_for(lambda: not loops(run))
 
 
 def wait_for(found):

@@ -31,7 +31,8 @@ class BucketAdvice(msgspec.Struct, frozen=True, kw_only=True):
     begin_us: float
     """What encoding takes of the backward pass, on the slowest rank."""
     link_us: float | None
-    """How long its transfers are on the link; None where the bucket stays as it is."""
+    """How long its transfers are on the link; None where the bucket stays as it is. Of ESTs all of the exchange, coding
+    included."""
     coding_us: float
     """What is done between them and after them, beside other transfers; of a reduce-scatter before the backward pass goes
     on."""
@@ -47,8 +48,8 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = SCHEMA
     objective: Literal["step"] = "step"
-    collective: Literal["all_reduce", "reduce_scatter"] = "all_reduce"
-    """How the gradients travel as it is: in DDP's buckets, or to the shards of FSDP2."""
+    collective: Literal["all_reduce", "reduce_scatter", "ests"] = "all_reduce"
+    """How the gradients travel as it is: in DDP's buckets, to the shards of FSDP2, or from the ESTs of an elastic job."""
     value: float
     """The predicted step with the advised codecs, us."""
     low_us: float

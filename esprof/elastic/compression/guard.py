@@ -54,10 +54,14 @@ class Watch:
         told = torch.stack([*(one.double() for one in mine), *seen])
         yield everyone.add(told)
         left, sent, spikes, lost, whole = told.tolist()
-        vnmse = lost / whole if whole else 0.0
-        found = Look(step, vnmse, math.sqrt(left / sent) if sent else 0.0)
+        self.judge(step, lost / whole if whole else 0.0, math.sqrt(left / sent) if sent else 0.0, spiked=spikes > 0)
+
+    def judge(self, step: int, vnmse: float, unsent: float, *, spiked: bool) -> Look:
+        """Take in a look."""
+        found = Look(step, vnmse, unsent)
         self.looks.append(found)
-        found.alarm = self._alarm(found, spikes > 0)
+        found.alarm = self._alarm(found, spiked)
+        return found
 
     def _alarm(self, found: Look, spiked: bool) -> str | None:
         settings = self.settings

@@ -5,22 +5,21 @@
 On stdin comes one line of JSON, the variables that the script is to have; the end of stdin before it ends the worker.
 """
 
-import ctypes
 import json
 import os
 import runpy
-import signal
 import sys
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+from esprof.parent import end_with_parent
+
 READY = "ESPROF_LAUNCH_READY"
 """The file that the worker makes when it is ready."""
 
 
 def main() -> None:
     # A job whose launcher was killed saves, and leaves: nobody would start it again.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent()
     import torch.distributed
 
     import esprof.elastic.trainer  # noqa: F401

@@ -24,7 +24,7 @@ from esprof.elastic.plans.trial import Schedule
 from esprof.elastic.proof.fingerprint import Level
 from esprof.elastic.transport import Transport
 from esprof.errors import EsprofError, UsageError
-from esprof.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes, status_of
+from esprof.plan import CompressionBody, GuardSettings, Plan, PlanStatus, State, read_plan_bytes, status_of
 from esprof.trace.history import Event, Setting
 
 Ests = tuple[tuple[int, ...], ...]
@@ -43,6 +43,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Those of each rank; None where they stay."""
     codec: str | None
     """None where it stays."""
+    guard: GuardSettings | None = None
+    """Of that codec."""
     window: int = 1
     blocks: int = 0
     """It is tried first, so many times for so many steps; 0 for no trial."""
@@ -77,6 +79,8 @@ class Now:
     """The one to come."""
     assignment: Assignment
     codec: str
+    guard: GuardSettings | None
+    """Of that codec, where a plan has brought it."""
     context_bytes: int
     """Of the largest EST context that this rank has."""
 
@@ -117,8 +121,10 @@ class Adoption:
         self._trial: _Trial | None = None
         self._steps = Steps()
         self._judge: Judge | None = None
-        self._before: tuple[Ests, str] | None = None
-        """Assignment and codec before the plan that is judged."""
+        self._before: tuple[Ests, str, GuardSettings | None] | None = None
+        """Assignment, codec and its guard before the plan that is judged."""
+        self._encoded: Plan | None = None
+        """The plan that the codec is of."""
         self._settling: Change | None = None
         """What is to become of that plan, which the others do not know of yet."""
         self._kept: int | None = None
@@ -170,9 +176,22 @@ class Adoption:
         if self._trial is not None:
             return msgspec.structs.replace(told, ests=self._trial.before if goes_back else self._trial.change.ests)
         if goes_back and self._before is not None:
-            ests, codec = self._before
-            return msgspec.structs.replace(told, ests=ests, codec=codec)
+            ests, codec, guard = self._before
+            return msgspec.structs.replace(told, ests=ests, codec=codec, guard=guard)
         return None
+
+    def codec_given_up(self, step: int, reason: str) -> None:
+        """Note that the guard has taken back the codec of a plan before this step, on all ranks."""
+        plan, self._encoded = self._encoded, None
+        if self._source is None or plan is None:
+            return
+        reason = f"the guard has given up its codec: {reason}"
+        if plan is not self._newest:
+            self._record(Event(what="reverted", plan=plan.id, version=plan.version, step=step, reason=reason))
+            return
+        self._judge = None
+        self._kept = self._kept_before
+        self._tell("reverted", plan, step, reason)
 
     def at_start(self, now: Now) -> Change | None:
         """What a plan that is there before the first step changes: nothing where the job has taken it back before it started
@@ -286,7 +305,9 @@ class Adoption:
                 self._settling = msgspec.structs.replace(self._settling, ests=None)
                 if change.codec is not None:
                     self._settling = None
-            self._before = (now.assignment.ests, now.codec)
+            self._before = (now.assignment.ests, now.codec, now.guard)
+            if change.codec is not None:
+                self._encoded = plan
             self._judge = TrialJudge(plan, schedule, before) if is_tried else WindowJudge(plan, before)
             self._kept_before = self._kept
             if not is_tried:
@@ -357,6 +378,7 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
         at_step=at_step,
         ests=None if assigned is None else assigned.body.ests,
         codec=codec,
+        guard=None if compressed is None else compressed.body.guard,
         window=plan.fallback.window,
         blocks=plan.fallback.blocks,
     )

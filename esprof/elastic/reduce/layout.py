@@ -81,6 +81,16 @@ class Layout:
         for slot in self.slots:
             slot.parameter.grad = self._views[slot.name] = slot.of(flat).view_as(slot.parameter)
 
+    def lost(self, mean: Tensor, exact: Tensor) -> float:
+        """Squared error of the gradient in the flat tensor `mean`, relative to the square of that in `exact`. What lies
+        between slots is no part of either."""
+        off = whole = torch.zeros((), dtype=torch.float64, device=self.device)
+        for slot in self.slots:
+            wanted = slot.of(exact).double()
+            off = off + (slot.of(mean).double() - wanted).square().sum()
+            whole = whole + wanted.square().sum()
+        return float(off / whole) if whole else 0.0
+
     def holds(self, slot: Slot) -> bool:
         """Whether the parameter's gradient is still the one that was attached."""
         return slot.parameter.grad is self._views.get(slot.name)

@@ -98,6 +98,8 @@ class TreeReducer:
     n_est: int
     stash: Stash | None = None
     bytes_sent: int = 0
+    gathers: bool = False
+    """Whether all ranks gather all ESTs' encoded gradients since `begin`."""
     _free: list[Tensor] = field(default_factory=list)
     _inboxes: list[Tensor] = field(default_factory=list)
     """Tensors in which a bucket's shards arrive, used again once they are folded: new memory has to be mapped."""
@@ -108,7 +110,7 @@ class TreeReducer:
         self._states = states
         self._nodes = [cover(ests, self.n_est) for ests in assignment.ests]
         self._assignment = assignment
-        self._gathers = codec is not None and self._gathering_is_cheaper(codec)
+        self.gathers = codec is not None and self._gathering_is_cheaper(codec)
         self._fold: Fold[Tensor | Held] = Fold(self.n_est, self._add)
         self._wires: list[Tensor] = []
         self._last: _Last | None = None
@@ -126,7 +128,7 @@ class TreeReducer:
     def fold(self, est: Est, flat: Tensor) -> None:
         if self._codec is not None:
             self._encode(est, flat, self.layout.slots)
-        if self._gathers:
+        if self.gathers:
             self._free.append(flat)
         else:
             self._fold.push(Node(est, 1), flat)
@@ -136,13 +138,13 @@ class TreeReducer:
         self._last = _Last(est, flat)
 
     def ready(self, slot: Slot) -> None:
-        if self._last is None or self._gathers:
+        if self._last is None or self.gathers:
             return
         for bucket in self._countdown.arrived(slot):
             self._send(bucket)
 
     def finish(self) -> Tensor:
-        if self._gathers:
+        if self.gathers:
             return self._gather_leaves()
         for bucket in self._countdown.rest():
             self._send(bucket)
@@ -188,7 +190,7 @@ class TreeReducer:
     def _encode(self, est: Est, flat: Tensor, slots: tuple[Slot, ...]) -> None:
         """Pass a gradient through the codec: keep the bytes where leaves are gathered, else what they decode to."""
         assert self._codec is not None
-        if self._gathers:
+        if self.gathers:
             self._wires += [wire for _, wire in encoded(self._codec, flat, slots, self._states[est])]
         else:
             pass_through(self._codec, flat, slots, self._states[est])

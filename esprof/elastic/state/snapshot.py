@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from esprof.assignment import Est
+from esprof.elastic.compression.ests import EstGuard
 from esprof.elastic.state import extra
 from esprof.elastic.state.context import EstContext
 from esprof.elastic.state.pack import pack, unpack
@@ -21,13 +22,14 @@ MODEL = "shared/model/"
 _OPTIMIZER, _SCHEDULE, _REDUCER = "shared/optimizer/", "shared/schedule/", "shared/reducer/"
 _STATE, _PLAN = "shared/state", "shared/plan"
 """Names of two tensors that hold JSON as bytes: what is no tensor of optimizer, scheduler, scaler and `extra`; and the job's
-next step and codecs."""
+next step, codecs and their guard."""
 
 
 def capture(job: TrainingState) -> NamedTensors:
     """This rank's part of the job, copied to host memory, so that training may go on."""
     found = _training(job)
-    found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {})})
+    guard = job.guard.saved() if job.guard is not None else None
+    found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {}), "guard": guard})
     found |= {f"{_REDUCER}{name}": tensor for name, tensor in job.reducer.state().items()}
     for est, context in job.contexts.items():
         found |= {f"{est_prefix(est)}{name}": tensor for name, tensor in context.tensors().items()}
@@ -55,6 +57,7 @@ def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
     extra.unpack_extra(job.model, job.own, state, tensors)
     job.next_step = plan["next_step"]
     job.codecs = unpack(plan["codecs"], {})
+    job.guard = EstGuard.of_saved(plan["guard"]) if plan["guard"] is not None else None
     job.reducer.load(_within(_REDUCER, tensors))
     for est, fresh in job.contexts.items():
         context = EstContext.of_tensors(_within(est_prefix(est), tensors), job.device)

@@ -13,9 +13,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from esprof.assignment import Est
 from esprof.elastic.codecs.codec import Codec
 from esprof.elastic.codecs.registry import codec
+from esprof.elastic.compression.ests import EstGuard
 from esprof.elastic.reduce.tree_reducer import Reducer
 from esprof.elastic.state.context import EstContext
 from esprof.elastic.transport import Transport
+from esprof.plan import GuardSettings
 
 
 @dataclass
@@ -38,6 +40,8 @@ class TrainingState:
     """Number of the step that comes next, from 0."""
     own: Mapping[str, Stateful] = field(default_factory=dict)
     """What the script keeps besides, by its names."""
+    guard: EstGuard | None = None
+    """Of the codec that a plan has brought; None where there is none."""
 
     def share(self, transport: Transport) -> None:
         """Start from rank 0's parameters and buffers on all ranks, as under DistributedDataParallel."""
@@ -46,7 +50,21 @@ class TrainingState:
 
     def codec_spec(self, step: int) -> str:
         """Text of the codec that encodes gradients in a step."""
-        return self.codecs[max(start for start in self.codecs if start <= step)]
+        return self.codecs[self._codec_start(step)]
+
+    def set_codec(self, spec: str, guard: GuardSettings | None) -> None:
+        """Encode gradients so from the next step on, guarded or not."""
+        self.codecs[self.next_step] = spec
+        self.guard = EstGuard(guard, self.next_step) if guard is not None and spec != "none" else None
+
+    @property
+    def guarding(self) -> EstGuard | None:
+        """The guard of the next step's codec; None where there is none."""
+        guard = self.guard
+        return guard if guard is not None and guard.from_step == self._codec_start(self.next_step) else None
+
+    def _codec_start(self, step: int) -> int:
+        return max(start for start in self.codecs if start <= step)
 
     def begin_codec(self) -> Codec | None:
         """The codec of the next step, None for none. Where it changes there, the ESTs' codec state is emptied."""

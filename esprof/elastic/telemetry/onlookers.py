@@ -5,7 +5,7 @@ from pathlib import Path
 
 from esprof.errors import EsprofError
 from esprof.trace.live import Live, LiveStep
-from esprof.trace.request import waiting, withdraw
+from esprof.trace.request import Request, waiting, withdraw
 
 
 class Onlookers:
@@ -15,17 +15,16 @@ class Onlookers:
         self._run = run
         self._live = Live(run) if run is not None else None
 
-    def wanted_since(self, step: int) -> int | None:
-        """The step from which on somebody wants the telemetry written after this one; None if nobody does, or wants later
-        ones."""
+    def wanted(self, step: int) -> Request | None:
+        """What somebody wants written after this step; None if nobody does, or wants later ones."""
         if self._run is None or (request := waiting(self._run)) is None or request.since > step:
             return None
-        return max(0, request.since)
+        return request
 
-    def served(self) -> None:
-        """The telemetry is written."""
+    def served(self, request: Request) -> None:
+        """What was asked for is written."""
         if self._run is not None:
-            withdraw(self._run)
+            withdraw(self._run, request)
 
     def show(self, step: LiveStep) -> None:
         if self._live is None:

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from esprof.elastic.transport import Transport
 from esprof.errors import EsprofError
 from esprof.recorder.shared.identity import device, peak_memory, versions
 from esprof.trace.groups import group_name
-from esprof.trace.run import Group, RankMeta, RunMeta, Window
+from esprof.trace.run import Exchange, Group, RankMeta, RunMeta, Window
 from esprof.trace.rundir import write_meta, write_table
 from esprof.trace.schema import EVENTS, STEPS, Table, table
 from esprof.types import Ns
@@ -98,7 +98,7 @@ class Telemetry:
         self.spans = Spans(device, keep=True)
         self.transport = WatchedTransport(transport, self.spans)
         self._path = path
-        self._own = transport
+        self.unwatched = transport
         self._device = device
         self._model_signature = model_signature
         self._next = _NEXT.format("MultiProcessing" if workers else "SingleProcess")
@@ -126,30 +126,30 @@ class Telemetry:
         if self._since_written == _KEPT:
             self.write()
 
-    def write(self, since: int = 0) -> None:
-        """Write the Run as of now, of the kept steps from `since` on. All ranks call this together; rank 0 writes what holds
-        for all. Where one cannot, rank 0 warns, and the job goes on."""
+    def write(self, since: int = 0, exchanges: Sequence[Exchange] = ()) -> None:
+        """Write the Run as of now, of the kept steps from `since` on, and `exchanges`, what was measured of those. All ranks
+        call this together; rank 0 writes what holds for all. Where one cannot, rank 0 warns, and the job goes on."""
         if not self._since_written:
             return
         try:
-            with together(self._own):
-                self._write([step for step in self._steps if step.number >= since])
+            with together(self.unwatched):
+                self._write([step for step in self._steps if step.number >= since], exchanges)
         except EsprofError as error:
-            if self._own.rank == 0:
+            if self.unwatched.rank == 0:
                 warnings.warn(f"the job's telemetry is not written: {error}", stacklevel=3)
         self._since_written = 0
         self._phase = "export"  # The step in which this was written is no measure of the others.
 
-    def _write(self, steps: list[_Step]) -> None:
+    def _write(self, steps: list[_Step], exchanges: Sequence[Exchange]) -> None:
         """Tables of all ranks first, so that the file that tells of them never comes before them."""
-        rank, events = self._own.rank, self._events(steps)
-        with together(self._own):
+        rank, events = self.unwatched.rank, self._events(steps)
+        with together(self.unwatched):
             write_table(self._path, "events", rank, events)
             write_table(self._path, "steps", rank, _steps_table(steps))
-        told = tell_all(self._own, msgspec.to_builtins(self._meta(len(events), steps)))
+        told = tell_all(self.unwatched, msgspec.to_builtins(self._meta(len(events), steps)))
         metas = [msgspec.convert(meta, RankMeta) for meta in told]
         if rank == 0:
-            write_meta(self._path, self._run_meta(metas))
+            write_meta(self._path, msgspec.structs.replace(self._run_meta(metas), exchanges=tuple(exchanges)))
 
     def _forget(self) -> None:
         self.spans.take()
@@ -165,7 +165,7 @@ class Telemetry:
         columns["thread_role"] = ["main" if tid is None else "comm" for tid in columns["tid"]]
         columns["tid"] = [main if tid is None else tid for tid in columns["tid"]]
         columns["pid"] = [os.getpid()] * len(rows)
-        columns["group"] = [group_name(range(self._own.world)) if name else None for name in columns["collective"]]
+        columns["group"] = [group_name(range(self.unwatched.world)) if name else None for name in columns["collective"]]
         columns["is_p2p"] = [False if name else None for name in columns["collective"]]
         return table(columns, EVENTS)
 
@@ -188,7 +188,7 @@ class Telemetry:
         peak, of = peak_memory()
         timed = [step.number for step in steps if step.phase == "timed"]
         return RankMeta(
-            rank=self._own.rank,
+            rank=self.unwatched.rank,
             host=socket.gethostname(),
             device=name,
             accelerators=accelerators,
@@ -200,13 +200,13 @@ class Telemetry:
         )
 
     def _run_meta(self, ranks: list[RankMeta]) -> RunMeta:
-        world = range(self._own.world)
+        world = range(self.unwatched.world)
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
         return RunMeta(
             created_ns=time.time_ns(),
             command=(sys.executable, *sys.argv),
             versions={name: str(version) for name, version in versions().items()},  # torch's is no plain str
-            world_size=self._own.world,
+            world_size=self.unwatched.world,
             model_signature=self._model_signature,
             ranks=tuple(ranks),
             groups=(Group(name=group_name(world), ranks=tuple(world), backend=backend, description="elastic"),),
@@ -218,13 +218,13 @@ class NoTelemetry:
 
     def __init__(self, transport: Transport, device: torch.device) -> None:
         self.spans = Spans(device)
-        self.transport = transport
+        self.transport = self.unwatched = transport
 
     def begin_step(self, *, verified: bool) -> None: ...
 
     def end_step(self, number: int, samples: int) -> None: ...
 
-    def write(self, since: int = 0) -> None: ...
+    def write(self, since: int = 0, exchanges: Sequence[Exchange] = ()) -> None: ...
 
 
 def open_telemetry(

@@ -284,7 +284,8 @@ def test_a_codec_that_is_taken_back_goes_although_a_newer_plan_waits_for_its_ste
 
     on_threads(2, body)
     assert place.states == ["adopted", "pending", "reverted", "adopted"]
-    assert codecs.count("bf16") == 7  # One settles, five are judged, and what came of them is settled a step later.
+    # At one the guard looks, one settles, five are judged, and what came of them is settled a step later.
+    assert codecs.count("bf16") == 8
     assert codecs[-1] == "none"
 
 

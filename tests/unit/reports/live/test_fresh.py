@@ -6,12 +6,14 @@ import time
 
 import pytest
 
+from esprof import load
 from esprof.errors import EsprofError
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.trace import request
 from esprof.trace.history import Event, append
+from esprof.trace.request import Request
 from tests.cases.elastic import on_threads
-from tests.cases.elastic_job import small_trainer
+from tests.cases.elastic_job import bits, small_trainer
 
 
 def test_a_running_job_writes_what_it_is_asked_for(tmp_path):
@@ -28,13 +30,52 @@ def test_a_running_job_writes_what_it_is_asked_for(tmp_path):
     job.start()
     while not (tmp_path / "live.jsonl").exists():
         time.sleep(0.01)
-    first = fresh(tmp_path, since=2)
-    later = fresh(tmp_path, since=first.steps(0).arrow.column("step").to_pylist()[-1] + 1)
+    first = fresh(tmp_path, Request(since=2))
+    later = fresh(tmp_path, Request(since=first.steps(0).arrow.column("step").to_pylist()[-1] + 1))
     over.set()
     job.join()
     steps = first.steps(0).arrow.column("step").to_pylist()
     assert steps[0] == 2
     assert later.steps(0).arrow.column("step").to_pylist()[0] == steps[-1] + 1
+
+
+def test_a_job_measures_the_exchanges_that_it_is_asked_about_and_no_bit_changes(tmp_path):
+    now, other = ((0, 1), (2, 3)), ((3,), (0, 1, 2))
+    asked = Request(ests=(now, other, ((0, 1, 2, 3),), ((0, 1), (2, 2))), max_vnmse=0.05)
+
+    def body(transport):
+        trainer = small_trainer(transport=transport, telemetry=tmp_path)
+        if transport.rank == 0:
+            request.ask(tmp_path, asked)
+        return bits(trainer, 4)
+
+    assert on_threads(2, body) == [bits(small_trainer(), 4)] * 2
+    assert not request.is_open(tmp_path)
+    found = load(tmp_path).meta.exchanges
+    # Of the four assignments two are none of this job, and codecs that lose more than a twentieth are left out.
+    assert [(one.ests, one.codec) for one in found] == [
+        (now, "none"),
+        (other, "none"),
+        (now, "none"),
+        (now, "fp16"),
+        (now, "bf16"),
+        (now, "int8"),
+        (now, "int4"),
+    ]
+    assert all(len(one.samples_ns) == 3 and min(one.samples_ns) > 0 for one in found)
+    lost = {one.codec: one.vnmse for one in found}
+    assert lost["none"] < 1e-12 < lost["fp16"] < lost["bf16"] < lost["int8"] < lost["int4"] < 0.05
+    sent = {one.codec: one.sent for one in found if one.ests == now}
+    assert sent["none"] > sent["int8"] > sent["int4"]
+
+
+def test_a_request_that_comes_while_another_is_served_stays(tmp_path):
+    first, second = Request(since=1), Request(since=2)
+    request.ask(tmp_path, second)
+    request.withdraw(tmp_path, first)
+    assert request.waiting(tmp_path) == second
+    request.withdraw(tmp_path, second)
+    assert not request.is_open(tmp_path)
 
 
 def test_nobody_answers(tmp_path):

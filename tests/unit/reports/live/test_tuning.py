@@ -12,13 +12,15 @@ from esprof.elastic.agree import tell_all
 from esprof.elastic.plans.adoption import Adoption, Fits, Now
 from esprof.elastic.plans.source import PlanFile
 from esprof.errors import EsprofError
+from esprof.plan import read_plan
 from esprof.reports.live import tuning
 from esprof.reports.live.tuning import Settings, Tuner
 from esprof.trace import rounds
 from esprof.trace.history import append, read
 from esprof.trace.live import Live, LiveStep
+from esprof.trace.rounds import Round
 from tests.cases.elastic import on_threads
-from tests.cases.elastic_runs import elastic_run
+from tests.cases.elastic_runs import elastic_run, exchange
 
 N_EST = 8
 TRANSFER_US, UPDATE_US = 300, 100
@@ -30,13 +32,26 @@ class MadeUpJob:
 
     def __init__(self, run, est_us, scatter=0.01):
         self.run, self._est_us, self._scatter = run, est_us, scatter
+        self.codecs = {}
+        """Codec -> what the exchange takes by it, us; what the job measures."""
+        self.codec, self.with_codec_us = "none", {}
+        """Codec -> what it takes in truth."""
         self.assignment = Assignment.even(N_EST, 2)
         self.step = 0
         self.is_over = False
 
-    def telemetry(self, run, *, since, wait_s):
+    def telemetry(self, run, asked, *, wait_s):
         assert run == self.run
-        return elastic_run(self.assignment.ests, self._est_us(self.step), transfer=TRANSFER_US, update=UPDATE_US)
+        exchanges = [exchange(ests, TRANSFER_US) for ests in asked.ests]
+        if asked.max_vnmse:
+            exchanges += [exchange(self.assignment.ests, us, codec) for codec, us in self.codecs.items()]
+        return elastic_run(
+            self.assignment.ests,
+            self._est_us(self.step),
+            transfer=TRANSFER_US,
+            update=UPDATE_US,
+            exchanges=exchanges,
+        )
 
     def train(self, transport):
         is_first = transport.rank == 0
@@ -50,7 +65,8 @@ class MadeUpJob:
             if is_first:
                 time.sleep(0.001)
                 busy = [us * len(ests) for us, ests in zip(self._est_us(step), assignment.ests, strict=True)]
-                took = (max(busy) + TRANSFER_US + UPDATE_US) * (1 + abs(draw.gauss(0, self._scatter)))
+                transfer = self.with_codec_us.get(self.codec, TRANSFER_US)
+                took = (max(busy) + transfer + UPDATE_US) * (1 + abs(draw.gauss(0, self._scatter)))
                 counts = tuple(map(len, assignment.ests))
                 live.note(
                     LiveStep(
@@ -61,9 +77,11 @@ class MadeUpJob:
             step += 1
             change = None
             if news or adoption.is_due(step):
-                change = adoption.at_border(Now(step, assignment, "none", 0), news=news)
+                change = adoption.at_border(Now(step, assignment, self.codec, None, 0), news=news)
             if change is not None and change.ests is not None:
                 assignment = Assignment.of(change.ests)
+            if is_first and change is not None and change.codec is not None:
+                self.codec = change.codec
             if is_first:
                 self.assignment, self.step = assignment, step
 
@@ -143,3 +161,70 @@ def test_so_many_rounds_and_no_more(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 3_000))
     found = job.tuned(monkeypatch, lambda job, found: job.step > 150 and found, Settings(5, 5, 3, most_rounds=1))
     assert len(found) == 1
+
+
+def test_what_a_trial_cannot_tell_is_tried_once_more_and_longer(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+    promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=TRANSFER_US, update=UPDATE_US)
+    job.telemetry = lambda *_, **__: promised
+    monkeypatch.setattr(tuning, "_is_unclear", lambda _: True)
+    monkeypatch.setattr(Tuner, "_error", lambda *_: 0.015)  # It would learn from the first trial that there is no gain.
+    found = job.tuned(monkeypatch, lambda job, found: len(found) == 2 and job.step > 200)
+    assert [(one.outcome, one.counts) for one in found] == [("reverted", (6, 2))] * 2
+    assert read_plan(tmp_path / "plan.json").fallback.blocks == 2 * SETTINGS.blocks
+
+
+@pytest.mark.parametrize(
+    ("high", "unclear"), [(25.0, True), (15.0, False), (None, False)], ids=["may be", "is less", "broken off"]
+)
+def test_a_trial_is_unclear_where_the_gain_may_be_as_promised(high, unclear):
+    told = Round(
+        round=0,
+        kind="assignment",
+        step=1,
+        outcome="reverted",
+        predicted_gain_pct=20.0,
+        gain_pct=9.0,
+        gain_high_pct=high,
+    )
+    assert tuning._is_unclear(told) is unclear
+
+
+ALLOWED = Settings(steps=6, window=5, blocks=3, max_vnmse=0.01)
+
+
+def test_a_codec_is_tried_once_where_that_is_allowed(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+    job.codecs, job.with_codec_us = {"int8": 10, "bf16": 200}, {"int8": 20}
+    monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
+    found = job.tuned(monkeypatch, lambda _, found: len(found) == 3, ALLOWED)
+    assert [(one.kind, one.outcome) for one in found] == [
+        ("assignment", "nothing"),
+        ("compression", "kept"),
+        ("assignment", "nothing"),
+    ]
+    assert (found[1].codec, job.codec) == ("int8", "int8")
+    assert found[1].predicted_gain_pct == pytest.approx(100 * 2_990 / 7_100, abs=1)
+    assert found[1].gain_pct == pytest.approx(100 * 2_980 / 7_100, abs=3)
+
+
+def test_a_codec_that_makes_steps_longer_goes_and_is_not_tried_again(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda step: (1_000, 1_000) if step < 200 else (1_300, 1_300))
+    job.codecs, job.with_codec_us = {"int8": 10}, {"int8": 9_000}
+    monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
+    found = job.tuned(monkeypatch, lambda _, found: len(found) > 3, ALLOWED)
+    assert [(one.kind, one.outcome) for one in found[:4]] == [
+        ("assignment", "nothing"),
+        ("compression", "reverted"),
+        ("assignment", "nothing"),  # By the change at step 200.
+        ("compression", "nothing"),
+    ]
+    # What predictions were off by is known now.
+    assert "may be" in found[3].why
+
+
+def test_a_job_that_cannot_measure_codecs_is_left_alone(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+    found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
+    assert (found[1].outcome, found[1].codec) == ("unknown", "")
+    assert "has measured no exchange" in found[1].why

@@ -1,0 +1,126 @@
+"""Which codec the gradients of an elastic job's ESTs should have: by its own replay, and the exchanges that it has measured.
+
+Each EST's gradient is encoded whole, so there is one codec for all, and all that were measured are replayed.
+"""
+
+from statistics import median
+
+import msgspec
+
+from esprof.analyzers.advisors.compression.answer import (
+    MAX_VNMSE,
+    NONE,
+    TERM,
+    BucketAdvice,
+    CompressionAdvice,
+    is_worth_it,
+)
+from esprof.analyzers.advisors.planned import part_of, plan_of
+from esprof.errors import EsprofError
+from esprof.plan import Choice, CompressionBody, GuardSettings, Parts, Plan, Promise
+from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.est_codecs import exchanged
+from esprof.replay.whatif.est_turns import EstTurns
+from esprof.replay.whatif.scenario import Declined
+from esprof.trace.run import Exchange
+from esprof.types import us
+
+
+def advise_est_codec(
+    replayed: Replayed, max_vnmse: float = MAX_VNMSE, *, known_error: float | None = None
+) -> CompressionAdvice:
+    """The advice for a job whose mean gradient may lose so much of its square. `known_error` is how far predictions of this
+    very job may be off, as a share of a step, for who knows.
+
+    Raises EsprofError where the job has not measured its exchanges, or there is none that sends less.
+    """
+    run, pricer = replayed.run, replayed.pricer
+    if pricer.too_far_off:
+        raise EsprofError(pricer.too_far_off, path=run.path)
+    if not any(one.codec != NONE for one in run.meta.exchanges):
+        raise EsprofError(
+            "the job has measured no exchange by a codec that sends less, or was not asked to",
+            path=run.path,
+            remedy="`esprof tune --allow compression` asks it to.",
+        )
+    try:
+        turns = EstTurns.of(run, pricer.dfg, pricer.steps)
+    except Declined as reason:
+        raise EsprofError(str(reason), path=run.path) from reason
+    measured = {one.codec: one for one in run.meta.exchanges if one.ests == turns.assignment.ests}
+    fitting = [one for one in measured.values() if one.codec != NONE and one.vnmse <= max_vnmse]
+    prices = {one.codec: pricer.price_edited(exchanged(turns, median(one.samples_ns))) for one in fitting}
+    steps = {codec: float(price.step_ns.mean()) for codec, price in prices.items()}
+    nothing = float(pricer.price_edited(exchanged(turns, 0.0)).step_ns.mean())
+    best = min(steps, key=steps.__getitem__, default=NONE)
+    if best != NONE and steps[best] >= pricer.step_ns:
+        best = NONE
+    price = prices.get(best, pricer.price_edited(pricer.dfg))
+    step = steps.get(best, pricer.step_ns)
+    interval = pricer.interval(price, [TERM])
+    error = pricer.prediction_error([TERM]) if known_error is None else known_error
+    narrow = min((steps[codec] for codec in ("bf16", "fp16") if codec in steps), default=None)
+    chosen = measured.get(best)
+    advice = CompressionAdvice(
+        collective="ests",
+        value=us(step),
+        low_us=us(interval.low_ns),
+        high_us=us(interval.high_ns),
+        baselines={"now": us(pricer.step_ns)}
+        | {codec: us(took) for codec, took in steps.items()}
+        | {"no exchange": us(nothing)},
+        exposed_us=us(pricer.step_ns - nothing),
+        gain_pct=round(100 * (1 - step / pricer.step_ns), 3),
+        gain_over_16_bit_pct=None if narrow is None else round(100 * (1 - step / narrow), 3),
+        error_pct=round(100 * error, 3),
+        gap_pct=0.0,
+        vnmse=chosen.vnmse if chosen is not None else 0.0,
+        gap_kind="exact",
+        bucket_mb=None,
+        decision=(_decided(chosen, pricer.step_ns - step),),
+        left_out={
+            one.codec: f"loses {one.vnmse:.2g} of the gradient's square, more than {max_vnmse:g}"
+            for one in measured.values()
+            if one.vnmse > max_vnmse
+        },
+        plan=None,
+    )
+    if best == NONE or not is_worth_it(1 - step / pricer.step_ns, error):
+        return advice
+    return msgspec.structs.replace(advice, plan=_plan(replayed, turns, advice, max_vnmse))
+
+
+def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:
+    """The one codec of all gradients."""
+    if chosen is None:
+        return BucketAdvice(
+            elements=(),
+            codec=NONE,
+            begin_us=0.0,
+            link_us=None,
+            coding_us=0.0,
+            sent_bytes=None,
+            vnmse=None,
+            saves_us=0.0,
+            reason="no codec makes a step shorter",
+        )
+    return BucketAdvice(
+        elements=(),
+        codec=chosen.codec,
+        begin_us=0.0,
+        link_us=us(median(chosen.samples_ns)),
+        coding_us=0.0,
+        sent_bytes=chosen.sent,
+        vnmse=chosen.vnmse,
+        saves_us=us(saves_ns),
+        reason=f"as it is, a step would take {us(saves_ns) / 1000:.3g} ms longer",
+    )
+
+
+def _plan(replayed: Replayed, turns: EstTurns, advice: CompressionAdvice, max_vnmse: float) -> Plan:
+    """What was allowed to be lost is what the guard lets through."""
+    promise = Promise(step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines)
+    (decided,) = advice.decision
+    body = CompressionBody(default=Choice(codec=decided.codec), guard=GuardSettings(max_vnmse=max_vnmse))
+    part = part_of(replayed, body, promise, applies="live", changes_bits=True)
+    return plan_of(replayed, turns.assignment.n_est, Parts(compression=part))

@@ -1,0 +1,112 @@
+"""What it takes to bring the ESTs' gradients to their mean, placed or encoded otherwise than now: measured by the running
+job between two steps."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from esprof.assignment import Assignment
+from esprof.elastic.agree import tell_all
+from esprof.elastic.codecs.codec import Codec
+from esprof.elastic.codecs.registry import codec, examples
+from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.reduce.tree_reducer import TreeReducer
+from esprof.elastic.transport import Transport
+from esprof.trace.request import Request
+from esprof.trace.run import Exchange
+
+_REPEATS = 3
+
+
+def measured(
+    request: Request, layout: Layout, transport: Transport, assignment: Assignment, spec: str, *, scaled: bool
+) -> tuple[Exchange, ...]:
+    """What is asked for: the exchange with the codec `spec` of the job and the ESTs placed in some other ways; and, where it
+    has none, that by each known codec which makes fewer bytes travel. `scaled` is whether the loss is.
+
+    All ranks call this. Each EST's gradient is taken to be the mean of the last step, which all ranks have; no generator
+    draws, and nothing of the job changes.
+    """
+    gradient = layout.new().zero_()
+    for slot in layout.slots:
+        if slot.parameter.grad is not None:
+            slot.of(gradient).copy_(slot.parameter.grad.flatten())
+    placed = [_Exchange(layout, transport, one, codec(spec), gradient) for one in _fitting(request, assignment)]
+    found = [one.measure(most_lost=None) for one in placed]
+    if request.max_vnmse and spec == "none":
+        plain, *others = (
+            _Exchange(layout, transport, assignment, made, gradient) for made in (None, *_codecs(scaled=scaled))
+        )
+        found += [plain.measure(most_lost=None)]
+        found += [one.measure(request.max_vnmse) for one in others if one.sends_less]
+    return tuple(one for one in found if one is not None)
+
+
+def _fitting(request: Request, now: Assignment) -> Iterator[Assignment]:
+    """The assignments that are asked about, as far as they are of this job."""
+    for ests in request.ests:
+        if (len(ests), sorted(est for of_rank in ests for est in of_rank)) == (now.world, list(range(now.n_est))):
+            yield Assignment.of(ests)
+
+
+def _codecs(*, scaled: bool) -> Iterator[Codec]:
+    for spec in examples():
+        made = codec(spec)
+        if made is not None and not (scaled and made.has_state):
+            yield made
+
+
+class _Exchange:
+    """The exchange with ESTs placed so and by one codec, with tensors of its own."""
+
+    def __init__(
+        self, layout: Layout, transport: Transport, assignment: Assignment, made: Codec | None, gradient: Tensor
+    ) -> None:
+        self._layout, self._transport, self._assignment = layout, transport, assignment
+        self._codec, self._gradient = made, gradient
+        self._mine: Sequence[int] = assignment.ests[transport.rank]
+        self._reducer = TreeReducer(layout, transport, assignment.n_est)
+        self._begin()
+        self.sends_less = self._reducer.gathers
+
+    def measure(self, most_lost: float | None) -> Exchange | None:
+        """None where it loses more than that."""
+        lost = self._layout.lost(self._once()[1], self._gradient)
+        if most_lost is not None and tell_all(self._transport, lost > most_lost)[0]:
+            return None
+        took = [self._once()[0] for _ in range(_REPEATS)]
+        told = tell_all(self._transport, [took, self._reducer.bytes_sent])
+        return Exchange(
+            ests=self._assignment.ests,
+            codec="none" if self._codec is None else self._codec.spec,
+            samples_ns=tuple(map(max, zip(*(took for took, _ in told), strict=True))),
+            sent=max(sent for _, sent in told),
+            vnmse=lost,
+        )
+
+    def _begin(self) -> None:
+        self._reducer.begin(self._assignment, self._codec, {est: {} for est in self._mine})
+
+    def _once(self) -> tuple[int, Tensor]:
+        """(ns from when all ranks begin, the mean); the tensor is valid until the next call."""
+        self._begin()
+        self._transport.add(torch.zeros(1, device=self._layout.device)).wait()
+        self._settle()
+        begun = time.perf_counter_ns()
+        for est in self._mine:
+            flat = self._reducer.buffer().copy_(self._gradient)
+            if est != self._mine[-1]:
+                self._reducer.fold(est, flat)
+            else:
+                self._reducer.send_last(est, flat)
+        for slot in self._layout.slots:
+            self._reducer.ready(slot)
+        mean = self._reducer.finish()
+        self._settle()
+        return time.perf_counter_ns() - begun, mean
+
+    def _settle(self) -> None:
+        if self._layout.device.type == "cuda":
+            torch.cuda.synchronize(self._layout.device)

@@ -1,0 +1,87 @@
+"""Advice for an elastic job that has measured what its exchanges would take, on runs made by hand."""
+
+import pytest
+
+from esprof.analyzers import recommend_compression
+from esprof.analyzers.advisors.compression.ests import advise_est_codec
+from esprof.analyzers.advisors.ests import advise_ests, shortlist
+from esprof.errors import EsprofError
+from esprof.replay.replayed import replay_run
+from esprof.reports.terminal.compression import draw_compression
+from tests.cases.elastic_runs import ISSUE, elastic_run, exchange
+
+EVEN = [[0, 1, 2, 3], [4, 5, 6, 7]]
+SIX = [[0, 1, 2, 3, 4, 5], [6, 7]]
+ALL = [list(range(8)), []]
+EST, TRANSFER, UPDATE = (3_000, 9_000), 5_000, 10
+NOW = 4 * 9_000 + TRANSFER + UPDATE
+
+
+def replayed(*exchanges, ests=EVEN, est=EST):
+    return replay_run(elastic_run(ests, est, transfer=TRANSFER, update=UPDATE, exchanges=exchanges))
+
+
+def test_those_worth_a_measurement_begin_with_the_present_one():
+    found = shortlist(replayed())
+    assert found[0].ests == tuple(map(tuple, EVEN))
+    assert tuple(map(tuple, SIX)) in [one.ests for one in found]
+    assert len(found) == len(set(found)) <= 5
+
+
+def test_what_was_measured_of_an_exchange_prices_it():
+    # Six ESTs are two whole subtrees, which carry twice as much; but here the exchange takes no longer for that.
+    measured = [exchange(EVEN, 500), exchange(SIX, 500), exchange(ALL, 250)]
+    found = advise_ests(replayed(), exchanges=measured)
+    assert found.decision.ests == tuple(map(tuple, SIX))
+    assert found.value == pytest.approx(6 * 3_000 + TRANSFER + UPDATE, rel=1e-3)
+    without = advise_ests(replayed())
+    assert without.value > found.value
+
+
+def test_only_measured_assignments_are_advised():
+    found = advise_ests(replayed(), exchanges=[exchange(EVEN, 500), exchange(ALL, 50)])
+    assert found.decision.ests == tuple(map(tuple, ALL))
+    assert found.value == pytest.approx(8 * 3_000 + TRANSFER / 10 + UPDATE, rel=1e-3)
+
+
+def test_without_a_measurement_of_the_present_one_the_others_tell_nothing():
+    found = advise_ests(replayed(), exchanges=[exchange(ALL, 1)])
+    assert found == advise_ests(replayed())
+
+
+CODECS = (
+    exchange(EVEN, 5_000),
+    exchange(EVEN, 3_000, "bf16", 1e-6),
+    exchange(EVEN, 1_000, "int8", 1e-4),
+    exchange(EVEN, 100, "int4", 0.02),
+    exchange(SIX, 1, "sign", 1e-9),
+)
+
+
+def test_the_codec_of_the_shortest_step_that_loses_little_enough():
+    found = advise_est_codec(replayed(*CODECS), 0.01, known_error=0.015)
+    assert found.decision[0].codec == "int8"
+    assert found.value == pytest.approx(NOW - TRANSFER + 1_000 - ISSUE, rel=1e-3)
+    assert set(found.baselines) == {"now", "bf16", "int8", "no exchange"}
+    assert list(found.left_out) == ["int4"]
+    part = found.plan.parts.compression
+    assert (part.body.default.codec, part.body.guard.max_vnmse) == ("int8", 0.01)
+    assert (part.changes_bits, part.applies) == (True, "live")
+    assert "int4: loses 0.02" in draw_compression(found)
+
+
+def test_a_gain_that_the_error_swallows_makes_no_plan():
+    found = advise_est_codec(replayed(*CODECS), 0.01, known_error=0.2)
+    assert found.decision[0].codec == "int8"
+    assert found.plan is None
+
+
+def test_codecs_that_take_longer_are_left_alone():
+    found = recommend_compression(replayed(exchange(EVEN, 5_000), exchange(EVEN, 9_000, "int8", 1e-4)).run)
+    assert (found.decision[0].codec, found.plan) == ("none", None)
+    assert "Keep what you have" in draw_compression(found)
+
+
+def test_a_job_that_was_not_asked_to_measure():
+    with pytest.raises(EsprofError, match="no exchange by a codec"):
+        recommend_compression(replayed().run)

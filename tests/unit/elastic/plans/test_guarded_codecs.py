@@ -1,0 +1,112 @@
+"""Codecs that plans bring to a running job: the guard lets them be, or gives them up, wherever ESTs run."""
+
+import pytest
+
+from esprof.elastic import Assignment
+from esprof.plan import Choice, CompressionBody, GuardSettings
+from esprof.trace.history import read
+from tests.cases.elastic import on_threads
+from tests.cases.elastic_job import bits, small_trainer
+from tests.cases.plans import Place, plan_of
+
+STEPS = 8
+LOSSY = "topk:0.1"
+
+
+def guarded(codec, apply_at=2, world=2, **settings):
+    body = CompressionBody(default=Choice(codec=codec), guard=GuardSettings(**settings))
+    return plan_of(codec=body, apply_at=apply_at, world=world)
+
+
+def without_plan(*changes, steps=STEPS):
+    trainer = small_trainer()
+    for spec, step in changes:
+        trainer.set_codec(spec, from_step=step)
+    return bits(trainer, steps)
+
+
+@pytest.mark.parametrize("parts", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[3], [0, 1, 2]], [[0, 1, 2, 3], []]])
+def test_a_codec_that_loses_too_much_is_given_up_at_the_next_step_wherever_ests_run(parts, tmp_path):
+    place = Place(guarded(LOSSY, max_vnmse=1e-3, world=len(parts)))
+
+    def body(transport):
+        trainer = small_trainer(
+            transport=transport, plan=place, assignment=Assignment.of(parts), telemetry=tmp_path, verify_every=0
+        )
+        return bits(trainer, STEPS)
+
+    # The first step with the codec is looked at.
+    assert on_threads(len(parts), body) == [without_plan((LOSSY, 2), ("none", 3))] * len(parts)
+    assert place.states == ["pending", "adopted", "reverted"]
+    assert place.statuses[-1]["step"] == 3
+    assert "given up its codec: the mean gradient is off by" in place.statuses[-1]["reason"]
+    assert [event.what for event in read(tmp_path)][-1] == "reverted"
+
+
+def test_a_codec_within_its_guard_stays_and_a_look_changes_no_bit():
+    place = Place(guarded(LOSSY, every=2))
+
+    def body(transport):
+        return bits(small_trainer(transport=transport, plan=place), STEPS)
+
+    assert on_threads(2, body) == [without_plan((LOSSY, 2))] * 2
+    assert place.states == ["pending", "adopted"]
+
+
+def test_it_falls_back_to_what_the_plan_says():
+    place = Place(guarded(LOSSY, max_vnmse=1e-3, fallback="bf16"))
+
+    def body(transport):
+        return bits(small_trainer(transport=transport, plan=place), STEPS)
+
+    assert on_threads(2, body) == [without_plan((LOSSY, 2), ("bf16", 3))] * 2
+
+
+def test_a_loss_that_is_no_number_is_noticed_at_the_next_look():
+    # Losses of a step count from the next look on: that of step 4 sees those up to step 3.
+    place = Place(guarded("bf16", every=2))
+
+    def body(transport):
+        trainer = small_trainer(transport=transport, plan=place)
+        for step in range(6):
+            trainer.step()
+            if step == 2:
+                trainer.state.guard.note(float("nan"))
+        return trainer.state.codec_spec(6)
+
+    assert on_threads(2, body) == ["none", "none"]
+    assert "the loss rose" in place.statuses[-1]["reason"]
+
+
+def test_the_guard_goes_into_checkpoints(tmp_path):
+    """What it has seen before the job began anew counts after that."""
+
+    def trained(until, folder):
+        # Three looks at which what is not sent grows, and then it is too much: no job of fewer steps sees that.
+        place = Place(guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1))
+        trainer = small_trainer(plan=place, folder=folder, verify_every=0)
+        found = bits(trainer, until - trainer.next_step)
+        trainer.save()
+        return found, place
+
+    whole, place = trained(10, tmp_path / "whole")
+    assert "what is not sent grows" in place.statuses[-1]["reason"]
+    first, _ = trained(4, tmp_path / "parts")
+    second, _ = trained(10, tmp_path / "parts")
+    assert first + second == whole
+
+
+def test_a_codec_of_the_scripts_own_has_no_guard():
+    trainer = small_trainer(codec=LOSSY)
+    trainer.step()
+    assert trainer.state.guarding is None
+
+
+def test_a_codec_that_the_script_sets_later_takes_the_guard_s_place():
+    place = Place(guarded(LOSSY, every=2, max_vnmse=1e-3, apply_at=2, world=1))
+    trainer = small_trainer(plan=place)
+    trainer.set_codec("bf16", from_step=3)
+    bits(trainer, 2)
+    assert trainer.state.guard is None
+    bits(trainer, 1)
+    assert trainer.state.codec_spec(3) == "none"  # What the guard decides at step 2 holds from step 3 on.
