@@ -11,6 +11,8 @@ from esprof.trace import request
 from esprof.trace.request import Request
 
 _BEAT_S = 0.02
+_LOOKS_S = 1.0
+"""How often it is looked whether the job is there still."""
 
 
 def fresh(run: Path, asked: Request = Request(), *, wait_s: float = 60.0) -> Run:  # noqa: B008 It is frozen.
@@ -23,8 +25,13 @@ def fresh(run: Path, asked: Request = Request(), *, wait_s: float = 60.0) -> Run
         return load(run)
     asked_ns = time.time_ns()
     request.ask(run, asked)
-    until = time.monotonic() + wait_s
+    until, looks_s = time.monotonic() + wait_s, time.monotonic() + _LOOKS_S
     while request.is_open(run):
+        if time.monotonic() > looks_s:
+            looks_s += _LOOKS_S
+            if has_ended(run):
+                request.withdraw(run)
+                return load(run)
         if time.monotonic() > until:
             request.withdraw(run)
             raise EsprofError(

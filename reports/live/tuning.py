@@ -5,6 +5,8 @@ All that is known stands in the Run directory: a loop that was killed is begun a
 """
 
 import math
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from esprof.trace.request import Request
 from esprof.trace.rounds import Kind, Round
 from esprof.trace.run import Run
 
+_NICE = 15
 _BEAT_S = 0.05
 _ASKS_S = 1.0
 _TRIES = 3
@@ -92,7 +95,9 @@ class Tuner:
         self.rounds = list(rounds.read(run))
 
     def tune(self) -> None:
-        """Raises OutputError where the Run cannot be written."""
+        """The calling thread gets a low priority: the job, which may be on the same machine, should not miss its CPU time.
+        Raises OutputError where the Run cannot be written."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         noticed: int | None = None
         kind: Kind = "assignment"
         begun, failed = len(self.rounds), 0

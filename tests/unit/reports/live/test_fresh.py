@@ -69,6 +69,17 @@ def test_a_job_measures_the_exchanges_that_it_is_asked_about_and_no_bit_changes(
     assert sent["none"] > sent["int8"] > sent["int4"]
 
 
+def test_a_job_that_ends_while_it_is_asked_is_not_waited_for(tmp_path, monkeypatch):
+    trainer = small_trainer(telemetry=tmp_path)
+    for _ in range(3):
+        trainer.step()
+    trainer.close()
+    looks = iter([False, True])
+    monkeypatch.setattr("esprof.reports.live.fresh.has_ended", lambda _: next(looks))
+    assert fresh(tmp_path, wait_s=30).steps(0).arrow.num_rows == 3
+    assert not request.is_open(tmp_path)
+
+
 def test_a_request_that_comes_while_another_is_served_stays(tmp_path):
     first, second = Request(since=1), Request(since=2)
     request.ask(tmp_path, second)
