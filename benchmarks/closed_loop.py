@@ -29,7 +29,6 @@ from benchmarks.settings import show
 from benchmarks.testbed.bed import Bed, hosts
 from esprof.analyzers.advisors.makespan import in_ranges
 from esprof.assignment import Assignment
-from esprof.elastic.proof.diff import diff
 from esprof.elastic.tuned import VARIABLE
 from esprof.reports.live.tuning import Settings, Tuner
 from esprof.trace import rounds
@@ -198,7 +197,7 @@ def tuned(case: Case, run: Path, folder: Path) -> list[LiveStep]:
     """Run the job with the loop beside it; its steps."""
     stop, seen, tail = Event(), list[LiveStep](), Tail(run)
     tuner = Tuner(run, Settings(), stop, lambda one: print(one, file=sys.stderr))
-    arguments = [*job(case), "--steps", str(case.steps), "--hash-log", str(folder / "tuned.jsonl")]
+    arguments = [*job(case), "--steps", str(case.steps), "--digest", str(folder / "tuned.json")]
     with hosts(cpu=case.cpu, rate=case.rate) as bed, (folder / "job.log").open("wb") as log:
         running = bed.torchrun(arguments, {VARIABLE: str(run)}, stdout=log, stderr=log)
         thread = Thread(target=tuner.tune)
@@ -265,12 +264,12 @@ def job(case: Case) -> list[str]:
 
 def equal_bits(case: Case, folder: Path) -> bool:
     """Whether the tuned training is that of one process, at every step."""
-    static = folder / "static.jsonl"
+    static = folder / "static.json"
     if not static.exists():
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
-        arguments = [*job(case), "--steps", str(case.steps), "--hash-log", str(static)]
+        arguments = [*job(case), "--steps", str(case.steps), "--digest", str(static)]
         subprocess.run([*launcher, *arguments], check=True, capture_output=True)
-    return diff(folder / "tuned.jsonl", static).outcome == "equal"
+    return json.loads((folder / "tuned.json").read_text()) == json.loads(static.read_text())
 
 
 if __name__ == "__main__":

@@ -41,6 +41,10 @@ _VARIED = 6
 """Ranks that an EST is taken from, and given to, in each such round: the slowest and the fastest."""
 
 
+class NotTold(EsprofError):
+    """The run does not tell what is needed, and would not with more steps either."""
+
+
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank runs now, and should run."""
 
@@ -166,7 +170,7 @@ class _Job:
             turns = EstTurns.of(replayed.run, pricer.dfg, pricer.steps)
             devices = _devices(replayed, turns)
         except Declined as reason:
-            raise EsprofError(str(reason), path=replayed.run.path) from reason
+            raise NotTold(str(reason), path=replayed.run.path) from reason
         prices = _Prices(replayed, turns, exchanges)
         return cls(turns, devices, fewest_seconds(devices, turns.assignment.n_est), prices)
 

@@ -5,8 +5,10 @@ wall time of each step by assignment.
 """
 
 import argparse
+import hashlib
 import json
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,7 @@ from torch.utils.data import Dataset
 
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
 from esprof.elastic import Assignment, Data, ElasticTrainer, Gradients, Proof
+from esprof.elastic.state.snapshot import training_tensors
 
 SETTLES = 2
 """Steps after a move that are not counted."""
@@ -47,6 +50,14 @@ def loss(model: nn.Module, text: Tensor) -> Tensor:
     return F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
 
 
+def digest(trainer: ElasticTrainer) -> str:
+    """A hash of parameters, buffers and the optimizer's state."""
+    found = hashlib.blake2b()
+    for name, tensor in sorted(training_tensors(trainer.state).items()):
+        found.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n-est", type=int, default=8)
@@ -58,7 +69,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--bucket-mb", type=float, default=4)
     parser.add_argument("--telemetry")
-    parser.add_argument("--hash-log")
+    parser.add_argument(
+        "--digest", type=Path, help="File for the losses of all steps, and a hash of what they came to."
+    )
     options = parser.parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -72,21 +85,24 @@ def main() -> None:
         batch_size=options.batch,
         data=Data(num_workers=0),
         gradients=Gradients(bucket_mb=options.bucket_mb),
-        proof=Proof(verify_every=0, hash_log=options.hash_log),
+        proof=Proof(verify_every=0),
         telemetry=options.telemetry,
     )
     schedule = options.schedule or [[list(ests) for ests in trainer.assignment.ests]]
     times: list[list[float]] = [[] for _ in schedule]
+    losses: list[tuple[float, ...]] = []
     for turn in range(options.rounds * len(schedule)):
         number = turn % len(schedule)
         if options.schedule:
             trainer.assign(Assignment.of(schedule[number]))
         for step in range(SETTLES + options.steps):
             began = time.perf_counter()
-            trainer.step()
+            losses.append(trainer.step().losses)
             if step >= SETTLES:
                 times[number].append(1_000 * (time.perf_counter() - began))
     trainer.flush()
+    if dist.get_rank() == 0 and options.digest:
+        options.digest.write_text(json.dumps({"losses": losses, "state": digest(trainer)}))
     if dist.get_rank() == 0:
         print(json.dumps({"schedule": schedule, "step_ms": times}), flush=True)
     dist.barrier()

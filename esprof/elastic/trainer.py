@@ -5,10 +5,12 @@ import math
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NoReturn
 
 import msgspec
@@ -79,6 +81,9 @@ from esprof.trace.run import Exchange
 _VERIFIED_AT_START = 2
 """Steps after a start whose turns are run twice: what an EST leaves behind in one may show in the next."""
 
+
+_REMEMBERED = 15
+"""Steps that tell what an EST takes."""
 
 _GLOO_ENDS_S = 0.5
 """PyTorch 2.13 may abort a process that ends right after its last collective on gloo."""
@@ -237,6 +242,8 @@ class ElasticTrainer:
         """Processes that the job is to go on with once it has left; None where nobody has said that."""
         self._wanted: Request | None = None
         """What is wanted of the telemetry, on rank 0."""
+        self._est_us: deque[list[float | None]] = deque(maxlen=_REMEMBERED)
+        """What an EST took on each rank in the last steps; None on one that had none."""
         self._writes = False
         """Whether it is to be written before the next step."""
         self._adoption = self._open_adoption(plan, proof.determinism)
@@ -444,7 +451,11 @@ class ElasticTrainer:
             self._agreement.check_alike(number, terms)
         self._has_news = bool(found.news)
         self._writes = bool(found.write)
-        self._note_time(number, found.busy.tolist(), twice=verified or looks)
+        busy_us = found.busy.tolist()
+        self._est_us.append(
+            [us / len(ests) if ests else None for us, ests in zip(busy_us, self.assignment.ests, strict=True)]
+        )
+        self._note_time(number, busy_us, twice=verified or looks)
         result = self._result(number, found.losses.tolist(), skipped=skipped)
         if guard is not None:
             guard.note(result.loss)
@@ -557,9 +568,17 @@ class ElasticTrainer:
         if isinstance(self.state.reducer, TreeReducer):
             spec, scaled = self.state.codec_spec(self.next_step), self.state.scaler.is_enabled()
             with torch.no_grad():
-                exchanges = measured(request, self.layout, transport, self.assignment, spec, scaled=scaled)
+                exchanges = measured(
+                    request, self.layout, transport, self.assignment, self._est_s(), spec, scaled=scaled
+                )
         self._telemetry.write(max(0, request.since), exchanges)
         self._onlookers.served(request)
+
+    def _est_s(self) -> list[float]:
+        """What an EST takes on each rank, in the median of the last steps; on one that had none, as on the others."""
+        known = [[us for us in of_rank if us is not None] for of_rank in zip(*self._est_us, strict=True)]
+        usual = median(us for of_rank in known for us in of_rank)
+        return [(median(of_rank) if of_rank else usual) / 1e6 for of_rank in known]
 
     def _record(self, event: Event) -> None:
         """Note what has happened in the Run, if there is one; on rank 0. Training goes on where that fails."""

@@ -124,7 +124,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     codec: str
     """`none` for gradients as they are."""
     samples_ns: tuple[Ns, ...]
-    """Of each repeat, from all ranks' begin to the last one's end: encoding, transfers, and decoding of the gradients."""
+    """Of each repeat, from when the last rank comes to when the last one has the mean: encoding, transfers, and decoding of
+    the gradients. Ranks come one after the other, as their ESTs take them in a step."""
     sent: Bytes
     """What the rank that sends most sends to others."""
     vnmse: float

@@ -27,6 +27,9 @@ _EXCHANGE = "all_to_all"
 _GATHER = "all_gather"
 """That by which encoded gradients travel, and sums of shards otherwise."""
 
+_LEAST_SHARE = 1 / 64
+"""Of the largest such transfer, in bytes: a smaller one carries no gradients."""
+
 _ABOUT = 0.1
 """Ranks whose times differ by less than this share come at about the same time: steps scatter as much."""
 
@@ -204,11 +207,10 @@ def _est_of(run: Run, dfg: Dfg, nodes: np.ndarray, rank: Rank) -> np.ndarray:
 
 
 def carries_gradients(dfg: Dfg) -> np.ndarray:
-    """bool[N], mask of the transfers of gradients; the others of a step carry its losses and buffers."""
-    found: np.ndarray = (
-        dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & (named(dfg, _EXCHANGE) | named(dfg, _GATHER))
-    )
-    return found
+    """bool[N], mask of the transfers of gradients; the others of a step carry its losses and buffers, or hashes."""
+    sends = named(dfg, _EXCHANGE) | named(dfg, _GATHER)
+    found: np.ndarray = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & sends
+    return found & (dfg.bytes >= _LEAST_SHARE * dfg.bytes[found].max(initial=0))
 
 
 def named(dfg: Dfg, part: str) -> np.ndarray:

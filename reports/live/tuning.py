@@ -18,7 +18,7 @@ import msgspec
 
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
-from esprof.analyzers.advisors.ests import EstAdvice, advise_ests, shortlist
+from esprof.analyzers.advisors.ests import EstAdvice, NotTold, advise_ests, shortlist
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
 from esprof.errors import EsprofError
@@ -175,6 +175,8 @@ class Tuner:
         )
         try:
             told, plan = self._advised(told, since)
+        except NotTold as reason:
+            return msgspec.structs.replace(told, outcome="nothing", why=reason.reason)
         except EsprofError as error:
             return msgspec.structs.replace(told, why=str(error))
         self._look()

@@ -15,6 +15,7 @@ from esprof.analyzers.advisors.compression.answer import (
     CompressionAdvice,
     is_worth_it,
 )
+from esprof.analyzers.advisors.ests import NotTold
 from esprof.analyzers.advisors.planned import part_of, plan_of
 from esprof.errors import EsprofError
 from esprof.plan import Choice, CompressionBody, GuardSettings, Parts, Plan, Promise
@@ -32,13 +33,14 @@ def advise_est_codec(
     """The advice for a job whose mean gradient may lose so much of its square. `known_error` is how far predictions of this
     very job may be off, as a share of a step, for who knows.
 
-    Raises EsprofError where the job has not measured its exchanges, or there is none that sends less.
+    Raises NotTold where the job has not measured its exchanges, or there is none that sends less, EsprofError where replay
+    is too far off.
     """
     run, pricer = replayed.run, replayed.pricer
     if pricer.too_far_off:
         raise EsprofError(pricer.too_far_off, path=run.path)
     if not any(one.codec != NONE for one in run.meta.exchanges):
-        raise EsprofError(
+        raise NotTold(
             "the job has measured no exchange by a codec that sends less, or was not asked to",
             path=run.path,
             remedy="`esprof tune --allow compression` asks it to.",
@@ -46,7 +48,7 @@ def advise_est_codec(
     try:
         turns = EstTurns.of(run, pricer.dfg, pricer.steps)
     except Declined as reason:
-        raise EsprofError(str(reason), path=run.path) from reason
+        raise NotTold(str(reason), path=run.path) from reason
     measured = {one.codec: one for one in run.meta.exchanges if one.ests == turns.assignment.ests}
     fitting = [one for one in measured.values() if one.codec != NONE and one.vnmse <= max_vnmse]
     prices = {one.codec: pricer.price_edited(exchanged(turns, median(one.samples_ns))) for one in fitting}

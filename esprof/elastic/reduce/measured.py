@@ -16,15 +16,24 @@ from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.transport import Transport
 from esprof.trace.request import Request
 from esprof.trace.run import Exchange
+from esprof.types import NS_PER_S
 
 _REPEATS = 3
 
 
 def measured(
-    request: Request, layout: Layout, transport: Transport, assignment: Assignment, spec: str, *, scaled: bool
+    request: Request,
+    layout: Layout,
+    transport: Transport,
+    assignment: Assignment,
+    est_s: Sequence[float],
+    spec: str,
+    *,
+    scaled: bool,
 ) -> tuple[Exchange, ...]:
-    """What is asked for: the exchange with the codec `spec` of the job and the ESTs placed in some other ways; and, where it
-    has none, that by each known codec which makes fewer bytes travel. `scaled` is whether the loss is.
+    """What is asked for: the exchange with the job's codec `spec` and the ESTs placed in some other ways; and, where it has
+    none, that by each known codec which makes fewer bytes travel. `scaled` is whether the loss is; `est_s` is what an EST
+    takes on each rank, by which ranks come to the exchange one after the other, as in a step.
 
     All ranks call this. Each EST's gradient is taken to be the mean of the last step, which all ranks have; no generator
     draws, and nothing of the job changes.
@@ -33,13 +42,14 @@ def measured(
     for slot in layout.slots:
         if slot.parameter.grad is not None:
             slot.of(gradient).copy_(slot.parameter.grad.flatten())
-    placed = [_Exchange(layout, transport, one, codec(spec), gradient) for one in _fitting(request, assignment)]
-    found = [one.measure(most_lost=None) for one in placed]
+
+    def exchange(ests: Assignment, made: Codec | None) -> _Exchange:
+        return _Exchange(layout, transport, ests, made, gradient, est_s)
+
+    found = [exchange(ests, codec(spec)).measure(most_lost=None) for ests in _fitting(request, assignment)]
     if request.max_vnmse and spec == "none":
-        plain, *others = (
-            _Exchange(layout, transport, assignment, made, gradient) for made in (None, *_codecs(scaled=scaled))
-        )
-        found += [plain.measure(most_lost=None)]
+        others = [exchange(assignment, made) for made in _codecs(scaled=scaled)]
+        found += [exchange(assignment, None).measure(most_lost=None)]
         found += [one.measure(request.max_vnmse) for one in others if one.sends_less]
     return tuple(one for one in found if one is not None)
 
@@ -62,11 +72,19 @@ class _Exchange:
     """The exchange with ESTs placed so and by one codec, with tensors of its own."""
 
     def __init__(
-        self, layout: Layout, transport: Transport, assignment: Assignment, made: Codec | None, gradient: Tensor
+        self,
+        layout: Layout,
+        transport: Transport,
+        assignment: Assignment,
+        made: Codec | None,
+        gradient: Tensor,
+        est_s: Sequence[float],
     ) -> None:
         self._layout, self._transport, self._assignment = layout, transport, assignment
         self._codec, self._gradient = made, gradient
         self._mine: Sequence[int] = assignment.ests[transport.rank]
+        comes_s = [each * len(ests) for each, ests in zip(est_s, assignment.ests, strict=True)]
+        self._waits_s, self._last_s = comes_s[transport.rank] - min(comes_s), max(comes_s) - min(comes_s)
         self._reducer = TreeReducer(layout, transport, assignment.n_est)
         self._begin()
         self.sends_less = self._reducer.gathers
@@ -90,11 +108,12 @@ class _Exchange:
         self._reducer.begin(self._assignment, self._codec, {est: {} for est in self._mine})
 
     def _once(self) -> tuple[int, Tensor]:
-        """(ns from when all ranks begin, the mean); the tensor is valid until the next call."""
+        """(ns from when the last rank comes, the mean); the tensor is valid until the next call."""
         self._begin()
         self._transport.add(torch.zeros(1, device=self._layout.device)).wait()
         self._settle()
-        begun = time.perf_counter_ns()
+        begun = time.perf_counter_ns() + round(self._last_s * NS_PER_S)
+        time.sleep(self._waits_s)
         for est in self._mine:
             flat = self._reducer.buffer().copy_(self._gradient)
             if est != self._mine[-1]:

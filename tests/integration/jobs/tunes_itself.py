@@ -1,4 +1,4 @@
-"""An elastic job that has itself tuned: on rank 1 each EST takes longer. It ends after its first round. Argument: its Run."""
+"""An elastic job that has itself tuned: on rank 1 each EST takes longer. It ends after a round. Argument: its Run."""
 
 import os
 import sys

@@ -226,5 +226,5 @@ def test_a_codec_that_makes_steps_longer_goes_and_is_not_tried_again(tmp_path, m
 def test_a_job_that_cannot_measure_codecs_is_left_alone(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
-    assert (found[1].outcome, found[1].codec) == ("unknown", "")
+    assert (found[1].outcome, found[1].codec) == ("nothing", "")
     assert "has measured no exchange" in found[1].why
