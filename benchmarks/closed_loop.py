@@ -1,10 +1,13 @@
 """The closed loop on unlike hosts: what `esprof tune` makes of a job, beside the best that there is.
 
-    python -m benchmarks.closed_loop [--cases uneven links …] [--keep DIR]
+    python -m benchmarks.closed_loop [--cases uneven "slow links" …] [--keep DIR]
+    python -m benchmarks.closed_loop --drawn 6 --seed 1 [--keep DIR]    # cases that nobody has chosen
 
 On the test bed (root), hosts have unlike CPU rates and links, and in some cases one changes in mid-run. A job of ESTs starts
 with an even split, and the loop tunes it while it runs. Then another job on the same hosts, as they are at the end, goes
 through all assignments in turns, and its steps are timed from outside: the even split, the advised one, and the best.
+
+Hosts and models of the named cases were at hand when the loop's rules were made; those that are drawn were not.
 
 Prints a JSON line for each round (predicted gain against measured, in points), for each case (the advised step against the
 best, time and steps until the loop came to it, steps with plans that were taken back, steps from a change of the hosts to
@@ -14,6 +17,7 @@ the first trial, whether the training is that of a job on one process, bit by bi
 import argparse
 import itertools
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -27,11 +31,12 @@ import msgspec
 
 from benchmarks.settings import show
 from benchmarks.testbed.bed import Bed, hosts
+from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.makespan import in_ranges
 from esprof.assignment import Assignment
 from esprof.elastic.tuned import VARIABLE
 from esprof.reports.live.tuning import Settings, Tuner
-from esprof.trace import rounds
+from esprof.trace import history, rounds
 from esprof.trace.live import LiveStep, Tail
 from esprof.trace.rounds import Round
 
@@ -39,6 +44,9 @@ COMPUTES = ("--hidden", "160", "--layers", "3")
 """An EST takes some 30 ms of a core, and the gradient has 3.7 MB."""
 SENDS = ("--hidden", "256", "--layers", "3", "--batch", "1")
 """Some 30 ms of a core, and 9.5 MB."""
+
+MOST_CORES = 1.5
+"""Of all drawn hosts together, on a machine of two."""
 
 _ENDS_S = 1_200
 _STEPS = 6
@@ -64,6 +72,8 @@ class Case:
     back_at: int = 400
     ends_with: tuple[tuple[float, ...], tuple[str | None, ...]] | None = None
     """Hosts and links after that; None where nothing has changed."""
+    codecs: bool = False
+    """Whether codecs may be tried."""
 
 
 def _slow(bed: Bed) -> None:
@@ -95,6 +105,7 @@ CASES = {
         at=150,
         ends_with=((0.7, 0.7, 0.2), ("1gbit", "50mbit", "1gbit")),
     ),
+    "codec": Case((0.7, 0.7), ("100mbit", "100mbit"), SENDS, n_est=2, steps=150, codecs=True),
     "leaves and comes back": Case(
         (0.7, 0.7),
         (None, None),
@@ -107,17 +118,38 @@ CASES = {
 }
 
 
+def drawn(seed: int) -> Case:
+    """A case by chance: two to four hosts with 1.6 cores together at most, their links, a model, and ESTs."""
+    draw = random.Random(seed)
+    world = draw.randint(2, 4)
+    cores = [draw.choice((0.2, 0.3, 0.4, 0.6, 0.8, 1.0)) for _ in range(world)]
+    rates = draw.choice([(None,), ("1gbit",), ("300mbit",), ("100mbit",), (None, "1gbit", "300mbit", "100mbit")])
+    return Case(
+        cpu=tuple(round(one * min(1.0, MOST_CORES / sum(cores)), 2) for one in cores),
+        rate=tuple(draw.choice(rates) for _ in range(world)),
+        model=draw.choice((COMPUTES, SENDS)),
+        n_est=draw.randint(max(3, world), 8 if world == 2 else 6),
+        steps=200,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--drawn", type=int, default=0, help="so many cases drawn by chance, in place of these")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--turns", type=int, default=3, help="of each assignment, to find the best")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp())
     off: list[float] = []
     above: list[float] = []
-    for name in options.cases:
-        found, best = run_case(name, CASES[name], folder / name.replace(" ", "-"), options.turns)
+    cases = {name: CASES[name] for name in options.cases}
+    if options.drawn:
+        seeds = range(100 * options.seed, 100 * options.seed + options.drawn)
+        cases = {f"drawn {seed}": drawn(seed) for seed in seeds}
+    for name, case in cases.items():
+        found, best = run_case(name, case, folder / name.replace(" ", "-"), options.turns)
         off += found
         above.append(best)
     if off:
@@ -134,7 +166,7 @@ def run_case(name: str, case: Case, folder: Path, turns: int) -> tuple[list[floa
     steps = msgspec.json.decode(kept.read_bytes(), type=list[LiveStep])
     made = rounds.read(run)
     off = [show_round(name, one) for one in made if one.gain_pct is not None]
-    adopted = [one.counts for one in made if one.outcome in ("kept", "missed")]
+    adopted = [one.counts for one in made if one.kind == "assignment" and one.outcome in ("kept", "missed")]
     even = Assignment.even(case.n_est, len(case.cpu)).ests
     last = _ests(adopted[-1]) if adopted else even
     found = measured(case, last, folder, turns)
@@ -160,6 +192,7 @@ def show_round(name: str, one: Round) -> float:
     context = {
         "case": name,
         "counts": one.counts,
+        "codec": one.codec,
         "predicted_gain_pct": round(one.predicted_gain_pct, 2),
         "gain_pct": round(one.gain_pct, 2),
         "gain_interval_pct": [one.gain_low_pct, one.gain_high_pct],
@@ -196,7 +229,9 @@ def context_of(name: str, case: Case, made: Sequence[Round], steps: Sequence[Liv
 def tuned(case: Case, run: Path, folder: Path) -> list[LiveStep]:
     """Run the job with the loop beside it; its steps."""
     stop, seen, tail = Event(), list[LiveStep](), Tail(run)
-    tuner = Tuner(run, Settings(), stop, lambda one: print(one, file=sys.stderr))
+    tuner = Tuner(
+        run, Settings(max_vnmse=MAX_VNMSE if case.codecs else 0.0), stop, lambda one: print(one, file=sys.stderr)
+    )
     arguments = [*job(case), "--steps", str(case.steps), "--digest", str(folder / "tuned.json")]
     with hosts(cpu=case.cpu, rate=case.rate) as bed, (folder / "job.log").open("wb") as log:
         running = bed.torchrun(arguments, {VARIABLE: str(run)}, stdout=log, stderr=log)
@@ -262,14 +297,25 @@ def job(case: Case) -> list[str]:
     return ["-m", "benchmarks.jobs.elastic", "--n-est", str(case.n_est), *case.model]
 
 
+def codecs_of(run: Path) -> dict[int, str]:
+    """Step -> the codec that a plan has brought there."""
+    brought = {one.plan: one.codec for one in rounds.read(run) if one.codec}
+    return {
+        event.step: brought[event.plan]
+        for event in history.read(run)
+        if event.what == "adopted" and event.plan in brought
+    }
+
+
 def equal_bits(case: Case, folder: Path) -> bool:
     """Whether the tuned training is that of one process, at every step."""
     static = folder / "static.json"
     if not static.exists():
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
-        arguments = [*job(case), "--steps", str(case.steps), "--digest", str(static)]
+        codecs = json.dumps(codecs_of(folder / "run"))
+        arguments = [*job(case), "--steps", str(case.steps), "--digest", str(static), "--codecs", codecs]
         subprocess.run([*launcher, *arguments], check=True, capture_output=True)
-    return json.loads((folder / "tuned.json").read_text()) == json.loads(static.read_text())
+    return bool(json.loads((folder / "tuned.json").read_text()) == json.loads(static.read_text()))
 
 
 if __name__ == "__main__":

@@ -205,9 +205,9 @@ class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """The step before which this happened."""
     before_us: float | None = None
-    """Median step before the plan."""
+    """Median step before the plan; of one that was tried, the mean without it."""
     after_us: float | None = None
-    """Median step with it, over its window."""
+    """Median step with it, over its window; or the mean of its trial's blocks."""
     promised_us: float | None = None
     gain_low_us: float | None = None
     """In a trial the 95 % interval of what a step is shorter by with the plan."""

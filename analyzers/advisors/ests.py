@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Literal
 
 import msgspec
@@ -128,7 +128,7 @@ class _Prices:
 
     def __init__(self, replayed: Replayed, turns: EstTurns, exchanges: Sequence[Exchange]) -> None:
         self._pricer, self._turns = replayed.pricer, turns
-        self._took = {Assignment.of(one.ests): median(one.samples_ns) for one in exchanges}
+        self._took = {Assignment.of(one.ests): fmean(one.samples_ns) for one in exchanges}
         self._known: dict[Assignment, _Tried] = {}
 
     @property

@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--bucket-mb", type=float, default=4)
+    parser.add_argument("--codecs", type=json.loads, default={}, help="Step -> codec from it on.")
     parser.add_argument("--telemetry")
     parser.add_argument(
         "--digest", type=Path, help="File for the losses of all steps, and a hash of what they came to."
@@ -88,6 +89,8 @@ def main() -> None:
         proof=Proof(verify_every=0),
         telemetry=options.telemetry,
     )
+    for step, codec in options.codecs.items():
+        trainer.set_codec(codec, int(step))
     schedule = options.schedule or [[list(ests) for ests in trainer.assignment.ests]]
     times: list[list[float]] = [[] for _ in schedule]
     losses: list[tuple[float, ...]] = []

@@ -246,6 +246,8 @@ class ElasticTrainer:
         """What an EST took on each rank in the last steps; None on one that had none."""
         self._writes = False
         """Whether it is to be written before the next step."""
+        self._has_paused = False
+        """Whether something else was done since the last step, so that the next one is no measure."""
         self._adoption = self._open_adoption(plan, proof.determinism)
         self._ended_ns = time.perf_counter_ns()
         where = f"{n_est} ESTs on {self._transport.world} processes"
@@ -455,7 +457,8 @@ class ElasticTrainer:
         self._est_us.append(
             [us / len(ests) if ests else None for us, ests in zip(busy_us, self.assignment.ests, strict=True)]
         )
-        self._note_time(number, busy_us, twice=verified or looks)
+        self._note_time(number, busy_us, twice=verified or looks or self._has_paused)
+        self._has_paused = False
         result = self._result(number, found.losses.tolist(), skipped=skipped)
         if guard is not None:
             guard.note(result.loss)
@@ -562,7 +565,7 @@ class ElasticTrainer:
         """Write the telemetry that somebody has asked for, with what else they want to know."""
         if not self._writes:
             return
-        self._writes, transport = False, self._telemetry.unwatched
+        self._writes, self._has_paused, transport = False, True, self._telemetry.unwatched
         request = msgspec.convert(tell_all(transport, msgspec.to_builtins(self._wanted))[0], Request)
         exchanges: tuple[Exchange, ...] = ()
         if isinstance(self.state.reducer, TreeReducer):

@@ -210,7 +210,8 @@ def carries_gradients(dfg: Dfg) -> np.ndarray:
     """bool[N], mask of the transfers of gradients; the others of a step carry its losses and buffers, or hashes."""
     sends = named(dfg, _EXCHANGE) | named(dfg, _GATHER)
     found: np.ndarray = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & sends
-    return found & (dfg.bytes >= _LEAST_SHARE * dfg.bytes[found].max(initial=0))
+    large: np.ndarray = found & (dfg.bytes >= _LEAST_SHARE * dfg.bytes[found].max(initial=0))
+    return large
 
 
 def named(dfg: Dfg, part: str) -> np.ndarray:

@@ -3,7 +3,7 @@
 Each EST's gradient is encoded whole, so there is one codec for all, and all that were measured are replayed.
 """
 
-from statistics import median
+from statistics import fmean
 
 import msgspec
 
@@ -51,7 +51,7 @@ def advise_est_codec(
         raise NotTold(str(reason), path=run.path) from reason
     measured = {one.codec: one for one in run.meta.exchanges if one.ests == turns.assignment.ests}
     fitting = [one for one in measured.values() if one.codec != NONE and one.vnmse <= max_vnmse]
-    prices = {one.codec: pricer.price_edited(exchanged(turns, median(one.samples_ns))) for one in fitting}
+    prices = {one.codec: pricer.price_edited(exchanged(turns, fmean(one.samples_ns))) for one in fitting}
     steps = {codec: float(price.step_ns.mean()) for codec, price in prices.items()}
     nothing = float(pricer.price_edited(exchanged(turns, 0.0)).step_ns.mean())
     best = min(steps, key=steps.__getitem__, default=NONE)
@@ -110,7 +110,7 @@ def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:
         elements=(),
         codec=chosen.codec,
         begin_us=0.0,
-        link_us=us(median(chosen.samples_ns)),
+        link_us=us(fmean(chosen.samples_ns)),
         coding_us=0.0,
         sent_bytes=chosen.sent,
         vnmse=chosen.vnmse,

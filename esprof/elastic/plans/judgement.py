@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, Protocol
 
-from esprof.elastic.plans.trial import SETTLES, Measured, Schedule
+from esprof.elastic.plans.trial import SETTLES, Measured, Schedule, typical
 from esprof.plan import Plan, Promise
 
 Outcome = Literal["kept", "missed", "reverted"]
@@ -40,7 +40,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a plan, and the median steps that say so, us."""
+    """What becomes of a plan, and the steps that say so, us: medians of a window, or means of a trial's blocks."""
 
     outcome: Outcome
     before_us: float | None
@@ -99,7 +99,7 @@ class TrialJudge:
         measured = self._measured
         measured.note(step, took_us)
         if measured.is_hopeless(step):
-            before, after = median(measured.earlier_us), median(measured.took_us[0])
+            before, after = typical(measured.earlier_us), typical(measured.took_us[0])
             return Verdict("reverted", before, after, reason="each step with it was longer than any before")
         if not measured.is_over(step):
             return None

@@ -7,9 +7,10 @@ both sides, between which a steady drift cancels out.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
 from scipy.stats import t as student
+from scipy.stats import trim_mean
 
 SETTLES = 1
 """Steps after a change that are no measure: caches are cold, loaders start."""
@@ -17,6 +18,9 @@ SETTLES = 1
 _SURE = 0.95
 _LEAST = 3
 """Steps of a block that make it worth comparing."""
+_LEFT_OUT = 0.2
+"""Share of a block's steps, at either end, that its mean leaves out: one slow step should not count, but where steps are of
+two kinds, as over a link that loses packets, a median would be that of the one or the other by chance."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,14 @@ class Schedule:
         return self.first < step < self.end and (step - self.first) % self.window == 0
 
 
+def typical(took_us: Sequence[float]) -> float:
+    """The mean of the middle steps, by their length."""
+    return float(trim_mean(took_us, _LEFT_OUT))
+
+
 @dataclass(frozen=True)
 class Gain:
-    """By how much steps are shorter with the plan, us, with the 95 % interval of that; and the medians with and without."""
+    """By how much steps are shorter with the plan, us, with the 95 % interval of that; and the means with and without."""
 
     before_us: float
     after_us: float
@@ -90,9 +99,9 @@ class Measured:
         a sixth of their variance: that of their mean is larger by 1 + (n - 1) / 3n, and their own comes out smaller by
         1 - 1 / 3n.
         """
-        blocks = {number: median(took) for number, took in self.took_us.items() if len(took) >= _LEAST}
+        blocks = {number: typical(took) for number, took in self.took_us.items() if len(took) >= _LEAST}
         if len(self.earlier_us) >= _LEAST:
-            blocks[-1] = median(self.earlier_us)
+            blocks[-1] = typical(self.earlier_us)
         gains, after = [], []
         for number in range(0, 2 * self.schedule.blocks, 2):
             beside = [blocks[side] for side in (number - 1, number + 1) if side in blocks]

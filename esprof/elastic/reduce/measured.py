@@ -18,7 +18,8 @@ from esprof.trace.request import Request
 from esprof.trace.run import Exchange
 from esprof.types import NS_PER_S
 
-_REPEATS = 3
+_LEAST, _MOST, _WITHIN_S = 3, 10, 1.0
+"""Repeats of each: as many as there is time for."""
 
 
 def measured(
@@ -91,10 +92,17 @@ class _Exchange:
 
     def measure(self, most_lost: float | None) -> Exchange | None:
         """None where it loses more than that."""
-        lost = self._layout.lost(self._once()[1], self._gradient)
-        if most_lost is not None and tell_all(self._transport, lost > most_lost)[0]:
+        first_ns, mean = self._once()
+        lost = self._layout.lost(mean, self._gradient)
+        repeats = min(_MOST, max(_LEAST, int(_WITHIN_S * NS_PER_S / first_ns)))
+        if most_lost is not None and lost > most_lost:
+            repeats = 0
+        repeats = tell_all(self._transport, repeats)[
+            0
+        ]  # Kernels of several types of devices may differ in the last bit.
+        if not repeats:
             return None
-        took = [self._once()[0] for _ in range(_REPEATS)]
+        took = [self._once()[0] for _ in range(repeats)]
         told = tell_all(self._transport, [took, self._reducer.bytes_sent])
         return Exchange(
             ests=self._assignment.ests,
@@ -124,7 +132,7 @@ class _Exchange:
             self._reducer.ready(slot)
         mean = self._reducer.finish()
         self._settle()
-        return time.perf_counter_ns() - begun, mean
+        return max(1, time.perf_counter_ns() - begun), mean
 
     def _settle(self) -> None:
         if self._layout.device.type == "cuda":

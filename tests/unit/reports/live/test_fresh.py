@@ -62,7 +62,7 @@ def test_a_job_measures_the_exchanges_that_it_is_asked_about_and_no_bit_changes(
         (now, "int8"),
         (now, "int4"),
     ]
-    assert all(len(one.samples_ns) == 3 and min(one.samples_ns) > 0 for one in found)
+    assert all(3 <= len(one.samples_ns) <= 10 and min(one.samples_ns) > 0 for one in found)
     lost = {one.codec: one.vnmse for one in found}
     assert lost["none"] < 1e-12 < lost["fp16"] < lost["bf16"] < lost["int8"] < lost["int4"] < 0.05
     sent = {one.codec: one.sent for one in found if one.ests == now}
