@@ -74,6 +74,9 @@ class Case:
     """Hosts and links after that; None where nothing has changed."""
     codecs: bool = False
     """Whether codecs may be tried."""
+    again: bool = False
+    """Whether a new loop begins after each round, although nothing has changed, as often as there is time: none of them
+    should advise anything."""
 
 
 def _slow(bed: Bed) -> None:
@@ -105,6 +108,7 @@ CASES = {
         at=150,
         ends_with=((0.7, 0.7, 0.2), ("1gbit", "50mbit", "1gbit")),
     ),
+    "steady": Case((0.7, 0.7), (None, None), steps=2_000, again=True),
     "codec": Case((0.7, 0.7), ("100mbit", "100mbit"), SENDS, n_est=2, steps=150, codecs=True),
     "leaves and comes back": Case(
         (0.7, 0.7),
@@ -229,13 +233,16 @@ def context_of(name: str, case: Case, made: Sequence[Round], steps: Sequence[Liv
 def tuned(case: Case, run: Path, folder: Path) -> list[LiveStep]:
     """Run the job with the loop beside it; its steps."""
     stop, seen, tail = Event(), list[LiveStep](), Tail(run)
-    tuner = Tuner(
-        run, Settings(max_vnmse=MAX_VNMSE if case.codecs else 0.0), stop, lambda one: print(one, file=sys.stderr)
-    )
+    settings = Settings(max_vnmse=MAX_VNMSE if case.codecs else 0.0, most_rounds=int(case.again))
+
+    def tune() -> None:
+        while not stop.is_set():
+            Tuner(run, settings, stop, lambda one: print(one, file=sys.stderr)).tune()
+
     arguments = [*job(case), "--steps", str(case.steps), "--digest", str(folder / "tuned.json")]
     with hosts(cpu=case.cpu, rate=case.rate) as bed, (folder / "job.log").open("wb") as log:
         running = bed.torchrun(arguments, {VARIABLE: str(run)}, stdout=log, stderr=log)
-        thread = Thread(target=tuner.tune)
+        thread = Thread(target=tune)
         thread.start()
         try:
             ended = Thread(target=running.wait, args=(_ENDS_S,))
@@ -300,11 +307,8 @@ def job(case: Case) -> list[str]:
 def codecs_of(run: Path) -> dict[int, str]:
     """Step -> the codec that a plan has brought there."""
     brought = {one.plan: one.codec for one in rounds.read(run) if one.codec}
-    return {
-        event.step: brought[event.plan]
-        for event in history.read(run)
-        if event.what == "adopted" and event.plan in brought
-    }
+    adopted = (event for event in history.read(run) if event.what == "adopted")
+    return {event.step: brought[event.plan] for event in adopted if event.plan in brought}
 
 
 def equal_bits(case: Case, folder: Path) -> bool:

@@ -5,15 +5,12 @@ import math
 import time
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, NoReturn
 
-import msgspec
 import torch
 from torch import nn
 from torch.amp import GradScaler
@@ -63,7 +60,7 @@ from esprof.elastic.state.rng import derived_seed, seed_all
 from esprof.elastic.state.saving import Checkpoints
 from esprof.elastic.state.snapshot import capture, restore, training_tensors
 from esprof.elastic.state.training import TrainingState
-from esprof.elastic.telemetry.onlookers import Onlookers
+from esprof.elastic.telemetry.account import Account
 from esprof.elastic.telemetry.recorder import open_telemetry
 from esprof.elastic.telemetry.spans import Spans
 from esprof.elastic.terms import Agreement, job_fields, start_terms, step_terms
@@ -72,8 +69,8 @@ from esprof.elastic.transport import Transport, transport_for
 from esprof.elastic.tuned import begin, or_tuned
 from esprof.elastic.turns import Looked, Telling, Turns
 from esprof.elastic.update import BeforeUpdate, Update
-from esprof.errors import EsprofError, UsageError
-from esprof.trace.history import Event, append
+from esprof.errors import UsageError
+from esprof.trace.history import Event
 from esprof.trace.live import LiveStep
 from esprof.trace.request import Request
 from esprof.trace.run import Exchange
@@ -81,9 +78,6 @@ from esprof.trace.run import Exchange
 _VERIFIED_AT_START = 2
 """Steps after a start whose turns are run twice: what an EST leaves behind in one may show in the next."""
 
-
-_REMEMBERED = 15
-"""Steps that tell what an EST takes."""
 
 _GLOO_ENDS_S = 0.5
 """PyTorch 2.13 may abort a process that ends right after its last collective on gloo."""
@@ -181,8 +175,7 @@ class ElasticTrainer:
         self.layout = Layout(model, transport.world, bucket_bytes(gradients.bucket_mb))
         device = self.layout.device
         self._telemetry = open_telemetry(telemetry, transport, device, data.num_workers, model_signature(model))
-        self._run = Path(telemetry) if telemetry else None
-        self._onlookers = Onlookers(self._run if transport.rank == 0 else None)
+        self._account = Account(Path(telemetry) if telemetry else None, self._telemetry)
         self._transport = self._telemetry.transport
         self.state = TrainingState(
             model,
@@ -240,18 +233,10 @@ class ElasticTrainer:
         """Whether the ranks have to settle something before the next step."""
         self._leaves_for: int | None = None
         """Processes that the job is to go on with once it has left; None where nobody has said that."""
-        self._wanted: Request | None = None
-        """What is wanted of the telemetry, on rank 0."""
-        self._est_us: deque[list[float | None]] = deque(maxlen=_REMEMBERED)
-        """What an EST took on each rank in the last steps; None on one that had none."""
-        self._writes = False
-        """Whether it is to be written before the next step."""
-        self._has_paused = False
-        """Whether something else was done since the last step, so that the next one is no measure."""
         self._adoption = self._open_adoption(plan, proof.determinism)
         self._ended_ns = time.perf_counter_ns()
         where = f"{n_est} ESTs on {self._transport.world} processes"
-        self._record(Event(what="started", step=self.next_step, reason=where))
+        self._account.record(Event(what="started", step=self.next_step, reason=where))
         self._between_steps()
         if self._leaver is not None:
             self._leaver.listen()
@@ -277,7 +262,7 @@ class ElasticTrainer:
         number = self.next_step
         with self._roll_call.call(f"step {number}"):
             self._check_usable()
-            self._write_if_asked()
+            self._account.answer(self._measured)
             self._adopt()
             self._save_if_due()
             self.layout.check()
@@ -357,7 +342,7 @@ class ElasticTrainer:
             reasons = tell_all(self._transport, self._leaver.reason)
         others = [f"{reason} (rank {rank})" for rank, reason in enumerate(reasons) if reason is not None]
         others = others or [f"{self._leaves_for} processes are to go on"]
-        self._record(Event(what="left", step=number, reason=others[0]))
+        self._account.record(Event(what="left", step=number, reason=others[0]))
         if self._launched.hears(self._transport.rank):
             asked = self._leaver.reason is not None
             self._launched.left(
@@ -372,7 +357,7 @@ class ElasticTrainer:
     def _let_go(self, why: str) -> None:
         self._unusable = why
         self._turns.close()
-        self._onlookers.close()
+        self._account.close()
         if self._loop is not None:
             self._loop.close()
         if self.checkpoints:
@@ -438,8 +423,7 @@ class ElasticTrainer:
             self._agreement.check_alike(number, alike)
             self._feed.check_sample(number, self._transport)
         phase = self._phases[number % len(self._phases)]
-        self._wanted = self._onlookers.wanted(number)
-        telling = Telling(digest(terms), self._adoption.has_news(), self._wanted is not None)
+        telling = Telling(digest(terms), self._adoption.has_news(), self._account.is_asked(number))
         found = self._turns.run(self.assignment, phase, telling, twice=verified, looks=looks)
         alarm = self._look(number, guard, found.looked) if guard is not None and found.looked is not None else None
         epoch_ends = self.order.epoch(number) != self.order.epoch(number + 1)
@@ -452,13 +436,11 @@ class ElasticTrainer:
         if len(set(found.told.tolist())) > 1:  # Told with the losses, so that no step waits for it.
             self._agreement.check_alike(number, terms)
         self._has_news = bool(found.news)
-        self._writes = bool(found.write)
-        busy_us = found.busy.tolist()
-        self._est_us.append(
-            [us / len(ests) if ests else None for us, ests in zip(busy_us, self.assignment.ests, strict=True)]
+        busy_us, is_measure = found.busy.tolist(), not (verified or looks or self._account.has_paused)
+        self._note_time(number, busy_us, is_measure=is_measure)
+        self._account.step_ended(
+            asked=bool(found.write), busy_us=busy_us, assignment=self.assignment, is_measure=is_measure
         )
-        self._note_time(number, busy_us, twice=verified or looks or self._has_paused)
-        self._has_paused = False
         result = self._result(number, found.losses.tolist(), skipped=skipped)
         if guard is not None:
             guard.note(result.loss)
@@ -505,7 +487,7 @@ class ElasticTrainer:
             gradient_bytes=self.layout.numel * self.layout.dtype.itemsize,
             check_world=partial(self._launched.check_world, saves=self.checkpoints is not None),
         )
-        adoption = Adoption(source_of(plan), fits, self._transport, self._record)
+        adoption = Adoption(source_of(plan), fits, self._transport, self._account.record)
         if plan is not None:
             with self._roll_call.call("ElasticTrainer()"):
                 self._change(adoption.at_start(self._now()))
@@ -538,59 +520,38 @@ class ElasticTrainer:
         if change.codec is not None and change.codec != self.state.codec_spec(self.next_step):
             self.state.set_codec(change.codec, change.guard)
 
-    def _note_time(self, number: int, busy_us: list[float], *, twice: bool) -> None:
-        """Tell how long the step took that has just ended, from the end of the one before; one that was made twice is no
-        measure."""
+    def _note_time(self, number: int, busy_us: list[float], *, is_measure: bool) -> None:
+        """Tell how long the step took that has just ended, from the end of the one before; one that was made twice, say, is
+        no measure of others."""
         ended_ns, before_ns = time.perf_counter_ns(), self._ended_ns
         self._ended_ns = ended_ns
         if self._transport.rank != 0:
             return
         if (scaled := self._launched.stepped(number, self._transport.world)) is not None:
-            self._record(scaled)
+            self._account.record(scaled)
         took_us = (ended_ns - before_ns) / 1e3
-        self._onlookers.show(
+        self._account.show(
             LiveStep(
                 step=number,
                 took_us=took_us,
                 busy_us=tuple(busy_us),
                 ests=tuple(map(len, self.assignment.ests)),
                 version=self._adoption.version_at(number),
-                twice=twice,
+                twice=not is_measure,
             )
         )
-        if not twice:
+        if is_measure:
             self._adoption.step_ended(number, took_us)
 
-    def _write_if_asked(self) -> None:
-        """Write the telemetry that somebody has asked for, with what else they want to know."""
-        if not self._writes:
-            return
-        self._writes, self._has_paused, transport = False, True, self._telemetry.unwatched
-        request = msgspec.convert(tell_all(transport, msgspec.to_builtins(self._wanted))[0], Request)
-        exchanges: tuple[Exchange, ...] = ()
-        if isinstance(self.state.reducer, TreeReducer):
-            spec, scaled = self.state.codec_spec(self.next_step), self.state.scaler.is_enabled()
-            with torch.no_grad():
-                exchanges = measured(
-                    request, self.layout, transport, self.assignment, self._est_s(), spec, scaled=scaled
-                )
-        self._telemetry.write(max(0, request.since), exchanges)
-        self._onlookers.served(request)
-
-    def _est_s(self) -> list[float]:
-        """What an EST takes on each rank, in the median of the last steps; on one that had none, as on the others."""
-        known = [[us for us in of_rank if us is not None] for of_rank in zip(*self._est_us, strict=True)]
-        usual = median(us for of_rank in known for us in of_rank)
-        return [(median(of_rank) if of_rank else usual) / 1e6 for of_rank in known]
-
-    def _record(self, event: Event) -> None:
-        """Note what has happened in the Run, if there is one; on rank 0. Training goes on where that fails."""
-        if self._run is None or self._transport.rank != 0:
-            return
-        try:
-            append(self._run, event)
-        except EsprofError as error:
-            warnings.warn(f"what happened is not in the job's history: {error}", stacklevel=3)
+    def _measured(self, request: Request, est_s: Sequence[float]) -> tuple[Exchange, ...]:
+        """What somebody wants to know of exchanges."""
+        if not isinstance(self.state.reducer, TreeReducer):
+            return ()
+        spec, scaled = self.state.codec_spec(self.next_step), self.state.scaler.is_enabled()
+        with torch.no_grad():
+            return measured(
+                request, self.layout, self._telemetry.unwatched, self.assignment, est_s, spec, scaled=scaled
+            )
 
     def _save_if_due(self) -> None:
         """Begin the checkpoint that is due between two steps: as the next one begins, so that it holds what the script has
@@ -618,7 +579,7 @@ class ElasticTrainer:
             self._transport,
             self.fingerprint,
             self._roll_call,
-            lambda saved: self._record(Event(what="checkpoint", step=saved.step)),
+            lambda saved: self._account.record(Event(what="checkpoint", step=saved.step)),
         )
         if (found := checkpoints.read_latest(self._mine)) is not None:
             restore(self.state, *found)

@@ -17,7 +17,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The first step to be written."""
     ests: tuple[tuple[tuple[int, ...], ...], ...] = ()
     """Assignments with which the job is to measure the exchange of its gradients: that takes as long as four exchanges for
-    each, or a second, whichever is longer."""
+    each, or a second, whichever is longer. Of those that come last some are left out where it would take too long."""
     max_vnmse: float = 0.0
     """If above 0 it also measures the exchange by codecs that lose at most so much of the gradient's square."""
 

@@ -2,7 +2,7 @@
 job between two steps."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from esprof.types import NS_PER_S
 
 _LEAST, _MOST, _WITHIN_S = 3, 10, 1.0
 """Repeats of each: as many as there is time for."""
+_ALL_S = 15.0
+"""After so long no other one is begun."""
 
 
 def measured(
@@ -47,12 +49,28 @@ def measured(
     def exchange(ests: Assignment, made: Codec | None) -> _Exchange:
         return _Exchange(layout, transport, ests, made, gradient, est_s)
 
-    found = [exchange(ests, codec(spec)).measure(most_lost=None) for ests in _fitting(request, assignment)]
-    if request.max_vnmse and spec == "none":
-        others = [exchange(assignment, made) for made in _codecs(scaled=scaled)]
-        found += [exchange(assignment, None).measure(most_lost=None)]
-        found += [one.measure(request.max_vnmse) for one in others if one.sends_less]
-    return tuple(one for one in found if one is not None)
+    def wanted() -> Iterator[tuple[_Exchange, float | None]]:
+        for ests in _fitting(request, assignment):
+            yield exchange(ests, codec(spec)), None
+        if not request.max_vnmse or spec != "none":
+            return
+        yield exchange(assignment, None), None
+        for made in _codecs(scaled=scaled):
+            one = exchange(assignment, made)
+            if one.sends_less:
+                yield one, request.max_vnmse
+
+    return tuple(_in_time(wanted(), transport))
+
+
+def _in_time(wanted: "Iterable[tuple[_Exchange, float | None]]", transport: Transport) -> Iterator[Exchange]:
+    """The measurements, until they have taken so long that the job should not wait for more."""
+    begun = time.monotonic()
+    for one, most_lost in wanted:
+        if tell_all(transport, time.monotonic() - begun > _ALL_S)[0]:
+            return
+        if (measurement := one.measure(most_lost)) is not None:
+            yield measurement
 
 
 def _fitting(request: Request, now: Assignment) -> Iterator[Assignment]:

@@ -1,0 +1,90 @@
+"""What a job tells of itself while it runs: each step, what happens to it, and what somebody asks for."""
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from esprof.assignment import Assignment
+from esprof.elastic.agree import tell_all
+from esprof.elastic.telemetry.onlookers import Onlookers
+from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
+from esprof.errors import EsprofError
+from esprof.trace.history import Event, append
+from esprof.trace.live import LiveStep
+from esprof.trace.request import Request
+from esprof.trace.run import Exchange
+
+_REMEMBERED = 15
+"""Steps that tell what an EST takes."""
+
+Measure = Callable[[Request, Sequence[float]], tuple[Exchange, ...]]
+"""Measures what a request asks for, on all ranks; the second argument is what an EST takes on each, in seconds."""
+
+
+class Account:
+    """Of one trainer. Rank 0 alone writes of steps and events, and hears requests; nothing that goes wrong with that hurts
+    the job."""
+
+    def __init__(self, run: Path | None, telemetry: Telemetry | NoTelemetry) -> None:
+        """`run` is the Run directory, None where there is none."""
+        self._telemetry = telemetry
+        self._run = run if telemetry.unwatched.rank == 0 else None
+        self._onlookers = Onlookers(self._run)
+        self._request: Request | None = None
+        self._is_asked = False
+        """Whether all ranks know of a request."""
+        self._est_us: deque[list[float | None]] = deque(maxlen=_REMEMBERED)
+        """What an EST took on each rank in the last steps; None on one that had none."""
+        self.has_paused = False
+        """Whether something else was done since the last step, so that the next one is no measure."""
+
+    def record(self, event: Event) -> None:
+        """Note what has happened; training goes on where that fails."""
+        if self._run is None:
+            return
+        try:
+            append(self._run, event)
+        except EsprofError as error:
+            warnings.warn(f"what happened is not in the job's history: {error}", stacklevel=3)
+
+    def is_asked(self, step: int) -> bool:
+        """Whether this rank knows of somebody who wants the telemetry after this step."""
+        self._request = self._onlookers.wanted(step)
+        return self._request is not None
+
+    def step_ended(self, *, asked: bool, busy_us: Sequence[float], assignment: Assignment, is_measure: bool) -> None:
+        """Note a step, of which all ranks know the same: whether one of them `is_asked`, and what each was busy for."""
+        self._is_asked, self.has_paused = asked, False
+        if is_measure:
+            counts = map(len, assignment.ests)
+            self._est_us.append([us / count if count else None for us, count in zip(busy_us, counts, strict=True)])
+
+    def show(self, step: LiveStep) -> None:
+        self._onlookers.show(step)
+
+    def answer(self, measure: Measure) -> None:
+        """Write the telemetry that somebody has asked for, with what else they want to know. All ranks call this between two
+        steps."""
+        if not self._is_asked:
+            return
+        self._is_asked, self.has_paused = False, True
+        told = tell_all(self._telemetry.unwatched, msgspec.to_builtins(self._request))[0]
+        request = msgspec.convert(told, Request)
+        self._telemetry.write(max(0, request.since), measure(request, self._est_s()))
+        self._onlookers.served(request)
+
+    def close(self) -> None:
+        self._onlookers.close()
+
+    def _est_s(self) -> list[float]:
+        """What an EST takes on each rank, in the median of the last steps; on one that had none, as on the others. Before the
+        first step that is a measure nothing is known, and all are taken to be alike."""
+        if not self._est_us:
+            return [0.0] * self._telemetry.unwatched.world
+        known = [[us for us in of_rank if us is not None] for of_rank in zip(*self._est_us, strict=True)]
+        usual = median(us for of_rank in known for us in of_rank)
+        return [(median(of_rank) if of_rank else usual) / 1e6 for of_rank in known]
