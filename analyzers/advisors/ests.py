@@ -342,7 +342,10 @@ def _rank_plans(
 
 
 def _warnings(ranks: Sequence[RankPlan], advised: Assignment) -> Iterator[str]:
-    assumed = [plan.rank for plan in ranks if plan.est_from == "assumed" and len(plan.advised) > 1]
+    unknown = [plan.rank for plan in ranks if not plan.now and plan.advised]
+    if unknown:
+        yield f"{readable.ranks(unknown)} ran no EST: what one takes there is assumed from what the update takes"
+    assumed = [plan.rank for plan in ranks if plan.est_from == "assumed" and plan.now and len(plan.advised) > 1]
     if assumed:
         yield f"{readable.ranks(assumed)} ran one EST: what a second one takes there is assumed from the other ranks"
     idle = [plan.rank for plan in ranks if not plan.advised]

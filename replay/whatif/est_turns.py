@@ -46,7 +46,8 @@ class TurnCost:
     """Of all else of a step, without waiting."""
     is_measured: bool
     """Whether `est_ns` was measured here. Else the rank ran its last one alone, and another relation of the two was
-    assumed: that of the other ranks, or none."""
+    assumed: that of the other ranks, or none. Of a rank that ran none both are assumed to be to its update as they are on
+    the others."""
 
     def of(self, ests: int) -> float:
         """What a step with so many ESTs takes, ns."""
@@ -100,18 +101,21 @@ class EstTurns:
 
     @cached_property
     def costs(self) -> dict[Rank, TurnCost]:
-        """By rank. Raises Declined for a rank that ran no EST: what it takes there is not known."""
+        """By rank. Raises Declined for a rank that ran no EST where updates tell nothing."""
         known = {rank: self._measured(rank) for rank in self.dfg.marks.ranks}
-        relation = median([cost.est_ns / cost.last_ns for cost in known.values() if cost.is_measured] or [1.0])
-        return {
-            rank: cost if cost.is_measured else replace(cost, est_ns=cost.last_ns * relation)
-            for rank, cost in known.items()
-        }
+        ran = [known[rank] for rank, ests in zip(self.dfg.marks.ranks, self.assignment.ests, strict=True) if ests]
+        relation = median([cost.est_ns / cost.last_ns for cost in ran if cost.is_measured] or [1.0])
+        pace = median(cost.last_ns / cost.update_ns if cost.update_ns else 0.0 for cost in ran)
+        found = {}
+        for rank, cost in known.items():
+            last = cost.last_ns or cost.update_ns * pace
+            if not last:
+                raise Declined(f"rank {rank} ran no EST: what one takes there is not known")
+            found[rank] = cost if cost.is_measured else replace(cost, last_ns=last, est_ns=last * relation)
+        return found
 
     def _measured(self, rank: Rank) -> TurnCost:
         ests = self.assignment.ests[self.dfg.marks.ranks.index(rank)]
-        if not ests:
-            raise Declined(f"rank {rank} ran no EST: what one takes there is not known")
         dfg = self.dfg
         works = self._on_steady(rank) & dfg.of(*HOST_WORK) & dfg.on(LaneKind.CPU)
         last = self._total(works & self._last)
@@ -142,11 +146,13 @@ class EstTurns:
             before, after = len(self.assignment.ests[position]), len(to.ests[position])
             on_rank = dfg.lane == dfg.main_lane(rank)
             first = on_rank & (self.est >= 0) & ~self._last
+            cost = self.costs[rank]
             if before > 1:
                 dur[first] *= max(0, after - 1) / (before - 1)
-            elif after > 1:
-                for node in self._first_of_last(rank):
-                    dur[node] += self.costs[rank].est_ns * (after - 1)
+            elif before and after > 1:
+                dur[self._first(on_rank & self._last)] += cost.est_ns * (after - 1)
+            elif not before and after:
+                dur[self._first(on_rank)] += cost.last_ns + cost.est_ns * (after - 1)
             if not after:
                 dur[on_rank & self._last] = 0
                 residual[on_rank & (self.est >= 0)] = 0
@@ -176,11 +182,12 @@ class EstTurns:
         busy = [cost.of(len(ests)) for cost, ests in zip(costs, assignment.ests, strict=True)]
         return max(cost.last_ns for cost, ns in zip(costs, busy, strict=True) if ns > (1 - _ABOUT) * max(busy))
 
-    def _first_of_last(self, rank: Rank) -> list[int]:
-        """The first node of the last EST's turn, in each step."""
-        nodes = np.flatnonzero((self.dfg.lane == self.dfg.main_lane(rank)) & self._last & self.dfg.of(*HOST_WORK))
+    def _first(self, mask: np.ndarray) -> np.ndarray:
+        """The first of these nodes that is work, in each step; not the mark of its begin, which takes no time."""
+        nodes = np.flatnonzero(mask & self.dfg.of(*HOST_WORK) & (self.dfg.dur_ns > 0))
+        nodes = nodes[np.argsort(self.dfg.recorded_ns[nodes], kind="stable")]
         _, first = np.unique(self.dfg.step[nodes], return_index=True)
-        found: list[int] = nodes[first].tolist()
+        found: np.ndarray = nodes[first]
         return found
 
 

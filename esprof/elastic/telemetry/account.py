@@ -81,8 +81,8 @@ class Account:
         self._onlookers.close()
 
     def _est_s(self) -> list[float]:
-        """What an EST takes on each rank, in the median of the last steps; on one that had none, as on the others. Before the
-        first step that is a measure nothing is known, and all are taken to be alike."""
+        """What an EST takes on each rank, in the median of the last steps; on one that had none, as on the others. Before
+        the first step that is a measure nothing is known, and all are taken to be alike."""
         if not self._est_us:
             return [0.0] * self._telemetry.unwatched.world
         known = [[us for us in of_rank if us is not None] for of_rank in zip(*self._est_us, strict=True)]

@@ -41,6 +41,19 @@ def test_of_a_rank_with_one_est_the_others_relation_is_assumed():
     assert found.costs[1].est_ns == pytest.approx(6e6, rel=1e-3)
 
 
+def test_of_a_rank_without_ests_they_are_assumed_to_be_to_its_update_as_elsewhere():
+    """All have the same update here, so that the empty rank is taken to be as fast as the other."""
+    run = elastic_run([list(range(8)), []], (3_000, 1), transfer=TRANSFER, update=1_000)
+    _, found = turns(run)
+    assert [found.costs[1].est_ns, found.costs[1].last_ns] == pytest.approx([3e6, 3e6], rel=3e-3)
+    assert not found.costs[1].is_measured
+    told = advise_ests(replay_run(run))
+    assert [len(ests) for ests in told.decision.ests] == [4, 4]
+    assert told.value == pytest.approx(4 * 3_000 + TRANSFER + 1_000, rel=0.01)
+    assert told.decision.ranks[1].est_from == "assumed"
+    assert any("rank 1 ran no EST" in warning for warning in told.warnings)
+
+
 def test_the_fast_rank_gets_more():
     found = advised()
     assert [len(ests) for ests in found.decision.ests] == [6, 2]
