@@ -58,11 +58,13 @@ def test_the_guides_code_runs(tmp_path):
 
 
 def test_the_guide_shows_every_option():
-    from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof
+    from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof, Tuning
 
     text = (ROOT / "docs" / "porting.md").read_text()
     shown = re.search(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1]
-    groups = [name for made in (Data, Gradients, Checkpoint, Proof, Drain) for name in made.__dataclass_fields__]
+    groups = [
+        name for made in (Data, Gradients, Checkpoint, Proof, Drain, Tuning) for name in made.__dataclass_fields__
+    ]
     own = ElasticTrainer.__init__.__kwdefaults__
-    missing = {*groups, *own} - {"_", "folder", "transport", "batch_size"} - set(re.findall(r"\w+", shown))
+    missing = {*groups, *own} - {"_", "folder", "run", "transport", "batch_size"} - set(re.findall(r"\w+", shown))
     assert missing == set()
