@@ -51,7 +51,9 @@ def test_a_job_measures_the_exchanges_that_it_is_asked_about_and_no_bit_changes(
 
     assert on_threads(2, body) == [bits(small_trainer(), 4)] * 2
     assert not request.is_open(tmp_path)
-    found = load(tmp_path).meta.exchanges
+    names = ("none", "fp16", "bf16", "int8", "int4", "topk", "randk", "sign", "powersgd")
+    # Another test of this process may have made a codec known.
+    found = [one for one in load(tmp_path).meta.exchanges if one.codec.partition(":")[0] in names]
     # Of the four assignments two are none of this job, and codecs that lose more than a twentieth are left out.
     assert [(one.ests, one.codec) for one in found] == [
         (now, "none"),
