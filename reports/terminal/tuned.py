@@ -46,7 +46,7 @@ def draw_tuned(found: Tuned, screen: Screen = PLAIN) -> str:
         return drawn(screen, headline(said, screen))
     kept = [one for one in found.rounds if one.outcome in ("kept", "missed") and one.gain_pct is not None]
     rows = grid(
-        ">round", ">step", "ESTs or codec", ">before", ">predicted", ">measured", ">gain", ">error", "", padding=2
+        ">round", ">step", "change", ">before", ">predicted", ">measured", ">gain", ">error", "", padding=2
     )
     for one in found.rounds:
         rows.add_row(
