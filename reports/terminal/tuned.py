@@ -45,9 +45,7 @@ def draw_tuned(found: Tuned, screen: Screen = PLAIN) -> str:
         said = "The job told nothing of its steps: does its script train by ElasticTrainer, and make enough of them?"
         return drawn(screen, headline(said, screen))
     kept = [one for one in found.rounds if one.outcome in ("kept", "missed") and one.gain_pct is not None]
-    rows = grid(
-        ">round", ">step", "change", ">before", ">predicted", ">measured", ">gain", ">error", "", padding=2
-    )
+    rows = grid(">round", ">step", "change", ">before", ">predicted", ">measured", ">gain", ">error", "", padding=2)
     for one in found.rounds:
         rows.add_row(
             str(one.round),
