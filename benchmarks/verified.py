@@ -27,6 +27,9 @@ from esprof.trace.ledger import Outcome
 
 RANKS = 2
 STEPS = 40
+WINDOW = 8
+"""Steps that are recorded. A profiler that notes shapes makes a process larger by some 45 MB each step, and where a hypervisor
+takes back what a machine has not used, memory that is touched anew is slow: longer windows get slower to their end."""
 PROBE_S = 40
 ESPROF = [sys.executable, "-m", "esprof"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
@@ -55,7 +58,7 @@ JOBS = (
     ),
     Job(
         "gpt",
-        ("--hidden", "256", "--batch", "16", "--bucket-mb", "25"),
+        ("--hidden", "256", "--batch", "8", "--bucket-mb", "25"),
         ("bucket_mb=2", "compress=bf16", "data[ready]=0"),
     ),
     Job("cnn", ("--batch", "16",), ("data[ready]=0", "compress=fp16")),
@@ -101,7 +104,7 @@ def record(job: Job, run: Path, keep: Path) -> None:
         "--warmup",
         "2",
         "--steps",
-        "24",
+        str(WINDOW),
         "--stack-steps",
         "0",
         "--shapes",
