@@ -28,8 +28,8 @@ from esprof.trace.ledger import Outcome
 RANKS = 2
 STEPS = 40
 WINDOW = 8
-"""Steps that are recorded. A profiler that notes shapes makes a process larger by some 45 MB each step, and where a hypervisor
-takes back what a machine has not used, memory that is touched anew is slow: longer windows get slower to their end."""
+"""Steps that are recorded. A profiler that notes shapes makes a process larger by some 45 MB each step, and where a
+hypervisor takes back what a machine has not used, memory that is touched anew is slow: longer windows get slower."""
 PROBE_S = 40
 ESPROF = [sys.executable, "-m", "esprof"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
