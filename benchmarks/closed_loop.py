@@ -305,10 +305,11 @@ def job(case: Case) -> list[str]:
 
 
 def codecs_of(run: Path) -> dict[int, str]:
-    """Step -> the codec that a plan has brought there."""
+    """Step -> the codec that a plan has brought there, or "none" where it was taken back."""
     brought = {one.plan: one.codec for one in rounds.read(run) if one.codec}
-    adopted = (event for event in history.read(run) if event.what == "adopted")
-    return {event.step: brought[event.plan] for event in adopted if event.plan in brought}
+    events = [event for event in history.read(run) if event.plan in brought]
+    adopted = {event.step: brought[event.plan] for event in events if event.what == "adopted"}
+    return adopted | {event.step: "none" for event in events if event.what == "reverted"}
 
 
 def equal_bits(case: Case, folder: Path) -> bool:

@@ -1,11 +1,13 @@
-"""What-ifs verified on three unlike jobs of this machine by `esprof verify`: ten changes, and what was promised of them.
+"""What-ifs verified on unlike jobs by `esprof verify`: eighteen changes, and what was promised of them.
 
     python -m benchmarks.verified KEEP [--repeats 3] [--only REGEX]
-    python -m benchmarks.ledger KEEP/mlp KEEP/gpt KEEP/cnn --write docs/accuracy.md
+    python -m benchmarks.ledger KEEP/*/ --write docs/accuracy.md
 
-Records each job once, probed, into KEEP, then makes each of its changes; what came stands in the Runs' ledgers. What is
-there already is not done again, so that a benchmark which was broken off goes on where it ended. Prints a JSON line a
-change, with how busy the machine was, and those of `benchmarks.ledger`. It needs a machine that does nothing else.
+Three jobs have two ranks on this machine, whose exchanges take CPU time from what they compute. The same run on two hosts of
+the test bed (needs root), where links are slow. Records each job once, probed, into KEEP, then makes each of its changes;
+what came stands in the Runs' ledgers. What is there already is not done again, so that a benchmark which was broken off goes
+on where it ended. Prints a JSON line a change, with how busy the machine was, and those of `benchmarks.ledger`. It needs a
+machine that does nothing else.
 """
 
 import argparse
@@ -32,6 +34,7 @@ WINDOW = 8
 hypervisor takes back what a machine has not used, memory that is touched anew is slow: longer windows get slower."""
 PROBE_S = 40
 ESPROF = [sys.executable, "-m", "esprof"]
+ON_HOSTS = ["-m", "benchmarks.testbed", "torchrun", "--cpu", "0.8", "0.8"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
 
 
@@ -42,12 +45,19 @@ class Job:
     name: str
     arguments: tuple[str, ...]
     specs: tuple[str, ...]
+    rate: str | None = None
+    """Of the link of each of two hosts of the test bed; None where both ranks are on this machine."""
+
+    @property
+    def called(self) -> str:
+        return f"{self.name}-{self.rate}" if self.rate else self.name
 
     def command(self, keep: Path) -> list[str]:
         files = ["--files", str(keep / f"{self.name}-files")]
         # More steps than any run of it makes: esprof ends the job.
         more = ["--steps", str(10 * STEPS)]
-        return [sys.executable, *TORCHRUN, "-m", f"benchmarks.jobs.{self.name}", *files, *more, *self.arguments]
+        launcher = TORCHRUN if self.rate is None else [*ON_HOSTS, "--rate", self.rate, self.rate, "--"]
+        return [sys.executable, *launcher, "-m", f"benchmarks.jobs.{self.name}", *files, *more, *self.arguments]
 
 
 JOBS = (
@@ -61,8 +71,21 @@ JOBS = (
         ("--hidden", "256", "--batch", "8", "--bucket-mb", "25"),
         ("bucket_mb=2", "compress=bf16", "data[ready]=0"),
     ),
-    Job("cnn", ("--batch", "16",), ("data[ready]=0", "compress=fp16")),
-)  # fmt: skip
+    Job("cnn", ("--batch", "16"), ("data[ready]=0", "compress=fp16")),
+    Job(
+        "mlp",
+        ("--hidden", "1024", "--batch", "64", "--bucket-mb", "4"),
+        ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8"),
+        rate="500mbit",
+    ),
+    Job(
+        "gpt",
+        ("--hidden", "256", "--batch", "8", "--bucket-mb", "25"),
+        ("bucket_mb=2", "compress=bf16"),
+        rate="500mbit",
+    ),
+    Job("cnn", ("--batch", "16"), ("data[ready]=0", "compress=fp16"), rate="500mbit"),
+)
 
 
 def main() -> None:
@@ -75,18 +98,18 @@ def main() -> None:
     options = parser.parse_args()
     options.keep.mkdir(parents=True, exist_ok=True)
     for job, spec in chosen(options.only):
-        run = options.keep / job.name
+        run = options.keep / job.called
         record(job, run, options.keep)
         if spec not in done(run):
             verify(job, spec, run, options.keep, options.repeats)
-    lines = [line for job in JOBS for line in ledger.read(options.keep / job.name)]
+    lines = [line for job in JOBS for line in ledger.read(options.keep / job.called)]
     outcomes = [line for line in lines if isinstance(line, Outcome)]
     if outcomes:
         figures.everything(outcomes).show()
 
 
 def chosen(only: re.Pattern[str]) -> Iterator[tuple[Job, str]]:
-    return ((job, spec) for job in JOBS for spec in job.specs if only.search(f"{job.name} {spec}"))
+    return ((job, spec) for job in JOBS for spec in job.specs if only.search(f"{job.called} {spec}"))
 
 
 def done(run: Path) -> set[str]:
@@ -113,14 +136,14 @@ def record(job: Job, run: Path, keep: Path) -> None:
     ]
     done = call(["record", "-q", "-f", "-o", str(run), *window, "--", *job.command(keep)])
     if done.returncode:
-        raise SystemExit(f"{job.name} could not be recorded:\n{done.stderr}")
+        raise SystemExit(f"{job.called} could not be recorded:\n{done.stderr}")
 
 
 def verify(job: Job, spec: str, run: Path, keep: Path, repeats: int) -> None:
     options = ["--what-if", spec, "--repeats", str(repeats), "--steps", str(STEPS), "--json"]
     load = os.getloadavg()[0]
     told = call(["verify", str(run), *options, "--", *job.command(keep)])
-    context: dict[str, Any] = {"job": job.name, "what_if": spec, "load_before": round(load, 1)}
+    context: dict[str, Any] = {"job": job.called, "what_if": spec, "load_before": round(load, 1)}
     if told.returncode not in (EXIT_OK, EXIT_REGRESSION):
         reasons = [line for line in told.stderr.splitlines() if line.startswith("esprof: ")]
         show("verified_nothing", 1, "changes", context | {"reason": reasons[-1:]})

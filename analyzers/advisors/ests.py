@@ -133,8 +133,8 @@ class _Prices:
 
     @property
     def measured(self) -> list[Assignment]:
-        """The assignments whose exchange was measured, if the present one's was."""
-        return list(self._took) if self._turns.assignment in self._took else []
+        """The assignments whose exchange was measured; none where there is nothing to hold them against."""
+        return list(self._took) if self._turns.assignment in self._took and len(self._took) > 1 else []
 
     @property
     def known(self) -> list[_Tried]:

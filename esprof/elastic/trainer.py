@@ -413,7 +413,7 @@ class ElasticTrainer:
 
     def _step(self, number: int, *, verified: bool) -> StepResult:
         guard = self.state.guarding
-        looks = guard is not None and guard.looks_at(number)
+        looks = guard is not None and guard.looks_at(number, len(self._phases))
         self._telemetry.begin_step(verified=verified or looks)
         terms = step_terms(self.state, self.assignment) | self._edits.of_the_script()
         # Of several trainers, all ranks have to take the steps in the same order.
@@ -446,7 +446,7 @@ class ElasticTrainer:
             guard.note(result.loss)
         if alarm is not None and guard is not None:
             self.state.set_codec(guard.settings.fallback, None)
-            self._adoption.codec_given_up(self.next_step, alarm)
+            self._adoption.codec_given_up(self.next_step, guard.of, alarm)
         return result
 
     def _look(self, number: int, guard: EstGuard, looked: Looked) -> str | None:
@@ -504,7 +504,7 @@ class ElasticTrainer:
         ]
         guard, codec = self.state.guarding, self.state.codec_spec(self.next_step)
         return Now(
-            self.next_step, self.assignment, codec, guard.settings if guard is not None else None, max(sizes, default=0)
+            self.next_step, self.assignment, codec, guard.of if guard is not None else None, max(sizes, default=0)
         )
 
     def _change(self, change: Change | None) -> None:
@@ -547,10 +547,16 @@ class ElasticTrainer:
         """What somebody wants to know of exchanges."""
         if not isinstance(self.state.reducer, TreeReducer):
             return ()
-        spec, scaled = self.state.codec_spec(self.next_step), self.state.scaler.is_enabled()
         with torch.no_grad():
             return measured(
-                request, self.layout, self._telemetry.unwatched, self.assignment, est_s, spec, scaled=scaled
+                request,
+                self.layout,
+                self._telemetry.unwatched,
+                self.assignment,
+                est_s,
+                self.state.codec_spec(self.next_step),
+                scaled=self.state.scaler.is_enabled(),
+                leaves=lambda: self._leaver is not None and self._leaver.reason is not None,
             )
 
     def _save_if_due(self) -> None:

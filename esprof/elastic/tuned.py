@@ -36,7 +36,17 @@ class Loop:
     def __init__(self, tuning: Tuning) -> None:
         run = Path(tuning.run)
         options = ["--allow", "compression"] if tuning.compression else []
-        words = [sys.executable, "-m", "esprof", "tune", "--attach", str(run), "--with-parent", *options]
+        words = [
+            sys.executable,
+            "-m",
+            "esprof",
+            "tune",
+            "--attach",
+            str(run),
+            "--with-parent",
+            str(os.getpid()),
+            *options,
+        ]
         self._process: subprocess.Popen[bytes] | None = None
         try:
             run.mkdir(parents=True, exist_ok=True)

@@ -33,25 +33,27 @@ _STEP = msgspec.json.Decoder(LiveStep)
 
 
 class Live:
-    """Appends to the file, in the job. Where that fails it is an OutputError, and nothing is appended any more."""
+    """Begins the file anew, so that nobody takes an older job's steps for this one's, and appends to it, in the job. Where
+    that fails it is an OutputError, and nothing is appended any more."""
 
     def __init__(self, run: Path) -> None:
         self._path = run / _NAME
         self._file: int | None = None
-        self._has_failed = False
+        """None once writing has failed."""
+        try:
+            run.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError as error:
+            raise unwritable(self._path, error) from error
 
     def note(self, step: LiveStep) -> None:
-        if self._has_failed:
+        if self._file is None:
             return
         try:
-            if self._file is None:
-                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
             if os.fstat(self._file).st_size > _MOST_BYTES:
                 os.ftruncate(self._file, 0)
             os.write(self._file, msgspec.json.encode(step) + b"\n")
         except OSError as error:
-            self._has_failed = True
             self.close()
             raise unwritable(self._path, error) from error
 

@@ -8,6 +8,7 @@ import msgspec
 from esprof.output import write_bytes
 
 _NAME = "telemetry.request"
+_MOST_BYTES = 1 << 20
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,8 @@ def waiting(run: Path) -> Request | None:
     """What the job is asked for; None where that is nothing, or no request."""
     path = run / _NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Request) if path.exists() else None
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=Request)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None

@@ -128,7 +128,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     the gradients. Ranks come one after the other, as their ESTs take them in a step."""
     sent: Bytes
     """What the rank that sends most sends to others."""
-    vnmse: float
+    vnmse: float | None
     """What the mean of real gradients loses, as squared error relative to their square."""
 
 

@@ -33,7 +33,7 @@ _ENDS_S = 5.0
 @click.option(
     "--attach", metavar="RUN", type=click.Path(path_type=Path), help="Tune the job that writes RUN; without CMD."
 )
-@click.option("--with-parent", is_flag=True, help="End with the process that has started this one.")
+@click.option("--with-parent", type=int, metavar="PID", help="End with this process, which has started the command.")
 @click.option("--rounds", "most_rounds", type=click.IntRange(0), default=0, metavar="N", help="End after N rounds.")
 @click.option(
     "--steps", type=click.IntRange(5), default=_DEFAULT.steps, show_default=True, help="Steps that advice rests on."
@@ -69,7 +69,7 @@ def command(
     output: Path,
     force: bool,
     attach: Path | None,
-    with_parent: bool,
+    with_parent: int | None,
     most_rounds: int,
     steps: int,
     window: int,
@@ -92,8 +92,8 @@ def command(
     esprof tune -o RUN -- torchrun --nproc-per-node 4 train.py
     esprof report RUN
     """
-    if with_parent:
-        end_with_parent()
+    if with_parent is not None:
+        end_with_parent(with_parent)
     if bool(job) == (attach is not None):
         raise UsageError("tune needs either a command, after --, or --attach RUN")
     run = output if attach is None else attach

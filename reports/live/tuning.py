@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -26,7 +27,7 @@ from esprof.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.reports.live.shift import Shift
-from esprof.trace import rounds
+from esprof.trace import history, rounds
 from esprof.trace.live import Tail
 from esprof.trace.request import Request
 from esprof.trace.rounds import Kind, Round
@@ -57,8 +58,7 @@ class Settings:
     blocks: int = 4
     """Blocks with the plan; as many without it come between them."""
     margin: float = 0.02
-    """How much longer each step of the first block may be than any before, relative, before the trial is broken off; and how
-    much longer steps may be with a codec than before it."""
+    """How much longer each step of the first block may be than any before, relative, before the trial is broken off."""
     most_rounds: int = 0
     """Rounds after which the loop ends; 0 for no end."""
     max_vnmse: float = 0.0
@@ -70,8 +70,9 @@ class Settings:
 
     @property
     def once(self) -> Fallback:
-        """How a codec is judged, which changes bits: it comes once, and goes where steps are longer or its guard objects."""
-        return Fallback(margin=self.margin, window=2 * self.window)
+        """How a codec is judged, which changes bits: it comes once, and goes where steps are not shorter or its guard
+        objects."""
+        return Fallback(margin=0.0, window=2 * self.window)
 
 
 class Tuner:
@@ -97,11 +98,13 @@ class Tuner:
     def tune(self) -> None:
         """The calling thread gets a low priority: the job, which may be on the same machine, should not miss its CPU time.
         Raises OutputError where the Run cannot be written."""
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(_NICE, os.getpriority(os.PRIO_PROCESS, thread)))
         noticed: int | None = None
         kind: Kind = "assignment"
         begun, failed = len(self.rounds), 0
         while self._wait_for_steps():
+            self._changed = False
             made = self._round(kind, noticed)
             if made is None:
                 continue
@@ -159,8 +162,9 @@ class Tuner:
         now = time.monotonic()
         if now >= self._asks_s:
             self._asks_s = now + _ASKS_S
-            if has_ended(self._run):
-                self._stop.set()
+            with suppress(EsprofError):  # Of a Run that cannot be read just now a round will tell.
+                if has_ended(self._run):
+                    self._stop.set()
         return self._stop.is_set()
 
     def _round(self, kind: Kind, noticed: int | None) -> Round | None:
@@ -217,7 +221,7 @@ class Tuner:
             sure = f"gains {advice.gain_pct:.1f} %, and may be {advice.error_pct:.1f} % off"
             return msgspec.structs.replace(told, why=f"the best that was found {sure}"), None
         change = _change_of(told)
-        if change in self._in_vain:
+        if change in self._in_vain | self._taken_back():
             return msgspec.structs.replace(told, why="it was tried, and taken back"), None
         trial = settings.trial(2 if change in self._unclear else 1)
         fallback = trial if told.kind == "assignment" else settings.once
@@ -232,11 +236,20 @@ class Tuner:
         it will be measured."""
         off = [
             max(0.0, one.predicted_gain_pct - one.gain_pct) / 100
-            for one in self.rounds
+            for one in self.rounds[self._begins_at() :]
             if one.kind == kind and one.gain_pct is not None and one.predicted_gain_pct is not None
         ]
         seen = math.sqrt(fmean(gap * gap for gap in off)) if off else 0.0
         return max(_LEAST_ERROR, replayed.pricer.error, seen)
+
+    def _begins_at(self) -> int:
+        """The round before which the job was seen to change last."""
+        return max((one.round for one in self.rounds if one.noticed_step is not None), default=0)
+
+    def _taken_back(self) -> set[object]:
+        """Codecs that this job has had and given up, also before this loop began: they have changed bits enough."""
+        back = {event.plan for event in history.read(self._run) if event.what == "reverted"}
+        return {one.codec for one in self.rounds if one.codec and one.plan in back}
 
     def _handed_over(self, plan: Plan) -> tuple[Plan, PlanStatus | None]:
         """(the plan as the job has it, what became of it once that is decided; None where the job says nothing of it)."""

@@ -50,7 +50,8 @@ def advise_est_codec(
     except Declined as reason:
         raise NotTold(str(reason), path=run.path) from reason
     measured = {one.codec: one for one in run.meta.exchanges if one.ests == turns.assignment.ests}
-    fitting = [one for one in measured.values() if one.codec != NONE and one.vnmse <= max_vnmse]
+    lost = {codec: one.vnmse for codec, one in measured.items() if codec != NONE and one.vnmse is not None}
+    fitting = [measured[codec] for codec, share in lost.items() if share <= max_vnmse]
     prices = {one.codec: pricer.price_edited(exchanged(turns, fmean(one.samples_ns))) for one in fitting}
     steps = {codec: float(price.step_ns.mean()) for codec, price in prices.items()}
     nothing = float(pricer.price_edited(exchanged(turns, 0.0)).step_ns.mean())
@@ -76,14 +77,14 @@ def advise_est_codec(
         gain_over_16_bit_pct=None if narrow is None else round(100 * (1 - step / narrow), 3),
         error_pct=round(100 * error, 3),
         gap_pct=0.0,
-        vnmse=chosen.vnmse if chosen is not None else 0.0,
+        vnmse=lost.get(best, 0.0),
         gap_kind="exact",
         bucket_mb=None,
         decision=(_decided(chosen, pricer.step_ns - step),),
         left_out={
-            one.codec: f"loses {one.vnmse:.2g} of the gradient's square, more than {max_vnmse:g}"
-            for one in measured.values()
-            if one.vnmse > max_vnmse
+            codec: f"loses {share:.2g} of the gradient's square, more than {max_vnmse:g}"
+            for codec, share in lost.items()
+            if share > max_vnmse
         },
         plan=None,
     )

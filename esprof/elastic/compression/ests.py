@@ -20,8 +20,16 @@ from esprof.elastic.transport import Transport
 from esprof.plan import GuardSettings
 
 
-class _Saved(msgspec.Struct, frozen=True, kw_only=True):
+class Guarded(msgspec.Struct, frozen=True, kw_only=True):
+    """A codec's plan, and how it is to be guarded."""
+
+    plan: str
+    version: int
     settings: GuardSettings
+
+
+class _Saved(msgspec.Struct, frozen=True, kw_only=True):
+    of: Guarded
     from_step: int
     looks: list[Look]
     losses: Losses
@@ -31,7 +39,7 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 class EstGuard:
     """Watches the codec that holds from `from_step` on. All ranks make the same calls, and come to the same."""
 
-    settings: GuardSettings
+    of: Guarded
     from_step: int
     _watch: Watch = field(init=False)
     _losses: Losses = field(init=False)
@@ -39,9 +47,16 @@ class EstGuard:
     def __post_init__(self) -> None:
         self._watch, self._losses = Watch(self.settings), Losses(self.settings.spike)
 
-    def looks_at(self, step: int) -> bool:
-        """Whether a step's gradients are to be brought to their exact mean, too."""
-        return (step - self.from_step) % self.settings.every == 0
+    @property
+    def settings(self) -> GuardSettings:
+        return self.of.settings
+
+    def looks_at(self, step: int, optimizers: int) -> bool:
+        """Whether a step's gradients are to be brought to their exact mean, too. Of `optimizers` that take turns, step by
+        step, each is looked at in its turn, as far as there are steps enough between two looks."""
+        every = self.settings.every
+        looks, since = divmod(step - self.from_step, every)
+        return since == looks * (1 - every) % optimizers % every
 
     def note(self, loss: float) -> None:
         """Take in a step's loss."""
@@ -75,12 +90,12 @@ class EstGuard:
     def saved(self) -> Any:
         """What a checkpoint keeps of it, for JSON."""
         looks, losses = self._watch.looks, self._losses
-        return msgspec.to_builtins(_Saved(settings=self.settings, from_step=self.from_step, looks=looks, losses=losses))
+        return msgspec.to_builtins(_Saved(of=self.of, from_step=self.from_step, looks=looks, losses=losses))
 
     @classmethod
     def of_saved(cls, saved: Any) -> "EstGuard":
         kept = msgspec.convert(saved, _Saved)
-        guard = cls(kept.settings, kept.from_step)
+        guard = cls(kept.of, kept.from_step)
         guard._watch.looks, guard._losses = kept.looks, kept.losses
         return guard
 

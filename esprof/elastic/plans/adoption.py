@@ -17,6 +17,7 @@ import msgspec
 from esprof.assignment import Assignment
 from esprof.elastic.agree import tell_all
 from esprof.elastic.codecs.registry import check_codec
+from esprof.elastic.compression.ests import Guarded
 from esprof.elastic.plans.judgement import Judge, Steps, TrialJudge, Verdict, WindowJudge, promise_of
 from esprof.elastic.plans.memory import check_room
 from esprof.elastic.plans.source import PlanSource
@@ -24,7 +25,7 @@ from esprof.elastic.plans.trial import Schedule
 from esprof.elastic.proof.fingerprint import Level
 from esprof.elastic.transport import Transport
 from esprof.errors import EsprofError, UsageError
-from esprof.plan import CompressionBody, GuardSettings, Plan, PlanStatus, State, read_plan_bytes, status_of
+from esprof.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes, status_of
 from esprof.trace.history import Event, Setting
 
 Ests = tuple[tuple[int, ...], ...]
@@ -43,7 +44,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Those of each rank; None where they stay."""
     codec: str | None
     """None where it stays."""
-    guard: GuardSettings | None = None
+    guard: Guarded | None = None
     """Of that codec."""
     window: int = 1
     blocks: int = 0
@@ -79,7 +80,7 @@ class Now:
     """The one to come."""
     assignment: Assignment
     codec: str
-    guard: GuardSettings | None
+    guard: Guarded | None
     """Of that codec, where a plan has brought it."""
     context_bytes: int
     """Of the largest EST context that this rank has."""
@@ -121,10 +122,8 @@ class Adoption:
         self._trial: _Trial | None = None
         self._steps = Steps()
         self._judge: Judge | None = None
-        self._before: tuple[Ests, str, GuardSettings | None] | None = None
+        self._before: tuple[Ests, str, Guarded | None] | None = None
         """Assignment, codec and its guard before the plan that is judged."""
-        self._encoded: Plan | None = None
-        """The plan that the codec is of."""
         self._settling: Change | None = None
         """What is to become of that plan, which the others do not know of yet."""
         self._kept: int | None = None
@@ -180,18 +179,17 @@ class Adoption:
             return msgspec.structs.replace(told, ests=ests, codec=codec, guard=guard)
         return None
 
-    def codec_given_up(self, step: int, reason: str) -> None:
+    def codec_given_up(self, step: int, guarded: Guarded, reason: str) -> None:
         """Note that the guard has taken back the codec of a plan before this step, on all ranks."""
-        plan, self._encoded = self._encoded, None
-        if self._source is None or plan is None:
+        if self._source is None:
             return
-        reason = f"the guard has given up its codec: {reason}"
-        if plan is not self._newest:
-            self._record(Event(what="reverted", plan=plan.id, version=plan.version, step=step, reason=reason))
+        reason, newest = f"the guard has given up its codec: {reason}", self._newest
+        if newest is None or (newest.id, newest.version) != (guarded.plan, guarded.version):
+            self._record(Event(what="reverted", plan=guarded.plan, version=guarded.version, step=step, reason=reason))
             return
         self._judge = None
         self._kept = self._kept_before
-        self._tell("reverted", plan, step, reason)
+        self._tell("reverted", newest, step, reason)
 
     def at_start(self, now: Now) -> Change | None:
         """What a plan that is there before the first step changes: nothing where the job has taken it back before it started
@@ -199,8 +197,13 @@ class Adoption:
         if self.has_news() and (known := self._known()) is not None:
             plan, state = known
             self._is_proven = state in ("kept", "missed")
-            if state == "reverted" or (state in _HAD and plan.job.world != now.assignment.world):
+            has_other_world = state in _HAD and plan.job.world != now.assignment.world
+            if state == "reverted" or has_other_world:
                 self._raw = None
+            if has_other_world and not self._is_proven:
+                # Its ESTs' places are gone; a codec is in the checkpoint that the job goes on from.
+                outcome: State = "reverted" if plan.parts.compression is None else "kept"
+                self._tell(outcome, plan, now.step, f"the job goes on with {now.assignment.world} processes")
         news = self._raw is not None
         return self.at_border(now, news=any(tell_all(self._transport, news)))
 
@@ -284,6 +287,8 @@ class Adoption:
                 check_room(assignment, now.assignment, rank, gradient, now.context_bytes)
             if change.codec is not None:
                 check_codec(change.codec, scaled=self._fits.scaled)
+            if change.guard is not None:
+                check_codec(change.guard.settings.fallback, scaled=self._fits.scaled)
         except EsprofError as error:
             return error.reason
         return None
@@ -306,8 +311,6 @@ class Adoption:
                 if change.codec is not None:
                     self._settling = None
             self._before = (now.assignment.ests, now.codec, now.guard)
-            if change.codec is not None:
-                self._encoded = plan
             self._judge = TrialJudge(plan, schedule, before) if is_tried else WindowJudge(plan, before)
             self._kept_before = self._kept
             if not is_tried:
@@ -378,7 +381,9 @@ def _change(plan: Plan, fits: Fits, now: Now) -> Change:
         at_step=at_step,
         ests=None if assigned is None else assigned.body.ests,
         codec=codec,
-        guard=None if compressed is None else compressed.body.guard,
+        guard=None
+        if compressed is None
+        else Guarded(plan=plan.id, version=plan.version, settings=compressed.body.guard),
         window=plan.fallback.window,
         blocks=plan.fallback.blocks,
     )

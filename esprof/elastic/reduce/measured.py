@@ -1,8 +1,9 @@
 """What it takes to bring the ESTs' gradients to their mean, placed or encoded otherwise than now: measured by the running
 job between two steps."""
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,17 +12,26 @@ from esprof.assignment import Assignment
 from esprof.elastic.agree import tell_all
 from esprof.elastic.codecs.codec import Codec
 from esprof.elastic.codecs.registry import codec, examples
+from esprof.elastic.plans.memory import available
 from esprof.elastic.reduce.layout import Layout
+from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.transport import Transport
 from esprof.trace.request import Request
 from esprof.trace.run import Exchange
-from esprof.types import NS_PER_S
+from esprof.tree import cover
+from esprof.types import NS_PER_S, Rank
 
 _LEAST, _MOST, _WITHIN_S = 3, 10, 1.0
 """Repeats of each: as many as there is time for."""
 _ALL_S = 15.0
 """After so long no other one is begun."""
+_LATE_S = 0.5
+"""So much later than the first rank the last one comes at most: what is sent meanwhile has mostly arrived by then."""
+_TRIED = 64
+"""Elements by which it is tried whether a codec works."""
+_TENSORS = 4
+"""Flat gradients that a measurement needs besides the partial sums: the gradient, the mean, what is sent, and an inbox."""
 
 
 def measured(
@@ -33,44 +43,72 @@ def measured(
     spec: str,
     *,
     scaled: bool,
+    leaves: Callable[[], bool],
 ) -> tuple[Exchange, ...]:
     """What is asked for: the exchange with the job's codec `spec` and the ESTs placed in some other ways; and, where it has
     none, that by each known codec which makes fewer bytes travel. `scaled` is whether the loss is; `est_s` is what an EST
-    takes on each rank, by which ranks come to the exchange one after the other, as in a step.
+    takes on each rank, by which ranks come to the exchange one after the other, as in a step. Once a rank `leaves`, no other
+    is begun; those that would need more memory than there is are left out.
 
     All ranks call this. Each EST's gradient is taken to be the mean of the last step, which all ranks have; no generator
     draws, and nothing of the job changes.
     """
-    gradient = layout.new().zero_()
-    for slot in layout.slots:
-        if slot.parameter.grad is not None:
-            slot.of(gradient).copy_(slot.parameter.grad.flatten())
+    if not (request.ests or request.max_vnmse) or not _has_room(layout, transport, _TENSORS):
+        return ()
+    gradient = _last_mean(layout)
+    norm = tell_all(transport, float(torch.linalg.vector_norm(gradient, dtype=torch.float64)))[0]
+    if not math.isfinite(norm):
+        gradient.zero_()  # What an exchange takes does not depend on it.
 
     def exchange(ests: Assignment, made: Codec | None) -> _Exchange:
         return _Exchange(layout, transport, ests, made, gradient, est_s)
 
     def wanted() -> Iterator[tuple[_Exchange, float | None]]:
         for ests in _fitting(request, assignment):
-            yield exchange(ests, codec(spec)), None
-        if not request.max_vnmse or spec != "none":
+            if _has_room(layout, transport, _TENSORS + len(cover(ests.ests[transport.rank], ests.n_est))):
+                yield exchange(ests, codec(spec)), None
+        tells = math.isfinite(norm) and norm > 0  # Of zeros, or what is no number, no codec loses anything.
+        if not request.max_vnmse or spec != "none" or not tells:
             return
         yield exchange(assignment, None), None
-        for made in _codecs(scaled=scaled):
+        for made in _codecs(transport, scaled=scaled):
             one = exchange(assignment, made)
-            if one.sends_less:
+            if one.sends_less and _has_room(layout, transport, _TENSORS + assignment.n_est):
                 yield one, request.max_vnmse
 
-    return tuple(_in_time(wanted(), transport))
+    return tuple(_in_time(wanted(), transport, leaves))
 
 
-def _in_time(wanted: "Iterable[tuple[_Exchange, float | None]]", transport: Transport) -> Iterator[Exchange]:
-    """The measurements, until they have taken so long that the job should not wait for more."""
+def _last_mean(layout: Layout) -> Tensor:
+    """The gradient that all ranks have from the last step, in a flat tensor of the layout."""
+    gradient = layout.new().zero_()
+    for slot in layout.slots:
+        if slot.parameter.grad is not None:
+            slot.of(gradient).copy_(slot.parameter.grad.flatten())
+    return gradient
+
+
+def _in_time(
+    wanted: "Iterable[tuple[_Exchange, float | None]]", transport: Transport, leaves: Callable[[], bool]
+) -> Iterator[Exchange]:
+    """The measurements, until they have taken so long that the job should not wait for more, or a rank is to leave."""
     begun = time.monotonic()
     for one, most_lost in wanted:
-        if tell_all(transport, time.monotonic() - begun > _ALL_S)[0]:
+        told = tell_all(transport, [time.monotonic() - begun > _ALL_S, leaves()])
+        if told[0][0] or any(is_leaving for _, is_leaving in told):
             return
         if (measurement := one.measure(most_lost)) is not None:
             yield measurement
+
+
+def _has_room(layout: Layout, transport: Transport, tensors: int) -> bool:
+    """Whether every rank has memory for so many flat gradients more."""
+    there = [available()]
+    if layout.device.type == "cuda":
+        unused = torch.cuda.memory_reserved(layout.device) - torch.cuda.memory_allocated(layout.device)
+        there.append(torch.cuda.mem_get_info(layout.device)[0] + unused)
+    needed = tensors * layout.numel * layout.dtype.itemsize
+    return all(tell_all(transport, all(free is None or free > needed for free in there)))
 
 
 def _fitting(request: Request, now: Assignment) -> Iterator[Assignment]:
@@ -80,11 +118,22 @@ def _fitting(request: Request, now: Assignment) -> Iterator[Assignment]:
             yield Assignment.of(ests)
 
 
-def _codecs(*, scaled: bool) -> Iterator[Codec]:
-    for spec in examples():
+def _codecs(transport: Transport, *, scaled: bool) -> Iterator[Codec]:
+    """The codecs that all ranks know, and that could be the job's."""
+    mine = {spec: made for spec in examples() if (made := _made(spec)) is not None and not (scaled and made.has_state)}
+    told = tell_all(transport, list(mine))
+    return (mine[spec] for spec in told[0] if all(spec in known for known in told))
+
+
+def _made(spec: str) -> Codec | None:
+    """A codec that encodes and decodes; None where it does not. It may be somebody's own, and nobody has chosen it here."""
+    try:
         made = codec(spec)
-        if made is not None and not (scaled and made.has_state):
-            yield made
+        if made is not None:
+            made.decode(made.encode(torch.ones(_TRIED), {}), torch.empty(_TRIED))
+    except Exception:  # noqa: BLE001 Whatever somebody's own code may raise.
+        return None
+    return made
 
 
 class _Exchange:
@@ -102,9 +151,8 @@ class _Exchange:
         self._layout, self._transport, self._assignment = layout, transport, assignment
         self._codec, self._gradient = made, gradient
         self._mine: Sequence[int] = assignment.ests[transport.rank]
-        comes_s = [each * len(ests) for each, ests in zip(est_s, assignment.ests, strict=True)]
-        self._waits_s, self._last_s = comes_s[transport.rank] - min(comes_s), max(comes_s) - min(comes_s)
-        self._reducer = TreeReducer(layout, transport, assignment.n_est)
+        self._waits_s, self._last_s = _lateness(est_s, assignment, transport.rank)
+        self._reducer = TreeReducer(layout, transport, assignment.n_est, Stash.on(layout.device))
         self._begin()
         self.sends_less = self._reducer.gathers
 
@@ -112,12 +160,12 @@ class _Exchange:
         """None where it loses more than that."""
         first_ns, mean = self._once()
         lost = self._layout.lost(mean, self._gradient)
-        repeats = min(_MOST, max(_LEAST, int(_WITHIN_S * NS_PER_S / first_ns)))
-        if most_lost is not None and lost > most_lost:
+        repeats = min(_MOST, max(_LEAST, int(_WITHIN_S * NS_PER_S / (first_ns + self._last_s * NS_PER_S))))
+        # No number, where the codec's own do not reach so far, is too much. And kernels of several types of devices may
+        # differ in the last bit: rank 0's figure counts.
+        if most_lost is not None and not lost <= most_lost:
             repeats = 0
-        repeats = tell_all(self._transport, repeats)[
-            0
-        ]  # Kernels of several types of devices may differ in the last bit.
+        repeats = tell_all(self._transport, repeats)[0]
         if not repeats:
             return None
         took = [self._once()[0] for _ in range(repeats)]
@@ -127,7 +175,7 @@ class _Exchange:
             codec="none" if self._codec is None else self._codec.spec,
             samples_ns=tuple(map(max, zip(*(took for took, _ in told), strict=True))),
             sent=max(sent for _, sent in told),
-            vnmse=lost,
+            vnmse=lost if math.isfinite(lost) else None,
         )
 
     def _begin(self) -> None:
@@ -155,3 +203,11 @@ class _Exchange:
     def _settle(self) -> None:
         if self._layout.device.type == "cuda":
             torch.cuda.synchronize(self._layout.device)
+
+
+def _lateness(est_s: Sequence[float], assignment: Assignment, rank: Rank) -> tuple[float, float]:
+    """(how much later than the first rank this one comes to the exchange, how much later the last one does), in seconds."""
+    comes_s = [each * len(ests) for each, ests in zip(est_s, assignment.ests, strict=True)]
+    last_s = max(comes_s) - min(comes_s)
+    scale = min(1.0, _LATE_S / last_s) if last_s > 0 else 1.0
+    return (comes_s[rank] - min(comes_s)) * scale, last_s * scale

@@ -13,11 +13,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from esprof.assignment import Est
 from esprof.elastic.codecs.codec import Codec
 from esprof.elastic.codecs.registry import codec
-from esprof.elastic.compression.ests import EstGuard
+from esprof.elastic.compression.ests import EstGuard, Guarded
 from esprof.elastic.reduce.tree_reducer import Reducer
 from esprof.elastic.state.context import EstContext
 from esprof.elastic.transport import Transport
-from esprof.plan import GuardSettings
 
 
 @dataclass
@@ -52,7 +51,7 @@ class TrainingState:
         """Text of the codec that encodes gradients in a step."""
         return self.codecs[self._codec_start(step)]
 
-    def set_codec(self, spec: str, guard: GuardSettings | None) -> None:
+    def set_codec(self, spec: str, guard: Guarded | None) -> None:
         """Encode gradients so from the next step on, guarded or not."""
         self.codecs[self.next_step] = spec
         self.guard = EstGuard(guard, self.next_step) if guard is not None and spec != "none" else None

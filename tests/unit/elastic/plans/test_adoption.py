@@ -300,9 +300,16 @@ def known(state, plan, **job):
 def test_a_plan_for_other_processes_that_the_job_had_is_not_asked_for_again(monkeypatch):
     monkeypatch.setenv("ESPROF_LAUNCH", '{"folder": "nowhere", "most": 4}')
     plan = plan_of(((0, 1, 2, 3),))  # For one process, and here are two.
-    for state in ("adopted", "kept", "missed", "trying"):
+    for state in ("kept", "missed"):
         found, place = known(state, plan, drain=Drain())
         assert (found, place.statuses) == ([EVEN] * 6, [])
+    # Whoever waits for what comes of it is told.
+    for state in ("adopted", "trying"):
+        found, place = known(state, plan, drain=Drain())
+        assert (found, place.states) == ([EVEN] * 6, ["reverted"])
+        assert place.statuses[0]["reason"] == "the job goes on with 2 processes"
+    found, place = known("adopted", plan_of(((0, 1, 2, 3),), codec="bf16"), drain=Drain())
+    assert place.states == ["kept"]
 
 
 def test_a_plan_that_the_job_has_kept_is_not_tried_again():

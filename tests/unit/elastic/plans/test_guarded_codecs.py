@@ -3,6 +3,7 @@
 import pytest
 
 from esprof.elastic import Assignment
+from esprof.elastic.compression.ests import EstGuard, Guarded
 from esprof.plan import Choice, CompressionBody, GuardSettings
 from esprof.trace.history import read
 from tests.cases.elastic import on_threads
@@ -76,6 +77,39 @@ def test_a_loss_that_is_no_number_is_noticed_at_the_next_look():
 
     assert on_threads(2, body) == ["none", "none"]
     assert "the loss rose" in place.statuses[-1]["reason"]
+
+
+def test_a_plan_whose_guard_would_fall_back_to_what_is_no_codec_is_refused():
+    place = Place(guarded("bf16", fallback="zip", apply_at=None, world=1))
+    bits(small_trainer(plan=place), 3)
+    assert place.states == ["refused"]
+    assert "no codec 'zip'" in place.statuses[-1]["reason"]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 100])
+def test_each_of_several_optimizers_is_looked_at(every):
+    guard = EstGuard(Guarded(plan="it", version=1, settings=GuardSettings(every=every)), from_step=7)
+    looks = [step for step in range(7, 7 + 20 * every) if guard.looks_at(step, 2)]
+    assert looks[0] == 7
+    assert {step % 2 for step in looks} == {0, 1}
+    assert len(looks) >= 19
+    assert [step for step in range(7, 7 + 3 * every) if guard.looks_at(step, 1)] == [7, 7 + every, 7 + 2 * every]
+
+
+def test_a_codec_that_is_given_up_after_the_job_began_anew_is_in_its_history(tmp_path):
+    """Although the plan's file is gone by then."""
+
+    def trained(until, place):
+        trainer = small_trainer(plan=place, folder=tmp_path / "saved", telemetry=tmp_path, verify_every=0)
+        bits(trainer, until - trainer.next_step)
+        trainer.save()
+
+    plan = guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1)
+    trained(4, Place(plan))
+    trained(10, Place())
+    told = read(tmp_path)[-1] if read(tmp_path)[-1].what == "reverted" else read(tmp_path)[-2]
+    assert "what is not sent grows" in told.reason
+    assert told.plan is not None
 
 
 def test_the_guard_goes_into_checkpoints(tmp_path):

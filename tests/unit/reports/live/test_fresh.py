@@ -5,8 +5,14 @@ import threading
 import time
 
 import pytest
+import torch
 
 from esprof import load
+from esprof.assignment import Assignment
+from esprof.elastic.codecs import registry
+from esprof.elastic.codecs.sparse import TopK
+from esprof.elastic.reduce import measured as measuring
+from esprof.elastic.reduce.measured import measured
 from esprof.errors import EsprofError
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.trace import request
@@ -69,6 +75,119 @@ def test_a_job_measures_the_exchanges_that_it_is_asked_about_and_no_bit_changes(
     assert lost["none"] < 1e-12 < lost["fp16"] < lost["bf16"] < lost["int8"] < lost["int4"] < 0.05
     sent = {one.codec: one.sent for one in found if one.ests == now}
     assert sent["none"] > sent["int8"] > sent["int4"]
+
+
+NOW = ((0, 1), (2, 3))
+
+
+def asked_of(path, asked, between=lambda trainer: None):
+    """What two ranks have measured when they were asked before their third step."""
+
+    def body(transport):
+        trainer = small_trainer(transport=transport, telemetry=path)
+        for number in range(4):
+            if number == 2:
+                between(trainer)
+                if transport.rank == 0:
+                    request.ask(path, asked)
+            trainer.step()
+
+    on_threads(2, body)
+    return load(path).meta.exchanges
+
+
+def test_of_gradients_that_are_no_numbers_no_codec_is_measured(tmp_path):
+    def diverged(trainer):
+        for parameter in trainer.state.model.parameters():
+            parameter.grad.fill_(torch.nan)
+
+    def cleared(trainer):
+        for parameter in trainer.state.model.parameters():
+            parameter.grad.zero_()
+
+    for name, between in {"diverged": diverged, "cleared": cleared}.items():
+        # The request is answered after the step that it comes in.
+        def at_the_answer(trainer, between=between):
+            answer = trainer._account.answer
+
+            def changed(measure):
+                between(trainer)
+                answer(measure)
+
+            trainer._account.answer = changed
+
+        found = asked_of(tmp_path / name, Request(ests=(NOW,), max_vnmse=0.05), at_the_answer)
+        assert [one.codec for one in found] == ["none"]
+
+
+def test_a_codec_that_does_not_work_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setitem(registry._FACTORIES, "unready", lambda ratio: TopK(float(ratio)))
+    found = {one.codec for one in asked_of(tmp_path, Request(max_vnmse=0.05))}
+    assert {"none", "int8"} <= found
+    assert "unready" not in found
+
+
+def directly(**changed):
+    def body(transport):
+        trainer = small_trainer(transport=transport)
+        trainer.step()
+        options = {"scaled": False, "leaves": lambda: False} | {name: of(transport) for name, of in changed.items()}
+        asked = Request(ests=(NOW,), max_vnmse=0.05)
+        return measured(asked, trainer.layout, transport, trainer.assignment, [0.0, 0.0], "none", **options)
+
+    return on_threads(2, body)
+
+
+def test_nothing_is_measured_once_one_rank_is_to_leave():
+    assert all(len(found) > 1 for found in directly())
+    assert directly(leaves=lambda transport: lambda: transport.rank == 1) == [(), ()]
+
+
+def test_nothing_is_measured_without_memory_for_it(monkeypatch):
+    monkeypatch.setattr(measuring, "available", lambda: 1_000)
+    assert directly() == [(), ()]
+
+
+def test_ranks_that_come_much_later_are_not_waited_for_as_long():
+    ests = Assignment.of([[0, 1, 2], [3]])
+    assert measuring._lateness([0.1, 0.1], ests, 0) == pytest.approx((0.2, 0.2))
+    assert measuring._lateness([0.1, 0.1], ests, 1) == pytest.approx((0.0, 0.2))
+    assert measuring._lateness([5.0, 5.0], ests, 0) == pytest.approx((0.5, 0.5))
+
+
+def test_what_another_job_was_asked_is_not_answered(tmp_path):
+    request.ask(tmp_path, Request())
+    trainer = small_trainer(telemetry=tmp_path)
+    for _ in range(3):
+        trainer.step()
+    assert not request.is_open(tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_a_request_that_cannot_be_taken_away_is_answered_once(tmp_path, monkeypatch):
+    trainer = small_trainer(telemetry=tmp_path)
+    trainer.step()
+
+    def refuse(path, missing_ok=False):
+        raise PermissionError(path)
+
+    monkeypatch.setattr("pathlib.Path.unlink", refuse)
+    request.ask(tmp_path, Request())
+    times = []
+    for _ in range(4):
+        trainer.step()
+        times.append(load(tmp_path).meta.created_ns if (tmp_path / "run.json").exists() else None)
+    assert len({told for told in times if told is not None}) == 1
+
+
+@pytest.mark.parametrize("kind", ["pipe", "large"])
+def test_what_is_no_request_is_not_read(kind, tmp_path):
+    path = tmp_path / "telemetry.request"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b" " * (1 << 20) + b"{}")
+    assert request.waiting(tmp_path) is None
 
 
 def test_a_job_that_ends_while_it_is_asked_is_not_waited_for(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from esprof.plan import read_plan
 from esprof.reports.live import tuning
 from esprof.reports.live.tuning import Settings, Tuner
 from esprof.trace import rounds
-from esprof.trace.history import append, read
+from esprof.trace.history import Event, append, read
 from esprof.trace.live import Live, LiveStep
 from esprof.trace.rounds import Round
 from tests.cases.elastic import on_threads
@@ -221,6 +222,44 @@ def test_a_codec_that_makes_steps_longer_goes_and_is_not_tried_again(tmp_path, m
     ]
     # What predictions were off by is known now.
     assert "may be" in found[3].why
+
+
+def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+    job.codecs = {"int8": 10}
+    monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
+    rounds.append(tmp_path, Round(round=0, kind="compression", step=5, outcome="kept", plan="first", codec="int8"))
+    append(tmp_path, Event(what="reverted", step=300, plan="first"))
+    found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
+    assert (found[1].outcome, found[1].codec, found[1].why) == ("nothing", "int8", "it was tried, and taken back")
+
+
+def test_a_codec_that_gains_nothing_goes(tmp_path, monkeypatch):
+    job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
+    job.codecs, job.with_codec_us = {"int8": 10}, {"int8": 3_050}
+    monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
+    found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
+    assert (found[1].outcome, job.codec) == ("reverted", "none")
+
+
+def test_predictions_from_before_a_change_tell_no_error(tmp_path):
+    off = {"kind": "assignment", "outcome": "kept", "predicted_gain_pct": 60.0, "gain_pct": 10.0}
+    for number, noticed in enumerate((None, 400)):
+        rounds.append(tmp_path, Round(round=number, step=number, noticed_step=noticed, **off))
+        error = Tuner(tmp_path, SETTINGS, threading.Event(), lambda _: None)._error("assignment", promising(0.03))
+        assert error == pytest.approx(0.5)
+    rounds.append(tmp_path, Round(round=2, step=900, kind="assignment", outcome="nothing", noticed_step=800))
+    error = Tuner(tmp_path, SETTINGS, threading.Event(), lambda _: None)._error("assignment", promising(0.03))
+    assert error == pytest.approx(0.03)
+
+
+def promising(error):
+    return SimpleNamespace(pricer=SimpleNamespace(error=error))
+
+
+def test_a_run_that_cannot_be_read_does_not_end_the_loop(tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    assert not Tuner(tmp_path, SETTINGS, threading.Event(), lambda _: None)._is_over()
 
 
 def test_a_job_that_cannot_measure_codecs_is_left_alone(tmp_path, monkeypatch):
