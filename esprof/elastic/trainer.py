@@ -302,7 +302,7 @@ class ElasticTrainer:
             self._save_if_due()
             if self.checkpoints:
                 self.checkpoints.finish_or_warn()
-            self._telemetry.write()
+            self._telemetry.flush()
 
     def close(self) -> None:
         """Write what is still to be written, and let go of the model, files and threads: no more steps are made. Every rank
@@ -337,7 +337,7 @@ class ElasticTrainer:
                 self.checkpoints.finish()
             elif self._transport.rank == 0:
                 warnings.warn("the job leaves without a checkpoint: it has no folder for one", stacklevel=3)
-            self._telemetry.write()
+            self._telemetry.flush()
             self._leaver.look_for_notice()
             reasons = tell_all(self._transport, self._leaver.reason)
         others = [f"{reason} (rank {rank})" for rank, reason in enumerate(reasons) if reason is not None]

@@ -129,8 +129,6 @@ class Telemetry:
     def write(self, since: int = 0, exchanges: Sequence[Exchange] = ()) -> None:
         """Write the Run as of now, of the kept steps from `since` on, and `exchanges`, what was measured of those. All ranks
         call this together; rank 0 writes what holds for all. Where one cannot, rank 0 warns, and the job goes on."""
-        if not self._since_written:
-            return
         try:
             with together(self.unwatched):
                 self._write([step for step in self._steps if step.number >= since], exchanges)
@@ -139,6 +137,11 @@ class Telemetry:
                 warnings.warn(f"the job's telemetry is not written: {error}", stacklevel=3)
         self._since_written = 0
         self._phase = "export"  # The step in which this was written is no measure of the others.
+
+    def flush(self) -> None:
+        """Write the Run, if there is a step that is not in it."""
+        if self._since_written:
+            self.write()
 
     def _write(self, steps: list[_Step], exchanges: Sequence[Exchange]) -> None:
         """Tables of all ranks first, so that the file that tells of them never comes before them."""
@@ -225,6 +228,8 @@ class NoTelemetry:
     def end_step(self, number: int, samples: int) -> None: ...
 
     def write(self, since: int = 0, exchanges: Sequence[Exchange] = ()) -> None: ...
+
+    def flush(self) -> None: ...
 
 
 def open_telemetry(

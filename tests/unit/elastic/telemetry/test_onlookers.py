@@ -41,6 +41,20 @@ def test_telemetry_is_written_when_it_is_asked_for_and_no_earlier_steps_are_in_i
     assert not request.is_open(tmp_path)
 
 
+def test_what_is_asked_for_right_after_it_was_written_is_written_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "_KEPT", 4)
+
+    def body(transport):
+        trainer = small_trainer(transport=transport, telemetry=tmp_path)
+        for number in range(6):
+            if number == 3 and transport.rank == 0:
+                request.ask(tmp_path, Request(ests=(((0, 1), (2, 3)),)))
+            trainer.step()
+
+    on_threads(2, body)
+    assert len(esprof.load(tmp_path).meta.exchanges) == 1
+
+
 def test_telemetry_that_cannot_be_written_does_not_stop_the_job(tmp_path, monkeypatch):
     def full(path, name, rank, table):
         if rank == 1:
