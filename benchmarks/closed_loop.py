@@ -17,6 +17,7 @@ the first trial, whether the training is that of a job on one process, bit by bi
 import argparse
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -238,6 +239,8 @@ def tuned(case: Case, run: Path, folder: Path) -> list[LiveStep]:
     def tune() -> None:
         while not stop.is_set():
             Tuner(run, settings, stop, lambda one: print(one, file=sys.stderr)).tune()
+            if case.again:  # The next one knows none of the steps that this one has seen.
+                os.truncate(run / "live.jsonl", 0)
 
     arguments = [*job(case), "--steps", str(case.steps), "--digest", str(folder / "tuned.json")]
     with hosts(cpu=case.cpu, rate=case.rate) as bed, (folder / "job.log").open("wb") as log:
