@@ -15,8 +15,9 @@ from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay, strict
 from esprof.replay.whatif.grammar import parse
+from esprof.replay.whatif.host_cpus import least_ns
 from esprof.replay.whatif.loaders import has_unseen_workers
-from esprof.replay.whatif.margins import beyond_scatter, mean_margin, model_error
+from esprof.replay.whatif.margins import BUSY, beyond_scatter, mean_margin, model_error
 from esprof.replay.whatif.predict import mean_error, predict
 from esprof.replay.whatif.probed import ProbedTransfers, Slowing, undisturbed
 from esprof.replay.whatif.scenario import Declined, Scenario
@@ -243,8 +244,17 @@ class Pricer:
 
     def prediction_error(self, terms: Iterable[str]) -> float:
         """How far the prediction of a scenario of terms of these names may be off, as a share of a step."""
-        job = "partial" if self.run.missing_ranks else "gpu" if self.dfg.has_gpu() else "cpu"
-        return float(np.hypot(self.error, model_error(job, terms)))
+        return float(np.hypot(self.error, model_error(self._class, terms)))
+
+    @cached_property
+    def _class(self) -> str:
+        """The class of job by which it is known how far predictions may be off (`MODEL_ERROR`)."""
+        if self.run.missing_ranks:
+            return "partial"
+        if self.dfg.has_gpu():
+            return "gpu"
+        least = least_ns(self.run, self.steps)
+        return "busy" if least is not None and least.mean() >= BUSY * self.measured_ns.mean() else "cpu"
 
     def _model_margin(self, terms: Iterable[str], predicted_ns: float) -> float:
         """How far the prediction may be off for what the graph does not hold, ns: known of this run, and of such changes."""

@@ -6,6 +6,7 @@ import pytest
 from esprof.analyzers import diagnose_run
 from esprof.errors import UsageError
 from esprof.replay import answer_run
+from esprof.replay.replayed import replay_run
 from esprof.replay.whatif.host_cpus import cpus_of, least_ns
 from tests.cases.graph import EPOCH_NS, gloo, load_call, op, run_of, stage, step
 from tests.cases.step_runs import step_table
@@ -52,6 +53,13 @@ def test_hosts_and_quotas_count():
     assert (cpus_of(job(60), 0), cpus_of(apart, 0)) == (1, 2)
     assert cpus_of(job(60, cpus=tuple(range(8)), quotas={0: 1.0, 1: 2.0}), 1) == 1.5
     assert cpus_of(job(60, quotas={0: 1.0}), 1) == 1
+
+
+def test_of_busy_cpus_it_is_less_sure_what_transfers_and_codecs_do():
+    busy, idle = replay_run(job(60)).pricer, replay_run(job(60, cpus=tuple(range(8)))).pricer
+    for term in ("compress", "bucket_mb"):
+        assert busy.prediction_error([term]) > 1.5 * idle.prediction_error([term])
+    assert busy.prediction_error(["data"]) == idle.prediction_error(["data"])
 
 
 def test_nothing_is_bounded_by_what_was_not_recorded():
