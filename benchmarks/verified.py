@@ -1,4 +1,4 @@
-"""What-ifs verified on unlike jobs by `esprof verify`: changes of buckets, codecs and loaders, and what was promised of them.
+"""What-ifs verified on unlike jobs by `esprof verify`: of buckets, codecs and loaders, and what was promised of them.
 
     python -m benchmarks.verified KEEP [--second] [--repeats 3] [--only REGEX]
     python -m benchmarks.ledger KEEP/*/ --write docs/accuracy.md
