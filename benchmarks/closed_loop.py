@@ -156,14 +156,16 @@ def main() -> None:
     for name, case in cases.items():
         found, best = run_case(name, case, folder / name.replace(" ", "-"), options.turns)
         off += found
-        above.append(best)
+        above += best
     if off:
         show("gain_off", median(off), "points", {"mean": fmean(off), "worst": max(off), "rounds": len(off)})
-    show("advised_above_best", median(above), "%", {"mean": fmean(above), "worst": max(above), "cases": len(above)})
+    if above:
+        show("advised_above_best", median(above), "%", {"mean": fmean(above), "worst": max(above), "cases": len(above)})
 
 
-def run_case(name: str, case: Case, folder: Path, turns: int) -> tuple[list[float], float]:
-    """(by how many points each tried gain was off, by how much the last assignment is above the best, %)."""
+def run_case(name: str, case: Case, folder: Path, turns: int) -> tuple[list[float], list[float]]:
+    """(by how many points each tried gain was off, by how much the last assignment is above the best, %). Of a job that is
+    to be left alone it is shown how many rounds did not; it is not measured with other assignments."""
     folder.mkdir(parents=True, exist_ok=True)
     run, kept = folder / "run", folder / "steps.json"
     if not kept.exists():
@@ -171,6 +173,9 @@ def run_case(name: str, case: Case, folder: Path, turns: int) -> tuple[list[floa
     steps = msgspec.json.decode(kept.read_bytes(), type=list[LiveStep])
     made = rounds.read(run)
     off = [show_round(name, one) for one in made if one.gain_pct is not None]
+    if case.again:
+        show("false_advice", sum(one.plan is not None for one in made), "rounds", {"case": name, "of": len(made)})
+        return off, []
     adopted = [one.counts for one in made if one.kind == "assignment" and one.outcome in ("kept", "missed")]
     even = Assignment.even(case.n_est, len(case.cpu)).ests
     last = _ests(adopted[-1]) if adopted else even
@@ -186,7 +191,7 @@ def run_case(name: str, case: Case, folder: Path, turns: int) -> tuple[list[floa
         "equal_bits": equal_bits(case, folder),
     }
     show("advised_step", found[last], "ms", context_of(name, case, made, steps) | context)
-    return off, above
+    return off, [above]
 
 
 def show_round(name: str, one: Round) -> float:
