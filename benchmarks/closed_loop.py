@@ -115,7 +115,7 @@ CASES = {
         (0.7, 0.7),
         (None, None),
         steps=520,
-        change=lambda bed: bed.set_cpu(0, 0.05),
+        change=lambda bed: bed.set_cpu(0, 0.1),
         at=130,
         back=_quick,
         back_at=300,
