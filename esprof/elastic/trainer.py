@@ -235,6 +235,8 @@ class ElasticTrainer:
         """Processes that the job is to go on with once it has left; None where nobody has said that."""
         self._adoption = self._open_adoption(plan, proof.determinism)
         self._ended_ns = time.perf_counter_ns()
+        self._updated_us = 0.0
+        """What the last update took."""
         where = f"{n_est} ESTs on {self._transport.world} processes"
         self._account.record(Event(what="started", step=self.next_step, reason=where))
         self._between_steps()
@@ -423,13 +425,15 @@ class ElasticTrainer:
             self._agreement.check_alike(number, alike)
             self._feed.check_sample(number, self._transport)
         phase = self._phases[number % len(self._phases)]
-        telling = Telling(digest(terms), self._adoption.has_news(), self._account.is_asked(number))
+        telling = Telling(digest(terms), self._adoption.has_news(), self._account.is_asked(number), self._updated_us)
         found = self._turns.run(self.assignment, phase, telling, twice=verified, looks=looks)
         alarm = self._look(number, guard, found.looked) if guard is not None and found.looked is not None else None
         epoch_ends = self.order.epoch(number) != self.order.epoch(number + 1)
         unused = [slot for slot, times in zip(self.layout.slots, found.used.tolist(), strict=False) if not times]
+        begun_ns = time.perf_counter_ns()
         with self.spans("optimizer"):
             skipped = self._update.run(phase.optimizers, unused, epoch_ends=epoch_ends)
+        self._updated_us = (time.perf_counter_ns() - begun_ns) / 1e3
         self._telemetry.end_step(number, sum(self.order.share(number, est) for est in self._mine))
         if self._leaver is not None and found.asked.item():
             self._leaver.agree()
@@ -437,7 +441,7 @@ class ElasticTrainer:
             self._agreement.check_alike(number, terms)
         self._has_news = bool(found.news)
         busy_us, is_measure = found.busy.tolist(), not (verified or looks or self._account.has_paused)
-        self._note_time(number, busy_us, is_measure=is_measure)
+        self._note_time(number, busy_us, found.updated.tolist(), is_measure=is_measure)
         self._account.step_ended(
             asked=bool(found.write), busy_us=busy_us, assignment=self.assignment, is_measure=is_measure
         )
@@ -520,7 +524,7 @@ class ElasticTrainer:
         if change.codec is not None and change.codec != self.state.codec_spec(self.next_step):
             self.state.set_codec(change.codec, change.guard)
 
-    def _note_time(self, number: int, busy_us: list[float], *, is_measure: bool) -> None:
+    def _note_time(self, number: int, busy_us: list[float], updated_us: list[float], *, is_measure: bool) -> None:
         """Tell how long the step took that has just ended, from the end of the one before; one that was made twice, say, is
         no measure of others."""
         ended_ns, before_ns = time.perf_counter_ns(), self._ended_ns
@@ -536,6 +540,7 @@ class ElasticTrainer:
                 took_us=took_us,
                 busy_us=tuple(busy_us),
                 ests=tuple(map(len, self.assignment.ests)),
+                updated_us=tuple(updated_us),
                 version=self._adoption.version_at(number),
                 twice=not is_measure,
             )

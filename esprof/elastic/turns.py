@@ -48,6 +48,8 @@ class Outcome:
     """How many ranks know of somebody who wants the telemetry written before the next step, float64, shape (1,)."""
     busy: Tensor
     """What each rank took until it had nothing to do but wait for gradients, us, float64, shape (world,)."""
+    updated: Tensor
+    """What the update before this step took on each rank, us, float64, shape (world,)."""
     used: Tensor
     """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
     looked: "Looked | None" = None
@@ -74,6 +76,8 @@ class Telling:
     """Whether there is something that all have to settle before the next step."""
     is_wanted: bool
     """Whether somebody wants the telemetry written."""
+    updated_us: float
+    """What the update before this step took here; 0 where there was none."""
 
 
 @dataclass
@@ -147,6 +151,7 @@ class Turns:
         found.told[rank] = telling.terms
         found.news.fill_(float(telling.has_news))
         found.write.fill_(float(telling.is_wanted))
+        found.updated[rank] = telling.updated_us
         state.reducer.begin(
             assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
         )
@@ -176,7 +181,8 @@ class Turns:
     def _outcome(self, assignment: Assignment) -> tuple[Outcome, Tensor]:
         """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
         n_est, world, unused = assignment.n_est, assignment.world, len(self.layout.slots) if self.find_unused else 0
-        sizes = {"losses": n_est, "told": world, "news": 1, "asked": 1, "write": 1, "busy": world, "used": unused}
+        sizes = {"losses": n_est, "told": world, "news": 1, "asked": 1, "write": 1, "busy": world}
+        sizes |= {"updated": world, "used": unused}
         shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
         parts = shared.split(list(sizes.values()))
         return Outcome(**dict(zip(sizes, parts, strict=True))), shared

@@ -23,6 +23,8 @@ class LiveStep(msgspec.Struct, frozen=True, kw_only=True):
     """What each rank took until it had nothing to do but wait for gradients: its loader and its ESTs."""
     ests: tuple[int, ...]
     """How many ESTs each rank had."""
+    updated_us: tuple[float, ...] = ()
+    """What the optimizers' step before this one took on each rank: what is known of a rank that has no EST."""
     version: int | None = None
     """Of the plan that held; None before the first."""
     twice: bool = False

@@ -22,7 +22,8 @@ _ALPHA = 1e-4
 
 class Shift:
     """Holds the newest steps against those before them, and what each rank's ESTs took in them: a rank that has become slow
-    shows there at once, even where another one is slower still. A single slow step is no shift, nor are a few."""
+    shows there at once, even where another one is slower still; one without ESTs by its update. A single slow step is no
+    shift, nor are a few."""
 
     def __init__(self) -> None:
         self._doing: tuple[object, ...] | None = None
@@ -48,8 +49,9 @@ class Shift:
             self._doing = doing
             self.begin(step.step + 1)
             return False
-        shares = zip(step.busy_us, step.ests, strict=False)
-        self._steps.append((step.took_us, *(busy / ests if ests else 0.0 for busy, ests in shares)))
+        updated_us = step.updated_us or (0.0,) * len(step.ests)
+        of_ranks = zip(step.busy_us, step.ests, updated_us, strict=False)
+        self._steps.append((step.took_us, *(busy / ests if ests else updated for busy, ests, updated in of_ranks)))
         if len(self._steps) < _LEAST_BEFORE + _NEWEST:
             return False
         steps = list(self._steps)

@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 
 from esprof.reports.live.shift import Shift
@@ -37,6 +38,17 @@ def test_noise_and_single_slow_steps_are_none():
 def test_a_rank_that_another_hides_shows():
     steps = [step(number, 100.0, busy=(90.0, 40.0 if number < 50 else 80.0)) for number in range(100)]
     assert len(noticed(steps)) == 1
+
+
+def test_a_rank_without_ests_shows_by_its_update():
+    draw = random.Random(3)
+    steps = [
+        step(number, 100.0, (0.1, 80.0), (0, 8), updated_us=((9.0 if number < 50 else 3.0) + draw.random(), 3.0))
+        for number in range(100)
+    ]
+    assert len(noticed(steps)) == 1
+    # What updates take on a rank that has ESTs says less than these.
+    assert noticed([msgspec.structs.replace(one, ests=(1, 7)) for one in steps]) == []
 
 
 def test_what_a_rank_takes_is_told_by_the_est():
