@@ -127,11 +127,18 @@ class _Watched:
         while True:
             try:
                 return self._work.wait(_PATIENCE)
-            except RuntimeError as error:
-                if self._work.is_completed():  # It has failed; else only this wait has timed out.
-                    self._roll_call.explain(error)
-                    raise
+            except RuntimeError:
+                if self._work.is_completed():  # It has failed, or came just after this wait had timed out.
+                    return self._ended()
             self._roll_call.check()
+
+    def _ended(self) -> object:
+        """What a transfer came to that is over: this waits no more."""
+        try:
+            return self._work.wait()
+        except RuntimeError as error:
+            self._roll_call.explain(error)
+            raise
 
 
 class _Several:
