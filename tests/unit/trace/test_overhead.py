@@ -58,15 +58,14 @@ def test_an_interval_is_narrower_where_steps_scatter_less_or_windows_are_more(ho
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 1_000), windows=st.integers(1, 4), length=st.integers(6, 12))
+@given(seed=st.integers(0, 1_000), windows=st.integers(1, 4), length=st.integers(3, 12))
 def test_it_is_what_a_plain_bootstrap_finds(seed, windows, length):
     timed, plain = recorded(job(seed, windows * (length + 40) + 60, 0.5), 0.3, windows, length, 40)
     found, expected = overhead(timed, plain), by_hand(timed, plain.tolist(), random.Random(seed))
     assume(found is not None)  # Windows that differ as much as what they are to tell tell nothing.
-    # Both draw; the ends of a wide interval scatter more.
     assert [found.pct, found.low_pct, found.high_pct] == pytest.approx(
-        expected, abs=3.5 + 0.2 * (found.high_pct - found.low_pct)
-    )
+        expected, abs=3.5, rel=0.15
+    )  # Both draw; a wide end scatters more.
 
 
 def by_hand(timed, plain, rng):
@@ -80,7 +79,7 @@ def by_hand(timed, plain, rng):
             drawn += plain[first : first + length]
         return median(drawn[:steps])
 
-    chances = quantiles((like(total) / like(len(plain)) for _ in range(1_000)), n=40)
+    chances = quantiles((like(total) / like(len(plain)) for _ in range(10_000)), n=40)
     ratio = median(duration for window in timed for duration in window) / median(plain)
     return [100 * (ratio - 1), 100 * (ratio / chances[-1] - 1), 100 * (ratio / chances[0] - 1)]
 
