@@ -60,31 +60,17 @@ class Job:
         return [sys.executable, *launcher, "-m", f"benchmarks.jobs.{self.name}", *files, *more, *self.arguments]
 
 
+MLP = ("--hidden", "1024", "--batch", "64", "--bucket-mb", "4")
+GPT = ("--hidden", "256", "--batch", "8", "--bucket-mb", "25")
+CNN = ("--batch", "16")
+
 FIRST = (
-    Job(
-        "mlp",
-        ("--hidden", "1024", "--batch", "64", "--bucket-mb", "4"),
-        ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8", "data[ready]=0"),
-    ),
-    Job(
-        "gpt",
-        ("--hidden", "256", "--batch", "8", "--bucket-mb", "25"),
-        ("bucket_mb=2", "compress=bf16", "data[ready]=0"),
-    ),
-    Job("cnn", ("--batch", "16"), ("data[ready]=0", "compress=fp16")),
-    Job(
-        "mlp",
-        ("--hidden", "1024", "--batch", "64", "--bucket-mb", "4"),
-        ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8"),
-        rate="500mbit",
-    ),
-    Job(
-        "gpt",
-        ("--hidden", "256", "--batch", "8", "--bucket-mb", "25"),
-        ("bucket_mb=2", "compress=bf16"),
-        rate="500mbit",
-    ),
-    Job("cnn", ("--batch", "16"), ("data[ready]=0", "compress=fp16"), rate="500mbit"),
+    Job("mlp", MLP, ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8", "data[ready]=0")),
+    Job("gpt", GPT, ("bucket_mb=2", "compress=bf16", "data[ready]=0")),
+    Job("cnn", CNN, ("data[ready]=0", "compress=fp16")),
+    Job("mlp", MLP, ("bucket_mb=25", "bucket_mb=1", "compress=fp16", "compress=int8"), rate="500mbit"),
+    Job("gpt", GPT, ("bucket_mb=2", "compress=bf16"), rate="500mbit"),
+    Job("cnn", CNN, ("data[ready]=0", "compress=fp16"), rate="500mbit"),
 )
 """How far off such promises may be was read off these (`margins.MODEL_ERROR`)."""
 
