@@ -35,18 +35,10 @@ class Loop:
 
     def __init__(self, tuning: Tuning) -> None:
         run = Path(tuning.run)
-        options = ["--allow", "compression"] if tuning.compression else []
-        words = [
-            sys.executable,
-            "-m",
-            "esprof",
-            "tune",
-            "--attach",
-            str(run),
-            "--with-parent",
-            str(os.getpid()),
-            *options,
-        ]
+        options = ["--attach", str(run), "--with-parent", str(os.getpid())]
+        if tuning.compression:
+            options += ["--allow", "compression"]
+        words = [sys.executable, "-m", "esprof", "tune", *options]
         self._process: subprocess.Popen[bytes] | None = None
         try:
             run.mkdir(parents=True, exist_ok=True)
