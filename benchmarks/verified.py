@@ -30,8 +30,9 @@ from esprof.trace.ledger import Outcome
 RANKS = 2
 STEPS = 40
 WINDOW = 8
-"""Steps that are recorded. A profiler that notes shapes makes a process larger by some 45 MB each step, and where a
-hypervisor takes back what a machine has not used, memory that is touched anew is slow: longer windows get slower."""
+"""Steps that are recorded. A profiler that notes shapes makes a process larger with each step, and where a
+hypervisor takes back what a machine has not used, memory that is touched anew is slow: longer windows get slower
+(`benchmarks.shapes`)."""
 PROBE_S = 40
 ESPROF = [sys.executable, "-m", "esprof"]
 ON_HOSTS = ["-m", "benchmarks.testbed", "torchrun", "--cpu", "0.8", "0.8"]
