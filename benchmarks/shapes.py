@@ -8,6 +8,7 @@ takes back what a machine has not used, pages that it has to bring back take far
 """
 
 import argparse
+import itertools
 import mmap
 import multiprocessing
 import time
@@ -69,7 +70,7 @@ def train(steps: int, shapes: bool) -> tuple[float, float]:
             optimizer.step()
             sizes.append(resident())
             ends.append(time.perf_counter())
-    took = [1e3 * (end - begin) for begin, end in zip(ends, ends[1:], strict=False)]
+    took = [1e3 * (end - begin) for begin, end in itertools.pairwise(ends)]
     return (sizes[-1] - sizes[_WARM_UP]) / (steps - 1 - _WARM_UP) / 1e6, median(took[_WARM_UP:])
 
 
