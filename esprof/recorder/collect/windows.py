@@ -81,8 +81,8 @@ def _read_window(raw: Path, notes: RankNotes, window: RecordedWindow, found: Ran
     _take_over(found, notes, trace)
     if window.phase != "timed":
         return trace.events
-    events = _whole_steps(trace.events, window)
-    return _with_calls(events, trace, calls_path(raw, notes.rank, window.first), notes, found)
+    # Calls before the window may have transfers that reach into it.
+    return _whole_steps(_with_calls(trace, calls_path(raw, notes.rank, window.first), notes, found), window)
 
 
 def _read_jobs_trace(
@@ -101,12 +101,12 @@ def _read_jobs_trace(
     if trace.rank is not None and trace.rank != notes.rank:
         raise InputError(f"it is of rank {trace.rank}", path=path, remedy="Let each rank write a file of its own.")
     _take_over(found, notes, trace)
-    step, begin_ns = trace.events.ints("step"), trace.events.ints("start_ns")
-    reaches_in = (begin_ns < start_ns[0]) & (begin_ns + trace.events.ints("dur_ns") > start_ns[0])
-    events = trace.events.where((step >= 0) | reaches_in)
+    events = trace.events
     if left.calls is not None:
-        events = _with_calls(events, trace, calls_path(raw, notes.rank, left.calls), notes, found)
-    return Window(first=whole[0].step, last=whole[-1].step), events
+        events = _with_calls(trace, calls_path(raw, notes.rank, left.calls), notes, found)
+    step, begin_ns = events.ints("step"), events.ints("start_ns")
+    reaches_in = (begin_ns < start_ns[0]) & (begin_ns + events.ints("dur_ns") > start_ns[0])
+    return Window(first=whole[0].step, last=whole[-1].step), events.where((step >= 0) | reaches_in)
 
 
 def _refuse_large(path: Path, limit: Bytes) -> None:
@@ -130,15 +130,15 @@ def _take_over(found: RankWindows, notes: RankNotes, trace: Trace) -> None:
         _warn(found, notes, warning.code, warning.message)
 
 
-def _with_calls(events: Table, trace: Trace, file: Path, notes: RankNotes, found: RankWindows) -> Table:
-    """`events` with what PyTorch knew of its collectives, which stands in `file`."""
+def _with_calls(trace: Trace, file: Path, notes: RankNotes, found: RankWindows) -> Table:
+    """The events of `trace` with what PyTorch knew of its collectives, which stands in `file`."""
     if not file.exists():  # A job of one process makes no calls; of another, only sizes and numbers are missing.
-        return events
+        return trace.events
     try:
-        return with_calls(events, read_calls(file), trace.local_groups)
+        return with_calls(trace.events, read_calls(file), trace.local_groups)
     except InputError as error:
         _give_up(found, notes, file, f"the collectives of a window: {error.reason}")
-        return events
+        return trace.events
 
 
 def _whole_steps(events: Table, window: RecordedWindow) -> Table:

@@ -16,7 +16,7 @@ from esprof.recorder.shared.settings import Settings
 from esprof.trace.overhead import Overhead
 from esprof.trace.run import Window
 from tests.cases.flight import SIGTERM_TEXT, snapshot
-from tests.cases.raw import EPOCH_NS, STEP_NS, identity, make, note, roll, step, trace, whole_rank, window
+from tests.cases.raw import EPOCH_NS, STEP_NS, event, identity, make, note, roll, step, trace, whole_rank, window
 
 
 def finished(raw, exit_code=0, **options):
@@ -136,6 +136,28 @@ def test_a_trace_of_the_jobs_that_cannot_be_taken_in_is_named_and_left_alone(tmp
         assert run.rank(0).windows == ()
         assert len(run.steps(0)) == 10
         assert written.exists()
+
+
+def test_a_transfer_that_reaches_into_the_window_is_told_by_its_call_before_it(tmp_path):
+    raw = make(tmp_path / "run")
+    whole_rank(raw, 0, 1, (3, 5))
+    begins_ns = EPOCH_NS + 3 * STEP_NS
+    begins_us = begins_ns / 1000
+    trace(
+        raw,
+        0,
+        3,
+        5,
+        event("cpu_op", "c10d::allreduce_", begins_us - 300, 20),
+        event("cpu_op", "gloo:all_reduce", begins_us - 200, 250, tid=20),
+    )
+    entry = {"process_group": ["0", "default_pg"], "profiling_name": "gloo:all_reduce", "collective_seq_id": 5}
+    entry |= {"time_created_ns": begins_ns - 290_000, "input_sizes": [[10]], "input_dtypes": ["Float"]}
+    (raw / "rank-00000.calls.3.json").write_text(json.dumps({"version": "2.10", "entries": [entry]}))
+    events = finished(raw).events(0)
+    assert "c10d::allreduce_" not in events.texts("name")
+    transfers = events.where(events.is_kind("collective"))
+    assert (transfers.ints("coll_seq").tolist(), transfers.ints("in_bytes").tolist()) == ([5], [40])
 
 
 def test_a_step_that_was_not_finished_is_cut_off(tmp_path):
