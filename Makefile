@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TREE := build/tree
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test known compat lint types docs docs-check wheel clean
@@ -28,12 +27,9 @@ lint: $(READY) ## Check style and format.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# setuptools would put what an earlier build left in build/ into the wheel: hence `rm -rf build`.
-types: $(READY) ## Check types and the direction of imports, on the built wheel.
-	rm -rf build
-	$(BIN)/pip install -q --no-build-isolation --no-deps --target $(TREE) .
-	cd $(TREE) && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p esprof
-	cd $(TREE) && $(abspath $(BIN))/lint-imports --config $(abspath pyproject.toml)
+types: $(READY) ## Check types and the direction of imports.
+	$(BIN)/mypy -p esprof
+	$(BIN)/lint-imports
 
 docs: $(READY) ## Write commands.md, findings.md, what-ifs.md and the knobs of verify.md in docs/ from the code.
 	$(BIN)/python docs/generate.py
@@ -41,6 +37,7 @@ docs: $(READY) ## Write commands.md, findings.md, what-ifs.md and the knobs of v
 docs-check: $(READY) ## Fail where the generated docs differ from the code.
 	$(BIN)/python docs/generate.py --check
 
+# setuptools would put what an earlier build left in build/ into the wheel.
 wheel: $(READY) ## Build the wheel into dist/.
 	rm -rf build
 	$(BIN)/pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .

@@ -28,8 +28,10 @@ def wheel(tmp_path_factory) -> Path:
     """Built from a copy: an earlier build's leftovers must not get in."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     for name in SOURCES:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, symlinks=True)
+        else:
+            shutil.copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     build = ["wheel", "--no-index", "--no-build-isolation", "--no-deps", "--wheel-dir", out, source]
     subprocess.run([*pip, *build], check=True, timeout=200)
