@@ -1,21 +1,21 @@
 """Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline."""
 
-from esprof.analyzers.advisors.batches import BatchAdvice, advise_batches
 from esprof.analyzers.advisors.compression.advise import advise_compression
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE, CompressionAdvice
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
-from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
-from esprof.analyzers.advisors.growth import Inventory
+from esprof.analyzers.advisors.job.batches import BatchAdvice, advise_batches
+from esprof.analyzers.advisors.job.ests import EstAdvice, advise_ests
+from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.analyzers.diagnose import diagnose, diagnose_unreplayed, stopped_by
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.analyzers.summary.report import Report
 from esprof.analyzers.summary.summary import summarize
-from esprof.errors import InputError, UsageError
+from esprof.core.errors import InputError, UsageError
 from esprof.replay.replayed import replay_run
-from esprof.replay.whatif.est_turns import tells_of_ests
+from esprof.replay.whatif.graph.est_turns import tells_of_ests
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
-from esprof.trace.run import Run
+from esprof.run.run import Run
 
 __all__ = ["diagnose", "diagnose_run", "recommend", "recommend_compression", "report_run", "summarize"]
 

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from esprof import readable
-from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis, Finding, RankBreakdown
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, told
 from esprof.analyzers.largest_part import computing, largest_part
 from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
-from esprof.analyzers.throughput import throughput, throughput_of_steps
+from esprof.analyzers.steps.throughput import throughput, throughput_of_steps
+from esprof.analyzers.views.breakdown import breakdown
+from esprof.core import readable
+from esprof.core.types import ns, us
 from esprof.replay.replayed import Replayed
-from esprof.trace.run import Run
-from esprof.types import ns, us
+from esprof.run.run import Run
 
 MUCH_CONTENTION_PCT = 10
 """What the lack of CPUs must cost, in per cent of a step, to make all other findings less sure."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from esprof.types import Rank
+from esprof.core.types import Rank
 
 Unit = Literal["ns", "bytes", "bytes/s", "share", "ranks"]
 """What a number stands for. A `share` is from 0 to 1; `ranks` is a list of them."""

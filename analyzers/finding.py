@@ -6,9 +6,9 @@ from typing import Literal
 import msgspec
 
 from esprof.analyzers.evidence import Evidence
-from esprof.trace.overhead import Overhead
-from esprof.trace.run import Warning
-from esprof.types import Rank
+from esprof.core.types import Rank
+from esprof.run.overhead import Overhead
+from esprof.run.run import Warning
 
 CPU_CONTENTION = "ESP404"
 """Id of the finding that training threads wait for a CPU, by which others are less sure."""

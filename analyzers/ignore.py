@@ -10,9 +10,9 @@ import msgspec
 
 from esprof.analyzers.finding import Finding, Ignored
 from esprof.analyzers.findings import PAGES, RULES
-from esprof.errors import UsageError
-from esprof.trace.run import Warning
-from esprof.types import Rank
+from esprof.core.errors import UsageError
+from esprof.core.types import Rank
+from esprof.run.run import Warning
 
 TABLE = "[[tool.esprof.ignore]]"
 

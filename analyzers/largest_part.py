@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from esprof import readable
 from esprof.analyzers.finding import RankBreakdown
+from esprof.core import readable
+from esprof.core.text import LONGEST_NAME, printable
+from esprof.core.types import Rank, ns
+from esprof.replay.cpu.python_time import PythonTime, text_of
 from esprof.replay.dfg import Cls, LaneKind
-from esprof.replay.python_time import PythonTime, text_of
 from esprof.replay.replayed import Replayed
-from esprof.text import LONGEST_NAME, printable
-from esprof.types import Rank, ns
 
 FILLED = 0.9
 """Share of the step from which on computing fills it."""

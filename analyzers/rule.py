@@ -7,10 +7,10 @@ from typing import Any
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severity
+from esprof.core.types import Rank, ns, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
-from esprof.trace.run import Run
-from esprof.types import Rank, ns, us
+from esprof.run.run import Run
 
 FAMILIES = {
     1: "input data",

@@ -24,7 +24,7 @@ from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import critical_path, replay, strict
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.replay.rules import ALL_RULES, Rules
-from esprof.replay.whatif import edits
+from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
 
@@ -40,8 +40,8 @@ two hosts of the test bed (`docs/testbed.md`) on a machine of 2 cores.
 
 The figure that counts. A job was recorded, replay said what a change would give, and then the change was made and
 recorded, in turns. *noise* is how far the repeats of one setting lie apart, before and after the change: no
-prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.whatif.edits`) without a
-term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's:
+prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.whatif.graph.edits`)
+without a term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's:
 0.8, and no limit). What `--max-error` would have refused is counted too. Printed by `python -m benchmarks.executed`.
 The rules for links and means were found on earlier recordings of these same jobs and settings: other jobs may do worse
 ([unseen-jobs.md](unseen-jobs.md), [simulated-jobs.md](simulated-jobs.md)).

@@ -21,12 +21,12 @@ import msgspec
 import numpy as np
 import scipy
 
-from esprof.analyzers.advisors.gavel import with_throughputs
-from esprof.analyzers.advisors.makespan import Device, fewest_seconds
-from esprof.analyzers.advisors.mix import Job, Mix, read
-from esprof.analyzers.advisors.policies import pose
-from esprof.analyzers.advisors.program import solve
-from esprof.analyzers.advisors.scaling import Choice, deal_out
+from esprof.analyzers.advisors.cluster.gavel import with_throughputs
+from esprof.analyzers.advisors.cluster.mix import Job, Mix, read
+from esprof.analyzers.advisors.cluster.policies import pose
+from esprof.analyzers.advisors.cluster.program import solve
+from esprof.analyzers.advisors.cluster.scaling import Choice, deal_out
+from esprof.analyzers.advisors.job.makespan import Device, fewest_seconds
 
 JOBS = 2_000
 KINDS = 8

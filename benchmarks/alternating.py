@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from esprof.recorder.injected import session
 from esprof.recorder.launcher.launch import HOOK
-from esprof.recorder.shared.settings import Settings
+from esprof.run.raw.settings import Settings
 
 
 @dataclass

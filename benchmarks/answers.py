@@ -1,4 +1,5 @@
-"""Every answer of `replay`, `diagnose` and `check` on a set of runs, written down; and two such files compared.
+"""Every answer of `replay`, `diagnose`, `ops`, `recommend` and `check` on a set of runs, written down; and two such files
+compared.
 
 A change that is not meant to change answers proves it:
 
@@ -7,7 +8,7 @@ A change that is not meant to change answers proves it:
     python -m benchmarks.answers compare before.json after.json                  # exit 3 where they differ
     python -m benchmarks.answers compare before.json after.json --but title --but evidence
 
-It goes by the command line alone, so that it outlives any change inside. Of a folder that is no run itself, each entry
+It goes by the command line alone, of the checkout that it is run in, so that it outlives any change inside. Of a folder that is no run itself, each entry
 that is one is taken. What depends on the hour or the machine, `timing_s`, is left out. A comparison prints what differs,
 then a table of how many values were compared; fields that are meant to differ are named with `--but`, and not compared.
 """
@@ -26,9 +27,9 @@ SCENARIOS = (
     "kernel[gemm|addmm]=2x", "collective[.*]=2x", "straggler=fix", "overlap=perfect", "data=0", "bucket_mb=4",
     "gpu=2x,cpu=2x,network=2x", "data=0,straggler=fix", "storage=2x", "loader.workers=4", "compress=powersgd:4",
 )  # fmt: skip
-ESPROF = [str(Path(sys.executable).parent / "esprof")]
+ESPROF = [sys.executable, "-m", "esprof"]
 LEFT_OUT = {"timing_s"}
-VERBS = ("replay", "diagnose", "check")
+VERBS = ("replay", "diagnose", "ops", "recommend", "compress", "check")
 ABSENT = "(absent)"
 
 
@@ -54,6 +55,9 @@ def answers(path: Path) -> dict[str, Any]:
     return {
         "replay": _answer(["replay", str(path), "--json", *what_ifs, "--max-error", "100"]),
         "diagnose": _answer(["diagnose", str(path), "--json"]),
+        "ops": _answer(["ops", str(path), "--json"]),
+        "recommend": _answer(["recommend", str(path), "--json"]),
+        "compress": _answer(["recommend", str(path), "--only", "compression", "--json"]),
         "check": check | {"saved": saved["exit"]},
     }
 

@@ -19,11 +19,11 @@ from statistics import fmean, median
 
 import esprof
 from benchmarks.testbed.bed import hosts
-from esprof.analyzers.advisors.ests import advise_ests
-from esprof.analyzers.advisors.makespan import in_ranges
-from esprof.assignment import Assignment
+from esprof.analyzers.advisors.job.ests import advise_ests
+from esprof.analyzers.advisors.job.makespan import in_ranges
+from esprof.core.assignment import Assignment
 from esprof.replay.replayed import Replayed, replay_run
-from esprof.replay.whatif.est_turns import EstTurns
+from esprof.replay.whatif.graph.est_turns import EstTurns
 
 N_EST = 8
 MODEL = ("--hidden", "160", "--layers", "3")

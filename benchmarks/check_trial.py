@@ -37,9 +37,9 @@ from scipy import stats
 import esprof
 from benchmarks.jobs.planted import KINDS, STRETCH, TURNS, recorded
 from benchmarks.settings import show
-from esprof.analyzers import job_steps
 from esprof.analyzers.gate.baseline import Baseline, choose_phase, measure
 from esprof.analyzers.gate.check import STATISTICS, Check, Options, Statistic, check, parse_rule
+from esprof.analyzers.steps import job_steps
 
 SAME = "none"
 RANKS = {"one process": 1, "two over gloo": 2}

@@ -33,13 +33,13 @@ import msgspec
 from benchmarks.settings import show
 from benchmarks.testbed.bed import Bed, hosts
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
-from esprof.analyzers.advisors.makespan import in_ranges
-from esprof.assignment import Assignment
-from esprof.elastic.tuned import VARIABLE
+from esprof.analyzers.advisors.job.makespan import in_ranges
+from esprof.core.assignment import Assignment
+from esprof.elastic.plans.tuned import VARIABLE
 from esprof.reports.live.tuning import Settings, Tuner
-from esprof.trace import history, rounds
-from esprof.trace.live import LiveStep, Tail
-from esprof.trace.rounds import Round
+from esprof.run import history, rounds
+from esprof.run.live import LiveStep, Tail
+from esprof.run.rounds import Round
 
 COMPUTES = ("--hidden", "160", "--layers", "3")
 """An EST takes some 30 ms of a core, and the gradient has 3.7 MB."""

@@ -26,8 +26,8 @@ from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
-from esprof.errors import EsprofError
-from esprof.plan import write_plan
+from esprof.core.errors import EsprofError
+from esprof.core.plan import write_plan
 from esprof.replay.replayed import replay_run
 
 JOBS = {"mlp": (), "gpt": ("--batch", "32"), "mixer": ()}

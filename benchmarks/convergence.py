@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.jobs.gpt import CONTEXT, GPT, sources
 from benchmarks.jobs.loop import compression_of, steps, worker
 from benchmarks.settings import show
-from esprof.elastic.compression import compress
-from esprof.elastic.compression.canary import canary
-from esprof.elastic.compression.hook import How
+from esprof.elastic.compress import compress
+from esprof.elastic.compress.canary import canary
+from esprof.elastic.compress.hook import How
 
 BATCH = 16
 

@@ -42,7 +42,7 @@ from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.plans.store import EVERY_S
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import TreeReducer
-from esprof.elastic.transport import GroupTransport
+from esprof.elastic.runtime.transport import GroupTransport
 
 MB = 1 << 20
 HIDDEN = 192

@@ -31,8 +31,8 @@ from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, 
 from esprof.recorder import demo_job
 from esprof.replay.dfg import Dfg
 from esprof.replay.replayed import Replayed, replay_run
-from esprof.replay.whatif import edits
-from esprof.replay.whatif.gloo_buckets import backward_passes
+from esprof.replay.whatif.gradients.gloo_buckets import backward_passes
+from esprof.replay.whatif.graph import edits
 from esprof.reports.commands.demo import SHARE
 
 HALF = 0.5

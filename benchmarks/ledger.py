@@ -23,9 +23,9 @@ import esprof
 from benchmarks.settings import show
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.promise import promise
-from esprof.output import write_bytes
-from esprof.trace import ledger
-from esprof.trace.ledger import Line, Outcome, Promise
+from esprof.core.output import write_bytes
+from esprof.run import ledger
+from esprof.run.ledger import Line, Outcome, Promise
 
 BEGIN, END = "<!-- ledger: written by `python -m benchmarks.ledger` -->", "<!-- end of the ledger -->"
 _SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n", re.DOTALL)

@@ -37,9 +37,9 @@ from benchmarks.alternating import Blocks
 from benchmarks.speed import Bench
 from benchmarks.window_turns import KINDS, NONE, Turns
 from esprof import Run
-from esprof.bootstrap import LEAST_REPLICATES, bootstrap
+from esprof.core.statistics import LEAST_REPLICATES, bootstrap
+from esprof.core.types import NS_PER_MS, NS_PER_US
 from esprof.replay.steps import steps_of
-from esprof.types import NS_PER_MS, NS_PER_US
 
 BLOCK = 8
 SETTLED = 6

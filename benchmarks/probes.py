@@ -24,10 +24,10 @@ import torch.distributed as dist
 
 import esprof
 from benchmarks.settings import Setting, record, show
-from esprof.elastic.codecs.registry import codec
+from esprof.elastic.compress.codecs.registry import codec
 from esprof.recorder.shared.torch_features import all_gather, reduce_scatter
-from esprof.trace.curve import Curve
-from esprof.trace.probes import Probes
+from esprof.run.curve import Curve
+from esprof.run.probes import Probes
 
 SIZES = {"all_reduce": 20, "all_gather": 6, "reduce_scatter": 6}
 SMALLEST, LARGEST = 2 << 10, 6 << 20

@@ -38,12 +38,12 @@ from benchmarks.jobs.scaled import N_EST
 from benchmarks.settings import show
 from benchmarks.testbed import network
 from benchmarks.testbed.bed import Bed, hosts
+from esprof.core.output import write_bytes
 from esprof.elastic.launch.generation import Place
 from esprof.elastic.launch.supervisor import Settings, Supervisor
 from esprof.elastic.launch.told import want
-from esprof.elastic.proof.diff import diff
-from esprof.output import write_bytes
-from esprof.trace.history import read
+from esprof.elastic.verify.diff import diff
+from esprof.run.history import read
 
 PHASES = ("leave", "start", "import", "process group", "restore", "first step")
 SCRIPT = ("-m", "benchmarks.jobs.scaled")
@@ -227,7 +227,7 @@ def plan_bytes(
         "body": body,
     }
     plan = {
-        "schema": "esprof.plan/1",
+        "schema": "esprof.core.plan/1",
         "id": f"drawn-{version}",
         "version": version,
         "job": {"n_est": N_EST, "world": 2, "model_signature": None},

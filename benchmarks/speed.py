@@ -31,7 +31,7 @@ import numpy as np
 import esprof
 from benchmarks.peers import Hta
 from benchmarks.synthetic import job
-from esprof.compiled import compiled
+from esprof.core.compiled import compiled
 from esprof.replay.building.build import build_counted
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine import longest_path

@@ -23,9 +23,9 @@ from typing import Any
 
 from benchmarks import ledger as figures
 from benchmarks.settings import show
-from esprof.errors import EXIT_OK, EXIT_REGRESSION
-from esprof.trace import ledger
-from esprof.trace.ledger import Outcome
+from esprof.core.errors import EXIT_OK, EXIT_REGRESSION
+from esprof.run import ledger
+from esprof.run.ledger import Outcome
 
 RANKS = 2
 STEPS = 40

@@ -24,9 +24,9 @@ from torch.optim import Optimizer, optimizer
 from torch.profiler import ProfilerActivity, profile
 
 from esprof.recorder.injected import session
-from esprof.recorder.injected.window import Window
+from esprof.recorder.injected.windows.window import Window
 from esprof.recorder.launcher.launch import HOOK
-from esprof.recorder.shared.settings import Settings
+from esprof.run.raw.settings import Settings
 
 NONE = "none"
 KINDS = ("profiler", "window", "recorder", "correlated")

@@ -13,7 +13,7 @@ from esprof.analyzers.findings import PAGES, RULES
 from esprof.analyzers.ignore import parse
 from esprof.analyzers.rule import FAMILIES, Page
 from esprof.cli import VERBS, root
-from esprof.plan import Plan
+from esprof.core.plan import Plan
 from esprof.recorder.knobs import KNOBS
 from esprof.replay.whatif.terms import TERMS
 

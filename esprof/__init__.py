@@ -15,16 +15,16 @@ from esprof.version import __version__
 if TYPE_CHECKING:
     from esprof.elastic.plans.ddp import apply_plan
     from esprof.recorder.api import environment, record, stage, step
-    from esprof.trace.load import load
-    from esprof.trace.run import Run
+    from esprof.run.load import load
+    from esprof.run.run import Run
 
 __all__ = ["Run", "__version__", "apply_plan", "environment", "load", "record", "stage", "step"]
 
 _HOME = {
-    "Run": "esprof.trace.run",
+    "Run": "esprof.run.run",
     "apply_plan": "esprof.elastic.plans.ddp",
     "environment": "esprof.recorder.api",
-    "load": "esprof.trace.load",
+    "load": "esprof.run.load",
     "record": "esprof.recorder.api",
     "stage": "esprof.recorder.api",
     "step": "esprof.recorder.api",

@@ -6,8 +6,8 @@ from importlib import import_module
 
 import click
 
-from esprof.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError
-from esprof.text import printable
+from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError
+from esprof.core.text import printable
 from esprof.version import __version__
 
 VERBS = {

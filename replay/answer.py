@@ -2,9 +2,9 @@
 
 import msgspec
 
-from esprof.trace.overhead import Overhead
-from esprof.trace.run import Warning
-from esprof.types import Rank
+from esprof.core.types import Rank
+from esprof.run.overhead import Overhead
+from esprof.run.run import Warning
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):

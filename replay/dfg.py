@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from esprof.types import Ns, Rank
+from esprof.core.types import Ns, Rank
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -8,7 +8,8 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from esprof import readable
+from esprof.core import readable
+from esprof.core.types import NS_PER_US, us
 from esprof.replay.answer import (
     Coverage,
     CriticalPath,
@@ -22,15 +23,14 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.replay.building.build import Built, build_counted
-from esprof.replay.cpu_time import NotRun, not_run, on_path_ns, warnings_of
+from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import Steps, steps_of
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
-from esprof.trace.overhead import Overhead, overhead
-from esprof.trace.run import Run, Warning
-from esprof.types import NS_PER_US, us
+from esprof.run.overhead import Overhead, overhead
+from esprof.run.run import Run, Warning
 
 
 @dataclass(frozen=True)

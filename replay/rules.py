@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from esprof.types import NS_PER_MS, NS_PER_US, Ns
+from esprof.core.types import NS_PER_MS, NS_PER_US, Ns
 
 BLOCKING_OWN: Ns = 20 * NS_PER_US
 """What a blocking call may keep as its own work; the rest of its time must come from an edge."""

@@ -7,12 +7,12 @@ from functools import reduce
 
 import numpy as np
 
-from esprof import readable
-from esprof.errors import InputError, UsageError
-from esprof.replay.runtime_names import allocates
-from esprof.trace.run import Run, Warning
-from esprof.trace.schema import Table
-from esprof.types import Ns, Rank
+from esprof.core import readable
+from esprof.core.errors import InputError, UsageError
+from esprof.core.types import Ns, Rank
+from esprof.replay.building.gpu.runtime_names import allocates
+from esprof.run.run import Run, Warning
+from esprof.run.schema import Table
 
 ALLOCATOR_SHARE = 0.25
 """A step that spends a larger share of its time than this in allocator calls, on any rank, is not steady."""

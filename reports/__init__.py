@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 
 if TYPE_CHECKING:
     from esprof.analyzers.summary.report import Report

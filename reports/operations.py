@@ -3,8 +3,8 @@
 import re
 
 from esprof.analyzers.ops import Op, OpsAnswer, Sort
-from esprof.readable import decimal
-from esprof.text import printable
+from esprof.core.readable import decimal
+from esprof.core.text import printable
 
 SORTED_BY: dict[Sort, str] = {
     "own-gpu": "own time on the GPU",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from esprof.analyzers.ignore import NOTHING, Ignores, parse
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 
 _FILE = "pyproject.toml"
 _KEYS = ("ignore",)

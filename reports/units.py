@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from math import ceil, floor
 from typing import Any
 
-from esprof import readable
 from esprof.analyzers.evidence import Evidence, Unit, Value
 from esprof.analyzers.finding import Ignored, Throughput
-from esprof.readable import decimal, runs
-from esprof.trace.overhead import Overhead
-from esprof.types import NS_PER_S, NS_PER_US, Ns, Rank
+from esprof.core import readable
+from esprof.core.readable import decimal, runs
+from esprof.core.types import NS_PER_S, NS_PER_US, Ns, Rank
+from esprof.run.overhead import Overhead
 
 UNKNOWN = "–"
 _LISTED = 8

@@ -1,13 +1,17 @@
-"""The rules of diagnosis: a file for each, found by looking here. CONTRIBUTING.md says how to add one."""
+"""The rules of diagnosis, a folder for each family of findings; whatever module here has a `RULE` is one.
+
+CONTRIBUTING.md says how to add one.
+"""
 
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 from esprof.analyzers.rule import Page, Rule
 
 
 def _found() -> tuple[Rule, ...]:
-    rules: list[Rule] = [import_module(f"{__name__}.{module.name}").RULE for module in iter_modules(__path__)]
+    modules = [import_module(module.name) for module in walk_packages(__path__, f"{__name__}.")]
+    rules: list[Rule] = [module.RULE for module in modules if hasattr(module, "RULE")]
     return tuple(sorted(rules, key=lambda rule: rule.pages[0].id))
 
 

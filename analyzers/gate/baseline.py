@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from esprof.analyzers.job_steps import Phase, durations_ns, numbers, over_ranks
-from esprof.errors import InputError, MismatchError
-from esprof.trace.run import Run
-from esprof.types import NS_PER_S, Rank
+from esprof.analyzers.steps.job_steps import Phase, durations_ns, numbers, over_ranks
+from esprof.core.errors import InputError, MismatchError
+from esprof.core.types import NS_PER_S, Rank
+from esprof.run.run import Run
 
 SCHEMA = "esprof.baseline/1"
 

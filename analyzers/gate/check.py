@@ -19,11 +19,11 @@ import numpy as np
 
 from esprof.analyzers.gate import stats
 from esprof.analyzers.gate.baseline import Baseline, Identity, differences
-from esprof.analyzers.job_steps import Phase
-from esprof.bootstrap import LEAST_REPLICATES, bootstrap
-from esprof.errors import MismatchError, UsageError
-from esprof.trace.run import Warning
-from esprof.types import NS_PER_MS, NS_PER_S, NS_PER_US
+from esprof.analyzers.steps.job_steps import Phase
+from esprof.core.errors import MismatchError, UsageError
+from esprof.core.statistics import LEAST_REPLICATES, bootstrap
+from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
+from esprof.run.run import Warning
 
 Statistic = Literal["median", "mean"]
 

@@ -5,7 +5,7 @@ differences where there are none, so everything here works on blocks longer than
 
 - the rank test compares medians of blocks that do not overlap, which are close to independent (batch means, with the
   median for the mean: Law, Simulation Modeling and Analysis, ch. 9), by Mann-Whitney's exact distribution where few;
-- intervals, and the test of means, resample overlapping blocks (`esprof.bootstrap`).
+- intervals, and the test of means, resample overlapping blocks (`esprof.core.statistics`).
 
 What no test on two single runs can see is how much one run differs from the next of the same code: the threshold, not
 the significance, has to cover that.

@@ -4,8 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from esprof.trace.run import Warning
-from esprof.types import Rank
+from esprof.core.types import Rank
+from esprof.run.run import Warning
 
 Sort = Literal["own-gpu", "total-gpu", "own-cpu", "total-cpu", "calls"]
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.around import MODULE
 from esprof.analyzers.ops.answer import OpKind
 from esprof.analyzers.ops.nesting import nearest, nested, with_inner
+from esprof.analyzers.views.around import MODULE
+from esprof.core.types import Ns
 from esprof.replay.building.lookup import numbered, pairs, position
-from esprof.trace.schema import Table
-from esprof.types import Ns
+from esprof.run.schema import Table
 
 _KINDS: dict[str, OpKind] = {
     "op": "op",

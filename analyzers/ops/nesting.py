@@ -5,7 +5,7 @@ Calls come as arrays, thread by thread, those of a thread by start, and of those
 
 import numpy as np
 
-from esprof.compiled import compiled
+from esprof.core.compiled import compiled
 
 
 @compiled

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof import readable
 from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes, Sort
 from esprof.analyzers.ops.calls import (
     Calls,
@@ -21,11 +20,12 @@ from esprof.analyzers.ops.calls import (
     total_gpu_ns,
 )
 from esprof.analyzers.ops.places import places_of
-from esprof.errors import InputError, UsageError
+from esprof.core import readable
+from esprof.core.errors import InputError, UsageError
+from esprof.core.types import Rank, us
 from esprof.replay.steps import Steps, steps_of
-from esprof.trace.run import Run
-from esprof.trace.schema import Table
-from esprof.types import Rank, us
+from esprof.run.run import Run
+from esprof.run.schema import Table
 
 MOST_PARTS = 4
 """Kernels, shapes and places that are named of one operation."""

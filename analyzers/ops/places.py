@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from esprof.analyzers.frames import frame
 from esprof.analyzers.ops.calls import Calls, SteadyTime, by_pair
 from esprof.analyzers.ops.nesting import nearest, nested
+from esprof.analyzers.samples.frames import frame
 from esprof.replay.building.lookup import entries
-from esprof.trace.schema import Table
+from esprof.run.schema import Table
 
 
 def places_of(events: Table, samples: Table, calls: Calls, steady: SteadyTime) -> dict[tuple[int, str], int]:

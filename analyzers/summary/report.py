@@ -2,18 +2,18 @@
 
 import msgspec
 
-from esprof.analyzers.advisors.ests import EstAdvice
+from esprof.analyzers.advisors.job.ests import EstAdvice
 from esprof.analyzers.finding import Diagnosis
-from esprof.analyzers.flame import Flame
-from esprof.analyzers.memory_use import MemoryUse
 from esprof.analyzers.ops import OpsAnswer
-from esprof.analyzers.probed import Probed
-from esprof.analyzers.step_times import StepTimes
+from esprof.analyzers.samples.flame import Flame
+from esprof.analyzers.steps.step_times import StepTimes
+from esprof.analyzers.views.memory_use import MemoryUse
+from esprof.analyzers.views.probed import Probed
+from esprof.core.types import Rank
 from esprof.replay.answer import ReplayAnswer
-from esprof.trace.history import Event
-from esprof.trace.rounds import Round
-from esprof.trace.run import RankMeta
-from esprof.types import Rank
+from esprof.run.history import Event
+from esprof.run.rounds import Round
+from esprof.run.run import RankMeta
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,20 +3,20 @@
 import numpy as np
 
 from esprof import __version__
-from esprof.analyzers.advisors.ests import EstAdvice, advise_ests
-from esprof.analyzers.breakdown import stalls, waits
+from esprof.analyzers.advisors.job.ests import EstAdvice, advise_ests
 from esprof.analyzers.diagnose import diagnose
-from esprof.analyzers.flame import flame
 from esprof.analyzers.ignore import NOTHING, Ignores
-from esprof.analyzers.memory_use import memory_use
 from esprof.analyzers.ops import Asked, ops
-from esprof.analyzers.probed import probed
-from esprof.analyzers.step_times import step_times
+from esprof.analyzers.samples.flame import flame
+from esprof.analyzers.steps.step_times import step_times
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
-from esprof.errors import EsprofError
+from esprof.analyzers.views.breakdown import stalls, waits
+from esprof.analyzers.views.memory_use import memory_use
+from esprof.analyzers.views.probed import probed
+from esprof.core.errors import EsprofError
+from esprof.core.types import Ns, us
 from esprof.replay.dfg import Cls
 from esprof.replay.replayed import Replayed, answer
-from esprof.types import Ns, us
 
 USUAL = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
 """What-ifs of every report."""

@@ -7,8 +7,8 @@ import msgspec
 
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.sides import Knob, Side
-from esprof.trace.ledger import Estimate, JobClass, Promise
-from esprof.trace.run import Warning
+from esprof.run.ledger import Estimate, JobClass, Promise
+from esprof.run.run import Warning
 
 Verdict = Literal["held", "close", "missed", "measured"]
 """`held`: the step observed lies in the interval promised. `close`: it does not, and is no farther from the promise than

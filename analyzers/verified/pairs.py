@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.replay.whatif.margins import mean_margin
-from esprof.trace.ledger import Estimate, Outcome, Promise
+from esprof.replay.whatif.error.margins import mean_margin
+from esprof.run.ledger import Estimate, Outcome, Promise
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """What replay promises of a run, and of what class of job it does."""
 
-from esprof.errors import EsprofError
+from esprof.core.errors import EsprofError
 from esprof.replay import answer_run
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.replay.whatif.term import Term
-from esprof.trace.ledger import JobClass, Promise
-from esprof.trace.run import Run
-from esprof.trace.schema import Table
+from esprof.run.ledger import JobClass, Promise
+from esprof.run.run import Run
+from esprof.run.schema import Table
 
 _GRADIENTS = (
     ("DDP", "DistributedDataParallel.forward"),

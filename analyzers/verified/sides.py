@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.gate.baseline import differences, identity_of
-from esprof.analyzers.job_steps import durations_ns, numbers, over_ranks
-from esprof.errors import EsprofError, MismatchError
-from esprof.trace.run import KnobReading, Run
-from esprof.types import NS_PER_US, Rank
+from esprof.analyzers.steps.job_steps import durations_ns, numbers, over_ranks
+from esprof.core.errors import EsprofError, MismatchError
+from esprof.core.types import NS_PER_US, Rank
+from esprof.run.run import KnobReading, Run
 
 FEWEST = 5
 """Steps without which a mean says nothing."""

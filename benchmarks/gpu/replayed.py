@@ -10,7 +10,7 @@ from benchmarks.gpu.kit import Kit, rounded
 from esprof import Run
 from esprof.analyzers import diagnose
 from esprof.replay.replayed import answer, replay_run
-from esprof.trace.schema import Table
+from esprof.run.schema import Table
 
 MAX_ERROR_PCT = 100.0
 """As of `esprof replay`: how far replay is off is to be seen, not refused."""

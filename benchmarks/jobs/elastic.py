@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
 from esprof.elastic import Assignment, Data, ElasticTrainer, Gradients, Proof
-from esprof.elastic.state.snapshot import training_tensors
+from esprof.elastic.checkpoint.snapshot import training_tensors
 
 SETTLES = 2
 """Steps after a move that are not counted."""

@@ -23,9 +23,9 @@ from torch.utils.data.distributed import DistributedSampler
 from benchmarks.jobs.arguments import Arguments
 from benchmarks.jobs.files import FileSamples, Sample, prepare
 from esprof import apply_plan
-from esprof.elastic.compression import compress
-from esprof.elastic.compression.sharded import compress_sharded
-from esprof.plan import CompressionBody, read_plan
+from esprof.core.plan import CompressionBody, read_plan
+from esprof.elastic.compress import compress
+from esprof.elastic.compress.sharded import compress_sharded
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Verdict:
 
     @property
     def job(self) -> str:
-        """The class of job, as intervals have it (`esprof.replay.whatif.margins`)."""
+        """The class of job, as intervals have it (`esprof.replay.whatif.error.margins`)."""
         return "partial" if "rank missing" in self.traits else "cpu" if self.shape == "gloo" else "gpu"
 
     @property

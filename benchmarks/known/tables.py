@@ -162,7 +162,7 @@ def _blame_figures(blames: Sequence[Blame]) -> None:
 
 
 def _model_errors(verdicts: Iterable[Verdict]) -> None:
-    """What 19 of 20 gains were off by, by class of job and kind of term: `esprof.replay.whatif.margins.MODEL_ERROR`."""
+    """What 19 of 20 gains were off by, by class of job and kind of term: `replay.whatif.error.margins.MODEL_ERROR`."""
     single = [one for one in verdicts if one.predicted is not None and "," not in re.sub(r"\[.*]", "", one.scenario)]
     for (job, term), some in sorted(_by(single, lambda one: (one.job, _kind(one.scenario))).items()):
         quantile = float(np.quantile([one.model_error for one in some], 0.95))

@@ -15,7 +15,7 @@ import sys
 
 from benchmarks.testbed.bed import clean, hosts
 from benchmarks.testbed.probe import probe
-from esprof.errors import EXIT_OK, EsprofError
+from esprof.core.errors import EXIT_OK, EsprofError
 
 
 def main() -> int:

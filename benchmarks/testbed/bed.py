@@ -17,7 +17,7 @@ from benchmarks.testbed import cgroup, network
 from benchmarks.testbed.job import Job
 from benchmarks.testbed.owner import bed_of, is_abandoned, new_bed_name
 from benchmarks.testbed.system import require_tools
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 
 MOST_OF_THE_CORES = 0.8
 """Share of the machine's cores that the hosts may have: with the rest, the kernel and the bed's owner disturb no host."""

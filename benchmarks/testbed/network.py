@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from benchmarks.testbed.system import BedUnavailable, run_tool
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 
 INTERFACE = "eth0"
 """A host's only interface beside loopback."""

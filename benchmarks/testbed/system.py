@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from esprof.errors import EsprofError
+from esprof.core.errors import EsprofError
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux"}
 """Each command that a bed needs, and the package that brings it."""

@@ -7,14 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from esprof.assignment import Assignment
-    from esprof.elastic.codecs.codec import Codec
-    from esprof.elastic.codecs.registry import register_codec
-    from esprof.elastic.drain import Drained
-    from esprof.elastic.loaders import Loaders
+    from esprof.core.assignment import Assignment
+    from esprof.elastic.compress.codecs.codec import Codec
+    from esprof.elastic.compress.codecs.registry import register_codec
+    from esprof.elastic.data.loaders import Loaders
     from esprof.elastic.options import Checkpoint, Data, Drain, Gradients, Proof, Tuning
     from esprof.elastic.plans.store import PlanKey
-    from esprof.elastic.termination import outlive_sigterm
+    from esprof.elastic.runtime.drain import Drained
+    from esprof.elastic.runtime.termination import outlive_sigterm
     from esprof.elastic.trainer import ElasticTrainer, StepResult
 
 __all__ = [
@@ -36,21 +36,21 @@ __all__ = [
 ]
 
 _HOME = {
-    "Assignment": "esprof.assignment",
+    "Assignment": "esprof.core.assignment",
     "Checkpoint": "esprof.elastic.options",
-    "Codec": "esprof.elastic.codecs.codec",
+    "Codec": "esprof.elastic.compress.codecs.codec",
     "Data": "esprof.elastic.options",
     "Drain": "esprof.elastic.options",
-    "Drained": "esprof.elastic.drain",
+    "Drained": "esprof.elastic.runtime.drain",
     "ElasticTrainer": "esprof.elastic.trainer",
     "Gradients": "esprof.elastic.options",
-    "Loaders": "esprof.elastic.loaders",
+    "Loaders": "esprof.elastic.data.loaders",
     "PlanKey": "esprof.elastic.plans.store",
     "Proof": "esprof.elastic.options",
     "StepResult": "esprof.elastic.trainer",
     "Tuning": "esprof.elastic.options",
-    "outlive_sigterm": "esprof.elastic.termination",
-    "register_codec": "esprof.elastic.codecs.registry",
+    "outlive_sigterm": "esprof.elastic.runtime.termination",
+    "register_codec": "esprof.elastic.compress.codecs.registry",
 }
 
 

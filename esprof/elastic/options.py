@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from esprof.elastic.codecs.registry import check_codec
-from esprof.elastic.proof.fingerprint import Level
+from esprof.core.errors import UsageError
+from esprof.elastic.compress.codecs.registry import check_codec
 from esprof.elastic.reduce.choice import Reduction
-from esprof.errors import UsageError
+from esprof.elastic.verify.fingerprint import Level
 
 Amp = Literal["bf16", "fp16"] | None
 """The type in which `torch.autocast` lets a model compute; None for the parameters' own."""

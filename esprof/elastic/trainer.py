@@ -19,18 +19,17 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
-from esprof.assignment import Assignment, Est
-from esprof.elastic import support
-from esprof.elastic.agree import digest, tell_all, together
-from esprof.elastic.codecs.registry import check_codec
-from esprof.elastic.compression.ests import EstGuard
-from esprof.elastic.drain import Drained, Leaver
-from esprof.elastic.feed import feed
-from esprof.elastic.guard.edits import Edits
-from esprof.elastic.guard.rollcall import AloneRollCall, roll_call
+from esprof.core.assignment import Assignment, Est
+from esprof.core.errors import UsageError
+from esprof.elastic.checkpoint import extra
+from esprof.elastic.checkpoint.saving import Checkpoints
+from esprof.elastic.checkpoint.snapshot import capture, restore, training_tensors
+from esprof.elastic.compress.codecs.registry import check_codec
+from esprof.elastic.compress.ests import EstGuard
+from esprof.elastic.data.feed import feed
+from esprof.elastic.data.loaders import Loaders
 from esprof.elastic.launch.told import Left
 from esprof.elastic.launch.worker import Launched
-from esprof.elastic.loaders import Loaders
 from esprof.elastic.options import (
     Checkpoint,
     Data,
@@ -43,37 +42,38 @@ from esprof.elastic.options import (
     check_reduction,
     check_steps,
 )
-from esprof.elastic.phases import LossFn, phases
 from esprof.elastic.plans.adoption import Adoption, Change, Fits, Now
+from esprof.elastic.plans.signature import model_signature
 from esprof.elastic.plans.source import PlanSource, source_of
-from esprof.elastic.proof.fingerprint import Level, pin
-from esprof.elastic.proof.hashlog import HashLog
-from esprof.elastic.proof.steplog import Fingerprint
+from esprof.elastic.plans.tuned import begin, or_tuned
 from esprof.elastic.reduce.choice import bucket_bytes, reducer
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.measured import measured
 from esprof.elastic.reduce.tree_reducer import TreeReducer
-from esprof.elastic.signature import model_signature
-from esprof.elastic.state import extra
-from esprof.elastic.state.context import EstContext, move
-from esprof.elastic.state.rng import derived_seed, seed_all
-from esprof.elastic.state.saving import Checkpoints
-from esprof.elastic.state.snapshot import capture, restore, training_tensors
-from esprof.elastic.state.training import TrainingState
+from esprof.elastic.runtime import support
+from esprof.elastic.runtime.agree import digest, tell_all, together
+from esprof.elastic.runtime.context import EstContext, move
+from esprof.elastic.runtime.drain import Drained, Leaver
+from esprof.elastic.runtime.phases import LossFn, phases
+from esprof.elastic.runtime.rng import derived_seed, seed_all
+from esprof.elastic.runtime.terms import Agreement, job_fields, start_terms, step_terms
+from esprof.elastic.runtime.threads import set_threads
+from esprof.elastic.runtime.training import TrainingState
+from esprof.elastic.runtime.transport import Transport, transport_for
+from esprof.elastic.runtime.turns import Looked, Telling, Turns
+from esprof.elastic.runtime.update import BeforeUpdate, Update
 from esprof.elastic.telemetry.account import Account
 from esprof.elastic.telemetry.recorder import open_telemetry
 from esprof.elastic.telemetry.spans import Spans
-from esprof.elastic.terms import Agreement, job_fields, start_terms, step_terms
-from esprof.elastic.threads import set_threads
-from esprof.elastic.transport import Transport, transport_for
-from esprof.elastic.tuned import begin, or_tuned
-from esprof.elastic.turns import Looked, Telling, Turns
-from esprof.elastic.update import BeforeUpdate, Update
-from esprof.errors import UsageError
-from esprof.trace.history import Event
-from esprof.trace.live import LiveStep
-from esprof.trace.request import Request
-from esprof.trace.run import Exchange
+from esprof.elastic.verify.edits import Edits
+from esprof.elastic.verify.fingerprint import Level, pin
+from esprof.elastic.verify.hashlog import HashLog
+from esprof.elastic.verify.rollcall import AloneRollCall, roll_call
+from esprof.elastic.verify.steplog import Fingerprint
+from esprof.run.history import Event
+from esprof.run.live import LiveStep
+from esprof.run.request import Request
+from esprof.run.run import Exchange
 
 _VERIFIED_AT_START = 2
 """Steps after a start whose turns are run twice: what an EST leaves behind in one may show in the next."""

@@ -1,6 +1,6 @@
 """Recording from a job's own code: `record`, `step` and `stage`; and of processes that something else starts: `environment`.
 
-A process runs one copy of the recorder's own code (`injected`), within the package `esprof_recorder`: the one that
+A process runs one copy of the recorder's own code (`injected`), within the package `esprof_guest`: the one that
 `esprof record` has brought in, or the one that `record` loads here. Only `record` imports torch.
 """
 
@@ -10,18 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from esprof.errors import EsprofError, MissingDependencyError, UsageError
+from esprof.core.errors import EsprofError, MissingDependencyError, UsageError
 from esprof.recorder.launcher.raw_folder import enter, open_to_all
 from esprof.recorder.shared.environment import RUN, with_hook
-from esprof.recorder.shared.settings import Settings
 from esprof.recorder.shared.talk import say
+from esprof.run.raw.settings import Settings
 
 _HERE = Path(__file__).resolve().parent
-_RECORDER = "esprof_recorder"
+_GUEST = "esprof_guest"
 
 _recorded: Path | None = None
 """The run that this process records, or has recorded, by `record`."""
@@ -114,7 +114,7 @@ def stage(name: str) -> Iterator[None]:
 
 def _session() -> Any:
     """The recorder's session of this process, if it is recorded."""
-    module = sys.modules.get(f"{_RECORDER}.injected.session")
+    module = sys.modules.get(f"{_GUEST}.recorder.injected.session")
     return module.current() if module is not None else None
 
 
@@ -135,7 +135,7 @@ def _begin(run: Path, settings: Settings) -> Any:
     global _recorded
     try:
         injected = _load()
-        rank, world_size = import_module(f"{_RECORDER}.shared.identity").rank_and_world()
+        rank, world_size = import_module(f"{_GUEST}.recorder.shared.identity").rank_and_world()
         raw = enter(run, settings, rank, world_size)
         _recorded = run
         injected.start(str(raw), str(_HERE / "hook"), lambda: None)
@@ -148,10 +148,7 @@ def _begin(run: Path, settings: Settings) -> Any:
 
 def _load() -> Any:
     """The package `injected`, under the name by which the hook would load it."""
-    if _RECORDER not in sys.modules:
-        spec = spec_from_file_location(_RECORDER, _HERE / "__init__.py")
-        assert spec is not None
-        assert spec.loader is not None
-        package = sys.modules[_RECORDER] = module_from_spec(spec)
-        spec.loader.exec_module(package)
-    return import_module(f"{_RECORDER}.injected")
+    if _GUEST not in sys.modules:
+        package = sys.modules[_GUEST] = ModuleType(_GUEST)
+        package.__path__ = [str(_HERE.parent)]
+    return import_module(f"{_GUEST}.recorder.injected")

@@ -5,17 +5,17 @@ from itertools import accumulate
 
 import numpy as np
 
+from esprof.replay.building.collectives.rendezvous import Rendezvous
 from esprof.replay.building.counts import Counts
 from esprof.replay.building.keys import counterparts
 from esprof.replay.building.lookup import numbered
 from esprof.replay.building.names import spelled
 from esprof.replay.building.part import Part
 from esprof.replay.building.records import edges_of, joined, nodes_of
-from esprof.replay.building.rendezvous import Rendezvous
 from esprof.replay.dfg import GUESSES, JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import topology
 from esprof.replay.engine.longest_path import residuals
-from esprof.trace.clocks.by_collectives import Clocks
+from esprof.run.clocks.by_collectives import Clocks
 
 
 def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, Counts]:

@@ -6,18 +6,18 @@ from functools import partial
 
 import numpy as np
 
+from esprof.core.types import Rank
 from esprof.replay.building.assemble import assemble
-from esprof.replay.building.collectives import CollectiveCalls, calls_of, is_partial, match
+from esprof.replay.building.collectives.matching import CollectiveCalls, calls_of, is_partial, match
+from esprof.replay.building.collectives.rendezvous import Rendezvous, meet
 from esprof.replay.building.counts import Counts
 from esprof.replay.building.part import rank_part
 from esprof.replay.building.rank_events import read_rank
-from esprof.replay.building.rendezvous import Rendezvous, meet
 from esprof.replay.dfg import Dfg
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import Steps, steps_of
-from esprof.trace.clocks.by_collectives import Clocks, Transfers
-from esprof.trace.run import Run
-from esprof.types import Rank
+from esprof.run.clocks.by_collectives import Clocks, Transfers
+from esprof.run.run import Run
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from esprof.compiled import compiled
-from esprof.types import Ns
+from esprof.core.compiled import compiled
+from esprof.core.types import Ns
 
 _TIME_BITS = 45
 """9.7 hours in ns: no window that a profiler records is longer."""

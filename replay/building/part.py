@@ -5,15 +5,17 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from esprof.replay.building import calls, cpu, gloo, gpu, loader, runtime_waits, streams
-from esprof.replay.building.chain import Works
+from esprof.core.types import Rank
+from esprof.replay.building.collectives import gloo
+from esprof.replay.building.collectives.rendezvous import Met
 from esprof.replay.building.counts import Counts
+from esprof.replay.building.gpu import gpu, runtime_waits, streams
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.records import Place, in_lane_order, joined
-from esprof.replay.building.rendezvous import Met
+from esprof.replay.building.threads import calls, cpu, loader
+from esprof.replay.building.threads.chain import Works
 from esprof.replay.dfg import Edge, Lane
 from esprof.replay.rules import Rules
-from esprof.types import Rank
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from esprof.errors import InputError
+from esprof.core.errors import InputError
+from esprof.core.types import Ns, Rank
 from esprof.replay.building.lookup import Sequences, entries, numbered, position
 from esprof.replay.building.names import TEXTS
-from esprof.trace.run import Run
-from esprof.trace.schema import Table
-from esprof.types import Ns, Rank
+from esprof.run.run import Run
+from esprof.run.schema import Table
 
 _NO_GPU_WORK = ("runtime", "sync", "annotation", "step", "python")
 """Kinds that are no work of a GPU, although a stream may stand in their row."""

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from esprof.core.types import Ns
 from esprof.replay.dfg import Edge
-from esprof.types import Ns
 
 NODE = np.dtype(
     [

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from esprof.compiled import compiled_in_place
+from esprof.core.compiled import compiled_in_place
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.longest_path import ends, unsigned
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from esprof.compiled import compiled_in_place
+from esprof.core.compiled import compiled_in_place
 from esprof.replay.dfg import Dfg
 
 _LONG_AGO = -(2**62)

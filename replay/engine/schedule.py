@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from esprof.compiled import compiled_in_place
-from esprof.errors import InputError
+from esprof.core.compiled import compiled_in_place
+from esprof.core.errors import InputError
 from esprof.replay.dfg import Dfg, Edge, StepMarks
 from esprof.replay.engine.longest_path import ready, unsigned
 

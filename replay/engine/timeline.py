@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from esprof.core.types import Ns, Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine import longest_path
-from esprof.types import Ns, Rank
 
 _CLASS_OF_LAG = {
     Edge.LANE: Cls.COMPUTE,

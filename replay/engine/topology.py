@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from esprof.compiled import compiled_in_place
-from esprof.errors import InputError
+from esprof.core.compiled import compiled_in_place
+from esprof.core.errors import InputError
 from esprof.replay.dfg import GUESSES, Edge
 
 _DOUBTFUL = (GUESSES, (Edge.THREAD,), (Edge.RENDEZVOUS,), (Edge.WAIT,), (Edge.SYNC,))

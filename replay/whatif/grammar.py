@@ -5,11 +5,11 @@ A scope is one rank or several, `rank3.` or `rank0-3+6.`, or `device[NAME].`.
 
 import re
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
+from esprof.core.types import Rank
 from esprof.replay.whatif.term import Term
 from esprof.replay.whatif.terms import TERMS
-from esprof.trace.run import MOST_RANKS
-from esprof.types import Rank
+from esprof.run.run import MOST_RANKS
 
 _RANKS = r"\d{1,7}(?:-\d{1,7})?"
 _TARGET = re.compile(

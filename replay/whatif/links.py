@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from esprof.core.types import NS_PER_US, Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.probed import Link, ProbedTransfers
-from esprof.types import NS_PER_US, Bytes, Ns
 
 UNDISTURBED = 0.05
 """Share of the transfers, those with the least time a byte, that are taken to be limited by nothing but the link."""

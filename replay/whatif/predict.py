@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from esprof.core.averages import means_of
+from esprof.core.types import us
 from esprof.replay.answer import HeldOut, Prediction
-from esprof.replay.averages import means_of
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay
-from esprof.types import us
 
 FEWEST_TO_CALIBRATE = 3
 """Fitted steps from which on their differences tell more than chance."""

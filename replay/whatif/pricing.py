@@ -9,23 +9,23 @@ from itertools import groupby
 
 import numpy as np
 
+from esprof.core.types import us
 from esprof.replay.answer import Prediction, WhatIf
-from esprof.replay.blame import Blame
 from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay, strict
+from esprof.replay.ranks.blame import Blame
+from esprof.replay.whatif.error.margins import BUSY, beyond_scatter, mean_margin, model_error
 from esprof.replay.whatif.grammar import parse
-from esprof.replay.whatif.host_cpus import least_ns
-from esprof.replay.whatif.loaders import has_unseen_workers
-from esprof.replay.whatif.margins import BUSY, beyond_scatter, mean_margin, model_error
+from esprof.replay.whatif.graph.host_cpus import least_ns
+from esprof.replay.whatif.graph.loaders import has_unseen_workers
+from esprof.replay.whatif.graph.work import waits_for_device
 from esprof.replay.whatif.predict import mean_error, predict
 from esprof.replay.whatif.probed import ProbedTransfers, Slowing, undisturbed
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.speeds import sped_up
 from esprof.replay.whatif.term import Edit, Phase, Term
-from esprof.replay.whatif.work import waits_for_device
-from esprof.trace.run import Run
-from esprof.types import us
+from esprof.run.run import Run
 
 MAX_ERROR_PCT = 10.0
 """A graph whose own error on the run is above this answers no what-if, unless the caller allows more."""

@@ -5,13 +5,13 @@ from typing import Self
 
 import numpy as np
 
+from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine.timeline import Timeline
-from esprof.trace.collective_names import collective_word
-from esprof.trace.curve import Curve
-from esprof.trace.probes import Probes, Sweep
-from esprof.trace.run import Run
-from esprof.types import Rank
+from esprof.run.collective_names import collective_word
+from esprof.run.curve import Curve
+from esprof.run.probes import Probes, Sweep
+from esprof.run.run import Run
 
 _WORK = (Cls.COMPUTE, Cls.CPU, Cls.HOST_GAP)
 """Work of CPU threads that transfers slow down."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from esprof.replay.blame import Blame
+from esprof.core.types import Rank
 from esprof.replay.dfg import Dfg
-from esprof.trace.run import Run
-from esprof.types import Rank
+from esprof.replay.ranks.blame import Blame
+from esprof.run.run import Run
 
 
 class Declined(Exception):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif import edits
+from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.links import link_share
 from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Scenario

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
+from esprof.core.types import Rank
 from esprof.replay.whatif.scenario import Declined, Scenario, known_ranks, ranks_with
-from esprof.trace.groups import group_name
-from esprof.types import Rank
+from esprof.run.groups import group_name
 
 _LEAST, _MOST = 1e-3, 1e6
 

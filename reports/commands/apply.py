@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
+from esprof.core.errors import EXIT_OK, EsprofError, UsageError
+from esprof.core.plan import read_plan
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile, PlanSource
-from esprof.errors import EXIT_OK, EsprofError, UsageError
-from esprof.plan import read_plan
 from esprof.reports.commands.common import answer, json_option, status
 from esprof.reports.terminal.applied import draw_applied
 

@@ -7,12 +7,12 @@ import msgspec
 
 from esprof.analyzers.gate.baseline import SHOWN_PHASE, Baseline, choose_phase, decode, measure
 from esprof.analyzers.gate.check import METRICS, Options, check, parse_rule
-from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
-from esprof.output import claim, write_bytes
+from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
+from esprof.core.output import claim, write_bytes
 from esprof.reports.commands.common import STDOUT, Finite, answer, json_option, open_run, output_options, run_argument
 from esprof.reports.junit import render_junit
 from esprof.reports.terminal.check import render_markdown, render_text
-from esprof.trace.run import Run
+from esprof.run.run import Run
 
 _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_junit}
 

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from esprof import Run, load
 from esprof.analyzers.ignore import NOTHING, Ignores
-from esprof.errors import UsageError
-from esprof.output import claim, unwritable, write_bytes
+from esprof.core.errors import UsageError
+from esprof.core.output import claim, unwritable, write_bytes
 from esprof.replay.steps import at_window
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.pyproject import read_ignores

@@ -11,13 +11,13 @@ import click
 
 from esprof import recorder
 from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis
-from esprof.errors import EsprofError
+from esprof.core.errors import EsprofError
 from esprof.recorder.launcher.launch import Recording
 from esprof.recorder.shared.environment import changed
-from esprof.recorder.shared.settings import Settings
 from esprof.reports.commands.common import json_option, json_text, refuse_stdout, status, wrote
 from esprof.reports.commands.record import diagnosed, record, say, say_recorded, say_verdict
-from esprof.trace.run import Run
+from esprof.run.raw.settings import Settings
+from esprof.run.run import Run
 
 JOB = Path(recorder.__file__).parent / "demo_job.py"
 WORKERS = 2

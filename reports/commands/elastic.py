@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
+from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_REGRESSION, EsprofError, UsageError
 from esprof.elastic.launch.generation import Place
 from esprof.elastic.launch.hosts import Rendezvous, run
 from esprof.elastic.launch.supervisor import Settings, Supervisor
 from esprof.elastic.launch.told import State, read_state, want
-from esprof.elastic.proof.diff import diff
-from esprof.errors import EXIT_ERROR, EXIT_OK, EXIT_REGRESSION, EsprofError, UsageError
+from esprof.elastic.verify.diff import diff
 from esprof.reports.commands.common import answer, json_option, output_options
 from esprof.reports.terminal.elastic import render_diff
 

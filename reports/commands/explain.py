@@ -5,7 +5,7 @@ import msgspec
 
 from esprof.analyzers.findings import PAGES
 from esprof.analyzers.rule import Page
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from esprof.reports.commands.common import answer, json_option
 from esprof.reports.terminal import text
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from esprof import readable
+from esprof.core import readable
+from esprof.core.text import printable
+from esprof.core.types import us
 from esprof.reports.commands.common import json_option, refuse_stdout, status
 from esprof.reports.commands.record import say
 from esprof.reports.commands.written import answer_written
-from esprof.text import printable
-from esprof.trace.merge import merge
-from esprof.trace.run import RankMeta, Run
-from esprof.types import us
+from esprof.run.merge import merge
+from esprof.run.run import RankMeta, Run
 
 
 @click.command("merge")

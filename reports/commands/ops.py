@@ -6,9 +6,10 @@ from typing import get_args
 
 import click
 
-from esprof.analyzers.flame import collapsed
 from esprof.analyzers.ops import Asked, Sort, check_rank, ops_run
-from esprof.errors import InputError, UsageError
+from esprof.analyzers.samples.flame import collapsed
+from esprof.core.errors import InputError, UsageError
+from esprof.core.types import Rank
 from esprof.reports.commands.common import (
     answer,
     answer_text,
@@ -20,8 +21,7 @@ from esprof.reports.commands.common import (
     window_option,
 )
 from esprof.reports.terminal.ops import render_text
-from esprof.trace.run import Run
-from esprof.types import Rank
+from esprof.run.run import Run
 
 
 @click.command("ops")

@@ -9,16 +9,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from esprof.analyzers.probed import probed
-from esprof.errors import InputError, UsageError
-from esprof.output import claim
-from esprof.recorder.shared.settings import Settings
+from esprof.analyzers.views.probed import probed
+from esprof.core.errors import InputError, UsageError
+from esprof.core.output import claim
 from esprof.reports.commands.common import answer, beside, job_arguments, json_option, refuse_stdout
 from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
-from esprof.trace.own_steps import own_steps
-from esprof.trace.probes import Probes, Step, Sweep, put_together
-from esprof.trace.rundir import read_probes, write_probes
+from esprof.run.directory import read_probes, write_probes
+from esprof.run.own_steps import own_steps
+from esprof.run.probes import Probes, Step, Sweep, put_together
+from esprof.run.raw.settings import Settings
 
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
 _RECORDED = Settings(stack_steps=0, shapes=True, ends_early=True)

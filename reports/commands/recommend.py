@@ -8,19 +8,19 @@ import click
 import msgspec
 
 from esprof.analyzers import recommend, recommend_compression
-from esprof.analyzers.advisors.answer import MixAdvice, advise, check
+from esprof.analyzers.advisors.cluster.answer import MixAdvice, advise, check
+from esprof.analyzers.advisors.cluster.gavel import with_throughputs
+from esprof.analyzers.advisors.cluster.mix import read, read_mix
+from esprof.analyzers.advisors.cluster.money import Recovery, interrupted
+from esprof.analyzers.advisors.cluster.policies import Objective, Prices
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
-from esprof.analyzers.advisors.ests import EstAdvice, check_plan
-from esprof.analyzers.advisors.gavel import with_throughputs
-from esprof.analyzers.advisors.growth import Inventory
-from esprof.analyzers.advisors.mix import read, read_mix
-from esprof.analyzers.advisors.money import Recovery, interrupted
-from esprof.analyzers.advisors.policies import Objective, Prices
-from esprof.errors import EXIT_OK, InputError, UsageError, unreadable
-from esprof.output import claim, write_bytes
-from esprof.plan import SCHEMA as PLAN_SCHEMA
-from esprof.plan import Plan, read_plan, write_plan
+from esprof.analyzers.advisors.job.ests import EstAdvice, check_plan
+from esprof.analyzers.advisors.job.growth import Inventory
+from esprof.core.errors import EXIT_OK, InputError, UsageError, unreadable
+from esprof.core.output import claim, write_bytes
+from esprof.core.plan import SCHEMA as PLAN_SCHEMA
+from esprof.core.plan import Plan, read_plan, write_plan
 from esprof.reports.commands.common import answer, json_option, open_run, status, wrote
 from esprof.reports.terminal.advice import draw_batches, draw_ests, draw_mix
 from esprof.reports.terminal.compression import draw_compression, draw_instance

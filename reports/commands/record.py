@@ -11,21 +11,21 @@ from typing import Any
 
 import click
 
-from esprof import readable
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ignore import Ignores
-from esprof.errors import EsprofError, UsageError
-from esprof.output import claim
+from esprof.core import readable
+from esprof.core.errors import EsprofError, UsageError
+from esprof.core.output import claim
+from esprof.core.text import printable
 from esprof.recorder.launcher.attach import attach as attach_to
 from esprof.recorder.launcher.launch import HOOK, Recording, collect, launch, place, prepare
 from esprof.recorder.launcher.raw_folder import open_to_all
 from esprof.recorder.shared.environment import with_hook
-from esprof.recorder.shared.settings import Settings
 from esprof.reports import units
 from esprof.reports.commands.common import STDOUT, Finite, answer_text, job_arguments, json_text, refuse_stdout, status
 from esprof.reports.pyproject import read_ignores
-from esprof.text import printable
-from esprof.trace.run import Run
+from esprof.run.raw.settings import Settings
+from esprof.run.run import Run
 
 _DEFAULT = Settings()
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}

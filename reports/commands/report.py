@@ -6,8 +6,8 @@ import click
 
 from esprof.analyzers import report_run
 from esprof.analyzers.ignore import Ignores
-from esprof.errors import UsageError
-from esprof.output import claim
+from esprof.core.errors import UsageError
+from esprof.core.output import claim
 from esprof.reports.commands.common import (
     STDOUT,
     ignore_option,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from esprof.errors import EXIT_OK, EsprofError, MissingDependencyError, UsageError
+from esprof.core.errors import EXIT_OK, EsprofError, MissingDependencyError, UsageError
 from esprof.reports.live.lock import Lock
 
 LEAST_TOKEN = 16

@@ -9,17 +9,17 @@ from threading import Event, Thread
 import click
 
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
-from esprof.elastic.tuned import VARIABLE
-from esprof.errors import EXIT_OK, UsageError
-from esprof.parent import end_with_parent
+from esprof.core.errors import EXIT_OK, UsageError
+from esprof.core.parent import end_with_parent
+from esprof.elastic.plans.tuned import VARIABLE
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.launch import make_room
 from esprof.reports.commands.common import answer, job_arguments
 from esprof.reports.live.tuning import Settings, Tuner
 from esprof.reports.terminal.text import Screen
 from esprof.reports.terminal.tuned import Tuned, draw_round, draw_tuned
-from esprof.trace import request
-from esprof.trace.rounds import Round
+from esprof.run import request
+from esprof.run.rounds import Round
 
 _DEFAULT = Settings()
 

@@ -14,18 +14,18 @@ from esprof import Run
 from esprof.analyzers.verified.answer import Pair, pairs_of, verified
 from esprof.analyzers.verified.promise import NoPromise, job_class, name_of, promise
 from esprof.analyzers.verified.sides import Knob, read_back, refuse_other_job, side
-from esprof.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
+from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.recorder.knobs import KNOBS
 from esprof.recorder.launcher.launch import collect, launch, prepare, require_torch
-from esprof.recorder.shared.settings import Settings
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports import units
 from esprof.reports.commands.common import Finite, answer, beside, json_option, open_run, status
 from esprof.reports.commands.record import say
 from esprof.reports.terminal.verified import draw_verified
-from esprof.trace import ledger
-from esprof.trace.run import WarningCode
+from esprof.run import ledger
+from esprof.run.raw.settings import Settings
+from esprof.run.run import WarningCode
 
 _SKIP, _STEPS, _REPEATS = 5, 40, 3
 _MAX_ERROR_PCT = 5.0

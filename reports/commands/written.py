@@ -7,9 +7,9 @@ import click
 import msgspec
 
 from esprof import Run
+from esprof.core.types import Bytes, Rank
 from esprof.reports.commands.common import json_text
-from esprof.trace.run import Warning
-from esprof.types import Bytes, Rank
+from esprof.run.run import Warning
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
-from esprof.analyzers.probed import CurveSummary, Probed
+from esprof.analyzers.views.probed import CurveSummary, Probed
 from esprof.reports.html.figures import MARGIN, Figure, label, laid_out
 from esprof.reports.terminal.probed import slowest_of_alike, title
 from esprof.reports.units import duration, size

@@ -5,7 +5,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from esprof.text import printable
+from esprof.core.text import printable
 
 
 def templates(folder: Path, longest: int) -> Environment:

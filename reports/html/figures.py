@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from esprof.analyzers.finding import PARTS, Diagnosis
-from esprof.analyzers.flame import Flame, FlameNode, FlameTree
-from esprof.analyzers.memory_use import MemoryCurve, MemoryUse
-from esprof.analyzers.step_times import Series, StepTimes
+from esprof.analyzers.samples.flame import Flame, FlameNode, FlameTree
+from esprof.analyzers.steps.step_times import Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
+from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse
+from esprof.core.text import printable
 from esprof.replay.answer import ReplayAnswer, WhatIf
 from esprof.reports.classes import CLASSES, ORIGINS, TimeClass, time_class
 from esprof.reports.units import duration, pct, size, times
-from esprof.text import printable
-from esprof.trace.run import Window
+from esprof.run.run import Window
 
 _LONGEST_TITLE = 4_000
 """Characters of a finding's title: as many as the page shows elsewhere."""

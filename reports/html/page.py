@@ -14,18 +14,18 @@ from plotly.offline import get_plotlyjs
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import PARTS
-from esprof.analyzers.flame import LEAST, Phase
-from esprof.analyzers.probed import CurveSummary
+from esprof.analyzers.samples.flame import LEAST, Phase
 from esprof.analyzers.summary.report import Report
-from esprof.output import atomic_file
-from esprof.readable import decimal, numbered, runs
+from esprof.analyzers.views.probed import CurveSummary
+from esprof.core.output import atomic_file
+from esprof.core.readable import decimal, numbered, runs
 from esprof.reports import operations, units
 from esprof.reports.classes import time_class
 from esprof.reports.html import curves, figures
 from esprof.reports.html.environment import templates
 from esprof.reports.terminal import advice, probed
 from esprof.reports.terminal.tuned import OUTCOMES
-from esprof.trace.history import What
+from esprof.run.history import What
 
 _TEMPLATES = Path(__file__).parent / "templates"
 ROWS = 64

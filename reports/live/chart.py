@@ -8,8 +8,8 @@ from statistics import median
 
 import msgspec
 
-from esprof.trace.history import Event
-from esprof.trace.live import LiveStep
+from esprof.run.history import Event
+from esprof.run.live import LiveStep
 
 SIDE = 1_000
 """Both sides of the drawing, which the page stretches."""

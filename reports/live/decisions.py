@@ -7,9 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from esprof.elastic.plans.hand_over import hand_over
-from esprof.elastic.plans.source import PlanFile
-from esprof.plan import (
+from esprof.core.plan import (
     AssignmentBody,
     Choice,
     CompressionBody,
@@ -21,7 +19,9 @@ from esprof.plan import (
     PlannedJob,
     Promise,
 )
-from esprof.trace.history import Event, Setting, append
+from esprof.elastic.plans.hand_over import hand_over
+from esprof.elastic.plans.source import PlanFile
+from esprof.run.history import Event, Setting, append
 
 NO_PROMISE_US = sys.float_info.max
 """Upper end of the promise of a plan that promises nothing."""

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from esprof import Run, load
-from esprof.errors import EsprofError
-from esprof.trace import request
-from esprof.trace.request import Request
+from esprof.core.errors import EsprofError
+from esprof.run import request
+from esprof.run.request import Request
 
 _BEAT_S = 0.02
 _LOOKS_S = 1.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from esprof.errors import EsprofError
+from esprof.core.errors import EsprofError
 from esprof.reports.live import decisions, page
 from esprof.reports.live.job import Job
 from esprof.reports.live.view import View, view_of

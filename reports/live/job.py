@@ -6,17 +6,17 @@ from pathlib import Path
 
 import msgspec
 
+from esprof.core.errors import EsprofError, InputError, unreadable
+from esprof.core.plan import Plan, PlanStatus, read_plan
 from esprof.elastic.plans.source import status_path
-from esprof.errors import EsprofError, InputError, unreadable
-from esprof.plan import Plan, PlanStatus, read_plan
 from esprof.reports.live.decisions import plan_path
 from esprof.reports.live.kept import Kept
 from esprof.reports.live.offer import Looked, offer_path, read_looked
 from esprof.reports.live.shift import Shift
-from esprof.trace import history, rounds
-from esprof.trace.history import Event
-from esprof.trace.live import LiveStep, Tail
-from esprof.trace.rounds import Round
+from esprof.run import history, rounds
+from esprof.run.history import Event
+from esprof.run.live import LiveStep, Tail
+from esprof.run.rounds import Round
 
 _KEPT = 1_000
 """Steps that are remembered."""

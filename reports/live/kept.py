@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from esprof.errors import EsprofError
+from esprof.core.errors import EsprofError
 
 Value = TypeVar("Value")
 

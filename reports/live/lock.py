@@ -9,8 +9,8 @@ from typing import Self
 
 import msgspec
 
-from esprof.errors import EsprofError
-from esprof.output import unwritable
+from esprof.core.errors import EsprofError
+from esprof.core.output import unwritable
 
 _NAME = "serve.lock"
 _MOST_BYTES = 4096

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from esprof.analyzers import recommend
-from esprof.analyzers.advisors.ests import EstAdvice
-from esprof.errors import EsprofError
+from esprof.analyzers.advisors.job.ests import EstAdvice
+from esprof.core.errors import EsprofError
 from esprof.reports.live.fresh import fresh
 from esprof.reports.live.offer import Looked, Offer, RankOffer, write_looked
-from esprof.trace.request import Request
+from esprof.run.request import Request
 
 _NICE = 15
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from esprof.errors import InputError, unreadable
-from esprof.output import write_bytes
-from esprof.plan import Plan, check
-from esprof.types import Ns, Rank
+from esprof.core.errors import InputError, unreadable
+from esprof.core.output import write_bytes
+from esprof.core.plan import Plan, check
+from esprof.core.types import Ns, Rank
 
 _NAME = "advice.json"
 _MOST_BYTES = 64 << 20

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from esprof.plan import CompressionBody
-from esprof.readable import runs
+from esprof.core.plan import CompressionBody
+from esprof.core.readable import runs
 from esprof.reports import units
 from esprof.reports.html.environment import templates
 from esprof.reports.html.page import SAID

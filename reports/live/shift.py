@@ -7,7 +7,7 @@ from statistics import median
 
 from scipy.stats import mannwhitneyu
 
-from esprof.trace.live import LiveStep
+from esprof.run.live import LiveStep
 
 _NEWEST = 10
 """Steps that have to be unlike those before."""

@@ -19,19 +19,19 @@ import msgspec
 
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
-from esprof.analyzers.advisors.ests import EstAdvice, NotTold, advise_ests, shortlist
+from esprof.analyzers.advisors.job.ests import EstAdvice, NotTold, advise_ests, shortlist
+from esprof.core.errors import EsprofError
+from esprof.core.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
-from esprof.errors import EsprofError
-from esprof.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.replay.replayed import Replayed, replay_run
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.reports.live.shift import Shift
-from esprof.trace import history, rounds
-from esprof.trace.live import Tail
-from esprof.trace.request import Request
-from esprof.trace.rounds import Kind, Round
-from esprof.trace.run import Run
+from esprof.run import history, rounds
+from esprof.run.live import Tail
+from esprof.run.request import Request
+from esprof.run.rounds import Kind, Round
+from esprof.run.run import Run
 
 _NICE = 15
 _BEAT_S = 0.05

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
-from esprof.plan import Plan, PlanStatus
+from esprof.core.plan import Plan, PlanStatus
 from esprof.reports.live.decisions import rejected, revocable
 from esprof.reports.live.job import Job
 from esprof.reports.live.offer import Offer
-from esprof.trace.history import Event
-from esprof.trace.live import LiveStep
-from esprof.trace.rounds import Round
+from esprof.run.history import Event
+from esprof.run.live import LiveStep
+from esprof.run.rounds import Round
 
 NEWEST = 50
 """Steps that figures of now are of."""

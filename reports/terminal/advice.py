@@ -6,16 +6,16 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from esprof import readable
-from esprof.analyzers.advisors.answer import Given, MixAdvice
-from esprof.analyzers.advisors.batches import BatchAdvice
-from esprof.analyzers.advisors.ests import EstAdvice, RankPlan
-from esprof.analyzers.advisors.growth import Growth
-from esprof.analyzers.advisors.policies import Objective
-from esprof.readable import decimal
+from esprof.analyzers.advisors.cluster.answer import Given, MixAdvice
+from esprof.analyzers.advisors.cluster.policies import Objective
+from esprof.analyzers.advisors.job.batches import BatchAdvice
+from esprof.analyzers.advisors.job.ests import EstAdvice, RankPlan
+from esprof.analyzers.advisors.job.growth import Growth
+from esprof.core import readable
+from esprof.core.readable import decimal
+from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
-from esprof.text import printable
 
 _ROWS = 40
 """Jobs or ranks that a table shows; the JSON has all."""

@@ -1,6 +1,6 @@
 """What a running job says of a plan, as text for a terminal."""
 
-from esprof.plan import PlanStatus
+from esprof.core.plan import PlanStatus
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, headline
 

@@ -5,8 +5,8 @@ import shlex
 
 from esprof.analyzers.gate.baseline import SHOWN_PHASE
 from esprof.analyzers.gate.check import Check, MetricCheck
+from esprof.core.text import printable
 from esprof.reports import units
-from esprof.text import printable
 
 _HEADINGS = ("metric", "baseline", "this run", "change", "interval", "limit", "p", "steps", "outcome")
 

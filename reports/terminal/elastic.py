@@ -1,8 +1,8 @@
 """`esprof elastic diff` for people."""
 
-from esprof.elastic.proof.diff import ElasticDiff, StepDifference, TensorDifference
+from esprof.core.text import printable
+from esprof.elastic.verify.diff import ElasticDiff, StepDifference, TensorDifference
 from esprof.reports import units
-from esprof.text import printable
 
 
 def render_diff(found: ElasticDiff) -> str:

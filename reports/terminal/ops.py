@@ -6,11 +6,11 @@ from rich.table import Table
 from rich.text import Text
 
 from esprof.analyzers.ops import OpsAnswer
-from esprof.readable import decimal
+from esprof.core.readable import decimal
+from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.operations import SORTED_BY, detail, label, spread
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline, warned
-from esprof.text import printable
 
 _NARROWEST = 24
 """Columns that names have at least."""

@@ -6,14 +6,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from esprof import readable
-from esprof.analyzers.probed import POOR_LINE_PCT, BesideSummary, CurveSummary, Probed, StepSummary
-from esprof.readable import decimal
+from esprof.analyzers.views.probed import POOR_LINE_PCT, BesideSummary, CurveSummary, Probed, StepSummary
+from esprof.core import readable
+from esprof.core.readable import decimal
+from esprof.core.text import printable
+from esprof.core.types import Rank
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
-from esprof.text import printable
-from esprof.trace.probes import Condition
-from esprof.types import Rank
+from esprof.run.probes import Condition
 
 _NAMES = {
     "collective": "{}",

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from esprof.analyzers.finding import PARTS, Diagnosis, Finding, Ignored
 from esprof.analyzers.rule import Page
-from esprof.readable import decimal
+from esprof.core.readable import decimal
+from esprof.core.text import printable
+from esprof.core.types import Rank
 from esprof.replay.answer import Coverage, ReplayAnswer
 from esprof.reports import units
 from esprof.reports.classes import time_class
-from esprof.text import printable
-from esprof.trace.run import Warning
-from esprof.types import Rank
+from esprof.run.run import Warning
 
 _TOP = 3
 """Findings in a verdict."""

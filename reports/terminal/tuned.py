@@ -3,10 +3,10 @@
 import msgspec
 from rich.text import Text
 
+from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, grid, headline
-from esprof.text import printable
-from esprof.trace.rounds import Outcome, Round
+from esprof.run.rounds import Outcome, Round
 
 OUTCOMES: dict[Outcome, str] = {
     "kept": "kept",

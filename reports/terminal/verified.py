@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from esprof.analyzers.verified.answer import Verified
+from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, headline, warned
-from esprof.text import printable
-from esprof.trace.ledger import Estimate
+from esprof.run.ledger import Estimate
 
 _SAID = {
     "held": "held: the step observed lies in the interval promised",

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from esprof.plan import Evidence, Part, Parts, Plan, PlannedJob, Promise
-from esprof.trace.probes import Point, Sweep
+from esprof.core.plan import Evidence, Part, Parts, Plan, PlannedJob, Promise
+from esprof.run.probes import Point, Sweep
 from tests.cases.probed import RANKS
 
 MIB = 1 << 20

@@ -23,8 +23,8 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import Dataset, default_collate
 
 from esprof.elastic import Assignment, Data, ElasticTrainer, Gradients, Proof
-from esprof.elastic.state.rng import RngState, derived_seed, kept, seed_all, seeded
-from esprof.elastic.transport import Transport, Work
+from esprof.elastic.runtime.rng import RngState, derived_seed, kept, seed_all, seeded
+from esprof.elastic.runtime.transport import Transport, Work
 
 T = TypeVar("T")
 Parts = Sequence[Sequence[int]]

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from esprof.core.errors import EsprofError
 from esprof.elastic import Assignment, Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof
-from esprof.errors import EsprofError
 from tests.cases.elastic import Samples, loss_fn, on_threads, state_hash
 
 N_EST = 4

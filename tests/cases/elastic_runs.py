@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from esprof.trace.groups import group_name
-from esprof.trace.run import Exchange, Group, RankMeta, Run, RunMeta, Window
-from esprof.trace.schema import EVENTS, STEPS, Table, table
+from esprof.run.groups import group_name
+from esprof.run.run import Exchange, Group, RankMeta, Run, RunMeta, Window
+from esprof.run.schema import EVENTS, STEPS, Table, table
 
 EPOCH_NS = 1_700_000_000_000_000_000
 NS = 1_000

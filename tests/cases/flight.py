@@ -1,9 +1,9 @@
 """Flight recordings by hand: what ranks had entered when they were looked at, and where they were."""
 
-from esprof.recorder.shared.reasons import SnapshotReason
-from esprof.trace.flight.log import Call, CallLog, FlightLog, Frame, GroupMembers, Snapshot, Thread
-from esprof.trace.run import RankMeta, Run, RunMeta
-from esprof.trace.schema import EVENTS, STEPS, table
+from esprof.run.flight.log import Call, CallLog, FlightLog, Frame, GroupMembers, Snapshot, Thread
+from esprof.run.raw.reasons import SnapshotReason
+from esprof.run.run import RankMeta, Run, RunMeta
+from esprof.run.schema import EVENTS, STEPS, table
 
 S = 1_000_000_000
 STEP_NS = 10_000_000

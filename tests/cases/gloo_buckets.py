@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import msgspec
 
-from esprof.replay.whatif.buckets import MIB
+from esprof.replay.whatif.gradients.buckets import MIB
 from tests.cases.graph import GLOO, MAIN, Args, Row, op, run_of, step
 
 MS = 1000.0

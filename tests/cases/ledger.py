@@ -1,7 +1,7 @@
 """Promises and what came of them, made by hand."""
 
 from esprof.analyzers.verified.pairs import Pairs
-from esprof.trace.ledger import JobClass, Outcome, Promise
+from esprof.run.ledger import JobClass, Outcome, Promise
 
 GLOO = JobClass(backend="gloo", devices="CPU", world_size=2, gradients="DDP")
 

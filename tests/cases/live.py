@@ -2,13 +2,13 @@
 
 import msgspec
 
-from esprof.plan import PlanStatus, write_plan
+from esprof.core.plan import PlanStatus, write_plan
 from esprof.reports.live.gate import Gate
 from esprof.reports.live.hub import Hub
 from esprof.reports.live.offer import Looked, Offer, RankOffer, write_looked
 from esprof.reports.live.server import Site
-from esprof.trace.history import Event, Setting, append
-from esprof.trace.live import LiveStep
+from esprof.run.history import Event, Setting, append
+from esprof.run.live import LiveStep
 from tests.cases.plans import plan_of
 
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 1, 2), (3,))

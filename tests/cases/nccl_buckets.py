@@ -4,8 +4,8 @@ from itertools import accumulate
 
 import msgspec
 
-from esprof.replay.whatif.backward import EVALUATE, GRADIENT
-from esprof.replay.whatif.buckets import MIB
+from esprof.replay.whatif.gradients.backward import EVALUATE, GRADIENT
+from esprof.replay.whatif.gradients.buckets import MIB
 from tests.cases.graph import BACKWARD, MAIN, Args, Row, call, kernel, op, run_of, step
 
 MS = 1000.0

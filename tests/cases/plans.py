@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from esprof.plan import (
+from esprof.core.plan import (
     AssignmentBody,
     Choice,
     CompressionBody,

@@ -1,6 +1,6 @@
 """Probes made by hand: an α–β link between two ranks, and passes that transfers beside them slow down."""
 
-from esprof.trace.probes import Point, Probes, Sweep
+from esprof.run.probes import Point, Probes, Sweep
 
 RANKS = (0, 1)
 

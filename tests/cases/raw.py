@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from esprof.recorder.shared.settings import Settings
+from esprof.run.raw.settings import Settings
 
 EPOCH_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000

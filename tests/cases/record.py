@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from esprof import Run, load
-from esprof.trace.run import Warning, WarningCode
+from esprof.run.run import Warning, WarningCode
 
 JOBS = Path(__file__).parents[1] / "integration" / "jobs"
 ESPROF = [sys.executable, "-c", "from esprof.cli import main; main()"]

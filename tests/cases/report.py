@@ -4,15 +4,15 @@ from datetime import date
 
 import msgspec
 
-from esprof.analyzers.advisors.ests import advise_ests
+from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
-from esprof.analyzers.flame import Flame, FlameNode, FlameTree, Line
-from esprof.analyzers.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes
-from esprof.analyzers.probed import probed
-from esprof.analyzers.step_times import ROLES, Mark, Series, StepTimes
+from esprof.analyzers.samples.flame import Flame, FlameNode, FlameTree, Line
+from esprof.analyzers.steps.step_times import ROLES, Mark, Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
+from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse, RankMemory
+from esprof.analyzers.views.probed import probed
 from esprof.replay.answer import (
     Coverage,
     CriticalPath,
@@ -27,11 +27,11 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.replay.replayed import replay_run
-from esprof.trace.history import Event
-from esprof.trace.overhead import Overhead
-from esprof.trace.probes import Sweep
-from esprof.trace.rounds import Round
-from esprof.trace.run import RankMeta, Warning, Window
+from esprof.run.history import Event
+from esprof.run.overhead import Overhead
+from esprof.run.probes import Sweep
+from esprof.run.rounds import Round
+from esprof.run.run import RankMeta, Warning, Window
 from tests.cases.elastic_runs import elastic_run
 from tests.cases.probed import link, points, probes
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from esprof.replay.whatif.buckets import MIB
+from esprof.replay.whatif.gradients.buckets import MIB
 from tests.cases.gloo_buckets import BACKWARD_MS, EVALUATE, GRADIENT, MS, TRANSFER_MS, gloo_transfer, row
 from tests.cases.graph import GLOO, op, run_of, step
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from esprof.trace.run import RankMeta, Run, RunMeta
-from esprof.trace.rundir import write_run
-from esprof.trace.schema import EVENTS, STEPS, Table, table
-from esprof.types import NS_PER_MS
+from esprof.core.types import NS_PER_MS
+from esprof.run.directory import write_run
+from esprof.run.run import RankMeta, Run, RunMeta
+from esprof.run.schema import EVENTS, STEPS, Table, table
 
 EPOCH_NS = 1_700_000_000_000_000_000
 

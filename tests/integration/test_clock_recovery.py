@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from esprof import Run, load
+from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
 from esprof.replay.replayed import answer, replay_run
-from esprof.trace.clocks.by_collectives import Calls, align_hosts
-from esprof.trace.schema import Table
-from esprof.types import NS_PER_MS, NS_PER_S, NS_PER_US
+from esprof.run.clocks.by_collectives import Calls, align_hosts
+from esprof.run.schema import Table
 from tests.cases.record import record, torchrun
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import nn
 
 from esprof import apply_plan
-from esprof.elastic.codecs.registry import codec
-from esprof.elastic.signature import model_signature
-from esprof.errors import UsageError
-from esprof.plan import BucketChoice, CompressionBody, write_plan
+from esprof.core.errors import UsageError
+from esprof.core.plan import BucketChoice, CompressionBody, write_plan
+from esprof.elastic.compress.codecs.registry import codec
+from esprof.elastic.plans.signature import model_signature
 from tests.cases.plans import plan_of
 from tests.cases.record import JOBS, environment
 

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from esprof.elastic.proof.diff import diff
-from esprof.elastic.proof.steplog import StepLog
+from esprof.elastic.verify.diff import diff
+from esprof.elastic.verify.steplog import StepLog
 from tests.cases.elastic import on_processes
 from tests.cases.elastic_job import averaged, trained
 from tests.cases.record import JOBS, environment, run

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from esprof.elastic.drain import ASKED_AGAIN, OUT_OF_TIME
-from esprof.elastic.proof.diff import diff
+from esprof.elastic.runtime.drain import ASKED_AGAIN, OUT_OF_TIME
+from esprof.elastic.verify.diff import diff
 from tests.cases.elastic_job import trained
 from tests.cases.record import JOBS, environment, run
 

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from esprof.core.plan import write_plan
 from esprof.elastic.launch.told import read_log, read_state
-from esprof.elastic.proof.diff import diff
-from esprof.plan import write_plan
-from esprof.trace.history import read
+from esprof.elastic.verify.diff import diff
+from esprof.run.history import read
 from tests.cases import record
 from tests.cases.command_line import esprof
 from tests.cases.elastic_job import small_trainer

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from esprof.plan import write_plan
-from esprof.trace.history import read
+from esprof.core.plan import write_plan
+from esprof.run.history import read
 from tests.cases import record
 from tests.cases.command_line import esprof
 from tests.cases.elastic_job import small_trainer

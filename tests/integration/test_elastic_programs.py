@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from esprof.core.errors import EsprofError
 from esprof.elastic import Assignment
-from esprof.errors import EsprofError
 from tests.cases.elastic import History, state_hash
 from tests.cases.marks import soak
 from tests.cases.programs import PROGRAMS

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from esprof import load
-from esprof.errors import OutputError
-from esprof.trace.rundir import table_path, write_run
+from esprof.core.errors import OutputError
+from esprof.run.directory import table_path, write_run
 from tests.cases import command_line
 from tests.cases import kineto as case
 from tests.cases.kineto import EPOCH_US, document, row

@@ -9,8 +9,8 @@ import pytest
 
 from esprof import load
 from esprof.analyzers import diagnose_run
-from esprof.recorder.shared.settings import Settings
-from esprof.types import NS_PER_S
+from esprof.core.types import NS_PER_S
+from esprof.run.raw.settings import Settings
 from tests.cases.marks import flight_recorder_of_gloo, soak
 from tests.cases.record import JOBS, environment, job, record, recording, torchrun
 

@@ -15,10 +15,10 @@ import pytest
 
 from benchmarks.testbed import BedUnavailable, hosts
 from esprof import load
+from esprof.core.types import NS_PER_MS
 from esprof.recorder.launcher.attach import attach
 from esprof.replay.replayed import answer, replay_run
-from esprof.trace.merge import merge
-from esprof.types import NS_PER_MS
+from esprof.run.merge import merge
 from tests.cases.record import ESPROF, JOBS, environment, recording, torchrun
 from tests.integration.test_clock_recovery import calls_of, clocks_of
 
@@ -116,7 +116,7 @@ def free_port():
 LAUNCH = """
 import sys
 from pathlib import Path
-from esprof.recorder.shared.settings import Settings
+from esprof.run.raw.settings import Settings
 from esprof.recorder.launcher.launch import launch, prepare
 settings = Settings(skip=80, warmup=1, steps=20, stack_steps=0)
 raw = prepare(sys.argv[2:], Path(sys.argv[1]), settings)

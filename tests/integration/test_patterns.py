@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from esprof import Run
-from esprof.analyzers.breakdown import breakdown
 from esprof.analyzers.finding import PARTS
+from esprof.analyzers.views.breakdown import breakdown
 from esprof.replay.replayed import Replayed, replay_run
-from esprof.trace.run import Window
-from esprof.trace.schema import Table
+from esprof.run.run import Window
+from esprof.run.schema import Table
 from tests.cases.marks import flight_recorder_of_gloo, soak
 from tests.cases.record import JOBS, Ended, job, ranks, record, run
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from esprof.trace.curve import BeyondCurveError
+from esprof.run.curve import BeyondCurveError
 from tests.cases.record import ESPROF, Running, job, record, run, torchrun
 
 pytestmark = pytest.mark.integration

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from esprof.plan import CompressionBody, write_plan
+from esprof.core.plan import CompressionBody, write_plan
 from tests.cases.command_line import esprof
 from tests.cases.compression import part, planned
 from tests.cases.record import JOBS, environment

@@ -6,14 +6,14 @@ import re
 import numpy as np
 import pytest
 
-from esprof.analyzers.breakdown import breakdown
-from esprof.analyzers.findings.padding import padding
-from esprof.analyzers.flame import flame
+from esprof.analyzers.findings.kernels.padding import padding
 from esprof.analyzers.ops import Asked, ops_run
 from esprof.analyzers.rule import Case
-from esprof.recorder.shared.stages import GARBAGE_COLLECTION
+from esprof.analyzers.samples.flame import flame
+from esprof.analyzers.views.breakdown import breakdown
 from esprof.replay import replay_run
-from esprof.trace.run import Window
+from esprof.run.raw.stages import GARBAGE_COLLECTION
+from esprof.run.run import Window
 from tests.cases.marks import flight_recorder_of_gloo, soak
 from tests.cases.record import JOBS, job, record, run, torchrun
 

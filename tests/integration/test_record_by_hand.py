@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import esprof
-from esprof.errors import OutputError
+from esprof.core.errors import OutputError
 from tests.cases.record import ESPROF, JOBS, environment, run
 
 pytestmark = pytest.mark.integration

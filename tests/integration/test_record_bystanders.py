@@ -14,7 +14,7 @@ import pytest
 
 from esprof import load
 from esprof.replay import replay_run
-from esprof.trace.run import Window
+from esprof.run.run import Window
 from tests.cases.marks import KNOWS_GLOO, soak
 from tests.cases.record import JOBS, environment, job, pid_of, ranks, record, recording, run, torchrun
 

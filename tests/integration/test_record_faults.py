@@ -12,7 +12,7 @@ import pytest
 
 from esprof import Run, load
 from esprof.recorder.launcher.attach import attach
-from esprof.trace.run import WarningCode
+from esprof.run.run import WarningCode
 from tests.cases.marks import soak
 from tests.cases.record import Ended, Running, job, pid_of, recording, run, torchrun
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from esprof.analyzers import diagnose_run
-from esprof.trace.run import Window
+from esprof.run.run import Window
 from tests.cases.marks import soak
 from tests.cases.record import JOBS, job, record, run
 

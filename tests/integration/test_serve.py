@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from esprof.plan import read_plan
-from esprof.trace.history import read
+from esprof.core.plan import read_plan
+from esprof.run.history import read
 from tests.cases import live, record
 from tests.cases.browser import chromium, requests
 

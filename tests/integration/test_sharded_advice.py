@@ -4,8 +4,8 @@ import pytest
 
 from esprof import load
 from esprof.analyzers.advisors.compression.advise import advise_compression
-from esprof.errors import EsprofError
-from esprof.plan import CompressionBody, write_plan
+from esprof.core.errors import EsprofError
+from esprof.core.plan import CompressionBody, write_plan
 from esprof.replay.replayed import replay_run
 from tests.cases.compression import part, planned
 from tests.cases.record import record, torchrun

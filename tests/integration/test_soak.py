@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from esprof import Run, load
-from esprof.errors import InputError
+from esprof.core.errors import InputError
 from tests.cases.record import Ended, Running, job, recording, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]

@@ -14,7 +14,7 @@ from benchmarks.testbed import BedUnavailable, hosts, network, probe
 from benchmarks.testbed.bed import clean
 from benchmarks.testbed.cgroup import find_controller
 from benchmarks.testbed.owner import bed_of, start_time
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from tests.cases.record import recording, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("no_other_beds")]

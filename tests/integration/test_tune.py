@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from esprof.trace import rounds
-from esprof.trace.history import read
-from esprof.trace.live import Tail
+from esprof.run import rounds
+from esprof.run.history import read
+from esprof.run.live import Tail
 from tests.cases import record
 from tests.cases.command_line import esprof
 from tests.cases.elastic_job import small_trainer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from esprof.trace import ledger
-from esprof.trace.ledger import Outcome, Promise
+from esprof.run import ledger
+from esprof.run.ledger import Outcome, Promise
 from tests.cases.command_line import esprof
 from tests.cases.record import ESPROF, JOBS, Ended, Running, ranks, record, run, torchrun
 
@@ -94,7 +94,7 @@ def test_a_change_that_did_not_take_is_no_answer(recorded, options, job, reason)
 
 
 def test_a_job_that_fails_is_an_error_and_leaves_the_promise_alone(made, recorded):
-    ended = verify(recorded, "--what-if", "data[ready]=0", job=["--fail-with", "esprof_recorder.knobs"])
+    ended = verify(recorded, "--what-if", "data[ready]=0", job=["--fail-with", "esprof_guest.recorder.knobs"])
     assert (ended.code, ended.stdout) == (1, "")
     assert "as it is, the command ended with 7" in ended.stderr
     assert [line.spec for line in ledger.read(recorded) if isinstance(line, Outcome)] == ["bucket_mb=25"]

@@ -14,7 +14,7 @@ import torch
 from packaging.requirements import Requirement
 
 from esprof import load
-from esprof.trace.rundir import write_run
+from esprof.run.directory import write_run
 from tests.cases import step_runs as stepruns
 
 pytestmark = pytest.mark.integration

@@ -9,7 +9,7 @@ import pytest
 
 from esprof import __version__, cli
 from esprof.cli import VERBS
-from esprof.errors import EsprofError, UsageError
+from esprof.core.errors import EsprofError, UsageError
 
 HEAVY = {"jinja2", "msgspec", "networkx", "numba", "numpy", "pandas", "plotly", "pyarrow", "rich", "scipy", "torch"}
 

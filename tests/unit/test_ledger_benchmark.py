@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.ledger import BEGIN, END, carried_out, everything, groups, section, section_of, unkept, with_section
 from esprof import load
-from esprof.trace import ledger
-from esprof.trace.ledger import JobClass
-from esprof.trace.rundir import write_run
+from esprof.run import ledger
+from esprof.run.directory import write_run
+from esprof.run.ledger import JobClass
 from tests.cases.graph import gloo, op, run_of, step
 from tests.cases.ledger import outcome_of, promised
 

@@ -11,7 +11,7 @@ from benchmarks.testbed.cgroup import find_controller
 from benchmarks.testbed.network import bits_per_s
 from benchmarks.testbed.owner import bed_of, is_abandoned, new_bed_name, start_time
 from benchmarks.testbed.system import BedUnavailable, require_tools
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 
 
 @pytest.mark.parametrize(("rate", "bits"), [("500kbit", 500_000), ("200mbit", 200_000_000), ("2.5gbit", 2_500_000_000)])

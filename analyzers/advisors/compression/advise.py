@@ -24,19 +24,19 @@ from esprof.analyzers.advisors.compression.answer import (
 from esprof.analyzers.advisors.compression.search import search
 from esprof.analyzers.advisors.compression.sharded import advise_shards
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
-from esprof.analyzers.advisors.planned import part_of, plan_of
-from esprof.errors import EsprofError
-from esprof.plan import BucketChoice, CompressionBody, Parts, Plan, Promise
+from esprof.analyzers.advisors.job.planned import part_of, plan_of
+from esprof.core.errors import EsprofError
+from esprof.core.plan import BucketChoice, CompressionBody, Parts, Plan, Promise
+from esprof.core.types import us
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.backward import NotBuckets
-from esprof.replay.whatif.buckets import rebucket
-from esprof.replay.whatif.compressed import Compressible, Cost
+from esprof.replay.whatif.gradients.backward import NotBuckets
+from esprof.replay.whatif.gradients.buckets import rebucket
+from esprof.replay.whatif.gradients.compressed import Compressible, Cost
+from esprof.replay.whatif.gradients.shards import Shards
 from esprof.replay.whatif.pricing import Price, Pricer
-from esprof.replay.whatif.shards import Shards
-from esprof.trace.run import Run
-from esprof.types import us
+from esprof.run.run import Run
 
 _NOTABLE = 0.01
 """Share of a step for which buckets of another size are advised."""

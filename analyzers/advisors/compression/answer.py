@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from esprof.analyzers.advisors.compression.search import GapKind
-from esprof.plan import Plan
+from esprof.core.plan import Plan
 
 SCHEMA = "esprof.compression-advice/1"
 

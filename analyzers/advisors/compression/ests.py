@@ -15,16 +15,16 @@ from esprof.analyzers.advisors.compression.answer import (
     CompressionAdvice,
     is_worth_it,
 )
-from esprof.analyzers.advisors.ests import NotTold
-from esprof.analyzers.advisors.planned import part_of, plan_of
-from esprof.errors import EsprofError
-from esprof.plan import Choice, CompressionBody, GuardSettings, Parts, Plan, Promise
+from esprof.analyzers.advisors.job.ests import NotTold
+from esprof.analyzers.advisors.job.planned import part_of, plan_of
+from esprof.core.errors import EsprofError
+from esprof.core.plan import Choice, CompressionBody, GuardSettings, Parts, Plan, Promise
+from esprof.core.types import us
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.est_codecs import exchanged
-from esprof.replay.whatif.est_turns import EstTurns
+from esprof.replay.whatif.graph.est_codecs import exchanged
+from esprof.replay.whatif.graph.est_turns import EstTurns
 from esprof.replay.whatif.scenario import Declined
-from esprof.trace.run import Exchange
-from esprof.types import us
+from esprof.run.run import Exchange
 
 
 def advise_est_codec(

@@ -14,10 +14,10 @@ import numpy as np
 
 from esprof.analyzers.advisors.compression.search import GapKind, search
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
-from esprof.errors import InputError, unreadable
+from esprof.core.errors import InputError, unreadable
+from esprof.core.types import NS_PER_US
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind, StepMarks
 from esprof.replay.engine.timeline import replay
-from esprof.types import NS_PER_US
 
 SCHEMA = "esprof.compression-instance/1"
 

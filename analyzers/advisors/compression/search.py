@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
-from esprof.compiled import compiled_in_place
+from esprof.core.compiled import compiled_in_place
 
 GapKind = Literal["exact", "lower_bound"]
 

@@ -1,6 +1,6 @@
 """Whether the gradients of a job of FSDP2 should travel as bf16: from its Run with a probe, valued by its own replay.
 
-All reduce-scatters travel as they are, or all as bf16 (`esprof.elastic.compression.sharded`): both are replayed.
+All reduce-scatters travel as they are, or all as bf16 (`esprof.elastic.compress.sharded`): both are replayed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.advisors.compression.answer import NONE, TERM, BucketAdvice, CompressionAdvice, is_worth_it
-from esprof.analyzers.advisors.planned import part_of, plan_of
-from esprof.plan import CompressionBody, Parts, Plan, Promise
+from esprof.analyzers.advisors.job.planned import part_of, plan_of
+from esprof.core.plan import CompressionBody, Parts, Plan, Promise
+from esprof.core.types import us
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.compressed import Cost
-from esprof.replay.whatif.shards import Shards
-from esprof.types import us
+from esprof.replay.whatif.gradients.compressed import Cost
+from esprof.replay.whatif.gradients.shards import Shards
 
 _CODEC = "bf16"
 _ITEM = 4

@@ -132,7 +132,7 @@ def _after_reduction(other: Do, second: Do, devices: Sequence[str]) -> Iterator[
 
 
 def is_executable(strategy: Strategy) -> bool:
-    """Whether the communication hook carries this strategy out (`esprof.elastic.compression`).
+    """Whether the communication hook carries this strategy out (`esprof.elastic.compress`).
 
     It all-reduces what is plain, and gathers what is compressed or exchanges it by parts, all compressed by one device:
     between all ranks, or between machines, whose ranks share the work by a reduce-scatter.

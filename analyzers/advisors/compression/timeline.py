@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from esprof.compiled import compiled_in_place
+from esprof.core.compiled import compiled_in_place
 
 
 class Costs(NamedTuple):

@@ -4,8 +4,8 @@ import torch
 
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.timing import copy_gb_s, seconds
-from esprof.elastic.codecs.codec import State
-from esprof.elastic.codecs.registry import codec
+from esprof.elastic.compress.codecs.codec import State
+from esprof.elastic.compress.codecs.registry import codec
 
 GB = 1e9
 MB = 1 << 20

@@ -5,7 +5,7 @@ from statistics import median
 
 from benchmarks.gpu.kit import Kit, launched
 from benchmarks.gpu.sizes import SHARED, size
-from esprof.elastic.proof.diff import diff
+from esprof.elastic.verify.diff import diff
 
 SETTLED = 4
 """Steps that are not timed."""

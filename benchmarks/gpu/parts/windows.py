@@ -3,7 +3,7 @@
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.replayed import counts, in_window, show_replay, steps_in, streams
 from benchmarks.gpu.sizes import LARGE, SMALL, size
-from esprof.trace.schema import Table
+from esprof.run.schema import Table
 
 
 def measure(kit: Kit) -> None:

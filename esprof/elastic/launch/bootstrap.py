@@ -11,7 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from esprof.parent import end_with_parent
+from esprof.core.parent import end_with_parent
 
 READY = "ESPROF_LAUNCH_READY"
 """The file that the worker makes when it is ready."""

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from esprof.core.errors import UsageError
 from esprof.elastic.launch.bootstrap import READY
 from esprof.elastic.launch.told import VARIABLE, Launch, is_ready, ready_path
-from esprof.errors import UsageError
 
 _ENDS_S = 10.0
 """How long workers that have left get to end by themselves."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from esprof.core.errors import EsprofError, UsageError
+from esprof.core.types import Ns
 from esprof.elastic.launch.generation import Generation, Place, environment
 from esprof.elastic.launch.told import (
     Launch,
@@ -26,8 +28,6 @@ from esprof.elastic.launch.told import (
     wanted,
     write_state,
 )
-from esprof.errors import EsprofError, UsageError
-from esprof.types import Ns
 
 _BEAT_S = 0.02
 _QUICK_S = 30.0

@@ -9,10 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from esprof.errors import UsageError
-from esprof.output import unwritable, write_bytes
-from esprof.trace.lines import append_line, read_lines
-from esprof.types import Ns
+from esprof.core.errors import UsageError
+from esprof.core.output import unwritable, write_bytes
+from esprof.core.types import Ns
+from esprof.run.lines import append_line, read_lines
 
 VARIABLE = "ESPROF_LAUNCH"
 

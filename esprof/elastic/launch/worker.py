@@ -5,10 +5,10 @@ import time
 import warnings
 from itertools import pairwise
 
+from esprof.core.errors import EsprofError, UsageError
+from esprof.core.types import Ns, Rank
 from esprof.elastic.launch.told import Launch, Left, launch_of_environment, write_left
-from esprof.errors import EsprofError, UsageError
-from esprof.trace.history import Event
-from esprof.types import Ns, Rank
+from esprof.run.history import Event
 
 
 class Launched:

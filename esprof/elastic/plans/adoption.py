@@ -14,19 +14,19 @@ from typing import Any
 
 import msgspec
 
-from esprof.assignment import Assignment
-from esprof.elastic.agree import tell_all
-from esprof.elastic.codecs.registry import check_codec
-from esprof.elastic.compression.ests import Guarded
+from esprof.core.assignment import Assignment
+from esprof.core.errors import EsprofError, UsageError
+from esprof.core.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes, status_of
+from esprof.elastic.compress.codecs.registry import check_codec
+from esprof.elastic.compress.ests import Guarded
 from esprof.elastic.plans.judgement import Judge, Steps, TrialJudge, Verdict, WindowJudge, promise_of
 from esprof.elastic.plans.memory import check_room
 from esprof.elastic.plans.source import PlanSource
 from esprof.elastic.plans.trial import Schedule
-from esprof.elastic.proof.fingerprint import Level
-from esprof.elastic.transport import Transport
-from esprof.errors import EsprofError, UsageError
-from esprof.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes, status_of
-from esprof.trace.history import Event, Setting
+from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.verify.fingerprint import Level
+from esprof.run.history import Event, Setting
 
 Ests = tuple[tuple[int, ...], ...]
 

@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from esprof.elastic.compression.hook import compress
-from esprof.elastic.compression.sharded import compress_sharded, is_sharded
-from esprof.elastic.signature import model_signature
-from esprof.errors import MismatchError, UsageError
-from esprof.plan import CompressionBody, Plan, read_plan
+from esprof.core.errors import MismatchError, UsageError
+from esprof.core.plan import CompressionBody, Plan, read_plan
+from esprof.elastic.compress.hook import compress
+from esprof.elastic.compress.sharded import compress_sharded, is_sharded
+from esprof.elastic.plans.signature import model_signature
 
 
 def apply_plan(model: nn.Module, plan: Plan | str | Path, **ddp_options: Any) -> nn.Module:

@@ -4,9 +4,9 @@ import time
 
 import msgspec
 
+from esprof.core.errors import UsageError
+from esprof.core.plan import Plan, PlanStatus, read_plan_bytes, status_of
 from esprof.elastic.plans.source import PlanSource
-from esprof.errors import UsageError
-from esprof.plan import Plan, PlanStatus, read_plan_bytes, status_of
 
 _BEAT_S = 0.05
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, Protocol
 
+from esprof.core.plan import Plan, Promise
 from esprof.elastic.plans.trial import SETTLES, Measured, Schedule, typical
-from esprof.plan import Plan, Promise
 
 Outcome = Literal["kept", "missed", "reverted"]
 

@@ -1,9 +1,9 @@
 """Whether a rank has room for the ESTs that a plan gives it."""
 
-from esprof.assignment import Assignment
-from esprof.errors import UsageError
-from esprof.tree import cover
-from esprof.types import Bytes, Rank
+from esprof.core.assignment import Assignment
+from esprof.core.errors import UsageError
+from esprof.core.tree import cover
+from esprof.core.types import Bytes, Rank
 
 _MEMINFO = "/proc/meminfo"
 

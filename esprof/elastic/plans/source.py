@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
-from esprof.output import write_bytes
+from esprof.core.output import write_bytes
 
 _MOST_BYTES = 64 << 20
 

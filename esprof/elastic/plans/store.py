@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from esprof.errors import OutputError, UsageError
+from esprof.core.errors import OutputError, UsageError
 
 EVERY_S = 1.0
 """A store is asked no more often: that takes a message to another process and back."""

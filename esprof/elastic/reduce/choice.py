@@ -10,7 +10,7 @@ from esprof.elastic.reduce.naive import NaiveReducer
 from esprof.elastic.reduce.ring import VirtualRingReducer
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import Reducer, TreeReducer
-from esprof.elastic.transport import Transport
+from esprof.elastic.runtime.transport import Transport
 
 Reduction = Literal["tree", "ring", "all-reduce"]
 """How gradients are added: by `TreeReducer`, `VirtualRingReducer` or `NaiveReducer`."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 
 _NOTHING = -0.0
 """What a gradient starts from: adding -0.0 leaves every number as it is, while adding 0.0 turns -0.0 into 0.0."""

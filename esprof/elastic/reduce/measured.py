@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from esprof.assignment import Assignment
-from esprof.elastic.agree import tell_all
-from esprof.elastic.codecs.codec import Codec
-from esprof.elastic.codecs.registry import codec, examples
+from esprof.core.assignment import Assignment
+from esprof.core.tree import cover
+from esprof.core.types import NS_PER_S, Rank
+from esprof.elastic.compress.codecs.codec import Codec
+from esprof.elastic.compress.codecs.registry import codec, examples
 from esprof.elastic.plans.memory import available
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
-from esprof.elastic.transport import Transport
-from esprof.trace.request import Request
-from esprof.trace.run import Exchange
-from esprof.tree import cover
-from esprof.types import NS_PER_S, Rank
+from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.transport import Transport
+from esprof.run.request import Request
+from esprof.run.run import Exchange
 
 _LEAST, _MOST, _WITHIN_S = 3, 10, 1.0
 """Repeats of each: as many as there is time for."""

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from esprof.assignment import Assignment, Est
-from esprof.elastic.codecs.codec import Codec
+from esprof.core.assignment import Assignment, Est
+from esprof.elastic.compress.codecs.codec import Codec
 from esprof.elastic.reduce.layout import Bucket, Countdown, Layout, Slot
 from esprof.elastic.reduce.tree_reducer import CodecStates, pass_through
-from esprof.elastic.transport import Transport, Work
+from esprof.elastic.runtime.transport import Transport, Work
 
 
 @dataclass

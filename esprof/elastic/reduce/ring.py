@@ -9,11 +9,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, _compute_bucket_assignment_by_size
 
-from esprof.assignment import Assignment, Est
-from esprof.elastic.codecs.codec import Codec
+from esprof.core.assignment import Assignment, Est
+from esprof.elastic.compress.codecs.codec import Codec
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.tree_reducer import CodecStates, pass_through
-from esprof.elastic.transport import Transport, Work
+from esprof.elastic.runtime.transport import Transport, Work
 from esprof.recorder.shared.torch_features import own_client
 
 

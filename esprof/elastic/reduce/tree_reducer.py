@@ -8,12 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from esprof.assignment import Assignment, Est
-from esprof.elastic.codecs.codec import Codec, State
+from esprof.core.assignment import Assignment, Est
+from esprof.core.tree import Fold, Node, cover
+from esprof.elastic.compress.codecs.codec import Codec, State
 from esprof.elastic.reduce.layout import Bucket, Countdown, Layout, Slot
 from esprof.elastic.reduce.stash import Held, Stash
-from esprof.elastic.transport import Transport, Work
-from esprof.tree import Fold, Node, cover
+from esprof.elastic.runtime.transport import Transport, Work
 
 CodecStates = Mapping[Est, dict[str, State]]
 """EST -> name of a parameter -> what the codec keeps for them."""

@@ -8,15 +8,15 @@ from statistics import median
 
 import msgspec
 
-from esprof.assignment import Assignment
-from esprof.elastic.agree import tell_all
+from esprof.core.assignment import Assignment
+from esprof.core.errors import EsprofError
+from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.telemetry.onlookers import Onlookers
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
-from esprof.errors import EsprofError
-from esprof.trace.history import Event, append
-from esprof.trace.live import LiveStep
-from esprof.trace.request import Request
-from esprof.trace.run import Exchange
+from esprof.run.history import Event, append
+from esprof.run.live import LiveStep
+from esprof.run.request import Request
+from esprof.run.run import Exchange
 
 _REMEMBERED = 15
 """Steps that tell what an EST takes."""

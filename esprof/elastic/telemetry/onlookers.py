@@ -3,9 +3,9 @@
 import warnings
 from pathlib import Path
 
-from esprof.errors import EsprofError
-from esprof.trace.live import Live, LiveStep
-from esprof.trace.request import Request, waiting, withdraw
+from esprof.core.errors import EsprofError
+from esprof.run.live import Live, LiveStep
+from esprof.run.request import Request, waiting, withdraw
 
 
 class Onlookers:

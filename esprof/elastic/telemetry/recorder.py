@@ -16,18 +16,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from esprof.assignment import Est
-from esprof.elastic.agree import tell_all, together
+from esprof.core.assignment import Est
+from esprof.core.errors import EsprofError
+from esprof.core.types import Ns
+from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.telemetry.spans import Span, Spans
 from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
-from esprof.elastic.transport import Transport
-from esprof.errors import EsprofError
 from esprof.recorder.shared.identity import device, peak_memory, versions
-from esprof.trace.groups import group_name
-from esprof.trace.run import Exchange, Group, RankMeta, RunMeta, Window
-from esprof.trace.rundir import write_meta, write_table
-from esprof.trace.schema import EVENTS, STEPS, Table, table
-from esprof.types import Ns
+from esprof.run.directory import write_meta, write_table
+from esprof.run.groups import group_name
+from esprof.run.run import Exchange, Group, RankMeta, RunMeta, Window
+from esprof.run.schema import EVENTS, STEPS, Table, table
 
 _KEPT = 256
 """Number of steps that a Run holds, the newest ones."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch.profiler import record_function
 
-from esprof.assignment import Est
-from esprof.trace.schema import EST_TURN
-from esprof.types import Ns
+from esprof.core.assignment import Est
+from esprof.core.types import Ns
+from esprof.run.schema import EST_TURN
 
 _NOTHING = contextlib.nullcontext()
 

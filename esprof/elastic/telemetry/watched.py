@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.futures import Future
 
-from esprof.assignment import Est
+from esprof.core.assignment import Est
+from esprof.core.types import Bytes, Ns, Rank
+from esprof.elastic.runtime.transport import Transport, Work
 from esprof.elastic.telemetry.spans import Spans
-from esprof.elastic.transport import Transport, Work
-from esprof.types import Bytes, Ns, Rank
 
 
 @dataclass

@@ -44,18 +44,17 @@ class WhenTorchLoads:
 
 
 def start_recorder(raw: str) -> None:
-    """Load the recorder's folder, as the top-level package `esprof_recorder`, and start what is `injected`."""
+    """Make the folder of esprof the top-level package `esprof_guest`, and start what the recorder injects.
+
+    The package runs no `__init__.py` of esprof, and the job's own `esprof`, of this version or another, stays apart.
+    """
     from importlib import import_module
-    from importlib.util import module_from_spec, spec_from_file_location
+    from types import ModuleType
 
     try:
-        home = os.path.join(os.path.dirname(HOOK), "__init__.py")
-        spec = spec_from_file_location("esprof_recorder", home)
-        assert spec is not None
-        assert spec.loader is not None
-        package = sys.modules["esprof_recorder"] = module_from_spec(spec)
-        spec.loader.exec_module(package)
-        import_module("esprof_recorder.injected").start(raw, HOOK, leave_environment)
+        package = sys.modules["esprof_guest"] = ModuleType("esprof_guest")
+        package.__path__ = [os.path.dirname(os.path.dirname(HOOK))]
+        import_module("esprof_guest.recorder.injected").start(raw, HOOK, leave_environment)
     except Exception as fault:  # noqa: BLE001  a guest in somebody's training job must never break it
         say(f"process {os.getpid()} is not recorded: {fault!r}")
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from .fuse import Fuse
-from .log import Log
+from .log.fuse import Fuse
+from .log.notes import Log
 
 
 class Knobs:

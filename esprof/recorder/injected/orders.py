@@ -7,7 +7,7 @@ from contextlib import suppress
 from statistics import median
 from typing import NamedTuple
 
-from .channel import Request
+from .clock.channel import Request
 from .state import State
 
 FEWEST_STEPS = 3

@@ -10,27 +10,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ..shared import identity, names
-from ..shared.files import touch
-from ..shared.paced import PacedBy
-from ..shared.settings import Settings
-from . import backward
-from .background_writer import BackgroundWriter
-from .coordinator import Coordinator
-from .cpu_time import CpuTime, Ran
-from .flight import FlightWatch
-from .fuse import Fuse
+from ...run.raw import names
+from ...run.raw.files import touch
+from ...run.raw.paced import PacedBy
+from ...run.raw.settings import Settings
+from ..shared import identity
+from .clock.coordinator import Coordinator
+from .hang.flight import FlightWatch
+from .hang.startup import StartupWatch
 from .knobs import Knobs
-from .log import Log
-from .memory import MemoryProbe
-from .pace import OneThread, Pace
-from .sampler import StackSampler
-from .saves import SaveProbe
-from .schedule import Schedule
-from .startup import StartupWatch
+from .log.background_writer import BackgroundWriter
+from .log.fuse import Fuse
+from .log.notes import Log
 from .state import State
+from .steps import backward
+from .steps.cpu_time import CpuTime, Ran
+from .steps.memory import MemoryProbe
+from .steps.pace import OneThread, Pace
+from .steps.sampler import StackSampler
+from .steps.saves import SaveProbe
 from .whoami import whoami
-from .windows import Windows
+from .windows.schedule import Schedule
+from .windows.windows import Windows
 
 _CLOCK_SET_NS = 1_000_000_000
 """Least difference (ns) between a step's wall time and its monotonic time that shows that the wall clock was set."""

@@ -3,19 +3,19 @@
 import os
 from collections.abc import Callable
 
+from ...run.raw.files import touch
+from ...run.raw.settings import Settings
 from ..shared.environment import LOADER_OF
-from ..shared.files import touch
-from ..shared.settings import Settings
 from ..shared.torch_features import switch_on_flight_recorders
-from .fuse import Fuse
-from .garbage import CollectionProbe
+from .hang.startup import StartupWatch
 from .knobs import Knobs
-from .loader import LoaderProbe
-from .log import Log
-from .opened import OpenedFiles
+from .log.fuse import Fuse
+from .log.notes import Log
 from .recorder import Recorder
-from .saves import SaveProbe
-from .startup import StartupWatch
+from .steps.garbage import CollectionProbe
+from .steps.loader import LoaderProbe
+from .steps.opened import OpenedFiles
+from .steps.saves import SaveProbe
 
 
 class Session:

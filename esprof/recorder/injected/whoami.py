@@ -6,7 +6,7 @@ import torch
 
 from ..shared import identity
 from ..shared.torch_features import lacking
-from . import processors
+from .steps import processors
 
 
 def whoami(rank: int, world_size: int, process_name: str) -> dict[str, object]:

@@ -52,8 +52,8 @@ def _compress_all(model: Any, codec: str) -> list[str]:
     if own != _NONE:
         reason = f"the job has set a communication hook of its own ({own})"
     try:
-        from esprof.elastic.codecs.registry import check_codec
-        from esprof.elastic.compression import compress
+        from esprof.elastic.compress import compress
+        from esprof.elastic.compress.codecs.registry import check_codec
 
         check_codec(codec, scaled=False)
     except ImportError as missing:
@@ -77,7 +77,7 @@ def _read(models: Any, refusals: list[str]) -> Reading:
 def _hook_of(model: Any) -> str:
     """The codec by which the hook of `model` has exchanged gradients, the name of a hook that is not ours, or `none`."""
     for hook, state in model._comm_hooks:
-        if hook.__module__ != "esprof.elastic.compression.hook":
+        if hook.__module__ != "esprof.elastic.compress.hook":
             return str(hook.__qualname__)
         return state.codec if state.step else f"{state.codec}, not called yet"
     return str(model._get_ddp_logging_data().get("comm_hook") or _NONE)
@@ -87,7 +87,7 @@ KNOB = Knob(
     name="compress",
     is_term=True,
     example="fp16",
-    sets="esprof's communication hook (`esprof.elastic.compression`) on each DistributedDataParallel, at its first forward "
+    sets="esprof's communication hook (`esprof.elastic.compress`) on each DistributedDataParallel, at its first forward "
     "pass, unless the job has set one by then",
     reads="the hook of each model, and that it has exchanged gradients",
     spelled=_spelled,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from esprof import readable
-from esprof.errors import InputError, unreadable
-from esprof.output import unwritable
-from esprof.recorder.shared import names
-from esprof.trace.flight.log import may_be_alive
-from esprof.types import Rank
+from esprof.core import readable
+from esprof.core.errors import InputError, unreadable
+from esprof.core.output import unwritable
+from esprof.core.types import Rank
+from esprof.run.flight.log import may_be_alive
+from esprof.run.raw import names
 
 _GLANCE_S = 0.25
 _SETTLE_S = 1.0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1}
 _STOPS = _FORWARDED - {signal.SIGUSR1}

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from esprof.errors import EsprofError, MissingDependencyError, OutputError, UsageError
-from esprof.output import claim, unwritable
+from esprof.core.errors import EsprofError, MissingDependencyError, OutputError, UsageError
+from esprof.core.output import claim, unwritable
 from esprof.recorder.launcher.attach import order_window
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.raw_folder import make_raw
 from esprof.recorder.launcher.watch import Watch
 from esprof.recorder.shared.environment import with_hook
-from esprof.recorder.shared.settings import Settings
 from esprof.recorder.shared.talk import say
-from esprof.trace.run import Run
+from esprof.run.raw.settings import Settings
+from esprof.run.run import Run
 
 HOOK = Path(__file__).resolve().parents[1] / "hook"
 
@@ -108,7 +108,7 @@ class _Harmless:
 def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: int) -> Recording:
     """Make the Run of a command that `launch` ran. Errors are returned, not raised: they must not hide how it ended."""
     # Parquet and msgspec load only now: nothing of ours should sit in memory beside the job.
-    from esprof.recorder.collect.finalise import finalise
+    from esprof.run.collect.finalise import finalise
 
     try:
         return Recording(exit_code, finalise(out, command, exit_code, settings))

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from esprof.errors import OutputError
-from esprof.output import unwritable
-from esprof.recorder.shared.files import NewFile, write_new
-from esprof.recorder.shared.settings import Settings
-from esprof.types import Rank
+from esprof.core.errors import OutputError
+from esprof.core.output import unwritable
+from esprof.core.types import Rank
+from esprof.run.raw.files import NewFile, write_new
+from esprof.run.raw.settings import Settings
 
 _NAMES_OF_A_JOB = (
     "TORCHELASTIC_RUN_ID",

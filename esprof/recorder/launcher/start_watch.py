@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from esprof import readable
+from esprof.core import readable
+from esprof.core.types import Rank
 from esprof.recorder.launcher.attach import leave_order
-from esprof.recorder.shared import names
-from esprof.trace.flight.log import Snapshot, may_be_alive, read_snapshot
-from esprof.trace.flight.stop import Stop, stop
-from esprof.types import Rank
+from esprof.run.flight.log import Snapshot, may_be_alive, read_snapshot
+from esprof.run.flight.stop import Stop, stop
+from esprof.run.raw import names
 
 _PATIENCE_S = 2.5
 """Seconds that all processes may take to show where they are, each of which looks for orders once a second."""

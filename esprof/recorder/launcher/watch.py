@@ -7,16 +7,16 @@ from pathlib import Path
 
 import msgspec
 
+from esprof.core.text import printable
+from esprof.core.types import NS_PER_S, Rank
 from esprof.recorder.launcher.start_watch import StartWatch, ask_for_snapshots
-from esprof.recorder.shared import names
-from esprof.recorder.shared.reasons import SnapshotReason
-from esprof.recorder.shared.settings import Settings
 from esprof.recorder.shared.talk import say
-from esprof.text import printable
-from esprof.trace.flight.log import Snapshot, may_be_alive, read_flight, read_snapshot
-from esprof.trace.flight.standstill import Standstill, standstill
-from esprof.trace.flight.stop import Stop, stop
-from esprof.types import NS_PER_S, Rank
+from esprof.run.flight.log import Snapshot, may_be_alive, read_flight, read_snapshot
+from esprof.run.flight.standstill import Standstill, standstill
+from esprof.run.flight.stop import Stop, stop
+from esprof.run.raw import names
+from esprof.run.raw.reasons import SnapshotReason
+from esprof.run.raw.settings import Settings
 
 _PATIENCE_S = 2.0
 """Seconds that the snapshots of all ranks, or the note of what ended one of them, may take to appear."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..shared.files import NewFile
+from ...run.raw.files import NewFile
 from .agreement import Agreement
 
 Once = Callable[[], object]
@@ -29,7 +29,7 @@ _PART_OF_MEMORY = 32
 
 @dataclass(frozen=True)
 class Measured:
-    """What is measured at several sizes: the fields of `esprof.trace.probes.Sweep` but the points."""
+    """What is measured at several sizes: the fields of `esprof.run.probes.Sweep` but the points."""
 
     kind: str
     name: str
@@ -129,7 +129,7 @@ class Bench:
         cpu_ns: int | None = None,
         **more: float | None,
     ) -> None:
-        """Note repeats that were timed elsewhere; `more` are fields of `esprof.trace.probes.Point`."""
+        """Note repeats that were timed elsewhere; `more` are fields of `esprof.run.probes.Point`."""
         self._write("point", **asdict(what), size=size, samples_ns=list(samples_ns), cpu_ns=cpu_ns, **more)
 
     def left_out(self, what: str, reason: str, *, by_budget: bool = False) -> None:

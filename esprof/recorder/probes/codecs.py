@@ -18,7 +18,7 @@ def registered(bench: Bench) -> dict[str, Any]:
     """Spec -> codec, one of each kind that the elastic runtime knows on any rank; none where the Python of a rank has no
     esprof."""
     try:
-        from esprof.elastic.codecs.registry import codec, examples
+        from esprof.elastic.compress.codecs.registry import codec, examples
     except ImportError as missing:
         bench.agreement.united([])
         bench.agreement.most(1)

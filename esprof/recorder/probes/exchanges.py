@@ -23,8 +23,8 @@ def by_codec(bench: Bench, codecs: dict[str, Any], wanted: list[int]) -> None:
     """By size of the gradient, bytes: all of it (`exchange`), what of it comes before the first transfer is under way
     (`begin`), with which the backward pass waits, and what a thread does between transfers and after them (`coding`). Sizes
     that are `wanted` come first: they matter most."""
-    from esprof.elastic.compression.exchanges import Counted, Links, exchange_for
-    from esprof.elastic.transport import GroupTransport
+    from esprof.elastic.compress.exchanges import Counted, Links, exchange_for
+    from esprof.elastic.runtime.transport import GroupTransport
 
     ((ranks, group), *_) = bench.agreement.groups
     link = Counted(GroupTransport(group))
@@ -56,7 +56,7 @@ def _measure(bench: Bench, one: "_Exchange", ranks: tuple[int, ...], spec: str, 
 def of_shards(bench: Bench, wanted: list[int]) -> None:
     """By size of the gradient, bytes: what it takes each rank to come to its shard of the sum of gradients that travel as
     bf16, as FSDP2 can be told to do it (`shards`); what of that comes before the transfer (`narrow`), and after (`add`)."""
-    from esprof.elastic.compression.sharded import NarrowReduceScatter, add, narrowed
+    from esprof.elastic.compress.sharded import NarrowReduceScatter, add, narrowed
 
     ((ranks, group), *_) = bench.agreement.groups
     others = (size for size in (_SMALL, *_SIZES) if size not in wanted and size <= bench.room)
@@ -100,7 +100,7 @@ class _Exchange:
     """An exchange that can be repeated."""
 
     def __init__(self, exchange: Any, codec: Any, gradient: Tensor, link: Any, links: Any) -> None:
-        from esprof.elastic.compression.exchanges import reduced
+        from esprof.elastic.compress.exchanges import reduced
 
         self._original, self._gradient = gradient, filled(len(gradient), gradient.device)
         self._state: dict[str, Tensor] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..shared import names
+from ...run.raw import names
 from ..shared.talk import say
 from ..shared.torch_features import flight_dumps
 from . import backward, codecs, collectives, devices, exchanges, storage

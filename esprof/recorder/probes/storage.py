@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from ..shared import names
+from ...run.raw import names
 from .bench import Bench, Once
 
 _SIZES = [1 << power for power in range(14, 25, 2)]

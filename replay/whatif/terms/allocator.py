@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
-from esprof.replay.whatif import edits
+from esprof.replay.whatif.graph import edits
+from esprof.replay.whatif.graph.work import of_ranks, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import of_ranks, required
 
 _OWN_LANE = (Edge.LANE, Edge.THREAD)
 

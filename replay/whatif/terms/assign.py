@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from esprof.assignment import Assignment
-from esprof.plan import read_plan
-from esprof.replay.whatif.est_turns import EstTurns
+from esprof.core.assignment import Assignment
+from esprof.core.plan import read_plan
+from esprof.replay.whatif.graph.est_turns import EstTurns
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, text
 

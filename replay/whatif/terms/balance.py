@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word

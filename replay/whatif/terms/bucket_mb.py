@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg
-from esprof.replay.whatif.backward import NotBuckets
-from esprof.replay.whatif.buckets import rebucket
+from esprof.replay.whatif.gradients.backward import NotBuckets
+from esprof.replay.whatif.gradients.buckets import rebucket
 from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, number

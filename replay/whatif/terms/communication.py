@@ -1,9 +1,9 @@
 """`communication=0`: transfers that take no time."""
 
 from esprof.replay.dfg import Cls
+from esprof.replay.whatif.graph.work import not_recorded, taking_no_time
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import not_recorded, taking_no_time
 
 
 def _without_transfers(now: Scenario, terms: tuple[Term, ...]) -> Scenario:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from esprof.plan import Choice, CompressionBody, read_plan
+from esprof.core.plan import Choice, CompressionBody, read_plan
 from esprof.replay.dfg import Dfg
-from esprof.replay.whatif.backward import NotBuckets
-from esprof.replay.whatif.compressed import Compressible, costs_of
+from esprof.replay.whatif.gradients.backward import NotBuckets
+from esprof.replay.whatif.gradients.compressed import Compressible, costs_of
+from esprof.replay.whatif.gradients.shards import Shards
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.shards import Shards
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, text
 
 
@@ -71,7 +71,7 @@ TERM = Kind(
     name="compress",
     examples=("compress=powersgd:4",),
     meaning="Gradients compressed by this codec, or as a plan says (`compress=plan.json`), by the communication hook of "
-    "`esprof.elastic.compression`. Those that FSDP2 reduces and scatters travel as they are or as `bf16`.",
+    "`esprof.elastic.compress`. Those that FSDP2 reduces and scatters travel as they are or as `bf16`.",
     needs="A run of all ranks of DDP or FSDP2 over gloo, recorded with `--shapes` and probed (`record --probe`).",
     effect=Edit(Phase.REBUILD, _compressed),
     value=text,

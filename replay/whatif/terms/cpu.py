@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from esprof.replay.whatif.asleep import asleep
+from esprof.replay.whatif.graph.asleep import asleep
+from esprof.replay.whatif.graph.work import cpu_work, of_ranks, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
-from esprof.replay.whatif.work import cpu_work, of_ranks, required
 
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:

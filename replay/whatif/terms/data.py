@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.host_cpus import least_ns
-from esprof.replay.whatif.loaders import IN_THE_RANK
+from esprof.replay.whatif.graph.host_cpus import least_ns
+from esprof.replay.whatif.graph.loaders import IN_THE_RANK
+from esprof.replay.whatif.graph.work import taking_no_time
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import taking_no_time
 
 READY = "ready"
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from esprof.replay.whatif.graph.work import gpu_work, of_ranks, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
-from esprof.replay.whatif.work import gpu_work, of_ranks, required
 
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from esprof.replay.whatif.nested import share_in
+from esprof.replay.whatif.graph.nested import share_in
+from esprof.replay.whatif.graph.work import cpu_work, gpu_work, named, not_recorded, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, regex, speed_up
-from esprof.replay.whatif.work import cpu_work, gpu_work, named, not_recorded, required
 
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from esprof.replay.dfg import Cls
+from esprof.replay.whatif.graph.work import not_recorded, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
-from esprof.replay.whatif.work import not_recorded, required
 
 
 def _nodes(scenario: Scenario, term: Term) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif import edits
+from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
 

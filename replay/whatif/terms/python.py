@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.replay.python_time import PythonTime, matches
-from esprof.replay.whatif import edits
+from esprof.replay.cpu.python_time import PythonTime, matches
+from esprof.replay.whatif.graph import edits
+from esprof.replay.whatif.graph.work import required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, regex, zero
-from esprof.replay.whatif.work import required
 
 
 def _without(now: Scenario, terms: tuple[Term, ...]) -> Scenario:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from esprof.core.types import Rank
 from esprof.replay.dfg import LaneKind
-from esprof.replay.stalls import starved_ns
-from esprof.replay.whatif import edits
+from esprof.replay.ranks.stalls import starved_ns
+from esprof.replay.whatif.graph import edits
+from esprof.replay.whatif.graph.work import HOST_WORK
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import HOST_WORK
-from esprof.types import Rank
 
 
 def _never_waiting(now: Scenario, terms: tuple[Term, ...]) -> Scenario:

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from esprof import readable
-from esprof.errors import UsageError
-from esprof.replay.averages import medians_of
-from esprof.replay.blame import Blame, held_ns
+from esprof.core import readable
+from esprof.core.averages import medians_of
+from esprof.core.errors import UsageError
+from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.ranks.blame import Blame, held_ns
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
-from esprof.types import Rank
 
 MATCHED = 0.9
 """Least share of the slow ranks' time for which counterparts must be found on the other ranks."""

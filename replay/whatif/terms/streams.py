@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from esprof.replay.whatif import edits
-from esprof.replay.whatif.queues import kinds_in_queues
+from esprof.replay.whatif.graph import edits
+from esprof.replay.whatif.graph.queues import kinds_in_queues
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from esprof.replay.whatif import edits
+from esprof.replay.whatif.graph import edits
+from esprof.replay.whatif.graph.work import of_ranks, required, waits_for_device
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
-from esprof.replay.whatif.work import of_ranks, required, waits_for_device
 
 
 def _without_waits(now: Scenario, terms: tuple[Term, ...]) -> Scenario:

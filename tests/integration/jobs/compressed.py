@@ -18,10 +18,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import esprof
-from esprof.elastic.compression import compress
-from esprof.elastic.compression.canary import canary
-from esprof.errors import EsprofError
-from esprof.plan import BucketChoice, Choice, CompressionBody, GuardSettings
+from esprof.core.errors import EsprofError
+from esprof.core.plan import BucketChoice, Choice, CompressionBody, GuardSettings
+from esprof.elastic.compress import compress
+from esprof.elastic.compress.canary import canary
 
 STEPS = 300
 SCENARIOS = {}

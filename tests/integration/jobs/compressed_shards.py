@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from esprof.elastic.compression.sharded import compress_sharded
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
+from esprof.elastic.compress.sharded import compress_sharded
 
 
 def model():

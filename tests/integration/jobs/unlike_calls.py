@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from esprof.core.errors import MismatchError
 from esprof.elastic import Assignment, Checkpoint, ElasticTrainer
-from esprof.errors import MismatchError
 from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
 
 what, folder = sys.argv[1:]

@@ -11,12 +11,12 @@ from esprof.analyzers.evidence import Evidence, by_step
 from esprof.analyzers.finding import Finding
 from esprof.analyzers.findings import PAGES
 from esprof.analyzers.summary.summary import MOST_BARS
+from esprof.core.types import NS_PER_MS as MS
 from esprof.replay import answer_run
 from esprof.replay.building.build import build
 from esprof.replay.whatif.terms.balance import stage_ns
 from esprof.reports.terminal import text
-from esprof.trace.run import Run, Warning
-from esprof.types import NS_PER_MS as MS
+from esprof.run.run import Run, Warning
 from tests.cases.graph import (
     EPOCH_NS,
     call,

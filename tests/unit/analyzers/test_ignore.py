@@ -9,7 +9,7 @@ import pytest
 
 from esprof.analyzers import diagnose_run, report_run
 from esprof.analyzers.ignore import NOTHING, Ignores, parse
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from tests.cases import report as reportcase
 from tests.cases import step_runs
 from tests.cases.graph import ddp_rank, run_of

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from esprof.core.errors import MismatchError
 from esprof.elastic import Assignment
-from esprof.errors import MismatchError
 from tests.cases.elastic import Samples, loss_fn, on_threads
 from tests.cases.elastic_job import bits, small_trainer
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
+from esprof.core.errors import UsageError
 from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof, register_codec
-from esprof.elastic.codecs.cast import Cast
-from esprof.elastic.codecs.registry import codec
-from esprof.errors import UsageError
+from esprof.elastic.compress.codecs.cast import Cast
+from esprof.elastic.compress.codecs.registry import codec
 from tests.cases.elastic import loss_fn
 from tests.cases.elastic_job import GROUPS, small_trainer
 

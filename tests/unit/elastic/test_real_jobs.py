@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from esprof.assignment import Assignment
+from esprof.core.assignment import Assignment
+from esprof.core.errors import UsageError
 from esprof.elastic import Checkpoint, ElasticTrainer, Gradients, Proof
-from esprof.errors import UsageError
 from tests.cases.elastic import Job, Paths, Samples, curve, loss_fn, on_threads, state_hash, static_curve
 from tests.cases.elastic_job import Net, adamw, bits, bits_of_ranks, small_trainer
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from tests.cases.elastic import loss_fn
 from tests.cases.elastic_job import bits, small_trainer
 

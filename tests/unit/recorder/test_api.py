@@ -7,9 +7,9 @@ import sys
 import pytest
 
 import esprof
-from esprof.errors import OutputError
+from esprof.core.errors import OutputError
 from esprof.recorder.launcher import raw_folder
-from esprof.recorder.shared.settings import Settings
+from esprof.run.raw.settings import Settings
 
 
 @pytest.fixture

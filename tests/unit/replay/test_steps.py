@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from esprof.errors import InputError, UsageError
+from esprof.core.errors import InputError, UsageError
 from esprof.replay import answer_run
 from esprof.replay.steps import at_window, plain_ns, steps_of
 from esprof.reports.commands import diagnose, replay
-from esprof.trace.overhead import Overhead
-from esprof.trace.run import Run
-from esprof.trace.rundir import write_run
+from esprof.run.directory import write_run
+from esprof.run.overhead import Overhead
+from esprof.run.run import Run
 from tests.cases import step_runs
 from tests.cases.graph import call, gloo, op, run_of, step
 

@@ -5,7 +5,7 @@ from datetime import date, timedelta
 import pytest
 
 from esprof.analyzers.ignore import NOTHING
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from esprof.reports.pyproject import read_ignores
 
 TOMORROW = date.today() + timedelta(days=1)

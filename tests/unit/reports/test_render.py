@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from esprof.reports import render
 from tests.cases import report as case
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from esprof import readable
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.finding import Throughput
+from esprof.core import readable
 from esprof.reports import units
-from esprof.trace.overhead import Overhead
+from esprof.run.overhead import Overhead
 
 
 @pytest.mark.parametrize(

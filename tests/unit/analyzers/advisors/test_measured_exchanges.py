@@ -4,8 +4,8 @@ import pytest
 
 from esprof.analyzers import recommend_compression
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
-from esprof.analyzers.advisors.ests import advise_ests, shortlist
-from esprof.errors import EsprofError
+from esprof.analyzers.advisors.job.ests import advise_ests, shortlist
+from esprof.core.errors import EsprofError
 from esprof.replay.replayed import replay_run
 from esprof.reports.terminal.compression import draw_compression
 from tests.cases.elastic_runs import ISSUE, elastic_run, exchange

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esprof.analyzers.advisors.answer import advise, check
-from esprof.analyzers.advisors.greedy import ElasticJob, deal, proposals
-from esprof.analyzers.advisors.growth import Inventory, Model, growth
-from esprof.analyzers.advisors.levels import by_team, fill
-from esprof.analyzers.advisors.makespan import Device
-from esprof.analyzers.advisors.mix import Job, Mix, Together
-from esprof.analyzers.advisors.money import Recovery, interrupted, longer
-from esprof.analyzers.advisors.reclaim import Server, Stop, reclaim
-from esprof.errors import UsageError
+from esprof.analyzers.advisors.cluster.answer import advise, check
+from esprof.analyzers.advisors.cluster.greedy import ElasticJob, deal, proposals
+from esprof.analyzers.advisors.cluster.levels import by_team, fill
+from esprof.analyzers.advisors.cluster.mix import Job, Mix, Together
+from esprof.analyzers.advisors.cluster.money import Recovery, interrupted, longer
+from esprof.analyzers.advisors.cluster.reclaim import Server, Stop, reclaim
+from esprof.analyzers.advisors.job.growth import Inventory, Model, growth
+from esprof.analyzers.advisors.job.makespan import Device
+from esprof.core.errors import UsageError
 
 V100, P100 = Device("V100", "V100", 1 / 3, 1 / 3), Device("P100", "P100", 1 / 1.9, 1 / 1.9)
 KINDS = {"V100": V100, "P100": P100}

@@ -10,8 +10,8 @@ from scipy.signal import lfilter
 from esprof.analyzers.gate import check as gate
 from esprof.analyzers.gate.baseline import Baseline, Identity, choose_phase, decode, measure
 from esprof.analyzers.gate.check import Options, check, parse_rule
-from esprof.errors import InputError, MismatchError, UsageError
-from esprof.types import NS_PER_MS
+from esprof.core.errors import InputError, MismatchError, UsageError
+from esprof.core.types import NS_PER_MS
 from tests.cases import step_runs
 from tests.cases.step_runs import step_table
 

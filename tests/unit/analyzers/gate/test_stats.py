@@ -5,7 +5,7 @@ import pytest
 from scipy.signal import lfilter
 
 from esprof.analyzers.gate import stats
-from esprof.bootstrap import bootstrap
+from esprof.core.statistics import bootstrap
 
 
 def medians_of(values):

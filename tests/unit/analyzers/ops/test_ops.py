@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from esprof.analyzers.ops import Asked, ops_run
-from esprof.errors import InputError, UsageError
-from esprof.trace.run import Run
-from esprof.trace.schema import SAMPLES, table
+from esprof.core.errors import InputError, UsageError
+from esprof.run.run import Run
+from esprof.run.schema import SAMPLES, table
 from tests.cases.graph import EPOCH_NS, MAIN, Args, Row, call, gloo, kernel, launched, op, python, run_of, step
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from esprof.analyzers.verified.sides import Knob, KnobNotSet, read_back, refuse_other_job, side
-from esprof.errors import MismatchError
-from esprof.trace.run import KnobReading, RankMeta, Run, RunMeta
-from esprof.trace.schema import STEPS, table
+from esprof.core.errors import MismatchError
+from esprof.run.run import KnobReading, RankMeta, Run, RunMeta
+from esprof.run.schema import STEPS, table
 
 
 def run_of(*values, name="bucket_mb", reason="", paced_by="optimizer", steps_ms=(), device="cpu"):

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from esprof.core.errors import UsageError
 from esprof.elastic.launch.hosts import Rendezvous, command, interface_of, is_free_here, own_address
-from esprof.errors import UsageError
 
 
 def meet(host="127.0.0.1", port=29400):

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
+from esprof.core.errors import UsageError
 from esprof.elastic.launch.generation import Place
 from esprof.elastic.launch.supervisor import Settings, Supervisor
 from esprof.elastic.launch.told import Left, launch_of_environment, read_log, taken, want
 from esprof.elastic.launch.worker import Launched
-from esprof.errors import UsageError
 
 WORKER = """
 import json, os, signal, sys, time

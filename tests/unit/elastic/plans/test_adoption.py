@@ -7,13 +7,13 @@ import time
 import msgspec
 import pytest
 
+from esprof.core.errors import MismatchError, OutputError
+from esprof.core.plan import BucketChoice, CompressionBody, Fallback
 from esprof.elastic import Assignment, Drain
 from esprof.elastic.plans import memory
 from esprof.elastic.plans.adoption import Adoption
-from esprof.elastic.signature import model_signature
-from esprof.errors import MismatchError, OutputError
-from esprof.plan import BucketChoice, CompressionBody, Fallback
-from esprof.trace.history import read
+from esprof.elastic.plans.signature import model_signature
+from esprof.run.history import read
 from tests.cases.elastic import loss_fn, on_threads
 from tests.cases.elastic_job import Net, bits, small_trainer
 from tests.cases.plans import Place, plan_of
@@ -119,7 +119,7 @@ MIXED = CompressionBody(
     [
         (b"", "is no plan"),
         (b"\xff\xfe", "is no plan"),
-        (b'{"schema": "esprof.plan/9"}', "is no plan"),
+        (b'{"schema": "esprof.core.plan/9"}', "is no plan"),
         (plan_of(((0, 1), (2,)), n_est=3), "3 ESTs"),
         (plan_of(((0, 1), (2,), (3,))), "for 3 processes, and here are 2"),
         (plan_of(((0, 1), (2, 3)), signature="other"), "another model"),

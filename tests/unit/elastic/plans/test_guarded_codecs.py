@@ -2,10 +2,10 @@
 
 import pytest
 
+from esprof.core.plan import Choice, CompressionBody, GuardSettings
 from esprof.elastic import Assignment
-from esprof.elastic.compression.ests import EstGuard, Guarded
-from esprof.plan import Choice, CompressionBody, GuardSettings
-from esprof.trace.history import read
+from esprof.elastic.compress.ests import EstGuard, Guarded
+from esprof.run.history import read
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
 from tests.cases.plans import Place, plan_of

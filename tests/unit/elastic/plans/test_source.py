@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import torch.distributed as dist
 
+from esprof.core.errors import OutputError, UsageError
+from esprof.core.plan import PlanStatus
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.plans.store import PlanKey, connect
-from esprof.errors import OutputError, UsageError
-from esprof.plan import PlanStatus
 from tests.cases.plans import plan_of
 
 EVEN = ((0, 1), (2, 3))

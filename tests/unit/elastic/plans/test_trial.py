@@ -4,14 +4,14 @@ import random
 
 import pytest
 
+from esprof.core.errors import UsageError
+from esprof.core.plan import Fallback, check
 from esprof.elastic import Assignment
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.judgement import TrialJudge
 from esprof.elastic.plans.trial import Measured, Schedule
-from esprof.errors import UsageError
-from esprof.plan import Fallback, check
-from esprof.trace.history import read
-from esprof.trace.live import Tail
+from esprof.run.history import read
+from esprof.run.live import Tail
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
 from tests.cases.plans import Place, plan_of

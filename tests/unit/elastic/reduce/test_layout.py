@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from esprof.core.errors import UsageError
 from esprof.elastic.reduce.layout import Countdown, Layout
-from esprof.errors import UsageError
 
 
 def model(*sizes):

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from esprof.assignment import Assignment
+from esprof.core.assignment import Assignment
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
-from esprof.elastic.transport import Alone
+from esprof.elastic.runtime.transport import Alone
 
 
 class LateCopier:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from esprof.assignment import Assignment
-from esprof.elastic.codecs.registry import codec
+from esprof.core.assignment import Assignment
+from esprof.elastic.compress.codecs.registry import codec
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.naive import NaiveReducer
 from esprof.elastic.reduce.tree_reducer import TreeReducer

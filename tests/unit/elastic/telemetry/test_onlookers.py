@@ -3,11 +3,11 @@
 import pytest
 
 import esprof
+from esprof.core.errors import OutputError
 from esprof.elastic.telemetry import recorder
-from esprof.errors import OutputError
-from esprof.trace import request
-from esprof.trace.live import Tail
-from esprof.trace.request import Request
+from esprof.run import request
+from esprof.run.live import Tail
+from esprof.run.request import Request
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import small_trainer
 

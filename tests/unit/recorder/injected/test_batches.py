@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from esprof.recorder.injected import loader  # noqa: E402  needs torch
-from esprof.recorder.injected.batch import _MOST_COUNTED, padding, size  # noqa: E402
+from esprof.recorder.injected.steps import loader  # noqa: E402  needs torch
+from esprof.recorder.injected.steps.batch import _MOST_COUNTED, padding, size  # noqa: E402
 
 IMAGES, TOKENS, MASK = (
     torch.zeros(4, 3, 8, 8),

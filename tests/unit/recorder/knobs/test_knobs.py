@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from esprof.recorder.injected.knobs import Knobs
-from esprof.recorder.injected.log import Log
+from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.knobs import KNOBS, Reading
 from esprof.recorder.knobs.models import call
 from esprof.replay.whatif.grammar import parse

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from esprof.errors import InputError, OutputError
+from esprof.core.errors import InputError, OutputError
 from esprof.recorder.launcher import attach as attach_module
 from esprof.recorder.launcher.attach import Attached, RankAnswer, attach, order_window
 

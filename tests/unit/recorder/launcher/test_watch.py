@@ -8,7 +8,7 @@ import pytest
 
 from esprof.recorder.launcher import watch
 from esprof.recorder.launcher.watch import Watch
-from esprof.recorder.shared.settings import Settings
+from esprof.run.raw.settings import Settings
 from tests.cases.flight import BEGAN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, snapshot
 
 WAITING = snapshot(0, [call(1), call(2, over=False)], place=("train.py", 20, "step"))

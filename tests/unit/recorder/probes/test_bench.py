@@ -11,7 +11,7 @@ from esprof.recorder.probes import devices, storage
 from esprof.recorder.probes.agreement import Agreement, filled
 from esprof.recorder.probes.backward import Backward
 from esprof.recorder.probes.bench import Bench
-from esprof.recorder.shared import names
+from esprof.run.raw import names
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from esprof.errors import InputError
+from esprof.core.errors import InputError
 from esprof.replay.engine import longest_path
 from esprof.replay.engine.schedule import freeze, schedule
 from tests.cases.random_graphs import LANES, dfg_of, graphs, list_schedule, predecessors, ready

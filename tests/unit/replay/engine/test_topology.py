@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esprof.errors import InputError
+from esprof.core.errors import InputError
 from esprof.replay.building.records import edges_of, joined
 from esprof.replay.dfg import Edge
 from esprof.replay.engine import topology

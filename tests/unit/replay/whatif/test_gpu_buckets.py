@@ -6,8 +6,8 @@ import pytest
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
-from esprof.replay.whatif.backward import EVALUATE, NotBuckets
-from esprof.replay.whatif.buckets import MIB, rebucket
+from esprof.replay.whatif.gradients.backward import EVALUATE, NotBuckets
+from esprof.replay.whatif.gradients.buckets import MIB, rebucket
 from esprof.replay.whatif.pricing import what_if
 from tests.cases.graph import op, run_of
 from tests.cases.nccl_buckets import ALL_REDUCE, LATENCY_US, MS, TRANSFER_MS, accumulated, ddp_step, issued, run_with

@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from esprof.replay.whatif.grammar import known, literal, parse
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
 from esprof.replay.dfg import LaneKind
+from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import apply, what_if
 from esprof.replay.whatif.scenario import Scenario

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from esprof.analyzers import diagnose_run
-from esprof.errors import UsageError
+from esprof.core.errors import UsageError
 from esprof.replay import answer_run
-from esprof.replay.blame import Blame
 from esprof.replay.building.build import build
+from esprof.replay.ranks.blame import Blame
 from esprof.replay.replayed import replay_run
-from esprof.replay.whatif import margins, pricing
+from esprof.replay.whatif import pricing
+from esprof.replay.whatif.error import margins
 from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers

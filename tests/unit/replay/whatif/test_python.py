@@ -4,7 +4,7 @@ import pytest
 
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from esprof.trace.run import Window
+from esprof.run.run import Window
 from tests.cases.graph import op, run_of, step
 
 MS, NS = 1000.0, 1_000_000

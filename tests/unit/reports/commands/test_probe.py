@@ -3,9 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from esprof.errors import InputError, OutputError, UsageError
+from esprof.core.errors import InputError, OutputError, UsageError
 from esprof.reports.commands.probe import Variation, command
-from esprof.trace.rundir import write_probes
+from esprof.run.directory import write_probes
 from tests.cases.probed import link, probes
 
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from plotly.offline import get_plotlyjs
 
-from esprof.analyzers.flame import MOST_NODES, MOST_NODES_OF_A_RANK, MOST_RANKS
-from esprof.errors import OutputError
+from esprof.analyzers.samples.flame import MOST_NODES, MOST_NODES_OF_A_RANK, MOST_RANKS
+from esprof.core.errors import OutputError
 from esprof.reports.html.page import render_html, write_report
 from tests.cases import report as case
 from tests.cases.gold import assert_gold

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from esprof.reports.live.chart import SIDE, chart_of
-from esprof.trace.history import Event
+from esprof.run.history import Event
 from tests.cases.live import live_step
 
 

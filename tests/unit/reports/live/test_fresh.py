@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from esprof import load
-from esprof.assignment import Assignment
-from esprof.elastic.codecs import registry
-from esprof.elastic.codecs.sparse import TopK
+from esprof.core.assignment import Assignment
+from esprof.core.errors import EsprofError
+from esprof.elastic.compress.codecs import registry
+from esprof.elastic.compress.codecs.sparse import TopK
 from esprof.elastic.reduce import measured as measuring
 from esprof.elastic.reduce.measured import measured
-from esprof.errors import EsprofError
 from esprof.reports.live.fresh import fresh, has_ended
-from esprof.trace import request
-from esprof.trace.history import Event, append
-from esprof.trace.request import Request
+from esprof.run import request
+from esprof.run.history import Event, append
+from esprof.run.request import Request
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
 

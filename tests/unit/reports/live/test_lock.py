@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from esprof.errors import EsprofError, OutputError
+from esprof.core.errors import EsprofError, OutputError
 from esprof.reports.live.lock import Lock
 
 HOLD = """

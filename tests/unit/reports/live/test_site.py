@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from esprof.plan import read_plan, write_plan
+from esprof.core.plan import read_plan, write_plan
 from esprof.reports.live.offer import Looked, write_looked
 from esprof.reports.live.server import Site, frame
-from esprof.trace.history import Event, append, read
+from esprof.run.history import Event, append, read
 from tests.cases import live
 from tests.cases.plans import plan_of
 

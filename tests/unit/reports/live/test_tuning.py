@@ -8,18 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from esprof.assignment import Assignment
-from esprof.elastic.agree import tell_all
+from esprof.core.assignment import Assignment
+from esprof.core.errors import EsprofError
+from esprof.core.plan import read_plan
 from esprof.elastic.plans.adoption import Adoption, Fits, Now
 from esprof.elastic.plans.source import PlanFile
-from esprof.errors import EsprofError
-from esprof.plan import read_plan
+from esprof.elastic.runtime.agree import tell_all
 from esprof.reports.live import tuning
 from esprof.reports.live.tuning import Settings, Tuner
-from esprof.trace import rounds
-from esprof.trace.history import Event, append, read
-from esprof.trace.live import Live, LiveStep
-from esprof.trace.rounds import Round
+from esprof.run import rounds
+from esprof.run.history import Event, append, read
+from esprof.run.live import Live, LiveStep
+from esprof.run.rounds import Round
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_runs import elastic_run, exchange
 

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from esprof.plan import write_plan
+from esprof.core.plan import write_plan
 from esprof.reports.live.job import Job
 from esprof.reports.live.offer import Looked, write_looked
 from esprof.reports.live.view import view_of
-from esprof.trace.history import Event, append
+from esprof.run.history import Event, append
 from tests.cases import live
 from tests.cases.plans import plan_of
 

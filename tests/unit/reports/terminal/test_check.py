@@ -9,7 +9,7 @@ from esprof.analyzers.gate.baseline import Identity
 from esprof.analyzers.gate.check import Check, MetricCheck, MoreSteps
 from esprof.reports.junit import render_junit
 from esprof.reports.terminal.check import render_markdown, render_text, sentence
-from esprof.trace.run import Warning
+from esprof.run.run import Warning
 
 HOSTILE = "<script>alert(1)</script>\n::error file=x::owned\x1b[31m\u202e|`*[a](http://x)@someone \uffff"
 

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from esprof.analyzers import recommend_compression
-from esprof.errors import EsprofError
-from esprof.plan import check
+from esprof.core.errors import EsprofError
+from esprof.core.plan import check
 from esprof.replay.engine import timeline
 from esprof.reports.terminal.compression import draw_compression
 from tests.cases.compression import MIB, exchange

@@ -8,7 +8,7 @@ import pytest
 
 from esprof.analyzers.advisors.compression import instance
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic
-from esprof.errors import InputError
+from esprof.core.errors import InputError
 
 ESPRESSO = Path(__file__).parents[6] / "shared/data/espresso"
 needs_espresso = pytest.mark.skipif(not ESPRESSO.is_dir(), reason="Espresso's published instances are not here")

@@ -3,8 +3,8 @@
 import pytest
 
 from esprof.analyzers import recommend_compression
-from esprof.errors import EsprofError
-from esprof.plan import CompressionBody, check
+from esprof.core.errors import EsprofError
+from esprof.core.plan import CompressionBody, check
 from esprof.reports.terminal.compression import draw_compression
 from tests.cases.compression import MIB, narrow_scatter
 from tests.cases.probed import link, probes

@@ -1,0 +1,1 @@
+"""Advice for several jobs that share devices."""

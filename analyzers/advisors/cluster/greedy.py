@@ -1,0 +1,96 @@
+"""Devices that are free, dealt out among elastic jobs by proposals (EasyScale, SC 2023, §4.3).
+
+Each job proposes, for each type, the number of devices more that brings the most for each of them. The best proposals are
+accepted while devices are free, at most one of each job a round. That is greedy, not the best for all together:
+`scaling.deal_out` finds that where all jobs' curves are known.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from esprof.analyzers.advisors.cluster.mix import DeviceType, JobId
+from esprof.analyzers.advisors.job.makespan import Device, fewest_seconds, waste
+
+_MOST_WASTE = 0.30
+_MOST_GROWTH = 2
+"""Times the devices that a job has now, that it may have after a round."""
+
+
+@dataclass(frozen=True)
+class ElasticJob:
+    """A job of logical workers, and what one takes on each type."""
+
+    name: JobId
+    n_est: int
+    kinds: Mapping[DeviceType, Device]
+    least: int = 1
+    """Devices without which it does not run."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """More devices of one type for one job."""
+
+    job: JobId
+    kind: DeviceType
+    devices: int
+    speedup_each: float
+    """1 and what each of the new devices adds to the speed, relative to the job's speed now."""
+
+
+Held = dict[DeviceType, int]
+
+
+def proposals(job: ElasticJob, held: Held, free: Held) -> list[Proposal]:
+    """The best proposal for each type, the best first; for a job that holds nothing, the least that it runs on."""
+    if not sum(held.values()):
+        starts = ((kind, job.least) for kind in job.kinds if free.get(kind, 0) >= job.least)
+        return [Proposal(job.name, kind, count, _speed(job, {kind: count})) for kind, count in starts]
+    found = (max(_of_kind(job, held, kind, free), key=_rank, default=None) for kind in job.kinds)
+    return sorted((one for one in found if one is not None), key=_rank, reverse=True)
+
+
+def deal(jobs: Sequence[ElasticJob], held: Mapping[JobId, Held], free: Held) -> dict[JobId, Held]:
+    """What each job holds after all rounds: jobs that do not run yet come first, in their order."""
+    mine = {job.name: dict(held.get(job.name, {})) for job in jobs}
+    left = dict(free)
+    while True:
+        waiting = [job for job in jobs if not sum(mine[job.name].values())]
+        starts = [max(offers, key=_rank) for job in waiting if (offers := proposals(job, mine[job.name], left))]
+        rest = [one for job in jobs if job not in waiting for one in proposals(job, mine[job.name], left)[:1]]
+        accepted = 0
+        for one in [*starts, *sorted(rest, key=_rank, reverse=True)]:
+            if left.get(one.kind, 0) >= one.devices:
+                left[one.kind] -= one.devices
+                mine[one.job][one.kind] = mine[one.job].get(one.kind, 0) + one.devices
+                accepted += 1
+        if not accepted:
+            return mine
+
+
+def _rank(one: Proposal) -> tuple[float, int, str, str]:
+    """The better the more each device brings; of equals, the one with more devices."""
+    return round(one.speedup_each, 9), one.devices, one.kind, one.job
+
+
+def _of_kind(job: ElasticJob, held: Held, kind: DeviceType, free: Held) -> Iterator[Proposal]:
+    now, have = _speed(job, held), sum(held.values())
+    for more in range(1, min(free.get(kind, 0), job.n_est - have, (_MOST_GROWTH - 1) * have) + 1):
+        then = held | {kind: held.get(kind, 0) + more}
+        speed = _speed(job, then)
+        if speed > now and _waste(job, then) <= _MOST_WASTE:
+            yield Proposal(job.name, kind, more, (speed / now - 1) / more + 1)
+
+
+def _devices(job: ElasticJob, held: Held) -> list[Device]:
+    return [job.kinds[kind] for kind, count in held.items() for _ in range(count)]
+
+
+def _speed(job: ElasticJob, held: Held) -> float:
+    """ESTs a second."""
+    return job.n_est / fewest_seconds(_devices(job, held), job.n_est).step_s
+
+
+def _waste(job: ElasticJob, held: Held) -> float:
+    devices = _devices(job, held)
+    return waste(devices, fewest_seconds(devices, job.n_est).ests)

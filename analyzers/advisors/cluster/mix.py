@@ -1,0 +1,127 @@
+"""Jobs that share devices, with their measured throughputs: what the policies decide on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from esprof.core.errors import InputError, UsageError, unreadable
+
+JobId = str
+DeviceType = str
+
+T = TypeVar("T")
+
+PerSecond = float
+"""Training steps per second of a whole job that runs all the time."""
+
+
+class Together(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that shares each of its devices with one of another workload, and as many devices."""
+
+    with_: str = msgspec.field(name="with")
+    """The other one's workload."""
+    throughput_steps_per_s: dict[DeviceType, tuple[PerSecond, PerSecond]]
+    """Of the job that says this and of the other one, by type of device; 0 where they do not fit."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One job, its steps a second measured on each type of device. A type that is missing, or 0, is one it cannot use."""
+
+    id: int | str
+    workload: str = ""
+    scale_factor: int = 1
+    """Devices that it holds at once, all of one type."""
+    weight: float = 1.0
+    steps: float | None = None
+    """Steps that are left."""
+    deadline_s: float | None = None
+    entity: str = ""
+    """Whose job it is, for fairness among teams."""
+    throughput_steps_per_s: dict[DeviceType, PerSecond] = {}
+    together: tuple[Together, ...] = ()
+
+    @property
+    def name(self) -> JobId:
+        return str(self.id)
+
+
+class Mix(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of a cluster, by type, and the jobs that are to share them."""
+
+    cluster: dict[DeviceType, int]
+    jobs: tuple[Job, ...]
+    entities: dict[str, float] = {}
+    """Weight of each team; 1 where it is not named."""
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """A file of jobs; the devices may stand in another one."""
+
+    jobs: tuple[Job, ...]
+    cluster: dict[DeviceType, int] | None = None
+    entities: dict[str, float] = {}
+
+
+def read_mix(
+    path: Path,
+    cluster: dict[DeviceType, int] | None = None,
+    filled: Callable[[tuple[Job, ...]], tuple[Job, ...]] = lambda jobs: jobs,
+) -> Mix:
+    """The jobs of a YAML or JSON file, on `cluster`, or on the `cluster` that the file names. `filled` adds what the file
+    does not say of them.
+
+    Raises InputError, with the constraint that is violated, where the file is no such thing or no job can run as it says,
+    and UsageError where nobody says what devices there are.
+    """
+    listed = read(path, _Listed)
+    devices = cluster if cluster is not None else listed.cluster
+    if devices is None:
+        raise UsageError(f"{path} names no devices", remedy="Pass --inventory, or add `cluster:` to the file.")
+    mix = Mix(cluster=devices, jobs=filled(listed.jobs), entities=listed.entities)
+    if fault := _fault(mix):
+        raise InputError(fault, path=path)
+    return mix
+
+
+def read(path: Path, kind: type[T]) -> T:
+    """What a YAML or JSON file holds. Raises InputError where it is not of that kind."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    try:
+        # The reader of YAML would take JSON as well, but a hundred times as long.
+        return msgspec.json.decode(raw, type=kind) if path.suffix == ".json" else msgspec.yaml.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(str(error), path=path, remedy="docs/advisors.md shows what it may hold.") from error
+
+
+def _fault(mix: Mix) -> str | None:
+    """Why these jobs cannot share these devices; None where they can."""
+    if not mix.jobs:
+        return "lists no job"
+    names = [job.name for job in mix.jobs]
+    if len(set(names)) < len(names):
+        return f"lists job {next(name for name in names if names.count(name) > 1)} twice"
+    for kind, count in mix.cluster.items():
+        if count < 1:
+            return f"the cluster has {count} devices of type {kind}: at least 1 is needed"
+    return next((fault for job in mix.jobs if (fault := _fault_of(job, mix))), None)
+
+
+def _fault_of(job: Job, mix: Mix) -> str | None:
+    numbers = [*job.throughput_steps_per_s.values(), job.weight, job.steps or 0, job.deadline_s or 0]
+    numbers += [rate for pair in job.together for rates in pair.throughput_steps_per_s.values() for rate in rates]
+    if not all(0 <= number < float("inf") for number in numbers):
+        return f"job {job.name} has a number that is negative or not finite"
+    if job.scale_factor < 1 or not job.weight:
+        return f"job {job.name} needs a scale_factor of at least 1 and a weight above 0"
+    usable = [kind for kind, rate in job.throughput_steps_per_s.items() if rate and kind in mix.cluster]
+    if not usable:
+        return f"job {job.name} has no throughput on any type of the cluster ({', '.join(mix.cluster)})"
+    if all(mix.cluster[kind] < job.scale_factor for kind in usable):
+        most = max(mix.cluster[kind] for kind in usable)
+        return f"job {job.name} needs {job.scale_factor} devices of one type: there are at most {most} that it can use"
+    return None

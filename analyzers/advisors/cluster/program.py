@@ -1,0 +1,113 @@
+"""Linear programs, and the proof that an answer is the best there is."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import LinearConstraint, linprog, milp
+from scipy.sparse import csr_array
+
+from esprof.core.errors import EsprofError
+
+TOLERANCE = 1e-9
+"""By how much a row may be violated, relative to its largest term."""
+
+_SEARCH_S = 10.0
+"""How long whole numbers are searched; what is found by then is given with its bound."""
+
+
+class Infeasible(EsprofError):
+    """No answer meets all constraints."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Maximise `gain @ x` subject to `rows @ x <= bounds` and x >= 0."""
+
+    gain: np.ndarray
+    """float64[variables]"""
+    rows: csr_array
+    """float64[constraints, variables]"""
+    bounds: np.ndarray
+    """float64[constraints]"""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """An answer, and the most that any answer could reach."""
+
+    x: np.ndarray
+    duals: np.ndarray | None
+    """What one unit more of each bound would gain, float64[constraints]; None for whole numbers."""
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """By how much a better answer could be better, relative."""
+        return abs(self.bound - self.value) / max(abs(self.value), TOLERANCE)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What an answer and its dual values prove, by arithmetic alone (weak duality: for duals y >= 0 with
+    `y @ rows >= gain`, no feasible x gains more than `y @ bounds`)."""
+
+    violation: float
+    """Largest violation of a row by the answer, relative to the row's terms; 0 for none."""
+    dual_violation: float
+    """By how much the duals miss a gain, or are negative, relative to the largest that they make up."""
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        return abs(self.bound - self.value) / max(abs(self.value), TOLERANCE)
+
+
+def solve(program: Program) -> Optimum:
+    """The best x, by HiGHS. Raises Infeasible where there is none."""
+    found = linprog(
+        -program.gain,
+        A_ub=program.rows,
+        b_ub=program.bounds,
+        method="highs-ipm" if program.rows.shape[1] > 2_000 else "highs-ds",
+        options={"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE},
+    )
+    if found.status == 2:
+        raise Infeasible("no answer meets all constraints")
+    if found.status != 0:
+        raise EsprofError(f"the linear program was not solved: {found.message}")
+    x, duals = np.maximum(found.x, 0), np.maximum(-found.ineqlin.marginals, 0)
+    return Optimum(x, duals, float(program.gain @ x), float(program.bounds @ duals))
+
+
+def solve_whole(program: Program, whole: np.ndarray) -> Optimum:
+    """The best x whose variables of the mask `whole`, bool[variables], are whole numbers. Raises Infeasible."""
+    found = milp(
+        -program.gain,
+        constraints=LinearConstraint(program.rows, ub=program.bounds),
+        integrality=whole.astype(int),
+        options={"time_limit": _SEARCH_S, "mip_rel_gap": 0.0},
+    )
+    if found.x is None:
+        raise Infeasible("no answer in whole numbers meets all constraints")
+    x = np.where(whole, np.rint(found.x), np.maximum(found.x, 0))
+    return Optimum(x, None, float(program.gain @ x), max(float(program.gain @ x), -float(found.mip_dual_bound)))
+
+
+def prove(program: Program, x: np.ndarray, duals: np.ndarray) -> Proof:
+    """What `x` and `duals` prove of this program."""
+    beyond = program.rows @ x - program.bounds
+    terms = abs(program.rows) @ np.abs(x) + np.abs(program.bounds)
+    missing = program.gain - program.rows.T @ duals
+    worth = abs(program.rows).T @ np.abs(duals) + np.abs(program.gain)
+    return Proof(
+        violation=max(_largest(beyond / np.maximum(terms, TOLERANCE)), _largest(-x)),
+        dual_violation=max(_largest(missing), _largest(-duals)) / max(float(worth.max(initial=0)), TOLERANCE),
+        value=float(program.gain @ x),
+        bound=float(program.bounds @ duals),
+    )
+
+
+def _largest(values: np.ndarray) -> float:
+    return max(0.0, float(values.max(initial=0.0)))

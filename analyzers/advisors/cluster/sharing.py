@@ -1,0 +1,116 @@
+"""Devices shared among jobs in time: the variables and limits that all policies have in common (Gavel, OSDI 2020, §3).
+
+A variable is the share of its time that a job, or two together, spend on one type of device. Jobs that are alike are one
+class: what a class gets can be shared out evenly among its jobs, since averages of answers are answers. That makes the
+program smaller and changes no optimum.
+
+As in Gavel, a job that holds four devices at once may get half of its time on a type of which there are two: the programs
+count time, not places. Advice says where an answer does that.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array
+
+from esprof.analyzers.advisors.cluster.mix import DeviceType, Job, Mix
+
+Column = tuple[int, int, int, float, float]
+"""Of a variable: a class, the class that it runs together with (-1 alone), a type of device, and the steps a second of
+both."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The classes of a mix, and what time they may spend where."""
+
+    mix: Mix
+    kinds: tuple[DeviceType, ...]
+    """Types of device, in the order of the mix."""
+    classes: tuple[tuple[int, ...], ...]
+    """Positions of the jobs of each class."""
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def of(cls, mix: Mix, keys: Sequence[Hashable] | None = None) -> "Sharing":
+        """`keys` tell jobs apart that a policy does not treat alike, by job; None makes each job a class of its own."""
+        kinds = tuple(mix.cluster)
+        grouped: dict[Hashable, list[int]] = defaultdict(list)
+        for at, job in enumerate(mix.jobs):
+            grouped[at if keys is None else (_profile(job), keys[at])].append(at)
+        classes = tuple(map(tuple, grouped.values()))
+        firsts = [mix.jobs[jobs[0]] for jobs in classes]
+        columns = (*_alone(mix, firsts), *_together(mix, firsts, [len(jobs) for jobs in classes]))
+        return cls(mix, kinds, classes, columns)
+
+    def first(self, number: int) -> Job:
+        """One of the jobs of a class, which are all alike."""
+        return self.mix.jobs[self.classes[number][0]]
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Jobs of each class, float64[classes]."""
+        return np.array([len(jobs) for jobs in self.classes], float)
+
+    @cached_property
+    def rates(self) -> csr_array:
+        """Steps a second of one job of each class for all the class's time in each variable, float64[classes, variables]."""
+        entries = [(mine, at, rate / self.sizes[mine]) for at, (mine, _, _, rate, _) in enumerate(self.columns)]
+        entries += [
+            (its, at, rate / self.sizes[its]) for at, (_, its, _, _, rate) in enumerate(self.columns) if its >= 0
+        ]
+        return _matrix(entries, (len(self.classes), len(self.columns)))
+
+    @cached_property
+    def limits(self) -> tuple[csr_array, np.ndarray]:
+        """The rows and bounds that every policy has: the time of each class, then the devices of each type."""
+        time = [(mine, at, 1.0) for at, (mine, *_) in enumerate(self.columns)]
+        time += [(its, at, 1.0) for at, (_, its, *_) in enumerate(self.columns) if its >= 0]
+        below = len(self.classes)
+        held = [
+            (below + kind, at, float(self.first(mine).scale_factor))
+            for at, (mine, _, kind, *_) in enumerate(self.columns)
+        ]
+        counts = [float(self.mix.cluster[kind]) for kind in self.kinds]
+        rows = _matrix([*time, *held], (below + len(self.kinds), len(self.columns)))
+        return rows, np.concatenate([self.sizes, counts])
+
+
+def _profile(job: Job) -> Hashable:
+    """What the throughputs of a job depend on."""
+    pairs = tuple((pair.with_, tuple(sorted(pair.throughput_steps_per_s.items()))) for pair in job.together)
+    return (job.workload, job.scale_factor, tuple(sorted(job.throughput_steps_per_s.items())), pairs)
+
+
+def _alone(mix: Mix, jobs: Sequence[Job]) -> Iterable[Column]:
+    for number, job in enumerate(jobs):
+        for at, kind in enumerate(mix.cluster):
+            if rate := job.throughput_steps_per_s.get(kind, 0.0):
+                yield number, -1, at, rate, 0.0
+
+
+def _together(mix: Mix, jobs: Sequence[Job], sizes: Sequence[int]) -> Iterable[Column]:
+    """Each pair once, by whichever of the two says it first; a class with itself where it has two jobs."""
+    seen = set()
+    for mine, job in enumerate(jobs):
+        for pair in job.together:
+            for its, other in enumerate(jobs):
+                fits = other.workload == pair.with_ and other.scale_factor == job.scale_factor
+                if not fits or (mine == its and sizes[mine] < 2) or (its, mine) in seen:
+                    continue
+                seen.add((mine, its))
+                for at, kind in enumerate(mix.cluster):
+                    rates = pair.throughput_steps_per_s.get(kind, (0.0, 0.0))
+                    if all(rates):
+                        yield mine, its, at, *rates
+
+
+def _matrix(entries: Sequence[tuple[int, int, float]], shape: tuple[int, int]) -> csr_array:
+    """Entries (row, column, value); equal places are added."""
+    if not entries:
+        return csr_array(shape)
+    row, column, value = zip(*entries, strict=True)
+    return csr_array(coo_array((value, (row, column)), shape=shape))

@@ -1,0 +1,1 @@
+"""Advice for one job: ESTs, batches, and more devices."""

@@ -1,0 +1,427 @@
+"""Which ESTs of one elastic job should run on which rank: from its Run, and proven by its own replay."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+import msgspec
+
+from esprof.analyzers.advisors.job.growth import Growth, Inventory, growth
+from esprof.analyzers.advisors.job.makespan import (
+    Counts,
+    Device,
+    ends_within,
+    fewest_seconds,
+    in_ranges,
+    step_s,
+    waste,
+)
+from esprof.analyzers.advisors.job.planned import part_of, plan_of
+from esprof.core import readable
+from esprof.core.assignment import Assignment
+from esprof.core.errors import EsprofError, MismatchError, UsageError
+from esprof.core.plan import AssignmentBody, DeviceCost, Parts, Plan, Promise
+from esprof.core.types import NS_PER_S, NS_PER_US, Rank, us
+from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.graph.est_turns import EstTurns
+from esprof.replay.whatif.pricing import Interval, Price
+from esprof.replay.whatif.scenario import Declined
+from esprof.run.run import Exchange
+
+_TERM = "assign"
+
+_SURE = 2.0
+"""Errors of a prediction that a gain must be worth at least, for a plan to be made of it."""
+
+_ROUNDS = 3
+"""How often the best assignment so far is varied."""
+
+_CLOSE = 1e-6
+"""What times in a plan are rounded by, relative, and more."""
+
+_MOST_MEASURED = 4
+"""Assignments beside the present one of which the exchange is measured."""
+_MAY_BE_LONGER = 0.25
+"""So much longer than now, relative, a step may be predicted without a measurement and turn out to be shorter with one."""
+
+_VARIED = 6
+"""Ranks that an EST is taken from, and given to, in each such round: the slowest and the fastest."""
+
+
+class NotTold(EsprofError):
+    """The run does not tell what is needed, and would not with more steps either."""
+
+
+class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank runs now, and should run."""
+
+    rank: Rank
+    device: str | None
+    now: tuple[int, ...]
+    advised: tuple[int, ...]
+    est_us: float
+    last_us: float
+    update_us: float
+    est_from: Literal["measured", "assumed"]
+    now_us: float
+    """What its ESTs and the update take it now, without waiting."""
+    advised_us: float
+
+
+class EstDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The assignment, by rank."""
+
+    ests: tuple[tuple[int, ...], ...]
+    ranks: tuple[RankPlan, ...]
+
+
+class CountCertificate(msgspec.Struct, frozen=True, kw_only=True):
+    """Why no other counts make the slowest rank faster: in any shorter time the ranks together end too few ESTs."""
+
+    kind: Literal["count"] = "count"
+    compute_us: float
+    """What the slowest rank takes with the counts of the optimum, without waiting."""
+    n_est: int
+    ests_below: int
+    """ESTs that all ranks together end in any shorter time."""
+    advised_compute_us: float
+    """What the slowest rank takes as advised: more where the replay with transfers prefers that."""
+
+
+class EstAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one elastic job should run where."""
+
+    schema: Literal["esprof.advice/1"] = "esprof.advice/1"
+    objective: Literal["step-time"] = "step-time"
+    value: float
+    """Predicted step time as advised, us."""
+    low_us: float
+    high_us: float
+    baselines: dict[str, float]
+    """Predicted step time otherwise, us: `now` is as measured."""
+    gain_pct: float
+    """What the step time falls by, in per cent of now."""
+    error_pct: float
+    """How far off such a prediction may be, in per cent of a step."""
+    decision: EstDecision
+    waste_pct: float
+    """Share of what the devices could do that is left idle as advised (EasyScale's waste)."""
+    certificate: CountCertificate
+    growth: Growth | None
+    """What other devices would bring; None where no inventory was asked about."""
+    plan: Plan | None
+    """None where the gain is less than twice the error: keep what you have."""
+    warnings: tuple[str, ...]
+    not_modelled: tuple[str, ...] = (
+        "a link or a host that other jobs share by turns",
+        "memory of the host's caches that ESTs on one rank share",
+    )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """An assignment, and its price."""
+
+    assignment: Assignment
+    price: Price
+
+    @property
+    def step_ns(self) -> float:
+        return float(self.price.step_ns.mean())
+
+
+class _Prices:
+    """Prices assignments on one graph, each once."""
+
+    def __init__(self, replayed: Replayed, turns: EstTurns, exchanges: Sequence[Exchange]) -> None:
+        self._pricer, self._turns = replayed.pricer, turns
+        self._took = {Assignment.of(one.ests): fmean(one.samples_ns) for one in exchanges}
+        self._known: dict[Assignment, _Tried] = {}
+
+    @property
+    def measured(self) -> list[Assignment]:
+        """The assignments whose exchange was measured; none where there is nothing to hold them against."""
+        return list(self._took) if self._turns.assignment in self._took and len(self._took) > 1 else []
+
+    @property
+    def known(self) -> list[_Tried]:
+        """All that were priced, the shortest step first."""
+        return sorted(self._known.values(), key=lambda one: one.step_ns)
+
+    def of(self, assignment: Assignment) -> _Tried:
+        if assignment not in self._known:
+            longer = None
+            if assignment in self.measured:
+                longer = self._took[assignment] / self._took[self._turns.assignment]
+            price = self._pricer.price_edited(self._turns.moved(assignment, longer))
+            self._known[assignment] = _Tried(assignment, price)
+        return self._known[assignment]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is known of an elastic job and its ranks."""
+
+    turns: EstTurns
+    devices: list[Device]
+    optimum: Counts
+    prices: _Prices
+
+    @classmethod
+    def of(cls, replayed: Replayed, exchanges: Sequence[Exchange] = ()) -> "_Job":
+        """Raises EsprofError where the run does not tell what is needed."""
+        pricer = replayed.pricer
+        if pricer.too_far_off:
+            raise EsprofError(pricer.too_far_off, path=replayed.run.path)
+        try:
+            turns = EstTurns.of(replayed.run, pricer.dfg, pricer.steps)
+            devices = _devices(replayed, turns)
+        except Declined as reason:
+            raise NotTold(str(reason), path=replayed.run.path) from reason
+        prices = _Prices(replayed, turns, exchanges)
+        return cls(turns, devices, fewest_seconds(devices, turns.assignment.n_est), prices)
+
+    @property
+    def even(self) -> Assignment:
+        return Assignment.even(self.turns.assignment.n_est, self.turns.assignment.world)
+
+    def best(self) -> _Tried:
+        """The shortest step that was found; of measured assignments, where there are such."""
+        now = self.turns.assignment
+        if self.prices.measured:
+            return min(map(self.prices.of, (now, *self.prices.measured)), key=lambda one: one.step_ns)
+        fewer = _on_fewer(self.devices, now.n_est)
+        tried = [self.prices.of(one) for one in (now, self.even, Assignment.of(in_ranges(self.optimum.ests)), *fewer)]
+        return _varied(min(tried, key=lambda one: one.step_ns), self.devices, self.prices)
+
+
+def shortlist(replayed: Replayed) -> tuple[Assignment, ...]:
+    """The assignments of which the exchange is worth a measurement: the present one first, then those whose steps are
+    predicted to be the shortest, or hardly longer than now. Raises EsprofError as `advise_ests` does."""
+    job = _Job.of(replayed)
+    job.best()
+    now, most_ns = job.turns.assignment, (1 + _MAY_BE_LONGER) * replayed.pricer.step_ns
+    others = [one.assignment for one in job.prices.known if one.assignment != now and one.step_ns < most_ns]
+    return now, *others[:_MOST_MEASURED]
+
+
+def advise_ests(
+    replayed: Replayed,
+    inventory: Inventory | None = None,
+    *,
+    known_error: float | None = None,
+    exchanges: Sequence[Exchange] = (),
+) -> EstAdvice:
+    """The assignment of the shortest predicted step. The exact optimum of the slowest rank's computing comes first; replay
+    with its transfers decides between it, what there is now, an even split, and their neighbours. `inventory` are devices
+    that the job could have, by type: part of a device's name in the run, or `rank 3` for one like that rank's.
+    `known_error` is how far predictions of this very job may be off, as a share of a step, for who knows; else it is that
+    of such predictions for other jobs. Where the job has measured the `exchanges` of some assignments (`shortlist`), one of
+    these is advised, and its transfers are priced by that.
+
+    Raises EsprofError where the run does not tell what is needed, UsageError for a type that the job has not run on.
+    """
+    job, pricer = _Job.of(replayed, exchanges), replayed.pricer
+    turns, devices, optimum = job.turns, job.devices, job.optimum
+    now, best = turns.assignment, job.best()
+    error = pricer.prediction_error([_TERM]) if known_error is None else known_error
+    gain = 1 - best.step_ns / pricer.step_ns
+    interval = pricer.interval(best.price, [_TERM])
+    counts = [len(ests) for ests in best.assignment.ests]
+    certificate = CountCertificate(
+        compute_us=optimum.step_s * NS_PER_S / NS_PER_US,
+        n_est=now.n_est,
+        ests_below=optimum.ests_below,
+        advised_compute_us=max(device.step_s(count) for device, count in zip(devices, counts, strict=True))
+        * NS_PER_S
+        / NS_PER_US,
+    )
+    baselines = {"now": us(pricer.step_ns), "even split": us(job.prices.of(job.even).step_ns)}
+    ranks = tuple(_rank_plans(replayed, turns, devices, best.assignment))
+    advice = EstAdvice(
+        value=us(best.step_ns),
+        low_us=us(interval.low_ns),
+        high_us=us(interval.high_ns),
+        baselines=baselines,
+        gain_pct=round(100 * gain, 3),
+        error_pct=round(100 * error, 3),
+        decision=EstDecision(ests=best.assignment.ests, ranks=ranks),
+        waste_pct=round(100 * waste(devices, counts), 3),
+        certificate=certificate,
+        growth=None
+        if inventory is None
+        else growth(devices, _kinds(replayed, devices, inventory), inventory, now.n_est),
+        plan=None,
+        warnings=tuple(_warnings(ranks, best.assignment)),
+    )
+    if gain < _SURE * error or best.assignment == now:
+        return advice
+    return msgspec.structs.replace(advice, plan=_plan(replayed, advice, interval))
+
+
+def _devices(replayed: Replayed, turns: EstTurns) -> list[Device]:
+    costs = turns.costs
+    return [
+        Device(
+            name=f"rank {rank}",
+            kind=replayed.run.rank(rank).device or "unknown",
+            est_s=costs[rank].est_ns / NS_PER_S,
+            last_s=costs[rank].last_ns / NS_PER_S,
+            update_s=costs[rank].update_ns / NS_PER_S,
+        )
+        for rank in turns.dfg.marks.ranks
+    ]
+
+
+def _kinds(replayed: Replayed, devices: Sequence[Device], inventory: Inventory) -> dict[str, Device]:
+    """What an EST takes on each type, on average over the ranks that have it. Memory is needed for one, however many run."""
+    found = {}
+    needed = max((meta.peak_memory for meta in replayed.run.meta.ranks if meta.peak_memory is not None), default=None)
+    for kind in inventory.devices:
+        like = [device for device in devices if device.name == kind] or [one for one in devices if kind in one.kind]
+        if not like:
+            known = ", ".join(sorted({device.kind for device in devices}))
+            raise UsageError(
+                f"what an EST takes on {kind} is not known: no rank of this run has one",
+                remedy=f"Its ranks have: {known}. A name such as 'rank 0' means a device like that rank's.",
+            )
+        found[kind] = Device(
+            name=kind,
+            kind=kind,
+            est_s=fmean(device.est_s for device in like),
+            last_s=fmean(device.last_s for device in like),
+            update_s=fmean(device.update_s for device in like),
+            most=None if inventory.has_room(kind, needed) else 0,
+        )
+    return found
+
+
+def _on_fewer(devices: Sequence[Device], n_est: int) -> Iterator[Assignment]:
+    """The optima of the fastest ranks alone: all but one, half, a quarter, and so on to one. Single moves do not lead there,
+    since a rank's gradient travels as long as it has one EST."""
+    order = sorted(range(len(devices)), key=lambda at: devices[at].est_s)
+    sizes = {len(devices) - 1} | {len(devices) >> shift for shift in range(1, len(devices).bit_length())}
+    for size in sorted(sizes - {0}):
+        chosen = sorted(order[:size])
+        found = fewest_seconds([devices[at] for at in chosen], n_est)
+        counts = dict(zip(chosen, found.ests, strict=True))
+        yield Assignment.of(in_ranges([counts.get(at, 0) for at in range(len(devices))]))
+
+
+def _varied(best: _Tried, devices: Sequence[Device], prices: _Prices) -> _Tried:
+    """The best assignment that single ESTs moved from slow ranks to fast ones lead to."""
+    for _ in range(_ROUNDS):
+        neighbours = [prices.of(one) for one in _neighbours(best.assignment, devices)]
+        better = min([best, *neighbours], key=lambda one: one.step_ns)
+        if better is best:
+            return best
+        best = better
+    return best
+
+
+def _neighbours(assignment: Assignment, devices: Sequence[Device]) -> Iterator[Assignment]:
+    counts = [len(ests) for ests in assignment.ests]
+    order = sorted(range(len(devices)), key=lambda at: -devices[at].step_s(counts[at]))
+    for slow in order[:_VARIED]:
+        for fast in order[::-1][:_VARIED]:
+            if slow != fast and counts[slow]:
+                changed = [count - (at == slow) + (at == fast) for at, count in enumerate(counts)]
+                yield Assignment.of(in_ranges(changed))
+
+
+def _rank_plans(
+    replayed: Replayed, turns: EstTurns, devices: Sequence[Device], advised: Assignment
+) -> Iterator[RankPlan]:
+    for at, rank in enumerate(turns.dfg.marks.ranks):
+        device, now, then = devices[at], turns.assignment.ests[at], advised.ests[at]
+        yield RankPlan(
+            rank=rank,
+            device=replayed.run.rank(rank).device,
+            now=now,
+            advised=then,
+            est_us=_us(device.est_s),
+            last_us=_us(device.last_s),
+            update_us=_us(device.update_s),
+            est_from="measured" if turns.costs[rank].is_measured else "assumed",
+            now_us=_us(device.step_s(len(now))),
+            advised_us=_us(device.step_s(len(then))),
+        )
+
+
+def _warnings(ranks: Sequence[RankPlan], advised: Assignment) -> Iterator[str]:
+    unknown = [plan.rank for plan in ranks if not plan.now and plan.advised]
+    if unknown:
+        yield f"{readable.ranks(unknown)} ran no EST: what one takes there is assumed from what the update takes"
+    assumed = [plan.rank for plan in ranks if plan.est_from == "assumed" and plan.now and len(plan.advised) > 1]
+    if assumed:
+        yield f"{readable.ranks(assumed)} ran one EST: what a second one takes there is assumed from the other ranks"
+    idle = [plan.rank for plan in ranks if not plan.advised]
+    kinds = sorted({plan.device or "unknown" for plan in ranks})
+    if len(kinds) > 1:
+        yield f"{', '.join(kinds)} may round differently: an EST that moves from one to another may change the bits"
+    if idle:
+        yield f"{readable.ranks(idle)} {'is' if len(idle) == 1 else 'are'} left without ESTs: the step is shorter without"
+
+
+def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
+    ranks = advice.decision.ranks
+    body = AssignmentBody(
+        ests=advice.decision.ests,
+        devices=tuple(
+            DeviceCost(
+                rank=plan.rank,
+                kind=plan.device or "unknown",
+                est_us=plan.est_us,
+                last_us=plan.last_us,
+                update_us=plan.update_us,
+                est_from=plan.est_from,
+            )
+            for plan in ranks
+        ),
+        compute_us=advice.certificate.compute_us,
+        ests_below=advice.certificate.ests_below,
+    )
+    promise = Promise(
+        step_us=advice.value,
+        low_us=us(interval.low_ns),
+        high_us=us(interval.high_ns),
+        baselines_us=advice.baselines,
+    )
+    changes_bits = len({plan.device for plan in ranks}) > 1
+    part = part_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
+    return plan_of(replayed, advice.certificate.n_est, Parts(assignment=part))
+
+
+def check_plan(plan: Plan) -> None:
+    """Verify by arithmetic that no counts make the slowest rank faster than the optimum that the plan states. Raises
+    MismatchError where they do."""
+    part = plan.parts.assignment
+    if part is None:
+        return
+    body = part.body
+    devices = [
+        Device(
+            name=f"rank {cost.rank}",
+            kind=cost.kind,
+            est_s=cost.est_us * NS_PER_US / NS_PER_S,
+            last_s=cost.last_us * NS_PER_US / NS_PER_S,
+            update_s=cost.update_us * NS_PER_US / NS_PER_S,
+        )
+        for cost in body.devices
+    ]
+    shorter_s = body.compute_us * NS_PER_US / NS_PER_S * (1 - _CLOSE)
+    below = ends_within(devices, plan.job.n_est, shorter_s)
+    if below >= plan.job.n_est:
+        raise MismatchError(
+            f"the ranks end {below} ESTs within less than the {body.compute_us / 1000:g} ms that are called the least"
+        )
+    if body.ests_below != below:
+        raise MismatchError(f"the ranks end {below} ESTs in any shorter time, and {body.ests_below} are stated")
+    longest = step_s(devices, [len(ests) for ests in body.ests])
+    if longest * NS_PER_S / NS_PER_US < body.compute_us * (1 - _CLOSE):
+        raise MismatchError("the plan's own counts take less than what is called the least")
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * NS_PER_S / NS_PER_US, 3)

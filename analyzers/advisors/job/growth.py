@@ -1,0 +1,176 @@
+"""Whether more or other devices are worth having for one elastic job, and which numbers of ESTs use them well.
+
+EasyScale (SC 2023, §4.2) ranks proposals "n more devices of a type" by the speed-up that each of them brings. Whole ESTs
+make that uneven: two more may bring more than twice what one does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from esprof.analyzers.advisors.job.makespan import Counts, Device, fewest_devices, fewest_seconds, waste
+from esprof.core.errors import UsageError
+from esprof.core.types import Bytes
+
+_MOST_WASTE = 0.30
+"""EasyScale accepts no larger share of idle devices."""
+
+_SHOWN = 8
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of one type."""
+
+    count: int
+    memory_gb: float | None = None
+    """Of each; None where that is no limit."""
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that there are, by type, and what a job may have of them."""
+
+    devices: dict[str, int | Model]
+    max_devices: int | None = None
+    single_type: bool = False
+    """Whether all must be of one type, so that all compute the same bits."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {kind: one if isinstance(one, int) else one.count for kind, one in self.devices.items()}
+
+    def has_room(self, kind: str, needed: Bytes | None) -> bool:
+        """Whether so many bytes fit into the memory of a device."""
+        one = self.devices[kind]
+        known = isinstance(one, Model) and one.memory_gb is not None and needed is not None
+        return not known or needed <= one.memory_gb * 1e9  # type: ignore[operator, union-attr]
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """So many devices more of one type."""
+
+    kind: str
+    devices: int
+    compute_us: float
+    """Of the slowest device, then."""
+    gain_pct: float
+    """What that falls by."""
+    gain_each_pct: float
+    """Of that, what each of the new devices brings."""
+
+
+class GoodCount(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of ESTs that uses all devices well."""
+
+    n_est: int
+    ests_per_s: float
+    waste_pct: float
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """What an inventory offers a job. Times are of computing alone: links to devices that the job never had are unknown."""
+
+    compute_us: float
+    """Of the slowest device, on the best devices of the inventory."""
+    devices: dict[str, int]
+    """How many of each type that takes."""
+    ests: dict[str, tuple[int, ...]]
+    """ESTs of each of them."""
+    waste_pct: float
+    fewest: dict[str, int]
+    """The fewest devices within `within_pct` of that."""
+    within_pct: float
+    proposals: tuple[Proposal, ...]
+    """From what the job has now, the most for each device first."""
+    good_counts: tuple[GoodCount, ...]
+    """Numbers of ESTs near the job's that leave less idle, on all devices; a change of the training."""
+
+
+def growth(
+    now: Sequence[Device],
+    kinds: Mapping[str, Device],
+    inventory: Inventory,
+    n_est: int,
+    within_pct: float = 5.0,
+) -> Growth:
+    """What an inventory offers a job that has the devices `now`; `kinds` is what it takes on each type, with `most` 0 where
+    it does not fit.
+
+    Raises UsageError where the inventory cannot run the job.
+    """
+    pool, best = _best(kinds, inventory, n_est)
+    few = fewest_devices(pool, n_est, best.step_s * (1 + within_pct / 100)) or best.ests
+    used = [(device.kind, count) for device, count in zip(pool, best.ests, strict=True) if count]
+    offers = _proposals(now, kinds, inventory, n_est)
+    proposals = sorted(offers, key=lambda one: (-one.gain_each_pct, -one.devices, one.kind))
+    return Growth(
+        compute_us=_us(best.step_s),
+        devices=_counted(kind for kind, _ in used),
+        ests={kind: tuple(count for one, count in used if one == kind) for kind in _counted(kind for kind, _ in used)},
+        waste_pct=round(100 * waste(pool, best.ests), 3),
+        fewest=_counted(device.kind for device, count in zip(pool, few, strict=True) if count),
+        within_pct=within_pct,
+        proposals=tuple(proposals[:_SHOWN]),
+        good_counts=tuple(_good_counts(pool, n_est, inventory.max_devices)),
+    )
+
+
+def _best(kinds: Mapping[str, Device], inventory: Inventory, n_est: int) -> tuple[list[Device], Counts]:
+    """The devices to choose from, and the best counts on them: of all types, or of the best one."""
+    pools = [[kinds[kind]] * min(count, n_est) for kind, count in inventory.counts.items()]
+    if not inventory.single_type:
+        pools = [[device for pool in pools for device in pool]]
+    found = []
+    for pool in pools:
+        try:
+            found.append((pool, fewest_seconds(pool, n_est, inventory.max_devices)))
+        except UsageError as error:
+            reason = error
+    if not found:
+        raise UsageError(f"no device of the inventory has room for the job: {reason.reason}")
+    return min(found, key=lambda one: one[1].step_s)
+
+
+def _proposals(
+    now: Sequence[Device], kinds: Mapping[str, Device], inventory: Inventory, n_est: int
+) -> Iterator[Proposal]:
+    most = n_est if inventory.max_devices is None else min(n_est, inventory.max_devices)
+    have = _counted(device.kind for device in now)
+    before = fewest_seconds(now, n_est).step_s
+    for kind, count in inventory.counts.items():
+        if kinds[kind].most == 0 or (inventory.single_type and set(have) != {kind}):
+            continue
+        for more in range(1, min(count - have.get(kind, 0), most - len(now)) + 1):
+            devices = [*now, *[kinds[kind]] * more]
+            after = fewest_seconds(devices, n_est)
+            gain = 1 - after.step_s / before
+            if gain > 0 and waste(devices, after.ests) <= _MOST_WASTE:
+                yield Proposal(
+                    kind=kind,
+                    devices=more,
+                    compute_us=_us(after.step_s),
+                    gain_pct=round(100 * gain, 3),
+                    gain_each_pct=round(100 * (before / after.step_s - 1) / more, 3),
+                )
+
+
+def _good_counts(pool: Sequence[Device], n_est: int, most_devices: int | None) -> Iterator[GoodCount]:
+    """Up to twice as many ESTs, where fewer than any smaller number around leave less idle."""
+    least = waste(pool, fewest_seconds(pool, n_est, most_devices).ests)
+    found = 0
+    for count in range(n_est + 1, 2 * n_est + 1):
+        best = fewest_seconds(pool, count, most_devices)
+        idle = waste(pool, best.ests)
+        if idle < least - 1e-3 and found < _SHOWN:
+            least, found = idle, found + 1
+            yield GoodCount(n_est=count, ests_per_s=round(count / best.step_s, 4), waste_pct=round(100 * idle, 3))
+
+
+def _counted(kinds: Iterator[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for kind in kinds:
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def _us(seconds: float) -> float:
+    return round(1e6 * seconds, 3)

@@ -1,0 +1,1 @@
+"""ESP6xx: checkpoints, and other slow steps that recur."""

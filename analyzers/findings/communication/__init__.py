@@ -1,0 +1,1 @@
+"""ESP3xx: communication."""

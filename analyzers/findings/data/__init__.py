@@ -1,0 +1,1 @@
+"""ESP1xx: input data."""

@@ -1,0 +1,1 @@
+"""ESP9xx: the quality of the evidence."""

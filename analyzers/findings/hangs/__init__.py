@@ -1,0 +1,1 @@
+"""ESP8xx: hangs, deaths and slow steps caught in the act."""

@@ -1,0 +1,127 @@
+"""ESP804: slow steps that the flight recorder caught in the act, with where the ranks were."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.evidence import Evidence, by_rank, by_step
+from esprof.analyzers.findings.hangs.flight_evidence import last_step, places, waiting_evidence
+from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
+from esprof.core.readable import duration, ranks
+from esprof.core.types import Ns, Rank
+from esprof.run.flight.log import Snapshot
+from esprof.run.flight.standstill import Standstill, standstill
+from esprof.run.raw.reasons import SnapshotReason
+from esprof.run.run import Run
+
+_MOST_OF = 0.5
+"""Share of a step's excess that the others must have waited for a rank, if that is to be the cause."""
+_MOST_NAMED = 3
+"""Places of slow steps that are named: those that cost most."""
+
+
+@dataclass(frozen=True)
+class _SlowStep:
+    """A step that took too long, and what its ranks were seen at."""
+
+    step: int
+    dur_ns: Ns
+    usual_ns: Ns
+    cause: Standstill | None
+    snapshots: dict[Rank, Snapshot]
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """Those that kept the others waiting, or all that were seen."""
+        return self.cause.at_fault if self.cause else tuple(sorted(self.snapshots))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What slow steps of one cause have in common."""
+        return tuple(f"{rank} {self.snapshots[rank].place}" for rank in self.ranks)
+
+
+def slow_steps(run: Run) -> Iterator[Cause]:
+    """ESP804, for each place that slow steps were caught at, costliest first. Without a price: they are not usual steps."""
+    by_cause: dict[tuple[str, ...], list[_SlowStep]] = defaultdict(list)
+    for step, snapshots in sorted(_finished_steps(run).items()):
+        slow = _slow_step(run, step, snapshots)
+        by_cause[slow.key].append(slow)
+    worth_ns = WORTH_NAMING / 100 * max((int(run.steps(rank).ints("dur_ns").sum()) for rank in run.ranks), default=0)
+    costly = sorted((group for group in by_cause.values() if _lost_ns(group) >= worth_ns), key=_lost_ns, reverse=True)
+    yield from map(_cause, costly[:_MOST_NAMED])
+
+
+def _finished_steps(run: Run) -> dict[int, dict[Rank, Snapshot]]:
+    """Step -> rank -> its last snapshot in that step, of steps that ended."""
+    found: dict[int, dict[Rank, Snapshot]] = defaultdict(dict)
+    for meta in run.meta.ranks:
+        last = last_step(run, meta.rank)
+        for snapshot in run.flight(meta.rank).snapshots:
+            if 0 < snapshot.step <= last and snapshot.reason in (SnapshotReason.SLOW, SnapshotReason.HANG):
+                found[snapshot.step][meta.rank] = snapshot
+    return found
+
+
+def _slow_step(run: Run, step: int, snapshots: dict[Rank, Snapshot]) -> _SlowStep:
+    durations = [one.age_ns for one in snapshots.values()]
+    for rank in snapshots:
+        steps = run.steps(rank)
+        durations += steps.ints("dur_ns")[np.flatnonzero(steps.ints("step") == step)].tolist()
+    usual_ns = max((one.usual_ns or 0 for one in snapshots.values()), default=0)
+    cause = standstill(snapshots)
+    # A collective that was under way just then explains nothing.
+    excess_ns = max(one.age_ns for one in snapshots.values()) - usual_ns
+    if cause is not None and (cause.kind != "absent" or cause.waited_ns < _MOST_OF * excess_ns):
+        cause = None
+    return _SlowStep(step, max(durations), usual_ns, cause, snapshots)
+
+
+def _lost_ns(group: list[_SlowStep]) -> Ns:
+    return sum(one.dur_ns - one.usual_ns for one in group)
+
+
+def _cause(group: list[_SlowStep]) -> Cause:
+    worst = max(group, key=lambda one: one.dur_ns)
+    seen = places(worst.ranks, worst.snapshots)
+    return Cause(
+        id="ESP804",
+        title=_title(group, worst, seen.get(worst.ranks[0])),
+        ranks=worst.ranks,
+        evidence={
+            "took": by_step({one.step: one.dur_ns for one in group}, "ns"),
+            "usual": Evidence(worst.usual_ns, "ns"),
+            "lost_in_all": Evidence(_lost_ns(group), "ns"),
+            "stacks": by_rank(seen),
+        }
+        | (waiting_evidence(worst.cause) if worst.cause else {}),
+        advice="If it is a save or a validation that has to be: do it less often, on all ranks at once, or beside the "
+        "training (torch.distributed.checkpoint.async_save). Else look at what is at that line.",
+        severity="warning",
+        confidence="high" if worst.cause else "medium",
+    )
+
+
+def _title(group: list[_SlowStep], worst: _SlowStep, place: str | None) -> str:
+    took = f"{duration(worst.dur_ns)} instead of {duration(worst.usual_ns)}"
+    what = f"Step {worst.step} took {took}" if len(group) == 1 else f"{len(group)} steps took up to {took}"
+    did = "kept the others waiting" if worst.cause else "was seen" if len(worst.ranks) == 1 else "were seen"
+    return f"{what}: {ranks(worst.ranks)} {did}{f' at {place}' if place else ''}"
+
+
+_PAGES = (
+    Page(
+        "ESP804",
+        "Slow steps caught in the act",
+        "Steps took more than twice the 99th percentile of those before, or stood still for seconds, and then went on. "
+        "The stacks were taken while they lasted, at most every 30 seconds.",
+        "`took` by step against `usual`; `stacks` are where the ranks were then. Where all others waited for one "
+        "rank, it is named with the collective that it came late to.",
+        "None: it is not the time of a usual step. `lost_in_all` is what these steps took too long.",
+        "Save and validate less often, on all ranks at once, or beside the training; else look at the line named.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_run=slow_steps)

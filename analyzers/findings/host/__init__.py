@@ -1,0 +1,1 @@
+"""ESP4xx: host and launch."""

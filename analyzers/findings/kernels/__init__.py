@@ -1,0 +1,1 @@
+"""ESP7xx: kernels and padding."""

@@ -1,0 +1,118 @@
+"""ESP703: matrix multiplications in single precision on devices with faster modes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.core.types import Rank
+from esprof.replay.dfg import Dfg
+from esprof.replay.whatif.graph.work import gpu_work
+
+WORTH_SAYING = 0.1
+"""Least share of the GPUs' work, below which other things matter more than a change of precision."""
+
+PLAIN = r"(?<![a-z])sgemm(?!_fp16)|_simt_sgemm|scudnn|f32f32_f32f32_f32_|_ffma_"
+"""Finds the names of kernels that multiply matrices, or convolve, in single precision without tensor cores: of cuBLAS
+(`volta_sgemm_128x64_tn`, `ampere_sgemm_…`, `sm80_xmma_gemm_f32f32_f32f32_f32_…`), CUTLASS (`cutlass_80_simt_sgemm_…`) and
+cuDNN (`implicit_convolve_sgemm`, `volta_scudnn_…`). With tensor cores they are called otherwise: `s1688gemm`, `tensorop`,
+`tf32f32`."""
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Devices of one architecture with tensor cores."""
+
+    devices: str
+    """Finds their names."""
+    modes: str
+    """What their tensor cores take."""
+    advice: str
+
+
+_MIXED = "torch.autocast with float16 and a GradScaler"
+_TF32 = "torch.set_float32_matmul_precision('high') lets them run as TF32; torch.autocast with bfloat16 gains more"
+
+_FAMILIES = (
+    _Family(r"\bV100|TITAN V\b", "float16", _MIXED),
+    _Family(r"\bT4\b|RTX 20\d\d|TITAN RTX|Quadro RTX", "float16", _MIXED),
+    _Family(r"\bA(100|800|30|40|10|16|2)\b|A10G|RTX 30\d\d|RTX A\d000", "TF32, bfloat16 and float16", _TF32),
+    _Family(r"\bL(4|40|40S|20|2)\b|RTX 40\d\d|RTX \d000 Ada", "TF32, bfloat16 and float16", _TF32),
+    _Family(r"\bG?H(100|200|800|20)\b", "TF32, bfloat16 and float16", _TF32),
+    _Family(r"\bG?B(100|200|300)\b|RTX 50\d\d", "TF32, bfloat16 and float16", _TF32),
+)
+"""By NVIDIA's papers on the architectures: Volta (WP-08608) and Turing (WP-09183) multiply float16 on tensor cores, Ampere
+(GA100: V1.0 of 2020; GA102), Ada, Hopper (H100: V1.04) and Blackwell TF32 and bfloat16 as well. Nothing is said of devices
+that are not here."""
+
+
+def fp32_matmul(case: Case) -> Iterator[Cause]:
+    """Much of the GPUs' work is done in single precision, by devices that have a faster way."""
+    dfg = case.replayed.built.dfg
+    families = {rank: family for rank in dfg.marks.ranks if (family := _family(case.run.rank(rank).device)) is not None}
+    work = gpu_work(dfg) & np.isin(dfg.step, case.replayed.steps.steady)
+    plain = work & _is_plain(dfg)
+    shares = {
+        rank: float(dfg.dur_ns[plain & (dfg.rank == rank)].sum() / max(dfg.dur_ns[work & (dfg.rank == rank)].sum(), 1))
+        for rank in families
+    }
+    ranks = tuple(rank for rank, share in shares.items() if share >= WORTH_SAYING)
+    # Of a job on unlike devices, kernels of others would count, too.
+    if not ranks or len(families) < len(dfg.marks.ranks):
+        return
+    if not case.worth_naming(case.pricer.saving_ns(f"kernel[{PLAIN}]=2x")):
+        return
+    most = max(ranks, key=lambda rank: shares[rank])
+    yield Cause(
+        id="ESP703",
+        title=f"{100 * shares[most]:.0f} % of the GPU's work is float32 multiplication without tensor cores",
+        ranks=ranks,
+        confidence="medium",
+        evidence=_evidence(case, plain, shares, families[most]),
+        advice=f"Where the model's accuracy allows it: {families[most].advice}. Results then differ in their last bits. "
+        "By how much such kernels get faster is known only when it has been tried.",
+    )
+
+
+def _family(device: str | None) -> _Family | None:
+    return next((family for family in _FAMILIES if re.search(family.devices, device or "")), None)
+
+
+def _is_plain(dfg: Dfg) -> np.ndarray:
+    found: np.ndarray = np.array([bool(re.search(PLAIN, name)) for name in dfg.names])[dfg.name]
+    return found
+
+
+def _evidence(case: Case, plain: np.ndarray, shares: dict[Rank, float], family: _Family) -> dict[str, Evidence]:
+    dfg, steps = case.replayed.built.dfg, len(case.replayed.steps.steady)
+    took = np.bincount(dfg.name[plain], weights=dfg.dur_ns[plain], minlength=len(dfg.names))
+    return {
+        "share_of_gpu_work": by_rank({rank: round(share, 3) for rank, share in shares.items()}, "share"),
+        "kernels_per_step_and_rank": Evidence(round(float(plain.sum()) / steps / len(dfg.marks.ranks), 1)),
+        "longest": Evidence(dfg.names[int(took.argmax())]),
+        "longest_per_step_and_rank": Evidence(round(float(took.max()) / steps / len(dfg.marks.ranks)), "ns"),
+        "device": Evidence(case.run.rank(next(iter(shares))).device),
+        "tensor_cores_take": Evidence(family.modes),
+    }
+
+
+_PAGES = (
+    Page(
+        "ESP703",
+        "float32 multiplication without tensor cores",
+        "Matrix multiplications and convolutions in single precision ran on the general units of devices whose tensor cores "
+        "multiply TF32, bfloat16 or float16 several times as fast.",
+        "`share_of_gpu_work` is the share of the GPU's work in kernels whose names say single precision without tensor "
+        "cores (`sgemm`, `simt`, `scudnn`, `ffma`); `longest` the one that takes most. Only devices that are known to "
+        "have tensor cores count.",
+        "None: what other kernels would take is not in the run. It is named where these kernels twice as fast would gain "
+        "1 % of a step (`kernel[…]=2x`).",
+        "torch.set_float32_matmul_precision('high') from Ampere on, torch.autocast with bfloat16, or with float16 and a "
+        "GradScaler on Volta and Turing. Check the loss: results differ in their last bits.",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=fp32_matmul)

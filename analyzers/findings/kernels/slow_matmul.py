@@ -1,0 +1,231 @@
+"""ESP702: matrix multiplications that are far from what their device can do."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.findings.kernels.device_peaks import Precision, peak_of, precision_of
+from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.core.types import Rank
+from esprof.replay.dfg import Edge, LaneKind
+from esprof.replay.whatif.grammar import literal
+from esprof.replay.whatif.graph.work import gpu_work
+
+FAR = 0.25
+"""Share of the device's peak below which a kernel counts as far from it. Large multiplications reach from half of it on."""
+
+REACHED = 0.5
+"""Share of the peak that the price supposes."""
+
+LEAST = 0.1
+"""Least share of a GPU's work in such kernels, below which other things matter more."""
+
+MOST_NAMED = 5
+"""Kernels that are looked at, those that take longest first: the price names them all."""
+
+_OPERANDS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
+"""Operations that multiply two matrices, and the place of the first among their arguments."""
+
+_DIMS = re.compile(r"\[([\d, ]*)\]")
+
+_WHOLE_TILES = 8
+"""Tensor cores take 16-bit matrices whose sizes are multiples of this without padding (NVIDIA, Deep Learning Performance
+Guide, "Tensor Core Requirements")."""
+
+
+@dataclass
+class _Kernel:
+    """All calls of the kernels of one name, over the steady steps of all ranks."""
+
+    precision: Precision
+    took_ns: float = 0.0
+    operations: float = 0.0
+    possible: float = 0.0
+    """What the devices could have done in that time."""
+    by_rank: dict[Rank, float] = field(default_factory=lambda: defaultdict(float))
+    """How long they took, ns."""
+    shapes: dict[tuple[int, int, int], float] = field(default_factory=lambda: defaultdict(float))
+    """(rows, columns, common size) -> how long such multiplications took, ns."""
+
+    @property
+    def share(self) -> float:
+        """Of the peak that was reached."""
+        return self.operations / self.possible
+
+
+def slow_multiplications(case: Case) -> Iterator[Cause]:
+    """Much of the GPUs' work is in multiplications that reach a small part of the peak."""
+    dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
+    far = {name: kernel for name, kernel in _kernels(case).items() if kernel.possible > 0 and kernel.share < FAR}
+    slow = {name: far[name] for name in sorted(far, key=lambda name: -far[name].took_ns)[:MOST_NAMED]}
+    if not slow:
+        return
+    work = gpu_work(dfg) & np.isin(dfg.step, steps)
+    of_rank = {rank: float(dfg.dur_ns[work & (dfg.rank == rank)].sum()) for rank in dfg.marks.ranks}
+    shares = {
+        rank: sum(kernel.by_rank.get(rank, 0.0) for kernel in slow.values()) / max(total, 1.0)
+        for rank, total in of_rank.items()
+    }
+    ranks = tuple(rank for rank, share in shares.items() if share >= LEAST)
+    reached = sum(one.operations for one in slow.values()) / sum(one.possible for one in slow.values())
+    scenario = _scenario(slow, reached)
+    if not ranks or not case.worth_naming(case.pricer.saving_ns(scenario)):
+        return
+    worst = max(slow.values(), key=lambda kernel: kernel.took_ns)
+    yield Cause(
+        id="ESP702",
+        title=f"{100 * max(shares.values()):.0f} % of the GPU's work is multiplication at {100 * reached:.0f} % of its peak",
+        ranks=ranks,
+        scenario=scenario,
+        confidence="low",
+        evidence=_evidence(slow, shares, reached, len(steps) * len(dfg.marks.ranks)),
+        advice=_advice(worst),
+    )
+
+
+def _kernels(case: Case) -> dict[str, _Kernel]:
+    """Name of a kernel -> its calls by operations whose shapes are known, on devices whose peak is known."""
+    found: dict[str, _Kernel] = {}
+    for rank in case.replayed.built.dfg.marks.ranks:
+        peak = peak_of(case.run.rank(rank).device)
+        if peak is None:
+            continue
+        for name, took_ns, shape in _multiplications(case, rank):
+            batch, rows, columns, common = shape
+            precision = precision_of(name)
+            if precision is None:
+                continue
+            # A device without cores for it computes it on its general units.
+            rate = peak.rates.get(precision, peak.rates["float32"])
+            kernel = found.setdefault(name, _Kernel(precision))
+            kernel.took_ns += took_ns
+            kernel.by_rank[rank] += took_ns
+            kernel.operations += 2.0 * batch * rows * columns * common
+            kernel.possible += took_ns * rate * 1e3  # 10^12 operations a second are a thousand a nanosecond.
+            kernel.shapes[rows, columns, common] += took_ns
+    return found
+
+
+def _multiplications(case: Case, rank: Rank) -> Iterator[tuple[str, float, tuple[int, int, int, int]]]:
+    """(name of the kernel, ns, (batch, rows, columns, common size)) of each multiplication of a rank in its steady steps.
+
+    An operation that launches several kernels counts as the one that takes longest, with the time of all.
+    """
+    dfg, events = case.replayed.built.dfg, case.run.events(rank)
+    names, texts = events.codes("name")
+    shapes, shape_texts = events.codes("shapes")
+    is_multiplying = np.array([text in _OPERANDS for text in texts] + [False])[names]
+    rows = np.flatnonzero(is_multiplying & (shapes >= 0) & events.is_kind("op"))
+    if not len(rows):
+        return
+    launched = (dfg.pred_kind == Edge.LAUNCH) & dfg.on(LaneKind.STREAM)[dfg.pred_target]
+    source, target = dfg.pred_idx[launched], dfg.pred_target[launched]
+    mine = (dfg.rank[target] == rank) & np.isin(dfg.step[target], case.replayed.steps.steady) & (dfg.event[source] >= 0)
+    source, target = source[mine], target[mine]
+    # The operation in which a launch lies: these do not nest, so that it is the last of its thread that began before it.
+    tid, start = events.ints("tid"), events.ints("start_ns")
+    end = start + events.ints("dur_ns")
+    order = rows[np.lexsort((start[rows], tid[rows]))]
+    at = start[dfg.event[source]]
+    place = _last_before(tid[order], start[order], tid[dfg.event[source]], at)
+    inside = (place >= 0) & (at < end[order[np.maximum(place, 0)]])
+    kernels: dict[int, list[int]] = defaultdict(list)
+    for operation, node in zip(order[place[inside]].tolist(), target[inside].tolist(), strict=True):
+        kernels[operation].append(node)
+    for operation, nodes in kernels.items():
+        shape = _shape(texts[names[operation]], shape_texts[shapes[operation]])
+        if shape is not None:
+            longest = max(nodes, key=lambda node: int(dfg.dur_ns[node]))
+            yield dfg.label(longest), float(dfg.dur_ns[nodes].sum()), shape
+
+
+def _last_before(groups: np.ndarray, moments: np.ndarray, group: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """Place of the last of `moments`, ascending within each of `groups`, that is at or before a moment of a group; -1 for
+    none."""
+    place = np.full(len(moment), -1)
+    for one in np.unique(group).tolist():
+        first, last = np.searchsorted(groups, [one, one + 1])
+        mine = group == one
+        at = np.searchsorted(moments[first:last], moment[mine], side="right") - 1
+        place[mine] = np.where(at >= 0, first + at, -1)
+    return place
+
+
+def _shape(operation: str, shapes: str) -> tuple[int, int, int, int] | None:
+    """(batch, rows, columns, common size) of a multiplication; None where its shapes are no such thing."""
+    first = _OPERANDS[operation]
+    found = _DIMS.findall(shapes.strip()[1:-1])[first : first + 2]
+    dims = [[int(size) for size in one.split(",")] if one.strip() else [] for one in found]
+    if len(dims) != 2 or len(dims[0]) not in (2, 3) or len(dims[0]) != len(dims[1]) or dims[0][-1] != dims[1][-2]:
+        return None
+    return dims[0][0] if len(dims[0]) == 3 else 1, dims[0][-2], dims[1][-1], dims[0][-1]
+
+
+def _scenario(names: Iterable[str], reached: float) -> str:
+    """The kernels of these names, which are at the share `reached` of the peak, as fast as at `REACHED` of it."""
+    pattern = "|".join(literal(name) for name in sorted(names))
+    return f"kernel[^({pattern})$]={max(REACHED / max(reached, 1e-3), 1.0):.3g}x"
+
+
+def _evidence(slow: dict[str, _Kernel], shares: dict[Rank, float], reached: float, visits: int) -> dict[str, Evidence]:
+    name, worst = max(slow.items(), key=lambda one: one[1].took_ns)
+    rows, columns, common = _shape_of(worst)
+    return {
+        "share_of_gpu_work": by_rank({rank: round(share, 3) for rank, share in shares.items()}, "share"),
+        "share_of_peak": Evidence(round(reached, 4), "share"),
+        "kernels": Evidence(len(slow)),
+        "longest": Evidence(name),
+        "longest_per_step_and_rank": Evidence(round(worst.took_ns / visits), "ns"),
+        "longest_multiplies": Evidence(f"{rows} × {common} by {common} × {columns}"),
+        "longest_share_of_peak": Evidence(round(worst.share, 4), "share"),
+        "longest_computes_in": Evidence(worst.precision),
+    }
+
+
+def _shape_of(kernel: _Kernel) -> tuple[int, int, int]:
+    return max(kernel.shapes, key=lambda shape: kernel.shapes[shape])
+
+
+def _advice(kernel: _Kernel) -> str:
+    rows, columns, common = _shape_of(kernel)
+    what = f"The longest multiplies {rows} × {common} by {common} × {columns}"
+    if kernel.precision != "float32" and any(size % _WHOLE_TILES for size in (rows, columns, common)):
+        padded = tuple(_WHOLE_TILES * math.ceil(size / _WHOLE_TILES) for size in (rows, columns, common))
+        return (
+            f"{what}: tensor cores want multiples of {_WHOLE_TILES}. Pad the vocabulary, the width or the batch, here to "
+            f"{padded[0]}, {padded[1]} and {padded[2]}."
+        )
+    if min(rows, columns, common) < 128:
+        return (
+            f"{what}: matrices so narrow cannot fill the device. Larger batches, several such multiplications in one (one "
+            "weight for query, key and value), or longer sequences make them wider."
+        )
+    return (
+        f"{what}, which is large enough: look at the device's clocks and temperature, at what runs beside it, and at the "
+        "layout of the matrices (transposed, or not contiguous)."
+    )
+
+
+_PAGES = (
+    Page(
+        "ESP702",
+        "Multiplications far from the device's peak",
+        "Kernels that multiply matrices reach less than a quarter of what the device does at most: matrices are too narrow "
+        "to fill it, their sizes fit its tensor cores badly, or it runs slower than it could.",
+        "`share_of_peak` is what they do against the maker's data sheet at the precision that the kernels' names tell, "
+        "`share_of_gpu_work` how much of each GPU's work they are; `longest_multiplies` the sizes of the longest. Those of "
+        "`aten::mm`, `addmm`, `bmm` and `baddbmm` count. It needs shapes (`--shapes`, or `record_shapes=True` of "
+        "torch.profiler) and a device that is known.",
+        "`kernel[…]=`: replay makes these kernels as fast as at half of the peak, which large multiplications reach. A "
+        "bound: narrow ones may have no way to get there.",
+        "Wider matrices (batches, fused projections), sizes that are multiples of 8, 16-bit precision where the model "
+        "allows it (ESP703).",
+    ),
+)
+
+RULE = Rule(pages=_PAGES, of_case=slow_multiplications)

@@ -1,0 +1,1 @@
+"""ESP5xx: memory and allocator."""

@@ -1,0 +1,1 @@
+"""ESP2xx: ranks and stragglers."""

@@ -1,0 +1,1 @@
+"""Sampled Python stacks: frames, places, functions and garbage collections."""

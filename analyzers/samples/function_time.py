@@ -1,0 +1,300 @@
+"""How long functions of the job's own code take in the steps of the whole run, by the stacks that were sampled."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from esprof.analyzers.rule import Measured
+from esprof.analyzers.samples.frames import frame
+from esprof.analyzers.steps import job_steps
+from esprof.analyzers.steps.step_groups import FEWEST_STEPS, SLOW
+from esprof.core.types import NS_PER_US, Ns, Rank
+from esprof.replay.cpu.sampled import Sampled
+from esprof.replay.whatif.error.margins import mean_margin
+from esprof.run.run import Run
+from esprof.run.stacks import Place, functions_of, is_own
+
+ENOUGH = 8
+"""Samples of a function, on all ranks, from which on they tell how long it takes."""
+
+OTHERS_WORK = 0.1
+"""Most of a function's samples that may lie in work of the training itself that it calls, or that calls it: the rest is
+its own."""
+
+ON_THE_WAY = 0.9
+"""A function that is on so large a share of all stacks holds the training loop, or leads to it: its lines are told apart."""
+
+MUCH = 0.03
+"""Least share of a step that a function of which nothing but samples tells must take: of less they are seldom sure."""
+
+PASSED_ON = 0.8
+"""A function that spends so large a share of its time in another one is told by that."""
+
+LONG: Ns = 200 * NS_PER_US
+"""A function that is mostly in operations longer than this, ns, is work on tensors, whatever it is for."""
+
+FEWEST_LOOKS = 3
+"""Looks at a function while operations were recorded from which on they tell whether it is."""
+
+_TRAINING = re.compile(
+    r"torch/nn/modules/module\.py\(\d+\): .*_call_impl|: _engine_run_backward$|torch/(optim|utils/data|distributed)/",
+    re.MULTILINE,
+)
+"""Finds, below a function, what is no work of its own: modules, the backward pass, the optimizer, input, collectives."""
+
+_INPUT = "torch/utils/data/"
+"""Is in the lines above a function that makes batches."""
+
+_CALLS_MODEL = ("_call_impl", ": _engine_run_backward")
+"""Ends a line that calls the forward of a module, or a backward, or a hook."""
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A function of the job's own code on a stack."""
+
+    function: str
+    """As `file: function`."""
+    line: str
+    """As `file(line): function`."""
+    is_part: bool
+    """Whether it is then a part of the training: it calls the model, say, or is called by it."""
+    is_input: bool
+    """Whether it is then at work on a batch."""
+
+
+@dataclass(frozen=True)
+class OwnFunction:
+    """A function of the job's own code that is no part of the training, and what it takes of the run."""
+
+    place: Place
+    """The line at which most of its time is spent, and what that led to."""
+    functions: frozenset[str]
+    """The function, and those of the job's own that it calls, as `file: function`."""
+    took_ns: dict[Rank, float]
+    """What it takes of a mean step without profiler, by rank, ns."""
+    ran: float
+    """Share of that time that the threads ran."""
+    measured: Measured
+
+
+class FunctionTimes:
+    """The looks at the training threads in the steps without profiler, garbage collections left out."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._steps = job_steps.numbers(run, "plain")
+        self._stacks: list[str] = []
+        self._rank_of_stack: list[int] = []
+        """Column of the rank that each is of."""
+        looks = [self._looks_of(rank) for rank in run.ranks]
+        # The looks of all ranks: column of the rank, number of the step among those without profiler, stack, ns, and what
+        # of that the thread ran.
+        self._rank, self._at, self._stack, self._ns, self._ran = (
+            np.concatenate([np.zeros(0, np.int64), *columns]) for columns in zip(*looks, strict=True)
+        )
+
+    def _looks_of(self, rank: Rank) -> tuple[np.ndarray, ...]:
+        samples = self._run.samples(rank)
+        codes, texts = samples.codes("stack")
+        inside = (codes >= 0) & np.isin(samples.ints("step"), self._steps)
+        end, dur = samples.ints("at_ns")[inside], samples.ints("dur_ns")[inside]
+        own_ns = dur - Sampled(self._run, rank).collecting_ns(end - dur, end)
+        number = len(self._stacks) + codes[inside]
+        self._stacks += texts
+        column = self._run.ranks.index(rank)
+        self._rank_of_stack += [column] * len(texts)
+        ran_ns = own_ns * samples.ints("cpu_ns")[inside] / np.maximum(dur, 1)
+        rank_of_look = np.full(int(inside.sum()), column)
+        return rank_of_look, np.searchsorted(self._steps, samples.ints("step")[inside]), number, own_ns, ran_ns
+
+    def of(self, function: re.Pattern[str]) -> Measured | None:
+        """What the functions that the pattern finds (as `file(line): function`) take in a mean step, with all that they
+        call, the mean over ranks.
+
+        None where too little was sampled, or where they are a part of the training: what would be left of it without them
+        nobody can tell.
+        """
+        found = [next((one for one in chain if function.search(one.line)), None) for chain in self._chains]
+        return self._measured(found, np.ones(len(self._steps), bool)) if self._is_own(found) else None
+
+    def own(self, leading: Collection[str]) -> Iterator[OwnFunction]:
+        """The functions, but those that are `leading` to the training loop (as `file: function`), that take much of a step
+        on the mean rank, those first that take most: Python code, and operations so short that it is Python that they cost.
+
+        Slow steps do not count: what they do is told of them.
+        """
+        told: set[str] = set()
+        for function, spent in self._costly(leading):
+            if function in told or spent.mean() < MUCH * self._step_ns:
+                continue
+            found = self._finding(function)
+            if self._is_own(found) and not self._is_tensor_work(function) and (one := self._told(function, found)):
+                told |= one.functions
+                yield one
+
+    def alone(self, leading: Collection[str]) -> Iterator[OwnFunction]:
+        """The functions that take much of a usual step of one rank, and next to nothing of the others', whatever they
+        call. Those that make batches are left out: input is told of by itself."""
+        if len(self._run.ranks) < 2:
+            return
+        costly = self._costly(leading)
+        lone = {function for function, spent in costly if np.sort(spent)[-2] <= OTHERS_WORK * spent.max()}
+        told: set[str] = set()
+        for function, spent in costly:
+            if function not in lone - told or spent.max() < MUCH * self._step_ns:
+                continue
+            found = self._finding(function)
+            is_input = any(called.is_input for called in found if called)
+            if not is_input and self._is_in(found).sum() >= ENOUGH and (one := self._told(function, found, lone)):
+                told |= one.functions
+                yield one
+
+    def _costly(self, leading: Collection[str]) -> list[tuple[str, np.ndarray]]:
+        """(function, what it takes of a usual step of each rank, ns) of those that are not `leading`, callers first."""
+        if len(self._steps) < FEWEST_STEPS:
+            return []
+        spent: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self._run.ranks)))
+        depth: dict[str, int] = {}
+        per_step = self._usual_by_stack / self._is_usual.sum()
+        for rank, chain, ns in zip(self._rank_of_stack, self._chains, per_step.tolist(), strict=True):
+            for function in {one.function for one in chain} - set(leading):
+                spent[function][rank] += ns
+            for at, one in enumerate(chain):
+                depth[one.function] = min(at, depth.get(one.function, at))
+        # A function that is all that its caller does takes as long.
+        return sorted(spent.items(), key=lambda item: (-round(item[1].sum()), depth[item[0]]))
+
+    def _finding(self, function: str) -> list[_Called | None]:
+        return [next((one for one in chain if one.function == function), None) for chain in self._chains]
+
+    def _told(
+        self, function: str, found: list[_Called | None], among: Collection[str] | None = None
+    ) -> OwnFunction | None:
+        """All of what is known of a function, told by the one that it passes most of its time on to, `among` these; None
+        where it passes it on to several: those are told."""
+        within: Counter[str] = Counter()
+        inner: Counter[str] = Counter()
+        lines: dict[str, Counter[Place]] = defaultdict(Counter)
+        depth: dict[str, int] = {}
+        for number, one in enumerate(found):
+            below = self._chains[number][self._chains[number].index(one) :] if one else []
+            below = [called for called in below if among is None or called.function in among]
+            last, ns = self._stacks[number].rsplit("\n", 1)[-1], round(self._usual_by_stack[number])
+            # Of a function that calls itself, the innermost line counts.
+            for at, called in enumerate({called.function: called for called in below}.values()):
+                within[called.function] += ns
+                depth[called.function] = max(at, depth.get(called.function, 0))
+                lines[called.function][Place(called.line, None if last == called.line else last)] += ns
+            inner[below[-1].function if below else ""] += ns
+        whole = within[function]
+        deepest = max((name for name in within if within[name] >= PASSED_ON * whole), key=lambda name: depth[name])
+        if inner[deepest] < (1 - PASSED_ON) * whole:
+            return None
+        inside = self._is_in(found) & self._is_usual[self._at]
+        of_rank = np.bincount(self._rank[inside], self._ns[inside], len(self._run.ranks)) / self._is_usual.sum()
+        return OwnFunction(
+            place=lines[deepest].most_common(1)[0][0],
+            functions=frozenset(within),
+            took_ns=dict(zip(self._run.ranks, of_rank.tolist(), strict=True)),
+            ran=min(1.0, float(self._ran[inside].sum() / self._ns[inside].sum())),
+            measured=self._measured(found, self._is_usual),
+        )
+
+    @cached_property
+    def _chains(self) -> list[list[_Called]]:
+        """The functions of the job's own code on each stack, outermost first."""
+        return [_chain(stack) for stack in self._stacks]
+
+    @cached_property
+    def _step_ns(self) -> float:
+        return float(job_steps.durations_ns(self._run, self._steps).mean())
+
+    @cached_property
+    def _is_usual(self) -> np.ndarray:
+        """The steps that are not slow, bool[steps]."""
+        took = job_steps.durations_ns(self._run, self._steps)
+        usual: np.ndarray = took <= SLOW * np.median(took)
+        return usual
+
+    @cached_property
+    def _usual_by_stack(self) -> np.ndarray:
+        """What each stack takes of the steps that are not slow, ns, float64[stacks]."""
+        inside = self._is_usual[self._at]
+        return np.bincount(self._stack[inside], self._ns[inside], len(self._stacks))
+
+    def _is_in(self, found: list[_Called | None]) -> np.ndarray:
+        """Mask of the looks at the stacks that `found` has something for."""
+        mask: np.ndarray = np.array([one is not None for one in found] + [False])[self._stack]
+        return mask
+
+    def _is_own(self, found: list[_Called | None]) -> bool:
+        looks = int(self._is_in(found).sum())
+        part = int(self._is_in([one if one and one.is_part else None for one in found]).sum())
+        return len(self._steps) >= FEWEST_STEPS and looks >= ENOUGH and part <= OTHERS_WORK * looks
+
+    def _measured(self, found: list[_Called | None], steps: np.ndarray) -> Measured:
+        """By the steps of this mask."""
+        inside = self._is_in(found)
+        took = np.bincount(self._at[inside], self._ns[inside], len(self._steps))[steps] / len(self._run.ranks)
+        return Measured(saving_ns=float(took.mean()), margin_ns=mean_margin(took), step_ns=self._step_ns)
+
+    def _is_tensor_work(self, function: str) -> bool:
+        """Whether most of the looks at it while operations were recorded were within long ones."""
+        looks = [look for rank in self._run.ranks for look in self._recorded_looks(rank, function)]
+        return len(looks) >= FEWEST_LOOKS and sum(looks) > len(looks) / 2
+
+    def _recorded_looks(self, rank: Rank, function: str) -> list[bool]:
+        """Whether each look at a function, in a step of which operations were recorded, was within a long one."""
+        samples, steps = self._run.samples(rank), self._run.steps(rank)
+        timed = steps.ints("step")[[phase == "timed" for phase in steps.texts("phase")]]
+        codes, texts = samples.codes("stack")
+        mine = np.array([any(one.function == function for one in _chain(text)) for text in texts] + [False])
+        at = samples.ints("at_ns")[mine[codes] & np.isin(samples.ints("step"), timed)]
+        events = self._run.events(rank)
+        is_long = events.is_kind("op") & (events.ints("dur_ns") > LONG)
+        begin = events.ints("start_ns")[is_long]
+        end = begin + events.ints("dur_ns")[is_long]
+        return [bool(((begin <= moment) & (moment < end)).any()) for moment in at.tolist()]
+
+
+@lru_cache(maxsize=1 << 16)
+def _chain(stack: str) -> list[_Called]:
+    """The functions of the job's own code on a stack, outermost first. Ranks have most stacks in common."""
+    found, frames = [], stack.split("\n")
+    for at, line in enumerate(frames):
+        if is_own(line) and (told := frame(line)).file:
+            above, below = frames[: at + 1], frames[at + 1 :]
+            is_input = any(_INPUT in other for other in above)
+            is_part = is_input or _is_part(above, below)
+            found.append(_Called(f"{told.file}: {told.function}", line, is_part, is_input))
+    return found
+
+
+def _is_part(above: list[str], below: list[str]) -> bool:
+    """Whether a function is a part of the model, or calls what trains, by the lines down to its own and those below."""
+    # A hook is called as forward and backward are, but has another name.
+    called = max((number for number, line in enumerate(above) if line.endswith(_CALLS_MODEL)), default=len(above))
+    is_model = any(line.endswith(("forward", "backward")) for line in above[called + 1 :])
+    return is_model or bool(_TRAINING.search("\n".join(below)))
+
+
+def leading_functions(run: Run, ranks: Sequence[Rank]) -> set[str]:
+    """The functions, as `file: function`, that are on nearly all stacks in windows with stacks."""
+    of_function: dict[str, float] = defaultdict(float)
+    total = 0.0
+    for rank in ranks:
+        samples, steps = run.samples(rank), run.steps(rank)
+        is_stack = np.array([phase == "stack" for phase in steps.texts("phase")], bool)
+        codes, texts = samples.codes("stack")
+        here = (codes >= 0) & np.isin(samples.ints("step"), steps.ints("step")[is_stack])
+        of_stack = np.bincount(codes[here], samples.ints("dur_ns")[here], len(texts))
+        total += float(of_stack.sum())
+        for at in np.flatnonzero(of_stack).tolist():
+            for function in functions_of(texts[at]):
+                of_function[function] += of_stack[at]
+    return {function for function, ns in of_function.items() if ns >= ON_THE_WAY * total}

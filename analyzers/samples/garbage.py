@@ -1,0 +1,70 @@
+"""Garbage collections of the training threads: how long they take in the steps of the whole run."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.rule import Measured
+from esprof.analyzers.steps import job_steps
+from esprof.analyzers.steps.step_groups import FEWEST_STEPS
+from esprof.core.types import Rank
+from esprof.replay.cpu.sampled import Sampled
+from esprof.replay.whatif.error.margins import mean_margin
+from esprof.run.run import Run
+
+COLLECT_LESS = (
+    "Call gc.freeze() once all is built, so that what lives as long as the job is not looked through again, and raise "
+    "gc.set_threshold; or turn automatic collection off and collect every so many steps, on all ranks in the same one."
+)
+
+CLOSE = 100
+"""How many times as much a line counts that was seen within a millisecond of the end of a collection."""
+
+
+@dataclass(frozen=True)
+class Collections:
+    """What garbage collections take of the steps without profiler."""
+
+    measured: Measured
+    count: int
+    """How many there were, on all ranks."""
+    per_step_ns: dict[Rank, float]
+    """What a mean step of each rank spends in them, ns."""
+    place: str
+    """The line that was seen right behind most of their time; "" for none."""
+
+
+def collections(run: Run) -> Collections | None:
+    """Those of the whole run; None where there are none, or too few steps to tell.
+
+    In a step in which several ranks collect, the others wait for the one that takes longest.
+    """
+    steps = job_steps.numbers(run, "plain")
+    if len(steps) < FEWEST_STEPS:
+        return None
+    by_rank: dict[Rank, np.ndarray] = {}
+    behind: dict[str, float] = defaultdict(float)
+    count = 0
+    for rank in run.ranks:
+        rows = job_steps.rows(run, rank, steps)
+        sampled = Sampled(run, rank)
+        begin, end = sampled.collections.T
+        at = np.searchsorted(rows.ints("start_ns"), begin, side="right") - 1
+        inside = (at >= 0) & (begin < (rows.ints("start_ns") + rows.ints("dur_ns"))[at])
+        count += int(inside.sum())
+        by_rank[rank] = np.bincount(at[inside], (end - begin)[inside], len(steps))
+        seen = zip(sampled.frames_behind(end[inside]), (end - begin)[inside].tolist(), strict=True)
+        for (frame, is_close), took in seen:
+            # Between windows with stacks the next look may come when the thread is at something else.
+            behind[frame] += took * (CLOSE if is_close else 1)
+    longest = np.max(list(by_rank.values()), axis=0)
+    if not longest.any():
+        return None
+    step_ns = float(job_steps.durations_ns(run, steps).mean())
+    return Collections(
+        Measured(saving_ns=float(longest.mean()), margin_ns=mean_margin(longest), step_ns=step_ns),
+        count,
+        {rank: float(took.mean()) for rank, took in by_rank.items() if took.any()},
+        max(behind, key=lambda frame: behind[frame]),
+    )

@@ -1,0 +1,1 @@
+"""The steps of the whole run, inside and outside of windows."""

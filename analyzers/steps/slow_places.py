@@ -1,0 +1,197 @@
+"""What slow steps have that usual ones lack: stages, waits, and lines on the sampled stacks."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.samples.frames import frame
+from esprof.analyzers.steps import job_steps
+from esprof.analyzers.steps.step_groups import SlowGroup
+from esprof.core.types import Rank
+from esprof.run.run import Run
+
+MOST_OF = 0.5
+"""Least share of what slow steps take too long that must lie in one place, to be its cause."""
+
+USUAL = 0.05
+"""Most time that usual steps may be at a line, as a share of them, for it to be what slow steps have beyond them."""
+
+LOADER = "waiting for the data loader"
+NO_CPU = "waiting for a CPU"
+COMPUTING = "computing on its CPU"
+
+_SAVES = ("torch.save", "torch.distributed.checkpoint.", "safetensors.torch.")
+"""How stages begin that the recorder notes where something is saved."""
+
+_SAVING = re.compile(r"\): (.*\.)?_?([a-z0-9_]*_)?(save|snapshot|checkpoint|ckpt|dump)(_[a-z0-9_]*)?$", re.IGNORECASE)
+"""How a line ends that is in a function that saves."""
+
+
+@dataclass(frozen=True)
+class Excess:
+    """One thing that slow steps of some ranks have beyond the usual."""
+
+    what: str
+    lost_ns: dict[Rank, float]
+    """How much of it a slow step has beyond a usual one, ns, by rank; of the ranks that have most of it."""
+    is_save: bool = False
+    innermost: str | None = None
+    """The last line of the job's own at which most of it happens, where `what` does not say it."""
+
+
+def stage_of(run: Run, group: SlowGroup) -> Excess | None:
+    """The stage, or the wait, that slow steps have most of; None where none bears most of what they take too long."""
+    most: dict[str, dict[Rank, float]] = defaultdict(dict)
+    for rank in run.ranks:
+        for what, spent_ns in _spent(run, rank, group.steps).items():
+            most[what][rank] = group.between(spent_ns)
+    # A save may lie in a stage that the job marked around it.
+    enough = [what for what, by_rank in most.items() if max(by_rank.values()) >= MOST_OF * group.excess_ns]
+    if not enough:
+        return None
+    saves = [what for what in enough if what.startswith(_SAVES)]
+    what = max(saves or enough, key=lambda one: max(most[one].values()))
+    # Where one rank saves, the others wait for it somewhere else.
+    lost = {rank: ns for rank, ns in most[what].items() if ns >= MOST_OF * group.excess_ns}
+    return Excess(what, lost, is_save=bool(saves))
+
+
+def computing_of(run: Run, group: SlowGroup) -> Excess | None:
+    """The ranks that ran for longer in slow steps, where that is most of what these take too long; None for none."""
+    lost = {}
+    for rank in run.ranks:
+        ran = job_steps.rows(run, rank, group.steps).ints("cpu_ns")
+        if (ran >= 0).all() and (beyond := group.between(ran.astype(np.float64))) >= MOST_OF * group.excess_ns:
+            lost[rank] = beyond
+    return Excess(COMPUTING, lost) if lost else None
+
+
+def _spent(run: Run, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:
+    """What a rank spends in each of `steps` in stages, in its loader, and without a CPU, ns, float64[steps], by name."""
+    table = job_steps.rows(run, rank, steps)
+    begin = table.ints("start_ns")
+    end = begin + table.ints("dur_ns")
+    spent = {
+        LOADER: np.maximum(table.ints("loader_wait_ns"), 0).astype(np.float64),
+        NO_CPU: np.maximum(table.ints("ready_ns"), 0).astype(np.float64),
+    }
+    stages = run.stages(rank)
+    marked = stages.where(stages.is_kind("stage") & (stages.ints("worker") < 0))
+    start, until = marked.ints("start_ns"), marked.ints("end_ns")
+    # A stage lies in the step in which it begins.
+    at = np.searchsorted(begin, start, side="right") - 1
+    inside = (at >= 0) & (start < end[at])
+    names = np.array([name or "" for name in marked.texts("name")], object)
+    for name in dict.fromkeys(names[inside].tolist()):
+        mine = inside & (names == name)
+        spent[name] = np.bincount(at[mine], (until - start)[mine], len(steps))
+    return spent
+
+
+def line_of(run: Run, group: SlowGroup) -> Excess | None:
+    """The line that slow steps are at and usual ones are not; None where none bears most of what they take too long."""
+    found = {rank: line for rank in run.ranks if (line := _line_of(run, rank, group)) is not None}
+    if not found:
+        return None
+    # Others wait for the rank that has something else to do, where they wait in each step.
+    sure = min(found, key=lambda rank: found[rank].usual_ns / found[rank].slow_ns)
+    line = found[sure]
+    lost = {rank: one.slow_ns - one.usual_ns for rank, one in found.items() if one.text == line.text}
+    return Excess(line.text, lost, line.is_save, line.innermost)
+
+
+@dataclass(frozen=True)
+class _Line:
+    text: str
+    slow_ns: float
+    """How long a slow step is there, ns."""
+    usual_ns: float
+    is_save: bool
+    innermost: str | None
+    """The last line of the job's own that it led to, behind the one that it called."""
+
+
+def _line_of(run: Run, rank: Rank, group: SlowGroup) -> _Line | None:
+    """Of all lines with what was called before them, the outermost that only slow steps are at for long."""
+    stacks, slow, usual = _sampled(run, rank, group)
+    usual_ns = float(group.took_ns[group.is_usual].mean())
+    tree = _Tree()
+    for at in np.flatnonzero((slow > 0) | (usual > 0)).tolist():
+        tree.add(stacks[at].split("\n"), float(slow[at]), float(usual[at]))
+
+    def is_cause(line: int) -> bool:
+        of_slow, of_usual = tree.slow_ns[line], tree.usual_ns[line]
+        return of_slow - of_usual >= MOST_OF * group.excess_ns and of_usual <= USUAL * usual_ns
+
+    found = [line for line in range(len(tree.text)) if is_cause(line)]
+    if not found:
+        return None
+    outermost = min(found, key=lambda line: tree.depth[line])
+    text = tree.text[outermost]
+    chain = _under(tree, outermost, found)
+    if chain:
+        text = f"{text}, calling {tree.text[chain[0]]}"
+    own = [tree.text[line] for line in chain[1:] if frame(tree.text[line]).origin == "job"]
+    of_slow, of_usual = tree.slow_ns[outermost], tree.usual_ns[outermost]
+    is_save = tree.saving_ns[outermost] >= MOST_OF * of_slow
+    return _Line(text, of_slow, of_usual, is_save, own[-1] if own else None)
+
+
+def _under(tree: "_Tree", outermost: int, found: list[int]) -> list[int]:
+    """Those of the lines `found` that `outermost` led to, each called by the one before it: where most of the time goes."""
+    below, chain = outermost, []
+    while under := [line for line in found if tree.caller[line] == below]:
+        below = max(under, key=lambda line: tree.slow_ns[line])
+        chain.append(below)
+    return chain
+
+
+class _Tree:
+    """Lines of stacks, each under the one that called it. What is told of a line holds for all that is under it, too."""
+
+    def __init__(self) -> None:
+        self._number: dict[tuple[int, str], int] = {}
+        self.text: list[str] = []
+        self.caller: list[int] = []
+        """The line that called each; -1 for the outermost."""
+        self.depth: list[int] = []
+        self.slow_ns: list[float] = []
+        """How long a slow step is at each line, ns."""
+        self.usual_ns: list[float] = []
+        self.saving_ns: list[float] = []
+        """How long of `slow_ns` a function that saves is at work, at this line or under it."""
+
+    def add(self, stack: list[str], slow_ns: float, usual_ns: float) -> None:
+        path: list[int] = []
+        for text in stack:
+            path.append(self._of(path[-1] if path else -1, text))
+        is_saving = False
+        for line in reversed(path):
+            is_saving = is_saving or bool(_SAVING.search(self.text[line]))
+            self.slow_ns[line] += slow_ns
+            self.usual_ns[line] += usual_ns
+            self.saving_ns[line] += slow_ns if is_saving else 0
+
+    def _of(self, caller: int, text: str) -> int:
+        number = self._number.setdefault((caller, text), len(self.text))
+        if number == len(self.text):
+            self.text.append(text)
+            self.caller.append(caller)
+            self.depth.append(self.depth[caller] + 1 if caller >= 0 else 0)
+            for column in (self.slow_ns, self.usual_ns, self.saving_ns):
+                column.append(0.0)
+        return number
+
+
+def _sampled(run: Run, rank: Rank, group: SlowGroup) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """(stacks, how long a slow step is at each, how long a usual one is), ns, float64[stacks]."""
+    samples = run.samples(rank)
+    codes, stacks = samples.codes("stack")
+    steps, took = samples.ints("step"), samples.ints("dur_ns")
+    means = []
+    for mask in (group.is_slow, group.is_usual):
+        here = np.isin(steps, group.steps[mask]) & (codes >= 0)
+        means.append(np.bincount(codes[here], took[here], len(stacks)) / max(1, int(mask.sum())))
+    return stacks, means[0], means[1]

@@ -1,0 +1,157 @@
+"""What each step of the whole run took, with the windows, the passes over the data and the steps that findings name."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+
+from esprof.analyzers.finding import Finding
+from esprof.analyzers.steps import job_steps
+from esprof.analyzers.steps.step_groups import slow_groups
+from esprof.core.types import NS_PER_S, NS_PER_US
+from esprof.run.run import Run, Window
+
+Role = Literal["plain", "timed", "stack", "beside"]
+"""Phases of steps, and `beside`: the job's first step, and those in which the profiler warmed up or wrote."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
+"""A step of the job is the last of these that it was on any rank."""
+
+MOST_BINS = 600
+"""Stretches of steps that are told apart: more would not fit beside each other on a screen."""
+MOST_BORDERS = 60
+"""Windows, and passes over the data, that are named one by one: more would cover what they are to mark."""
+
+_HEADROOM = 1.25
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one kind: number, duration of the job's step in us, and seconds from the start of the job's first."""
+
+    step: tuple[int, ...]
+    us: tuple[float, ...]
+    at_s: tuple[float, ...]
+    of: int
+    """How many steps these stand for."""
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that a finding names."""
+
+    id: str
+    title: str
+    steps: Series
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of the job over the run. Of many, the shortest and the longest of each stretch stand for all."""
+
+    series: dict[Role, Series]
+    marks: tuple[Mark, ...]
+    steps: int
+    stretch: int
+    """Steps in a stretch; 1 where every step is here."""
+    span_s: float
+    mean_us: float
+    """Of the plain steps, like `median_us`; all of them count, drawn or not."""
+    median_us: float
+    plain: int
+    top_us: float
+    """Up to where an axis shows what is usual; what takes longer than that is in `above`."""
+    above: int
+    longest_us: float
+    windows: tuple[Window, ...]
+    """Empty where there are more than `MOST_BORDERS`; `window_count` are all."""
+    window_count: int
+    passes: tuple[int, ...]
+    """Steps in which the first rank begins a further pass over a DataLoader; empty where there are more than
+    `MOST_BORDERS`."""
+    pass_count: int
+
+
+def step_times(run: Run, findings: Sequence[Finding] = ()) -> StepTimes | None:
+    """What the report shows of the steps over the run; None where no step ran without the profiler."""
+    plain = job_steps.numbers(run, "plain")
+    if not len(plain):
+        return None
+    steps, roles = _steps(run)
+    took_us = job_steps.durations_ns(run, steps) / NS_PER_US
+    start_ns = job_steps.over_ranks(run, steps, "start_ns").max(axis=0)
+    at_s = (start_ns - start_ns[0]) / NS_PER_S
+    stretch = max(1, -(-int(steps[-1] - steps[0] + 1) // MOST_BINS)) if len(steps) > 2 * MOST_BINS else 1
+
+    def series(chosen: np.ndarray) -> Series:
+        """Of the steps at these places."""
+        drawn = chosen if stretch == 1 else chosen[_extremes(steps[chosen] // stretch, took_us[chosen])]
+        return Series(
+            step=tuple(steps[drawn].tolist()),
+            us=tuple(took_us[drawn].round(1).tolist()),
+            at_s=tuple(at_s[drawn].round(3).tolist()),
+            of=len(chosen),
+        )
+
+    of_plain = took_us[np.isin(steps, plain)]
+    named = [(finding, np.flatnonzero(np.isin(steps, numbers))) for finding, numbers in _named(run, findings)]
+    slow = [float(np.median(took_us[at])) for _, at in named if len(at)]
+    usual = _HEADROOM * max(float(np.quantile(of_plain, 0.99)), 2 * float(np.median(of_plain)), *slow)
+    top_us = min(usual, 1.05 * float(took_us.max()))
+    windows = sorted({(one.first, one.last, one.stacks) for meta in run.meta.ranks for one in meta.windows})
+    passes = job_steps.epochs(run)
+    return StepTimes(
+        series={role: series(at) for role in ROLES if len(at := np.flatnonzero(roles == role))},
+        marks=tuple(Mark(id=finding.id, title=finding.title, steps=series(at)) for finding, at in named if len(at)),
+        steps=len(steps),
+        stretch=stretch,
+        span_s=round(float(at_s[-1] + took_us[-1] / 1e6), 3),
+        mean_us=round(float(of_plain.mean()), 1),
+        median_us=round(float(np.median(of_plain)), 1),
+        plain=len(of_plain),
+        top_us=round(top_us, 1),
+        above=int(np.count_nonzero(took_us > top_us)),
+        longest_us=round(float(took_us.max()), 1),
+        windows=tuple(Window(first=first, last=last, stacks=stacks) for first, last, stacks in windows)
+        if len(windows) <= MOST_BORDERS
+        else (),
+        window_count=len(windows),
+        passes=passes if len(passes) <= MOST_BORDERS else (),
+        pass_count=len(passes),
+    )
+
+
+def _steps(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """(numbers of the steps that all ranks have, ascending, int64[steps]; the role of each, str[steps])."""
+    beside = len(ROLES) - 1
+    place: dict[str | None, int] = {role: number for number, role in enumerate(ROLES[:beside])}
+    ranks = []
+    for rank in run.ranks:
+        table = run.steps(rank)
+        roles = [place.get(phase, beside) for phase in table.texts("phase")]
+        ranks.append(dict(zip(table.ints("step").tolist(), roles, strict=True)))
+    first = min(min(of) for of in ranks)
+    steps = sorted(set(ranks[0]).intersection(*ranks[1:]))
+    of_job = [beside if step == first else max(of[step] for of in ranks) for step in steps]
+    return np.array(steps, np.int64), np.array(ROLES)[of_job]
+
+
+def _extremes(stretch: np.ndarray, took: np.ndarray) -> np.ndarray:
+    """Places of the shortest and the longest of each stretch, ascending."""
+    order = np.lexsort((took, stretch))
+    is_first = np.diff(stretch[order], prepend=stretch[order[:1]] - 1) != 0
+    is_last = np.append(is_first[1:], True)
+    return np.unique(order[is_first | is_last])
+
+
+def _named(run: Run, findings: Sequence[Finding]) -> Iterator[tuple[Finding, np.ndarray]]:
+    """The findings that name steps, each with their numbers."""
+    groups = slow_groups(run)
+    for finding in findings:
+        by_step = [
+            seen.value for seen in finding.evidence.values() if seen.by == "step" and isinstance(seen.value, dict)
+        ]
+        if when := finding.evidence.get("when"):
+            for group in groups:
+                if when.value == group.when:
+                    yield finding, group.steps[group.is_slow]
+        elif by_step:
+            yield finding, np.array([int(step) for step in by_step[0]], np.int64)

@@ -1,0 +1,71 @@
+"""What stands around a call: operations, modules, and lines of the job's own code."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from esprof.analyzers.samples.frames import frame
+from esprof.core.types import Rank
+from esprof.run.run import Run
+
+_SCALAR = "aten::_local_scalar_dense"
+ITEM = "aten::item"
+"""`.item()` calls `_SCALAR`, and is what people write."""
+
+MODULE = "nn.Module: "
+"""What the name of a module's frame begins with, in traces of torch.profiler with stacks."""
+
+_MOST_OPERATIONS = 1_000
+"""How many operations before a call are looked at for the one around it."""
+
+
+class Around:
+    """The calls of a rank, by their rows in its event table."""
+
+    def __init__(self, run: Run, rank: Rank) -> None:
+        self._events = events = run.events(rank)
+        self._start, self._tid = events.ints("start_ns"), events.ints("tid")
+        self._end = self._start + events.ints("dur_ns")
+        self._codes, self._texts = events.codes("name")
+        self._operations = self._by_start(events.is_kind("op"))
+        self._python = self._by_start(events.is_kind("python"))
+        is_module = np.array([text.startswith(MODULE) for text in self._texts] + [False])[self._codes]
+        self._modules = self._python[is_module[self._python]]
+        self._samples = run.samples(rank)
+
+    def _by_start(self, mask: np.ndarray) -> np.ndarray:
+        rows = np.flatnonzero(mask)
+        ordered: np.ndarray = rows[np.argsort(self._start[rows], kind="stable")]
+        return ordered
+
+    def caller(self, row: int) -> str | None:
+        """The innermost operation around the call in this row; None where there is none."""
+        names = list(self._around(row, self._operations))
+        if names[:1] == [_SCALAR] and ITEM in names:
+            return ITEM
+        return names[0] if names else None
+
+    def line(self, row: int) -> str | None:
+        """The line of the job's own code that made the call, by the samples of the stack, else by the recorded frames."""
+        at = self._samples.ints("at_ns")
+        inside = np.flatnonzero((at >= self._start[row]) & (at <= self._end[row]))
+        stacks = [stack for stack in self._stacks(inside) if stack]
+        frames = [line for stack in stacks for line in reversed(stack.splitlines())]
+        frames += list(self._around(row, self._python))
+        return next((text for text in frames if frame(text).origin == "job"), None)
+
+    def modules(self, row: int) -> str | None:
+        """The modules whose forward the call is in, outermost first, as `GPT_0 › Block_3 › MLP_3`: torch numbers those of a
+        class as it meets them. None where there is none, or the trace has no modules."""
+        names = [name.removeprefix(MODULE) for name in self._around(row, self._modules)]
+        return " › ".join(reversed(names)) or None
+
+    def _stacks(self, rows: np.ndarray) -> list[str | None]:
+        return self._samples.where(rows).texts("stack") if len(rows) else []
+
+    def _around(self, row: int, ordered: np.ndarray) -> Iterator[str]:
+        """The names of those of the rows `ordered` (by start) around the call, innermost first."""
+        behind = int(np.searchsorted(self._start[ordered], self._start[row], side="right"))
+        near = ordered[max(0, behind - _MOST_OPERATIONS) : behind][::-1]
+        for other in near[(self._tid[near] == self._tid[row]) & (self._end[near] >= self._end[row])].tolist():
+            yield self._texts[self._codes[other]]

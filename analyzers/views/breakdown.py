@@ -1,0 +1,123 @@
+"""Where each rank's step goes: a partition of its time, by what the device and the host were doing."""
+
+import numpy as np
+
+from esprof.analyzers.finding import PARTS, RankBreakdown
+from esprof.core.types import Rank, us
+from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.engine.timeline import Timeline
+from esprof.replay.replayed import Replayed
+
+
+def breakdown(replayed: Replayed) -> tuple[RankBreakdown, ...]:
+    """One RankBreakdown a rank, the mean over its steady steps. See `RankBreakdown` for what counts as what."""
+    timeline, dfg = replayed.timeline, replayed.built.dfg
+    found = []
+    for column, rank in enumerate(dfg.marks.ranks):
+        steady_at = replayed.pricer.steady_at
+        spans = np.stack(
+            [timeline.end_ns[dfg.marks.first[steady_at, column]], timeline.end_ns[dfg.marks.last[steady_at, column]]],
+            axis=1,
+        )
+        parts = partition(layers(timeline, rank), spans).mean(axis=0)
+        transfers = partition([_intervals(timeline, _of(dfg, dfg.nodes_of(rank), Cls.COMMUNICATION))], spans)[
+            :, 0
+        ].mean()
+        meta = replayed.run.rank(rank)
+        values = {part: us(float(value)) for part, value in zip(PARTS, parts, strict=True)}
+        # Rounded parts must still sum to the step that is shown.
+        total = round(sum(values.values()), 3)
+        overlap = 100 * (1 - parts[PARTS.index("exposed_communication")] / transfers) if transfers else None
+        found.append(
+            RankBreakdown(
+                rank=rank,
+                device=meta.device,
+                host_name=meta.host,
+                step_us=total,
+                overlap_pct=None if overlap is None else round(float(overlap), 2),
+                **values,
+            )
+        )
+    return tuple(found)
+
+
+def layers(timeline: Timeline, rank: Rank) -> list[np.ndarray]:
+    """Intervals (n, 2) in ns of each part but `idle`, in order of precedence."""
+    dfg = timeline.dfg
+    mine = dfg.nodes_of(rank)
+    host = _on(dfg, mine, LaneKind.CPU)
+    device = _on(dfg, mine, LaneKind.STREAM) if dfg.has_gpu(rank) else host
+    return [
+        _intervals(timeline, _of(dfg, device, Cls.COMPUTE)),
+        _intervals(timeline, _of(dfg, mine, Cls.COMMUNICATION)),
+        _intervals(timeline, _of(dfg, device, Cls.COPY)),
+        np.concatenate([waits(timeline, rank), _intervals(timeline, _of(dfg, mine, Cls.RESIDUAL))]),
+        stalls(timeline, rank),
+        _intervals(timeline, _of(dfg, host, Cls.CPU, Cls.HOST_GAP, Cls.LAUNCH, Cls.ALLOCATOR)),
+    ]
+
+
+def waits(timeline: Timeline, rank: Rank) -> np.ndarray:
+    """From this rank's arrival at each matched collective to the arrival of the last peer, ns, shape (n, 2)."""
+    dfg = timeline.dfg
+    mine = dfg.nodes_of(rank)
+    mine = mine[dfg.collective[mine] >= 0]
+    arrive, transfer = _of(dfg, mine, Cls.WAIT), _of(dfg, mine, Cls.COMMUNICATION)
+    arrive = arrive[np.argsort(dfg.collective[arrive])]
+    transfer = transfer[np.argsort(dfg.collective[transfer])]
+    return np.stack([timeline.end_ns[arrive], timeline.start_ns[transfer]], axis=1)
+
+
+def stalls(timeline: Timeline, rank: Rank) -> np.ndarray:
+    """The time this rank's threads spend in the loader's `next`, waiting or making batches, ns, shape (n, 2)."""
+    dfg = timeline.dfg
+    nodes = _of(dfg, _on(dfg, dfg.nodes_of(rank), LaneKind.CPU), Cls.DATA)
+    before = np.array([_lane_end_before(timeline, int(node)) for node in nodes], np.int64)
+    return np.stack([before, timeline.end_ns[nodes]], axis=1) if len(nodes) else np.zeros((0, 2), np.int64)
+
+
+def _on(dfg: Dfg, nodes: np.ndarray, kind: LaneKind) -> np.ndarray:
+    """Those of `nodes`, ids on lanes, that are on lanes of this kind."""
+    chosen: np.ndarray = nodes[np.array([lane.kind == kind for lane in dfg.lanes])[dfg.lane[nodes]]]
+    return chosen
+
+
+def _of(dfg: Dfg, nodes: np.ndarray, *classes: Cls) -> np.ndarray:
+    """Those of `nodes` (ids) that are of these classes."""
+    among = np.zeros(len(Cls), bool)
+    among[list(classes)] = True
+    chosen: np.ndarray = nodes[among[dfg.cls[nodes]]]
+    return chosen
+
+
+def _lane_end_before(timeline: Timeline, node: int) -> int:
+    """When the thread of `node` was done with what came before: a blocking call begins there, its work only later."""
+    dfg: Dfg = timeline.dfg
+    sources = dfg.pred_idx[dfg.pred_ptr[node] : dfg.pred_ptr[node + 1]]
+    same = sources[dfg.lane[sources] == dfg.lane[node]]
+    return int(timeline.end_ns[same].max(initial=0)) if len(same) else int(timeline.start_ns[node])
+
+
+def _intervals(timeline: Timeline, nodes: np.ndarray) -> np.ndarray:
+    return np.stack([timeline.start_ns[nodes], timeline.end_ns[nodes]], axis=1)
+
+
+def partition(layers: list[np.ndarray], spans: np.ndarray) -> np.ndarray:
+    """Split disjoint `spans` (s, 2) among `layers`: each instant goes to the first layer that covers it, else to the rest.
+
+    Returns (s, layers + 1) in the unit given; each row sums to its span.
+    """
+    bounds = np.unique(np.concatenate([spans.ravel(), *(layer.ravel() for layer in layers)]))
+    begin, length = bounds[:-1], np.diff(bounds)
+    owner = np.full(len(begin), len(layers))
+    for number in reversed(range(len(layers))):
+        change = np.zeros(len(bounds), np.int64)
+        whole = layers[number][layers[number][:, 1] > layers[number][:, 0]]
+        np.add.at(change, np.searchsorted(bounds, whole[:, 0]), 1)
+        np.add.at(change, np.searchsorted(bounds, whole[:, 1]), -1)
+        owner[np.cumsum(change)[:-1] > 0] = number
+    shares = np.zeros((len(spans), len(layers) + 1), np.int64)
+    for row, (first, last) in enumerate(spans):
+        inside = (begin >= first) & (begin < last)
+        shares[row] = np.bincount(owner[inside], weights=length[inside], minlength=len(layers) + 1).astype(np.int64)
+    return shares

@@ -1,0 +1,133 @@
+"""What a run tells of memory: each rank's peaks, and its use over time."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from esprof.core.types import NS_PER_S, Bytes, Rank
+from esprof.run.run import RankMeta, Run
+
+MOST_CURVES = 8
+MOST_POINTS = 200
+
+
+class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The most memory that one rank held, in all and in each phase of its steps; None where that is not known."""
+
+    rank: Rank
+    of: Literal["cuda", "rss"]
+    """What is counted: what CUDA's allocator has handed out, or the resident set of the process."""
+    peak: Bytes
+    limit: Bytes | None
+    reached: str | None = None
+    """Phase and step of the peak."""
+    forward: Bytes | None = None
+    backward: Bytes | None = None
+    optimizer: Bytes | None = None
+
+
+class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of one rank over time, each point the most of a short stretch."""
+
+    rank: Rank
+    at_s: tuple[float, ...]
+    """Seconds since the first sample of any rank."""
+    used: tuple[Bytes, ...]
+    reserved: tuple[Bytes, ...]
+    """What CUDA's allocator holds of the device; empty where there is no such thing."""
+
+
+class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What was sampled of memory: the peaks of every rank, and the curves of the few ranks that hold most."""
+
+    ranks: tuple[RankMemory, ...]
+    curves: tuple[MemoryCurve, ...]
+    samples: int
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """The samples of one rank by time. `used` is the most that is known to have been held from the sample before to it."""
+
+    of: Literal["cuda", "rss"]
+    at_ns: np.ndarray
+    used: np.ndarray
+    reserved: np.ndarray
+    """-1 where unknown."""
+    step: np.ndarray
+    phase: list[str | None]
+
+
+def memory_use(run: Run) -> MemoryUse | None:
+    """What the report shows of memory; None where nothing was sampled."""
+    samples = {rank: of_rank for rank in run.ranks if (of_rank := _samples(run, rank)) is not None}
+    if not samples:
+        return None
+    ranks = [peaks for rank in samples if (peaks := rank_memory(run, run.rank(rank))) is not None]
+    fullest = sorted(ranks, key=lambda rank: (-rank.peak, rank.rank))[:MOST_CURVES]
+    begin = min(int(of_rank.at_ns[0]) for of_rank in samples.values())
+    curves = tuple(_curve(rank.rank, samples[rank.rank], begin) for rank in sorted(fullest, key=lambda one: one.rank))
+    return MemoryUse(ranks=tuple(ranks), curves=curves, samples=sum(len(one.at_ns) for one in samples.values()))
+
+
+def rank_memory(run: Run, meta: RankMeta) -> RankMemory | None:
+    """The peaks of one rank: by its samples, and by what it noted at its end. None where it has neither."""
+    samples = _samples(run, meta.rank)
+    if samples is None:
+        if meta.peak_memory is None or meta.peak_memory_of is None:
+            return None
+        of: Literal["cuda", "rss"] = "cuda" if meta.peak_memory_of == "cuda" else "rss"
+        return RankMemory(rank=meta.rank, of=of, peak=meta.peak_memory, limit=meta.memory_limit)
+    top = int(samples.used.argmax())
+    noted = meta.peak_memory if meta.peak_memory_of == samples.of else None
+    return RankMemory(
+        rank=meta.rank,
+        of=samples.of,
+        peak=max(int(samples.used[top]), noted or 0),
+        limit=meta.memory_limit,
+        reached=_moment(samples, top) if top else None,
+        **{phase: _peak_in(samples, phase) for phase in ("forward", "backward", "optimizer")},
+    )
+
+
+def _samples(run: Run, rank: Rank) -> _Samples | None:
+    table = run.memory(rank)
+    if not len(table):
+        return None
+    allocated, reserved, peak = (table.ints(column) for column in ("allocated", "reserved", "peak_allocated"))
+    is_cuda = bool((allocated >= 0).any())
+    # The allocator's peak is that of the whole job: where it has moved, the stretch up to this sample has reached it.
+    moved = np.diff(peak, prepend=-1) != 0
+    return _Samples(
+        of="cuda" if is_cuda else "rss",
+        at_ns=table.ints("at_ns"),
+        used=np.where(moved, np.maximum(peak, allocated), allocated) if is_cuda else table.ints("rss"),
+        reserved=reserved,
+        step=table.ints("step"),
+        phase=table.texts("phase"),
+    )
+
+
+def _moment(samples: _Samples, sample: int) -> str:
+    phase = samples.phase[sample]
+    return f"{phase} of step {samples.step[sample]}" if phase else f"step {samples.step[sample]}"
+
+
+def _peak_in(samples: _Samples, phase: str) -> Bytes | None:
+    inside = np.array([of == phase for of in samples.phase], bool)
+    return int(samples.used[inside].max()) if inside.any() else None
+
+
+def _curve(rank: Rank, samples: _Samples, begin: int) -> MemoryCurve:
+    """At most `MOST_POINTS` points, each the most of its stretch of time."""
+    span = int(samples.at_ns[-1] - samples.at_ns[0]) + 1
+    stretch = (samples.at_ns - samples.at_ns[0]) * MOST_POINTS // span
+    first = np.flatnonzero(np.diff(stretch, prepend=-1))
+    return MemoryCurve(
+        rank=rank,
+        at_s=tuple(((samples.at_ns[first] - begin) / NS_PER_S).round(3).tolist()),
+        used=tuple(np.maximum.reduceat(samples.used, first).tolist()),
+        reserved=tuple(np.maximum.reduceat(samples.reserved, first).tolist()) if samples.of == "cuda" else (),
+    )

@@ -1,0 +1,163 @@
+"""The transfers of a run's steady steps as rules look at them: what sent them, how long they took, what nothing hides."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.analyzers.views.breakdown import layers, partition
+from esprof.core.types import NS_PER_S, Bytes, Rank
+from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.gradients.backward import EVALUATE
+from esprof.replay.whatif.gradients.buckets import MIB
+from esprof.run.collective_names import collective_word
+
+SMALL: Bytes = MIB
+"""Least size that DDP itself gives a bucket (torch's `_DEFAULT_FIRST_BUCKET_BYTES`); its others hold 25 MiB."""
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """The matched transfers of the steady steps on all ranks, an entry for each on each of its ranks."""
+
+    replayed: Replayed
+    node: np.ndarray
+    """The transfer's node, ascending."""
+    issued_ns: np.ndarray
+    """When the rank issued it, ns since `t0_ns`; -1 where that is not known."""
+
+    @property
+    def dfg(self) -> Dfg:
+        return self.replayed.built.dfg
+
+    @property
+    def bytes(self) -> np.ndarray:
+        """-1 where unknown."""
+        sizes: np.ndarray = self.dfg.bytes[self.node]
+        return sizes
+
+    @property
+    def took_ns(self) -> np.ndarray:
+        took: np.ndarray = self.dfg.dur_ns[self.node]
+        return took
+
+    @property
+    def shares(self) -> int:
+        """How many steps of ranks there are: what sums are divided by."""
+        return len(self.replayed.steps.steady) * len(self.dfg.marks.ranks)
+
+    @property
+    def is_small(self) -> np.ndarray:
+        small: np.ndarray = (self.bytes > 0) & (self.bytes < SMALL)
+        return small
+
+    @cached_property
+    def _handled(self) -> dict[Rank, np.ndarray]:
+        """Rank -> (step, begin, end) of its handling of each gradient, by begin; times in ns since `t0_ns`. shape (n, 3)."""
+        dfg = self.dfg
+        number = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
+        nodes = np.flatnonzero((dfg.name == number) & (dfg.event >= 0))
+        found = {}
+        for rank in dfg.marks.ranks:
+            mine = nodes[dfg.rank[nodes] == rank]
+            # An operation that launches work goes on behind it, as another node of the same event.
+            event, first, which = np.unique(dfg.event[mine], return_index=True, return_inverse=True)
+            end = np.zeros(len(event), np.int64)
+            np.maximum.at(end, which, (dfg.recorded_ns + dfg.dur_ns)[mine])
+            begin = dfg.recorded_ns[mine[first]]
+            found[rank] = np.stack([dfg.step[mine[first]], begin, end], axis=1)[np.argsort(begin)]
+        return found
+
+    @cached_property
+    def by_gradient(self) -> np.ndarray:
+        """Mask of those issued while the rank handled a gradient, as DDP does."""
+        return self._of_rank(_within)
+
+    @cached_property
+    def after_first_gradient(self) -> np.ndarray:
+        """Mask of those issued once the rank had a gradient in the step."""
+        return self._of_rank(lambda issued, step, handled: _since(issued, step, handled, np.minimum, _NEVER))
+
+    @cached_property
+    def after_last_gradient(self) -> np.ndarray:
+        """Mask of those issued for, or behind, the last gradient of the rank's step: no backward pass can hide them.
+
+        The order of issue tells, on GPUs as well: what a stream sends waits for all that was launched before.
+        """
+        return self._of_rank(lambda issued, step, handled: _since(issued, step, handled, np.maximum, -1))
+
+    def _of_rank(self, asked: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        """The mask that `asked` makes of the transfers of each rank: of when they were issued, their steps, and the rank's
+        handling of gradients (`_handled`). Nothing of ranks of which no gradient was recorded."""
+        mask = np.zeros(len(self.node), bool)
+        for rank, handled in self._handled.items():
+            mine = self.dfg.rank[self.node] == rank
+            if len(handled):
+                mask[mine] = asked(self.issued_ns[mine], self.dfg.step[self.node[mine]], handled)
+        return mask
+
+    def is_kind(self, *words: str) -> np.ndarray:
+        """Mask of the transfers whose name is one of these words (`collective_word`)."""
+        told = np.array([collective_word(name) in words for name in self.dfg.names])
+        mask: np.ndarray = told[self.dfg.name[self.node]]
+        return mask
+
+    def exposed_ns(self, chosen: np.ndarray) -> dict[Rank, float]:
+        """Rank -> time of its mean step in which only transfers of the mask `chosen` run, ns."""
+        timeline, dfg, at = self.replayed.timeline, self.dfg, self.replayed.pricer.steady_at
+        spans_ns = np.stack([timeline.start_ns[self.node], timeline.end_ns[self.node]], axis=1)
+        found = {}
+        for column, rank in enumerate(dfg.marks.ranks):
+            mine = dfg.rank[self.node] == rank
+            marks = dfg.marks.first[at, column], dfg.marks.last[at, column]
+            steps = np.stack([timeline.end_ns[mark] for mark in marks], axis=1)
+            computing = layers(timeline, rank)[0]
+            parts = partition([computing, spans_ns[mine & ~chosen], spans_ns[mine & chosen]], steps)
+            found[rank] = float(parts[:, 2].mean())
+        return found
+
+    def a_step(self, values: np.ndarray) -> float:
+        """The sum of `values` in a mean step of a mean rank."""
+        return float(values.sum()) / self.shares
+
+    def rate(self, chosen: np.ndarray) -> float:
+        """Bytes a second while the transfers of the mask `chosen`, of known sizes, run."""
+        return float(self.bytes[chosen].sum()) / max(float(self.took_ns[chosen].sum()), 1) * NS_PER_S
+
+
+def _within(issued: np.ndarray, step: np.ndarray, handled: np.ndarray) -> np.ndarray:
+    at = np.searchsorted(handled[:, 1], issued, side="right") - 1
+    inside: np.ndarray = (at >= 0) & (issued < handled[np.maximum(at, 0), 2])
+    return inside
+
+
+def _since(issued: np.ndarray, step: np.ndarray, handled: np.ndarray, which: np.ufunc, start: int) -> np.ndarray:
+    """Mask of those issued since the begin of the first (`np.minimum`) or last (`np.maximum`) gradient of their step."""
+    steps, at = np.unique(handled[:, 0], return_inverse=True)
+    begin = np.full(len(steps), start)
+    which.at(begin, at, handled[:, 1])
+    place = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
+    since: np.ndarray = (steps[place] == step) & (issued >= begin[place])
+    return since
+
+
+def transfers(replayed: Replayed) -> Transfers:
+    """The transfers of the steady steps."""
+    dfg = replayed.built.dfg
+    counted = np.isin(dfg.step, replayed.steps.steady) & (dfg.collective >= 0)
+    node = np.flatnonzero(dfg.of(Cls.COMMUNICATION) & counted)
+    launches = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & (counted & dfg.of(Cls.WAIT))[dfg.pred_target])
+    source, arrival = dfg.pred_idx[launches], dfg.pred_target[launches]
+    at_ns = (dfg.recorded_ns[source] + dfg.dur_ns[source]).tolist()
+    # A rank takes part in a collective once.
+    issued = dict(zip(_parts(dfg, arrival), at_ns, strict=True))
+    return Transfers(replayed, node, np.array([issued.get(part, -1) for part in _parts(dfg, node)], np.int64))
+
+
+def _parts(dfg: Dfg, nodes: np.ndarray) -> list[tuple[int, int]]:
+    """(rank, number of the collective) of each of these nodes."""
+    return list(zip(dfg.rank[nodes].tolist(), dfg.collective[nodes].tolist(), strict=True))

@@ -1,0 +1,1 @@
+"""What every layer shares: scalars, errors, files written whole, text, plans, statistics."""

@@ -1,0 +1,96 @@
+"""The one place that writes files: whole or not at all, and never over somebody's work unasked."""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from esprof.core.disk import refusal
+from esprof.core.errors import OutputError
+
+_PRIVATE_FILE = 0o600
+_PRIVATE_FOLDER = 0o700
+
+
+@contextmanager
+def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
+    """Open `path` for writing under a temporary name beside it; sync and rename when the block ends well.
+
+    On any failure (disk full, exception in the block) the temporary file is removed and `path` is as it was before.
+    A device or pipe is written to as it is. A result is for whom the user's umask lets read it; a `private` file is for
+    its owner alone, and so is its folder if it has to be made. Raises OutputError where the file system refuses.
+    """
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        if _is_special(path):
+            with path.open("wb") as file:
+                yield file
+            return
+        path.parent.mkdir(_PRIVATE_FOLDER if private else 0o777, parents=True, exist_ok=True)
+        with open(temporary, "xb", opener=_open_private if private else None) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException as error:
+        _remove(temporary)
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
+        raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def claim(path: Path, *, force: bool) -> None:
+    """Raise OutputError if `path` exists and may not be overwritten, or if nothing can be made where it is to be.
+
+    Nothing is made for that: a disk that is full, say, is noticed only when it is written to.
+    """
+    try:
+        os.lstat(path)
+        if not (force or _is_special(path)):
+            remedy = "Choose another name, or pass --force to overwrite it."
+            raise OutputError("already exists", path=path, remedy=remedy)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unwritable(path, error) from error
+    if not _is_special(path):
+        _refuse_closed(path)
+
+
+def _refuse_closed(path: Path) -> None:
+    """Raise OutputError where nothing can be made in the folder of `path`, or in the first one above that exists."""
+    folder = next(above for above in path.absolute().parents if os.path.exists(above))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        is_read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        number = errno.EROFS if is_read_only else errno.EACCES
+        raise unwritable(path, OSError(number, os.strerror(number)))
+
+
+def _is_special(path: Path) -> bool:
+    """Whether `path` is a device, pipe or socket, such as /dev/null: a rename would put a plain file in its place."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, _PRIVATE_FILE)
+
+
+def _remove(temporary: Path) -> None:
+    with suppress(OSError):
+        # Where the folder itself refuses, there is nothing to remove.
+        temporary.unlink()
+
+
+def unwritable(path: Path, error: OSError) -> OutputError:
+    """What to raise when the system refuses to write `path`."""
+    reason = f"cannot be written: {refusal(error, str(path))}"
+    return OutputError(reason, path=path, remedy="Choose a folder with room and write access.")

@@ -1,0 +1,262 @@
+"""A checkpoint on disk: `torch.distributed.checkpoint`'s layout in a folder for each step, whole or not there.
+
+A folder is written under a temporary name, synced, given a manifest with the sha256 of every file, and renamed. Any number
+of processes with any assignment can go on from it. What differs from its hash is not loaded, and nothing can run code.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from esprof.core.errors import InputError, MismatchError, OutputError, unreadable
+from esprof.core.output import write_bytes
+from esprof.core.types import Bytes
+from esprof.elastic.checkpoint import dcp
+from esprof.elastic.checkpoint.snapshot import NamedTensors
+from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.verify.steplog import Fingerprint
+
+SCHEMA = "esprof.checkpoint/1"
+
+_MANIFEST = "manifest.json"
+_METADATA = ".metadata"
+_WHOLE = re.compile(r"step-(\d{8,})")
+_UNFINISHED = ".step-*.tmp"
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of a network file system that cannot lock a folder."""
+
+
+class FileHash(msgspec.Struct, frozen=True):
+    bytes: Bytes
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What makes a folder of files a checkpoint."""
+
+    step: int
+    """Number of the job's next step."""
+    fingerprint: Fingerprint
+    files: dict[str, FileHash]
+    schema: str = SCHEMA
+
+
+def write(
+    folder: Path,
+    step: int,
+    tensors: NamedTensors,
+    fingerprint: Fingerprint,
+    transport: Transport,
+    group: dist.ProcessGroup | None,
+    keep: int,
+) -> None:
+    """Write the checkpoint of a step, to which each rank gives its `tensors`, and remove all but the last `keep`.
+
+    All ranks call this, with a transport of `group`, which nothing else uses meanwhile. Tensors `shared/…` are written once.
+    An older checkpoint of the same step is replaced. Raises OutputError on all ranks where the file system refuses on one,
+    or another job is writing to the folder.
+    """
+    whole = folder / f"step-{step:08d}"
+    temporary = folder / f".{whole.name}.tmp"
+    with ExitStack() as held:
+        with together(transport), _refusals(temporary):
+            if transport.rank == 0:
+                folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(_locked(folder))
+                _remove_unfinished(folder)
+                temporary.mkdir()
+        with together(transport), _refusals(temporary):
+            dcp.write(temporary, tensors, group)
+            mine = {path.name: _hash(path) for path in _files_of(temporary, transport.rank)}
+        files = {name: FileHash(*found) for part in tell_all(transport, mine) for name, found in part.items()}
+        with together(transport), _refusals(temporary):
+            if transport.rank == 0:
+                _seal(temporary, whole, Manifest(step, fingerprint, files))
+                _remove_all_but(folder, whole, keep)
+
+
+def in_folder(folder: Path) -> list[Path]:
+    """All checkpoints there, by their step; what is in them may have been damaged since. Raises InputError for a folder that
+    cannot be read."""
+    try:
+        found = {path: _step(path) for path in (folder.iterdir() if folder.is_dir() else ())}
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    steps = {path: step for path, step in found.items() if step is not None}
+    return sorted(steps, key=steps.__getitem__)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the checkpoint in the folder `path`. Raises InputError where it is no checkpoint, MismatchError where
+    it is one of another esprof."""
+    file = path / _MANIFEST
+    try:
+        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no manifest of a checkpoint: {error}", path=file, remedy=_without(path)) from error
+    if manifest.schema != SCHEMA:
+        raise MismatchError(
+            f"schema {manifest.schema!r} is not {SCHEMA!r}", path=file, remedy="Use the esprof that wrote it."
+        )
+    return manifest
+
+
+def verify(path: Path, manifest: Manifest, share: int = 0, shares: int = 1) -> None:
+    """Raise InputError for a file that the manifest leaves out, or one that differs from the manifest.
+
+    Only part `share` of the files, cut into `shares` parts, is compared, so that ranks can divide the work.
+    """
+    there = {file.name for file in path.glob("*.distcp")} | {_METADATA}
+    for name in sorted(there - manifest.files.keys()):
+        raise InputError("is not in the manifest", path=path / name, remedy=_without(path))
+    for name, expected in sorted(manifest.files.items())[share::shares]:
+        file = path / name
+        try:
+            found = FileHash(*_hash(file))
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", path=file, remedy=_without(path)) from error
+        if found.bytes != expected.bytes:
+            reason = f"has {found.bytes} bytes, not {expected.bytes} as when it was written"
+            raise InputError(reason, path=file, remedy=_without(path))
+        if found.sha256 != expected.sha256:
+            raise InputError("has other bytes than when it was written", path=file, remedy=_without(path))
+
+
+def read(path: Path, want: Callable[[str], bool]) -> NamedTensors:
+    """The tensors whose names are wanted, in host memory. Raises InputError where there is anything but tensors."""
+    reader = dcp.SafeReader(path)
+    try:
+        metadata = reader.read_metadata()
+        tensors = {
+            name: torch.empty(found.size, dtype=found.properties.dtype)
+            for name, found in metadata.state_dict_metadata.items()
+            if want(name) and isinstance(found, TensorStorageMetadata)
+        }
+        dcp.read(reader, metadata, tensors)
+    except Exception as error:  # A forged file can make torch raise almost anything.
+        raise InputError(f"is no checkpoint of tensors: {error}", path=path, remedy=_without(path)) from error
+    return tensors
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other jobs from writing to the folder, where its file system can lock a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        reason = "another job is writing a checkpoint there"
+        raise OutputError(reason, path=folder, remedy="Give each job a folder of its own.") from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            os.close(descriptor)
+            raise
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what a killed job, or one without room, left behind."""
+    for leftover in folder.glob(_UNFINISHED):
+        shutil.rmtree(leftover)
+
+
+def _files_of(path: Path, rank: int) -> list[Path]:
+    """The files that this rank has written."""
+    return [*sorted(path.glob(f"__{rank}_*.distcp")), *([path / _METADATA] if rank == 0 else [])]
+
+
+def _hash(path: Path) -> tuple[Bytes, str]:
+    with path.open("rb") as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _seal(temporary: Path, whole: Path, manifest: Manifest) -> None:
+    """Make a checkpoint visible under its name, once all of it is on disk."""
+    unseen = [name for name in manifest.files if not (temporary / name).exists()]
+    if unseen:
+        raise OutputError(
+            f"rank 0 does not see {unseen[0]}, which another rank wrote",
+            path=temporary,
+            remedy="Let Checkpoint have a folder that all hosts share.",
+        )
+    write_bytes(temporary / _MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    _sync(temporary)
+    before = _set_aside(whole) if whole.exists() else None
+    temporary.rename(whole)
+    _sync(whole.parent)
+    if before:
+        shutil.rmtree(before)
+
+
+def _remove_all_but(folder: Path, whole: Path, keep: int) -> None:
+    """Keep the checkpoint `whole` and those before, `keep` in all. Later ones are damaged: the job went on without."""
+    there = in_folder(folder)
+    for old in there[: there.index(whole) + 1][:-keep]:
+        shutil.rmtree(_set_aside(old))
+
+
+def _set_aside(whole: Path) -> Path:
+    """Rename a checkpoint that is to be removed: half of one must not look like a whole one."""
+    return whole.rename(whole.with_name(f".{whole.name}.old.tmp"))
+
+
+def _step(path: Path) -> int | None:
+    """The step of the checkpoint in the folder `path`, by its name; None for another folder."""
+    match = _WHOLE.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Raise OutputError where the file system refuses something in the block, whether it or torch reports it."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise OutputError(f"cannot be written: {refusal.strerror}", path=path, remedy=_ROOM) from error
+    except CheckpointException as error:
+        first = next(iter(error.failures.values()))[0]
+        raise OutputError(f"cannot be written: {first}", path=path, remedy=_ROOM) from error
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """The OSError behind an error, if there is one: torch raises a RuntimeError of its own while it closes the file."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
+def _without(path: Path) -> str:
+    return f"Restore it, or remove the checkpoints in {path.parent} to start anew."
+
+
+_ROOM = "Choose a folder with room and write access."

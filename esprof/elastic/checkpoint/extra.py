@@ -1,0 +1,89 @@
+"""What a job keeps besides model, optimizer and scheduler: objects of the script's, and what modules add to their state."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.checkpoint.stateful import Stateful
+
+from esprof.core.errors import MismatchError, UsageError
+from esprof.elastic.checkpoint.pack import pack, unpack
+from esprof.elastic.verify.hashlog import as_numpy
+
+OWN, MODULES = "state", "extra_state"
+"""Where the two kinds stand in a checkpoint: the script's own by the names that it gave them, modules by their names."""
+
+_REMEDY = {
+    OWN: "Pass ElasticTrainer a `state` with the names that it had, or let the job start anew in another folder.",
+    MODULES: "Build the model of the modules that it had, or let the job start anew in another folder.",
+}
+
+
+def check(state: Mapping[str, Stateful]) -> None:
+    """Raise UsageError for what the script wants kept and cannot be."""
+    for name, part in state.items():
+        if not isinstance(name, str) or not name or "/" in name:
+            raise UsageError(f"state[{name!r}]: a name is a text without a slash")
+        if not isinstance(part, Stateful):
+            raise UsageError(
+                f"state[{name!r}], a {type(part).__name__}, has no state_dict() and load_state_dict()",
+                remedy="Give it both, as torch.distributed.checkpoint.stateful.Stateful has them.",
+            )
+
+
+def pack_extra(model: nn.Module, state: Mapping[str, Stateful]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Both kinds as JSON, and their tensors by name. Raises UsageError for what a checkpoint cannot hold."""
+    tensors: dict[str, Tensor] = {}
+    packed = {
+        OWN: {name: pack(part.state_dict(), _path(OWN, name), tensors) for name, part in state.items()},
+        MODULES: {
+            name: pack(module.get_extra_state(), _path(MODULES, name), tensors) for name, module in _modules(model)
+        },
+    }
+    return packed, tensors
+
+
+def check_names(model: nn.Module, state: Mapping[str, Stateful], packed: Mapping[str, Any], path: Path) -> None:
+    """Raise MismatchError where the checkpoint `path`, which holds `packed`, has other parts than the job."""
+    here = {OWN: sorted(state), MODULES: sorted(name for name, _ in _modules(model))}
+    for kind, names in here.items():
+        there = sorted(packed.get(kind, {}))
+        if there != names:
+            raise MismatchError(f"{kind} has {there} there and {names} here", path=path, remedy=_REMEDY[kind])
+
+
+def unpack_extra(
+    model: nn.Module, state: Mapping[str, Stateful], packed: Mapping[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Give both kinds what `pack_extra` found."""
+    for name, part in state.items():
+        part.load_state_dict(unpack(packed[OWN][name], tensors))
+    for name, module in _modules(model):
+        module.set_extra_state(unpack(packed[MODULES][name], tensors))
+
+
+def digests(packed: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """A hash of each part of both kinds, by which ranks tell that they hold the same."""
+    found = {}
+    for kind in (OWN, MODULES):
+        for name, part in packed[kind].items():
+            digest, path = hashlib.sha256(json.dumps(part).encode()), _path(kind, name)
+            for place, tensor in tensors.items():
+                if place == path or place.startswith(f"{path}/"):
+                    digest.update(as_numpy(tensor).tobytes())
+            found[f"{kind}.{name}"] = digest.hexdigest()[:16]
+    return found
+
+
+def _path(kind: str, name: str) -> str:
+    return f"shared/{kind}/{name}"
+
+
+def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that have a state besides parameters and buffers."""
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            yield name, module

@@ -1,0 +1,49 @@
+"""Nested Python state, such as an optimizer's `state_dict()`, as JSON beside named tensors: nothing to unpickle."""
+
+from collections import Counter
+from typing import Any
+
+from torch import Tensor
+
+from esprof.core.errors import UsageError
+
+
+def pack(value: object, path: str, tensors: dict[str, Tensor]) -> Any:
+    """What JSON can hold of `value`; its tensors go into `tensors` under names that begin with `path`.
+
+    Raises UsageError for a value that is neither a plain number, text, list, tuple, dict, nor tensor.
+    """
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Tensor():
+            while path in tensors:  # {"a/b": …} and {"a": {"b": …}} have one path.
+                path += "'"
+            tensors[path] = value
+            return {"tensor": path}
+        case list():
+            return [pack(item, f"{path}/{place}", tensors) for place, item in enumerate(value)]
+        case tuple():
+            return {"tuple": pack(list(value), path, tensors)}
+        case dict():
+            items = [[pack(key, "", {}), pack(item, f"{path}/{key}", tensors)] for key, item in value.items()]
+            return {"counter" if isinstance(value, Counter) else "items": items}
+    raise UsageError(
+        f"{path} is a {type(value).__name__}, which a checkpoint cannot hold",
+        remedy="Keep numbers, text, lists, tuples, dicts and tensors in what state_dict() gives.",
+    )
+
+
+def unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
+    """What `pack` was given. Raises KeyError where a tensor is missing."""
+    if isinstance(packed, list):
+        return [unpack(item, tensors) for item in packed]
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, content),) = packed.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "tuple":
+        return tuple(unpack(content, tensors))
+    items = {unpack(key, tensors): unpack(item, tensors) for key, item in content}
+    return Counter(items) if kind == "counter" else items

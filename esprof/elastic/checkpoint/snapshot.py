@@ -1,0 +1,139 @@
+"""All that a job is at a step border, as named tensors: `shared/…`, the same on all ranks, and `est/<id>/…` of each EST."""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from esprof.core.assignment import Est
+from esprof.elastic.checkpoint import extra
+from esprof.elastic.checkpoint.pack import pack, unpack
+from esprof.elastic.compress.ests import EstGuard
+from esprof.elastic.runtime.context import EstContext
+from esprof.elastic.runtime.training import TrainingState
+
+NamedTensors = dict[str, Tensor]
+
+MODEL = "shared/model/"
+_OPTIMIZER, _SCHEDULE, _REDUCER = "shared/optimizer/", "shared/schedule/", "shared/reducer/"
+_STATE, _PLAN = "shared/state", "shared/plan"
+"""Names of two tensors that hold JSON as bytes: what is no tensor of optimizer, scheduler, scaler and `extra`; and the job's
+next step, codecs and their guard."""
+
+
+def capture(job: TrainingState) -> NamedTensors:
+    """This rank's part of the job, copied to host memory, so that training may go on."""
+    found = _training(job)
+    guard = job.guard.saved() if job.guard is not None else None
+    found[_PLAN] = _as_bytes({"next_step": job.next_step, "codecs": pack(job.codecs, "codecs", {}), "guard": guard})
+    found |= {f"{_REDUCER}{name}": tensor for name, tensor in job.reducer.state().items()}
+    for est, context in job.contexts.items():
+        found |= {f"{est_prefix(est)}{name}": tensor for name, tensor in context.tensors().items()}
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
+
+
+def wanted(name: str, ests: Collection[Est]) -> bool:
+    """Whether a rank that runs `ests` needs the tensor of this name."""
+    return name.startswith("shared/") or any(name.startswith(est_prefix(est)) for est in ests)
+
+
+@torch.no_grad()
+def restore(job: TrainingState, path: Path, tensors: NamedTensors) -> None:
+    """Make the job what it was when captured. `tensors`, from the checkpoint `path`, has all that is `wanted`; the model
+    must be the same. Raises MismatchError, and changes nothing, where the checkpoint has other `extra` state."""
+    state, plan = _of_bytes(tensors[_STATE]), _of_bytes(tensors[_PLAN])
+    extra.check_names(job.model, job.own, state, path)
+    for name, tensor in model_tensors(job.model).items():
+        tensor.copy_(tensors[f"{MODEL}{name}"])
+    for optimizer, packed in zip(job.optimizers, state["optimizers"], strict=True):
+        _unpack_optimizer(job.model, optimizer, packed, tensors)
+    for name, part in _scheduling(job).items():
+        if name in state["schedule"]:
+            part.load_state_dict(unpack(state["schedule"][name], tensors))
+    extra.unpack_extra(job.model, job.own, state, tensors)
+    job.next_step = plan["next_step"]
+    job.codecs = unpack(plan["codecs"], {})
+    job.guard = EstGuard.of_saved(plan["guard"]) if plan["guard"] is not None else None
+    job.reducer.load(_within(_REDUCER, tensors))
+    for est, fresh in job.contexts.items():
+        context = EstContext.of_tensors(_within(est_prefix(est), tensors), job.device)
+        if context.rng.cuda is None or fresh.rng.cuda is None:  # It was saved on another type of device.
+            context.rng.cuda = fresh.rng.cuda
+        job.contexts[est] = context
+
+
+def training_tensors(job: TrainingState) -> NamedTensors:
+    """What a step changes on all ranks, uncopied: parameters, buffers, the optimizer's state, what is `extra`, and what
+    of these is no tensor as `state`. The ESTs' own state is left out: it shows in the next step."""
+    return {name.removeprefix("shared/"): tensor for name, tensor in _training(job).items()}
+
+
+def extra_digests(tensors: NamedTensors) -> dict[str, str]:
+    """Hashes of what is `extra` among captured tensors, by which ranks tell that they hold the same."""
+    return extra.digests(_of_bytes(tensors[_STATE]), tensors)
+
+
+def model_tensors(model: nn.Module) -> NamedTensors:
+    """Parameters and buffers; those that share a tensor once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def est_prefix(est: Est) -> str:
+    return f"est/{est}/"
+
+
+def _training(job: TrainingState) -> NamedTensors:
+    found = {f"{MODEL}{name}": tensor for name, tensor in model_tensors(job.model).items()}
+    state = {
+        "optimizers": [
+            _pack_optimizer(job.model, optimizer, f"{_OPTIMIZER}{number}/" if number else _OPTIMIZER, found)
+            for number, optimizer in enumerate(job.optimizers)
+        ],
+        "schedule": {
+            name: pack(part.state_dict(), f"{_SCHEDULE}{name}", found) for name, part in _scheduling(job).items()
+        },
+    }
+    packed, more = extra.pack_extra(job.model, job.own)
+    return found | more | {_STATE: _as_bytes(state | packed)}
+
+
+def _scheduling(job: TrainingState) -> dict[str, Any]:
+    """The schedulers and the loss scaler, by name."""
+    parts: dict[str, Any] = {f"scheduler {number}": part for number, part in enumerate(job.schedulers)}
+    return parts | ({"scaler": job.scaler} if job.scaler.is_enabled() else {})
+
+
+def _as_bytes(value: object) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _of_bytes(tensor: Tensor) -> Any:
+    return json.loads(tensor.numpy().tobytes())
+
+
+def _pack_optimizer(model: nn.Module, optimizer: Optimizer, prefix: str, tensors: NamedTensors) -> Any:
+    """The optimizer's state by names of parameters, which say more than their places; its tensors go to `tensors`."""
+    whole = optimizer.state_dict()
+    names = _parameter_names(model, optimizer)
+    state = {names[place]: pack(part, f"{prefix}{names[place]}", tensors) for place, part in whole.pop("state").items()}
+    return {"state": state, "rest": pack(whole, f"{prefix}rest", tensors)}
+
+
+def _unpack_optimizer(model: nn.Module, optimizer: Optimizer, packed: Any, tensors: NamedTensors) -> None:
+    places = {name: place for place, name in enumerate(_parameter_names(model, optimizer))}
+    state = {places[name]: unpack(part, tensors) for name, part in packed["state"].items()}
+    optimizer.load_state_dict({"state": state, **unpack(packed["rest"], tensors)})
+
+
+def _parameter_names(model: nn.Module, optimizer: Optimizer) -> list[str]:
+    """Names of the parameters, in the order in which the optimizer numbers them."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _within(prefix: str, tensors: NamedTensors) -> NamedTensors:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

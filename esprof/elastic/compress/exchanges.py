@@ -1,0 +1,167 @@
+"""How ranks come to the mean of a gradient that is encoded: by all-reduces, by gathering all, or by parts.
+
+An exchange is a generator: it starts a transfer, yields it, and goes on when that is done. So whoever drives it decides
+which thread or stream does which part. The mean is written over the gradient, with the same bits on all ranks.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esprof.core.errors import UsageError
+from esprof.core.plan import Exchange
+from esprof.elastic.compress.codecs.blocks import BLOCK, Quantised, Sign
+from esprof.elastic.compress.codecs.codec import Codec, State, Summable
+from esprof.elastic.compress.codecs.sparse import TopK
+from esprof.elastic.runtime.transport import Transport, Work
+
+Steps = Iterator[Work]
+
+
+@dataclass
+class Counted:
+    """A transport that counts the bytes that it sends to other ranks."""
+
+    inner: Transport
+    sent: int = 0
+
+    @property
+    def world(self) -> int:
+        return self.inner.world
+
+    @property
+    def rank(self) -> int:
+        return self.inner.rank
+
+    def add(self, tensor: Tensor) -> Work:
+        # As a ring does it: each rank sends all of it twice, but for one part.
+        self.sent += 2 * tensor.nbytes * (self.world - 1) // self.world
+        return self.inner.add(tensor)
+
+    def gather(self, mine: Tensor) -> tuple[Tensor, Work]:
+        """(what all ranks' tensors will be in, in their order; the transfer)."""
+        self.sent += mine.nbytes * (self.world - 1)
+        out = mine.new_empty(self.world * len(mine))
+        return out, self.inner.gather(out, mine)
+
+    def swap(self, parts: Tensor) -> tuple[Tensor, Work]:
+        """(what each rank's part for this one will be in, in their order; the transfer). `parts` has one for each rank."""
+        self.sent += parts.nbytes * (self.world - 1) // self.world
+        out, sizes = torch.empty_like(parts), [len(parts) // self.world] * self.world
+        return out, self.inner.exchange(out, sizes, parts, sizes)
+
+
+@dataclass(frozen=True)
+class Links:
+    """What transfers go over: each is used by one thread alone, so that all ranks start its transfers in one order."""
+
+    first: Counted
+    """Of the first transfer of an exchange."""
+    later: Counted
+    """Of those that follow."""
+
+
+def exchange_for(codec: Codec, wanted: Exchange | None) -> Exchange:
+    """How this codec's gradients are exchanged: as `wanted`, or by default with the fewest bytes for many ranks. Raises
+    UsageError where it cannot be."""
+    can: tuple[Exchange, ...]
+    if isinstance(codec, Summable):
+        can = ("all_reduce", "all_gather")
+    elif isinstance(codec, TopK):
+        can = ("all_gather", "all_to_all")
+    elif isinstance(codec, Quantised | Sign):
+        can = ("all_to_all", "all_gather")
+    else:
+        can = ("all_gather",)
+    if wanted is not None and wanted not in can:
+        raise UsageError(f"codec {codec.spec} cannot go by {wanted}, but by {' or '.join(can)}")
+    return wanted or can[0]
+
+
+def reduced(exchange: Exchange, codec: Codec, gradient: Tensor, state: State, links: Links) -> Steps:
+    """The steps by which `gradient` (1-D) becomes the mean of all ranks'."""
+    if exchange == "all_reduce":
+        assert isinstance(codec, Summable), "exchange_for lets no other through"
+        return _summed(codec, gradient, state, links)
+    steps: Callable[[Codec, Tensor, State, Links], Steps] = _gathered if exchange == "all_gather" else _by_parts
+    return steps(codec, gradient, state, links)
+
+
+def unsent(state: State, numel: int, link: Counted) -> Tensor | None:
+    """What this rank has to add to its next gradient of `numel` entries, exchanged over `link`, for nothing that `state`
+    keeps to be lost; None where that is nothing.
+
+    What the second encoding of this rank's part lost is of the mean: it counts as often as there are ranks.
+    """
+    whole = state["residual"][:numel] if "residual" in state else None
+    second = state.get("second")
+    if second is None:
+        return whole
+    padded = second.new_zeros(link.world * len(second))
+    padded[link.rank * len(second) : (link.rank + 1) * len(second)] = second * link.world
+    return padded[:numel] if whole is None else whole + padded[:numel]
+
+
+def _summed(codec: Summable, gradient: Tensor, state: State, links: Links) -> Steps:
+    link = links.first
+    for part in codec.reduce(gradient, state, link.world):
+        yield link.add(part)
+        link = links.later
+
+
+def _gathered(codec: Codec, gradient: Tensor, state: State, links: Links) -> Steps:
+    wires, transfer = links.first.gather(codec.encode(gradient, state))
+    yield transfer
+    _decode_mean(codec, wires, links.first.world, gradient)
+
+
+def _by_parts(codec: Codec, gradient: Tensor, state: State, links: Links) -> Steps:
+    """Each rank gets its part from all, and shares the mean of it. What the second encoding loses is kept, too."""
+    world, rank = links.first.world, links.first.rank
+    part = part_size(len(gradient), world)
+    whole = gradient.new_zeros(world * part)
+    whole[: len(gradient)] = gradient
+    wires = [
+        codec.encode(one, kept) for one, kept in zip(whole.split(part), _kept(codec, state, whole, part), strict=True)
+    ]
+    received, transfer = links.first.swap(torch.cat(wires))
+    yield transfer
+    mean = whole[rank * part : (rank + 1) * part]
+    _decode_mean(codec, received, world, mean)
+    own = {"residual": state["second"]} if "second" in state else {}
+    shared, transfer = links.later.gather(codec.encode(mean, own))
+    if "residual" in own:
+        state["second"] = own["residual"]
+    yield transfer
+    for wire, one in zip(shared.view(world, -1), whole.split(part), strict=True):
+        codec.decode(wire, one)
+    gradient.copy_(whole[: len(gradient)])
+
+
+def part_size(numel: int, world: int) -> int:
+    """Entries of each rank's part: blocks that share a scale stay whole."""
+    return -(-numel // (world * BLOCK)) * BLOCK
+
+
+def _kept(codec: Codec, state: State, whole: Tensor, part: int) -> list[State]:
+    """What the codec keeps for each part: views of one residual, so that another exchange can go on with it."""
+    if not codec.has_state:
+        return [{} for _ in range(len(whole) // part)]
+    if "residual" not in state:
+        state["residual"] = torch.zeros_like(whole)
+    elif len(state["residual"]) < len(whole):
+        missing = len(whole) - len(state["residual"])
+        state["residual"] = torch.nn.functional.pad(state["residual"], (0, missing))
+    return [{"residual": one} for one in state["residual"].split(part)]
+
+
+def _decode_mean(codec: Codec, wires: Tensor, world: int, out: Tensor) -> None:
+    """Write the mean of what `world` equally long wires stand for over `out`, always added in the ranks' order."""
+    decoded = torch.empty_like(out)
+    for rank, wire in enumerate(wires.view(world, -1)):
+        codec.decode(wire, decoded if rank else out)
+        if rank:
+            out.add_(decoded)
+    out.mul_(1 / world)

@@ -1,0 +1,110 @@
+"""Exchanges that send compressed gradients between hosts alone.
+
+The ranks of one host first add up their gradients by parts, uncompressed. Each part's owner exchanges it, compressed, with
+the owners of the same part on the other hosts, and the parts are gathered within the host again.
+"""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from esprof.core.errors import UsageError
+from esprof.elastic.compress import exchanges
+from esprof.elastic.compress.codecs.codec import State
+from esprof.elastic.compress.exchanges import Counted, Links, Steps, part_size
+from esprof.elastic.runtime.transport import GroupTransport
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts that a job's ranks are on, each with as many, and this rank's links to those it exchanges parts with."""
+
+    of_rank: tuple[int, ...]
+    """Number of each rank's host, in the ranks' order."""
+    within: Links
+    """Between the ranks of this one's host."""
+    between: Counted
+    """Between the owners of this rank's part, of each host one: only who drives exchanges to their end uses it."""
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank has sent to others over these links so far."""
+        return self.within.first.sent + self.within.later.sent + self.between.sent
+
+    def unsent(self, state: State, numel: int) -> Tensor | None:
+        """As `exchanges.unsent`: what this rank has to add to its next gradient of `numel` entries. The state is that of its
+        part of the host's mean."""
+        link, part = self.within.later, part_size(numel, self.within.later.world)
+        kept = exchanges.unsent(state, part, self.between)
+        if kept is None:
+            return None
+        whole = kept.new_zeros(link.world * part)
+        # Of what one rank adds, its host's mean gets a share.
+        whole[link.rank * part : (link.rank + 1) * part] = kept * link.world
+        return whole[:numel]
+
+
+def hosts_of(group: dist.ProcessGroup, *, beside: bool) -> Hosts:
+    """Find out which ranks of `group` share a host. All ranks of the job call it; it makes process groups, two of each host
+    where transfers are started by a thread `beside` that of the backward pass, too. Raises UsageError, on all ranks, where
+    the hosts are such that gradients cannot be exchanged between them alone."""
+    names: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(names, socket.gethostname(), group=group)
+    ranks = dist.get_process_group_ranks(group)
+    hosts = arranged(names)
+    me = dist.get_rank(group)
+
+    def mine(sets: Sequence[Sequence[int]]) -> Counted:
+        # All ranks have to make all groups, in the same order.
+        made = [(members, dist.new_group([ranks[one] for one in members])) for members in sets]
+        return next(Counted(GroupTransport(one)) for members, one in made if me in members)
+
+    first = mine(hosts)
+    within = Links(first, mine(hosts) if beside else Counted(first.inner))
+    between = mine(list(zip(*hosts, strict=True)))
+    of_rank = tuple(next(number for number, host in enumerate(hosts) if one in host) for one in range(len(names)))
+    return Hosts(of_rank, within, between)
+
+
+def arranged(names: Sequence[str]) -> list[list[int]]:
+    """The ranks of each host, by each rank's host name. Raises UsageError where there are not several hosts, each with
+    several ranks, and as many."""
+    hosts: dict[str, list[int]] = {}
+    for rank, name in enumerate(names):
+        hosts.setdefault(name, []).append(rank)
+    counts = {name: len(ranks) for name, ranks in hosts.items()}
+    most, fewest = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+    if len(hosts) == 1:
+        wrong = f"all ranks are on one ({names[0]})"
+    elif counts[most] != counts[fewest]:
+        wrong = f"{most} has {counts[most]} ranks, and {fewest} has {counts[fewest]}"
+    elif counts[most] == 1:
+        wrong = "each has one rank alone"
+    else:
+        return list(hosts.values())
+    raise UsageError(
+        f"hierarchical exchanges need several hosts, each with as many ranks and more than one, but {wrong}",
+        remedy="Use the topology `flat`.",
+    )
+
+
+def by_hosts(gradient: Tensor, within: Links, between: Callable[[Tensor], Steps]) -> Steps:
+    """The steps by which `gradient` (1-D) becomes the mean of all ranks'; those of `between` make of this rank's part of its
+    host's mean that of all hosts' means."""
+    world = within.first.world
+    part = part_size(len(gradient), world)
+    received, transfer = within.first.swap(torch.nn.functional.pad(gradient, (0, world * part - len(gradient))))
+    yield transfer
+    mine, *others = received.split(part)
+    for other in others:
+        mine += other
+    mine *= 1 / world
+    yield from between(mine)
+    whole, transfer = within.later.gather(mine)
+    yield transfer
+    gradient.copy_(whole[: len(gradient)])

@@ -1,0 +1,81 @@
+"""Gradients of FSDP2 that travel as 16-bit floats and are added as 32-bit ones.
+
+A reduce-scatter in bf16 (`MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`) adds in bf16, too, and loses more the more
+ranks there are. Here each rank gets its shard of all ranks' gradients by an all-to-all, and adds them in 32 bits: as many
+bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from esprof.core.errors import UsageError
+
+
+def compress_sharded(model: nn.Module) -> "NarrowReduceScatter":
+    """Let all gradients of `model`, which `fully_shard` has been applied to, travel as bf16.
+
+    Raises UsageError where nothing of it is sharded, or this torch lets nobody else carry out the reduce-scatter.
+    """
+    sharded = _sharded(model)
+    if not sharded:
+        raise UsageError(
+            "no module of this model is sharded", remedy="Call it after torch.distributed.fsdp.fully_shard."
+        )
+    if not hasattr(sharded[0], "set_custom_reduce_scatter"):
+        raise UsageError(f"torch {torch.__version__} has no set_custom_reduce_scatter", remedy="Use a newer one.")
+    made = NarrowReduceScatter()
+    for module in sharded:
+        # Sums alone: other operations are NCCL's own.
+        module.set_force_sum_reduction_for_comms(True)
+        module.set_custom_reduce_scatter(made)
+    return made
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether `fully_shard` has been applied to it, or to a part of it."""
+    return bool(_sharded(model))
+
+
+def _sharded(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if hasattr(module, "set_requires_gradient_sync")]
+
+
+class NarrowReduceScatter:
+    """A reduce-scatter for FSDP2 (torch's `ReduceScatter`)."""
+
+    sent_bytes: int
+    """Bytes that this rank has sent to others so far."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        """Write this rank's shard of the sum over all ranks of `input_tensor` to `output_tensor`, added in the ranks'
+        order."""
+        if op != dist.ReduceOp.SUM:
+            raise UsageError(f"gradients that travel as bf16 are added, and cannot be reduced by {op}")
+        world = dist.get_world_size(group)
+        sent = narrowed(input_tensor)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=group)
+        self.sent_bytes += sent.nbytes * (world - 1) // world
+        add(received, output_tensor)
+
+
+def narrowed(gradient: Tensor) -> Tensor:
+    """What travels of it: bf16, or what it is if that is no longer."""
+    return gradient if gradient.element_size() <= torch.bfloat16.itemsize else gradient.to(torch.bfloat16)
+
+
+def add(received: Tensor, shard: Tensor) -> None:
+    """Add up what has come, a shard of each rank, in `shard`."""
+    torch.sum(received.view(-1, len(shard)), dim=0, dtype=shard.dtype, out=shard)

@@ -1,0 +1,1 @@
+"""Which EST trains on which sample, and the loaders that make the batches."""

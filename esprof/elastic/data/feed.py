@@ -1,0 +1,116 @@
+"""Where the ESTs of a process get their batches: from one dataset for all, or from a loader each."""
+
+from collections.abc import Sequence, Sized
+from typing import Any, Protocol
+
+from torch.utils.data import Dataset
+
+from esprof.core.assignment import Est
+from esprof.core.errors import UsageError
+from esprof.elastic.data.loaders import EstLoader, Loaders, batches_per_epoch
+from esprof.elastic.data.order import Batches, SampleOrder
+from esprof.elastic.data.sampled import SampledOrder
+from esprof.elastic.options import Data
+from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.verify.samples import check_sample
+
+
+class Feed(Protocol):
+    """Gives batches to ESTs, in the order of their turns."""
+
+    order: SampleOrder
+    can_repeat: bool
+    """Whether a batch can be made again, by any rank."""
+
+    def move(self, ests: Sequence[Est], step: int) -> None:
+        """Give batches to these ESTs, from `step` on."""
+
+    def next(self, est: Est, loader: EstLoader) -> Any:
+        """The next batch of an EST; `loader` is the EST's own."""
+
+    def again(self, step: int, est: Est) -> list[Any]:
+        """The batches of any EST in a step, made here and now."""
+
+    def check_sample(self, step: int, transport: Transport) -> None:
+        """Raise an error where a sample of this step depends on when it is made, or where. All ranks call this."""
+
+
+class DatasetFeed:
+    """Deals out one dataset to all ESTs; their own loaders are not used."""
+
+    can_repeat = True
+
+    def __init__(self, dataset: Dataset[Any], order: SampleOrder, data: Data, *, outlive: bool) -> None:
+        self.order = order
+        self._outlive = outlive
+        self._dataset = dataset
+        self._data = data
+
+    def move(self, ests: Sequence[Est], step: int) -> None:
+        self._batches = Batches(
+            self._dataset,
+            self.order,
+            ests,
+            step,
+            workers=self._data.num_workers,
+            collate=self._data.collate_fn,
+            pin_memory=self._data.pin_memory,
+            prefetch_factor=self._data.prefetch_factor,
+            outlive=self._outlive,
+        )
+
+    def next(self, est: Est, loader: EstLoader) -> Any:
+        return next(self._batches)
+
+    def again(self, step: int, est: Est) -> list[Any]:
+        return self._batches.again(step, est)
+
+    def check_sample(self, step: int, transport: Transport) -> None:
+        indices = self.order.batch(step, step % self.order.n_est, 0)
+        for index in indices[:1]:
+            check_sample(index, lambda index: self._batches.sample(self.order.epoch(step), index), transport)
+
+
+class LoaderFeed:
+    """Asks the loader of each EST, which moves with it."""
+
+    can_repeat = False
+
+    def __init__(self, loaders: Loaders, order: SampleOrder) -> None:
+        self.order = order
+        self._make = loaders.make
+
+    def move(self, ests: Sequence[Est], step: int) -> None: ...
+
+    def again(self, step: int, est: Est) -> list[Any]:
+        raise NotImplementedError("a loader gives each batch once")
+
+    def check_sample(self, step: int, transport: Transport) -> None: ...
+
+    def next(self, est: Est, loader: EstLoader) -> Any:
+        per_epoch = self.order.steps_per_epoch * self.order.accumulate
+        return loader.next(self._make, est, self.order.n_est, self.order.seed, per_epoch)
+
+
+def feed(
+    dataset: Dataset[Any] | Loaders, n_est: int, batch_size: int, seed: int, data: Data, *, outlive: bool = False
+) -> Feed:
+    """The feed for a dataset, or for `Loaders`; with `outlive` the processes that make a dataset's batches outlive a SIGTERM
+    to all of the job's. Raises UsageError where the length of an epoch is not known."""
+
+    sampled = SampledOrder(data.sampler, seed) if data.sampler is not None else None
+    shuffle = sampled is None and data.shuffle is not False
+
+    def order(samples: int) -> SampleOrder:
+        return SampleOrder(samples, n_est, batch_size, data.accumulate, seed, data.drop_last, shuffle, sampled)
+
+    if isinstance(dataset, Loaders):
+        if sampled is not None:
+            raise UsageError("Loaders take no sampler", remedy="Give each EST's loader its own.")
+        batches = batches_per_epoch(dataset.make, n_est, seed, data.accumulate)
+        return LoaderFeed(dataset, order(batches * batch_size * n_est))
+    if not isinstance(dataset, Sized):
+        raise UsageError(
+            "the dataset has no length", remedy="Pass Loaders in its place: a StatefulDataLoader for each EST."
+        )
+    return DatasetFeed(dataset, order(sampled.length if sampled is not None else len(dataset)), data, outlive=outlive)

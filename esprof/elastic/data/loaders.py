@@ -1,0 +1,134 @@
+"""A DataLoader for each EST, for datasets that have a state of their own."""
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from esprof.core.assignment import Est
+from esprof.core.errors import InputError, UsageError
+from esprof.elastic.data.order import one_thread
+from esprof.elastic.runtime.rng import derived_seed, seeded
+
+
+class StatefulLoader(Protocol):
+    """What torchdata's StatefulDataLoader offers: batches, all of one size, and where it stands among them."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+MakeLoader = Callable[[Est, int], StatefulLoader]
+"""(EST, number of ESTs) -> its loader."""
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """Takes the place of a dataset that has a state of its own: each EST has a loader, whose state moves with the EST and is
+    in checkpoints."""
+
+    make: MakeLoader
+    """Makes the loader of an EST, a StatefulDataLoader, given the EST's number and the number of ESTs. All loaders have
+    batches of the trainer's `batch_size`, and equally many batches in an epoch."""
+
+
+_END = object()
+
+
+def batches_per_epoch(make: MakeLoader, n_est: int, seed: int, accumulate: int) -> int:
+    """Number of batches in an epoch of a loader.
+
+    Raises UsageError for a loader without a length or a state, or whose epochs are no whole number of steps.
+    """
+    with seeded(derived_seed(seed, 0, 0)):
+        loader = make(0, n_est)
+    if not hasattr(loader, "state_dict"):
+        raise UsageError("the loader has no state_dict()", remedy="Let Loaders make torchdata's StatefulDataLoader.")
+    try:
+        count = len(loader)
+    except TypeError as error:
+        raise UsageError(f"the loader has no length: {error}", remedy="Give its dataset a __len__.") from error
+    if not count or count % accumulate:
+        raise UsageError(f"{count} batches of a loader's epoch are no whole number of steps of {accumulate}")
+    return count
+
+
+class EstLoader:
+    """The loader of one EST, made when it is first asked for a batch, and made again where the EST has moved to.
+
+    While the loader works, the generators are seeded by the number of batches taken, so that neither the loader nor its
+    workers draw from the EST's own stream. What worker processes draw starts anew where a loader is made again.
+    """
+
+    def __init__(self, state: Tensor | None = None) -> None:
+        """`state` (1-D, uint8) is what the method `state` gave, to go on from there."""
+        self._state: dict[str, Any] | None = _unpacked(state) if state is not None else None
+        self._taken: int = self._state["taken"] if self._state else 0
+        self._loader: StatefulLoader | None = None
+        self._batches: Iterator[Any] = iter(())
+
+    def next(self, make: MakeLoader, est: Est, n_est: int, seed: int, per_epoch: int) -> Any:
+        """The next batch; after the last one, the `per_epoch`-th, the next epoch's first.
+
+        Raises UsageError for a loader whose epoch does not have `per_epoch` batches.
+        """
+        new = self._loader is None  # One made again at an epoch's end may begin the next epoch by itself.
+        if self._loader is None:
+            with seeded(derived_seed(seed, 0, est)):
+                self._loader = make(est, n_est)
+                if len(self._loader) != per_epoch:
+                    raise _unequal(est, f"has {len(self._loader)} batches", per_epoch)
+                if self._state is not None:
+                    self._loader.load_state_dict(self._state["loader"])
+                self._batches = iter(self._loader)
+        place = self._taken % per_epoch
+        self._taken += 1
+        with seeded(derived_seed(seed, self._taken, est)), one_thread():
+            batch = next(self._batches, _END)
+            if batch is _END and place == 0:
+                self._batches = iter(self._loader)
+                batch = next(self._batches, _END)
+            elif place == 0 and not new:
+                raise _unequal(est, f"goes on after {per_epoch} batches", per_epoch)
+        if batch is _END:
+            raise _unequal(est, f"has ended after {place} batches", per_epoch)
+        return batch
+
+    def state(self) -> Tensor | None:
+        """The state of the loader as bytes (1-D, uint8); None before the first batch."""
+        if self._loader is not None:
+            self._state = {"taken": self._taken, "loader": self._loader.state_dict()}
+        return _packed(self._state) if self._state is not None else None
+
+
+def _unequal(est: Est, found: str, per_epoch: int) -> UsageError:
+    return UsageError(
+        f"the loader of EST {est} {found}; an epoch has {per_epoch}",
+        remedy="Give the loaders of all ESTs as many batches, and a true length.",
+    )
+
+
+def _packed(state: dict[str, Any]) -> Tensor:
+    file = io.BytesIO()
+    torch.save(state, file)
+    return torch.frombuffer(file.getbuffer(), dtype=torch.uint8).clone()
+
+
+def _unpacked(packed: Tensor) -> dict[str, Any]:
+    """Only tensors, numbers, texts and containers of them are unpacked: nothing that could run."""
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
+    except Exception as error:  # torch.load raises almost anything on bytes that are no checkpoint.
+        raise InputError(
+            f"the state of an EST's loader cannot be read: {error}",
+            remedy="Let the dataset's state hold numbers, texts, tensors, lists and dicts alone.",
+        ) from error
+    return state

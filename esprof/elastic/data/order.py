@@ -1,0 +1,221 @@
+"""Which sample which EST sees when: a pure function of the seed, the epoch and the place in it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from esprof.core.assignment import Est
+from esprof.core.errors import UsageError
+from esprof.elastic.data.sampled import SampledOrder
+from esprof.elastic.runtime.rng import derived_seed, kept, seed_cpu, seeded
+from esprof.elastic.runtime.termination import held_back, outlive_sigterm
+from esprof.elastic.verify.steplog import Value
+
+_Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """How an epoch is dealt out: EST e takes every n-th sample of a shuffled list, from the e-th on, as rank e of a
+    `DistributedSampler` with this seed does.
+
+    With `sampled` the list is that of a sampler of the script's own. A step takes `accumulate` batches of `batch_size`
+    for each EST. Without `drop_last` an epoch's last step takes what is left, which may be less, or nothing, for some
+    ESTs. Raises UsageError where an epoch would have no step.
+    """
+
+    samples: int
+    n_est: int
+    batch_size: int
+    accumulate: int = 1
+    seed: int = 0
+    drop_last: bool = True
+    shuffle: bool = True
+    sampled: SampledOrder | None = None
+
+    def __post_init__(self) -> None:
+        if not self.steps_per_epoch:
+            raise UsageError(
+                f"{self.samples} samples make no step of {self.per_step}",
+                remedy="Take fewer ESTs, a smaller batch_size, or Data(drop_last=False).",
+            )
+
+    @property
+    def per_step(self) -> int:
+        """Samples of a whole step, over all ESTs."""
+        return self.n_est * self.batch_size * self.accumulate
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.samples // self.per_step if self.drop_last else -(-self.samples // self.per_step)
+
+    def fields(self) -> dict[str, Value]:
+        """What a job's fingerprint has of it."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sampled"}
+        return own | (self.sampled.fields() if self.sampled is not None else {})
+
+    def epoch(self, step: int) -> int:
+        return step // self.steps_per_epoch
+
+    def batch(self, step: int, est: Est, micro: int) -> list[int]:
+        """Indices of the samples of one micro-batch, in order; without `drop_last` an epoch's last may be short or empty."""
+        order = self._order(self.epoch(step))
+        first = ((step % self.steps_per_epoch) * self.accumulate + micro) * self.batch_size
+        # Every n_est-th sample, from the EST's own on.
+        mine: list[int] = order[first * self.n_est + est : (first + self.batch_size) * self.n_est : self.n_est].tolist()
+        return mine
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        if self.sampled is not None:
+            return self.sampled.epoch(epoch)
+        return _permutation(self.samples, self.seed + epoch, self.shuffle)
+
+    def share(self, step: int, est: Est) -> int:
+        """Number of samples of an EST in a step."""
+        return sum(len(self.batch(step, est, micro)) for micro in range(self.accumulate))
+
+    def count(self, step: int) -> int:
+        """Number of samples of the whole step, over all ESTs."""
+        return min(self.per_step, self.samples - (step % self.steps_per_epoch) * self.per_step)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work on one thread, as it does in a DataLoader's workers: more threads may add in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class Batches:
+    """The batches of this process's ESTs, in the order in which they run, from `step` on without end.
+
+    One DataLoader makes the batches of all ESTs; its workers start with the first one. There is no state to save. A
+    micro-batch without samples is left out.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        order: SampleOrder,
+        ests: Sequence[Est],
+        step: int,
+        *,
+        workers: int = 0,
+        collate: _Collate | None = None,
+        pin_memory: bool = False,
+        prefetch_factor: int | None = None,
+        outlive: bool = False,
+    ) -> None:
+        """With `outlive` the workers live on where all processes of the job get SIGTERM."""
+        self._seed = order.seed
+        self._held_back = held_back if outlive else nullcontext
+        self._keys = _Keys(order, ests, step)
+        self._made = _MadeBatches(dataset, order.seed, collate or default_collate, repeated=order.sampled is not None)
+        self._loader: DataLoader[Any] = DataLoader(
+            self._made,
+            batch_size=None,  # An item is a whole batch.
+            sampler=self._keys,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+            pin_memory=pin_memory,
+            prefetch_factor=prefetch_factor,
+            worker_init_fn=outlive_sigterm if outlive else None,
+        )
+        self._iterator: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            # The loader draws a seed for its workers, but must not draw it from an EST's.
+            with self._held_back(), seeded(self._seed):
+                self._iterator = iter(self._loader)
+        return next(self._iterator)
+
+    def again(self, step: int, est: Est) -> list[Any]:
+        """The batches of an EST in a step, made here and now, whoever runs it."""
+        return [self._made[key] for key in self._keys.of(step, est)]
+
+    def sample(self, epoch: int, index: int) -> Any:
+        """One sample, made here and now."""
+        with one_thread(), kept():
+            return self._made.sample(index, epoch, index)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """One micro-batch: whose it is, and of which samples."""
+
+    step: int
+    epoch: int
+    est: Est
+    micro: int
+    indices: list[int]
+
+
+class _Keys:
+    """What to fetch, batch by batch."""
+
+    def __init__(self, order: SampleOrder, ests: Sequence[Est], step: int) -> None:
+        self._order = order
+        self._ests = ests
+        self._step = step
+
+    def __iter__(self) -> Iterator[_Key]:
+        step = self._step
+        while self._ests:
+            for est in self._ests:
+                yield from self.of(step, est)
+            step += 1
+
+    def of(self, step: int, est: Est) -> Iterator[_Key]:
+        """Those of one EST in a step."""
+        for micro in range(self._order.accumulate):
+            indices = self._order.batch(step, est, micro)
+            if indices:
+                yield _Key(step, self._order.epoch(step), est, micro, indices)
+
+
+class _MadeBatches(Dataset[Any]):
+    """The batches of the user's dataset. Each sample is made with generators of its own, and so is the batch of them."""
+
+    def __init__(self, dataset: Dataset[Any], seed: int, collate: _Collate, *, repeated: bool) -> None:
+        self._dataset = dataset
+        self._repeated = repeated
+        self._seed = seed
+        self._collate = collate
+
+    def __getitem__(self, key: _Key) -> Any:
+        with one_thread(), kept():
+            samples = []
+            for place, index in enumerate(key.indices):
+                # A sampler may give a sample several times in an epoch, which is to be augmented in several ways.
+                what = (key.step, key.est, key.micro, place) if self._repeated else (key.epoch, index)
+                samples.append(self.sample(index, *what))
+            seed_cpu(derived_seed(self._seed, "batch", key.step, key.est, key.micro))
+            return self._collate(samples)
+
+    def sample(self, index: int, *what: int) -> Any:
+        """The sample of this index, with generators seeded by `what`."""
+        seed_cpu(derived_seed(self._seed, *what))
+        return self._dataset[index]
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@lru_cache(maxsize=2)
+def _permutation(samples: int, seed: int, shuffle: bool) -> NDArray[np.int64]:
+    if not shuffle:
+        return np.arange(samples)
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed)).numpy()

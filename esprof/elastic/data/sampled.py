@@ -1,0 +1,63 @@
+"""The order of samples by a sampler of the script's own, such as one that weights or groups them."""
+
+import hashlib
+import operator
+from collections.abc import Iterable, Sized
+from functools import lru_cache
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esprof.core.errors import UsageError
+from esprof.elastic.runtime.rng import derived_seed, seeded
+from esprof.elastic.verify.steplog import Value
+
+_PURE = "Leave its generator=None, and let it depend on nothing but set_epoch() and the global generators, which are seeded."
+
+
+class SampledOrder:
+    """What a sampler gives in each epoch, whole: a function of seed and epoch, so that all ranks have it alike, whenever
+    they ask, and nothing of it is saved.
+
+    A sampler is iterated with the generators of the CPU seeded for the epoch, of which `set_epoch` tells it, if it has that.
+    Raises UsageError for one without a length, that gives no indices, or another order when asked again.
+    """
+
+    def __init__(self, sampler: Iterable[int], seed: int) -> None:
+        self._sampler = sampler
+        self._seed = seed
+        self._name = type(sampler).__name__
+        if not isinstance(sampler, Sized):
+            raise UsageError(f"sampler {self._name} has no length", remedy="Give it a __len__: indices in an epoch.")
+        self.length = len(sampler)
+        """Number of samples in an epoch."""
+        self.epoch = lru_cache(maxsize=2)(self._epoch)
+        """epoch, from 0 -> the indices of its samples in order; 1-D."""
+        first, second, again = self._epoch(0), self._epoch(1), self._epoch(0)
+        if not np.array_equal(first, again):
+            raise UsageError(f"sampler {self._name} gives another order when it is asked again", remedy=_PURE)
+        self._digest = hashlib.sha256(first.tobytes() + second.tobytes()).hexdigest()[:16]
+
+    def fields(self) -> dict[str, Value]:
+        """What a job's fingerprint has of it: the class, and a hash of the first two epochs' order."""
+        return {"sampler": self._name, "sampler_order": self._digest}
+
+    def _epoch(self, epoch: int) -> NDArray[np.int64]:
+        with seeded(derived_seed(self._seed, "order", epoch)):
+            set_epoch = getattr(self._sampler, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+            given = list(islice(self._sampler, self.length + 1))  # One that never ends is told, too.
+        if len(given) != self.length:
+            found = "more" if len(given) > self.length else len(given)
+            raise UsageError(
+                f"sampler {self._name} gives {found} samples in epoch {epoch}; its length is {self.length}"
+            )
+        try:
+            return np.fromiter(map(operator.index, given), np.int64, len(given))
+        except TypeError as error:
+            raise UsageError(
+                f"sampler {self._name} gives what is no index: {error}",
+                remedy="Pass a sampler of single samples; the trainer's batch_size makes batches of them.",
+            ) from error

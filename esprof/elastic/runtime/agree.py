@@ -1,0 +1,67 @@
+"""What all ranks tell each other before they go on, so that they go on together or fail together."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from esprof.core.errors import EsprofError, InputError
+from esprof.elastic.runtime.transport import Transport
+
+
+def tell_all(transport: Transport, value: object) -> list[Any]:
+    """The `value` of every rank, in the ranks' order; JSON must be able to hold it. All ranks call this."""
+    text = json.dumps(value).encode()
+    lengths = torch.zeros(transport.world, dtype=torch.int64)
+    transport.gather(lengths, torch.tensor([len(text)])).wait()
+    longest = int(lengths.max())
+    mine = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
+    everyone = torch.empty(transport.world * longest, dtype=torch.uint8)
+    transport.gather(everyone, mine).wait()
+    return [json.loads(row.numpy().tobytes()) for row in everyone.view(transport.world, longest)]
+
+
+def digest(value: object) -> float:
+    """48 bits of a hash of the value's JSON, which a float64 holds exactly."""
+    return float(int.from_bytes(hashlib.blake2b(json.dumps(value).encode(), digest_size=6).digest()))
+
+
+@contextmanager
+def together(transport: Transport) -> Iterator[None]:
+    """Run the block on all ranks; where it fails on one with an EsprofError, each raises its own or the first rank's."""
+    error: EsprofError | None = None
+    try:
+        yield
+    except EsprofError as raised:
+        error = raised
+    faults = _faults(transport, error)
+    if error is not None:
+        raise error
+    for fault in faults:
+        raise EsprofError(**fault)
+
+
+@contextmanager
+def reading_together(transport: Transport) -> Iterator[None]:
+    """The same, but where the input of one rank cannot be read, each raises the same InputError, the first rank's."""
+    error: InputError | None = None
+    with together(transport):
+        try:
+            yield
+        except InputError as raised:
+            error = raised
+    for fault in _faults(transport, error):
+        raise InputError(**fault)
+
+
+def _faults(transport: Transport, error: EsprofError | None) -> list[dict[str, Any]]:
+    """What the error of each rank that has one is made of."""
+    path = None if error is None or error.path is None else str(error.path)
+    told = None if error is None else {"reason": error.reason, "path": path, "remedy": error.remedy}
+    found = [(rank, fault) for rank, fault in enumerate(tell_all(transport, told)) if fault is not None]
+    if transport.world == 1:
+        return [fault for _, fault in found]
+    return [fault | {"reason": f"{fault['reason']} (rank {rank})"} for rank, fault in found]

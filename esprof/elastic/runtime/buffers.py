@@ -1,0 +1,109 @@
+"""A model's buffers, such as BatchNorm's running statistics, with the meaning they have under DistributedDataParallel."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from esprof.core.assignment import Est
+from esprof.core.errors import UsageError
+from esprof.elastic.runtime.transport import Transport
+
+
+class Buffers:
+    """Every EST starts a step from the same buffers; what EST 0 makes of them is kept, on all ranks.
+
+    A module may change a buffer in place or assign another tensor of that shape and type. When a turn is over, the module
+    has the tensors that it had when the step began again, with the new values.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._modules: list[dict[str, Tensor | None]] = []
+        self._places: list[_Place] = []
+        self._own: list[Tensor] = []
+        self._before: list[Tensor] = []
+        self._kept: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Keep the values that the buffers have when a step begins."""
+        # To walk through the model takes longer than to copy small buffers: once a step is enough.
+        named = [(name, module._buffers) for name, module in self._model.named_modules()]
+        self._modules = [buffers for _, buffers in named]
+        self._places = [
+            _Place(".".join(filter(None, (name, key))), buffers, key, tensor)
+            for name, buffers in named
+            for key, tensor in buffers.items()
+        ]
+        self._own = [place.tensor for place in self._places if place.tensor is not None]
+        self._before = self._copy()
+        self._kept = self._before
+
+    def enter(self) -> None:
+        """Give the buffers the values of the step's begin, as an EST's turn begins."""
+        self._write(self._before)
+
+    def leave(self, est: Est) -> None:
+        """Take the buffers back as an EST's turn ends, and keep the values of EST 0.
+
+        Raises UsageError where a buffer has come, gone, or changed its shape or type.
+        """
+        if sum(map(len, self._modules)) != len(self._places):
+            raise UsageError("a buffer was registered, or deleted, in a step", remedy="Register buffers in __init__.")
+        for place in self._places:
+            place.reclaim()
+        if est == 0:
+            self._kept = self._copy()
+
+    @torch.no_grad()
+    def finish(self, transport: Transport, owner: int) -> None:
+        """Give the buffers on all ranks the values of EST 0, which the rank `owner` runs, as the step ends."""
+        self._write(self._kept)
+        if transport.world > 1:
+            for dtype in dict.fromkeys(buffer.dtype for buffer in self._own):
+                _share([buffer for buffer in self._own if buffer.dtype == dtype], transport, owner)
+
+    @torch.no_grad()
+    def _copy(self) -> list[Tensor]:
+        return [buffer.clone() for buffer in self._own]
+
+    @torch.no_grad()
+    def _write(self, values: list[Tensor]) -> None:
+        for buffer, value in zip(self._own, values, strict=True):
+            buffer.copy_(value)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a module keeps a buffer, and what was there when the step began."""
+
+    name: str
+    buffers: dict[str, Tensor | None]
+    key: str
+    tensor: Tensor | None
+
+    @torch.no_grad()
+    def reclaim(self) -> None:
+        """Put the tensor back, with the value of the one that is there now. Raises UsageError for another shape or type."""
+        now = self.buffers[self.key]
+        if now is self.tensor:
+            return
+        if now is None or self.tensor is None or _kind(now) != _kind(self.tensor):
+            raise UsageError(
+                f"buffer {self.name} was {_kind(self.tensor)} before a step and is {_kind(now)} in it",
+                remedy="Let it keep its shape, type and device: ESTs start a step from the same buffers.",
+            )
+        self.tensor.copy_(now.detach().clone())  # It may be a view of what is overwritten.
+        self.buffers[self.key] = self.tensor
+
+
+def _kind(tensor: Tensor | None) -> str:
+    return "None" if tensor is None else f"{str(tensor.dtype)[6:]} {list(tensor.shape)} on {tensor.device}"
+
+
+def _share(buffers: list[Tensor], transport: Transport, owner: int) -> None:
+    """Overwrite buffers of one type with those of the rank `owner`, in one transfer."""
+    flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+    transport.broadcast(flat, owner).wait()
+    for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(part.view_as(buffer))

@@ -1,0 +1,45 @@
+"""What a step computes and updates: one loss for all optimizers, or several pairs that take turns, as in a GAN."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from esprof.core.errors import UsageError
+
+LossFn = Callable[[nn.Module, Any], Tensor]
+"""(model, batch) -> loss, a scalar: the mean over the batch's samples."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A loss, and the optimizers that update by its gradient."""
+
+    loss_fn: LossFn
+    optimizers: tuple[Optimizer, ...]
+    trained: frozenset[int] | None
+    """Ids of the parameters that its loss must reach; None for all."""
+
+    def trains(self, parameter: nn.Parameter) -> bool:
+        return self.trained is None or id(parameter) in self.trained
+
+
+def phases(losses: LossFn | Sequence[LossFn], optimizers: tuple[Optimizer, ...]) -> tuple[Phase, ...]:
+    """The phases of a job, which its steps go through in turn. Raises UsageError for losses without an optimizer each."""
+    if not isinstance(losses, Sequence):
+        return (Phase(losses, optimizers, None),)
+    if len(losses) != len(optimizers):
+        raise UsageError(
+            f"there are {len(losses)} loss functions and {len(optimizers)} optimizers",
+            remedy="Pass one loss function, or as many as optimizers: they take turns, step by step.",
+        )
+    return tuple(
+        Phase(loss, (optimizer,), frozenset(_held(optimizer)))
+        for loss, optimizer in zip(losses, optimizers, strict=True)
+    )
+
+
+def _held(optimizer: Optimizer) -> list[int]:
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,106 @@
+"""What all ranks of a job have to hold alike: what the job is, how it starts, and what a step depends on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from esprof.core.assignment import Assignment
+from esprof.elastic.checkpoint import extra
+from esprof.elastic.data.order import SampleOrder
+from esprof.elastic.options import Checkpoint, Gradients, Proof, ScheduleBy
+from esprof.elastic.runtime.training import TrainingState
+from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.verify.fingerprint import (
+    Level,
+    agree,
+    check_unchanged,
+    group_fields,
+    kernel_settings,
+    machine_fields,
+    model_fields,
+    optimizer_fields,
+    plain,
+    require_alike,
+)
+from esprof.elastic.verify.steplog import Fingerprint, Scalar, Value
+
+_SAME_CALLS = "Let every rank make the same calls between the same two steps, and set the same."
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the ranks agreed on before the first step, to which each later one holds them."""
+
+    transport: Transport
+    fingerprint: Fingerprint
+    settings: Mapping[str, Scalar]
+    """Settings of this process that choose kernels, as they were at the time of the agreement."""
+
+    @classmethod
+    def reach(
+        cls,
+        level: Level,
+        transport: Transport,
+        state: TrainingState,
+        assignment: Assignment,
+        job: dict[str, Value],
+        start: dict[str, object],
+    ) -> "Agreement":
+        """Let all ranks agree. Raises MismatchError where the ranks are not of one job, or do not start it alike."""
+        terms, ests = step_terms(state, assignment) | start, json.dumps(assignment.ests)
+        fingerprint = agree(level, transport, job, machine_fields(state.device), terms, ests)
+        return cls(transport, fingerprint, kernel_settings())
+
+    def check_settings(self) -> None:
+        """Raise UsageError where this process has since changed a setting that chooses kernels."""
+        check_unchanged(self.settings, self.fingerprint.determinism)
+
+    def check_alike(self, step: int, fields: Mapping[str, object]) -> None:
+        """Raise MismatchError for the first of the fields that is not the same on all ranks, before or in this step."""
+        require_alike(self.transport, f"step {step}", fields, _SAME_CALLS)
+
+
+def job_fields(
+    state: TrainingState, order: SampleOrder, gradients: Gradients, scheduler_by: ScheduleBy, *, loaders: bool
+) -> dict[str, Value]:
+    """The fields of the fingerprint that say what the job is."""
+    own = {
+        "loaders": loaders,
+        "amp": gradients.amp,
+        "reduction": gradients.reduction,
+        # The bits of a tree's sum do not depend on the buckets.
+        "bucket_mb": gradients.bucket_mb if gradients.reduction == "ring" else None,
+        "codec": gradients.codec,
+        "clip_norm": gradients.clip_norm,
+        "find_unused": gradients.find_unused,
+        "scheduler": ", ".join(type(scheduler).__name__ for scheduler in state.schedulers) or None,
+        "scheduler_by": scheduler_by,
+    }
+    return {**order.fields(), **own, **optimizer_fields(state.optimizers), **model_fields(state.model)}
+
+
+def start_terms(
+    state: TrainingState, gradients: Gradients, proof: Proof, checkpoint: Checkpoint | None, *, telemetry: bool
+) -> dict[str, object]:
+    """What must be alike when a job starts or goes on, and may be something else the next time."""
+    return {
+        "scheduler": [plain(scheduler.state_dict()) for scheduler in state.schedulers],
+        "bucket_mb": gradients.bucket_mb,
+        "telemetry": telemetry,
+        "hash_log": proof.hash_log is not None,
+        "verify_every": proof.verify_every,
+        "checkpoint": checkpoint is not None,
+        "checkpoint_every": checkpoint.every if checkpoint is not None else 0,
+        **(extra.digests(*extra.pack_extra(state.model, state.own)) if checkpoint is not None else {}),
+    }
+
+
+def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object]:
+    """What a step depends on that may change from one to the next."""
+    return {
+        "assignment": json.dumps(assignment.ests),
+        "codecs": json.dumps(state.codecs),
+        # A script that evaluates on one rank alone may forget train() there.
+        "eval": [name for name, module in state.model.named_modules() if not module.training],
+        **group_fields(state.optimizers),
+    }

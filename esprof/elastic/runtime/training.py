@@ -1,0 +1,73 @@
+"""What a job is between two steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from esprof.core.assignment import Est
+from esprof.elastic.compress.codecs.codec import Codec
+from esprof.elastic.compress.codecs.registry import codec
+from esprof.elastic.compress.ests import EstGuard, Guarded
+from esprof.elastic.reduce.tree_reducer import Reducer
+from esprof.elastic.runtime.context import EstContext
+from esprof.elastic.runtime.transport import Transport
+
+
+@dataclass
+class TrainingState:
+    """All that steps change, as far as this rank has it: what a checkpoint holds."""
+
+    model: nn.Module
+    optimizers: tuple[Optimizer, ...]
+    schedulers: tuple[LRScheduler, ...]
+    scaler: GradScaler
+    """Scaler of the loss; disabled except for fp16."""
+    reducer: Reducer
+    codecs: dict[int, str]
+    """Step -> text of the codec that encodes gradients from that step on."""
+    contexts: dict[Est, EstContext]
+    """Contexts of the ESTs that this rank runs."""
+    device: torch.device
+    """Device of the parameters."""
+    next_step: int = 0
+    """Number of the step that comes next, from 0."""
+    own: Mapping[str, Stateful] = field(default_factory=dict)
+    """What the script keeps besides, by its names."""
+    guard: EstGuard | None = None
+    """Of the codec that a plan has brought; None where there is none."""
+
+    def share(self, transport: Transport) -> None:
+        """Start from rank 0's parameters and buffers on all ranks, as under DistributedDataParallel."""
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            transport.broadcast(tensor.detach(), 0).wait()
+
+    def codec_spec(self, step: int) -> str:
+        """Text of the codec that encodes gradients in a step."""
+        return self.codecs[self._codec_start(step)]
+
+    def set_codec(self, spec: str, guard: Guarded | None) -> None:
+        """Encode gradients so from the next step on, guarded or not."""
+        self.codecs[self.next_step] = spec
+        self.guard = EstGuard(guard, self.next_step) if guard is not None and spec != "none" else None
+
+    @property
+    def guarding(self) -> EstGuard | None:
+        """The guard of the next step's codec; None where there is none."""
+        guard = self.guard
+        return guard if guard is not None and guard.from_step == self._codec_start(self.next_step) else None
+
+    def _codec_start(self, step: int) -> int:
+        return max(start for start in self.codecs if start <= step)
+
+    def begin_codec(self) -> Codec | None:
+        """The codec of the next step, None for none. Where it changes there, the ESTs' codec state is emptied."""
+        if self.next_step in self.codecs:
+            for context in self.contexts.values():
+                context.codec.clear()
+        return codec(self.codec_spec(self.next_step))

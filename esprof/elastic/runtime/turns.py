@@ -1,0 +1,361 @@
+"""The gradient of a step: a turn of each EST, and the mean of what they found."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esprof.core.assignment import Assignment, Est
+from esprof.core.errors import UsageError
+from esprof.elastic.data.feed import Feed
+from esprof.elastic.options import Amp
+from esprof.elastic.reduce.layout import Layout, Slot
+from esprof.elastic.reduce.stash import Stash
+from esprof.elastic.reduce.tree_reducer import TreeReducer
+from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.buffers import Buffers
+from esprof.elastic.runtime.drain import Leaver
+from esprof.elastic.runtime.phases import Phase
+from esprof.elastic.runtime.rng import RngState
+from esprof.elastic.runtime.support import check_loss, to_device
+from esprof.elastic.runtime.training import TrainingState
+from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.telemetry.spans import Spans
+from esprof.elastic.verify import collectives
+from esprof.elastic.verify.edits import Edits
+from esprof.elastic.verify.second_run import FirstRun, attributes, different, of_batches, outcome
+
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What ranks tell each other of a step's turns besides the gradient; on the device, so that nothing waits for it."""
+
+    losses: Tensor
+    """Loss of each EST, float64, shape (n_est,)."""
+    told: Tensor
+    """What each rank has told, float64, shape (world,)."""
+    news: Tensor
+    """How many ranks have something that all have to settle before the next step, float64, shape (1,)."""
+    asked: Tensor
+    """How many ranks were asked to leave, float64, shape (1,)."""
+    write: Tensor
+    """How many ranks know of somebody who wants the telemetry written before the next step, float64, shape (1,)."""
+    busy: Tensor
+    """What each rank took until it had nothing to do but wait for gradients, us, float64, shape (world,)."""
+    updated: Tensor
+    """What the update before this step took on each rank, us, float64, shape (world,)."""
+    used: Tensor
+    """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
+    looked: "Looked | None" = None
+    """What the guard of a codec wants to know, where it has a look."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A step's gradients beside what a codec has made of them."""
+
+    lost: float
+    """`Layout.lost` of the mean."""
+    squares: dict[Est, float]
+    """Square of the gradient of each EST of this rank."""
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What this rank has to tell the others in a step."""
+
+    terms: float
+    """A digest of what has to be alike on all ranks."""
+    has_news: bool
+    """Whether there is something that all have to settle before the next step."""
+    is_wanted: bool
+    """Whether somebody wants the telemetry written."""
+    updated_us: float
+    """What the update before this step took here; 0 where there was none."""
+
+
+@dataclass
+class _Beside:
+    """The exact mean of a step's gradients, beside the one by a codec."""
+
+    layout: Layout
+    reducer: TreeReducer
+    squares: dict[Est, float] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, layout: Layout, transport: Transport, assignment: Assignment) -> "_Beside":
+        reducer = TreeReducer(layout, transport, assignment.n_est, Stash.on(layout.device))
+        reducer.begin(assignment, None, {})
+        return cls(layout, reducer)
+
+    def take(self, est: Est, flat: Tensor, *, last: bool) -> None:
+        """Take in an EST's gradient, as it is before it is encoded."""
+        self.squares[est] = float(sum(slot.of(flat).double().square().sum() for slot in self.layout.slots))
+        own = self.reducer.buffer().copy_(flat)
+        if last:
+            self.reducer.send_last(est, own)
+        else:
+            self.reducer.fold(est, own)
+
+    def held_against(self, mean: Tensor) -> Looked:
+        """All ranks call this."""
+        return Looked(self.layout.lost(mean, self.reducer.finish()), self.squares)
+
+
+@dataclass
+class Turns:
+    """Lets the ESTs of this process run one after the other, each with its own batches and random numbers, with the buffers
+    that the step began with, and into a gradient of its own."""
+
+    state: TrainingState
+    layout: Layout
+    transport: Transport
+    feed: Feed
+    spans: Spans
+    amp: Amp
+    find_unused: bool
+    edits: Edits
+    across_ranks: bool
+    """Whether another rank must come to the same bits."""
+    leaver: Leaver | None = None
+    """Knows whether this rank was asked to leave."""
+
+    def __post_init__(self) -> None:
+        self._buffers = Buffers(self.state.model)
+        self._reached: set[str] = set()
+        """Parameters that a gradient of the running backward pass has reached."""
+        self._reached_in_turn: set[str] = set()
+        self._runs = False
+        self._runs_again = False
+        self._beside: _Beside | None = None
+        self._hooks = self.layout.watch(self._on_gradient)
+
+    def run(
+        self, assignment: Assignment, phase: Phase, telling: Telling, *, twice: bool, looks: bool = False
+    ) -> Outcome:
+        """Compute the next step's gradient, and attach it to the parameters; where the guard of a codec `looks`, with what
+        that has lost.
+
+        With `twice` the turns are run a second time, in another order, and must come to the same. Raises UsageError where
+        they do not; where a gradient is missing, comes twice or was replaced; and for what a turn must not do.
+        """
+        state, rank, begun_ns = self.state, self.transport.rank, time.perf_counter_ns()
+        mine = assignment.ests[rank]
+        found, shared = self._outcome(assignment)
+        found.told[rank] = telling.terms
+        found.news.fill_(float(telling.has_news))
+        found.write.fill_(float(telling.is_wanted))
+        found.updated[rank] = telling.updated_us
+        state.reducer.begin(
+            assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
+        )
+        self._beside = _Beside.begun(self.layout, self.transport, assignment) if looks else None
+        self._buffers.begin()
+        before = attributes(state.model) if twice else {}
+        first_runs = [FirstRun(est, state.contexts[est].rng) for est in mine] if twice else []
+        for place, est in enumerate(mine):
+            with self.spans.turn(est):
+                first_run = first_runs[place] if twice else None
+                found.losses[est] = self._turn(est, phase, first_run, last=est == mine[-1])
+            if self.find_unused:
+                found.used.add_(self._mask())
+        if twice:
+            with self.spans.silent():
+                self._verify(first_runs, phase, before)
+        found.busy[rank] = (time.perf_counter_ns() - begun_ns) / 1e3
+        with self.spans("reduce"):
+            mean = state.reducer.finish()
+            self.layout.attach(mean, clear=False)
+            self._buffers.finish(self.transport, assignment.owner(0))
+            if self.leaver is not None and self.leaver.reason is not None:
+                found.asked.fill_(1)  # Told with the losses, so that no step waits for it.
+            self.transport.add(shared).wait()
+        return found if self._beside is None else replace(found, looked=self._beside.held_against(mean))
+
+    def _outcome(self, assignment: Assignment) -> tuple[Outcome, Tensor]:
+        """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
+        n_est, world, unused = assignment.n_est, assignment.world, len(self.layout.slots) if self.find_unused else 0
+        sizes = {"losses": n_est, "told": world, "news": 1, "asked": 1, "write": 1, "busy": world}
+        sizes |= {"updated": world, "used": unused}
+        shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
+        parts = shared.split(list(sizes.values()))
+        return Outcome(**dict(zip(sizes, parts, strict=True))), shared
+
+    def check(self) -> None:
+        """Raise UsageError for a hook on a parameter that would run when its gradient may have been sent."""
+        for slot, hook in zip(self.layout.slots, self._hooks, strict=True):
+            hooks: dict[int, object] = slot.parameter._post_accumulate_grad_hooks
+            if next(reversed(hooks)) != hook.id:
+                raise UsageError(
+                    f"a hook on {slot.name} (register_post_accumulate_grad_hook) was registered after the trainer was made",
+                    remedy="Register it before: later ones run when the gradient may have been sent.",
+                )
+
+    def close(self) -> None:
+        """Remove the hooks on the model's parameters."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _turn(self, est: Est, phase: Phase, first_run: FirstRun | None, *, last: bool) -> Tensor:
+        """One EST's gradient, and its loss. What will be run again is noted in `first_run`, and not sent before."""
+        context, flat = self.state.contexts[est], self.state.reducer.buffer()
+        with self.spans("switch"):
+            self._enter(flat, context.rng)
+        send = last and first_run is None and self._beside is None
+        loss = self._passes(est, phase, flat, first_run, send=send)
+        with self.spans("switch"):
+            context.rng = RngState.capture(self.state.device)
+            self._leave(est, flat)
+        if first_run is not None:
+            first_run.found |= self._found(loss, flat)
+        if self._beside is not None:
+            self._beside.take(est, flat, last=last)
+        if not last:
+            with self.spans("stage"):
+                self.state.reducer.fold(est, flat)
+        elif not send:
+            self.state.reducer.send_last(est, flat)
+        return loss
+
+    def _verify(self, first_runs: list[FirstRun], phase: Phase, before: Mapping[str, str]) -> None:
+        """Run the turns again, last first; and one of the next rank's. Raises UsageError on all ranks where one differs."""
+        step, (rank, world) = self.state.next_step, (self.transport.rank, self.transport.world)
+        with together(self.transport):
+            for first_run in reversed(first_runs):
+                found = self._run_again(first_run, phase)
+                changed = different(before, attributes(self.state.model))
+                first_run.compare(f"when step {step} was run a second time", found, changed)
+        if world == 1 or not self.across_ranks or not self.feed.can_repeat:
+            return
+        told = tell_all(self.transport, [first_run.told() for first_run in first_runs[:1]])
+        with together(self.transport):
+            for guest in map(FirstRun.of_told, told[(rank + 1) % world]):
+                where = f"when rank {rank} ran it in step {step} than when rank {(rank + 1) % world} did"
+                guest.compare(where, self._run_again(guest, phase), [])
+
+    def _run_again(self, first_run: FirstRun, phase: Phase) -> dict[str, str]:
+        """Hashes of what a turn comes to when it is run a second time."""
+        flat, self._runs_again = self.layout.new(), True
+        try:
+            if self.feed.can_repeat:
+                batches = self.feed.again(self.state.next_step, first_run.est)
+                first_run.batches = [to_device(batch, self.state.device) for batch in batches]
+            of = of_batches(first_run.batches)
+            self._enter(flat, first_run.rng)
+            loss = self._passes(first_run.est, phase, flat, first_run, send=False)
+            self._leave(first_run.est, flat)
+            return of | self._found(loss, flat)
+        finally:
+            self._runs_again = False
+
+    def _enter(self, flat: Tensor, rng: RngState) -> None:
+        """Let a turn begin, whose gradient goes to `flat`."""
+        self.layout.attach(flat, clear=True)
+        self._buffers.enter()
+        rng.restore(self.state.device)
+        self._reached_in_turn.clear()
+        self.edits.begin_turn()
+
+    def _leave(self, est: Est, flat: Tensor) -> None:
+        self.edits.end_turn(est)
+        self._buffers.leave(est)
+        for slot in self.layout.slots if self.find_unused else ():
+            if slot.name not in self._reached_in_turn:
+                slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
+
+    def _passes(self, est: Est, phase: Phase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
+        """Forward and backward passes over an EST's micro-batches; the last one sends what it finds, if so asked."""
+        state, order, step = self.state, self.feed.order, self.state.next_step
+        counts = [len(order.batch(step, est, micro)) for micro in range(order.accumulate)]
+        kept = iter(first_run.batches if first_run is not None else ())
+        loss = torch.zeros((), dtype=torch.float64, device=state.device)
+        for micro, count in enumerate(counts):
+            if send and micro == len(counts) - 1:
+                state.reducer.send_last(est, flat)
+            if not count:
+                continue
+            with self.spans("data"):
+                batch = next(kept) if self._runs_again else self._batch(est, first_run)
+            weight = count * order.n_est / order.count(step)
+            loss += self._pass(est, phase, batch, flat, weight).double() * (count / sum(counts))
+        return loss
+
+    def _batch(self, est: Est, first_run: FirstRun | None) -> Any:
+        batch = to_device(self.feed.next(est, self.state.contexts[est].loader), self.state.device)
+        if first_run is not None:
+            first_run.note(batch, keep=not self.feed.can_repeat)
+        return batch
+
+    def _pass(self, est: Est, phase: Phase, batch: Any, flat: Tensor, weight: float) -> Tensor:
+        """Forward and backward of one micro-batch, whose loss counts `weight`."""
+        self._reached.clear()
+        version = flat._version
+        with collectives.turn(est), self._running():
+            with self.spans("forward"), self._precision():
+                loss = phase.loss_fn(self.state.model, batch)
+            loss = check_loss(loss)
+            if flat._version != version:
+                raise UsageError(
+                    f"the gradients of EST {est} changed while its loss was computed",
+                    remedy="Leave zero_grad() and backward() to the trainer.",
+                )
+            with self.spans("backward"):
+                self.state.scaler.scale(loss * weight).backward()
+        self._reached_in_turn |= self._reached
+        if not self.find_unused and len(self._reached) < len(self.layout.slots):
+            self._refuse_unreached(phase)
+        return loss.detach()
+
+    def _refuse_unreached(self, phase: Phase) -> None:
+        slots = [slot for slot in self.layout.slots if phase.trains(slot.parameter)]
+        missing = [slot.name for slot in slots if slot.name not in self._reached]
+        if missing:
+            raise UsageError(
+                f"no gradient reached {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''}",
+                remedy="Freeze it (requires_grad_(False)), let the loss depend on it, or pass Gradients(find_unused=True).",
+            )
+
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        if self.amp is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.state.device.type, _TYPES[self.amp])
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        self._runs = True
+        try:
+            yield
+        finally:
+            self._runs = False
+
+    def _found(self, loss: Tensor, flat: Tensor) -> dict[str, str]:
+        gradients = {slot.name: slot.of(flat) for slot in self.layout.slots}
+        return outcome(loss, gradients, dict(self.state.model.named_buffers()))
+
+    def _mask(self) -> Tensor:
+        return torch.tensor([slot.name in self._reached_in_turn for slot in self.layout.slots], dtype=torch.float64).to(
+            self.state.device, non_blocking=True
+        )
+
+    def _on_gradient(self, slot: Slot) -> None:
+        if not self._runs:
+            return  # A backward pass of the script's own, outside any turn.
+        if slot.name in self._reached:
+            raise UsageError(
+                f"the gradient of {slot.name} came twice in one backward pass, and the first may have been sent",
+                remedy="Pass use_reentrant=False to torch.utils.checkpoint, and leave backward() to the trainer.",
+            )
+        if not self.layout.holds(slot):
+            raise UsageError(
+                f"the gradient of {slot.name} was replaced while its EST computed it",
+                remedy="Leave zero_grad() to the trainer.",
+            )
+        self._reached.add(slot.name)
+        if not self._runs_again:
+            self.state.reducer.ready(slot)

@@ -1,0 +1,95 @@
+"""Refuses collectives of the script's own in an EST's turn: other ranks may have more or fewer turns, and would wait."""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+
+from esprof.core.assignment import Est
+from esprof.core.errors import UsageError
+
+_CALLS = (
+    "allreduce", "allreduce_coalesced", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "_allgather_base", "all_gather_single", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "all_to_all_single", "broadcast", "gather", "scatter",
+    "barrier", "monitored_barrier", "send", "recv", "recv_anysource",
+)  # fmt: skip
+"""Methods of a process group by which tensors travel, in any torch."""
+
+_FUNCTIONS = (
+    "all_reduce", "all_gather_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single",
+    "all_to_all_single", "broadcast", "permute_tensor", "all_reduce_coalesced", "all_gather_into_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced",
+)  # fmt: skip
+"""Of `torch.distributed._functional_collectives`, in any torch."""
+
+
+class _Turn:
+    est: Est | None = None
+    """The EST whose turn it is in this process."""
+    thread: int | None = None
+
+
+_exempt = threading.local()
+
+
+@contextmanager
+def turn(est: Est) -> Iterator[None]:
+    """Refuse the script's own collectives while the block lasts, in this thread and in those of the backward pass."""
+    if dist.is_available():
+        _watch()
+    _Turn.est, _Turn.thread = est, threading.get_ident()
+    try:
+        yield
+    finally:
+        _Turn.est = None
+
+
+@contextmanager
+def own() -> Iterator[None]:
+    """Allow collectives in this thread: they are the runtime's."""
+    before, _exempt.now = getattr(_exempt, "now", False), True
+    try:
+        yield
+    finally:
+        _exempt.now = before
+
+
+@functools.cache
+def _watch() -> None:
+    """Once in a process: stand before the methods of every process group, and before the functional collectives, which do
+    without them."""
+    for name in _CALLS:
+        method = getattr(dist.ProcessGroup, name, None)
+        if method is not None:
+            setattr(dist.ProcessGroup, name, _refusing(name, method))
+    for name, function in [(name, getattr(functional, name, None)) for name in _FUNCTIONS]:
+        if function is not None:
+            guarded = _refusing(name, function)
+            for module in list(sys.modules.values()):
+                if isinstance(module, ModuleType) and vars(module).get(name) is function:
+                    setattr(module, name, guarded)
+
+
+def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if _Turn.est is not None and not getattr(_exempt, "now", False) and _is_of_the_turn():
+            raise UsageError(
+                f"a collective ({name}) was called in the turn of EST {_Turn.est}",
+                remedy="Other ranks may have more or fewer turns, and would wait. Call it between two steps.",
+            )
+        return method(*arguments, **options)
+
+    return call
+
+
+def _is_of_the_turn() -> bool:
+    """Whether this thread computes the turn: threads that Python has not started are those of the backward pass."""
+    return threading.get_ident() == _Turn.thread or isinstance(threading.current_thread(), threading._DummyThread)

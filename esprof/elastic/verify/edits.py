@@ -1,0 +1,76 @@
+"""Notices when parameters, buffers and optimizer states change where only an update may change them."""
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from esprof.core.assignment import Est
+from esprof.core.errors import UsageError
+from esprof.elastic.verify.content import content
+
+_IN_A_TURN = (
+    "ESTs that run one after the other would not start alike. Leave weights to the optimizer: no max_norm of an embedding, "
+    "no optimizer that steps within the backward pass, no change of weights in forward or in the loss function."
+)
+
+
+class Edits:
+    """Counts the changes that torch notes of each tensor (its version), which costs no look at the values.
+
+    A change by way of `.data` is not noted; what it leads to shows where a step is verified.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self._parameters = list(model.named_parameters())
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._parameters}
+        self._left: dict[str, tuple[Tensor, int]] = {}
+        """Each tensor as it was left to the script, and its version."""
+        self._before: list[int] = []
+
+    def mark(self) -> None:
+        """What is there now is how the trainer leaves the model to the script."""
+        self._left = {name: (tensor, tensor._version) for name, tensor in self._all()}
+
+    def of_the_script(self) -> dict[str, str | None]:
+        """What has changed since `mark`, by name, with hashes of what they hold now; None for one that has gone."""
+        now, changed = dict(self._all()), {}
+        for name in {**self._left, **now}:
+            tensor, (before, version) = now.get(name), self._left.get(name, (None, 0))
+            if tensor is None or tensor is not before or tensor._version != version:
+                changed[f"change of {name}"] = None if tensor is None else content(tensor)
+        return changed
+
+    def all(self) -> dict[str, str]:
+        """Hashes of all tensors, by name."""
+        return {f"value of {name}": content(tensor) for name, tensor in self._all()}
+
+    def begin_turn(self) -> None:
+        self._before = _versions(self._parameters)
+
+    def end_turn(self, est: Est) -> None:
+        """Raise UsageError where a parameter has changed since the turn of `est` began."""
+        now = _versions(self._parameters)
+        if now != self._before:
+            changed = zip(self._parameters, self._before, now, strict=True)
+            names = [name for (name, _), before, after in changed if before != after]
+            more = " and others" if len(names) > 5 else ""
+            raise UsageError(
+                f"{', '.join(names[:5])}{more} changed while EST {est} computed its gradient", remedy=_IN_A_TURN
+            )
+
+    def _all(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters, buffers, and the tensors of the optimizers' states."""
+        yield from self._parameters
+        yield from self._model.named_buffers()
+        for optimizer in self._optimizers:
+            for parameter, state in optimizer.state.items():
+                for key, value in state.items():
+                    if isinstance(value, Tensor):
+                        yield f"{key} of {self._names[parameter]}", value
+
+
+def _versions(named: Sequence[tuple[str, Tensor]]) -> list[int]:
+    return [tensor._version for _, tensor in named]

@@ -1,0 +1,138 @@
+"""Writes the step-hash log: what every bit of the training was after each step."""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from esprof.core.errors import MismatchError, OutputError
+from esprof.core.output import atomic_file
+from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.verify.steplog import Digest, Fingerprint, Header, StepLine, StepLog, different, values_path
+
+NamedTensors = dict[str, Tensor]
+
+_encoder = msgspec.json.Encoder()
+
+
+class HashLog:
+    """The log of the whole job, which rank 0 writes: after a step all ranks hold the same, which their hashes must show.
+
+    A job that goes on from a checkpoint keeps the lines of the steps before it and writes the others anew; one that starts
+    at step 0 writes a new log in place of an old one. With `values` each distinct content of a tensor is kept as a .npy file
+    in the folder `PATH.values`, so that distances can be told: about as large, for each step, as a checkpoint.
+
+    All ranks make the same calls. Raises MismatchError where the lines to keep are another job's, OutputError where the
+    file system refuses.
+    """
+
+    def __init__(
+        self, path: Path, fingerprint: Fingerprint, next_step: int, transport: Transport, *, values: bool = False
+    ) -> None:
+        self._path = path
+        self._transport = transport
+        self._values = values and transport.rank == 0
+        self._alike = not any(isinstance(value, list) for value in fingerprint.machine.values())
+        self._file: BinaryIO | None = None
+        if transport.rank == 0:
+            with atomic_file(path) as file:
+                file.write(_line(Header(fingerprint)))
+                file.writelines(map(_line, _kept(path, fingerprint, next_step)))
+            self._file = path.open("ab")
+
+    def write(
+        self,
+        step: int,
+        epoch: int,
+        losses: tuple[float, ...],
+        tensors: NamedTensors,
+        *,
+        skipped: bool,
+        assignment: tuple[tuple[int, ...], ...],
+        codec: str,
+    ) -> None:
+        """Add the line of a step, with the hashes of `tensors` as they are after it.
+
+        Raises MismatchError on all ranks where the hashes differ between ranks that compute alike, OutputError where the
+        line cannot be written.
+        """
+        digests = {name: self._digest(tensor) for name, tensor in tensors.items()}
+        whole = hashlib.sha256(msgspec.json.encode(list(digests.items()))).hexdigest()
+        self._compare(step, whole, digests)
+        if self._file is None:
+            return
+        line = StepLine(
+            step=step,
+            epoch=epoch,
+            losses=tuple(loss.hex() for loss in losses),
+            skipped=skipped,
+            sha256=whole,
+            assignment=assignment,
+            codec=codec,
+            tensors=digests,
+        )
+        try:
+            self._file.write(_line(line))
+            self._file.flush()
+        except OSError as error:
+            raise OutputError(f"cannot be written: {error.strerror}", path=self._path) from error
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _compare(self, step: int, whole: str, digests: dict[str, Digest]) -> None:
+        if not self._alike or len(set(tell_all(self._transport, whole))) == 1:
+            return  # Ranks that compute on different machines drift apart, and no level promises otherwise.
+        ranks = tell_all(self._transport, {name: digest.sha256 for name, digest in digests.items()})
+        for rank, other in enumerate(ranks):
+            found = different("", ranks[0], other)
+            if found:
+                raise MismatchError(
+                    f"after step {step} rank {rank} does not hold what rank 0 does; the first that differs is {found.field}",
+                    remedy="Let every rank make the same changes to model and optimizer, or none.",
+                )
+
+    def _digest(self, tensor: Tensor) -> Digest:
+        array = as_numpy(tensor)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        digest = hashlib.sha256(f"{dtype} {list(tensor.shape)} ".encode())
+        digest.update(array.data)
+        found = Digest(dtype, tuple(tensor.shape), digest.hexdigest())
+        if self._values and not (path := values_path(self._path, found.sha256)).exists():
+            with atomic_file(path) as file:
+                np.save(file, array, allow_pickle=False)
+        return found
+
+
+def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The values in host memory, contiguous; a type that NumPy lacks, such as bfloat16, as integers of its bits."""
+    host = tensor.detach().cpu().contiguous()
+    if host.dtype.is_floating_point and host.dtype not in (torch.float16, torch.float32, torch.float64):
+        host = host.view({1: torch.int8, 2: torch.int16}[host.dtype.itemsize])
+    return host.numpy()
+
+
+def _kept(path: Path, fingerprint: Fingerprint, next_step: int) -> Iterator[StepLine]:
+    if next_step == 0 or not path.exists():
+        return
+    log = StepLog.open(path)
+    found = log.fingerprint.difference(fingerprint)
+    if found:
+        raise MismatchError(
+            f"is of another job: {found.field} is {found.a} there and {found.b} here",
+            path=path,
+            remedy="Name another hash_log for this job.",
+        )
+    yield from takewhile(lambda line: line.step < next_step, log.steps())
+
+
+def _line(part: Header | StepLine) -> bytes:
+    return _encoder.encode(part) + b"\n"

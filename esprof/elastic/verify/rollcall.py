@@ -1,0 +1,379 @@
+"""What call of its trainer each rank is in, so that no rank waits for one that will not come.
+
+`save()` on rank 0 alone, a rank that makes fewer steps or has failed: a collective then waits till its group's timeout,
+half an hour, and names nobody. Here every rank tells the job's store, beside its work, which call it is in; one that waits
+looks there. Each call has a number, the same on all ranks that make the same calls.
+"""
+
+import atexit
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+from types import FrameType
+from typing import Any, Literal, Protocol
+
+import torch.distributed as dist
+
+from esprof.core.errors import MismatchError
+from esprof.core.text import printable
+from esprof.core.types import Rank
+from esprof.recorder.shared.torch_features import own_client
+
+_BEAT_S = 0.5
+"""How often a rank tells where it is and, if it waits, looks where others are."""
+
+_WAITS_S = 2.0
+"""How long a rank is in a call before it looks where the others are."""
+
+_STRAY_S = 6.0
+"""How long another rank is in the same call of torch.distributed, outside of the trainer, before it counts as lost."""
+
+_GRACE_S = 3.0
+"""How long a rank has to come out of what waits for others once it is known that nobody will come; then the process ends."""
+
+_LOOKED_AT = 16
+"""How many ranks each rank looks at, those after it: together they look at all, whatever the world's size."""
+
+_NO_WORK_S = 0.001
+"""A thread that runs no longer than this between two beats waits."""
+
+_LONGEST = 300
+"""Characters of an error that other ranks are told."""
+
+_numbers = count()
+
+_latest: "weakref.ref[StoreRollCall] | None" = None
+"""That of the trainer that was made last: of others the script has seen what became of them."""
+
+State = Literal["in", "out", "failed", "ended"]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a rank is."""
+
+    number: int
+    """Number of its last call of the trainer."""
+    call: str
+    state: State
+    told: str = ""
+    """Of a failed rank what failed; of one outside of the trainer the call of torch.distributed that it is in."""
+    beats: int = field(default=0, compare=False)
+    """How often it has found itself in that call of torch.distributed. A rank that has left it, and lets no other thread of
+    its run, finds nothing."""
+
+
+class RollCall(Protocol):
+    """Tells which call this rank is in, and whether the others come to it."""
+
+    number: int
+    """Number of the trainer among those that this process has made: the same on all ranks."""
+
+    def call(self, name: str) -> Any:
+        """A context: this rank is in a call of the trainer that all ranks make."""
+
+    def check(self) -> None:
+        """Raise MismatchError where another rank will not come to the call that this one waits in."""
+
+    def explain(self, error: Exception) -> None:
+        """Raise MismatchError from `error`, which a transfer has raised, if another rank is at fault."""
+
+    def close(self) -> None:
+        """No more calls are made."""
+
+
+class AloneRollCall:
+    """That of a job of one process, or of ranks that no store connects."""
+
+    number = 0
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        yield
+
+    def check(self) -> None: ...
+
+    def explain(self, error: Exception) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StoreRollCall:
+    """By torch.distributed's store, with a thread and a connection of its own."""
+
+    def __init__(self, store: Any, rank: Rank, world: int) -> None:
+        self._rank, self._world = rank, world
+        self._others = [(rank + by) % world for by in range(1, min(world, _LOOKED_AT + 1))]
+        self.number = next(_numbers)
+        self._store = _Board(_client(store), f"esprof/elastic/calls/{self.number}")
+        self._place = _Place(0, "nothing", "out")
+        self._since = time.monotonic()
+        self._main, self._pid = threading.get_ident(), os.getpid()
+        self._verdict: str | None = None
+        """Why another rank will not come, once that is known."""
+        self._ran_s, self._still_since = 0.0, 0.0
+        """How long the training thread has run, and since when it has done no more than that."""
+        self._seen: dict[Rank, tuple[_Place, float]] = {}
+        """Where another rank was when last looked at, and since when."""
+        self._told: _Place | None = None
+        self._kept: list[Any] = []
+        """Groups that must not go: what deletes one of gloo waits for its transfers, and no frame of Python shows it."""
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._nowhere = open(os.devnull, "wb")  # noqa: SIM115 It has to stay open as long as the process.
+        global _latest
+        _latest = weakref.ref(self)
+        _start(self)
+        atexit.register(_end, weakref.ref(self))
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        self._main = threading.get_ident()
+        self._move(_Place(self._place.number + 1, name, "in"))
+        try:
+            yield
+        except BaseException as error:
+            told = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _LONGEST)
+            self._move(_Place(self._place.number, name, "failed", told))
+            self._tell()
+            raise
+        if self._verdict is not None:  # It was wrong: the others have come after all.
+            self._verdict = None
+            self._kept.clear()
+            faulthandler.cancel_dump_traceback_later()
+        self._move(_Place(self._place.number, name, "out"))
+
+    def check(self) -> None:
+        if self._verdict is not None:
+            raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.")
+
+    def explain(self, error: Exception) -> None:
+        until = time.monotonic() + _WAITS_S
+        while self._verdict is None and time.monotonic() < until and not self._over.is_set():
+            time.sleep(_BEAT_S / 5)
+            self._look(transfer_failed=True)
+        if self._verdict is not None:
+            raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.") from error
+
+    def close(self) -> None:
+        if self._over.is_set():
+            return
+        if self._place.state != "failed":
+            self._move(_Place(self._place.number, self._place.call, "ended"))
+        self._tell()
+        self._over.set()
+        if self._verdict is not None:
+            faulthandler.cancel_dump_traceback_later()
+        # Else the store's server would outlive its group, and its port be taken.
+        self._store.let_go()
+        _client.cache_clear()
+
+    def end(self) -> None:
+        """The process ends. Where nobody has come, gloo's threads still wait, and the interpreter would wait for them."""
+        if os.getpid() != self._pid:  # A child that the job has forked, with the parent's connection.
+            return
+        if self._verdict is not None and _latest is not None and _latest() is self:
+            _leave()
+        self.close()
+
+    def beat(self) -> None:
+        """Tell where this rank is, and look where others are if it waits. The thread calls this.
+
+        Once it is known that nobody will come, the training thread may clean up for as long as it likes. Where it waits for
+        other ranks itself, nothing but the end of the process ends that.
+        """
+        self._tell()
+        place, now = self._place, time.monotonic()
+        waits = place.state == "in" or (self._told is not None and self._told.told)
+        if self._verdict is None and waits and now - self._since > _WAITS_S:
+            self._look()
+        if self._verdict is None:
+            return
+        if self._main not in sys._current_frames() or not (place.state == "in" or _collective_of(self._main)):
+            self._still_since = now
+            faulthandler.cancel_dump_traceback_later()
+            return
+        ran_s = time.clock_gettime(time.pthread_getcpuclockid(self._main))
+        if ran_s - self._ran_s > _NO_WORK_S:
+            self._ran_s, self._still_since = ran_s, now
+        elif now - self._still_since > _GRACE_S:
+            _leave()
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """End the process after a while unless this is called again, even where no thread of Python can run."""
+        faulthandler.dump_traceback_later(_GRACE_S + _WAITS_S, exit=True, file=self._nowhere)
+
+    def _move(self, place: _Place) -> None:
+        self._place, self._since = place, time.monotonic()
+
+    def _tell(self) -> None:
+        place = self._place
+        if place.state == "out" and (collective := _collective_of(self._main)):
+            goes_on = self._told is not None and self._told.told == collective
+            beats = self._told.beats + 1 if goes_on and self._told is not None else 0
+            place = _Place(place.number, place.call, "out", collective, beats)
+        if place != self._told or place.beats:
+            self._told = place
+            self._store.set(
+                f"{self._rank}", json.dumps([place.number, place.call, place.state, place.told, place.beats])
+            )
+
+    def _look(self, *, transfer_failed: bool = False) -> None:
+        """Find a rank that will not come, or hear of one that another has found."""
+        with self._lock:
+            if self._verdict is not None:
+                return
+            # What is known of one call tells nothing of a later one, of which the ranks may be well again.
+            verdict = self._store.get(f"verdict/{self._place.number}") or self._found()
+            if verdict is None and transfer_failed and self._store.is_gone:  # Else its process may have ended well.
+                verdict = f"the process that holds the job's store is gone; rank {self._rank} is in {self._place.call}"
+            if verdict is None:
+                return
+            self._store.set(f"verdict/{self._place.number}", verdict)
+            # An exception may never be shown: its way up may lead through destroy_process_group(), which waits as well.
+            sys.stderr.write(f"esprof: error: {verdict}\n")
+            sys.stderr.flush()
+            self._set_alarm()
+            self._kept += dist.distributed_c10d._world.pg_map
+            self._verdict = verdict
+
+    def _found(self) -> str | None:
+        mine = self._place
+        if mine.state != "in":
+            return None
+        for rank in self._others:
+            other = self._place_of(rank)
+            if other is not None and (found := self._fault(mine, rank, other)):
+                return found
+        return None
+
+    def _place_of(self, rank: Rank) -> _Place | None:
+        """Where `rank` has told that it is; None where it has told nothing."""
+        told = self._store.get(f"{rank}")
+        return None if told is None else _Place(*json.loads(told))
+
+    def _fault(self, mine: _Place, rank: Rank, other: _Place) -> str | None:
+        """Why `rank`, which is at `other`, will not come to this rank's call; None where it may."""
+        waiting = f"rank {self._rank} is in {mine.call}"
+        if other.number == mine.number and other.state == "failed":
+            return f"rank {rank} failed in {other.call}: {other.told}"
+        # Two steps of one number: a rank has made a call by itself, so that numbers are out of step, and not the ranks.
+        if other.number == mine.number and other.call != mine.call and not _are_steps(other.call, mine.call):
+            return f"rank {rank} called {other.call} where rank {self._rank} called {mine.call}"
+        # One that has ended after the very call that this rank is in has been in it to its end.
+        if other.number < mine.number and other.state == "ended":
+            return f"rank {rank} has ended after {other.call}, and {waiting}"
+        if other.number < mine.number and self._stays(rank, other) and self._nobody_comes_to(rank):
+            return f"rank {rank} is in {other.told} of torch.distributed after {other.call}, and {waiting}"
+        return None
+
+    def _stays(self, rank: Rank, place: _Place) -> bool:
+        """Whether `rank` has long been in one call of torch.distributed, and has found itself there again and again."""
+        before, since = self._seen.get(rank, (None, 0.0))
+        if before is None or before != place:
+            before, since = self._seen[rank] = place, time.monotonic()
+        found_for_s = (place.beats - before.beats) * _BEAT_S
+        return bool(place.told) and time.monotonic() - since > _STRAY_S and found_for_s > _STRAY_S / 2
+
+    def _nobody_comes_to(self, lost: Rank) -> bool:
+        """Whether no rank is left that could come to the call of torch.distributed in which `lost` waits: all others are in
+        a call of their trainer, in such a call themselves, or gone. Who belongs to that call is not known."""
+        others = [rank for rank in range(self._world) if rank not in (lost, self._rank)]
+        places = [(rank, self._place_of(rank)) for rank in others]
+        held = [place is not None and (place.state != "out" or self._stays(rank, place)) for rank, place in places]
+        return all(held)
+
+
+class _Board:
+    """A part of the store. What goes wrong with it is remembered, and raises nothing."""
+
+    def __init__(self, store: Any, name: str) -> None:
+        self._store = store
+        self._name = name
+        self.is_gone = False
+
+    def set(self, key: str, value: str) -> None:
+        self._do(lambda: self._store.set(f"{self._name}/{key}", value))
+
+    def get(self, key: str) -> str | None:
+        """The value; None where there is none."""
+        name = f"{self._name}/{key}"
+        found: bytes | None = self._do(lambda: self._store.get(name) if self._store.check([name]) else None)
+        return None if found is None else found.decode()
+
+    def let_go(self) -> None:
+        """Use the store no more."""
+        self.is_gone, self._store = True, None
+
+    def _do(self, what: Any) -> Any:
+        if self.is_gone:
+            return None
+        try:
+            return what()
+        except RuntimeError:  # c10d's errors of the connection are of this type.
+            self.is_gone = True
+            return None
+
+
+def roll_call() -> RollCall:
+    """That of torch.distributed's default group, if there is one."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return AloneRollCall()
+    return StoreRollCall(dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
+
+
+@lru_cache(maxsize=1)
+def _client(store: Any) -> Any:
+    """A connection for this process, however many trainers it makes in turn."""
+    return own_client(store)
+
+
+def _start(roll: StoreRollCall) -> None:
+    threading.Thread(target=_run, args=(weakref.ref(roll), roll._over), name="esprof-roll-call", daemon=True).start()
+
+
+def _run(roll: "weakref.ref[StoreRollCall]", over: threading.Event) -> None:
+    while not over.wait(_BEAT_S):
+        there = roll()
+        if there is None:
+            return
+        there.beat()
+        del there
+
+
+def _end(roll: "weakref.ref[StoreRollCall]") -> None:
+    there = roll()
+    if there is not None:
+        there.end()
+
+
+def _leave() -> None:
+    """End the process, and wait for no thread of it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _are_steps(*calls: str) -> bool:
+    return all(call.startswith("step ") for call in calls)
+
+
+def _collective_of(thread: int) -> str:
+    """The function of torch.distributed that this thread is in; empty where it is in none."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    found = ""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.distributed.distributed_c10d":
+            found = frame.f_code.co_name
+        frame = frame.f_back
+    return found

@@ -1,0 +1,53 @@
+"""Which readings of a rank's clock are noted: the first, from time to time, and around windows."""
+
+from collections import deque
+
+from ..log.notes import Log
+from .channel import Reading
+
+_AT_ONCE = 8
+"""Readings of which the one with the shortest round trip counts."""
+_EVERY_NS = 60_000_000_000
+_NOTES_AN_AGE = 64
+"""A clock is noted again after 1/64 of the job's age, so that a month makes some hundreds of rows."""
+
+
+class ClockNotes:
+    """The readings of one rank."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._latest: deque[Reading] = deque(maxlen=_AT_ONCE)
+        self._is_rank_0s = False
+        self.is_new = True
+        """Whether the first readings, which are taken quickly, are not complete yet."""
+        self._first_ns = 0
+        self._next_ns = 0
+
+    def is_rank_0s(self, now_ns: int) -> None:
+        """Note once and for all that this rank and rank 0 read the same clock."""
+        self._is_rank_0s, self.is_new = True, False
+        note_clock(self._log, Reading(now_ns, 0, 0))
+
+    def add(self, readings: list[Reading]) -> None:
+        if not self._is_rank_0s:
+            self._latest += readings
+
+    def note_where_due(self, now_ns: int, *, at_border: bool) -> None:
+        """Note the clock if it is time to, or if a window has just begun or ended."""
+        if self.is_new and len(self._latest) == _AT_ONCE:
+            self.is_new, self._first_ns = False, now_ns
+        elif self.is_new or not (at_border or now_ns >= self._next_ns):
+            return
+        self.note()
+        self._next_ns = now_ns + max(_EVERY_NS, (now_ns - self._first_ns) // _NOTES_AN_AGE)
+
+    def note(self) -> None:
+        """Note the best of the latest readings, if there are any since the last note."""
+        if self._latest:
+            note_clock(self._log, min(self._latest, key=lambda reading: reading.rtt_ns))
+            self._latest.clear()
+
+
+def note_clock(log: Log, reading: Reading) -> None:
+    log.note("clock", at_ns=reading.at_ns, offset_ns=reading.offset_ns, rtt_ns=reading.rtt_ns)

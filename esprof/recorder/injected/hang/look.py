@@ -1,0 +1,101 @@
+"""A look at this process: the stacks of its threads, the collectives it entered, and the loader's worker it waits for."""
+
+import json
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+
+from ....run.raw.files import write_new
+from ..windows.calls import dumps
+from . import awaited
+from .worker_stack import dump_of, state_of
+
+_MOST_THREADS, _MOST_FRAMES, _MOST_WORKERS = 64, 100, 8
+
+
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """`frame` and its callers."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def threads(training: int) -> list[dict[str, object]]:
+    """The stacks of all Python threads but this one; that of the thread `training` comes first."""
+    names_of = {thread.ident: thread.name for thread in threading.enumerate()}
+    own = threading.get_ident()
+    stacks = [(ident, frame) for ident, frame in sys._current_frames().items() if ident != own]
+    stacks.sort(key=lambda stack: stack[0] != training)
+    return [
+        {"name": names_of.get(ident, ""), "training": ident == training, "frames": _frames(frame)}
+        for ident, frame in stacks[:_MOST_THREADS]
+    ]
+
+
+def thread_of_error(error: BaseException) -> dict[str, object]:
+    """The stack of this thread where it raised `error`."""
+    frames: list[tuple[str, int, str]] = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.insert(0, (code.co_filename, trace.tb_lineno or 0, code.co_name))
+        trace = trace.tb_next
+    return {"name": threading.current_thread().name, "training": True, "frames": frames[:_MOST_FRAMES]}
+
+
+def told_error(error: BaseException) -> dict[str, object]:
+    """What a snapshot tells of the exception that ends the process."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return {"error": text[:1000], "error_type": type(error).__name__}
+
+
+def groups() -> list[dict[str, object]]:
+    """The process groups that this rank is in. Their names are unique among the members, but not beyond them."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return []
+    world = dist.distributed_c10d._world
+    members = [(group, sorted(ranks)) for group, ranks in list(world.pg_group_ranks.items())]
+    return [
+        {"name": world.pg_names[group], "description": group.group_desc, "ranks": ranks} for group, ranks in members
+    ]
+
+
+def calls(newest: int | None) -> list[dict[str, Any]]:
+    """What each of PyTorch's Flight Recorders holds: its `newest` calls, or all where that is None."""
+    recorders = [json.loads(dump) for dump in dumps(include_calls=True)]
+    for recorder in recorders:
+        entries: Sequence[object] = recorder.get("entries", [])
+        recorder["entries"] = entries if newest is None else entries[-newest:]
+    return [recorder for recorder in recorders if recorder["entries"]]
+
+
+def status() -> bytes:
+    """How far the collectives of each process group have come, as text to compare."""
+    return b"".join(dumps(include_calls=False))
+
+
+def awaited_workers(training: int) -> list[dict[str, object]]:
+    """The loader workers of which one has the batch that the thread `training` waits for, and where they are."""
+    return [
+        {"worker": number, "pid": pid, "state": state_of(pid), "dump": dump_of(pid)}
+        for number, pid in awaited.workers(training)[:_MOST_WORKERS]
+    ]
+
+
+def write_snapshot(path: str, snapshot: dict[str, object]) -> None:
+    """Write a snapshot, whole or not at all."""
+    write_new(f"{path}.part", json.dumps(snapshot, separators=(",", ":")).encode())
+    os.rename(f"{path}.part", path)
+
+
+def _frames(innermost: FrameType) -> list[tuple[str, int, str]]:
+    """(file, line, function) of the frames, innermost first, at most _MOST_FRAMES."""
+    frames = islice(outwards(innermost), _MOST_FRAMES)
+    return [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name) for frame in frames]

@@ -1,0 +1,264 @@
+"""Watches a process that is to train until its first step is over, and tells where it is should it stand still before.
+
+A process becomes a rank at the end of its first step. Until then it may be one, or a helper that never trains, so what it
+leaves has names of its own, and goes when it becomes a rank or ends in good order.
+"""
+
+import atexit
+import fcntl
+import functools
+import inspect
+import multiprocessing.util
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from ....run.raw import names
+from ....run.raw.files import NewFile
+from ....run.raw.reasons import SnapshotReason
+from ....run.raw.settings import Settings
+from ...shared import identity
+from ..log.fuse import Fuse
+from ..log.notes import Log, encode
+from ..orders import OrderBox
+from ..steps.saves import rebind
+from ..whoami import whoami
+from .deadly import note_deadly_signals
+from .look import awaited_workers, calls, groups, outwards, thread_of_error, threads, told_error, write_snapshot
+from .stillness import Stillness
+
+_TICK_S = 1.0
+_TICKS_OF_PATIENCE = 8
+_JOINS = "init_process_group"
+
+
+class _Life(NamedTuple):
+    """This process as the rank that it is to be."""
+
+    pid: int
+    rank: int
+    world_size: int
+    prefix: str
+    """Path that the names of its files begin with."""
+    since_ns: int
+    notes: NewFile
+    ending: threading.Event
+
+
+class StartupWatch:
+    """Begins where a process shows that it is to train: by the launcher's word (LOCAL_RANK), as it joins a process group, or
+    as it makes an optimizer. A thread looks at the one that did so about once a second."""
+
+    def __init__(self, raw: str, settings: Settings, log: Log) -> None:
+        self._raw = raw
+        self._patience_ns = round(settings.start_s * 1e9)
+        self._fuse = Fuse("watch of the start", log, self._drop)
+        self._life: _Life | None = None
+        self._is_over = not settings.start_s
+        self._thread = 0
+        self._stillness = Stillness(self._patience_ns)
+        self._taken = 0
+        self._told: SnapshotReason | None = None
+        self._latest: str | None = None
+
+    def install(self) -> None:
+        if not self._is_over:
+            self._fuse.run(self._install)
+
+    def _install(self) -> None:
+        if dist.is_available():
+            self._watch_joining()
+        self._watch_optimizers()
+        os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
+        if "LOCAL_RANK" in os.environ or (dist.is_available() and dist.is_initialized()):
+            self._begin(*identity.rank_and_world())
+
+    def end(self) -> None:
+        """The process is a rank now, or is no rank: leave nothing behind. A second call does nothing."""
+        self._is_over = True
+        self._fuse.run(self._drop)
+
+    def _watch_joining(self) -> None:
+        original = dist.init_process_group
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def init_process_group(*arguments: Any, **options: Any) -> None:
+            self._fuse.run(self._on_joining, signature, arguments, options)
+            original(*arguments, **options)
+
+        rebind(original, init_process_group)
+
+    def _on_joining(self, signature: inspect.Signature, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        with suppress(TypeError):  # A call that is wrong is torch's to refuse.
+            asked = signature.bind(*arguments, **options).arguments
+            rank, world_size = identity.rank_and_world()
+            self._begin(
+                asked.get("rank", -1) if asked.get("rank", -1) >= 0 else rank,
+                asked.get("world_size", -1) if asked.get("world_size", -1) > 0 else world_size,
+            )
+
+    def _watch_optimizers(self) -> None:
+        original = Optimizer.__init__
+
+        @functools.wraps(original)
+        def __init__(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:
+            if not self._is_over:
+                self._fuse.run(lambda: self._begin(*identity.rank_and_world()))
+            original(optimizer, *arguments, **options)
+
+        Optimizer.__init__ = __init__  # type: ignore[method-assign, assignment]
+
+    def _begin(self, rank: int, world_size: int) -> None:
+        """Watch the calling thread, as what is to be `rank`, unless it is watched already."""
+        if self._is_over or _is_interactive():
+            return
+        life = self._life
+        if life is not None and (life.pid, life.rank, life.world_size) == (os.getpid(), rank, world_size):
+            self._thread = threading.get_ident()
+            return
+        since_ns = time.time_ns()
+        prefix = os.path.join(self._raw, names.starting_prefix(rank, since_ns))
+        note_deadly_signals(names.starting_files(prefix).fatal)  # Takes the file along of what it was taken for before.
+        self._drop()
+        notes = NewFile(names.notes(prefix))
+        with suppress(OSError):  # As in `Log.open`.
+            fcntl.flock(notes.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        notes.append(encode({"kind": "rank"} | whoami(rank, world_size, identity.process_name())))
+        self._thread = threading.get_ident()
+        self._taken, self._told, self._latest = 0, None, None
+        self._life = _Life(os.getpid(), rank, world_size, prefix, since_ns, notes, threading.Event())
+        multiprocessing.util.Finalize(None, self._finish, exitpriority=100)
+        atexit.register(self._finish)
+        threading.Thread(target=self._run, args=(self._life,), name="esprof-start", daemon=True).start()
+
+    def _run(self, life: _Life) -> None:
+        self._stillness = Stillness(self._patience_ns)
+        orders = OrderBox(self._raw)
+        orders.new()
+        tick_s = min(_TICK_S, self._patience_ns / 1e9 / _TICKS_OF_PATIENCE)
+        while self._fuse.on and not life.ending.wait(tick_s):
+            self._fuse.run(self._tick, life, orders)
+
+    def _tick(self, life: _Life, orders: OrderBox) -> None:
+        self._stillness.look(self._thread)
+        reason = self._reason()
+        if reason is None and self._told is not None:
+            self._forget()
+        elif reason is not None and reason != self._told:
+            self._take(life, reason)
+            self._told = reason
+        if any(order.content.get("snapshot") is True for order in orders.new()):
+            self._take(life, SnapshotReason.ASKED)
+
+    def _reason(self) -> SnapshotReason | None:
+        """Why the process is worth a snapshot now, if it is."""
+        if self._stillness.same_place_ns <= self._patience_ns:
+            return None
+        return SnapshotReason.HANG if self._stands_still() else SnapshotReason.STARTING
+
+    def _stands_still(self) -> bool:
+        """Whether the thread has not got on for long, and waits: a process that waits for a collective may well be busy
+        with that."""
+        if self._stillness.same_place_ns <= self._patience_ns:
+            return False
+        return self._stillness.idle_ns > self._patience_ns or self._is_joining() or self._is_in_collective()
+
+    def _is_joining(self) -> bool:
+        frames = outwards(sys._current_frames().get(self._thread))
+        return any(frame.f_code.co_name == _JOINS for frame in frames)
+
+    def _is_in_collective(self) -> bool:
+        """Whether a collective that was entered long ago is not over."""
+        before_ns = time.time_ns() - self._patience_ns
+        entries = (entry for recorder in calls(None) for entry in recorder["entries"])
+        return any(
+            not (entry["retired"] or entry["state"] == "completed") and entry["time_created_ns"] < before_ns
+            for entry in entries
+        )
+
+    def _take(self, life: _Life, reason: SnapshotReason) -> None:
+        about = {
+            "stands_still": self._stands_still(),
+            "lingers": self._reason() is not None,
+            "joins": self._is_joining(),
+            "threads": threads(self._thread),
+            "workers": awaited_workers(self._thread),
+        }
+        self._write(life, reason, about)
+
+    def _write(self, life: _Life, reason: SnapshotReason, about: dict[str, object]) -> None:
+        """Write a snapshot in the place of the one before."""
+        now_ns = time.time_ns()
+        snapshot = {
+            "reason": reason,
+            "rank": life.rank,
+            "world_size": life.world_size,
+            "at_ns": now_ns,
+            "step": 0,
+            "since_ns": life.since_ns,
+            "same_place_ns": self._stillness.same_place_ns,
+            "groups": groups(),
+            "calls": calls(None),
+        } | about
+        before, self._latest = self._latest, names.starting_snapshot(life.prefix, self._taken)
+        self._taken += 1
+        write_snapshot(self._latest, snapshot)
+        if before is not None:
+            _remove(before)
+
+    def _forget(self) -> None:
+        """The thread gets on again: what was said of it holds no longer."""
+        self._told = None
+        if self._latest is not None:
+            _remove(self._latest)
+            self._latest = None
+
+    def _drop(self) -> None:
+        """End the watch of this process, and leave nothing of it."""
+        life, self._life = self._life, None
+        if life is None or life.pid != os.getpid():
+            return
+        life.ending.set()
+        self._forget()
+        _remove(names.starting_files(life.prefix).fatal)  # If the process is a rank now, that is its own by this time.
+        _remove(names.notes(life.prefix))
+        life.notes.close()
+
+    def _finish(self) -> None:
+        """The process ends: leave the exception that ends it, if one does, or nothing."""
+        life = self._life
+        if self._is_over or life is None or life.pid != os.getpid():
+            return
+        # Python sets this for an uncaught exception before the exit handlers run, and never for SystemExit.
+        error = getattr(sys, "last_value", None)
+        if error is None:
+            self.end()
+            return
+        self._is_over = True
+        life.ending.set()
+        self._fuse.run(
+            self._write, life, SnapshotReason.ERROR, {"threads": [thread_of_error(error)]} | told_error(error)
+        )
+
+    def _let_go_in_child(self) -> None:
+        """In a forked child, which has no thread that watches: close the notes, or it would hold their lock."""
+        if self._life is not None:
+            self._life.notes.close()
+            self._life = None
+
+
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _is_interactive() -> bool:
+    """Whether a person sits at a prompt: there it is them that the process waits for."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "ipykernel" in sys.modules

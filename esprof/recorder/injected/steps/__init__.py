@@ -1,0 +1,1 @@
+"""What is noted of each step: its ends, CPU time, memory, batches, saves, garbage and samples."""

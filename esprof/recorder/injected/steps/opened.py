@@ -1,0 +1,49 @@
+"""Notes which files of the job's own this process opens for reading, so that the storage of its data can be measured."""
+
+import os
+import sys
+from typing import Any
+
+from ....run.raw import names
+from ....run.raw.files import NewFile
+
+_MOST = 256
+_FOREIGN = ("/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/tmp/torchelastic")
+_CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
+
+
+class OpenedFiles:
+    """Lists the first files in `raw`. It hears of every `open` from Python's audit events, to the process's end."""
+
+    def __init__(self, raw: str) -> None:
+        self._raw = raw
+        self._files: dict[str, None] = {}
+        self._list: NewFile | None = None
+        self._pid = 0
+        self._on = True
+
+    def install(self) -> None:
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not self._on:
+            return
+        path, _, flags = arguments
+        if not isinstance(path, str) or not isinstance(flags, int) or flags & (os.O_WRONLY | os.O_RDWR):
+            return
+        if path.startswith((self._raw, sys.prefix, sys.base_prefix, *_FOREIGN)) or path.endswith(_CODE) or "\n" in path:
+            return
+        try:
+            self._note(os.path.abspath(path))
+        except (OSError, RuntimeError, UnicodeError):
+            self._on = False
+
+    def _note(self, path: str) -> None:
+        if self._pid != os.getpid():  # A forked worker has a list of its own.
+            self._files, self._list, self._pid = {}, None, os.getpid()
+        if path in self._files or len(self._files) >= _MOST:
+            return
+        self._files[path] = None
+        if self._list is None:
+            self._list = NewFile(os.path.join(self._raw, names.opened(os.getpid())))
+        self._list.append(path.encode(errors="surrogateescape") + b"\n")

@@ -1,0 +1,173 @@
+"""Finds what ends the steps of the job: the job's own word, an optimizer, a DataLoader's batches, or the calls of a module.
+
+A job that trains shows it by an optimizer. Of one that does not, such as inference or evaluation, a step is what lies
+between two batches of a DataLoader where modules are called in between, and without a DataLoader what lies between two calls
+of the outermost module.
+"""
+
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import get_worker_info
+
+from ....run.raw.paced import PacedBy
+from ..hang import awaited
+from ..log.fuse import Fuse
+from .module_calls import OutermostCalls
+
+_PATIENCE = 50
+"""Marks of others after which the optimizer, the iterator or the module that marked the steps counts as done: a training may
+follow another."""
+
+_LONG_S = 30.0
+"""A thread that has not come for so long has handed over to others: the main thread, say, which only tried the model."""
+
+_ENOUGH_BATCHES = 20
+"""Batches without gradients after which a process whose optimizer has never stepped counts as one that only evaluates:
+trainers that try the validation before the training take fewer."""
+
+_MANY_CALLS = 1000
+"""Calls of modules within one batch from which on the batch tells no steps: the loop goes on without the loader."""
+
+
+class Pace:
+    """Calls `on_border` with what ends a step, each time that one ends, on the thread that runs the step."""
+
+    def __init__(self, on_border: Callable[[PacedBy], None], fuse: Fuse) -> None:
+        self._on_border = on_border
+        self._fuse = fuse
+        self._by: PacedBy | None = None
+        self._optimizers = _First(begins=False)
+        self._iterators = _First(begins=False)
+        self._modules = _First(begins=True)
+        self._calls = OutermostCalls(lambda module: fuse.run(self._module_returned, module))
+        self._caller = OneThread()
+        self._has_optimizer = False
+        self._iterator: weakref.ref[object] | None = None
+        """The iterator of a DataLoader that was asked last."""
+        self._thread = 0
+        """The thread that asked it."""
+        self._calls_in_batch = 0
+        """Calls of outermost modules in that thread since then."""
+        self._evaluated = 0
+        """Batches without gradients in a row."""
+
+    def install(self) -> None:
+        def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
+            self._fuse.run(self._optimizer_stepped, optimizer)
+
+        # A compiled training step must not try to trace the hook: this mark makes dynamo call it as it is.
+        after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+        register_optimizer_step_post_hook(after_step)
+        self._watch_optimizers()
+        self._calls.install()
+
+    def job_stepped(self) -> None:
+        """The job says that a step ends."""
+        self._border(PacedBy.JOB)
+
+    def batch_wanted(self, iterator: Any) -> None:
+        """A DataLoader's iterator is asked for a batch, by this thread. Its first one of an epoch ends no step."""
+        if not self._may_mark(PacedBy.LOADER) or get_worker_info() is not None:
+            return
+        thread = threading.get_ident()
+        worked = self._calls_in_batch > 0 and thread == self._thread
+        self._iterator, self._thread, self._calls_in_batch = weakref.ref(iterator), thread, 0
+        if self._has_optimizer:  # Calls of modules are not watched any more.
+            self._evaluated = 0 if torch.is_grad_enabled() else self._evaluated + 1
+            worked = self._evaluated > _ENOUGH_BATCHES
+        if iterator._num_yielded and (worked or self._by is PacedBy.LOADER) and self._iterators.marks(iterator):
+            self._border(PacedBy.LOADER)
+
+    def _watch_optimizers(self) -> None:
+        original = Optimizer.__init__
+
+        @functools.wraps(original)
+        def __init__(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:
+            self._fuse.run(self._optimizer_made)
+            original(optimizer, *arguments, **options)
+
+        Optimizer.__init__ = __init__  # type: ignore[method-assign, assignment]
+
+    def _optimizer_made(self) -> None:
+        self._has_optimizer = True
+        self._calls.stop()
+
+    def _optimizer_stepped(self, optimizer: Optimizer) -> None:
+        if self._may_mark(PacedBy.OPTIMIZER) and self._optimizers.marks(optimizer):
+            self._border(PacedBy.OPTIMIZER)
+
+    def _module_returned(self, module: object) -> None:
+        if get_worker_info() is not None or awaited.is_one_here():  # A module that makes samples is no step.
+            return
+        if threading.get_ident() == self._thread:
+            self._calls_in_batch += 1
+        if not self._caller.is_here():  # A profiler belongs to one thread: of several that serve requests one counts.
+            return
+        if self._may_mark(PacedBy.MODULE) and not self._is_in_batch() and self._modules.marks(module):
+            self._border(PacedBy.MODULE)
+
+    def _is_in_batch(self) -> bool:
+        """Whether a loop over a DataLoader goes on in this thread."""
+        iterator = self._iterator() if self._iterator is not None else None
+        return iterator is not None and threading.get_ident() == self._thread and self._calls_in_batch < _MANY_CALLS
+
+    def _may_mark(self, by: PacedBy) -> bool:
+        return self._by is None or not self._by.is_better_than(by)
+
+    def _border(self, by: PacedBy) -> None:
+        if by is not self._by:
+            self._by = by
+            if by is not PacedBy.MODULE:
+                self._calls.stop()
+        self._on_border(by)
+
+
+class OneThread:
+    """The first thread that comes here, until it has ended or has long not come."""
+
+    def __init__(self) -> None:
+        self._thread: weakref.ref[threading.Thread] | None = None
+        self._came = 0.0
+
+    def is_here(self) -> bool:
+        """Whether this thread is the one."""
+        one, here, now = (
+            self._thread() if self._thread is not None else None,
+            threading.current_thread(),
+            time.monotonic(),
+        )
+        if one is not here and one is not None and one.is_alive() and now - self._came < _LONG_S:
+            return False
+        if one is not here:
+            self._thread = weakref.ref(here)
+        self._came = now
+        return True
+
+
+class _First:
+    """Of several things of a kind, the one that marks the steps: the first that shows, until it is gone or stops.
+
+    `begins` says that what it does first begins a step, and ends none.
+    """
+
+    def __init__(self, *, begins: bool) -> None:
+        self._begins = begins
+        self._one: weakref.ref[object] | None = None
+        self._others = 0
+
+    def marks(self, thing: object) -> bool:
+        """Whether what `thing` does now ends a step."""
+        one = self._one() if self._one is not None else None
+        self._others = 0 if one is thing else self._others + 1
+        if one is None or self._others > _PATIENCE:
+            self._one, self._others = weakref.ref(thing), 0
+            return not self._begins
+        return one is thing

@@ -1,0 +1,208 @@
+"""Looks at where the training thread is, again and again, from a thread of its own."""
+
+import os
+import re
+import sys
+import sysconfig
+import threading
+import time
+from types import CodeType, FrameType
+
+from ..log.fuse import Fuse
+from ..log.notes import Log
+from ..state import State
+
+PERIOD_S = 0.02
+CLOSE_PERIOD_S = 0.001
+"""In windows with stacks, which are left out of all timing."""
+CLOSE_SWITCH_S = 0.0001
+"""How soon Python then hands its lock from one thread to the other. By default (5 ms), a look often has to wait until the
+thread calls an operation, and finds all time before in that line."""
+LATE_PERIOD_S = 0.1
+"""Once `_MANY` samples have been taken: notes of a long job must not be filled with them."""
+_MANY = 30_000
+
+_MOST_CLOSE = 5_000
+"""Looks at short distance in a row: a window whose last step goes on, into an evaluation say, is not looked at for ever."""
+
+_MOST_FRAMES = 200
+_MOST_CALLERS = 50_000
+"""Lines from which another was called that are kept apart; beyond them a sample ends at the last line that is known."""
+
+_PATIENCE_S = 1.0
+_INJECTED = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.dirname(os.path.dirname(_INJECTED))
+_PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
+
+
+class StackSampler:
+    """Notes the stack of the training thread, and how long that thread ran since the look before.
+
+    Python's threads share one lock: while C code holds it, the sampler has to wait, and then sees the line that comes next.
+    Each look stands for the time since the one before, so that the sums hold nonetheless.
+    """
+
+    def __init__(self, state: State, log: Log) -> None:
+        self._state = state
+        self._log = log
+        self._fuse = Fuse("sampling of stacks", log)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="esprof-sampler", daemon=True)
+        self._callers = _Callers(log)
+        self._of_thread = 0
+        self._looked_ns = 0
+        self._ran_ns = 0
+        self._taken = 0
+        self._close = 0
+        """Looks since the open window with stacks began."""
+        self._jobs_switch_s: float | None = None
+        """What the job had as Python's switch interval, s, while it is another one."""
+        self._looking = threading.Lock()
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        os.register_at_fork(after_in_child=self._leave_switch_interval)
+        self._thread.start()
+
+    def give_up(self) -> None:
+        """Look no more; the thread ends by itself."""
+        self._ending.set()
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._thread.join(_PATIENCE_S)
+        self._leave_switch_interval()
+
+    def look_at(self, frame: FrameType) -> None:
+        """Look now, on the training thread itself, which is at `frame`. A forked child has no training thread."""
+        if (
+            os.getpid() != self._pid
+            or self._ending.is_set()
+            or (self._taken >= _MANY and time.monotonic_ns() - self._looked_ns < LATE_PERIOD_S * 1e9)
+        ):
+            return
+        # Not to wait: the other thread is looking anyway.
+        if self._looking.acquire(blocking=False):
+            try:
+                self._fuse.run(self._look_if_it_can_be_noted, frame)
+            finally:
+                self._looking.release()
+
+    def _run(self) -> None:
+        while self._fuse.on and not self._ending.wait(self._period_s()):
+            with self._looking:
+                self._fuse.run(self._look_if_it_can_be_noted, sys._current_frames().get(self._state.thread))
+        self._leave_switch_interval()
+
+    def _period_s(self) -> float:
+        self._close = self._close + 1 if self._state.sampled_closely else 0
+        if 0 < self._close <= _MOST_CLOSE:
+            if self._jobs_switch_s is None:
+                self._jobs_switch_s = sys.getswitchinterval()
+                sys.setswitchinterval(CLOSE_SWITCH_S)
+            return CLOSE_PERIOD_S
+        self._leave_switch_interval()
+        return PERIOD_S if self._taken < _MANY else LATE_PERIOD_S
+
+    def _leave_switch_interval(self) -> None:
+        before, self._jobs_switch_s = self._jobs_switch_s, None
+        # The job may have set another one meanwhile.
+        if before is not None and abs(sys.getswitchinterval() - CLOSE_SWITCH_S) < CLOSE_SWITCH_S / 100:
+            sys.setswitchinterval(before)
+
+    def _look_if_it_can_be_noted(self, frame: FrameType | None) -> None:
+        try:
+            self._look(frame)
+        except OSError:  # The background writer, which writes to the same disk, tells of it.
+            self._ending.set()
+
+    def _look(self, frame: FrameType | None) -> None:
+        """Note that the training thread is at `frame`; None where it is gone. Nothing is noted while it is in no step."""
+        state = self._state
+        native_thread, step = state.native_thread, state.step
+        looked_ns, ran_ns = time.monotonic_ns(), _ran_ns(native_thread)
+        if frame is None or ran_ns is None or step == 0 or state.pauses:
+            self._of_thread = 0
+            return
+        if native_thread == self._of_thread:
+            place = self._callers.of(frame)
+            # A thread's number may be given to the next one, whose clock begins anew.
+            row = (time.time_ns(), looked_ns - self._looked_ns, max(0, ran_ns - self._ran_ns), step, place)
+            self._log.roll("samples", row)
+            self._taken += 1
+        self._of_thread, self._looked_ns, self._ran_ns = native_thread, looked_ns, ran_ns
+
+
+class _Callers:
+    """The lines that were seen on stacks, as a tree: each hangs at the line that called it. A number names one of them and,
+    by it, the whole stack. Lines are noted for good when they are first seen."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._numbers: dict[tuple[int, int, int], int] = {}
+        self._codes: dict[int, CodeType] = {}
+        """By identity, which stays theirs as long as they are kept: to hash a code object itself takes long."""
+        self._folder = os.path.join(os.getcwd(), "")
+        self._library = os.path.join(sysconfig.get_path("stdlib"), "")
+
+    def of(self, frame: FrameType | None) -> int:
+        """The number of the stack whose innermost frame is `frame`; 0 for one without a frame."""
+        number = 0
+        for code, line in _outermost_first(frame):
+            known = self._numbers.get((number, id(code), line))
+            if known is None:
+                if code.co_filename.startswith(
+                    f"{_INJECTED}/"
+                ):  # The recorder's wrappers stand between the job's own frames.
+                    continue
+                if len(self._numbers) >= _MOST_CALLERS:
+                    return number
+                known = self._noted(number, code, line)
+            number = known
+        return number
+
+    def _noted(self, caller: int, code: CodeType, line: int) -> int:
+        number = len(self._numbers) + 1
+        self._codes[id(code)] = code
+        self._numbers[caller, id(code), line] = number
+        file, function = (_readable(text) for text in (self._shown(code.co_filename), code.co_qualname))
+        self._log.note("frame", number=number, caller=caller, file=file, line=line, function=function)
+        return number
+
+    def _shown(self, file: str) -> str:
+        """The file by a name that does not depend on where Python and its packages are installed."""
+        installed = _INSTALLED.match(file)
+        if installed:
+            return f"{_PYTHON}/site-packages/{file[installed.end() :]}"
+        if file.startswith(f"{_PACKAGE}/"):
+            return f"{_PYTHON}/site-packages/esprof/{file[len(_PACKAGE) + 1 :]}"
+        if file.startswith(self._library):
+            return f"{_PYTHON}/{file[len(self._library) :]}"
+        return file.removeprefix(self._folder)
+
+
+def _outermost_first(frame: FrameType | None) -> list[tuple[CodeType, int]]:
+    """The code and the line of each frame. A function that calls itself counts once, at its innermost line: else each depth
+    of a recursion would be a stack of its own."""
+    frames: list[tuple[CodeType, int]] = []
+    while frame is not None and len(frames) < _MOST_FRAMES:
+        if not frames or frames[-1][0] is not frame.f_code:
+            frames.append((frame.f_code, frame.f_lineno or 0))
+        frame = frame.f_back
+    frames.reverse()
+    return frames
+
+
+def _readable(text: str) -> str:
+    """`text` without what no reader of UTF-8 takes: file names may hold any bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _ran_ns(native_thread: int) -> int | None:
+    """How long a thread of this process has run, ns; None where it is gone. Linux makes its clock's number of the thread's
+    (`man 3 clock_getcpuclockid`); `pthread_getcpuclockid` must not be asked about a thread that may have ended."""
+    try:
+        return time.clock_gettime_ns(~native_thread << 3 | 6)
+    except OSError:
+        return None

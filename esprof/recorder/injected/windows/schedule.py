@@ -1,0 +1,60 @@
+"""Which phase of a recording a step is in. Every rank that is told the same orders comes to the same answer."""
+
+from ....run.raw.settings import Settings
+
+_KEPT_ORDERS = 8
+
+
+class Schedule:
+    """The windows that are planned, and those that were ordered.
+
+    A window is named by its base, the step in which its warm-up begins. From there on it holds `warmup` steps, the timed
+    steps, one in which their trace is written, the steps with stacks, and one in which the trace of those is written.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._plan = settings
+        self._ordered: tuple[int, ...] = ()
+
+    def order(self, at: int) -> bool:
+        """Add a window with base `at`; False where it would overlap another one. Any thread may call this."""
+        around = range(at - self._plan.span + 1, at + self._plan.span)
+        if any(base in around for base in self._ordered) or any(self._is_planned(step) for step in around):
+            return False
+        self._ordered = (*self._ordered[-_KEPT_ORDERS:], at)
+        return True
+
+    def forget(self) -> None:
+        """Drop the windows that were ordered: steps are counted anew."""
+        self._ordered = ()
+
+    def base(self, step: int) -> int | None:
+        """The base of the window that `step` belongs to, if any."""
+        for base in self._ordered:
+            if base <= step < base + self._plan.span:
+                return base
+        plan = self._plan
+        if not plan.by_steps or step < plan.skip:
+            return None
+        base = plan.skip + ((step - plan.skip) // plan.every * plan.every if plan.every else 0)
+        return base if step < base + plan.span else None
+
+    def phase(self, step: int) -> str:
+        """What the recorder does during `step`: `plain`, `warmup`, `timed`, `export` or `stack`."""
+        base = self.base(step)
+        if base is None:
+            return "plain"
+        at, timed_end = step - base, self._plan.warmup + self._plan.steps
+        if at < self._plan.warmup:
+            return "warmup"
+        if at < timed_end:
+            return "timed"
+        if at == timed_end or at == self._plan.span - 1:
+            return "export"
+        return "stack"
+
+    def _is_planned(self, base: int) -> bool:
+        plan = self._plan
+        if not plan.by_steps or base < plan.skip:
+            return False
+        return (base - plan.skip) % plan.every == 0 if plan.every else base == plan.skip

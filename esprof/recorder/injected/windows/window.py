@@ -1,0 +1,147 @@
+"""One window of torch.profiler over a few steps."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from ...shared.environment import changed
+from ...shared.torch_features import profiler_config
+
+_QUIET = {"KINETO_LOG_LEVEL": "6"}
+"""Above every level that Kineto prints to stderr at; it reads the variable once, when it is first prepared."""
+
+_STEP = "esprof.step#"
+"""Prefix of a step's annotation. Not `ProfilerStep#`, with which a profiler of the job marks steps that it counts itself."""
+
+_END = re.compile(rb'"traceName": ".*"[^{}\[\]]*\}\s*\Z')
+"""What a whole trace ends with: its own path, and before torch 2.7 two numbers more."""
+
+_LONGEST_END = 8192
+
+
+class Window:
+    """Events of consecutive steps, exported to `path` as a Kineto trace.
+
+    `prepare` may be called steps before `start`: the profiler's own start-up cost then falls outside the window.
+    """
+
+    at_work = False
+    """Whether a Window, and not the job, is at a profiler just now."""
+
+    def __init__(self, path: str, *, shapes: bool) -> None:
+        self._path = path
+        self._step: record_function | None = None
+        self._started = False
+        self.is_closed = False
+        self._profile = profile(
+            activities=_activities(),
+            record_shapes=shapes,
+            acc_events=True,  # There is but one cycle of events; without this some versions warn that others are dropped.
+            experimental_config=profiler_config(
+                enable_cuda_sync_events=True,
+                # Nothing reads these on a CPU; on a GPU they name the call behind a kernel.
+                disable_external_correlation=not torch.cuda.is_initialized(),
+                trace_only=True,  # To build the profiler's own list of events takes longer than to write the trace.
+            ),
+        )
+
+    def prepare(self) -> None:
+        with _at_work(), changed({} if "KINETO_LOG_LEVEL" in os.environ else _QUIET):
+            self._profile.prepare_trace()
+
+    def start(self) -> None:
+        with _at_work():
+            self._profile.start_trace()
+        self._started = True
+
+    def begin_step(self, step: int) -> None:
+        """End the running step's annotation and begin that of `step`."""
+        self.end_step()
+        self._step = record_function(f"{_STEP}{step}")
+        self._step.__enter__()
+
+    def close(self, *, keep: bool) -> None:
+        """Stop, and write the trace if it is to be kept: whole under its name, or not at all."""
+        self.is_closed = True
+        self.end_step()
+        with _at_work():
+            if not self._started:
+                self._profile.start_trace()  # A profiler that is prepared can only be stopped by way of a start.
+            self._profile.stop_trace()
+            if keep:
+                self._export()
+
+    def let_go_in_child(self) -> None:
+        """In a forked child, which inherits the running profiler: collect nothing there.
+
+        A loader worker would otherwise keep kilobytes of every operation until it ends. Stopping the profiler instead would
+        use the GPU, which a forked child must not do.
+        """
+        if self._started:
+            torch._C._autograd._clear_callbacks()  # type: ignore[attr-defined]
+
+    def _export(self) -> None:
+        part = f"{self._path}.part"
+        try:
+            self._profile.export_chrome_trace(part)
+            _check_whole(part)
+            os.chmod(part, 0o600)
+            os.replace(part, self._path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part)
+            raise
+
+    def end_step(self) -> None:
+        """End the running step's annotation, if one runs."""
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+
+@contextmanager
+def _at_work() -> Iterator[None]:
+    Window.at_work = True
+    try:
+        yield
+    finally:
+        Window.at_work = False
+
+
+class ThreadsEnd:
+    """Stops a window that is still open when its thread ends, if the thread holds the only reference to this.
+
+    Where a profiler outlives its thread, PyTorch keeps a dangling callback, and crashes when the process exits.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+
+    def __del__(self) -> None:
+        if not self._window.is_closed:
+            with suppress(Exception):  # There is nobody to tell.
+                self._window.close(keep=False)
+
+
+def _check_whole(path: str) -> None:
+    """Raise OSError where the trace is cut short or not there: the exporter does not say so when the disk is full."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _LONGEST_END))
+            is_whole = _END.search(file.read()) is not None
+    except FileNotFoundError:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # Raises where it is the folder that refuses.
+        is_whole = False
+    if not is_whole:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: the trace could not be written whole", path)
+
+
+def _activities() -> list[ProfilerActivity]:
+    """The activities to record: CUDA only where the job has initialised it, as asking for it would initialise it."""
+    cuda = [ProfilerActivity.CUDA] if torch.cuda.is_initialized() else []
+    return [ProfilerActivity.CPU, *cuda]

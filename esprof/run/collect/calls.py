@@ -1,0 +1,243 @@
+"""What collectives on CPU threads (gloo) moved, from what PyTorch's own Flight Recorder knew when the window was closed.
+
+A trace without shapes only says that a gloo thread was at an `all_reduce`. The Flight Recorder knows group, number and sizes
+of each call, and when it was made: within the `c10d::` operation of the trace that made it. A process group hands its calls
+to its own threads first in, first out, which ties the two together. A wrong size is worse than none: what cannot be matched
+for certain stays null.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from esprof.core.errors import InputError, unreadable
+from esprof.core.types import Bytes, Ns
+from esprof.run.collective_names import ITEM_BYTES
+from esprof.run.run import Group
+from esprof.run.schema import EVENTS, Table
+
+ItemT = TypeVar("ItemT")
+
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+
+_TOLD = ("group", "coll_seq", "in_bytes", "out_bytes", "dtype")
+"""Columns of the event table that a call fills."""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective that the process made."""
+
+    process_group: tuple[str, str]
+    """The process's own name for the group, and its description."""
+    collective_seq_id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+    profiling_name: str
+    time_created_ns: Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)]
+    is_p2p: bool = False
+    input_sizes: list[list[_Size]] = []
+    input_dtypes: list[str] = []
+    output_sizes: list[list[_Size]] = []
+    output_dtypes: list[str] = []
+
+    def values(self, groups: Mapping[str, Group]) -> dict[str, Any]:
+        """What the call tells of its event, by column."""
+        group = groups.get(self.process_group[0])
+        dtypes = {dtype.lower() for dtype in (*self.input_dtypes, *self.output_dtypes)}
+        return {
+            "group": group.name if group else None,
+            "coll_seq": self.collective_seq_id,
+            "in_bytes": _bytes(self.input_sizes, self.input_dtypes),
+            "out_bytes": _bytes(self.output_sizes, self.output_dtypes),
+            "dtype": dtypes.pop() if len(dtypes) == 1 else None,
+        }
+
+
+class _Dump(msgspec.Struct, frozen=True):
+    entries: list[Call] = []
+
+
+_DUMP = msgspec.json.Decoder(_Dump)  # Made here, once: docs/decisions/0018-decoders-are-made-once.md.
+
+
+def read_calls(path: Path) -> list[Call]:
+    """The calls in a dump of the Flight Recorder, oldest first. Raises InputError where it cannot be read."""
+    try:
+        found = _DUMP.decode(path.read_bytes()).entries
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no dump of PyTorch's Flight Recorder: {error}", path=path) from error
+    return sorted(found, key=lambda call: call.time_created_ns)
+
+
+def with_calls(events: Table, calls: Sequence[Call], groups: Mapping[str, Group]) -> Table:
+    """The `events` of one window, with the columns filled that tell what its gloo collectives moved.
+
+    `groups` are the process groups by the names that this process has for them.
+    """
+    transfers = _transfers(events)
+    names = sorted({transfer.name for transfer in transfers})
+    made = [call for call in _made_in_window(events, calls) if call.profiling_name in names and not call.is_p2p]
+    told: dict[int, dict[str, Any]] = {}
+    for group, threads in _threads_of_groups(transfers, made).items():
+        for name in names:
+            queue = [call for call in made if (call.process_group[0], call.profiling_name) == (group, name)]
+            mine = [one for one in transfers if one.tid in threads and one.name == name]
+            told |= _paired(mine, queue, groups)
+    return _filled(events, told) if told else events
+
+
+class _Transfer(msgspec.Struct, frozen=True, gc=False):
+    """A collective on a gloo thread."""
+
+    row: int
+    name: str
+    tid: int
+    start_ns: Ns
+    free_ns: Ns
+    """When the thread had ended its collective before this one; 0 where there was none."""
+
+
+def _transfers(events: Table) -> list[_Transfer]:
+    """The gloo collectives of `events`, by start."""
+    rows = np.flatnonzero(events.is_kind("collective") & (events.ints("stream") < 0))
+    codes, names = events.codes("name")
+    start, end, tid = (column[rows].tolist() for column in (events.ints("start_ns"), _ends(events), events.ints("tid")))
+    found, free = [], dict[int, Ns]()
+    for i, (row, code) in enumerate(zip(rows.tolist(), codes[rows].tolist(), strict=True)):
+        if names[code].startswith("gloo:"):
+            found.append(_Transfer(row, names[code], tid[i], start[i], free.get(tid[i], 0)))
+            free[tid[i]] = end[i]
+    return found
+
+
+def _ends(events: Table) -> np.ndarray:
+    ends: np.ndarray = events.ints("start_ns") + events.ints("dur_ns")
+    return ends
+
+
+def _made_in_window(events: Table, calls: Sequence[Call]) -> list[Call]:
+    """The calls that were made in a `c10d::` operation of `events`: only their transfers are in the trace, too."""
+    codes, names = events.codes("name")
+    is_call = np.isin(codes, [i for i, name in enumerate(names) if name.startswith("c10d::")])
+    made = np.array([call.time_created_ns for call in calls], np.int64)
+    inside = np.zeros(len(calls), bool)
+    tids = events.ints("tid")
+    for tid in np.unique(tids[is_call]).tolist():
+        rows = np.flatnonzero(is_call & (tids == tid))
+        starts = events.ints("start_ns")[rows]
+        # The last operation that began before each call was made: the call is its own if it had not ended by then.
+        at = np.searchsorted(starts, made, side="right") - 1
+        inside |= (at >= 0) & (made <= _ends(events)[rows][at])
+    return [call for call, is_inside in zip(calls, inside.tolist(), strict=True) if is_inside]
+
+
+def _threads_of_groups(transfers: Sequence[_Transfer], calls: Sequence[Call]) -> dict[str, set[int]]:
+    """The threads of each process group: those whose transfers mostly begin soonest after one of its calls."""
+    made: dict[tuple[str, str], np.ndarray] = {}
+    for key, mine in _grouped(calls, lambda call: (call.process_group[0], call.profiling_name)).items():
+        made[key] = np.array([call.time_created_ns for call in mine], np.int64)
+    found: dict[str, set[int]] = {group: set() for group, _ in sorted(made)}
+    for tid, begun in _grouped(transfers, lambda one: one.tid).items():
+        votes = Counter(group for one in begun if (group := _nearest(one, list(found), made)) is not None)
+        if votes:
+            found[votes.most_common(1)[0][0]].add(tid)
+    return found
+
+
+def _nearest(transfer: _Transfer, groups: Sequence[str], made: Mapping[tuple[str, str], np.ndarray]) -> str | None:
+    """The group that made the last call of the transfer's name before it; None where no group made one."""
+    last: dict[str, int] = {}
+    for group in groups:
+        times = made.get((group, transfer.name), np.zeros(0, np.int64))
+        at = int(np.searchsorted(times, transfer.start_ns, side="right")) - 1
+        if at >= 0:
+            last[group] = int(times[at])
+    return max(last, key=last.__getitem__) if last else None
+
+
+def _paired(
+    transfers: Sequence[_Transfer], calls: Sequence[Call], groups: Mapping[str, Group]
+) -> dict[int, dict[str, Any]]:
+    """The values for each transfer's row, from the transfers and calls of one group and name, both by time.
+
+    The Flight Recorder may have forgotten the first calls, and the window may have closed before the last transfers. So
+    calls are shifted against transfers until no transfer begins before its call. Where calls are then left over that were
+    made before the last transfer began, a transfer is missing in between, and nothing is filled.
+    """
+    shift = len(calls) - len(transfers)
+    while shift > -len(transfers) and not _fits(transfers, calls, shift):
+        shift -= 1
+    pairs = [(one, calls[i + shift]) for i, one in enumerate(transfers) if i + shift >= 0]
+    left_over = calls[len(transfers) + shift :]
+    if not pairs or any(call.time_created_ns < transfers[-1].start_ns for call in left_over):
+        return {}
+    told: dict[int, dict[str, Any]] = {}
+    for swappable in _runs(pairs):
+        values = [call.values(groups) for _, call in swappable]
+        agreed = {name for name in _TOLD if len({value[name] for value in values}) == 1}
+        # Only the order tells the number. One that is off by one names another call of the same moment; without any, the
+        # calls of the other ranks would find no match.
+        agreed.add("coll_seq")
+        for (transfer, _), value in zip(swappable, values, strict=True):
+            told[transfer.row] = {name: value[name] for name in agreed}
+    return told
+
+
+def _fits(transfers: Sequence[_Transfer], calls: Sequence[Call], shift: int) -> bool:
+    return all(calls[i + shift].time_created_ns <= one.start_ns for i, one in enumerate(transfers) if i + shift >= 0)
+
+
+def _runs(pairs: Sequence[tuple[_Transfer, Call]]) -> Iterator[Sequence[tuple[_Transfer, Call]]]:
+    """Runs of pairs whose calls may have been taken up in another order than their transfers' starts show.
+
+    Two idle threads may take up two calls at once, and the one that was second be the first to note its start.
+    """
+    first = 0
+    for i in range(1, len(pairs) + 1):
+        if i < len(pairs):
+            (before, _), (after, call) = pairs[i - 1], pairs[i]
+            if call.time_created_ns < before.start_ns and after.free_ns < before.start_ns and after.tid != before.tid:
+                continue
+        yield pairs[first:i]
+        first = i
+
+
+def _filled(events: Table, told: Mapping[int, Mapping[str, Any]]) -> Table:
+    """`events` with the values of `told`, by row and column. All other cells stay as they are."""
+    columns = events.arrow
+    for name in _TOLD:
+        new = {row: value[name] for row, value in told.items() if value.get(name) is not None}
+        rows, field = np.array(list(new), np.int64), EVENTS.field(name)
+        if pa.types.is_dictionary(field.type):
+            codes, texts = events.codes(name)
+            # The texts that are there keep their codes; new ones come after them.
+            known = {text: code for code, text in enumerate(dict.fromkeys((*texts, *new.values())))}
+            codes[rows] = [known[text] for text in new.values()]
+            filled = pa.DictionaryArray.from_arrays(
+                pa.array(codes, pa.int32(), mask=codes < 0), pa.array(list(known), pa.string())
+            )
+        else:
+            values = events.ints(name).copy()
+            values[rows] = list(new.values())
+            filled = pa.array(values, field.type, mask=values < 0)
+        columns = columns.set_column(columns.schema.get_field_index(name), field, filled)
+    return Table(columns)
+
+
+def _bytes(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> Bytes | None:
+    items = [ITEM_BYTES.get(dtype.lower()) for dtype in dtypes]
+    if not sizes or len(items) != len(sizes) or None in items:
+        return None
+    total = sum(prod(size) * item for size, item in zip(sizes, items, strict=True) if item)
+    return total if total < 1 << 62 else None
+
+
+def _grouped(items: Iterable[ItemT], key: Callable[[ItemT], Any]) -> dict[Any, list[ItemT]]:
+    return {value: list(mine) for value, mine in groupby(sorted(items, key=key), key=key)}

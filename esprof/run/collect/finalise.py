@@ -1,0 +1,346 @@
+"""Turns what the job's processes left in `raw` into a Run."""
+
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from esprof.core.errors import OutputError
+from esprof.core.types import Rank
+from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
+from esprof.run.collect.notes import RankNotes, RankRows, Step
+from esprof.run.collect.probes import probes_of
+from esprof.run.collect.raw import (
+    any_rank_alive,
+    read_job,
+    read_notes,
+    read_rows,
+    read_starting,
+    snapshot_paths,
+    write_job,
+)
+from esprof.run.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
+from esprof.run.collect.stacks import samples_of
+from esprof.run.collect.stages import loads_of_steps, stages_of
+from esprof.run.collect.windows import RankWindows, read_windows
+from esprof.run.directory import read_run, write_flight, write_meta, write_probes, write_table
+from esprof.run.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
+from esprof.run.overhead import Overhead, overhead
+from esprof.run.parallel import run_all
+from esprof.run.raw.reasons import SnapshotReason
+from esprof.run.raw.settings import Settings
+from esprof.run.run import Group, KnobReading, RankMeta, Run, RunMeta, Warning, WarningCode
+from esprof.run.schema import MEMORY, STEPS, Table, table
+from esprof.version import __version__
+
+_LATEST_WINDOWS = 100
+_BESIDE = 100
+"""Plain steps on each side of a window that it is compared with: in steps far away the job may do something else."""
+_PATIENCE_S = 2.0
+_GLANCE_S = 0.05
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """One rank of the Run to be."""
+
+    meta: RankMeta
+    tables: dict[str, Table]
+    """Tables by name; empty once they are on disk."""
+    flight: FlightLog
+    groups: dict[str, Group]
+    versions: dict[str, str]
+    warnings: list[Warning]
+    unreadable: list[Path]
+
+
+def finalise(
+    out: Path,
+    command: Sequence[str],
+    exit_code: int | None,
+    settings: Settings,
+    executor: Executor | None = None,
+    warnings: Sequence[Warning] = (),
+) -> Run:
+    """Write the Run `out` from `out/raw`, then remove `raw`, but for files there that nobody can read.
+
+    Where a process of the job outlives the command, the Run is read as it stands, and left for `esprof.load` to finish.
+    `executor` reads the ranks, one task for each; by default a few threads. What is missing is named in the Run's warnings;
+    where nothing was recorded, `out` is removed, and an InputError says what was seen of the job instead. Raises OutputError
+    where `out` cannot be written; then `raw` stays, for `esprof.load` to finish the Run later.
+    """
+    raw = out / "raw"
+    if not raw.is_dir():
+        shutil.rmtree(out, ignore_errors=True)
+        raise nothing_recorded(raw, (), settings)
+    if _outlived(raw):
+        with suppress(OutputError):
+            write_job(raw, msgspec.structs.replace(read_job(raw), command=tuple(command), exit_code=exit_code))
+        return _still_running(out, settings, executor)
+    with _alone_in(raw):
+        if (out / "run.json").exists():  # Somebody who opened it was faster.
+            return read_run(out)
+        notes, unattributed = _all_notes(raw, exit_code)
+        if is_empty(raw, notes, settings):
+            explanation = nothing_recorded(raw, notes, settings)
+            shutil.rmtree(out, ignore_errors=True)
+            raise explanation
+        ranks = _read_ranks(raw, notes, settings, executor, out)
+        told = [*warnings, *job_warnings(raw, notes, unattributed)]
+        probes = probes_of(raw, settings, command, max(one.identity.world_size for one in notes), len(notes))
+        if probes is not None:
+            write_probes(out, probes)
+        write_meta(out, _meta(raw, notes, ranks, command, exit_code, told))
+        _remove(raw, {file for rank in ranks for file in rank.unreadable}.union(unattributed))
+    return read_run(out)
+
+
+def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
+    """Open the Run in `path` that its launcher has not finished (yet): there is a `raw`, but no `run.json`.
+
+    Where no process of the job is left, the Run is finished now. Otherwise, or where it cannot be written, it is read as it
+    stands.
+    Raises InputError where nothing was recorded.
+    """
+    raw = path / "raw"
+    settings, job = _settings(raw), read_job(raw)
+    if any_rank_alive(raw, in_doubt=True):
+        return _still_running(path, settings, executor)
+    message = "the launcher could not finish this run: how the command ended is not known"
+    was_awaited = job.launcher_pid is not None and job.exit_code is None
+    gone = [Warning("launcher-gone", message)] if was_awaited else []
+    if _is_ours(raw) and not is_empty(raw, _all_notes(raw, job.exit_code)[0], settings):
+        with suppress(OutputError):
+            return finalise(path, job.command, job.exit_code, settings, executor, gone)
+    return _as_it_stands(path, settings, executor, gone)
+
+
+def _still_running(path: Path, settings: Settings, executor: Executor | None) -> Run:
+    message = "the job still runs: this is what was recorded of it up to now"
+    return _as_it_stands(path, settings, executor, [Warning(WarningCode.STILL_RUNNING, message)])
+
+
+def _outlived(raw: Path) -> bool:
+    """Whether processes of the job are still there some time after the command has ended."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while any_rank_alive(raw, in_doubt=False):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(_GLANCE_S)
+    return False
+
+
+def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[Warning]) -> Run:
+    """The Run in `path` as far as it is recorded, in memory."""
+    raw = path / "raw"
+    notes, unattributed = _all_notes(raw, read_job(raw).exit_code)
+    if not notes:
+        raise nothing_recorded(raw, notes, settings)
+    ranks = {rank.meta.rank: rank for rank in _read_ranks(raw, notes, settings, executor, None)}
+    job, warnings = read_job(raw), [*why, *job_warnings(raw, notes, unattributed)]
+    meta = _meta(raw, notes, list(ranks.values()), job.command, job.exit_code, warnings)
+
+    def read(name: str, rank: Rank) -> Table | None:
+        return ranks[rank].tables.get(name)
+
+    return Run(meta, read, path, flight=lambda rank: ranks[rank].flight)
+
+
+def _all_notes(raw: Path, exit_code: int | None) -> tuple[list[RankNotes], list[Path]]:
+    """The notes of every rank, by rank, those that never ended a step among them, and the files that tell of no rank."""
+    notes, unattributed = read_notes(raw)
+    starting = read_starting(raw, notes, exit_code)
+    return sorted([*notes, *starting], key=lambda one: one.rank), unattributed
+
+
+def _read_ranks(
+    raw: Path, notes: Sequence[RankNotes], settings: Settings, executor: Executor | None, out: Path | None
+) -> list[_Recorded]:
+    """Read all ranks. With `out` their tables are written there, each rank's as it is read, and not kept in memory."""
+    read = partial(_read_rank, raw, settings) if out is None else partial(_write_rank, out, settings)
+    return run_all(executor, read, notes, _clocks(notes))
+
+
+def _clocks(notes: Sequence[RankNotes]) -> list[HostOffset | None]:
+    """The clock of each rank against that of rank 0; None where it is not known."""
+    hosts = {one.rank: one.identity.host for one in notes}
+    clocks = clocks_of_ranks({one.rank: one.clock for one in notes}, hosts)
+    return [clocks[one.rank] for one in notes]
+
+
+def _write_rank(out: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
+    """Write the tables and the flight log of one rank, whose process has ended."""
+    recorded = _recorded(out / "raw", settings, notes, clock, alive=False)
+    for name, rows in recorded.tables.items():
+        write_table(out, name, notes.rank, rows)
+    write_flight(out, notes.rank, recorded.flight)
+    recorded.tables.clear()
+    return recorded
+
+
+def _read_rank(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
+    """One rank, whose process may still run."""
+    return _recorded(raw, settings, notes, clock, alive=may_be_alive(raw / notes.files.notes))
+
+
+def _recorded(raw: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None, *, alive: bool) -> _Recorded:
+    rows = read_rows(raw, notes)
+    samples = samples_of(notes, rows)
+    windows = read_windows(raw, notes, rows, samples, settings.max_trace)
+    lost = lost_windows(notes, rows, alive=alive)
+    tables = _tables(notes, rows, windows) | ({"samples": samples} if len(samples) else {})
+    warnings, unreadable = _broken_snapshots(raw, notes)
+    return _Recorded(
+        meta=_rank_meta(notes, rows, windows, lost=len(lost), clock=clock),
+        tables={name: clock.aligned(own) for name, own in tables.items()} if clock else tables,
+        flight=_flight(raw, notes, alive=alive),
+        groups=windows.groups,
+        versions=notes.identity.versions | windows.versions,
+        warnings=[*rank_warnings(notes, rows, lost, settings, alive=alive), *windows.warnings, *warnings],
+        unreadable=windows.unreadable + unreadable,
+    )
+
+
+def _flight(raw: Path, notes: RankNotes, *, alive: bool) -> FlightLog:
+    log = read_flight(raw, notes.files, ended=_ended(notes))
+    # Before its first step is over a process notes an exception that ends it, and no other end.
+    ended = log.ended or (
+        notes.starting is not None and any(one.reason == SnapshotReason.ERROR for one in log.snapshots)
+    )
+    return msgspec.structs.replace(log, alive=alive, starting=notes.starting is not None, ended=ended)
+
+
+def _ended(notes: RankNotes) -> bool:
+    """Whether the process ended in good order, or the recorder had stopped before, so that its end is not known."""
+    return notes.ended or notes.stopped
+
+
+def _tables(notes: RankNotes, rows: RankRows, windows: RankWindows) -> dict[str, Table]:
+    steps = {name: [getattr(step, name) for step in rows.steps] for name in Step.__struct_fields__}
+    memory = {name: [getattr(sample, name) for sample in rows.memories] for name in MEMORY.names}
+    found = {
+        "events": windows.events,
+        "steps": table(steps | loads_of_steps(notes, rows), STEPS),
+        "stages": stages_of(notes, rows),
+        "memory": table(memory, MEMORY),
+        "stacks": windows.stacks,
+    }
+    return {name: own for name, own in found.items() if len(own) or name in ("events", "steps")}
+
+
+def _rank_meta(
+    notes: RankNotes, rows: RankRows, windows: RankWindows, *, lost: int, clock: HostOffset | None
+) -> RankMeta:
+    who, memory, limit = notes.identity, notes.memory, notes.memory_limit
+    return RankMeta(
+        rank=who.rank,
+        host=who.host,
+        device=who.device,
+        accelerators=who.accelerators,
+        cpus=tuple(who.cpus),
+        cpu_quota=who.cpu_quota,
+        threads=who.threads,
+        paced_by=notes.paced.by if notes.paced else None,
+        pid=who.pid,
+        clock_offset_ns=clock.offset_ns if clock else None,
+        clock_drift_ppm=clock.drift_ppm if clock else None,
+        clock_residual_ns=clock.error_ns if clock else None,
+        windows=tuple(windows.whole),
+        events=len(windows.events),
+        dropped_steps=rows.dropped_steps,
+        windows_lost=lost,
+        ended=_ended(notes),
+        overhead=_overhead(rows),
+        peak_memory=memory.peak if memory else None,
+        peak_memory_of=memory.of if memory else None,
+        memory_limit=limit.limit if limit else None,
+        knobs=tuple(KnobReading(name=one.name, value=one.value, reason=one.reason) for one in notes.knobs.values()),
+    )
+
+
+def _overhead(rows: RankRows) -> Overhead | None:
+    """What the latest windows cost, by the plain steps beside them; the job's first step holds what a job does only once."""
+    at = {phase: [row for row in rows.steps[1:] if row.phase == phase] for phase in ("timed", "plain")}
+    timed, plain = (np.array([(row.step, row.dur_ns) for row in of], np.int64).reshape(-1, 2) for of in at.values())
+    windows = np.split(timed, np.flatnonzero(np.diff(timed[:, 0]) > 1) + 1)[-_LATEST_WINDOWS:]
+    firsts, lasts = ([window[end, 0] for window in windows if len(window)] for end in (0, -1))
+    behind = np.searchsorted(plain[:, 0], firsts)[:, None] - 1 - np.arange(_BESIDE)
+    ahead = np.searchsorted(plain[:, 0], lasts)[:, None] + np.arange(_BESIDE)
+    beside = np.unique(np.concatenate([behind, ahead], axis=None))
+    beside = beside[(beside >= 0) & (beside < len(plain))]
+    return overhead([window[:, 1] for window in windows], plain[beside, 1])
+
+
+def _broken_snapshots(raw: Path, notes: RankNotes) -> tuple[list[Warning], list[Path]]:
+    broken = [file for file in snapshot_paths(raw, notes.files) if read_snapshot(file) is None]
+    message = f"rank {notes.rank}: a snapshot of its flight recorder cannot be read"
+    return [Warning("rank-unreadable", message, (notes.rank,)) for _ in broken], broken
+
+
+def _meta(
+    raw: Path,
+    notes: Sequence[RankNotes],
+    ranks: Sequence[_Recorded],
+    command: Sequence[str],
+    exit_code: int | None,
+    warnings: Sequence[Warning],
+) -> RunMeta:
+    groups = {group.name: group for rank in ranks for group in rank.groups.values()}
+    versions = {name: version for rank in ranks for name, version in rank.versions.items()}
+    return RunMeta(
+        created_ns=read_job(raw).started_ns or time.time_ns(),
+        command=tuple(command),
+        exit_code=exit_code,
+        versions=versions | {"esprof": __version__},
+        world_size=max(one.identity.world_size for one in notes),
+        ranks=tuple(rank.meta for rank in ranks),
+        groups=tuple(groups.values()),
+        warnings=(*warnings, *(warning for rank in ranks for warning in rank.warnings)),
+    )
+
+
+@contextmanager
+def _alone_in(raw: Path) -> Iterator[None]:
+    """Wait until nobody else is finishing the same Run, and keep others from it."""
+    folder = os.open(raw, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # On a file system that knows no locks, two may do the same work.
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _is_ours(raw: Path) -> bool:
+    """Whether only this user can have written `raw`: what somebody else left is read, but not removed."""
+    found = os.lstat(raw)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _settings(raw: Path) -> Settings:
+    try:
+        return Settings.read(str(raw))
+    except (OSError, ValueError, TypeError):
+        return Settings()
+
+
+def _remove(raw: Path, but: set[Path]) -> None:
+    """Remove what became part of the Run, and `raw` with it if nothing else is there."""
+    if not but:
+        shutil.rmtree(raw, ignore_errors=True)
+        return
+    for file in raw.iterdir():
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file, ignore_errors=True)
+        elif file not in but:
+            file.unlink(missing_ok=True)

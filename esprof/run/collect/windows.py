@@ -1,0 +1,183 @@
+"""Reads the windows of a rank: its Kineto traces, one after the other, into one event table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from esprof.core import readable
+from esprof.core.errors import InputError
+from esprof.core.types import Bytes
+from esprof.run.collect.calls import read_calls, with_calls
+from esprof.run.collect.notes import JobsTrace, RankNotes, RankRows, RecordedWindow, Step
+from esprof.run.collect.raw import calls_path, trace_path
+from esprof.run.collect.stacks import stacks_of
+from esprof.run.kineto.reader import Trace, read_trace
+from esprof.run.kineto.steps import Spans
+from esprof.run.run import Group, Warning, Window
+from esprof.run.schema import EVENTS, STACKS, Table, table
+
+_IDS_OF_WINDOW = 1 << 32
+"""Room for the correlation ids of one window: they are counted in 32 bits, and may begin anew with each window."""
+
+
+@dataclass
+class RankWindows:
+    """What the profiler recorded of one rank."""
+
+    whole: list[Window] = field(default_factory=list)
+    """Windows that could be read, by first step."""
+    events: Table = field(default_factory=lambda: table({}, EVENTS))
+    """Events of all timed windows, by window and start."""
+    stacks: Table = field(default_factory=lambda: table({}, STACKS))
+    groups: dict[str, Group] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    warnings: list[Warning] = field(default_factory=list)
+    unreadable: list[Path] = field(default_factory=list)
+
+
+def read_windows(raw: Path, notes: RankNotes, rows: RankRows, samples: Table, limit: Bytes) -> RankWindows:
+    """Read the windows of one rank, and the traces that the job itself has written, if of at most `limit` bytes. `samples`
+    and the stages in `rows` tell where its training thread was.
+
+    A window that cannot be read is named in `warnings`, and its file in `unreadable`; a trace of the job's is named only.
+    """
+    found = RankWindows()
+    events: list[tuple[int, Table]] = []
+    stacks: list[Table] = []
+    for window in notes.windows:
+        try:
+            read = _read_window(raw, notes, window, found)
+        except InputError as error:
+            file = trace_path(raw, notes.rank, window)
+            _give_up(found, notes, file, f"its window from step {window.first} on: {error.reason}")
+            continue
+        found.whole.append(Window(first=window.first, last=window.last, stacks=window.phase == "stack"))
+        if window.phase == "timed":
+            events.append((window.first, _with_own_ids(read, len(events))))
+        else:
+            stacks.append(stacks_of(read, samples, rows.stages))
+    for trace in notes.jobs_traces.values():
+        try:
+            whole, read = _read_jobs_trace(raw, notes, trace, rows.steps, limit, found)
+        except InputError as error:
+            _warn(
+                found, notes, "jobs-trace", f"the trace that the job wrote itself was not taken into the run: {error}"
+            )
+            continue
+        found.whole.append(whole)
+        events.append((whole.first, _with_own_ids(read, len(events))))
+    found.whole.sort(key=lambda window: window.first)
+    by_step = [table for _, table in sorted(events, key=lambda one: one[0])]
+    found.events, found.stacks = _joined(by_step, EVENTS), _joined(stacks, STACKS)
+    return found
+
+
+def _read_window(raw: Path, notes: RankNotes, window: RecordedWindow, found: RankWindows) -> Table:
+    """The events of a window, whose trace, which is large, is not kept."""
+    trace = read_trace(trace_path(raw, notes.rank, window))
+    _take_over(found, notes, trace)
+    if window.phase != "timed":
+        return trace.events
+    # Calls before the window may have transfers that reach into it.
+    return _whole_steps(_with_calls(trace, calls_path(raw, notes.rank, window.first), notes, found), window)
+
+
+def _read_jobs_trace(
+    raw: Path, notes: RankNotes, left: JobsTrace, steps: Sequence[Step], limit: Bytes, found: RankWindows
+) -> tuple[Window, Table]:
+    """The steps that lie within a trace of the job's own profiler, and its events of them. Whatever steps the profiler was
+    told of, the steps are those that the recorder counted."""
+    path = Path(left.path)
+    whole = [step for step in steps if left.start_ns <= step.start_ns and step.start_ns + step.dur_ns <= left.end_ns]
+    if not whole:
+        raise InputError("it holds no whole step", path=path)
+    _refuse_large(path, limit)
+    start_ns, took_ns = (np.array([getattr(one, name) for one in whole]) for name in ("start_ns", "dur_ns"))
+    spans = Spans(np.array([step.step for step in whole]), start_ns, start_ns + took_ns)
+    trace = read_trace(path, spans)
+    if trace.rank is not None and trace.rank != notes.rank:
+        raise InputError(f"it is of rank {trace.rank}", path=path, remedy="Let each rank write a file of its own.")
+    _take_over(found, notes, trace)
+    events = trace.events
+    if left.calls is not None:
+        events = _with_calls(trace, calls_path(raw, notes.rank, left.calls), notes, found)
+    step, begin_ns = events.ints("step"), events.ints("start_ns")
+    reaches_in = (begin_ns < start_ns[0]) & (begin_ns + events.ints("dur_ns") > start_ns[0])
+    return Window(first=whole[0].step, last=whole[-1].step), events.where((step >= 0) | reaches_in)
+
+
+def _refuse_large(path: Path, limit: Bytes) -> None:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    if size > limit:
+        raise InputError(
+            f"it has {readable.size(size)}, more than the {readable.size(limit)} allowed",
+            path=path,
+            remedy="Raise --max-trace.",
+        )
+
+
+def _take_over(found: RankWindows, notes: RankNotes, trace: Trace) -> None:
+    """What a trace tells beside its events."""
+    found.groups |= {group.name: group for group in trace.groups}
+    found.versions |= trace.versions
+    for warning in trace.warnings:
+        _warn(found, notes, warning.code, warning.message)
+
+
+def _with_calls(trace: Trace, file: Path, notes: RankNotes, found: RankWindows) -> Table:
+    """The events of `trace` with what PyTorch knew of its collectives, which stands in `file`."""
+    if not file.exists():  # A job of one process makes no calls; of another, only sizes and numbers are missing.
+        return trace.events
+    try:
+        return with_calls(trace.events, read_calls(file), trace.local_groups)
+    except InputError as error:
+        _give_up(found, notes, file, f"the collectives of a window: {error.reason}")
+        return trace.events
+
+
+def _whole_steps(events: Table, window: RecordedWindow) -> Table:
+    """`events` without a step that the job did not live to finish, and without what ended before the window.
+
+    What began before the window and reaches into it stays: a kernel that was launched in the step before, say.
+    """
+    step, start, end = events.ints("step"), events.ints("start_ns"), events.ints("start_ns") + events.ints("dur_ns")
+    begins = start[events.is_kind("step") & (step == window.first)]
+    if not len(begins):
+        raise InputError("the trace does not hold its first step")
+    return events.where((step <= window.last) & (end > begins.min()))
+
+
+def _with_own_ids(events: Table, number: int) -> Table:
+    """`events` with correlation ids that no other window of the rank has."""
+    arrow = events.arrow
+    for name in ("correlation", "sync_correlation"):
+        # The window's number goes above the 32 bits of the id; an id that is missing, -1, stays null.
+        ids = events.ints(name)
+        moved = pa.array(ids % _IDS_OF_WINDOW + number * _IDS_OF_WINDOW, mask=ids < 0)
+        arrow = arrow.set_column(arrow.schema.get_field_index(name), EVENTS.field(name), moved)
+    return Table(arrow)
+
+
+def _joined(tables: list[Table], schema: pa.Schema) -> Table:
+    if len(tables) <= 1:
+        return tables[0] if tables else table({}, schema)
+    joined = pa.concat_tables([one.arrow for one in tables])
+    return Table(joined.unify_dictionaries().combine_chunks())
+
+
+def _give_up(found: RankWindows, notes: RankNotes, file: Path, what: str) -> None:
+    _warn(found, notes, "rank-unreadable", what)
+    if file.exists():
+        found.unreadable.append(file)
+
+
+def _warn(found: RankWindows, notes: RankNotes, code: str, message: str) -> None:
+    warning = Warning(code, f"rank {notes.rank}: {message}", (notes.rank,))
+    if warning not in found.warnings:
+        found.warnings.append(warning)

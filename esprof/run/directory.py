@@ -1,0 +1,235 @@
+"""The Run directory: `run.json`, and a file a rank for each table and for its flight recorder.
+
+Every file is whole or absent, and for its owner alone: names of files, hosts and functions of a job are nobody else's
+business.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from esprof.core.errors import InputError, unreadable
+from esprof.core.output import atomic_file
+from esprof.core.types import Rank
+from esprof.run.flight.log import FlightLog
+from esprof.run.history import read as read_history
+from esprof.run.memory_limit import memory_limit
+from esprof.run.probes import SCHEMA as PROBES_SCHEMA
+from esprof.run.probes import Probes
+from esprof.run.rounds import read as read_rounds
+from esprof.run.run import SCHEMA, Run, RunMeta, Warning, WarningCode
+from esprof.run.schema import ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
+
+SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY, "samples": SAMPLES, "stacks": STACKS}
+
+_Line = TypeVar("_Line", bound=msgspec.Struct)
+
+_BYTES_A_VALUE = 8
+_WITHOUT_IT = "Delete this file to go on without it, or record the run again."
+
+
+def table_path(path: Path, name: str, rank: Rank) -> Path:
+    return path / name / f"rank-{rank:05d}.parquet"
+
+
+def write_table(path: Path, name: str, rank: Rank, rows: Table) -> None:
+    """Write one table of one rank into the Run directory `path`. Raises OutputError where it cannot be written."""
+    with _private_file(path, table_path(path, name, rank)) as file:
+        pq.write_table(rows.arrow, file, compression="zstd")
+
+
+def write_flight(path: Path, rank: Rank, log: FlightLog) -> None:
+    """Write what the flight recorder of one rank left into the Run directory `path`."""
+    with _private_file(path, _flight_path(path, rank)) as file:
+        file.write(msgspec.json.encode(log))
+
+
+def write_probes(path: Path, probes: Probes) -> None:
+    """Write what was measured for the job of the Run directory `path`. Raises OutputError where it cannot be written."""
+    with _private_file(path, _probes_path(path)) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(probes), indent=1) + b"\n")
+
+
+def read_probes(path: Path) -> Probes | None:
+    """What was measured for the job of the Run directory `path`; None where nothing was. Raises InputError where the file
+    is broken."""
+    file = _probes_path(path)
+    try:
+        if file.stat().st_size > memory_limit():
+            raise InputError("is larger than the memory limit", path=file, remedy=_WITHOUT_IT)
+        raw = file.read_bytes()
+        schema = msgspec.json.decode(raw, type=_Envelope).schema
+        if schema != PROBES_SCHEMA:
+            raise InputError(f"schema {schema!r} is not {PROBES_SCHEMA!r}", path=file, remedy="Probe the job again.")
+        return msgspec.json.decode(raw, type=Probes)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no probes.json of esprof: {error}", path=file, remedy="Probe the job again.") from error
+
+
+def write_meta(path: Path, meta: RunMeta) -> None:
+    """Write `run.json`, the last file of a Run: a directory without it is not a Run yet."""
+    with _private_file(path, path / "run.json") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
+
+
+def write_run(
+    path: Path,
+    meta: RunMeta,
+    tables: Mapping[tuple[str, Rank], Table],
+    flights: Mapping[Rank, FlightLog] = MappingProxyType({}),
+) -> None:
+    """Write a whole Run; `tables` is keyed by (table name, rank). Raises OutputError where it cannot be written."""
+    for (name, rank), rows in tables.items():
+        write_table(path, name, rank, rows)
+    for rank, log in flights.items():
+        write_flight(path, rank, log)
+    write_meta(path, meta)
+
+
+def read_run(path: Path) -> Run:
+    """Open a Run directory. A rank whose events are missing or broken is left out and named in `warnings`, as is a broken
+    side table.
+
+    Raises InputError where `run.json` is missing or broken, or where no rank is whole.
+    """
+    meta = _read_meta(path / "run.json")
+    whole, warnings, broken = [], [], set()
+    for rank in meta.ranks:
+        for name in SCHEMAS:
+            fault = _fault(path, name, rank.rank)
+            if fault is not None:
+                broken.add((name, rank.rank))
+                code = "rank-unreadable" if name == "events" else WarningCode.TABLE_UNREADABLE
+                warnings.append(Warning(code, f"rank {rank.rank}: {fault}", (rank.rank,)))
+        if ("events", rank.rank) not in broken:
+            whole.append(rank)
+    probes, fault = _probes_or_fault(path)
+    if fault is not None:
+        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
+    history, fault = _log_or_fault(read_history, path, "history")
+    if fault is not None:
+        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
+    rounds, fault = _log_or_fault(read_rounds, path, "rounds of tuning")
+    if fault is not None:
+        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
+    if not whole:
+        faults = "; ".join(warning.message for warning in warnings) or "it lists none"
+        raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the run again.")
+
+    def read(name: str, rank: Rank) -> Table | None:
+        return None if (name, rank) in broken else _read_table(table_path(path, name, rank), SCHEMAS[name])
+
+    return Run(
+        msgspec.structs.replace(meta, ranks=tuple(whole)),
+        read,
+        path,
+        tuple(warnings),
+        partial(_read_flight, path),
+        probes=probes,
+        history=history,
+        rounds=rounds,
+    )
+
+
+def _probes_or_fault(path: Path) -> tuple[Probes | None, str | None]:
+    try:
+        return read_probes(path), None
+    except InputError as error:
+        return None, f"its probes cannot be read ({error.reason})"
+
+
+def _log_or_fault(
+    read: Callable[[Path], tuple[_Line, ...]], path: Path, what: str
+) -> tuple[tuple[_Line, ...], str | None]:
+    try:
+        return read(path), None
+    except InputError as error:
+        return (), f"its {what} cannot be read ({error.reason})"
+
+
+def _probes_path(path: Path) -> Path:
+    return path / "probes.json"
+
+
+def _flight_path(path: Path, rank: Rank) -> Path:
+    return path / "flight" / f"rank-{rank:05d}.json"
+
+
+def _private_file(run: Path, path: Path) -> AbstractContextManager[BinaryIO]:
+    with suppress(OSError):  # `atomic_file` meets the same error and reports it.
+        run.mkdir(0o700, parents=True, exist_ok=True)
+    return atomic_file(path, private=True)
+
+
+def _read_flight(run: Path, rank: Rank) -> FlightLog | None:
+    path = _flight_path(run, rank)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FlightLog)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no flight log: {error}", path=path, remedy=_WITHOUT_IT) from error
+
+
+def _read_meta(path: Path) -> RunMeta:
+    try:
+        raw = path.read_bytes()
+        schema = msgspec.json.decode(raw, type=_Envelope).schema
+        if schema != SCHEMA:
+            raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy="Use the esprof that wrote it.")
+        return msgspec.json.decode(raw, type=RunMeta)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"is no run.json of esprof: {error}", path=path, remedy="Record the run again.") from error
+
+
+class _Envelope(msgspec.Struct):
+    schema: str
+
+
+def _fault(run: Path, name: str, rank: Rank) -> str | None:
+    """What is wrong with a table, as far as its footer tells; None where nothing is, or where a side table is absent."""
+    path = table_path(run, name, rank)
+    try:
+        footer = pq.read_metadata(path)
+    except FileNotFoundError:
+        return "its events are missing" if name == "events" else None
+    except (OSError, pa.ArrowException) as error:
+        return f"its {name} cannot be read ({_first_line(error)})"
+    present = {*footer.schema.names, *ADDED.get(name, ())}
+    lacks = [column for column in SCHEMAS[name].names if column not in present]
+    if lacks:
+        return f"its {name} lack the columns {', '.join(lacks)}"
+    # Parquet packs a column of equal values to almost nothing, so the size of the file does not tell the memory it takes.
+    if footer.num_rows * len(SCHEMAS[name]) * _BYTES_A_VALUE > memory_limit():
+        return f"its {name} are larger than the memory limit ({footer.num_rows} rows)"
+    return None
+
+
+def _read_table(path: Path, schema: pa.Schema) -> Table | None:
+    if not path.exists():
+        return None
+    try:
+        with pq.ParquetFile(path) as file:
+            found = file.read(columns=schema.names)
+            return table({column: found[column] for column in found.column_names}, schema)
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        raise InputError(f"cannot be read: {_first_line(error)}", path=path, remedy=_WITHOUT_IT) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

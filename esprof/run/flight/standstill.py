@@ -1,0 +1,254 @@
+"""Reads the snapshots of several ranks together: which collective they wait in, and who keeps them waiting.
+
+A rank numbers the collectives of each process group as it enters them. Members that agree enter the same collective under
+the same number, so a rank whose numbers lag behind, or stand for other collectives, is where a job went wrong.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal
+
+import msgspec
+
+from esprof.core import readable
+from esprof.core.types import Bytes, Ns, Rank
+from esprof.run.flight.log import Call, Snapshot
+from esprof.run.groups import group_name
+
+Group = tuple[tuple[Rank, ...], str, str]
+"""Ranks, name and backend of a process group: a name is unique among the members only, and each backend of a group numbers
+its own collectives."""
+StandstillKind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
+_Numbers = dict[int, Call]
+_SAME_SIZE = ("allreduce", "broadcast")
+"""Collectives that take a tensor of the same size from every rank."""
+
+
+class Entered(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank entered under some number."""
+
+    collective: str
+    bytes: Bytes | None
+
+    @classmethod
+    def of(cls, call: Call) -> "Entered":
+        return cls(collective=call.collective, bytes=call.bytes)
+
+    def __str__(self) -> str:
+        return f"{self.collective} of {readable.size(self.bytes)}" if self.bytes else self.collective
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective that some members of a group have entered and that is not over. Times are ns on the ranks' own clocks."""
+
+    group: tuple[Rank, ...]
+    name: str
+    """Name of the group, which is unique among its members only."""
+    number: int
+    """Number of the collective among those of the group."""
+    what: Entered
+    entered: tuple[Rank, ...]
+    waiting: tuple[Rank, ...]
+    """Ranks that entered the collective and for which it is not over."""
+    missing: tuple[Rank, ...]
+    """Ranks that had not entered the collective when last seen, which was after another had begun to wait in it."""
+    unknown: tuple[Rank, ...]
+    """Ranks that were not seen since another began to wait in the collective."""
+    since_ns: Ns
+    """When the first of the waiting ranks entered the collective."""
+    seen_ns: Ns
+    """When a rank of the group was last seen."""
+
+    @property
+    def waited_ns(self) -> Ns:
+        return max(0, self.seen_ns - self.since_ns)
+
+
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The first number of a group under which its members entered different collectives."""
+
+    group: tuple[Rank, ...]
+    number: int
+    odd: tuple[Rank, ...]
+    """Ranks that entered something else than `agreed`."""
+    agreed: tuple[Rank, ...]
+    """The largest set of ranks that entered the same; of two as large, the one that has entered more collectives."""
+    theirs: Entered
+    """What the ranks in `odd` entered; where they differ among themselves, what most of them did."""
+    others: Entered
+    """What the ranks in `agreed` entered."""
+    skipped: bool
+    """Whether the calls of `odd` match those of `agreed` one number later: then `odd` left this collective out."""
+
+
+class Standstill(msgspec.Struct, frozen=True, kw_only=True):
+    """Why ranks wait.
+
+    `absent`: ranks in `at_fault` did not enter a collective. `gone`: these ranks had ended before it. `mismatch`: they
+    entered another collective. `unseen`: they left no sign since it began. `circle`: ranks wait for each other in different
+    groups. `stuck`: all ranks entered the collective, and it does not end.
+    """
+
+    kind: StandstillKind
+    waiting: tuple[Waiting, ...]
+    """The collectives that ranks wait in, most ranks first; empty where a mismatch keeps no rank waiting."""
+    at_fault: tuple[Rank, ...]
+    mismatch: Mismatch | None = None
+
+    @property
+    def waited_ns(self) -> Ns:
+        return max((waiting.waited_ns for waiting in self.waiting), default=0)
+
+    @property
+    def waiting_ranks(self) -> tuple[Rank, ...]:
+        return tuple(sorted({rank for waiting in self.waiting for rank in waiting.waiting}))
+
+    def __str__(self) -> str:
+        """One sentence, without a full stop."""
+        if self.mismatch is not None:
+            return _told_mismatch(self.mismatch)
+        first = self.waiting[0]
+        which = f"{first.what.collective} {first.number}"
+        who, others = readable.ranks(self.at_fault), readable.ranks(first.waiting)
+        wait = readable.verb("wait", first.waiting)
+        match self.kind:
+            case "absent":
+                return f"{who} did not enter {which}, which {others} {wait} in"
+            case "gone":
+                return f"{who} ended without entering {which}, which {others} {wait} in"
+            case "unseen":
+                return f"{others} {wait} in {which}, and nothing is seen of {who}"
+            case "circle":
+                return " and ".join(_told_link(waiting) for waiting in self.waiting)
+            case _:
+                return f"{which} does not end, though all of {readable.ranks(first.group)} entered it"
+
+
+def standstill(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ()) -> Standstill | None:
+    """Who keeps whom waiting, by one snapshot a rank; None where no rank waits for another.
+
+    `ended` are the ranks whose process has ended in good order.
+    """
+    calls = calls_by_group(snapshots)
+    fronts = [front for group in calls if (front := _front(group, calls[group], snapshots))]
+    fronts.sort(key=lambda front: -len(front.waiting))
+    mismatch = next((found for group in calls if (found := _mismatch(group, calls[group]))), None)
+    if mismatch is not None:
+        return Standstill(kind="mismatch", waiting=tuple(fronts), at_fault=mismatch.odd, mismatch=mismatch)
+    return _of_fronts(fronts, frozenset(ended)) if fronts else None
+
+
+def calls_by_group(snapshots: Mapping[Rank, Snapshot]) -> dict[Group, dict[Rank, _Numbers]]:
+    """Per group and member the collectives that the member entered, by number; {} for a member that entered none."""
+    found: dict[Group, dict[Rank, _Numbers]] = defaultdict(dict)
+    members: dict[tuple[tuple[Rank, ...], str], list[Rank]] = defaultdict(list)
+    for rank, snapshot in snapshots.items():
+        groups = {group.name: group.ranks for group in snapshot.groups}
+        for name, ranks in groups.items():
+            members[ranks, name].append(rank)
+        for call in (call for log in snapshot.calls for call in log.entries):
+            name = call.process_group[0]
+            if name in groups and not call.is_p2p:
+                numbers = found[groups[name], name, call.backend].setdefault(rank, {})
+                numbers.setdefault(call.collective_seq_id, call)
+    for ranks, name, backend in found:
+        for rank in members[ranks, name]:
+            found[ranks, name, backend].setdefault(rank, {})
+    return dict(found)
+
+
+def _front(group: Group, calls: Mapping[Rank, _Numbers], snapshots: Mapping[Rank, Snapshot]) -> Waiting | None:
+    """The first collective of the group that is not over for every rank that entered it."""
+    unfinished = [number for numbers in calls.values() for number, call in numbers.items() if not call.is_over]
+    if not unfinished:
+        return None
+    number = min(unfinished)
+    entered = [rank for rank, numbers in calls.items() if max(numbers, default=0) >= number]
+    waiting = [rank for rank in entered if number in calls[rank] and not calls[rank][number].is_over]
+    since_ns = min(calls[rank][number].time_created_ns for rank in waiting)
+    missing = [rank for rank in calls if rank not in entered and snapshots[rank].at_ns > since_ns]
+    return Waiting(
+        group=group[0],
+        name=group[1],
+        number=number,
+        what=Entered.of(calls[waiting[0]][number]),
+        entered=tuple(sorted(entered)),
+        waiting=tuple(sorted(waiting)),
+        missing=tuple(sorted(missing)),
+        unknown=tuple(sorted(set(group[0]) - set(entered) - set(missing))),
+        since_ns=since_ns,
+        seen_ns=max(snapshots[rank].at_ns for rank in calls),
+    )
+
+
+def _of_fronts(fronts: list[Waiting], ended: frozenset[Rank]) -> Standstill:
+    """The standstill of ranks that wait: at fault are those waited for that wait for no other rank themselves."""
+    links = [front for front in fronts if front.missing or front.unknown]
+    held_up = {rank for front in links for rank in front.waiting}
+    choices: tuple[tuple[StandstillKind, Callable[[Waiting], set[Rank]]], ...] = (
+        ("absent", lambda front: set(front.missing)),
+        ("gone", lambda front: set(front.unknown) & ended),
+        ("unseen", lambda front: set(front.unknown)),
+    )
+    for kind, awaited in choices:
+        for front in links:
+            at_fault = awaited(front) - held_up
+            if at_fault:
+                return Standstill(kind=kind, waiting=(front,), at_fault=tuple(sorted(at_fault)))
+    if links:
+        return Standstill(kind="circle", waiting=tuple(links), at_fault=tuple(sorted(held_up)))
+    return Standstill(kind="stuck", waiting=(fronts[0],), at_fault=fronts[0].waiting)
+
+
+def _mismatch(group: Group, calls: Mapping[Rank, _Numbers]) -> Mismatch | None:
+    """Where the group's members first entered different collectives under one number."""
+    for number in sorted({number for numbers in calls.values() for number in numbers}):
+        camps: dict[tuple[str, int | None], list[Rank]] = defaultdict(list)
+        for rank, numbers in calls.items():
+            if number in numbers:
+                camps[_nature(numbers[number])].append(rank)
+        if len(camps) > 1:
+            return _between(group[0], number, list(camps.values()), calls)
+    return None
+
+
+def _between(group: tuple[Rank, ...], number: int, camps: list[list[Rank]], calls: Mapping[Rank, _Numbers]) -> Mismatch:
+    camps.sort(key=lambda camp: (-len(camp), -max(calls[camp[0]])))
+    most, odd = camps[0], camps[1]
+    usual, strange = calls[most[0]], calls[odd[0]]
+    return Mismatch(
+        group=group,
+        number=number,
+        odd=tuple(sorted(rank for camp in camps[1:] for rank in camp)),
+        agreed=tuple(sorted(most)),
+        theirs=Entered.of(strange[number]),
+        others=Entered.of(usual[number]),
+        skipped=_is_ahead(strange, usual, number),
+    )
+
+
+def _is_ahead(strange: _Numbers, usual: _Numbers, number: int) -> bool:
+    """Whether the calls of `strange` from `number` on are those of `usual` one number later."""
+    pairs = [(call, usual[at + 1]) for at, call in strange.items() if at >= number and at + 1 in usual]
+    return bool(pairs) and all(_nature(call) == _nature(later) for call, later in pairs)
+
+
+def _nature(call: Call) -> tuple[str, int | None]:
+    """What all members of a group must agree in: the collective and, where all pass the same size, the elements."""
+    plain = call.collective.replace("_", "")
+    return call.collective, call.elements if any(name in plain for name in _SAME_SIZE) else None
+
+
+def _told_mismatch(mismatch: Mismatch) -> str:
+    who = readable.ranks(mismatch.odd)
+    group = f"group {group_name(mismatch.group)}"
+    told = f"{who} entered {mismatch.theirs} as number {mismatch.number} of {group}, where {readable.ranks(mismatch.agreed)}"
+    left_out = ", and left that one out" if mismatch.skipped else ""
+    return f"{told} entered {mismatch.others}{left_out}"
+
+
+def _told_link(waiting: Waiting) -> str:
+    who, wait = readable.ranks(waiting.waiting), readable.verb("wait", waiting.waiting)
+    awaited = readable.ranks(waiting.missing or waiting.unknown)
+    which = f"{waiting.what.collective} {waiting.number} of group {group_name(waiting.group)} ({waiting.name!r})"
+    return f"{who} {wait} in {which} for {awaited}"

@@ -1,0 +1,34 @@
+"""Names of process groups: per-process strings differ between ranks, so a group is named by its global ranks."""
+
+import re
+from collections.abc import Iterable
+
+from esprof.core.readable import stretches
+from esprof.core.types import Rank
+from esprof.run.run import MOST_RANKS, Group
+
+_LIST = re.compile(r"\s*[\[(]?\s*\d{1,7}(\s*,\s*\d{1,7})*\s*[\])]?\s*", re.ASCII)
+
+
+def group_name(ranks: Iterable[Rank]) -> str:
+    """A name that all members agree on: sorted ranks with runs shortened, such as `0-3` or `0,2,4`."""
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in stretches(ranks))
+
+
+def parse_ranks(listed: list[int] | str | None) -> tuple[Rank, ...] | None:
+    """Ranks out of a trace's `[0, 1]`; None where the list is missing, was cut off with `...`, or is no list of ranks."""
+    if isinstance(listed, str):
+        listed = [int(number) for number in re.findall(r"\d+", listed)] if _LIST.fullmatch(listed) else None
+    return tuple(sorted(set(listed))) if listed and all(0 <= rank < MOST_RANKS for rank in listed) else None
+
+
+def named_groups(
+    configs: Iterable[tuple[str, list[int] | str | None, str | None, str | None]],
+) -> dict[str, Group]:
+    """Local name -> Group, from (local name, ranks, backend, description) of each process group."""
+    groups = {}
+    for local, listed, backend, description in configs:
+        ranks = parse_ranks(listed)
+        if ranks:
+            groups[local] = Group(name=group_name(ranks), ranks=ranks, backend=backend, description=description)
+    return groups

@@ -1,0 +1,289 @@
+"""From the rows of a trace to the columns of the event table: kinds, thread roles, steps and collectives."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from esprof.run.collective_names import names_a_collective
+from esprof.run.kineto.collectives import Launches, moved_by
+from esprof.run.kineto.rows import Rows, Texts
+from esprof.run.kineto.scan import MISSING
+from esprof.run.kineto.steps import RECORDERS_STEP, STEP_NAMES, Spans, by_optimizers, marked
+from esprof.run.run import Group, Warning
+from esprof.run.schema import EST_TURN, EVENTS, KINDS, STEPS, Table, table
+
+_KIND_OF_CATEGORY = {
+    "cpu_op": "op",
+    "operator": "op",
+    "user_annotation": "annotation",
+    "cuda_runtime": "runtime",
+    "cuda_driver": "runtime",
+    "runtime": "runtime",
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+    "cuda_sync": "sync",
+    "python_function": "python",
+}
+_EST = re.compile(rf"{EST_TURN}(\d{{1,9}})$")
+_BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
+_NCCL_KERNEL = re.compile(r"nccl(Dev)?Kernel|^nccl|^rccl", re.IGNORECASE)
+
+_NONE = -1
+_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_ROLES = ("main", "autograd", "comm", "other")
+_MAIN, _AUTOGRAD, _COMM, _OTHER = range(len(_ROLES))
+
+
+def event_table(
+    rows: Rows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group], told: Spans | None = None
+) -> tuple[Table, Table | None, tuple[Warning, ...]]:
+    """Build the event table of one rank, sorted by start, and the table of its steps where no event tells of them.
+
+    `times` is (start ns, duration ns) per row; `groups` maps this process's group names to groups; `told` are the steps,
+    where they are known otherwise.
+    """
+    kinds, on_gpu = _kinds(rows)
+    if told is not None:
+        kinds[_are(kinds, "step")] = _CODE["annotation"]
+    keep = np.flatnonzero(kinds != _NONE)
+    starts, durations = times
+    # Ties: the longer first, so that a parent always stands before its children.
+    order = keep[np.lexsort((-durations[keep], starts[keep]))]
+    return _sorted_table(rows.pick(order), kinds[order], on_gpu[order], starts[order], durations[order], groups, told)
+
+
+def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """For each row the place of its kind in KINDS, or -1; and whether it ran on a stream.
+
+    The row's category tells whether it ran on a stream, not its arguments: ROCm's launch calls name a stream, too.
+    """
+    kinds = rows.texts("cat").map(_kind_of_category, np.int64, _NONE)
+    on_gpu = _are(kinds, "kernel", "memcpy", "memset", "sync")
+    for of, kind_of_name in ((("op", "annotation"), _kind_of_host_name), (("kernel",), _kind_of_kernel_name)):
+        at = np.flatnonzero(_are(kinds, *of))
+        by_name = rows.pick(at).texts("name").map(kind_of_name, np.int64, _NONE)
+        kinds[at] = np.where(by_name == _NONE, kinds[at], by_name)
+    _prefer_the_recorders_steps(rows, kinds)
+    return kinds, on_gpu
+
+
+def _prefer_the_recorders_steps(rows: Rows, kinds: np.ndarray) -> None:
+    """Make the steps that a profiler of the job marks plain annotations, where the recorder has marked steps as well."""
+    at = np.flatnonzero(_are(kinds, "step"))
+    ours = rows.pick(at).texts("name").map(lambda name: name.startswith(RECORDERS_STEP), bool, False)
+    if ours.any():
+        kinds[at[~ours]] = _CODE["annotation"]
+
+
+def _kind_of_category(category: str) -> int:
+    kind = _KIND_OF_CATEGORY.get(category.lower())
+    return _CODE[kind] if kind else _NONE
+
+
+def _kind_of_host_name(name: str) -> int:
+    if name.startswith(STEP_NAMES):
+        return _CODE["step"]
+    if name.startswith("enumerate(DataLoader)#"):
+        return _CODE["loader"]
+    return _CODE["collective"] if name.startswith("gloo:") else _NONE
+
+
+def _kind_of_kernel_name(name: str) -> int:
+    return _CODE["collective"] if _NCCL_KERNEL.search(name) else _NONE
+
+
+def _are(kinds: np.ndarray, *wanted: str) -> np.ndarray:
+    # A lookup table by kind; its last entry, False, is what the kind -1 finds.
+    is_wanted: np.ndarray = np.array([*(kind in wanted for kind in KINDS), False])[kinds]
+    return is_wanted
+
+
+def _sorted_table(
+    rows: Rows,
+    kinds: np.ndarray,
+    on_gpu: np.ndarray,
+    starts: np.ndarray,
+    durations: np.ndarray,
+    groups: dict[str, Group],
+    told: Spans | None,
+) -> tuple[Table, Table | None, tuple[Warning, ...]]:
+    """`event_table` of rows that are sorted and have a kind each."""
+    names = rows.texts("name").filled("")
+    tid, stream, device = (
+        np.where(mask, rows.numbers(key), MISSING)
+        for key, mask in (("tid", ~on_gpu), ("stream", on_gpu), ("device", on_gpu))
+    )
+    launches = Launches(starts, starts + durations, tid, _launched_by(kinds, rows.numbers("correlation")))
+    steps, warnings = (told, ()) if told is not None else _steps(names, kinds, launches)
+    roles = _thread_roles(names, kinds, tid)
+    external = rows.numbers("External id")
+    columns = {
+        "name": _text_column(names),
+        "kind": _text_column(Texts(kinds, list(KINDS))),
+        "start_ns": starts,
+        "dur_ns": durations,
+        "pid": _int_column(rows.numbers("pid")),
+        "tid": _int_column(tid),
+        "thread_role": _text_column(roles),
+        "device": _int_column(device, np.int32),
+        "stream": _int_column(stream),
+        "correlation": _int_column(rows.numbers("correlation")),
+        "external_id": _int_column(np.where(external == MISSING, rows.numbers("external id"), external)),
+        "step": _int_column(_step_of(steps, stream, launches), np.int32),
+        "autograd_seq": _int_column(rows.numbers("Sequence number")),
+        "fwd_tid": _int_column(rows.numbers("Fwd thread id")),
+        "sync_stream": _int_column(rows.numbers("wait_on_stream")),
+        "sync_correlation": _int_column(rows.numbers("wait_on_cuda_event_record_corr_id")),
+        "shapes": _text_column(rows.texts("Input Dims").each(lambda dims: dims.decode(errors="replace"))),
+        "est": _int_column(_ests(names, kinds, roles, stream, launches), np.int32),
+    }
+    events = table(columns | _moved(rows, names, kinds, launches, groups), EVENTS)
+    is_told = _are(kinds, "step").any()
+    return events, None if steps is None or is_told else _step_table(steps), warnings
+
+
+def _launched_by(kinds: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+    """For each launched row the row of the runtime call with its correlation id, of several the last; else -1."""
+    launch = np.full(len(kinds), -1)
+    runtime = np.flatnonzero(_are(kinds, "runtime") & (correlation != MISSING))
+    work = np.flatnonzero(_are(kinds, "kernel", "memcpy", "memset", "sync", "collective") & (correlation != MISSING))
+    if len(runtime):
+        runtime = runtime[np.argsort(correlation[runtime], kind="stable")]
+        # The last runtime call whose id is not larger; where the ids are not equal, there is no such call.
+        last = np.searchsorted(correlation[runtime], correlation[work], side="right") - 1
+        launch[work] = np.where(correlation[runtime[last]] == correlation[work], runtime[last], -1)
+    return launch
+
+
+def _thread_roles(names: Texts, kinds: np.ndarray, tid: np.ndarray) -> Texts:
+    """`main`, `autograd`, `comm` (gloo's threads) or `other`; none for what runs on a GPU."""
+    threads = _int_column(tid).dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+
+    def threads_of(mask: np.ndarray) -> np.ndarray:
+        found: np.ndarray = threads[mask & (threads >= 0)]
+        return found
+
+    working = threads_of(_are(kinds, "op"))
+    roles = np.full(threads.max(initial=-1) + 2, _OTHER)
+    roles[threads_of(_are(kinds, "collective"))] = _COMM
+    roles[working] = _OTHER
+    roles[threads_of(names.map(_is_backward, bool))] = _AUTOGRAD
+    # The main thread is the busiest one with steps or loader calls, else with operations outside backward, else with any.
+    for candidates in (threads_of(_are(kinds, "step", "loader")), working[roles[working] != _AUTOGRAD], working):
+        if len(candidates):
+            roles[_busiest(candidates)] = _MAIN
+            break
+    roles[-1] = -1  # What is on no thread has no role.
+    return Texts(roles[threads], list(_ROLES))
+
+
+def _is_backward(name: str) -> bool:
+    return _BACKWARD.search(name) is not None
+
+
+def _busiest(threads: np.ndarray) -> int:
+    """The number that occurs most often; of several, the one that comes first."""
+    return int(threads[np.bincount(threads)[threads].argmax()])
+
+
+def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[Spans | None, tuple[Warning, ...]]:
+    """The steps of the trace; None where nothing tells them. Where the profiler was not told of any, optimizers end them."""
+    rows = np.flatnonzero(_are(kinds, "step"))
+    if len(rows):
+        return marked(Texts(names.codes[rows], names.values), launches.start_ns[rows], launches.end_ns[rows]), ()
+    rows = np.flatnonzero(_are(kinds, "op", "annotation"))
+    on_threads = Texts(names.codes[rows], names.values)
+    found = by_optimizers(on_threads, launches.tid[rows], launches.start_ns[rows], launches.end_ns[rows])
+    if found is None:
+        warning = Warning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step")
+        return None, (warning,)
+    steps, together = found
+    ends = "each Optimizer.step ends" if together == 1 else f"{together} Optimizer.steps end"
+    return steps, (Warning("steps-by-optimizer", f"the trace has no ProfilerStep; {ends} a step"),)
+
+
+def _step_of(steps: Spans | None, stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """Number of the step in which each row was issued: a GPU row belongs to the step of its launch. 0 without steps."""
+    return np.zeros(len(stream), np.int64) if steps is None else steps.of(_issued(stream, launches))
+
+
+def _step_table(steps: Spans) -> Table:
+    columns = {"step": steps.number, "start_ns": steps.start_ns, "dur_ns": steps.end_ns - steps.start_ns}
+    return table(columns | {"phase": ["timed"] * len(steps.number)}, STEPS)
+
+
+def _issued(stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """When each row was issued (ns): a row on a stream when it was launched, any other when it began.
+
+    A row on a stream whose launch was not recorded was launched before the window: 0, so it belongs to no step or turn.
+    """
+    launched = np.where(launches.row >= 0, launches.start_ns[launches.row], 0)
+    return np.where(stream >= 0, launched, launches.start_ns)
+
+
+def _ests(names: Texts, kinds: np.ndarray, roles: Texts, stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """The logical worker (EST) in whose turn each row was issued by the threads that train; MISSING for other rows."""
+    number = names.map(_est_number, np.int64, MISSING)
+    turns = np.flatnonzero(_are(kinds, "annotation") & (number != MISSING))
+    if not len(turns):
+        return np.full(len(kinds), MISSING)
+    issued = _issued(stream, launches)
+    # The last turn that began before each row was issued, or the first turn of all: `inside` tells whether it fits.
+    turn = turns[np.maximum(np.searchsorted(launches.start_ns[turns], issued, side="right") - 1, 0)]
+    inside = (launches.start_ns[turn] <= issued) & (issued < launches.end_ns[turn])
+    trains = (stream >= 0) | roles.map(lambda role: role in ("main", "autograd"), bool)
+    return np.where(inside & trains, number[turn], MISSING)
+
+
+def _est_number(name: str) -> int:
+    match = _EST.match(name)
+    return int(match.group(1)) if match else MISSING
+
+
+def _moved(
+    rows: Rows, names: Texts, kinds: np.ndarray, launches: Launches, groups: dict[str, Group]
+) -> dict[str, pa.Array]:
+    """The columns that tell of collectives; `in_bytes` tells of copies too."""
+    at = np.flatnonzero(_are(kinds, "collective"))
+    calls = names.map(lambda name: name == "record_param_comms", bool) & ~_are(kinds, "runtime")
+    calls |= names.map(names_a_collective, bool) & _are(kinds, "annotation")
+    moved = moved_by(rows, at, np.flatnonzero(calls), launches, groups)
+
+    def spread(values: np.ndarray, elsewhere: np.ndarray | int = MISSING) -> np.ndarray:
+        column = np.full(len(kinds), elsewhere)
+        column[at] = values
+        return column
+
+    def spread_texts(values: list[str | None]) -> pa.Array:
+        encoded = pa.array(values, pa.string()).dictionary_encode()
+        place = spread(np.arange(len(at)))
+        return encoded.take(pa.array(place, mask=place == MISSING))
+
+    return {
+        "group": spread_texts(moved.group),
+        "coll_seq": _int_column(spread(moved.coll_seq)),
+        "collective": spread_texts(moved.collective),
+        "is_p2p": pa.array(spread(moved.is_p2p, False), mask=~_are(kinds, "collective")),
+        "peer": _int_column(spread(moved.peer), np.int32),
+        "in_bytes": _int_column(spread(moved.in_bytes, rows.numbers("bytes"))),
+        "out_bytes": _int_column(spread(moved.out_bytes)),
+        "dtype": spread_texts(moved.dtype),
+    }
+
+
+def _int_column(numbers: np.ndarray, dtype: Any = np.int64) -> pa.Array:
+    """An integer column; what is missing or does not fit `dtype` is null."""
+    kept = numbers.astype(dtype)
+    return pa.array(kept, mask=(numbers == MISSING) | (kept != numbers))
+
+
+def _text_column(texts: Texts) -> pa.DictionaryArray:
+    """A text column; its dictionary holds what is used, in order of appearance."""
+    used = pa.array(texts.codes, mask=texts.codes < 0).dictionary_encode()
+    values = [texts.values[code] for code in used.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(used.indices, pa.array(values, pa.string()))

@@ -1,0 +1,228 @@
+"""Read one Kineto trace (`torch.profiler`, Chrome JSON, plain or gzip) into the event table.
+
+Accepts what recorders since 2021 wrote: old and new category names, timestamps absolute or relative to
+`baseTimeNanoseconds`, integer or fractional, string thread ids, a bare list of events, missing metadata.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from esprof.core.errors import InputError
+from esprof.core.types import Bytes, Ns, Rank
+from esprof.run.groups import named_groups
+from esprof.run.kineto.columns import event_table
+from esprof.run.kineto.content import content, too_large
+from esprof.run.kineto.lenient import Misfits, decode, prepare
+from esprof.run.kineto.rows import Rows
+from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
+from esprof.run.kineto.steps import Spans
+from esprof.run.memory_limit import memory_limit
+from esprof.run.run import MOST_RANKS, Group, Warning
+from esprof.run.schema import Table
+
+_ABSOLUTE_NS: Ns = 10**17
+"""A timestamp above this (the year 1973) counts from the epoch; below, from `baseTimeNanoseconds`."""
+
+_LATEST_NS: Ns = 4 * 10**18
+"""The year 2096. A later time, or a duration above `_ABSOLUTE_NS`, is garbage, and might not fit int64."""
+
+_NO_NUMBER = re.compile(rb'"\s*:\s*(?:[-+]?(?:inf(?:inity)?|nan)|N/A)\b', re.IGNORECASE)
+"""Values that recorders of 2021 wrote for a bandwidth over no time; JSON has no such numbers."""
+
+_RUNTIME = re.compile(r"(?P<name>.+)_(?:runtime|driver)$")
+_KNOWN_RUNTIMES = ("cuda",)
+"""Runtimes whose calls are read; those of ROCm carry this name, too."""
+
+_UNKNOWN_ACCELERATORS = {
+    "xpu": "Intel XPU",
+    "mtia": "Meta MTIA",
+    "hpu": "Intel Gaudi (HPU)",
+    "glow": "Glow",
+    "privateuse1": "an out-of-tree accelerator (PrivateUse1)",
+}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One rank's trace. `rank` and `world_size` are None where the file does not tell."""
+
+    events: Table
+    rank: Rank | None
+    world_size: int | None
+    groups: tuple[Group, ...]
+    host: str | None
+    devices: tuple[str, ...]
+    versions: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[Warning, ...] = ()
+    local_groups: dict[str, Group] = field(default_factory=dict)
+    """The process groups by the names that this process has for them."""
+    steps: Table | None = None
+    """The steps, where no event tells of them."""
+
+
+class _Device(msgspec.Struct):
+    id: int | None = None
+    name: str = ""
+
+
+class _PgConfig(msgspec.Struct):
+    pg_name: str | int | None = None
+    pg_desc: str | None = None
+    backend_config: str | None = None
+    ranks: list[int] | str | None = None
+
+
+class _Distributed(msgspec.Struct):
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    pg_config: list[_PgConfig] = []
+    nccl_version: str | None = None
+
+
+_MEMORY_TIMELINE = re.compile(rb"\s*\[\s*\[|\s*<html>.{0,4096}Memory Timeline", re.DOTALL | re.IGNORECASE)
+"""How the files of `export_memory_timeline` begin: lists in a list, or a page of HTML."""
+
+
+class _Document(msgspec.Struct, rename="camel"):
+    """What the document holds beside the rows."""
+
+    device_properties: list[_Device] = []
+    distributed_info: _Distributed | None = None
+    base_time_nanoseconds: int | None = None
+    host_name: str | None = msgspec.field(name="host_name", default=None)
+    cuda_runtime_version: int | None = msgspec.field(name="cuda_runtime_version", default=None)
+
+
+prepare(_Document | None)
+
+
+def read_trace(path: Path, steps: Spans | None = None) -> Trace:
+    """Read the trace at `path`. Its steps are `steps`, where these are given, whatever the profiler was told of.
+
+    Raises InputError where it is truncated, no JSON, no trace, larger than the memory limit, or from an accelerator
+    that esprof does not know.
+    """
+    limit = memory_limit()
+    text = content(path, limit)
+    _refuse_foreign(path, text)
+    try:
+        trace = _trace_of(path, _scanned(text, limit), steps)
+    except NotJson as error:
+        raise InputError(f"is not valid JSON: {error}", path=path, remedy="Copy or record it again.") from error
+    except NoRows as error:
+        raise InputError(
+            "is JSON, but no Kineto trace: it has no list of `traceEvents`",
+            path=path,
+            remedy="Name what torch.profiler exported (export_chrome_trace), or a Run directory.",
+        ) from error
+    except TooLarge as error:
+        raise too_large(path, limit) from error
+    if not len(trace.events):
+        raise InputError(
+            "holds no profiler event", path=path, remedy="Export it with torch.profiler (export_chrome_trace)."
+        )
+    return trace
+
+
+def _refuse_foreign(path: Path, text: bytearray) -> None:
+    """Tell files of torch that are often taken for traces what they are. Raises InputError for these."""
+    if text[:1] == b"\x80":
+        raise InputError(
+            "is a pickle, which esprof never loads; the only ones that it reads are dumps of the Flight Recorder",
+            path=path,
+            remedy="A snapshot of torch.cuda.memory is for https://pytorch.org/memory_viz. esprof tells of memory from what "
+            "`esprof record` writes, and of time from what torch.profiler exports (export_chrome_trace).",
+        )
+    if _MEMORY_TIMELINE.match(text):
+        raise InputError(
+            "is a memory timeline (export_memory_timeline), which holds sizes by time and no operations",
+            path=path,
+            remedy="Export the same profile with export_chrome_trace, or run the job under `esprof record`.",
+        )
+
+
+def _trace_of(path: Path, scanned: Scan, told: Spans | None) -> Trace:
+    misfits = Misfits()
+    try:
+        document: _Document = decode(scanned.frame, _Document | None, misfits) or _Document()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJson(str(error)) from error
+    rows, times, lost = _timed(Rows(scanned, misfits), document.base_time_nanoseconds)
+    _decline_unknown_accelerators(path, rows)
+    info = document.distributed_info or _Distributed()
+    world = info.world_size if 0 < (info.world_size or 0) <= MOST_RANKS else None
+    groups = named_groups(
+        (str(pg.pg_name), _members(pg, world), pg.backend_config, pg.pg_desc) for pg in info.pg_config
+    )
+    events, steps, warnings = event_table(rows, times, groups, told)
+    used = set(np.unique(events.ints("device")).tolist())
+    return Trace(
+        events=events,
+        rank=info.rank if 0 <= (info.rank or 0) < MOST_RANKS else None,
+        world_size=world,
+        groups=tuple(groups.values()),
+        host=document.host_name,
+        devices=tuple(device.name for device in document.device_properties if device.id in used),
+        versions=_versions(document, info),
+        warnings=warnings + _left_out(misfits) + lost,
+        local_groups=groups,
+        steps=steps,
+    )
+
+
+def _members(pg: _PgConfig, world: int | None) -> list[int] | str | None:
+    """The ranks of a group; torch leaves the list empty for the group of all of them."""
+    return list(range(world)) if pg.ranks == [] and world else pg.ranks
+
+
+def _versions(document: _Document, info: _Distributed) -> dict[str, str]:
+    known = {"nccl": info.nccl_version, "cuda_runtime": document.cuda_runtime_version}
+    return {name: str(value) for name, value in known.items() if value is not None}
+
+
+def _scanned(text: bytearray, limit: Bytes) -> Scan:
+    try:
+        return scan(text, limit)
+    except NotJson:
+        mended, count = _NO_NUMBER.subn(b'":null', text)
+        if not count:
+            raise
+        return _scanned(bytearray(mended), limit)
+
+
+def _left_out(misfits: Misfits) -> tuple[Warning, ...]:
+    message = f"{misfits.count} values of an unexpected type were left out (the first: {misfits.first})"
+    return (Warning("values-left-out", message),) if misfits.count else ()
+
+
+def _decline_unknown_accelerators(path: Path, rows: Rows) -> None:
+    for category in map(str.lower, rows.texts("cat").values):
+        name = _UNKNOWN_ACCELERATORS.get(category.split("_")[0])
+        runtime = _RUNTIME.match(category)
+        if name is None and runtime is not None and runtime["name"] not in _KNOWN_RUNTIMES:
+            name = f"{runtime['name']!r}"
+        if name is not None:
+            raise InputError(
+                f"was recorded on {name}, which esprof does not know",
+                path=path,
+                remedy="esprof reads traces of CPUs, NVIDIA GPUs (CUDA) and AMD GPUs (ROCm).",
+            )
+
+
+def _timed(rows: Rows, base_ns: Ns | None) -> tuple[Rows, tuple[np.ndarray, np.ndarray], tuple[Warning, ...]]:
+    """The rows that have a time, their (starts in ns since the epoch, durations in ns), and a warning if any have none."""
+    starts, durations = rows.numbers("ts"), rows.numbers("dur")
+    usable = (starts != MISSING) & (abs(starts) < _LATEST_NS) & (durations >= 0) & (durations < _ABSOLUTE_NS)
+    lost: tuple[Warning, ...] = ()
+    if not usable.all():
+        message = f"{np.count_nonzero(~usable)} of {len(rows)} events have no usable time and were left out"
+        lost = (Warning("events-left-out", message),)
+        rows, starts, durations = rows.pick(np.flatnonzero(usable)), starts[usable], durations[usable]
+    if len(starts) and np.median(starts) < _ABSOLUTE_NS and 0 <= (base_ns or 0) < _LATEST_NS:
+        starts = starts + (base_ns or 0)
+    return rows, (starts, durations), lost

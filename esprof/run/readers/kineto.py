@@ -1,0 +1,133 @@
+"""Kineto traces (`torch.profiler`), one file a rank."""
+
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from itertools import count
+from pathlib import Path
+
+from esprof.core import readable
+from esprof.core.errors import InputError
+from esprof.core.text import printable
+from esprof.core.types import Rank
+from esprof.run.kineto.reader import Trace, read_trace
+from esprof.run.parallel import run_all
+from esprof.run.readers.reader import Reader
+from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning, WarningCode
+from esprof.run.schema import Table
+
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
+_SUFFIXES = (".json", ".json.gz")
+
+
+def _recognises(path: Path) -> bool:
+    return path.name.endswith(_SUFFIXES)
+
+
+def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
+    traces, warnings = _read_all(paths, executor)
+    return _run_of(traces, named, warnings)
+
+
+def _read_all(files: Sequence[Path], executor: Executor | None) -> tuple[list[tuple[Path, Trace]], list[Warning]]:
+    """Read every file; one that fails is a warning as long as another one reads."""
+    # A single file is read in this thread, where Ctrl-C stops it.
+    results = [_attempt(files[0])] if len(files) == 1 and executor is None else run_all(executor, _attempt, files)
+    traces = [(file, found) for file, found in zip(files, results, strict=True) if isinstance(found, Trace)]
+    faults = [found for found in results if isinstance(found, InputError)]
+    if not traces:
+        raise faults[0]
+    return traces, [Warning("trace-unreadable", str(fault)) for fault in faults]
+
+
+def _attempt(file: Path) -> Trace | InputError:
+    try:
+        return read_trace(file)
+    except InputError as error:
+        return error
+
+
+def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> Run:
+    by_rank = _by_rank(traces, path, warnings)
+    _refuse_other_times(by_rank, path)
+    world = max([trace.world_size or 0 for trace in by_rank.values()] + [max(by_rank) + 1])
+    missing = tuple(sorted(set(range(world)) - set(by_rank)))
+    if missing:
+        message = f"no trace of {readable.ranks(missing)}; the job had {world} ranks"
+        warnings.append(Warning(WarningCode.RANK_MISSING, message, missing))
+    for rank, trace in by_rank.items():
+        warnings.extend(Warning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
+    meta = RunMeta(
+        source="kineto",
+        versions=next(iter(by_rank.values())).versions,
+        world_size=world,
+        ranks=tuple(_rank_meta(rank, trace) for rank, trace in sorted(by_rank.items())),
+        groups=_groups(by_rank.values()),
+    )
+
+    def read(name: str, rank: Rank) -> Table | None:
+        return {"events": by_rank[rank].events, "steps": by_rank[rank].steps}.get(name)
+
+    return Run(meta, read, path, tuple(warnings))
+
+
+def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> dict[Rank, Trace]:
+    worlds = {trace.world_size for _, trace in traces if trace.world_size is not None}
+    if len(worlds) > 1:
+        raise _mixed(path, f"they tell of world sizes {', '.join(map(str, sorted(worlds)))}")
+    found: dict[Rank, tuple[Path, Trace]] = {}
+    unknown = []
+    for file, trace in traces:
+        rank = _told_rank(file, trace)
+        if rank is None:
+            unknown.append((file, trace))
+        elif rank in found:
+            raise _mixed(path, f"both {found[rank][0].name} and {file.name} are of rank {rank}")
+        else:
+            found[rank] = (file, trace)
+    free = (rank for rank in count() if rank not in found)
+    for (file, trace), rank in zip(unknown, free, strict=False):
+        found[rank] = (file, trace)
+        if len(traces) > 1:
+            message = f"{printable(file.name)} does not tell its rank; taken as rank {rank}"
+            warnings.append(Warning("rank-guessed", message, (rank,)))
+    return {rank: trace for rank, (_, trace) in sorted(found.items())}
+
+
+def _told_rank(file: Path, trace: Trace) -> Rank | None:
+    """The rank that the trace, or else the name of its file, tells."""
+    if trace.rank is not None:
+        return trace.rank
+    match = _RANK_IN_NAME.search(file.name)
+    return int(match.group(1)) if match and int(match.group(1)) < MOST_RANKS else None
+
+
+def _refuse_other_times(by_rank: dict[Rank, Trace], path: Path) -> None:
+    """Traces of one run overlap in time; an hour apart they cannot be of the same window, whatever the clocks say."""
+    hour_ns = 3_600_000_000_000
+    starts = {rank: int(trace.events.ints("start_ns").min()) for rank, trace in by_rank.items()}
+    first, last = min(starts, key=starts.__getitem__), max(starts, key=starts.__getitem__)
+    if starts[last] - starts[first] > hour_ns:
+        raise _mixed(path, f"ranks {first} and {last} were recorded more than an hour apart")
+
+
+def _mixed(path: Path, how: str) -> InputError:
+    return InputError(
+        f"these traces are not of one run: {how}",
+        path=path,
+        remedy="Name the files of one run only, one a rank and window.",
+    )
+
+
+def _rank_meta(rank: Rank, trace: Trace) -> RankMeta:
+    device = trace.devices[0] if trace.devices else None
+    return RankMeta(
+        rank=rank, host=trace.host, device=device, accelerators=len(trace.devices) or None, events=len(trace.events)
+    )
+
+
+def _groups(traces: Iterable[Trace]) -> tuple[Group, ...]:
+    return tuple({group.name: group for trace in traces for group in trace.groups}.values())
+
+
+READER = Reader(name="Kineto", recognises=_recognises, read=_read)

@@ -1,0 +1,1 @@
+"""Collectives: which calls on several ranks are one, who waits for whom, and what is transfer."""

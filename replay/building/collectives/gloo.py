@@ -1,0 +1,196 @@
+"""Collectives on CPU threads (gloo): what issued them, where they run, and until when calls wait for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.core.types import Rank
+from esprof.replay import rules
+from esprof.replay.building.collectives.rendezvous import Met
+from esprof.replay.building.collectives.transfers import Placed, placed_at
+from esprof.replay.building.counts import Counts
+from esprof.replay.building.lookup import numbered
+from esprof.replay.building.rank_events import RankEvents
+from esprof.replay.building.records import Place, edges_of
+from esprof.replay.building.threads.chain import Works
+from esprof.replay.building.threads.cpu import Chains
+from esprof.replay.dfg import Edge, Lane, LaneKind
+from esprof.replay.issued import carried_out_as, issued_by
+from esprof.run.collective_names import collective_word
+
+
+@dataclass(frozen=True)
+class GlooWork:
+    """The CPU collectives of one rank; times in ns on the rank's clock.
+
+    Arrays of which nothing else is said hold an entry for each collective whose issuing call was found, in order of calls.
+    """
+
+    lanes: tuple[Lane, ...]
+    """A lane for each of gloo's threads, and the rank's link."""
+    nodes: np.ndarray
+    """Nodes of all CPU collectives, also of those whose call was not found (`records.NODE`)."""
+    call: np.ndarray
+    """Row of the `c10d::` call that issued each collective."""
+    thread: np.ndarray
+    """Number of the thread that issued each collective."""
+    issued: np.ndarray
+    """When each collective was issued."""
+    start: np.ndarray
+    """When gloo's thread began with each collective."""
+    end: np.ndarray
+    """When gloo's thread noted the end of each collective."""
+    first: np.ndarray
+    """Node of the arrival at each collective."""
+    last: np.ndarray
+    """Node of the transfer of each collective."""
+    noted: np.ndarray
+    """How long after the end of each transfer its own thread noted that end."""
+    queue: np.ndarray
+    """Edges by which a thread of gloo comes to its next collective when it is done with the one before (`records.EDGE`)."""
+    blocks: np.ndarray
+    """bool: the call returns right when the transfer is done: it waited for the transfer, or their threads share a core."""
+
+
+def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
+    """The collectives that ran on CPU threads, and the calls that issued them.
+
+    Each thread is a lane, on which it comes to its collectives; their transfers are on one more, the rank's link. Lanes and
+    nodes are numbered from `place` on.
+    """
+    rows = events.collectives.row
+    calls = np.flatnonzero(events.ints("stream", rows) < 0)
+    rows = rows[calls]
+    lane, threads = numbered(events.ints("tid", rows))
+    by_lane = np.argsort(lane, kind="stable")
+    in_threads = placed_at(events, met, rows[by_lane], lane[by_lane], place)
+    link = place.lane + len(threads)
+    placed = _on_one_link(in_threads, met.turn[calls[by_lane]], place, link)
+    done = placed.nodes["start_ns"] + placed.nodes["dur_ns"]
+    noted = events.end[rows[by_lane]] - done[placed.last - place.node]
+    follows = np.flatnonzero(lane[by_lane][1:] == lane[by_lane][:-1])
+    call, transfer = _issuing_calls(events, rows[by_lane])
+    row = rows[by_lane][transfer]
+    returned = np.minimum(events.end[call], events.finish)
+    is_long, after = returned - events.start[call] > rules.LONG_CALL, returned - events.end[row]
+    return GlooWork(
+        lanes=(*(Lane(events.rank, LaneKind.COMM, "comm") for _ in threads), *_link(events.rank, len(rows))),
+        nodes=placed.nodes,
+        call=call,
+        thread=events.thread[call],
+        issued=events.start[call],
+        start=events.start[row],
+        end=events.end[row],
+        first=placed.first[transfer],
+        last=placed.last[transfer],
+        noted=noted[transfer],
+        queue=edges_of(placed.last[follows], placed.first[follows + 1], Edge.LANE, noted[follows]),
+        blocks=is_long & (after >= 0) & (after <= rules.SYNC_LATE),
+    )
+
+
+def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
+    return (Lane(rank, LaneKind.COMM, "link"),) if collectives else ()
+
+
+def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> Placed:
+    """The same work with its transfers on the lane `link`, one after the other by `turn`, the order in which they ended.
+
+    Two transfers that share a link take as long together as one after the other. So each counts from the end of the one
+    before it, and what all take together does not depend on how threads share them. `turn` is the same on all ranks: two
+    ranks that put two transfers in different orders would wait for each other. A transfer whose end was noted after that of
+    a later one had ended before that: its thread was stopped, by others that needed its core, until it could note the end.
+    """
+    nodes, matched = placed.nodes.copy(), placed.first != placed.last
+    transfers = placed.last[matched] - place.node
+    transfers = transfers[np.argsort(turn[matched], kind="stable")]
+    start = nodes["start_ns"][transfers]
+    end = start + nodes["dur_ns"][transfers]
+    # Backwards, a running minimum cuts each end to the ends of the later ones; forwards, the running maximum of the ends
+    # before is where each transfer can begin at the earliest.
+    end = np.maximum(np.minimum.accumulate(end[::-1])[::-1], start)
+    reached = np.maximum.accumulate(np.append(start.min(initial=0), end))[:-1]
+    start = np.clip(reached, start, end)
+    nodes["start_ns"][transfers], nodes["dur_ns"][transfers] = start, end - start
+    nodes["lane"][transfers] = link
+    # Nodes stand lane by lane: the transfers move behind all others. `number` is the new number of each node.
+    order = np.append(np.setdiff1d(np.arange(len(nodes)), transfers), transfers)
+    number = np.empty(len(nodes), np.int64)
+    number[order] = place.node + np.arange(len(nodes))
+    return Placed(nodes[order], number[placed.first - place.node], number[placed.last - place.node])
+
+
+def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(rows of `c10d::` calls, ascending; place in `rows` of the transfer that each issued).
+
+    Kind by kind: a process group queues its work first in, first out.
+    """
+    calls = np.sort(events.threads.row[events.by_name(events.threads.row, lambda name: name.startswith("c10d::"))])
+    call_kind, row_kind = _kinds(events, calls, rows)
+    pairs = [np.zeros((2, 0), np.int64)]
+    for kind in np.unique(row_kind).tolist():
+        waiting = calls[call_kind == kind]
+        transfers = np.flatnonzero(row_kind == kind)
+        transfers = transfers[np.lexsort((rows[transfers], events.start[rows[transfers]]))]
+        chosen = issued_by(events.start[waiting], events.start[rows[transfers]])
+        pairs.append(np.stack([waiting[chosen[chosen >= 0]], transfers[chosen >= 0]]))
+    call, transfer = np.concatenate(pairs, axis=1)
+    order = np.argsort(call)
+    return call[order], transfer[order]
+
+
+def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
+    """Number of the kind of transfer that each row is, or issues, by its name; an array for each of `rows`."""
+    words: dict[str | None, int] = {}
+    kind = np.zeros(len(events.texts), np.int64)
+    for code in np.unique(np.concatenate([events.name[some] for some in rows])).tolist():
+        word = collective_word(events.texts[code])
+        kind[code] = words.setdefault(carried_out_as(word), len(words))
+    return [kind[events.name[some]] for some in rows]
+
+
+def works_of(gloo: GlooWork, threads: int) -> list[Works]:
+    """The collectives that each of so many CPU threads issued, as the layout of its chain needs them."""
+    works = []
+    for thread in range(threads):
+        mine = np.flatnonzero(gloo.thread == thread)
+        mine = mine[np.argsort(gloo.end[mine], kind="stable")]
+        over, settled = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        works.append(Works(mine, gloo.issued[mine], gloo.end[mine], np.full(len(mine), -1), over, settled))
+    return works
+
+
+def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
+    """Edges from each call to the transfer that it issued, with the hand-over latency that this rank shows.
+
+    The latency is the median time from issue to start of collectives that found one of gloo's threads idle; the others
+    waited in the queue for a thread.
+    """
+    delay = np.maximum(gloo.start - gloo.issued, 0)
+    # Before the n-th was issued, n others were; those that had not ended kept a thread busy. The last lane is the link.
+    order = np.argsort(gloo.issued, kind="stable")
+    ended = np.searchsorted(np.sort(gloo.end), gloo.issued[order], side="right")
+    idle_delays = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
+    latency = int(np.median(idle_delays)) if len(idle_delays) else 0
+    return edges_of(chains.ending_by(gloo.thread, gloo.issued), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
+
+
+def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarray:
+    """Edges from collectives to where the threads that issued them wait for them."""
+    work, waiter = (np.concatenate([getattr(one, column) for one in works]) for column in ("number", "waiter"))
+    lag = np.minimum(chains.start_of(waiter) - gloo.end[work], 0) + gloo.noted[work]
+    return edges_of(gloo.last[work], waiter, Edge.BY_TIME, lag)
+
+
+def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
+    """Edges from transfers to the calls that issued and waited for them."""
+    node = chains.node_of[gloo.call[gloo.blocks]]
+    lag = chains.start_of(node) - gloo.end[gloo.blocks] + gloo.noted[gloo.blocks]
+    return edges_of(gloo.last[gloo.blocks], node, Edge.BY_TIME, lag)
+
+
+def coverage(gloo: GlooWork) -> Counts:
+    """How many calls waited for what they issued; the cause of all these is found by time."""
+    blocked = int(gloo.blocks.sum())
+    return Counts(waits=blocked, waits_inferred=blocked)

@@ -1,0 +1,213 @@
+"""Which collective calls of different ranks are one."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from esprof.core.types import Rank
+from esprof.replay.building.lookup import numbered, occurrences, pairs
+from esprof.replay.building.rank_events import Collectives, RankEvents, members_of
+from esprof.run.collective_names import collective_word
+from esprof.run.groups import group_name
+from esprof.run.run import Run
+
+_FROM_ROOT, _TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
+
+
+@dataclass(frozen=True)
+class CollectiveCalls:
+    """Collective calls of all ranks, rank by rank and by start, an entry for each."""
+
+    rank: np.ndarray
+    """Position of each call's rank in the run."""
+    identity: np.ndarray
+    """A number for each group and sequence number; where there is no sequence number, for each group, kind and step, and of
+    transfers from point to point for each group, sender, receiver and step. Only calls of one identity can be one."""
+    members: np.ndarray
+    """How many ranks take part in each call, those that the run lacks among them; 0 where that cannot be told."""
+    present: np.ndarray
+    """How many of them the run has, without those that recorded nothing of the step that issued the call."""
+    is_p2p: np.ndarray
+    """bool: the call is point to point, one transfer or several at once."""
+    sends: np.ndarray
+    """bool: other ranks need data of the call's rank."""
+    receives: np.ndarray
+    """bool: the call's rank needs data of other ranks."""
+    bytes: np.ndarray
+    """Bytes of each call, the same for all calls that are one; -1 where unknown, or, as of an all-to-all, not the same."""
+    alike: np.ndarray
+    """A number for each group, kind and size: such calls transfer about alike long; -1 where the size is not known."""
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+
+def calls_of(run: Run, events: Sequence[RankEvents], lost: Mapping[Rank, Collection[int]]) -> CollectiveCalls:
+    """The collective calls of all ranks; `lost` are the steps of which a rank recorded nothing.
+
+    Identity is (group, sequence number) where the trace has it. Else it is (group, kind of collective, step that launched
+    it). The kind is the kernel's own word, not the call's: a launch before the window is not there to tell what it was for.
+    Of a point-to-point transfer it is (sender, receiver, step): its sequence numbers are counted by each rank for itself.
+    """
+    known: dict[str, int] = {}
+    parts = [_identified(run, rank, mine, known, lost) for rank, mine in enumerate(events)]
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rank_at, between, kind, word, turn, members, present, is_p2p, sends, receives, size, start, end = columns
+    between, _ = numbered(between)
+    what, _ = numbered(pairs(between, kind))
+    identity, _ = numbered(pairs(what, numbered(turn)[0]))
+    alike = np.where(size >= 0, pairs(numbered(pairs(between, word))[0], numbered(size)[0]), -1)
+    return CollectiveCalls(rank_at, identity, members, present, is_p2p, sends, receives, size, alike, start, end)
+
+
+def _identified(
+    run: Run, at: int, events: RankEvents, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
+) -> tuple[np.ndarray, ...]:
+    """Of each call of a rank: its place in the run, between whom it is, its kind, where it has no number, and in any case,
+    its turn, and the other columns of CollectiveCalls but `alike`. `known` numbers names alike on all ranks."""
+    rows = events.collectives
+    group, members, present = _groups(run, events, known, lost)
+    is_send, is_receive = _is_word(rows, "send"), _is_word(rows, "recv")
+    has_peer, is_p2p = (is_send | is_receive) & (rows.peer >= 0), is_send | is_receive | events.several_at_once
+    sender, receiver = np.where(is_send, events.rank, rows.peer), np.where(is_send, rows.peer, events.rank)
+    by_number, word = (rows.sequence >= 0) & ~is_p2p, _kinds(events, known)
+    return (
+        np.full(len(rows.row), at),
+        # Below 0, so that no pair of ranks has the number of a group.
+        np.where(has_peer, -1 - pairs(sender, receiver), group),
+        np.select([has_peer, by_number], [group, 0], 1 + word),
+        word,
+        np.where(by_number, rows.sequence, events.issued_in(rows.row)),
+        np.select([has_peer, is_p2p], [2, 0], members),
+        np.select([has_peer, is_p2p], [1 + np.isin(rows.peer, run.ranks), 0], present),
+        is_p2p,
+        *_roles(rows, events.rank),
+        np.where(_is_word(rows, "all_to_all"), -1, rows.bytes),
+        events.start[rows.row],
+        events.end[rows.row],
+    )
+
+
+def _groups(
+    run: Run, events: RankEvents, known: dict[str, int], lost: Mapping[Rank, Collection[int]]
+) -> tuple[np.ndarray, ...]:
+    """(number of the group, how many members it has, how many of them are present) of each call (`CollectiveCalls`). Where
+    the trace names no group, it is that of all ranks."""
+    rows, here = events.collectives, set(run.ranks)
+    members = [set(members_of(run, name)) for name in rows.groups]
+    members = [some if events.rank in some else set() for some in members]
+    numbers = [known.setdefault(name or group_name(range(run.world_size)), len(known)) for name in rows.groups]
+    whole, present = np.array([(len(some), len(some & here)) for some in members])[rows.group].T
+    for rank, steps in lost.items():
+        is_member = np.array([rank in some for some in members])[rows.group]
+        present = present - (is_member & np.isin(events.issued_in(rows.row), list(steps)))
+    return np.array(numbers)[rows.group], whole, present
+
+
+def _kinds(events: RankEvents, known: dict[str, int]) -> np.ndarray:
+    """Number of the kind of collective that each call is by its name."""
+    codes = events.name[events.collectives.row]
+    kinds = np.zeros(len(events.texts), np.int64)
+    for code in np.unique(codes).tolist():
+        name = events.texts[code]
+        kinds[code] = known.setdefault(collective_word(name) or name, len(known))
+    found: np.ndarray = kinds[codes]
+    return found
+
+
+def _roles(rows: Collectives, rank: Rank) -> tuple[np.ndarray, np.ndarray]:
+    """(whether others need its data, whether it needs the data of others) for each call. Both, where no root is known."""
+    is_root, other = rows.peer == rank, (rows.peer >= 0) & (rows.peer != rank)
+    from_root, to_root = _is_word(rows, *_FROM_ROOT), _is_word(rows, *_TO_ROOT)
+    only_sends = _is_word(rows, "send") | (from_root & is_root) | (to_root & other)
+    only_receives = _is_word(rows, "recv") | (from_root & other) | (to_root & is_root)
+    return ~only_receives, ~only_sends
+
+
+def _is_word(rows: Collectives, *words: str) -> np.ndarray:
+    mask: np.ndarray = np.array([word in words for word in rows.words])[rows.word]
+    return mask
+
+
+def match(calls: CollectiveCalls) -> np.ndarray:
+    """Number of the collective that each call is part of; -1 where it was not matched.
+
+    Calls of one identity are matched by their occurrence, counted from the end: windows open at different places on
+    different ranks, but all ranks leave a step together (docs/replay.md §2). Where the sizes then differ, calls are aligned
+    by their sizes. Calls that still differ in size are not matched. Of members that the run lacks nothing is known: the
+    others are matched without them.
+    """
+    # Backwards, the occurrence of a call is how many calls of its identity its rank makes after it.
+    mine = np.flatnonzero(calls.members > 1)[::-1]
+    on_rank, distinct = numbered(pairs(calls.identity, calls.rank)[mine])
+    turn, _ = occurrences(on_rank, np.zeros(len(mine), np.int64), len(distinct))
+    for together in _out_of_step(calls, mine, turn):
+        turn[together] = _aligned(calls.rank[mine[together]], calls.bytes[mine[together]])
+    # Calls of one identity and turn are one, if each member that is present has made its call.
+    rendezvous, found = numbered(pairs(calls.identity[mine], turn))
+    present = np.zeros(len(found), np.int64)
+    present[rendezvous] = calls.present[mine]
+    whole = np.bincount(rendezvous, minlength=len(found)) == present
+    matched = whole & _tell(calls, mine, rendezvous) & _of_one_size(rendezvous, calls.bytes[mine], len(found))
+    number = np.full(len(calls.rank), -1)
+    # Those that matched are numbered without gaps.
+    number[mine] = np.where(matched, np.cumsum(matched) - 1, -1)[rendezvous]
+    return number
+
+
+def _tell(calls: CollectiveCalls, mine: np.ndarray, rendezvous: np.ndarray) -> np.ndarray:
+    """Whether the calls of each rendezvous tell of one another: one of them has data that another one needs.
+
+    `rendezvous` is that of each of the calls `mine`. Receivers wait for nobody who is here where the run lacks their root.
+    """
+    count = rendezvous.max(initial=-1) + 1
+    given, taken = (np.bincount(rendezvous[role[mine]], minlength=count) for role in (calls.sends, calls.receives))
+    tell: np.ndarray = (np.bincount(rendezvous, minlength=count) > 1) & (given > 0) & (taken > 0)
+    return tell
+
+
+def _of_one_size(rendezvous: np.ndarray, size: np.ndarray, count: int) -> np.ndarray:
+    """Whether all calls of each of `count` rendezvous move the same number of bytes, those of unknown size (-1) aside."""
+    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    np.minimum.at(least, rendezvous[size >= 0], size[size >= 0])
+    np.maximum.at(most, rendezvous, size)
+    agree: np.ndarray = (least == most) | (most < 0)
+    return agree
+
+
+def is_partial(calls: CollectiveCalls, number: np.ndarray) -> np.ndarray:
+    """Which calls were matched, and have a member that is not present: bool mask. `number` is what `match` gave."""
+    mask: np.ndarray = (number >= 0) & (calls.present < calls.members)
+    return mask
+
+
+def _out_of_step(calls: CollectiveCalls, mine: np.ndarray, turn: np.ndarray) -> Iterator[np.ndarray]:
+    """Places in `mine` of the calls of each identity under which calls of one turn differ in size."""
+    identity = calls.identity[mine]
+    rendezvous, found = numbered(pairs(identity, turn))
+    differ = ~_of_one_size(rendezvous, calls.bytes[mine], len(found))
+    for one in np.unique(identity[differ[rendezvous]]).tolist():
+        yield np.flatnonzero(identity == one)
+
+
+def _aligned(rank: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The turn of each call, by the longest stretches of sizes that each rank shares with the one that has fewest calls.
+
+    A call that finds no place there gets a turn of its own. Where all ranks have the same sizes, no call is missing: the
+    threads among which calls are shared only started them in another order. Then calls of one size keep their order.
+    """
+    rows = {one: np.flatnonzero(rank == one) for one in np.unique(rank).tolist()}
+    by_size = [own[np.argsort(size[own], kind="stable")] for own in rows.values()]
+    if all(np.array_equal(size[own], size[by_size[0]]) for own in by_size):
+        turn = np.empty(len(rank), np.int64)
+        # A line for each rank, its calls by size: those of one column are one.
+        turn[np.stack(by_size)] = np.arange(len(by_size[0]))
+        return turn
+    turn = len(rank) + np.arange(len(rank))  # Turns of their own, beyond all that can be shared.
+    reference = min(rows.values(), key=len)
+    for own in rows.values():
+        matcher = SequenceMatcher(None, size[reference].tolist(), size[own].tolist(), autojunk=False)
+        for there, here, length in matcher.get_matching_blocks():
+            turn[own[here : here + length]] = np.arange(there, there + length)
+    return turn

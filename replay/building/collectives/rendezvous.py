@@ -1,0 +1,123 @@
+"""What ranks tell one another of their collectives: clocks, who waits for whom, and what is waiting and what transfer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay import rules
+from esprof.replay.building.collectives.matching import CollectiveCalls, is_partial
+from esprof.run.clocks.by_collectives import Calls, Clocks, Transfers, align_hosts, transfers
+from esprof.run.run import Run
+
+
+@dataclass(frozen=True)
+class Met:
+    """What is known of the collective calls of one rank, an entry for each of `RankEvents.collectives`."""
+
+    number: np.ndarray
+    """Number of the collective, the same on all ranks; -1 where it was not matched."""
+    transfer_ns: np.ndarray
+    """What the call took once it need not wait any longer, ns; 0 where the call was not matched."""
+    turn: np.ndarray
+    """Place of the collective among all of the run, by when the first rank ended it; 0 where the call was not matched."""
+    waits: np.ndarray
+    """bool: the call waits for other ranks. A sender may leave before they come."""
+    awaited: np.ndarray
+    """bool: other ranks wait for the call."""
+    shared: np.ndarray
+    """bool: the collective has other members, without whose times waiting and transfer cannot be told apart."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """The matched collectives of a run."""
+
+    clocks: Clocks
+    transfers: Transfers
+    """Transfer times of the collectives that no rank leaves before all have come."""
+    met: list[Met]
+    """What is known of the calls of each rank, in the order of the run's ranks."""
+    arrival_ns: np.ndarray
+    """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,). A
+    guess where it is one that the run lacks."""
+    early: int
+    """How many calls ended before those that they waited for came: a sign of clocks out of step."""
+
+
+def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
+    """Align the clocks by the collectives at which ranks met, and tell waiting from transfer."""
+    at = np.flatnonzero(number >= 0)
+    rendezvous, both_ways = number[at], (calls.sends & calls.receives)[at]
+    shown = Calls(np.array(run.ranks)[calls.rank[at]], rendezvous, calls.start_ns[at], calls.end_ns[at])
+    ranks = {rank: run.rank(rank) for rank in run.ranks}
+    clocks = align_hosts(
+        _where(both_ways, shown),
+        {rank: meta.host for rank, meta in ranks.items()},
+        {rank: meta.clock_residual_ns for rank, meta in ranks.items()},
+    )
+    aligned = shown.on(clocks)
+    waits, awaited = _roles(calls.sends[at], calls.receives[at], aligned)
+    arrival_ns = _latest(rendezvous[awaited], aligned.start_ns[awaited])
+    begin = np.where(waits, np.maximum(arrival_ns[rendezvous], aligned.start_ns), aligned.start_ns)
+    transfer_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
+    if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
+        transfer_ns[both_ways] = found.ns
+    lacking = is_partial(calls, number)[at] & both_ways
+    late_ns = _late_ns(rendezvous, transfer_ns, np.where(lacking, calls.alike[at], -1))
+    arrival_ns += late_ns
+    transfer_ns = np.maximum(transfer_ns - late_ns[rendezvous], 0)
+    # Once one rank has ended a collective, all have its data; the others may be stopped before they note that. The latest
+    # of the negative ends is the earliest end; argsort of argsort is the place of each among all.
+    turn = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
+    columns = [_spread(at, number, column) for column in (transfer_ns, turn, waits, awaited)]
+    # Calls stand rank by rank: where those of each rank but the first begin.
+    borders = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
+    of_ranks = zip(*(np.split(column, borders) for column in (number, *columns, calls.members != 1)), strict=True)
+    early = int((aligned.end_ns < begin).sum())
+    return Rendezvous(clocks, found, [Met(*mine) for mine in of_ranks], arrival_ns, early)
+
+
+def _where(mask: np.ndarray, calls: Calls) -> Calls:
+    return Calls(calls.rank[mask], calls.collective[mask], calls.start_ns[mask], calls.end_ns[mask])
+
+
+def _latest(number: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """The latest of the moments that have each number, ns; `number` is that of each moment, from 0 on."""
+    latest = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(latest, number, moment)
+    return latest
+
+
+def _late_ns(number: np.ndarray, transfer_ns: np.ndarray, alike: np.ndarray) -> np.ndarray:
+    """How long each collective waited for a member that the run lacks once all others had come, ns, shape (collectives,).
+
+    `number` is the collective of each call, and `alike` is -1 where no member lacks. The last of those that are here may not
+    have been the last of all: then all that it shows is the most that the transfer can have taken. Mostly it was the last,
+    or close: what takes clearly longer than transfers alike do by the median waited.
+    """
+    took, of = -_latest(number, -transfer_ns), _latest(number, alike)
+    order = np.lexsort((took, of))
+    names, first, count = np.unique(of[order], return_index=True, return_counts=True)
+    usual = took[order][first + (count - 1) // 2][np.searchsorted(names, of)]
+    waited: np.ndarray = (of >= 0) & (took > rules.ABSENT_LATE * usual)
+    return np.where(waited, took - usual, 0)
+
+
+def _spread(at: np.ndarray, like: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """An array as long as `like` that holds `values` at these places, and 0 elsewhere."""
+    spread = np.zeros(len(like), values.dtype)
+    spread[at] = values
+    return spread
+
+
+def _roles(sends: np.ndarray, receives: np.ndarray, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
+    """(whether it waits for others, whether others wait for it) for each call.
+
+    A rank that only sends may leave before the others come: then it has not waited, and they wait for it alone. If it was
+    still there when the last one came, as with a message too long to be kept for them, all wait for all.
+    """
+    last = _latest(calls.collective, calls.start_ns)[calls.collective]
+    waits = receives | (calls.end_ns >= last)
+    together = np.zeros(calls.collective.max(initial=-1) + 1, bool)
+    together[calls.collective[waits & ~receives]] = True
+    return waits, sends | together[calls.collective]

@@ -1,0 +1,63 @@
+"""Work on a stream or a communication thread as nodes: one for each row, two for a matched collective."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.replay.building.collectives.rendezvous import Met
+from esprof.replay.building.gpu.runtime_names import copies_across_bus
+from esprof.replay.building.lookup import entries
+from esprof.replay.building.names import Form, packed
+from esprof.replay.building.rank_events import RankEvents
+from esprof.replay.building.records import Place, nodes_of
+from esprof.replay.dfg import Cls
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Rows as nodes (`records.NODE`): a matched collective has two, an arrival and a transfer, all other work has one."""
+
+    nodes: np.ndarray
+    first: np.ndarray
+    """Number of the first node of each row; of a matched collective its arrival."""
+    last: np.ndarray
+    """Number of the last node of each row; of a matched collective its transfer."""
+
+
+def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, place: Place) -> Placed:
+    """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `place` on.
+
+    A matched collective is an arrival of no duration and a transfer, between which the join of all ranks will stand; what
+    lies between arrival and join is waiting (docs/replay.md §2; Lumos, MLSys 2025). An unmatched one stays whole: how much
+    of it was waiting for a peer nobody knows, so with peers it counts as unexplained.
+    """
+    # The place of each row among the collectives, whose rows ascend; -1 where it is none.
+    calls = events.collectives.row
+    call = np.minimum(np.searchsorted(calls, rows), len(calls) - 1)
+    call = np.where(entries(calls, call, -1) == rows, call, -1)
+    number = entries(met.number, call, -1)
+    matched = number >= 0
+    unexplained = entries(met.shared, call, False) & ~matched
+    # A row has one node, or two if it is a matched collective: the running sum of these counts is where its last one stands.
+    last = np.cumsum(1 + matched) - 1
+    of = np.repeat(np.arange(len(rows)), 1 + matched)  # which of `rows` each node stands for
+    is_arrival = np.zeros(len(of), bool)
+    is_arrival[last[matched] - 1] = True
+    start, end, name = events.start[rows], events.end[rows], events.name[rows]
+    begin = np.where(matched, end - entries(met.transfer_ns, call, 0), start)
+    copies = events.by_name(rows, copies_across_bus)
+    cls = np.select([unexplained, call >= 0, copies], [Cls.RESIDUAL, Cls.COMMUNICATION, Cls.COPY], Cls.COMPUTE)
+    nodes = nodes_of(
+        len(of),
+        start_ns=np.where(is_arrival, start[of], begin[of]),
+        dur_ns=np.where(is_arrival, 0, (end - begin)[of]),
+        name=np.where(is_arrival, packed(Form.ARRIVE, name)[of], packed(Form.PLAIN, name)[of]),
+        bytes=np.where(is_arrival, -1, entries(events.collectives.bytes, call, -1)[of]),
+        lane=place.lane + lane[of],
+        step=events.issued_in(rows)[of],
+        event=np.where(is_arrival, -1, rows[of]),
+        collective=number[of],
+        meets=np.where(is_arrival, entries(met.awaited, call, False)[of], entries(met.waits, call, False)[of]),
+        cls=np.where(is_arrival, Cls.WAIT, cls[of]),
+    )
+    return Placed(nodes, place.node + last - matched, place.node + last)

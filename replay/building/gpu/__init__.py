@@ -1,0 +1,1 @@
+"""GPU streams, and what their work and the runtime's calls wait for."""

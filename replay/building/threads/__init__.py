@@ -1,0 +1,1 @@
+"""CPU threads as chains of nodes: operations, calls, gaps, pauses and loaders."""

@@ -1,0 +1,180 @@
+"""The CPU part of a rank: its threads as chains of nodes, and what ties them to one another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from esprof.replay import rules
+from esprof.replay.building.counts import Counts
+from esprof.replay.building.lookup import Sequences
+from esprof.replay.building.names import Text, plain
+from esprof.replay.building.rank_events import RankEvents
+from esprof.replay.building.records import NODE, Place, edges_of, joined
+from esprof.replay.building.threads.chain import (
+    MOST_NODES,
+    NODES_OF_PAUSE,
+    Backward,
+    Outline,
+    Rows,
+    Thread,
+    Works,
+    lay_out,
+    outline,
+)
+from esprof.replay.building.threads.pauses import pauses
+from esprof.replay.dfg import Edge, Lane, LaneKind
+
+_ENGINE = "autograd::engine"
+"""What the names of the nodes that a backward pass runs through begin with."""
+
+_BACKWARD = ("Backward", "AccumulateGrad", "c10d::", "copy_bucket_to_grad")
+"""Parts of the names of what a backward pass does."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The threads of a rank as chains of nodes, thread by thread, numbered from `base`."""
+
+    lanes: tuple[Lane, ...]
+    nodes: np.ndarray
+    base: int
+    thread: np.ndarray
+    """Number of the thread of each node, ascending."""
+    node_of: np.ndarray
+    """Node of each row of the event table that is a call that stands by itself; -1 for all other rows."""
+    borders: np.ndarray
+    """Moments at which steps begin or end, ns, ascending."""
+    border_node: np.ndarray
+    """Node of each of `borders` on the main thread; -1 where the border fell inside a call."""
+
+    @cached_property
+    def _by_end(self) -> Sequences:
+        ends = self.nodes["start_ns"] + self.nodes["dur_ns"]
+        return Sequences(self.thread, ends, int(ends.min()))
+
+    def ending_by(self, thread: np.ndarray | int, moment: np.ndarray) -> np.ndarray:
+        """The last node of each thread that ends at or before a moment (ns); -1 where there is none."""
+        at = self._by_end.last(thread, moment)
+        return np.where(at >= 0, self.base + at, -1)
+
+    def start_of(self, nodes: np.ndarray) -> np.ndarray:
+        """Recorded start of each node's own work, ns; for -1 some other node's."""
+        starts: np.ndarray = self.nodes["start_ns"][np.maximum(nodes - self.base, 0)]
+        return starts
+
+    def is_named(self, nodes: np.ndarray, text: Text) -> np.ndarray:
+        """Mask of those of `nodes` whose name is `text` alone; False for -1."""
+        mask: np.ndarray = (nodes >= 0) & (self.nodes["name"][np.maximum(nodes - self.base, 0)] == plain(text))
+        return mask
+
+    def before(self, nodes: np.ndarray) -> np.ndarray:
+        """The node before each on its thread; -1 for the first, and for -1."""
+        at = np.maximum(nodes - self.base, 0)
+        return np.where((at > 0) & (self.thread[at] == self.thread[at - 1]), nodes - 1, -1)
+
+
+def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place) -> Chains:
+    """The threads of a rank, their lanes and nodes numbered from `place` on.
+
+    `rows` tells what each row of the event table is; `works` are the collectives that each thread issued to gloo's
+    threads, of which `waiter` is filled here.
+    """
+    roles = events.threads.roles
+    backward = Backward(
+        belongs=events.by_text(events.threads.row, _is_backward),
+        goes_on=events.by_text(events.threads.row, lambda name: name.startswith(_ENGINE)),
+    )
+    borders = np.unique([events.step_start, events.step_end])
+    node_of, node_at = np.full(len(events.start), -1), np.full(len(borders), -1)
+    parts: list[np.ndarray] = []
+    for number, thread in enumerate(_threads(events, borders, works)):
+        items = _outline(thread, rows)
+        most = MOST_NODES * (len(items.row) + 1) + NODES_OF_PAUSE * len(thread.pause_begin)
+        nodes = np.zeros(most, NODE)
+        base = place.node + sum(map(len, parts))
+        count = lay_out(items, thread, rows, works[number], backward, base, nodes, node_of, node_at)
+        parts.append(nodes[:count])
+    # The number of each thread, once for each of its nodes.
+    nodes, thread_of = joined(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    nodes["lane"], nodes["collective"], nodes["bytes"] = place.lane + thread_of, -1, -1
+    nodes["step"] = events.step_at(nodes["start_ns"])
+    lanes = tuple(Lane(events.rank, LaneKind.CPU, role) for role in roles)
+    return Chains(lanes, nodes, place.node, thread_of, node_of, borders, node_at)
+
+
+def _is_backward(name: str) -> bool:
+    return name.startswith(_ENGINE) or any(part in name for part in _BACKWARD)
+
+
+def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) -> list[Thread]:
+    """The rank's threads, as `chain` lays them out."""
+    threads = events.threads
+    rows = [threads.row[begin:end] for begin, end in pairwise(threads.ptr.tolist())]
+    partner = {threads.main: threads.autograd, threads.autograd: threads.main}
+    nothing = np.zeros(0, np.int64)
+    found = []
+    for number, row in enumerate(rows):
+        is_main, other = number == threads.main, partner.get(number, -1)
+        pause_begin, pause_end = pauses(events, row, works[number])
+        found.append(
+            Thread(
+                row=row,
+                # A thread that nothing is known to wake starts where its first item does; before that it was not there.
+                begin=events.begin if is_main or other >= 0 else int(events.start[row[0]]),
+                finish=events.finish,
+                is_main=is_main,
+                borders=borders if is_main else nothing,
+                # Operations nest, so that their ends do not ascend by themselves.
+                partner=np.maximum.accumulate(events.end[rows[other]]) if other >= 0 else nothing,
+                pause_begin=pause_begin,
+                pause_end=pause_end,
+            )
+        )
+    return found
+
+
+def _outline(thread: Thread, rows: Rows) -> Outline:
+    most = len(thread.row) + len(thread.borders)
+    out = Outline(
+        np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.bool_)
+    )
+    count = outline(thread, rows, out)
+    return Outline(*(column[:count] for column in out))
+
+
+def hand_overs(events: RankEvents, chains: Chains) -> np.ndarray:
+    """Edges between main and autograd thread: from the end of the work on one of them to the other's wait for that work."""
+    threads = events.threads
+    waiting = np.flatnonzero(chains.nodes["name"] == plain(Text.HAND_OVER))
+    other = np.where(chains.thread[waiting] == threads.main, threads.autograd, threads.main)
+    source = chains.ending_by(other, chains.nodes["start_ns"][waiting])
+    return edges_of(source, chains.base + waiting, Edge.THREAD)
+
+
+def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarray]:
+    """(node at which each step begins, node at which it ends), shape (steps,).
+
+    Where a border fell inside a call, it is the last node before the border, or the first of the main thread.
+    """
+    main = events.threads.main
+    known = chains.border_node
+    before = chains.ending_by(main, chains.borders)
+    node = np.where(
+        known >= 0, known, np.where(before >= 0, before, chains.base + np.searchsorted(chains.thread, main))
+    )
+    first, last = (node[np.searchsorted(chains.borders, moments)] for moments in (events.step_start, events.step_end))
+    return first, last
+
+
+def coverage(chains: Chains) -> Counts:
+    """How many gaps turned out to be waits: those for collectives, if long, and those before calls that hide waits."""
+    # A wait has no duration of its own: it lasted from the end of the node before it to its own end.
+    nodes = chains.base + np.arange(len(chains.nodes))
+    ends = chains.nodes["start_ns"] + chains.nodes["dur_ns"]
+    long = np.diff(ends, prepend=ends[:1]) > rules.LONG_CALL
+    for_collectives = chains.is_named(nodes, Text.WAIT_FOR_COLLECTIVES) & long
+    waits = int(for_collectives.sum() + chains.is_named(nodes, Text.HIDDEN_WAIT).sum())
+    return Counts(waits=waits, waits_inferred=waits)

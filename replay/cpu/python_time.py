@@ -1,0 +1,213 @@
+"""What Python code takes of a rank's main thread, by place: sampled stacks and noted garbage collections, held against the
+graph."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from esprof.core.types import NS_PER_MS, Ns, Rank
+from esprof.replay.cpu.sampled import PlaceShare, Sampled, is_waiting
+from esprof.replay.dfg import Cls, Dfg, gap_name
+from esprof.run.raw.stages import GARBAGE_COLLECTION
+from esprof.run.run import Run
+from esprof.run.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, Place
+
+_OPERATIONS = (Cls.CPU, Cls.COMPUTE)
+
+SAMPLED: Ns = 40 * NS_PER_MS
+"""Shortest gap, ns, of which it is told by the samples in it: outside of windows with stacks they come every 20 ms."""
+
+FAR_LONGER = 2.0
+"""A gap that is so many times as long as others of its name is told by the samples in it, and not by those others."""
+
+
+class _Silence(NamedTuple):
+    """A time of a step with stacks in which the thread was in Python, between two operations or within one."""
+
+    kind: int
+    """Number of the kind of nodes that it belongs to (`PythonTime._kinds`)."""
+    is_gap: bool
+    """Whether it lay between two operations."""
+    place: Place | None
+    """Where the thread was; None where it was too short to be seen."""
+    dur_ns: int
+    cpu_ns: int
+
+
+@dataclass(frozen=True)
+class PythonTime:
+    """The places in Python that the main thread of a rank was seen at while no operation was recorded.
+
+    Windows with stacks and those of the graph hold different steps: what the silences of a name were made of there is taken
+    for what the nodes of that name are made of. A long gap that is not as long elsewhere is told by the samples in it, and
+    garbage collections by their own times. Waiting for a collective is no Python code.
+    """
+
+    run: Run
+    dfg: Dfg
+    rank: Rank
+
+    def share(self, wanted: Callable[[Place], bool]) -> np.ndarray:
+        """The share of each node's time that lies in places that are `wanted`, float64[N], from 0 to 1."""
+        of_kind = np.zeros(2 * len(self.dfg.names))
+        for kind, rows in self._rows.items():
+            of_kind[kind] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
+        share = np.where(self._nodes, of_kind[self._kinds], 0.0)
+        for node, rows in self._seen.items():
+            share[node] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
+        return share
+
+    def places(self, steps: tuple[int, ...]) -> dict[Place, tuple[float, float]]:
+        """(ns in a mean one of `steps`, share of it that the thread ran) of each place."""
+        took = self.took(np.where(np.isin(self.dfg.step, steps), self.dfg.dur_ns, 0))
+        return {place: (ns / max(1, len(steps)), ran) for place, (ns, ran) in took.items()}
+
+    def took(self, time_ns: np.ndarray) -> dict[Place, tuple[float, float]]:
+        """(ns in all, share of it that the thread ran) of each place, where `time_ns`, [N], is spent in the nodes."""
+        alike = self._nodes.copy()
+        alike[list(self._seen)] = False
+        of_kind = np.bincount(self._kinds[alike], time_ns[alike], 2 * len(self.dfg.names)).tolist()
+        told = [(of_kind[kind], rows) for kind, rows in self._rows.items()]
+        told += [(float(time_ns[node]), rows) for node, rows in self._seen.items()]
+        took: dict[Place, float] = defaultdict(float)
+        ran: dict[Place, float] = defaultdict(float)
+        for total, rows in told:
+            for row in rows:
+                took[row.place] += row.share * total
+                ran[row.place] += row.share * total * row.ran
+        return {place: (ns, ran[place] / ns) for place, ns in took.items() if ns > 0}
+
+    @cached_property
+    def _sampled(self) -> Sampled:
+        return Sampled(self.run, self.rank)
+
+    @cached_property
+    def _recorded_at(self) -> tuple[np.ndarray, np.ndarray]:
+        """When each node begins and ends on the rank's own clock, ns, int64[N]."""
+        dfg, events = self.dfg, self.run.events(self.rank)
+        own = np.flatnonzero((dfg.lane == dfg.main_lane(self.rank)) & (dfg.event >= 0))
+        shift = int(np.median(events.ints("start_ns")[dfg.event[own]] - dfg.recorded_ns[own])) if len(own) else 0
+        begin = dfg.recorded_ns + shift
+        return begin, begin + dfg.dur_ns
+
+    @cached_property
+    def _collecting(self) -> np.ndarray:
+        """The share of each node's time in which garbage was collected, float64[N], from 0 to 1; 0 for other nodes."""
+        begin, end = self._recorded_at
+        within = np.zeros(self.dfg.nodes)
+        spans = self._sampled.collections
+        # A window is a small part of a run.
+        for first, last in spans[(spans[:, 1] > begin.min()) & (spans[:, 0] < end.max())].tolist():
+            within += np.maximum(np.minimum(end, last) - np.maximum(begin, first), 0)
+        return np.where(self._nodes, np.minimum(within / np.maximum(self.dfg.dur_ns, 1), 1), 0.0)
+
+    @cached_property
+    def _seen(self) -> dict[int, list[PlaceShare]]:
+        """What is told of single nodes: those in which garbage was collected, and long gaps that are like no other."""
+        dfg, begin, end = self.dfg, *self._recorded_at
+        usual_ns = self._usual_gap[dfg.name]
+        is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, FAR_LONGER * usual_ns))
+        is_long &= len(self._sampled) > 0
+        found = {}
+        for node in np.flatnonzero(is_long | (self._collecting > 0)).tolist():
+            collecting = float(self._collecting[node])
+            sampled = self._sampled.within(int(begin[node]), int(end[node])) if is_long[node] else None
+            rows = self._rows.get(int(self._kinds[node]), []) if sampled is None else sampled
+            # Samples that were due during a collection came right behind it, and say nothing of the rest.
+            found[node] = [PlaceShare(row.place, row.share * (1 - collecting), row.ran) for row in rows]
+            if collecting:
+                (frame, _), *_ = self._sampled.frames_behind(end[[node]])
+                found[node].append(PlaceShare(Place(frame, GARBAGE_COLLECTION), collecting, 1.0))
+        return found
+
+    @cached_property
+    def _nodes(self) -> np.ndarray:
+        """Mask of the nodes that places can be told of: long gaps and operations on the main thread."""
+        dfg = self.dfg
+        long_gap = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > SHORTEST_SILENCE)
+        mask: np.ndarray = (dfg.lane == dfg.main_lane(self.rank)) & (long_gap | dfg.of(*_OPERATIONS))
+        return mask
+
+    @cached_property
+    def _kinds(self) -> np.ndarray:
+        """A number for each node by its name and by whether it is a gap, int64[N]: an operation may bear a gap's name."""
+        is_gap = self.dfg.of(Cls.HOST_GAP)
+        kinds: np.ndarray = self.dfg.name + len(self.dfg.names) * ~is_gap
+        return kinds
+
+    @cached_property
+    def _silences(self) -> list[_Silence]:
+        """What the rank was seen to do between operations that the graph knows, or within them."""
+        stacks = self.run.stacks(self.rank)
+        number = {name: at for at, name in enumerate(self.dfg.names)}
+        texts = (stacks.texts(column) for column in ("before", "after", "frame", "call"))
+        times = (stacks.ints(column).tolist() for column in ("dur_ns", "cpu_ns"))
+        found = []
+        for before, after, frame, call, dur, cpu in zip(*texts, *times, strict=True):
+            name = number.get(before or "" if after is None else gap_name(before or "", after))
+            if name is not None:
+                place = None if frame is None else Place(frame, call)
+                found.append(_Silence(name + len(number) * (after is None), after is not None, place, dur, max(0, cpu)))
+        return found
+
+    @cached_property
+    def _rows(self) -> dict[int, list[PlaceShare]]:
+        """Number of a kind of nodes (`_kinds`) -> what places take of such nodes."""
+        gaps: dict[int, int] = defaultdict(int)
+        """How long all silences of a kind lasted, those that were too short to be seen aside, ns."""
+        took: dict[int, dict[Place, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))
+        for silence in self._silences:
+            place = silence.place
+            if place is not None and place.call == GARBAGE_COLLECTION:
+                continue  # Collections are told by their own times: steps without stacks need not have as many.
+            if silence.is_gap and (place is not None or silence.dur_ns >= SHORTEST_SEEN):
+                gaps[silence.kind] += silence.dur_ns
+            if place is not None:
+                sum_ns, sum_cpu = took[silence.kind][place]
+                took[silence.kind][place] = (sum_ns + silence.dur_ns, sum_cpu + silence.cpu_ns)
+        return {
+            kind: [
+                PlaceShare(place, ns / (gaps.get(kind) or self._of_operations(kind)), min(1.0, cpu / ns))
+                for place, (ns, cpu) in places.items()
+                if ns and not is_waiting(place, cpu / ns)
+            ]
+            for kind, places in took.items()
+        }
+
+    @cached_property
+    def _usual_gap(self) -> np.ndarray:
+        """How long the gaps of a kind are in a step with stacks, all together, ns, float64[names]."""
+        found = np.zeros(len(self.dfg.names))
+        for silence in self._silences:
+            if silence.is_gap:
+                found[silence.kind] += silence.dur_ns / self._steps_with_stacks
+        return found
+
+    @cached_property
+    def _steps_with_stacks(self) -> int:
+        """How many there are; 1 for none."""
+        windows = [window for window in self.run.rank(self.rank).windows if window.stacks]
+        return max(1, sum(window.last - window.first + 1 for window in windows))
+
+    def _of_operations(self, kind: int) -> float:
+        """How long the operations of this kind would take in as many steps as the windows with stacks hold, ns."""
+        mine = self._nodes & (self._kinds == kind) & np.isin(self.dfg.step, self.dfg.marks.steps)
+        return float(max(self.dfg.dur_ns[mine].sum() * self._steps_with_stacks / len(self.dfg.marks.steps), 1.0))
+
+
+def matches(pattern: re.Pattern[str]) -> Callable[[Place], bool]:
+    """Whether a pattern finds something in a place: in the line of the job's code, or in what that called."""
+    return lambda place: bool(pattern.search(text_of(place)))
+
+
+def text_of(place: Place) -> str:
+    """A place as text: `file(line): function`, and what it called behind an arrow. Garbage is collected wherever it is time
+    to, so that a collection has no line."""
+    if place.call == GARBAGE_COLLECTION:
+        return GARBAGE_COLLECTION
+    return place.frame if place.call is None else f"{place.frame} → {place.call}"

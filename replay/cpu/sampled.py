@@ -1,0 +1,109 @@
+"""What the samples of a rank's training thread tell of a stretch of time, and when it collected garbage."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.core.types import Ns, Rank
+from esprof.run.raw.stages import GARBAGE_COLLECTION
+from esprof.run.run import Run
+from esprof.run.stacks import SHORTEST_SEEN, Place, place_of
+
+_COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
+"""What the line contains at which Python waits for a collective."""
+
+_ENGINE = re.compile(r"torch/autograd/graph\.py\(\d+\): _engine_run_backward$")
+"""Finds the line that waits for a backward pass, which is no Python code until that calls some."""
+
+AWAKE = 0.7
+"""From which share of its time on that the thread ran it computed, even in a call of a collective."""
+
+
+@dataclass(frozen=True)
+class PlaceShare:
+    """What one place takes of a stretch of time."""
+
+    place: Place
+    share: float
+    """Share of the time, from 0 to 1."""
+    ran: float
+    """Share of its time that the thread ran there, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The samples of one rank. Moments are on its own clock."""
+
+    run: Run
+    rank: Rank
+
+    def __len__(self) -> int:
+        return len(self._samples[0])
+
+    @cached_property
+    def collections(self) -> np.ndarray:
+        """Begin and end of each garbage collection that was noted, ns, int64[collections, 2], by time."""
+        stages = self.run.stages(self.rank)
+        codes, names = stages.codes("name")
+        mine = codes == (names.index(GARBAGE_COLLECTION) if GARBAGE_COLLECTION in names else len(names))
+        # Those of its loader's workers stop it only by the batches that it waits for.
+        mine &= stages.ints("worker") < 0
+        spans: np.ndarray = np.stack([stages.ints(column)[mine] for column in ("start_ns", "end_ns")], axis=1)
+        return spans[np.argsort(spans[:, 0])]
+
+    def collecting_ns(self, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
+        """How long garbage was collected in each of these stretches of time, ns, float64[stretches]."""
+        if not len(self.collections):
+            return np.zeros(len(begin_ns))
+        first, last = self.collections.T
+        # One thread collects one after the other: what was collected by a moment grows within collections alone.
+        moments = self.collections.ravel()
+        collected = np.repeat(np.cumsum(last - first), 2)
+        collected[::2] -= last - first
+        within: np.ndarray = np.interp(end_ns, moments, collected) - np.interp(begin_ns, moments, collected)
+        return within
+
+    @cached_property
+    def _samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]:
+        """(when each sample was taken, how long it stands for, how much of that the thread ran, its stack; the stacks)."""
+        samples = self.run.samples(self.rank)
+        codes, stacks = samples.codes("stack")
+        return samples.ints("at_ns"), samples.ints("dur_ns"), samples.ints("cpu_ns"), codes, stacks
+
+    def within(self, begin: Ns, end: Ns) -> list[PlaceShare] | None:
+        """What the samples of this time tell; None where there are none."""
+        at, dur, cpu, codes, texts = self._samples
+        first, last = np.searchsorted(at, [begin, end], side="right").tolist()
+        took: dict[Place, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        for look in range(first, min(last + 1, len(at))):
+            inside = min(int(at[look]), end) - max(int(at[look] - dur[look]), begin)
+            if inside > 0 and codes[look] >= 0:
+                ns, ran = took[place := place_of(texts[codes[look]])]
+                took[place] = ns + inside, ran + inside * float(cpu[look]) / max(int(dur[look]), 1)
+        rows = [
+            PlaceShare(place, ns / (end - begin), min(1.0, ran / ns))
+            for place, (ns, ran) in took.items()
+            if not is_waiting(place, ran / ns)
+        ]
+        return rows if took else None
+
+    def frames_behind(self, moments_ns: np.ndarray) -> list[tuple[str, bool]]:
+        """(the line of the job's own code that was seen first after it, whether that was within a millisecond) for each
+        moment; "" for no line."""
+        at, _, _, codes, texts = self._samples
+        look = np.searchsorted(at, moments_ns)
+        is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= SHORTEST_SEEN
+        seen = np.append(codes, -1)[look].tolist()
+        return [
+            (place_of(texts[code]).frame if code >= 0 else "", near)
+            for code, near in zip(seen, is_close.tolist(), strict=True)
+        ]
+
+
+def is_waiting(place: Place, ran: float) -> bool:
+    """Whether Python waits there, for a collective or a backward pass, and does not compute."""
+    line = place.call or place.frame
+    return bool(_ENGINE.search(line)) or (ran < AWAKE and bool(_COLLECTIVE.search(line)))

@@ -1,0 +1,317 @@
+"""Who is late, and what that costs the others: arrivals at collectives, and the delay that each rank alone causes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.core.types import Rank
+from esprof.replay import rules
+from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.engine import longest_path
+from esprof.replay.engine.timeline import union_ns
+from esprof.replay.ranks.counterparts import Counterparts, counterparts, roles_of
+from esprof.replay.ranks.persistence import chance, chance_of_count, trimmed_mean
+
+CLEARLY = 1.4
+"""A rank is slow when it bears more than this many times an even share of the blame: of two ranks, seven tenths."""
+
+CHANCE = 0.01
+"""Probability below which being late in that many steps does not count as chance."""
+
+FEW_STEPS = 5
+"""Steps from which on chance can be ruled out, however few the ranks."""
+
+MOST_SUSPECTS = 16
+"""Ranks whose delay is replayed: those with most work beyond their counterparts'. A job of any size then needs as many."""
+
+NOTICED = 0.01
+"""Share of a step that a place must take longer than usual, for its rank to be called slow because of it."""
+
+SCATTER = 3.0
+"""Work beyond that of counterparts is more than scatter from this many standard deviations on."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """When each rank came to each of C matched collectives."""
+
+    ranks: tuple[Rank, ...]
+    step: np.ndarray
+    """Step that issued each collective, int64[C]."""
+    arrived_ns: np.ndarray
+    """Recorded arrival of each rank, ns since the graph's `t0_ns`, float64[C, ranks]; NaN where a rank is no member."""
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def last(self) -> np.ndarray:
+        """Column of the rank that came last to each collective, shape (C,)."""
+        column: np.ndarray = np.argmax(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
+        return column
+
+    def lateness(self) -> np.ndarray:
+        """(second last arrival, last arrival) of each collective, ns, shape (C, 2); equal where only one rank arrived."""
+        # Ranks that did not arrive sort first.
+        order = np.sort(np.nan_to_num(self.arrived_ns, nan=-np.inf), axis=1)
+        # One arrival alone (the others launched it in another step) has nobody to be late for.
+        return np.stack([np.where(np.isfinite(order[:, -2]), order[:, -2], order[:, -1]), order[:, -1]], axis=1)
+
+    def late_ns(self) -> np.ndarray:
+        """How long all others waited for each rank alone, ns, int64[ranks].
+
+        One delay counts once, however many collectives were outstanding.
+        """
+        spans, last = self.lateness(), self.last()
+        return np.array([union_ns(*spans[last == column].T) for column in range(len(self.ranks))], np.int64)
+
+
+def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
+    """Arrivals at the collectives that were issued in `steps`."""
+    nodes = np.flatnonzero((dfg.collective >= 0) & dfg.of(Cls.WAIT) & (dfg.rank >= 0) & np.isin(dfg.step, steps))
+    # A line for each collective that occurs, a column for each rank: each arrival is put into its place.
+    numbers, row = np.unique(dfg.collective[nodes], return_inverse=True)
+    arrived = np.full((len(numbers), len(dfg.marks.ranks)), np.nan)
+    arrived[row, np.searchsorted(dfg.marks.ranks, dfg.rank[nodes])] = dfg.recorded_ns[nodes]
+    step = np.zeros(len(numbers), np.int64)
+    step[row] = dfg.step[nodes]
+    return Arrivals(dfg.marks.ranks, step, arrived)
+
+
+def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
+    """How long each call waits for another rank, one of `by`, ns, int64[N]; 0 for nodes that are no such calls.
+
+    Allocator calls stop for the work that their device holds, and a collective that waits is such work: what of a long one
+    lies in a wait of its rank is no work of its own. Nor is any of a long launch, which waits for room behind work that may
+    have been launched before the first step (docs/replay.md §4).
+    """
+    seen = arrivals(dfg, dfg.marks.steps)
+    is_long = dfg.dur_ns > rules.LONG_CALL
+    calls = np.flatnonzero(dfg.of(Cls.ALLOCATOR) & is_long)
+    found = np.where(dfg.of(Cls.LAUNCH) & is_long, dfg.dur_ns - rules.BLOCKING_OWN, 0)
+    if not len(seen) or not len(calls):
+        return found
+    last = seen.last()
+    until = seen.arrived_ns[np.arange(len(seen)), last]
+    collective, column = np.nonzero(np.isin(seen.ranks, by)[last][:, None] & (seen.arrived_ns < until[:, None]))
+    # All ranks on one axis of time, one behind the other: calls and waits of one never meet those of another.
+    span = int((dfg.recorded_ns + dfg.dur_ns).max()) + 1
+    begin, end = column * span + seen.arrived_ns[collective, column], column * span + until[collective]
+    start = np.searchsorted(seen.ranks, dfg.rank[calls]) * span + dfg.recorded_ns[calls]
+    within = _covered(begin, end, start + dfg.dur_ns[calls]) - _covered(begin, end, start)
+    found[calls] = np.minimum(within.astype(np.int64), dfg.dur_ns[calls] - rules.BLOCKING_OWN)
+    return found
+
+
+def _covered(begin: np.ndarray, end: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """How much of the time before each moment `until` lies in any of the intervals, ns."""
+    if not len(begin):
+        return np.zeros(len(until))
+    order = np.argsort(begin)
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    # In order of begin, each interval adds what lies behind the latest end so far.
+    total = np.cumsum(np.maximum(reach - np.maximum(begin, np.append(-np.inf, reach[:-1])), 0))
+    last = np.searchsorted(begin, until, side="right") - 1
+    return np.where(last >= 0, total[last] - np.maximum(reach[last] - until, 0), 0)
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Who delays the `steps` of a graph, and by how much. Nothing is computed before it is asked for, and all of it once.
+
+    What a rank is to blame for is the delay that it alone would cause: the steps with its work as recorded and all other
+    work as its counterparts' median, less the steps with all work so. Neighbours of a slow rank do no more work than their
+    counterparts, however late they come; and work that a backlog hides delays nobody (docs/replay.md §4).
+    """
+
+    dfg: Dfg
+    steps: tuple[int, ...]
+
+    @cached_property
+    def roles(self) -> np.ndarray:
+        """The role of each rank (`roles_of`)."""
+        return roles_of(self.dfg)
+
+    @cached_property
+    def work_ns(self) -> np.ndarray:
+        """What each node takes without waiting for other ranks inside of calls (`held_ns`), ns, int64[N]."""
+        work: np.ndarray = self.dfg.dur_ns - held_ns(self.dfg, self.dfg.marks.ranks)
+        return work
+
+    @cached_property
+    def peers(self) -> Counterparts:
+        """What the same work takes on other ranks."""
+        return counterparts(self.dfg, self.work_ns, self.roles)
+
+    @cached_property
+    def usual_ns(self) -> np.ndarray:
+        """What each node would take in a job whose ranks are all alike, ns, float64[N].
+
+        Work that no rank of the same role has would not be there.
+        """
+        alone = self.peers.own & np.isnan(self.peers.median) & self.shares_role
+        usual = np.where(np.isnan(self.peers.median), self.work_ns, self.peers.median)
+        return np.where(alone, 0, usual)
+
+    @property
+    def shares_role(self) -> np.ndarray:
+        """Mask of the nodes of ranks that share their role with another, bool[N]."""
+        shared = np.append(np.bincount(self.roles)[self.roles] > 1, False)
+        mask: np.ndarray = shared[
+            np.where(self.dfg.rank >= 0, np.searchsorted(self.dfg.marks.ranks, self.dfg.rank), -1)
+        ]
+        return mask
+
+    @cached_property
+    def excess_ns(self) -> np.ndarray:
+        """By how much each node takes longer than usual, ns, float64[N]; negative where it is shorter."""
+        excess: np.ndarray = self.work_ns - self.usual_ns
+        return excess
+
+    @cached_property
+    def late_ns(self) -> np.ndarray:
+        """The delay that each rank alone causes in each of `steps`, ns, int64[steps, ranks]; 0 where it causes none."""
+        dfg, ranks = self.dfg, self.dfg.marks.ranks
+        by_rank = np.argsort(dfg.rank, kind="stable")
+        borders = np.searchsorted(dfg.rank[by_rank], [*ranks, np.iinfo(np.int32).max])
+        usual = np.rint(self.usual_ns).astype(np.int64)
+        alike = self._progress_ns(usual)
+        late = np.zeros((len(self.steps), len(ranks)), np.int64)
+        for column in self._suspects():
+            mine = by_rank[borders[column] : borders[column + 1]]
+            dur = usual.copy()
+            dur[mine] += np.rint(self.excess_ns[mine]).astype(np.int64)
+            late[:, column] = np.maximum(self._progress_ns(dur) - alike, 0)
+        return late
+
+    def _suspects(self) -> list[int]:
+        """Columns of the ranks with most work beyond their counterparts', by lane and step; at most `MOST_SUSPECTS`."""
+        dfg, count = self.dfg, len(self.steps)
+        within = np.flatnonzero(np.isin(dfg.step, self.steps) & (dfg.lane >= 0))
+        visit = dfg.lane[within].astype(np.int64) * count + np.searchsorted(self.steps, dfg.step[within])
+        visits = np.bincount(visit, self.excess_ns[within], minlength=len(dfg.lanes) * count)
+        column = np.repeat(np.searchsorted(dfg.marks.ranks, [lane.rank for lane in dfg.lanes]), count)
+        beyond = np.bincount(column, np.maximum(visits, 0), minlength=len(dfg.marks.ranks))
+        most = np.argsort(-beyond, kind="stable")[:MOST_SUSPECTS]
+        return [int(rank) for rank in most if beyond[rank] > 0]
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The mean of `steps` as they are, ns: by how much the end of all work issued so far grows."""
+        return float(self._progress_ns(self.dfg.dur_ns).mean())
+
+    @cached_property
+    def _by_step(self) -> tuple[np.ndarray, np.ndarray]:
+        """(nodes in order of their step, those of loaders aside; where each step of the graph begins among them)."""
+        nodes = np.flatnonzero((self.dfg.step >= 0) & ~self.dfg.on(LaneKind.LOADER))
+        nodes = nodes[np.argsort(self.dfg.step[nodes], kind="stable")]
+        return nodes, np.searchsorted(self.dfg.step[nodes], self.dfg.marks.steps)
+
+    def _progress_ns(self, dur_ns: np.ndarray) -> np.ndarray:
+        """By how much the end of all work issued so far grows with each of `steps`, ns, int64[steps]."""
+        marks = self.dfg.marks
+        end = longest_path.ends(self.dfg, dur_ns, self.dfg.residual_ns)
+        nodes, begin = self._by_step
+        reached = np.maximum.accumulate([end[marks.first[0]].max(), *np.maximum.reduceat(end[nodes], begin)])
+        progress: np.ndarray = np.diff(reached)[np.searchsorted(marks.steps, self.steps)]
+        return progress
+
+    @cached_property
+    def slow_ranks(self) -> tuple[Rank, ...]:
+        """Ranks that bear clearly more than an even share of the blame, and have more to do in more of the steps, or at the
+        same place step after step, than chance would give.
+
+        None where all ranks are late by turns, where a single hiccup makes the difference, and where ranks never meet.
+        """
+        if not len(arrivals(self.dfg, self.steps)):
+            return ()
+        count = len(self.dfg.marks.ranks)
+        # A hiccup of another rank must not hide a slow one, and a delay that shows only where ranks meet must not get lost.
+        blames = (trimmed_mean(self.late_ns), self.late_ns.mean(axis=0))
+        slow = np.any([blamed > CLEARLY * blamed.sum() / count for blamed in blames], axis=0)
+        if slow.any():
+            # Stages of a pipeline have more or less to do than others step after step, and are not slow for that.
+            shared = np.bincount(self.roles)[self.roles] > 1
+            certain = ~self._by_chance() | (self._is_last_again_and_again() & shared)
+            slow &= certain | self.persist(np.flatnonzero(slow & shared & ~certain), among=count)
+        return tuple(rank for rank, is_slow in zip(self.dfg.marks.ranks, slow, strict=True) if is_slow)
+
+    def _by_chance(self) -> np.ndarray:
+        """Whether each rank may have had more to do in that many steps by chance, bool[ranks]."""
+        # Delays show only when ranks meet, which may be in one step of several: what counts is who has more to do.
+        guilty, count = self.has_more().sum(axis=0), len(self.dfg.marks.ranks)
+        # With more than two ranks, chance has more to pick from, so that each may have only its share of CHANCE. In few
+        # steps even all of them may be chance.
+        by_chance = chance_of_count(guilty, len(self.steps), 1 / count) > CHANCE * 2 / count
+        mask: np.ndarray = by_chance & (guilty < len(self.steps))
+        return mask
+
+    def _is_last_again_and_again(self) -> np.ndarray:
+        """Whether each rank delays the steps by more than any other does, step after step, bool[ranks]: by how much
+        (`chance`), or in how many of the steps."""
+        late, count = self.late_ns.astype(np.float64), len(self.dfg.marks.ranks)
+        ranked = np.sort(late, axis=1)
+        # What the others wait for this rank alone: its own delay less the longest of another.
+        alone = late - np.where(late == ranked[:, -1:], ranked[:, -2:-1], ranked[:, -1:])
+        by_amount = chance(alone) < CHANCE * 2 / count
+        by_number = chance_of_count((alone > 0).sum(axis=0), len(self.steps), 1 / count) < CHANCE * 2 / count
+        certain: np.ndarray = by_amount | by_number
+        return certain
+
+    def persist(self, suspects: np.ndarray, among: int = 2, only: tuple[Cls, ...] = tuple(Cls)) -> np.ndarray:
+        """Whether a place of each rank takes noticeably longer than usual step after step, bool[ranks].
+
+        Places are all nodes of a name on a lane, all of a class, and all nodes of a lane. Only the ranks in the columns
+        `suspects` are looked at, and of their work only these classes; `among` is the number of ranks that chance had to
+        pick them from.
+        """
+        extra, of_rank = self._extra_by_place(suspects, only)
+        # Chance may pick from all places of a rank, too, whether they are noticed or not.
+        places = np.bincount(of_rank, minlength=1)
+        noticed = trimmed_mean(extra) > NOTICED * self.step_ns
+        extra, of_rank = extra[:, noticed], of_rank[noticed]
+        certain = chance(extra) < CHANCE * 2 / among / places[of_rank]
+        found = np.zeros(len(self.dfg.marks.ranks), bool)
+        found[of_rank[certain]] = True
+        return found
+
+    def _extra_by_place(self, suspects: np.ndarray, only: tuple[Cls, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """(what each place takes beyond the usual in each of `steps`, ns, float64[steps, P]; column of its rank, int[P])."""
+        dfg = self.dfg
+        of_suspects = np.isin(dfg.rank, np.array(dfg.marks.ranks)[suspects])
+        nodes = np.flatnonzero(self.peers.own & dfg.of(*only) & np.isin(dfg.step, self.steps) & of_suspects)
+        # The names, the classes, and all of a lane: each a number of its own.
+        kinds = len(dfg.names) + len(Cls) + 1
+        kind = (dfg.name[nodes], len(dfg.names) + dfg.cls[nodes].astype(np.int64), np.full(len(nodes), kinds - 1))
+        lane = dfg.lane[nodes].astype(np.int64) * kinds
+        places, place = np.unique(np.concatenate([lane + one for one in kind]), return_inverse=True)
+        row = np.searchsorted(self.steps, dfg.step[nodes])
+        extra = np.zeros((len(self.steps), len(places)))
+        np.add.at(extra, (np.tile(row, len(kind)), place), np.tile(self.excess_ns[nodes], len(kind)))
+        # Where a lane has nodes of one name alone, its places are one and the same.
+        extra, first = np.unique(extra, axis=1, return_index=True)
+        ranks = [dfg.lanes[lane].rank for lane in (places[first] // kinds).tolist()]
+        return extra, np.searchsorted(dfg.marks.ranks, ranks)
+
+    def has_more(self, besides: tuple[Cls, ...] = ()) -> np.ndarray:
+        """Whether each rank had clearly more work than its counterparts in each of `steps`, bool[steps, ranks].
+
+        A lane, nodes of the classes `besides` aside, has it by more than its nodes scatter; the one that is longest beyond
+        its counterparts need not scatter, since a rank may be late by all of its work, or by one pause. Together its lanes
+        explain most of the delay that the rank causes in a mean step.
+        """
+        dfg, steps, lanes = self.dfg, len(self.steps), len(self.dfg.lanes)
+        nodes = np.flatnonzero(self.peers.own & ~dfg.of(*besides) & np.isin(dfg.step, self.steps))
+        visit = np.searchsorted(self.steps, dfg.step[nodes]) * lanes + dfg.lane[nodes]
+        excess, longest = self.excess_ns[nodes], np.zeros(steps * lanes)
+        np.maximum.at(longest, visit, excess)
+        beyond, squares = (np.bincount(visit, of, len(longest)) for of in (excess, excess**2))
+        clear = (beyond > 0) & (beyond > SCATTER * np.sqrt(np.maximum(squares - longest**2, 0)))
+        # Threads of a rank hand over to one another: together they may be late.
+        row, lane = np.nonzero(clear.reshape(steps, lanes))
+        column = np.searchsorted(dfg.marks.ranks, [one.rank for one in dfg.lanes])[lane]
+        more = np.zeros((steps, len(dfg.marks.ranks)))
+        np.add.at(more, (row, column), beyond.reshape(steps, lanes)[row, lane])
+        most: np.ndarray = more > self.late_ns.mean(axis=0) / 2
+        return most & (more > 0)

@@ -1,0 +1,1 @@
+"""How far a what-if may be off."""

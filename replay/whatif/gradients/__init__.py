@@ -1,0 +1,1 @@
+"""What-ifs on gradients: buckets, shards and compressed exchanges."""

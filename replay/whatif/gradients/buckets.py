@@ -1,0 +1,136 @@
+"""DDP's gradient buckets: which gradients travelled together, and the graph with other buckets.
+
+DDP fills a bucket with gradients in the order in which they come, and closes it once it holds `bucket_cap_mb` (torch
+`Reducer::rebuild_buckets`; Li et al., VLDB 2020, §4.2). A trace with shapes tells each gradient's size at its
+`AccumulateGrad`, so the buckets of the run are checked against the rule before others are predicted. Without shapes, buckets
+between GPUs can still be put together.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from esprof.core.types import Bytes
+from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.whatif.gradients import gloo_buckets, nccl_buckets
+from esprof.replay.whatif.gradients.backward import Backward, NotBuckets
+from esprof.replay.whatif.graph.overlay import Overlay
+from esprof.run.run import Run
+
+MIB = 1 << 20
+
+
+class Rebucketed(NamedTuple):
+    """A graph with other buckets."""
+
+    dfg: Dfg
+    are_whole: bool
+    """Whether the new buckets are recorded ones put together, where DDP may close them a few gradients sooner."""
+
+
+def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
+    """The graph as `bucket_cap_mb=bucket_mb` would make it. Raises NotBuckets where that cannot be told."""
+    if run.missing_ranks:
+        raise NotBuckets("ranks are missing, and when they would come to other buckets is not known")
+    find = nccl_buckets.backward_passes if dfg.has_gpu() else gloo_buckets.backward_passes
+    # Backward passes of different ranks belong together if they share their all-reduces.
+    meeting: dict[tuple[int, ...], list[Backward]] = defaultdict(list)
+    for one in find(run, dfg):
+        meeting[tuple(sorted(dfg.collective[list(one.arrivals)].tolist()))].append(one)
+    counts, dur = {}, dfg.dur_ns.copy()
+    for old, together in meeting.items():
+        if len({one.sizes for one in together}) > 1:
+            raise NotBuckets("the ranks' gradients differ in size or order")
+        counts[old] = _filled(together[0], bucket_mb * MIB)
+        for one in together:
+            _issue(dur, one, counts[old])
+    overlay = Overlay(replace(dfg, dur_ns=dur))
+    for old, together in meeting.items():
+        overlay.dropped |= _parts(dfg, old, together)
+    for old, together in meeting.items():
+        _exchange(overlay, together, counts[old])
+    are_whole = not all(one.are_gradients for together in meeting.values() for one in together)
+    return Rebucketed(overlay.compile(), are_whole)
+
+
+def fill(sizes: tuple[Bytes, ...], cap: float) -> list[int]:
+    """How many gradients each bucket takes: a bucket is closed once it holds `cap` bytes or more."""
+    counts, held, number = [], 0, 0
+    for size in sizes:
+        held, number = held + size, number + 1
+        if held >= cap:
+            counts.append(number)
+            held = number = 0
+    return counts + [number] * (number > 0)
+
+
+def _filled(one: Backward, cap: float) -> list[int]:
+    """How many pieces each bucket of `cap` bytes takes. Raises NotBuckets where recorded buckets would have to be cut.
+
+    The last bucket that was recorded was closed by the end, and the first may have been closed sooner than others (torch's
+    `_DEFAULT_FIRST_BUCKET_BYTES`): those between tell the size at which buckets were closed, if there are any.
+    """
+    full = min(one.sizes[1:-1], default=max(one.sizes))
+    if not one.are_gradients and cap < full:
+        raise NotBuckets(
+            f"buckets below {full / MIB:.4g} MiB would cut those that were recorded, and the sizes of single gradients were "
+            "not (record with --shapes)"
+        )
+    return fill(one.sizes, cap)
+
+
+def _issue(dur_ns: np.ndarray, one: Backward, counts: list[int]) -> None:
+    """Give a pass with buckets of so many pieces the CPU's time for issuing its all-reduces, in `dur_ns` (of all nodes)."""
+    completes = set(accumulate(counts))
+    for number, issue in enumerate(one.issues, start=1):
+        more = issue.took_ns * ((number in completes) - issue.recorded)
+        for node in reversed(issue.nodes):
+            changed = max(0, int(dur_ns[node]) + more)
+            more -= changed - int(dur_ns[node])
+            dur_ns[node] = changed
+
+
+def _parts(dfg: Dfg, old: tuple[int, ...], together: list[Backward]) -> np.ndarray:
+    """Mask of the nodes of these collectives, bool[N]. Raises NotBuckets where other passes take part in them, too."""
+    parts: np.ndarray = np.isin(dfg.collective, old)
+    if np.count_nonzero(parts & dfg.of(Cls.COMMUNICATION)) != sum(len(one.transfers) for one in together):
+        raise NotBuckets("the ranks do not share the same all-reduces")
+    return parts
+
+
+def _exchange(overlay: Overlay, together: list[Backward], counts: list[int]) -> None:
+    """Put other buckets, each of so many pieces, into one step on all ranks that share them."""
+    dfg = overlay.dfg
+    last = list(accumulate(counts))
+    for first, behind in zip([0, *last], last, strict=False):
+        size = sum(together[0].sizes[first:behind])
+        number, join = overlay.add_collective(), None
+        for one in together:
+            ties, step = one.ready[behind - 1], one.step
+            name = dfg.label(one.transfers[0])
+            ready = max(int(dfg.recorded_ns[tie.node] + dfg.dur_ns[tie.node]) for tie in ties)
+            lane = int(dfg.lane[one.arrivals[0]])
+            arrive = overlay.add(lane, f"{name} (arrive)", Cls.WAIT, 0, ready, step=step, collective=number)
+            if join is None:
+                join = overlay.add(-1, f"{name} (join)", Cls.WAIT, 0, ready, step=step, collective=number)
+            transfer = overlay.add(
+                int(dfg.lane[one.transfers[0]]),
+                name,
+                Cls.COMMUNICATION,
+                one.transfer_ns(first, behind),
+                ready,
+                step=step,
+                collective=number,
+                nbytes=size,
+            )
+            for tie in ties:
+                # What belongs to other buckets is gone.
+                if not overlay.dropped[tie.node]:
+                    overlay.link(tie.node, arrive, tie.kind, tie.lag_ns)
+            overlay.link(arrive, join, Edge.RENDEZVOUS)
+            overlay.link(join, transfer, Edge.RENDEZVOUS)
+            for tie in one.readers[first]:
+                overlay.link(transfer, tie.node, tie.kind, tie.lag_ns)

@@ -1,0 +1,253 @@
+"""DDP's gradient buckets between CPUs, compressed: the graph in which each bucket is encoded, sent and decoded.
+
+What that takes was measured by the communication hook's own code (`esprof probe`: `begin` and `exchange`). The thread of the
+backward pass encodes, and comes to all that follows as much later; the rest is on the link, one bucket after the other, and
+takes its CPU time from the work beside it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from esprof.core.types import Bytes, Rank
+from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
+from esprof.replay.whatif.gradients import gloo_buckets
+from esprof.replay.whatif.gradients.backward import Backward, NotBuckets
+from esprof.replay.whatif.graph.overlay import Overlay
+from esprof.run.curve import BeyondCurveError
+from esprof.run.probes import Kind, Probes, Sweep
+from esprof.run.run import Run
+
+
+class Cost(NamedTuple):
+    """What the exchange of one bucket takes by some codec, ns."""
+
+    begin_ns: tuple[float, ...]
+    """Of the backward pass's thread, by rank of the run."""
+    link_ns: float
+    """How long its transfers are on the link."""
+    coding_ns: float
+    """What is done between them and after them, beside the transfers of other buckets, on the slowest rank."""
+    cpu_ns: float
+    """Of the CPUs' time after the begin."""
+    sent: Bytes | None
+    vnmse: float | None
+    """What it loses of normal numbers (`Point.vnmse`)."""
+
+
+class Sized(NamedTuple):
+    """A bucket."""
+
+    nbytes: Bytes
+    elements: tuple[int, ...]
+    """Of each gradient in it, in the order in which they come."""
+
+
+@dataclass(frozen=True)
+class Compressible:
+    """A graph in which each bucket of each rank and step has a node that encodes it, and takes no time yet."""
+
+    run: Run
+    dfg: Dfg
+    buckets: tuple[Sized, ...]
+    """In the order in which they become ready; the same in all steps."""
+    encodes: tuple[dict[Rank, np.ndarray], ...]
+    """Ids of the nodes that encode each bucket, by rank."""
+    transfers: tuple[np.ndarray, ...]
+    """Ids of the transfers of each bucket."""
+    decodes: tuple[np.ndarray, ...]
+    """Ids of the nodes that decode each bucket."""
+
+    @classmethod
+    def of(cls, run: Run, dfg: Dfg) -> "Compressible":
+        """Raises NotBuckets where the run does not tell its buckets, or they differ from step to step."""
+        if dfg.has_gpu():
+            raise NotBuckets("what compression takes between GPUs is not predicted yet")
+        passes = list(gloo_buckets.backward_passes(run, dfg))
+        known = {_filled(dfg, one) for one in passes}
+        if len(known) != 1:
+            raise NotBuckets("its buckets differ from step to step, or from rank to rank")
+        (buckets,) = known
+        threads = {rank: len(dfg.lanes) + at for at, rank in enumerate(dfg.marks.ranks)}
+        lanes = tuple(Lane(rank, LaneKind.COMM, "decode") for rank in threads)
+        overlay, of_collective = Overlay(replace(dfg, lanes=(*dfg.lanes, *lanes))), dict[int, int]()
+        for one in passes:
+            behind, before = accumulate(len(bucket.elements) for bucket in buckets), None
+            for number, (last, arrival, transfer) in enumerate(zip(behind, one.arrivals, one.transfers, strict=True)):
+                _add_encode(overlay, one, number, last - 1, arrival)
+                before = _add_decode(overlay, one, number, transfer, threads[one.rank], before)
+                of_collective[int(dfg.collective[arrival])] = number
+        made = overlay.compile()
+        code = {name: number for number, name in enumerate(made.names)}
+        encodes, decodes = [], []
+        for number in range(len(buckets)):
+            nodes = np.flatnonzero(made.name == code[_encode_name(number)])
+            encodes.append({rank: nodes[made.rank[nodes] == rank] for rank in made.marks.ranks})
+            decodes.append(np.flatnonzero(made.name == code[_decode_name(number)]))
+        bucket_of = np.full(int(made.collective.max(initial=-1)) + 2, -1)
+        bucket_of[list(of_collective)] = list(of_collective.values())
+        of_node = np.where(made.of(Cls.COMMUNICATION), bucket_of[made.collective], -1)
+        transfers = tuple(np.flatnonzero(of_node == number) for number in range(len(buckets)))
+        return cls(run, made, buckets, tuple(encodes), transfers, tuple(decodes))
+
+    @cached_property
+    def costs(self) -> "ExchangeCosts":
+        return ExchangeCosts(self.run, self.dfg.marks.ranks)
+
+    def compressed(self, costs: Sequence[Cost | None]) -> tuple[Dfg, np.ndarray]:
+        """(the graph with these costs of the buckets, None for one that stays as it was; what its transfers take from the
+        work beside them, ns, float64[N], NaN where their bytes tell)."""
+        dur, taken = self.dfg.dur_ns.copy(), np.full(self.dfg.nodes, np.nan)
+        nbytes = self.dfg.bytes.copy()
+        for cost, encodes, transfers, decodes in zip(costs, self.encodes, self.transfers, self.decodes, strict=True):
+            if cost is not None:
+                for took, nodes in zip(cost.begin_ns, encodes.values(), strict=True):
+                    dur[nodes] = round(took)
+                dur[transfers], taken[transfers] = round(cost.link_ns), cost.cpu_ns
+                dur[decodes] = round(cost.coding_ns)
+                nbytes[transfers] = cost.sent if cost.sent is not None else nbytes[transfers]
+        return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
+
+    def at_no_cost(self, link_ns: Iterable[float]) -> tuple[Dfg, np.ndarray]:
+        """The same where the transfers of each bucket take no longer than so much of `link_ns`, and nothing else of an
+        exchange takes any time."""
+        dur = self.dfg.dur_ns.copy()
+        for took, transfers in zip(link_ns, self.transfers, strict=True):
+            dur[transfers] = np.minimum(dur[transfers], took)
+        return replace(self.dfg, dur_ns=dur), np.zeros(self.dfg.nodes)
+
+
+@dataclass(frozen=True)
+class ExchangeCosts:
+    """What was measured of exchanges of compressed gradients."""
+
+    run: Run
+    ranks: tuple[Rank, ...]
+
+    @cached_property
+    def _probes(self) -> Probes:
+        if self.run.probes is None:
+            raise NotBuckets("what codecs and exchanges take was not measured (a probe: esprof probe, record --probe)")
+        return self.run.probes
+
+    @cached_property
+    def codecs(self) -> tuple[str, ...]:
+        """The codecs whose exchanges were measured with all ranks. Raises NotBuckets where there are none."""
+        named = [one.name for one in self._probes.sweeps if one.kind == "exchange" and one.ranks == self.ranks]
+        if not named:
+            raise NotBuckets("no exchange by a codec was measured with these ranks (a longer --budget measures more)")
+        return tuple(dict.fromkeys(named))
+
+    def cost(self, codec: str, nbytes: Bytes) -> Cost:
+        """What a bucket of so many bytes takes. Raises NotBuckets where that was not measured."""
+        if codec not in self.codecs:
+            raise NotBuckets(f"exchanges by {codec} were not measured, but by {', '.join(self.codecs)}")
+        return self._cost(("exchange", "begin", "coding"), codec, nbytes)
+
+    def of_shards(self, nbytes: Bytes) -> Cost:
+        """What a reduce-scatter of so many bytes takes if they travel as bf16 and are added in 32 bits. Raises NotBuckets
+        where that was not measured."""
+        return self._cost(("shards", "narrow", "add"), "bf16", nbytes)
+
+    def _cost(self, kinds: tuple[Kind, Kind, Kind], codec: str, nbytes: Bytes) -> Cost:
+        """By the kinds of measurements that hold all of it, what is before the transfers, and what is between and after
+        them."""
+        whole = self._sweep(kinds[0], codec, self.ranks)
+        try:
+            took = whole.curve().at(nbytes)
+            begun, coding = (
+                tuple(min(took, self._sweep(kind, codec, (rank,)).curve().at(nbytes)) for rank in self.ranks)
+                for kind in kinds[1:]
+            )
+        except BeyondCurveError as beyond:
+            raise NotBuckets(f"a bucket for {codec} of {beyond} bytes") from beyond
+        nearest = min(whole.points, key=lambda point: abs(point.size - nbytes))
+        rest = took - max(begun)
+        cpu = max(0.0, (nearest.cpu_ns or 0) * nbytes / nearest.size - max(begun))
+        sent = nearest.sent if nearest.size == nbytes else None
+        # A rank that codes faster waits longer: the link is what the slowest one leaves of the time.
+        coded = min(max(coding), rest)
+        return Cost(begun, rest - coded, coded, min(cpu, rest), sent, nearest.vnmse)
+
+    def _sweep(self, kind: Kind, codec: str, ranks: tuple[Rank, ...]) -> Sweep:
+        found = self._probes.find(kind, codec, ranks=ranks)
+        if found is None:
+            raise NotBuckets(f"{_MEASURED[kind]} {codec} was not measured")
+        return found
+
+
+def costs_of(compressible: Compressible, codecs: Mapping[int, str] | str) -> list[Cost | None]:
+    """What each bucket takes: by one codec for all, or by that of each bucket; `none` is as recorded. Raises NotBuckets."""
+    found: list[Cost | None] = []
+    for number, bucket in enumerate(compressible.buckets):
+        codec = codecs if isinstance(codecs, str) else codecs.get(number, "none")
+        found.append(None if codec == "none" else compressible.costs.cost(codec, bucket.nbytes))
+    return found
+
+
+def _filled(dfg: Dfg, one: Backward) -> tuple[Sized, ...]:
+    """The buckets of a pass, by the bytes that they sent."""
+    sizes, found, first = one.sizes, list[Sized](), 0
+    behind_of = {held: number for number, held in enumerate(accumulate(sizes), start=1)}
+    held = 0
+    for transfer in one.transfers:
+        held += int(dfg.bytes[transfer])
+        if held not in behind_of:
+            raise NotBuckets("its all-reduces do not hold whole gradients")
+        behind = behind_of[held]
+        found.append(Sized(int(dfg.bytes[transfer]), tuple(size // _ITEM for size in sizes[first:behind])))
+        first = behind
+    return tuple(found)
+
+
+_ITEM = 4
+
+
+_MEASURED = {
+    "exchange": "an exchange by",
+    "begin": "what is before the transfers of",
+    "coding": "what is between the transfers of",
+    "shards": "a reduce-scatter whose gradients travel as",
+    "narrow": "making gradients",
+    "add": "adding gradients that came as",
+}
+
+
+def _encode_name(number: int) -> str:
+    return f"encode gradient bucket {number}"
+
+
+def _decode_name(number: int) -> str:
+    return f"decode gradient bucket {number}"
+
+
+def _add_decode(overlay: Overlay, one: Backward, number: int, transfer: int, lane: int, before: int | None) -> int:
+    """Add the node that decodes a bucket once it has come, and after the bucket before it; who waited for the transfer, and
+    is not the link, waits for that."""
+    dfg = overlay.dfg
+    done = int(dfg.recorded_ns[transfer] + dfg.dur_ns[transfer])
+    decode = overlay.add(lane, _decode_name(number), Cls.CPU, 0, done, step=one.step)
+    overlay.link(transfer, decode, Edge.THREAD)
+    if before is not None:
+        overlay.link(before, decode, Edge.LANE)
+    for edge in np.flatnonzero((dfg.pred_idx == transfer) & ~dfg.on(LaneKind.COMM)[dfg.pred_target]).tolist():
+        overlay.cut[edge] = True
+        overlay.link(decode, int(dfg.pred_target[edge]), Edge(dfg.pred_kind[edge]), int(dfg.pred_lag[edge]))
+    return decode
+
+
+def _add_encode(overlay: Overlay, one: Backward, number: int, piece: int, arrival: int) -> None:
+    """Add the node that encodes a bucket behind that which completes it; what follows on its lane waits for it."""
+    dfg = overlay.dfg
+    (tie,) = one.ready[piece]
+    done = int(dfg.recorded_ns[tie.node] + dfg.dur_ns[tie.node])
+    encode = overlay.add(int(dfg.lane[tie.node]), _encode_name(number), Cls.CPU, 0, done, step=one.step)
+    overlay.link(tie.node, encode, Edge.LANE)
+    overlay.link(encode, arrival, tie.kind, tie.lag_ns)
+    for edge in np.flatnonzero((dfg.pred_idx == tie.node) & (dfg.pred_kind == Edge.LANE)).tolist():
+        overlay.cut[edge] = True
+        overlay.link(encode, int(dfg.pred_target[edge]), Edge.LANE, int(dfg.pred_lag[edge]))

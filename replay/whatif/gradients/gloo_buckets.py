@@ -1,0 +1,110 @@
+"""DDP's gradient buckets between CPUs: all-reduces of gloo that gradients issued."""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+import numpy as np
+
+from esprof.core.types import Bytes, Ns
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
+from esprof.replay.whatif.gradients.backward import EVALUATE, Backward, NotBuckets, Tie, gradient_elements
+from esprof.replay.whatif.links import stretches
+from esprof.replay.whatif.probed import ProbedTransfers
+from esprof.run.run import Run
+
+_COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+_ITEM: Bytes = 4
+"""Gradients travel in single precision; others may have been compressed by a hook, which hides how much a bucket holds."""
+
+
+def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
+    """The backward pass of each rank in each step. Raises NotBuckets where its all-reduces are no buckets of it."""
+    labels = {name: number for number, name in enumerate(dfg.names)}
+    evaluated = (dfg.name == labels.get(EVALUATE, -1)) & (dfg.event >= 0)
+    copied = dfg.name == labels.get(_COPY, -1)
+    issued, link, probed = _issued_by(dfg, evaluated), stretches(dfg), ProbedTransfers.of(run)
+    for rank in dfg.marks.ranks:
+        elements = gradient_elements(run, rank)
+        for step in dfg.marks.steps:
+            mine = (dfg.rank == rank) & (dfg.step == step)
+            nodes, sizes = np.flatnonzero(evaluated & mine), [_ITEM * count for count in elements[step]]
+            # An operation that issues an all-reduce goes on behind it, as a second node of the same event: the gradient was
+            # there at the end of the first.
+            gradients = np.sort(nodes[np.unique(dfg.event[nodes], return_index=True)[1]])
+            arrivals = [node for node in issued if mine[node]]
+            if not arrivals or len(gradients) != len(sizes):
+                raise NotBuckets("no all-reduce of theirs is issued by the gradients whose sizes were recorded")
+            arrivals = _as_filled(dfg, arrivals, sizes)
+            copies, latency = np.flatnonzero(copied & mine), _latency(dfg, arrivals)
+            readers = copies.tolist() if len(copies) == len(gradients) else _after(dfg, gradients)
+            assert link is not None, "all-reduces without transfers"
+            yield Backward(
+                rank=rank,
+                step=step,
+                are_gradients=True,
+                sizes=tuple(sizes),
+                ready=tuple((Tie(node, Edge.LAUNCH, latency),) for node in gradients.tolist()),
+                readers=tuple((Tie(node, Edge.BY_TIME),) for node in readers),
+                moved_ns=tuple(link.transfer_ns(size) for size in sizes),
+                latency_ns=0.0,
+                curve=probed.curve("all_reduce", dfg.marks.ranks) if probed is not None else None,
+                arrivals=tuple(arrivals),
+                transfers=tuple(_transfer_of(dfg, node) for node in arrivals),
+            )
+
+
+def issued_by_gradients(dfg: Dfg) -> list[int]:
+    """The arrivals on communication threads whose collective was issued by what a backward pass does with a gradient."""
+    label = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
+    return _issued_by(dfg, (dfg.name == label) & (dfg.event >= 0))
+
+
+def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
+    """The arrivals on communication threads whose all-reduce was issued by one of these nodes, in order of issue."""
+    arrivals = dfg.on(LaneKind.COMM) & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
+    target = dfg.pred_target
+    edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & callers[dfg.pred_idx] & arrivals[target])
+    issued: list[int] = target[edges[np.argsort(dfg.pred_idx[edges], kind="stable")]].tolist()
+    return issued
+
+
+def _transfer_of(dfg: Dfg, arrival: int) -> int:
+    """The transfer, on the same rank, of the collective to which this arrival belongs."""
+    own = (dfg.collective == dfg.collective[arrival]) & (dfg.rank == dfg.rank[arrival]) & dfg.of(Cls.COMMUNICATION)
+    return int(np.flatnonzero(own)[0])
+
+
+def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
+    """The all-reduces (`arrivals`) in the order in which gradients of these sizes (bytes) fill them.
+
+    Each holds exactly the gradients since the one before it. They are given in the order in which they seem to be issued,
+    by when they began, but threads woken at once begin in any order. Raises NotBuckets where no order fits.
+    """
+    ends, held, order = set(accumulate(sizes)), 0, list[int]()
+    waiting = {node: int(dfg.bytes[_transfer_of(dfg, node)]) for node in arrivals}
+    while (node := next((node for node, size in waiting.items() if held + size in ends), None)) is not None:
+        held += waiting.pop(node)
+        order.append(node)
+    if waiting or held != sum(sizes):
+        raise NotBuckets(
+            "its all-reduces do not hold the gradients in the order in which they came, in single precision"
+        )
+    return order
+
+
+def _after(dfg: Dfg, gradients: np.ndarray) -> tuple[int, ...]:
+    """The reader of each gradient, where gradients stay in their buckets: for all what follows the last on its thread.
+
+    Raises NotBuckets where nothing follows.
+    """
+    on_lane = np.flatnonzero(dfg.lane == dfg.lane[gradients[0]])
+    follower = on_lane[on_lane > gradients.max()]
+    if not len(follower):
+        raise NotBuckets("nothing follows its backward pass")
+    return (int(follower[0]),) * len(gradients)
+
+
+def _latency(dfg: Dfg, arrivals: list[int]) -> Ns:
+    """Latency from the issue of an all-reduce to the arrival at it, ns: the least of these."""
+    edges = [edge for node in arrivals for edge in range(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])]
+    return min(int(dfg.pred_lag[edge]) for edge in edges if dfg.pred_kind[edge] == Edge.LAUNCH)

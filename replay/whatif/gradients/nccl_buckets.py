@@ -1,0 +1,173 @@
+"""DDP's gradient buckets between GPUs.
+
+The kernel of an all-reduce waits for what was launched to the streams that compute by then, and what follows the backward
+pass waits for all buckets. Gradients whose sizes were recorded can be put into any buckets; else recorded buckets can be put
+together.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.core.types import Bytes, Rank
+from esprof.replay.dfg import Dfg, Edge
+from esprof.replay.whatif.gradients.backward import Backward, Issue, NotBuckets, Tie, gradient_elements
+from esprof.replay.whatif.gradients.nccl_passes import Pass, Passes
+from esprof.replay.whatif.links import latencies_ns
+from esprof.run.run import Run
+
+_SHARDED = ("FullyShardedDataParallel.", "FSDP::")
+"""What the names of FSDP's annotations begin with."""
+
+_ITEMS = (2, 4, 8)
+"""Bytes that an element of a gradient may have."""
+
+
+def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
+    """The backward pass of each rank in each step. Raises NotBuckets where its all-reduces are no buckets of it."""
+    passes, latency = Passes(dfg), latencies_ns(dfg)
+    for rank in dfg.marks.ranks:
+        if any(name.startswith(_SHARDED) for name in run.events(rank).codes("name")[1]):
+            raise NotBuckets("its gradients are sharded (FSDP)")
+        elements = _elements(run, rank)
+        for step in dfg.marks.steps:
+            one = passes.find(rank, step)
+            sent = _Sent(dfg, one, latency[dfg.collective[one.transfers]])
+            issues = sent.issues(passes.handling(one))
+            if elements is None:
+                pieces, issues = sent.buckets(), [issues[number] for number in one.closing.tolist()]
+            else:
+                pieces = sent.gradients(elements.get(step, []))
+            readers = tuple(_tie(dfg, dfg.pred_target, edge) for edge in passes.readers(one).tolist())
+            yield Backward(
+                rank=rank,
+                step=step,
+                are_gradients=elements is not None,
+                sizes=pieces.sizes,
+                ready=pieces.ready,
+                readers=(readers,) * len(pieces.sizes),
+                moved_ns=pieces.moved_ns,
+                latency_ns=float(np.median(sent.latency_ns)),
+                arrivals=tuple(one.arrivals.tolist()),
+                transfers=tuple(one.transfers.tolist()),
+                issues=tuple(issues),
+            )
+
+
+def _elements(run: Run, rank: Rank) -> dict[int, list[int]] | None:
+    """`gradient_elements`; None where they were not recorded."""
+    try:
+        return gradient_elements(run, rank)
+    except NotBuckets:
+        return None
+
+
+def _tie(dfg: Dfg, nodes: np.ndarray, edge: int) -> Tie:
+    """The tie that a recorded edge is; `nodes` holds those at the end of all edges that is meant."""
+    return Tie(int(nodes[edge]), Edge(dfg.pred_kind[edge]), int(dfg.pred_lag[edge]))
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """See `Backward`."""
+
+    sizes: tuple[Bytes, ...]
+    ready: tuple[tuple[Tie, ...], ...]
+    moved_ns: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What a backward pass sent."""
+
+    dfg: Dfg
+    one: Pass
+    latency_ns: np.ndarray
+    """What the all-reduce of each bucket takes beside its bytes, ns."""
+
+    def buckets(self) -> _Pieces:
+        """The recorded buckets, each a piece."""
+        ready = tuple(self.ready[number] for number in self.one.closing.tolist())
+        return _Pieces(tuple(self._sizes.tolist()), ready, tuple(self._moved_ns.tolist()))
+
+    def gradients(self, elements: list[int]) -> _Pieces:
+        """The gradients, each a piece; `elements` are those of all of the step. Raises NotBuckets where the recorded buckets
+        do not hold them in the order in which they came."""
+        one = self.one
+        own = np.array(elements[one.skipped : one.skipped + len(one.begin)], np.int64)
+        item, rest = divmod(int(self._sizes.sum()), max(int(own.sum()), 1))
+        sizes = item * own
+        bucket = np.searchsorted(one.closing, np.arange(len(one.begin)))
+        if (
+            len(elements) != one.of
+            or rest
+            or item not in _ITEMS
+            or bucket[-1] >= len(self._sizes)
+            or not np.array_equal(np.bincount(bucket, sizes, len(self._sizes)), self._sizes)
+        ):
+            raise NotBuckets("its all-reduces do not hold the gradients in the order in which they came")
+        moved = sizes * (self._moved_ns / self._sizes)[bucket]
+        return _Pieces(tuple(sizes.tolist()), tuple(self.ready), tuple(moved.tolist()))
+
+    def issues(self, handling: list[tuple[int, ...]]) -> list[Issue]:
+        """What issuing an all-reduce takes at each gradient, given the nodes of its `handling`: by how much longer the
+        handling of those that issued one took than that of the others, by their medians."""
+        took = np.array([self.dfg.dur_ns[list(nodes)].sum() for nodes in handling])
+        recorded = np.isin(np.arange(len(handling)), self.one.closing)
+        more = 0 if recorded.all() else max(0, round(float(np.median(took[recorded]) - np.median(took[~recorded]))))
+        return [Issue(nodes, bool(own), more) for nodes, own in zip(handling, recorded, strict=True)]
+
+    @property
+    def _sizes(self) -> np.ndarray:
+        """Bytes of each bucket. Raises NotBuckets where they were not recorded."""
+        sizes: np.ndarray = self.dfg.bytes[self.one.transfers]
+        if (sizes <= 0).any():
+            raise NotBuckets("the sizes of its all-reduces were not recorded")
+        return sizes
+
+    @property
+    def _moved_ns(self) -> np.ndarray:
+        """What the bytes of each bucket took, ns."""
+        moved: np.ndarray = np.maximum(self.dfg.dur_ns[self.one.transfers] - self.latency_ns, 0)
+        return moved
+
+    @cached_property
+    def ready(self) -> list[tuple[Tie, ...]]:
+        """What an all-reduce that each gradient completes waits for: its launch, and the work that was launched before it.
+
+        Where a gradient issued none, that would be launched at its end. A launch takes no longer than the quickest of those
+        that were recorded.
+        """
+        dfg, one = self.dfg, self.one
+        issued = {int(number): launch for number, launch in zip(one.closing, self._issued, strict=True)}
+        lag = min(launch.lag_ns for launch in issued.values())
+        streams = [np.flatnonzero(dfg.lane[one.work] == lane) for lane in self._awaited.tolist()]
+        found = []
+        for number, end in enumerate(one.end.tolist()):
+            launch = issued.get(number, Tie(end, Edge.LAUNCH, lag))
+            before = [np.searchsorted(one.source[mine], launch.node, side="right") - 1 for mine in streams]
+            last = [int(one.work[mine[at]]) for mine, at in zip(streams, before, strict=True) if at >= 0]
+            found.append((launch, *(Tie(node, Edge.WAIT) for node in last)))
+        return found
+
+    @property
+    def _issued(self) -> list[Tie]:
+        """The launch of the all-reduce of each bucket."""
+        edges = self._edges_to(self.one.arrivals, Edge.LAUNCH)
+        return [_tie(self.dfg, self.dfg.pred_idx, edge) for edge in edges]
+
+    @property
+    def _awaited(self) -> np.ndarray:
+        """The lanes of the streams whose work the all-reduces wait for; where no wait is known, all that compute."""
+        dfg, lanes = self.dfg, np.unique(self.dfg.lane[self.one.work])
+        waits = self._edges_to(self.one.arrivals, Edge.WAIT, Edge.LIKELY_WAIT)
+        known = np.intersect1d(lanes, dfg.lane[dfg.pred_idx[waits]])
+        return known if len(known) else lanes
+
+    def _edges_to(self, nodes: np.ndarray, *kinds: Edge) -> list[int]:
+        """The edges of these kinds that enter `nodes`, node by node."""
+        dfg = self.dfg
+        edges = [edge for node in nodes.tolist() for edge in range(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])]
+        return [edge for edge in edges if dfg.pred_kind[edge] in kinds]

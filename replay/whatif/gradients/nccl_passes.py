@@ -1,0 +1,179 @@
+"""Backward passes whose gradients issue NCCL's all-reduces: what came when, what was launched, and what waits for it.
+
+DDP's autograd thread issues the all-reduce of a bucket while it handles the gradient that fills it.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.core.types import Rank
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
+from esprof.replay.whatif.gradients.backward import EVALUATE, NotBuckets
+from esprof.run.collective_names import collective_word
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A rank's backward pass in one step. G gradients, K launches, B buckets."""
+
+    begin: np.ndarray
+    """First node of the handling of each gradient, int[G], ascending."""
+    end: np.ndarray
+    """Last node of it, int[G]."""
+    skipped: int
+    """How many gradients came before in the step, in passes without all-reduces."""
+    of: int
+    """How many gradients came in the step."""
+    source: np.ndarray
+    """Node of the autograd thread before each launch to a stream that computes, int[K], ascending."""
+    work: np.ndarray
+    """What it launched, int[K]."""
+    closing: np.ndarray
+    """The gradient that issued the all-reduce of each bucket, int[B]."""
+    arrivals: np.ndarray
+    """Arrival at the all-reduce of each bucket, in order of issue, int[B]."""
+    transfers: np.ndarray
+    """Transfer of each bucket, int[B]."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Finds the backward passes in a graph, of N nodes."""
+
+    dfg: Dfg
+
+    def find(self, rank: Rank, step: int) -> Pass:
+        """The backward pass of a rank in a step that issues all-reduces. Raises NotBuckets unless there is one."""
+        begin, end = self._handled(rank, step)
+        thread = self.dfg.lane[begin[0]]
+        source, target = self._launched(thread, step)
+        gradient = np.searchsorted(begin, source, side="right") - 1
+        transfers = self._is_nccl[target]
+        issues = np.flatnonzero(transfers & (gradient >= 0) & (source <= end[gradient]))
+        arrivals, closing = target[issues], gradient[issues]
+        self._check(arrivals)
+        own = self._between_hand_overs(thread, step, begin, closing)
+        skipped = int(np.argmax(own))
+        return Pass(
+            begin=begin[own],
+            end=end[own],
+            skipped=skipped,
+            of=len(begin),
+            source=source[~transfers],
+            work=target[~transfers],
+            closing=closing - skipped,
+            arrivals=arrivals,
+            transfers=self._transfers(arrivals),
+        )
+
+    def handling(self, one: Pass) -> list[tuple[int, ...]]:
+        """The nodes of the autograd thread while it handles each gradient, ascending."""
+        dfg, first = self.dfg, one.begin[0]
+        on_thread = dfg.nodes_of(int(dfg.rank[first]))
+        on_thread = on_thread[dfg.lane[on_thread] == dfg.lane[first]]
+        since, until = np.searchsorted(on_thread, one.begin), np.searchsorted(on_thread, one.end, side="right")
+        return [tuple(on_thread[a:b].tolist()) for a, b in zip(since, until, strict=True)]
+
+    def readers(self, one: Pass) -> np.ndarray:
+        """The edges by which what follows the pass waits for its all-reduces. Raises NotBuckets where there is none."""
+        dfg, edges = self.dfg, self._reads
+        edges = edges[np.isin(dfg.pred_idx[edges], one.transfers)]
+        # All that follows waits for the last bucket too, and so stands behind it. That may be a transfer on the same stream,
+        # for which the rest waits; those of other steps have their turn by time.
+        target, source = dfg.pred_target[edges], dfg.pred_idx[edges]
+        is_turn = (dfg.pred_kind[edges] == Edge.LANE) & (dfg.step[target] != dfg.step[source])
+        found: np.ndarray = edges[(target > one.transfers.max()) & ~is_turn]
+        if not len(found):
+            raise NotBuckets("nothing is known to wait for them")
+        return found
+
+    def _handled(self, rank: Rank, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """(first, last) node of the handling of each gradient. Raises NotBuckets where there is none."""
+        dfg, mine = self.dfg, self._evaluated
+        mine = mine[(dfg.rank[mine] == rank) & (dfg.step[mine] == step)]
+        if not len(mine):
+            raise NotBuckets("its backward pass accumulates no gradient that was recorded")
+        # An operation that launches work goes on behind it, as another node of the same event.
+        _, first, number = np.unique(dfg.event[mine], return_index=True, return_inverse=True)
+        last = np.zeros(len(first), np.int64)
+        np.maximum.at(last, number, np.arange(len(mine)))
+        order = np.argsort(first)
+        return mine[first[order]], mine[last[order]]
+
+    def _launched(self, thread: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """(node before the launch, what was launched) for each launch of a thread in a step, in order."""
+        dfg, edges = self.dfg, self._launches
+        edges = edges[(dfg.lane[dfg.pred_idx[edges]] == thread) & (dfg.step[dfg.pred_target[edges]] == step)]
+        return dfg.pred_idx[edges], dfg.pred_target[edges]
+
+    def _check(self, arrivals: np.ndarray) -> None:
+        """Raises NotBuckets unless these are arrivals at matched all-reduces."""
+        dfg = self.dfg
+        if not len(arrivals):
+            raise NotBuckets("no transfer between GPUs is issued by its gradients")
+        if {collective_word(dfg.label(node)) for node in arrivals.tolist()} != {"all_reduce"}:
+            raise NotBuckets("its gradients issue other transfers than all-reduces (FSDP, ZeRO)")
+        if (dfg.collective[arrivals] < 0).any():
+            raise NotBuckets("not all of its all-reduces could be matched across ranks")
+
+    def _between_hand_overs(self, thread: int, step: int, begin: np.ndarray, closing: np.ndarray) -> np.ndarray:
+        """Mask of the gradients that came in the pass whose gradients `closing` issued all-reduces, bool[len(begin)].
+
+        The thread is told to run each backward pass by the one that asks for it. Gradients of a pass without all-reduces are
+        added to those of the next one. Raises NotBuckets where several passes issue all-reduces.
+        """
+        dfg, edges = self.dfg, self._hand_overs
+        handed = dfg.pred_target[edges]
+        handed = np.unique(handed[(dfg.lane[handed] == thread) & (dfg.step[handed] == step)])
+        number = np.searchsorted(handed, begin)
+        own: np.ndarray = number == number[closing[0]]
+        if not own[closing].all():
+            raise NotBuckets("several backward passes of a step issue all-reduces")
+        return own
+
+    def _transfers(self, arrivals: np.ndarray) -> np.ndarray:
+        """The transfer of each of these collectives, on the same lane."""
+        dfg = self.dfg
+        known = {(int(dfg.lane[node]), int(dfg.collective[node])): node for node in self._moves.tolist()}
+        return np.array([known[int(dfg.lane[node]), int(dfg.collective[node])] for node in arrivals.tolist()])
+
+    @cached_property
+    def _evaluated(self) -> np.ndarray:
+        """Nodes of the handling of all gradients, ascending."""
+        dfg = self.dfg
+        number = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
+        return np.flatnonzero((dfg.name == number) & (dfg.event >= 0))
+
+    @cached_property
+    def _is_nccl(self) -> np.ndarray:
+        """bool[N], mask of what NCCL runs on streams, matched or not."""
+        dfg = self.dfg
+        tells = np.array(["nccl" in name and collective_word(name) is not None for name in dfg.names])
+        mask: np.ndarray = tells[dfg.name] & dfg.on(LaneKind.STREAM)
+        return mask
+
+    @cached_property
+    def _moves(self) -> np.ndarray:
+        """Nodes of the transfers of all matched collectives."""
+        return np.flatnonzero(self._is_nccl & self.dfg.of(Cls.COMMUNICATION) & (self.dfg.collective >= 0))
+
+    @cached_property
+    def _launches(self) -> np.ndarray:
+        """Edges from threads to what they launched, by the node before the launch."""
+        dfg = self.dfg
+        edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & dfg.on(LaneKind.STREAM)[dfg.pred_target])
+        return edges[np.argsort(dfg.pred_idx[edges], kind="stable")]
+
+    @cached_property
+    def _hand_overs(self) -> np.ndarray:
+        """Edges from threads to others that they tell to go on."""
+        return np.flatnonzero(self.dfg.pred_kind == Edge.THREAD)
+
+    @cached_property
+    def _reads(self) -> np.ndarray:
+        """Edges from transfers to what waits for them."""
+        is_transfer = np.zeros(self.dfg.nodes, bool)
+        is_transfer[self._moves] = True
+        return np.flatnonzero(is_transfer[self.dfg.pred_idx])

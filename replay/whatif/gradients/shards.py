@@ -1,0 +1,121 @@
+"""Gradients of FSDP2 between CPUs: the reduce-scatters in which they travel, and the same with bf16 on the wires.
+
+What that takes was measured by the code that does it (`esprof probe`: `shards`). The thread of the backward pass waits while
+gradients are cast, sent and added, as it does for the reduce-scatter whose place that takes: all three are the transfer's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+
+from esprof.core.types import Bytes, Rank
+from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.issued import carried_out_as, issued_by
+from esprof.replay.whatif.gradients import gloo_buckets
+from esprof.replay.whatif.gradients.backward import NotBuckets
+from esprof.replay.whatif.gradients.compressed import Cost, ExchangeCosts
+from esprof.run.collective_names import ITEM_BYTES, collective_word
+from esprof.run.run import Run
+
+_SCATTER = "reduce_scatter"
+_SINGLE = ("float", "float32")
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A graph whose gradients travel by reduce-scatters in single precision."""
+
+    run: Run
+    dfg: Dfg
+    sizes: tuple[Bytes, ...]
+    """What each reduce-scatter of a step adds up, in the order in which they are made; the same in all steps."""
+    transfers: tuple[np.ndarray, ...]
+    """Ids of the transfers of each."""
+
+    @classmethod
+    def of(cls, run: Run, dfg: Dfg) -> "Shards | None":
+        """None where nothing is reduced and scattered between CPUs. Raises NotBuckets where what is cannot travel otherwise,
+        or is not all."""
+        found = np.concatenate([_scattered(run, dfg, rank) for rank in dfg.marks.ranks])
+        if not len(found):
+            return None
+        _check(run, dfg, found)
+        order = found[np.lexsort((found, dfg.recorded_ns[found], dfg.step[found], dfg.rank[found]))]
+        passes = [tuple(mine) for _, mine in groupby(order.tolist(), key=lambda node: (dfg.rank[node], dfg.step[node]))]
+        known = {tuple(int(dfg.bytes[node]) for node in one) for one in passes}
+        if len(known) != 1 or len(passes) != len(dfg.marks.ranks) * len(dfg.marks.steps):
+            raise NotBuckets("its reduce-scatters differ from step to step, or from rank to rank")
+        (sizes,) = known
+        return cls(run, dfg, sizes, tuple(map(np.array, zip(*passes, strict=True))))
+
+    @cached_property
+    def costs(self) -> tuple[Cost, ...]:
+        """What each takes with bf16 on the wires. Raises NotBuckets where that was not measured."""
+        measured = ExchangeCosts(self.run, self.dfg.marks.ranks)
+        return tuple(measured.of_shards(size) for size in self.sizes)
+
+    def compressed(self, costs: Sequence[Cost | None]) -> tuple[Dfg, np.ndarray]:
+        """(the graph with these costs of the reduce-scatters, None for one that stays as it was; what each transfer takes
+        from the work beside it, ns, float64[N], NaN where its bytes tell)."""
+        dur, nbytes, taken = self.dfg.dur_ns.copy(), self.dfg.bytes.copy(), np.full(self.dfg.nodes, np.nan)
+        for cost, transfers in zip(costs, self.transfers, strict=True):
+            if cost is not None:
+                dur[transfers] = round(max(cost.begin_ns) + cost.link_ns + cost.coding_ns)
+                taken[transfers] = max(0.0, cost.cpu_ns - cost.coding_ns)
+                nbytes[transfers] = cost.sent if cost.sent is not None else nbytes[transfers]
+        return replace(self.dfg, dur_ns=dur, bytes=nbytes), taken
+
+    def at_no_cost(self, link_ns: Sequence[float]) -> tuple[Dfg, np.ndarray]:
+        """The same where each is no longer on the link than so much of `link_ns`, and nothing else of it takes any time."""
+        dur = self.dfg.dur_ns.copy()
+        for took, transfers in zip(link_ns, self.transfers, strict=True):
+            dur[transfers] = np.minimum(dur[transfers], took)
+        return replace(self.dfg, dur_ns=dur), np.zeros(self.dfg.nodes)
+
+
+def _scattered(run: Run, dfg: Dfg, rank: Rank) -> np.ndarray:
+    """Ids of the transfers of a rank that were issued by reduce-scatters, which gloo carries out by all-reduces."""
+    table = run.events(rank)
+    codes, names = table.codes("name")
+    words = [carried_out_as(collective_word(name)) == carried_out_as(_SCATTER) for name in names]
+    alike = np.array([*words, False])[codes]
+    starts = table.ints("start_ns")
+    is_call = np.array([*(name.startswith("c10d::") for name in names), False])[codes]
+    calls, transfers = (
+        np.flatnonzero(alike & table.is_kind(kind) & (is_call == (kind == "op"))) for kind in ("op", "collective")
+    )
+    calls, transfers = (rows[np.lexsort((rows, starts[rows]))] for rows in (calls, transfers))
+    chosen = issued_by(starts[calls], starts[transfers])
+    by_scatter = np.array([*(collective_word(name) == _SCATTER for name in names), False])[codes[calls]]
+    rows = transfers[(chosen >= 0) & np.append(by_scatter, False)[chosen]]
+    of_link = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.rank == rank)
+    return np.flatnonzero(of_link & np.isin(dfg.event, rows))
+
+
+def _check(run: Run, dfg: Dfg, scattered: np.ndarray) -> None:
+    """Raises NotBuckets where these reduce-scatters cannot travel otherwise, or gradients travel by all-reduces, too."""
+    if dfg.has_gpu():
+        raise NotBuckets("what compression takes between GPUs is not predicted yet")
+    types = {kind for rank in dfg.marks.ranks for kind in _types(run, dfg, scattered[dfg.rank[scattered] == rank])}
+    if "" in types or (dfg.bytes[scattered] <= 0).any():
+        raise NotBuckets("what its reduce-scatters carry was not recorded (--shapes)")
+    if all(ITEM_BYTES.get(kind) == 2 for kind in types):
+        raise NotBuckets("its reduce-scatters carry 16-bit floats already: there is nothing to gain")
+    if not types <= set(_SINGLE):
+        raise NotBuckets(f"its reduce-scatters do not carry 32-bit floats alone, but {', '.join(sorted(types))}")
+    for collective in np.unique(dfg.collective[scattered]).tolist():
+        if set(dfg.rank[scattered[dfg.collective[scattered] == collective]].tolist()) != set(dfg.marks.ranks):
+            raise NotBuckets("its reduce-scatters are not among all ranks")
+    arrivals = gloo_buckets.issued_by_gradients(dfg)
+    if set(dfg.collective[arrivals].tolist()) - set(dfg.collective[scattered].tolist()):
+        raise NotBuckets("its gradients travel by reduce-scatters and by all-reduces")
+
+
+def _types(run: Run, dfg: Dfg, nodes: np.ndarray) -> set[str]:
+    """Types of the numbers that transfers of one rank carry, lower-cased; "" for what was not recorded."""
+    (rank,) = set(dfg.rank[nodes].tolist())
+    codes, names = run.events(rank).codes("dtype")
+    return {(names[code] or "").lower() if code >= 0 else "" for code in np.unique(codes[dfg.event[nodes]]).tolist()}

@@ -1,0 +1,1 @@
+"""What-ifs as changes of a graph: edits, overlays, and the selections that they act on."""

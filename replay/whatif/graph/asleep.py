@@ -1,0 +1,48 @@
+"""Gaps of a main thread in which it did not run: no faster CPU shortens these."""
+
+import numpy as np
+
+from esprof.core.types import NS_PER_MS, Rank
+from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.whatif.graph.work import HOST_WORK
+from esprof.run.run import Run
+
+LONG_GAP_NS = NS_PER_MS
+"""A gap without any recorded operation that is longer may be a sleep, or wait for a file or a lock."""
+
+
+def long_gaps(dfg: Dfg) -> np.ndarray:
+    """Mask of the gaps of CPU threads that are longer than LONG_GAP_NS."""
+    mask: np.ndarray = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > LONG_GAP_NS)
+    return mask
+
+
+def asleep(run: Run, dfg: Dfg) -> np.ndarray:
+    """The share of each node's time that its thread slept or waited, from 0 to 1, float64[N]; 0 where that is not known.
+
+    Told of long gaps on main threads, in steps of which it was recorded how long the thread ran or was ready to: where the
+    graph holds more work than that, the longest gaps were no work.
+    """
+    share, is_long = np.zeros(dfg.nodes), long_gaps(dfg)
+    for rank in dfg.marks.ranks:
+        awake_ns = _awake_ns(run, rank)
+        mine = (dfg.lane == dfg.main_lane(rank)) & dfg.on(LaneKind.CPU) & dfg.of(*HOST_WORK)
+        for step in dfg.marks.steps:
+            if step not in awake_ns:
+                continue
+            nodes = np.flatnonzero(mine & (dfg.step == step))
+            idle = max(0, int(dfg.dur_ns[nodes].sum()) - awake_ns[step])
+            gaps = nodes[is_long[nodes]]
+            longest_first = gaps[np.argsort(-dfg.dur_ns[gaps], kind="stable")]
+            took = dfg.dur_ns[longest_first]
+            before = np.cumsum(took) - took
+            share[longest_first] = np.clip(idle - before, 0, took) / np.maximum(took, 1)
+    return share
+
+
+def _awake_ns(run: Run, rank: Rank) -> dict[int, int]:
+    """How long the training thread ran or was ready to in each step that tells, ns."""
+    steps = run.steps(rank)
+    ran, ready = steps.ints("cpu_ns"), np.maximum(steps.ints("ready_ns"), 0)
+    told = ran >= 0
+    return dict(zip(steps.ints("step")[told].tolist(), (ran + ready)[told].tolist(), strict=True))

@@ -1,0 +1,158 @@
+"""Edits of a graph, each a pure function from one graph to the next: what-ifs are made of them.
+
+The primitives are those of Daydream (ATC 2020, §5) and Lumos (MLSys 2025, §3.4). `nodes` is a mask or ids.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace as with_columns
+
+import numpy as np
+
+from esprof.core.types import Ns
+from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.whatif.graph.overlay import Overlay
+
+
+def scale(dfg: Dfg, nodes: np.ndarray, factor: float | np.ndarray) -> Dfg:
+    """Make `nodes` `factor` times as fast: 2.0 halves their durations, 1.0 leaves the graph as it is.
+
+    `factor` is one number for all, or one for each node of the graph, shape (N,).
+    """
+    if np.all(np.equal(factor, 1.0)):
+        return dfg
+    chosen = _mask(dfg, nodes)
+    # A kernel that could not start for lack of room waits for the others' work: it scales with that.
+    return with_columns(
+        dfg,
+        dur_ns=np.where(chosen, _divided(dfg.dur_ns, factor), dfg.dur_ns),
+        residual_ns=np.where(chosen & dfg.contended, _divided(dfg.residual_ns, factor), dfg.residual_ns),
+    )
+
+
+def shorten(dfg: Dfg, nodes: np.ndarray, to_ns: Ns) -> Dfg:
+    """Let `nodes` take at most `to_ns` (ns), and start without the delays that nothing explains."""
+    chosen = _mask(dfg, nodes)
+    return with_columns(
+        dfg,
+        dur_ns=np.where(chosen, np.minimum(dfg.dur_ns, to_ns), dfg.dur_ns),
+        residual_ns=np.where(chosen, 0, dfg.residual_ns),
+    )
+
+
+def cut(dfg: Dfg, edges: np.ndarray) -> Dfg:
+    """Take out `edges`, a mask (bool[E]): nobody waits for what they led from. A node keeps at least one edge of its own."""
+    kept = np.append(0, np.cumsum(~edges))
+    return with_columns(
+        dfg,
+        pred_ptr=kept[dfg.pred_ptr].astype(dfg.pred_ptr.dtype),
+        pred_idx=dfg.pred_idx[~edges],
+        pred_lag=dfg.pred_lag[~edges],
+        pred_kind=dfg.pred_kind[~edges],
+    )
+
+
+def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
+    """Put other work in the place of `nodes` (ids), which takes `dur_ns` (ns): one value for each, or one for all."""
+    dur = dfg.dur_ns.copy()
+    dur[nodes] = dur_ns
+    return with_columns(dfg, dur_ns=dur)
+
+
+def remove(dfg: Dfg, nodes: np.ndarray) -> Dfg:
+    """Take `nodes` out: what waited for a removed node waits for the predecessors of that node.
+
+    A node at which a step begins or ends stays, and takes no time.
+    """
+    chosen, borders = _mask(dfg, nodes), _mask(dfg, np.union1d(dfg.marks.first, dfg.marks.last))
+    overlay = Overlay(shorten(dfg, chosen & borders, 0))
+    overlay.dropped |= chosen & ~borders
+    for source, target, lag, kind in _bridges(dfg, overlay.dropped, np.ones(dfg.edges, bool)):
+        overlay.link(source, target, kind, lag)
+    return overlay.compile()
+
+
+def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence[Ns]) -> Dfg:
+    """Put new work of `dur_ns` (ns each) on the lane right behind each node of `after`.
+
+    What came next on the lane waits for the new work; what else waits for the node does not.
+    """
+    overlay = Overlay(dfg)
+    behind = (dfg.pred_kind == Edge.LANE) & np.isin(dfg.pred_idx, after)
+    overlay.cut |= behind
+    for node, dur in zip(after, dur_ns, strict=True):
+        recorded = int(dfg.recorded_ns[node] + dfg.dur_ns[node])
+        new = overlay.add(int(dfg.lane[node]), name, cls, dur, recorded, step=int(dfg.step[node]))
+        overlay.link(node, new, Edge.LANE)
+        for edge in np.flatnonzero(behind & (dfg.pred_idx == node)):
+            overlay.link(new, int(dfg.pred_target[edge]), Edge.LANE, int(dfg.pred_lag[edge]))
+    return overlay.compile()
+
+
+def relane(dfg: Dfg, nodes: np.ndarray, lane: int) -> Dfg:
+    """Move `nodes` to the lane of this number. On their old lanes their neighbours close up.
+
+    Whenever the new lane is free, it runs the node with the earliest recorded start of those that are ready.
+    """
+    overlay = Overlay(dfg)
+    moved = _mask(dfg, nodes)
+    on_lane, target = dfg.pred_kind == Edge.LANE, dfg.pred_target
+    # On the lane that they come to, the recorded order would leave them no place between two neighbours.
+    overlay.cut |= on_lane & (moved[target] | moved[dfg.pred_idx] | (dfg.lane[target] == lane))
+    for source, node, lag, kind in _bridges(dfg, moved, on_lane):
+        if dfg.lane[node] != lane:
+            overlay.link(source, node, kind, lag)
+    overlay.lane[moved] = lane
+    return overlay.compile()
+
+
+def beside(dfg: Dfg, part: np.ndarray) -> Dfg:
+    """Move nodes to lanes of their own: of each lane those whose `part`, int[N], is the same, and not 0.
+
+    On the old lane and on the new ones all keep their order, and neighbours close up.
+    """
+    moved = part > 0
+    mixed = np.isin(dfg.lane, dfg.lane[moved])
+    pairs, of_node = np.unique(np.stack([dfg.lane[moved], part[moved]]), axis=1, return_inverse=True)
+    overlay = Overlay(with_columns(dfg, lanes=(*dfg.lanes, *(dfg.lanes[lane] for lane in pairs[0].tolist()))))
+    among = (dfg.pred_kind == Edge.LANE) & mixed[dfg.pred_target]
+    overlay.cut |= among & (part[dfg.pred_target] != part[dfg.pred_idx])
+    for one in np.unique(part[mixed]).tolist():
+        for source, target, lag, kind in _bridges(dfg, mixed & (part != one), among):
+            overlay.link(source, target, kind, lag)
+    overlay.lane[moved] = len(dfg.lanes) + of_node
+    return overlay.compile()
+
+
+def _mask(dfg: Dfg, nodes: np.ndarray) -> np.ndarray:
+    chosen = np.zeros(dfg.nodes, bool)
+    chosen[nodes] = True
+    return chosen
+
+
+def _divided(values: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
+    return np.rint(values / factor).astype(np.int64)
+
+
+def _bridges(dfg: Dfg, dropped: np.ndarray, among: np.ndarray) -> list[tuple[int, int, Ns, Edge]]:
+    """(source, target, lag in ns, kind) of edges that take the place of the paths through `dropped` nodes.
+
+    `dropped` is a mask of nodes, `among` of the edges that count as paths. The lag of a path is the sum of its edges' lags,
+    and of several paths between two nodes through the same last edge the longest counts.
+    """
+    # `reached` holds, for each dropped node, the nodes that stay from which a path leads to it, with the lag of that path.
+    bridges: list[tuple[int, int, Ns, Edge]] = []
+    reached: dict[int, dict[int, Ns]] = {}
+    target = dfg.pred_target
+    # Nodes stand in topological order: what a dropped node waits for is known before what waits for it.
+    for edge in np.flatnonzero(among & (dropped[target] | dropped[dfg.pred_idx])).tolist():
+        source, node, lag = int(dfg.pred_idx[edge]), int(target[edge]), int(dfg.pred_lag[edge])
+        sources = {past: lag + more for past, more in reached.get(source, {}).items()}
+        if not dropped[source]:
+            sources = {source: lag}
+        if dropped[node]:
+            known = reached.setdefault(node, {})
+            for past, length in sources.items():
+                known[past] = max(length, known.get(past, length))
+        else:
+            bridges += [(past, node, length, Edge(dfg.pred_kind[edge])) for past, length in sources.items()]
+    return bridges

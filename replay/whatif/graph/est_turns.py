@@ -1,0 +1,242 @@
+"""The turns of an elastic job's ESTs in a graph: what they take on each rank, and the graph with ESTs elsewhere.
+
+A rank runs its ESTs one after the other, and the gradients of the last one travel beside its backward pass. So that one is
+told apart from the others; all others are alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+
+from esprof.core.assignment import Assignment
+from esprof.core.tree import cover
+from esprof.core.types import Rank
+from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.whatif.graph.work import HOST_WORK
+from esprof.replay.whatif.links import link_share
+from esprof.replay.whatif.probed import ProbedTransfers
+from esprof.replay.whatif.scenario import Declined
+from esprof.run.run import Run
+
+_EXCHANGE = "all_to_all"
+"""The collective by which partial sums travel: as many bytes as the rank has whole subtrees."""
+
+_GATHER = "all_gather"
+"""That by which encoded gradients travel, and sums of shards otherwise."""
+
+_LEAST_SHARE = 1 / 64
+"""Of the largest such transfer, in bytes: a smaller one carries no gradients."""
+
+_ABOUT = 0.1
+"""Ranks whose times differ by less than this share come at about the same time: steps scatter as much."""
+
+
+@dataclass(frozen=True)
+class TurnCost:
+    """What one rank takes, ns, on average over the steady steps."""
+
+    est_ns: float
+    """Of an EST that is not the rank's last."""
+    last_ns: float
+    """Of its last EST, without waiting."""
+    update_ns: float
+    """Of all else of a step, without waiting."""
+    is_measured: bool
+    """Whether `est_ns` was measured here. Else the rank ran its last one alone, and another relation of the two was
+    assumed: that of the other ranks, or none. Of a rank that ran none both are assumed to be to its update as they are on
+    the others."""
+
+    def of(self, ests: int) -> float:
+        """What a step with so many ESTs takes, ns."""
+        return self.update_ns + (self.last_ns + (ests - 1) * self.est_ns if ests else 0.0)
+
+
+@dataclass(frozen=True)
+class EstTurns:
+    """Who runs which EST in the steady steps of a graph."""
+
+    dfg: Dfg
+    steps: tuple[int, ...]
+    assignment: Assignment
+    est: np.ndarray
+    """int32[N], EST of each node on a main thread; -1 where it belongs to none."""
+    probed: ProbedTransfers | None
+    """What was measured of the job's transfers, if anything."""
+
+    @classmethod
+    def of(cls, run: Run, dfg: Dfg, steps: Sequence[int]) -> "EstTurns":
+        """Raises Declined where the run is of no elastic job, or ESTs moved in these steps."""
+        est = np.full(dfg.nodes, -1, np.int32)
+        ran: list[tuple[int, ...]] = []
+        for rank in dfg.marks.ranks:
+            nodes = _on_main(dfg, rank)
+            est[nodes] = _est_of(run, dfg, nodes, rank)
+            mine = est[nodes][np.isin(dfg.step[nodes], steps)]
+            each = {
+                tuple(np.unique(est[nodes][(dfg.step[nodes] == step) & (est[nodes] >= 0)]).tolist()) for step in steps
+            }
+            if len(each) > 1:
+                raise Declined("ESTs moved from rank to rank in these steps")
+            ran.append(tuple(np.unique(mine[mine >= 0]).tolist()))
+        if not any(ran):
+            raise Declined(
+                "this run does not tell which EST ran where: it is of no elastic job, or was not written by one "
+                "(ElasticTrainer(telemetry=RUN))"
+            )
+        if run.missing_ranks:
+            raise Declined("the run lacks ranks of the job")
+        return cls(dfg, tuple(steps), Assignment(tuple(ran)), est, ProbedTransfers.of(run))
+
+    @cached_property
+    def _last(self) -> np.ndarray:
+        """bool[N], mask of the nodes of each rank's last EST."""
+        last = np.array([max(ests, default=-2) for ests in self.assignment.ests], np.int32)
+        position = np.zeros(max(self.dfg.marks.ranks) + 2, np.int32)
+        position[list(self.dfg.marks.ranks)] = np.arange(len(self.dfg.marks.ranks))
+        found: np.ndarray = (self.est >= 0) & (self.est == last[position[self.dfg.rank]])
+        return found
+
+    @cached_property
+    def costs(self) -> dict[Rank, TurnCost]:
+        """By rank. Raises Declined for a rank that ran no EST where updates tell nothing."""
+        known = {rank: self._measured(rank) for rank in self.dfg.marks.ranks}
+        ran = [known[rank] for rank, ests in zip(self.dfg.marks.ranks, self.assignment.ests, strict=True) if ests]
+        relation = median([cost.est_ns / cost.last_ns for cost in ran if cost.is_measured] or [1.0])
+        pace = median(cost.last_ns / cost.update_ns if cost.update_ns else 0.0 for cost in ran)
+        found = {}
+        for rank, cost in known.items():
+            last = cost.last_ns or cost.update_ns * pace
+            if not last:
+                raise Declined(f"rank {rank} ran no EST: what one takes there is not known")
+            found[rank] = cost if cost.is_measured else replace(cost, last_ns=last, est_ns=last * relation)
+        return found
+
+    def _measured(self, rank: Rank) -> TurnCost:
+        ests = self.assignment.ests[self.dfg.marks.ranks.index(rank)]
+        dfg = self.dfg
+        works = self._on_steady(rank) & dfg.of(*HOST_WORK) & dfg.on(LaneKind.CPU)
+        last = self._total(works & self._last)
+        others = self._total(works & (self.est >= 0) & ~self._last)
+        update = self._total(works & (self.est < 0))
+        return TurnCost(others / max(1, len(ests) - 1), last, update, is_measured=len(ests) > 1)
+
+    def _total(self, nodes: np.ndarray) -> float:
+        """What these nodes take in a step, ns."""
+        return float(self.dfg.dur_ns[nodes].sum()) / len(self.steps)
+
+    def _on_steady(self, rank: Rank) -> np.ndarray:
+        mask: np.ndarray = (self.dfg.lane == self.dfg.main_lane(rank)) & np.isin(self.dfg.step, self.steps)
+        return mask
+
+    def moved(self, to: Assignment, longer: float | None = None) -> Dfg:
+        """The graph with the ESTs placed as `to` says: the turns before a rank's last one as much longer or shorter as there
+        are more or fewer of them, and its transfers by what they carry; or those of gradients so many times as long as now,
+        where that was measured. Raises Declined where it does not fit the job."""
+        if (to.n_est, to.world) != (self.assignment.n_est, self.assignment.world):
+            raise Declined(
+                f"the plan is of {to.n_est} ESTs on {to.world} ranks, the run of {self.assignment.n_est} on "
+                f"{self.assignment.world}"
+            )
+        dfg = self.dfg
+        dur, residual = dfg.dur_ns.astype(float), dfg.residual_ns.copy()
+        for position, rank in enumerate(dfg.marks.ranks):
+            before, after = len(self.assignment.ests[position]), len(to.ests[position])
+            on_rank = dfg.lane == dfg.main_lane(rank)
+            first = on_rank & (self.est >= 0) & ~self._last
+            cost = self.costs[rank]
+            if before > 1:
+                dur[first] *= max(0, after - 1) / (before - 1)
+            elif before and after > 1:
+                dur[self._first(on_rank & self._last)] += cost.est_ns * (after - 1)
+            elif not before and after:
+                dur[self._first(on_rank)] += cost.last_ns + cost.est_ns * (after - 1)
+            if not after:
+                dur[on_rank & self._last] = 0
+                residual[on_rank & (self.est >= 0)] = 0
+        transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
+        if longer is None:
+            dur[transfers] *= self._transfers_longer(to)[transfers]
+        else:
+            dur[transfers & carries_gradients(dfg)] *= longer
+        return replace(dfg, dur_ns=np.rint(dur).astype(np.int64), residual_ns=residual)
+
+    def _transfers_longer(self, to: Assignment) -> np.ndarray:
+        """How many times as long each transfer takes, float64[N]: the link's part by what it carries, and the CPUs' part by
+        the speed of the rank that comes last, for which the others wait."""
+        dfg = self.dfg
+        of_link = link_share(dfg, dfg, self.probed).share
+        sums, leaves = named(dfg, _EXCHANGE), named(dfg, _GATHER)
+        carried = np.where(sums, _most_carried(to) / _most_carried(self.assignment), 1.0)
+        if not sums.any():  # Encoded gradients: each rank sends as many as the one that has most.
+            carried = np.where(leaves, _most_ests(to) / _most_ests(self.assignment), 1.0)
+        by_cpus = np.where(dfg.on(LaneKind.COMM), self._pace_ns(to) / self._pace_ns(self.assignment), 1.0)
+        longer: np.ndarray = of_link * carried + (1 - of_link) * by_cpus
+        return longer
+
+    def _pace_ns(self, assignment: Assignment) -> float:
+        """What an EST takes on the rank that comes last; of several that come at about the same time, on the slowest."""
+        costs = [self.costs[rank] for rank in self.dfg.marks.ranks]
+        busy = [cost.of(len(ests)) for cost, ests in zip(costs, assignment.ests, strict=True)]
+        return max(cost.last_ns for cost, ns in zip(costs, busy, strict=True) if ns > (1 - _ABOUT) * max(busy))
+
+    def _first(self, mask: np.ndarray) -> np.ndarray:
+        """The first of these nodes that is work, in each step; not the mark of its begin, which takes no time."""
+        nodes = np.flatnonzero(mask & self.dfg.of(*HOST_WORK) & (self.dfg.dur_ns > 0))
+        nodes = nodes[np.argsort(self.dfg.recorded_ns[nodes], kind="stable")]
+        _, first = np.unique(self.dfg.step[nodes], return_index=True)
+        found: np.ndarray = nodes[first]
+        return found
+
+
+def tells_of_ests(run: Run) -> bool:
+    """Whether the run was written by an elastic job, so that its events name the ESTs."""
+    return any((run.events(rank).ints("est") >= 0).any() for rank in run.ranks)
+
+
+def _on_main(dfg: Dfg, rank: Rank) -> np.ndarray:
+    """Ids of the nodes of the rank's main thread, in the order in which they ran."""
+    nodes = np.flatnonzero(dfg.lane == dfg.main_lane(rank))
+    found: np.ndarray = nodes[np.argsort(dfg.recorded_ns[nodes], kind="stable")]
+    return found
+
+
+def _est_of(run: Run, dfg: Dfg, nodes: np.ndarray, rank: Rank) -> np.ndarray:
+    """EST of each of these nodes: that of its event; a gap belongs to what came before it in the same step."""
+    events, event = run.events(rank).ints("est"), dfg.event[nodes]
+    # The place of the latest node, up to and with each, that stands for an event.
+    at = np.maximum.accumulate(np.where(event >= 0, np.arange(len(nodes)), 0))
+    is_told = (event[at] >= 0) & (dfg.step[nodes][at] == dfg.step[nodes])
+    found: np.ndarray = np.where(is_told, events[np.maximum(event[at], 0)], -1).astype(np.int32)
+    return found
+
+
+def carries_gradients(dfg: Dfg) -> np.ndarray:
+    """bool[N], mask of the transfers of gradients; the others of a step carry its losses and buffers, or hashes."""
+    sends = named(dfg, _EXCHANGE) | named(dfg, _GATHER)
+    found: np.ndarray = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & sends
+    large: np.ndarray = found & (dfg.bytes >= _LEAST_SHARE * dfg.bytes[found].max(initial=0))
+    return large
+
+
+def named(dfg: Dfg, part: str) -> np.ndarray:
+    """bool[N], mask of the nodes whose name has this part."""
+    mask: np.ndarray = np.array([part in name for name in dfg.names])[dfg.name]
+    return mask
+
+
+def _most_ests(assignment: Assignment) -> int:
+    return max(map(len, assignment.ests))
+
+
+def _most_carried(assignment: Assignment) -> float:
+    """How much the busiest rank sends or receives in the exchange of partial sums, in shards.
+
+    A rank sends each other one a shard of each of its whole subtrees, and receives as many as the others have.
+    """
+    nodes = [len(cover(ests, assignment.n_est)) for ests in assignment.ests]
+    sent = [count * (assignment.world - 1) for count in nodes]
+    received = [sum(nodes) - count for count in nodes]
+    return float(max(1, *sent, *received))

@@ -1,0 +1,71 @@
+"""What the CPUs of the ranks' hosts allow: work that moves to other processes still needs them."""
+
+from collections import defaultdict
+
+import numpy as np
+
+from esprof.core.types import Rank
+from esprof.run.run import Run
+
+
+def sharing(run: Run) -> dict[tuple[Rank, ...], float]:
+    """Ranks that may run on the same CPUs of one host -> how many CPUs they have together. Only ranks that tell theirs."""
+    alike: dict[tuple[str | None, tuple[int, ...]], list[Rank]] = defaultdict(list)
+    for meta in run.meta.ranks:
+        if meta.cpus and meta.rank in run.ranks:
+            alike[meta.host, meta.cpus].append(meta.rank)
+    return {tuple(ranks): _together(run, ranks, len(cpus)) for (_, cpus), ranks in alike.items()}
+
+
+def cpus_of(run: Run, rank: Rank) -> float | None:
+    """How many CPUs there are at most for `rank` and each of those that share them with it; None where that is not known.
+
+    Others may share them, too: ranks that are not in the run, and other jobs.
+    """
+    return next((cpus / len(ranks) for ranks, cpus in sharing(run).items() if rank in ranks), None)
+
+
+def _together(run: Run, ranks: list[Rank], cpus: int) -> float:
+    """How many of `cpus` CPUs these ranks may use at a time. Each may have its quota for itself, or share it: the most."""
+    quotas = [run.rank(rank).cpu_quota for rank in ranks]
+    return min([float(cpus), *([sum(quota for quota in quotas if quota)] if all(quotas) else [])])
+
+
+def least_ns(run: Run, steps: tuple[int, ...]) -> np.ndarray | None:
+    """Least duration of each of `steps` for the CPU time that the ranks and their batches take, ns, float64[steps].
+
+    Of a rank only its training thread is counted, and of its batches those that workers made: ranks take more.
+    None where no rank tells both its CPUs and its CPU time.
+    """
+    least = None
+    for ranks, cpus in sharing(run).items():
+        needed = sum((_needed_ns(run, rank, steps) for rank in ranks), np.zeros(len(steps)))
+        least = needed / cpus if least is None else np.maximum(least, needed / cpus)
+    return least if least is not None and least.any() else None
+
+
+def _needed_ns(run: Run, rank: Rank, steps: tuple[int, ...]) -> np.ndarray:
+    """CPU time of the rank's training thread and of its workers' batches in each of `steps`, ns, float64[steps]."""
+    noted = run.steps(rank)
+    number = noted.ints("step")
+    row = np.flatnonzero(np.isin(number, steps))
+    at = np.searchsorted(steps, number[row])
+    needed = np.zeros(len(steps))
+    needed[at] = np.maximum(noted.ints("cpu_ns")[row], 0)
+    begin, took = noted.ints("start_ns")[row], noted.ints("dur_ns")[row]
+    stages = run.stages(rank)
+    is_next, loader = stages.is_kind("next") & (stages.ints("workers") > 0), stages.ints("loader")
+    for number in np.unique(loader[is_next]).tolist():
+        taken = np.sort(stages.ints("end_ns")[is_next & (loader == number)])
+        batches = np.searchsorted(taken, begin + took) - np.searchsorted(taken, begin)
+        needed[at] += (batch_cpu_ns(run, rank, number) or 0.0) * batches
+    return needed
+
+
+def batch_cpu_ns(run: Run, rank: Rank, loader: int | None = None) -> float | None:
+    """Mean CPU time of a batch that a worker of `rank` makes, of all its loaders or of one, ns; None where that was not
+    recorded."""
+    stages = run.stages(rank)
+    made = stages.is_kind("fetch") & ((stages.ints("loader") == loader) if loader is not None else True)
+    ran = stages.ints("cpu_ns")[made]
+    return float(ran[ran >= 0].mean()) if (ran >= 0).any() else None

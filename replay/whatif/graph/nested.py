@@ -1,0 +1,57 @@
+"""Operations inside others: what part of a top-level operation, which is all that the graph holds, is spent in them."""
+
+import re
+
+import numpy as np
+
+from esprof.core.compiled import compiled
+from esprof.replay.dfg import Dfg, LaneKind
+from esprof.run.run import Run
+from esprof.run.schema import Table
+
+
+def share_in(run: Run, dfg: Dfg, name: re.Pattern[str]) -> np.ndarray:
+    """For each node of `dfg` that is (a part of) an operation on a CPU thread, the share of that operation's time that is
+    spent in operations whose name the pattern finds, but not in those that these call; 0 for all others. float64[N]."""
+    share = np.zeros(dfg.nodes)
+    on_threads = dfg.on(LaneKind.CPU) & (dfg.event >= 0)
+    for rank in dfg.marks.ranks:
+        nodes = np.flatnonzero(on_threads & (dfg.rank == rank))
+        share[nodes] = _share_of_rows(run.events(rank), name)[dfg.event[nodes]]
+    return share
+
+
+def _share_of_rows(table: Table, name: re.Pattern[str]) -> np.ndarray:
+    """The share of each row, float64[rows]; 0 for rows that are no operation."""
+    rows = np.flatnonzero(table.is_kind("op"))
+    start, tid = table.ints("start_ns")[rows], table.ints("tid")[rows]
+    end = start + table.ints("dur_ns")[rows]
+    codes, names = table.codes("name")
+    wanted = np.array([*(bool(name.search(text)) for text in names), False])[codes[rows]]
+    # Thread by thread, and of two that start together the longer one first: it is around the other.
+    order = np.lexsort((-end, start, tid))
+    inside = np.zeros(len(rows))
+    inside[order] = _within(tid[order], start[order], end[order], wanted[order])
+    share = np.zeros(len(table))
+    share[rows] = inside / np.maximum(end - start, 1)
+    return share
+
+
+@compiled
+def _within(tid: np.ndarray, start: np.ndarray, end: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """For each operation the time that it and those inside it spend in wanted ones themselves, ns. Operations nest."""
+    inside = np.zeros(len(tid))
+    around, depth = np.empty(len(tid), np.int64), 0
+    for n in range(len(tid)):
+        while depth and (tid[around[depth - 1]] != tid[n] or end[around[depth - 1]] <= start[n]):
+            depth -= 1
+        took = end[n] - start[n]
+        # What an operation takes is not spent by the one that calls it.
+        own = took if wanted[n] else 0
+        taken = took if depth and wanted[around[depth - 1]] else 0
+        for level in range(depth):
+            inside[around[level]] += own - taken
+        inside[n] += own
+        around[depth] = n
+        depth += 1
+    return inside

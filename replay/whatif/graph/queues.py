@@ -1,0 +1,41 @@
+"""GPU streams on which collectives of several kinds queue up, as those of one process group do."""
+
+import numpy as np
+
+from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
+from esprof.replay.engine.timeline import Timeline
+from esprof.run.collective_names import collective_word
+
+
+def kinds_in_queues(dfg: Dfg) -> np.ndarray:
+    """For each node a number of the kind of its matched collective, int64[N], from 1 on, if it is one of several kinds on
+    its stream; 0 for those of the first kind there, and for all other nodes."""
+    found = np.zeros(dfg.nodes, np.int64)
+    transfers = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0))
+    words = {name: collective_word(name) or name for name in dfg.names}
+    number = {word: at for at, word in enumerate(dict.fromkeys(words.values()))}
+    of_name = np.array([number[words[name]] for name in dfg.names])
+    # Of a collective on a stream: its arrival, and its transfer.
+    of_collective = np.full(int(dfg.collective.max(initial=-1)) + 2, -1)
+    of_collective[dfg.collective[transfers]] = of_name[dfg.name[transfers]]
+    kind = of_collective[dfg.collective]
+    parts = np.flatnonzero(dfg.on(LaneKind.STREAM) & dfg.of(Cls.COMMUNICATION, Cls.WAIT) & (kind >= 0))
+    for lane in np.unique(dfg.lane[transfers]).tolist():
+        mine = parts[dfg.lane[parts] == lane]
+        found[mine] = np.unique(kind[mine], return_inverse=True)[1]
+    return found
+
+
+def queued(timeline: Timeline, kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How long each transfer waited on its stream for one of another kind alone, ns, int64[N], and for which node, int64[N],
+    -1 for none: all else that it waits for on its rank was there. `kinds` are those of `kinds_in_queues`."""
+    dfg = timeline.dfg
+    source, target, is_lane = dfg.pred_idx, dfg.pred_target, dfg.pred_kind == Edge.LANE
+    arrivals = dfg.of(Cls.WAIT) & (dfg.collective >= 0) & dfg.on(LaneKind.STREAM)
+    begin = timeline.end_ns[source] + dfg.pred_lag
+    behind = is_lane & arrivals[target] & (kinds[target] != kinds[source])
+    free, ready, before = np.zeros(dfg.nodes, np.int64), np.zeros(dfg.nodes, np.int64), np.full(dfg.nodes, -1)
+    free[target[behind]], before[target[behind]] = begin[behind], source[behind]
+    np.maximum.at(ready, target[~is_lane], begin[~is_lane])
+    waited: np.ndarray = np.where(before >= 0, np.maximum(free - ready, 0), 0)
+    return waited, before

@@ -1,0 +1,31 @@
+"""Sizes of elastic jobs: every small instance against all its choices."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esprof.analyzers.advisors.cluster.scaling import Choice, deal_out
+
+choices = st.lists(
+    st.builds(Choice, devices=st.integers(0, 4), value=st.integers(0, 9).map(float)), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=500)
+@given(st.lists(choices, min_size=1, max_size=4), st.integers(0, 9))
+def test_no_sizes_are_worth_more(jobs, devices):
+    worths = [
+        (sum(one.value for one in picked), -sum(one.devices for one in picked))
+        for picked in itertools.product(*jobs)
+        if sum(one.devices for one in picked) <= devices
+    ]
+    if not worths:
+        with pytest.raises(ValueError, match="smallest sizes"):
+            deal_out(jobs, devices)
+        return
+    found = deal_out(jobs, devices)
+    picked = [jobs[at][choice] for at, choice in enumerate(found.chosen)]
+    assert (sum(one.value for one in picked), -sum(one.devices for one in picked)) == max(worths)
+    assert (found.value, found.devices) == (sum(one.value for one in picked), sum(one.devices for one in picked))

@@ -1,0 +1,121 @@
+"""Training threads that wait for a CPU: must fire, must not, and who is named."""
+
+import msgspec
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.run.run import Run
+from tests.cases.graph import EPOCH_NS, gloo, op, run_of, step
+from tests.cases.step_runs import step_table
+
+MS, NS = 1000.0, 1_000_000
+
+
+def step_of(begin: float, number: int, compute_ms: float):
+    """`mm` up to an all-reduce, for which the ranks wait until 80 ms, and `add` up to the end."""
+    return [
+        step(number, begin, begin + 100 * MS),
+        op("mm", begin, (compute_ms - 0.01) * MS),
+        *gloo(begin + (compute_ms - 0.01) * MS, begin + compute_ms * MS, begin + 84 * MS),
+        op("add", begin + 84 * MS, 16 * MS),
+    ]
+
+
+def found(*ready_ms, throttled_ms=0, threads=None):
+    """The findings on six steps of 100 ms, of which each rank waited `ready_ms` for a CPU; odd ranks are done sooner."""
+    ranks = range(len(ready_ms))
+    rows = {rank: [row for n in range(6) for row in step_of(100 * MS * n, n, 40 if rank % 2 else 80)] for rank in ranks}
+    noted = {
+        rank: step_table(
+            [100] * 6,
+            start_ns=EPOCH_NS,
+            first=0,
+            phase="timed",
+            cpu_ns=[20 * NS] * 6,
+            ready_ns=[None if ms is None else ms * NS] * 6,
+            throttled_ns=[throttled_ms * NS] * 6,
+        )
+        for rank, ms in enumerate(ready_ms)
+    }
+    made = run_of(rows, steps=noted, cpus=dict.fromkeys(ranks, (0, 1, 2, 3)))
+    metas = tuple(msgspec.structs.replace(rank, threads=threads) for rank in made.meta.ranks)
+    run = Run(msgspec.structs.replace(made.meta, ranks=metas), lambda name, rank: getattr(made, name)(rank))
+    diagnosis = diagnose_run(run)
+    msgspec.json.encode(diagnosis)
+    return [finding for finding in diagnosis.findings if finding.id == "ESP404"]
+
+
+def test_a_thread_that_could_run_and_did_not_is_named_with_what_it_costs():
+    (finding,) = found(30)
+    assert finding.title == "Rank 0 could run, but had no CPU for 30.0 ms a step: something else uses the CPUs"
+    assert finding.saving_us == pytest.approx(30 * MS, rel=0.02)
+    assert finding.evidence["without_a_cpu"].of(0) == 30 * NS
+    assert finding.command is not None
+    assert "runqueue=0" in finding.command
+
+
+def test_ranks_that_wait_far_less_are_not_named_beside_the_worst():
+    (finding,) = found(40, 4, 20)
+    assert finding.ranks == (0, 2)
+    assert finding.command is not None
+    assert "rank0+2.runqueue=0" in finding.command
+
+
+def test_a_quota_is_told_from_other_users():
+    (finding,) = found(30, throttled_ms=40)
+    assert finding.title.endswith("a CPU quota stops it")
+    assert finding.evidence["stopped_by_quota"].of(0) == 40 * NS
+
+
+def test_threads_are_held_against_the_hosts_cpus():
+    run_of_threads = found(30, 30, threads=8)[0]
+    assert run_of_threads.evidence["threads_of_operations_on_the_host"].value == 16
+    assert run_of_threads.evidence["cpus_for_each_rank_at_most"].value == 2.0
+
+
+@pytest.mark.parametrize("ready_ms", [0, 2, None])
+def test_a_little_waiting_is_usual_and_none_was_recorded(ready_ms):
+    assert found(ready_ms) == []
+
+
+# Without the kernel's count
+
+
+def stalling(stalls, ranks=4):
+    """ESP404 of a job whose ranks compute forty operations of 0.2 ms and meet at 100 ms; `stalls` are the numbers of the
+    operations of each rank that take 3 ms longer."""
+    rows = {}
+    for rank in range(ranks):
+        now, of_rank = 0.0, [step(0, 0, 120 * MS)]
+        for number in range(40):
+            took = 0.2 * MS + (3 * MS if number in stalls(rank) else 0)
+            of_rank.append(op(f"op {number % 5}", now, took))
+            now += took
+        rows[rank] = [*of_rank, *gloo(now, now + 5, 100 * MS), op("end", 100 * MS, 20 * MS)]
+    return [finding for finding in diagnose_run(run_of(rows)).findings if finding.id == "ESP404"]
+
+
+def test_ranks_that_stall_again_and_again_at_other_places_each_lack_cpus():
+    (finding,) = stalling(lambda rank: range(rank, 36 + 4 * (rank == 2), 4))
+    assert finding.ranks == (0, 1, 2, 3)
+    assert "each at other places" in finding.title
+    assert finding.title.endswith("the others wait for rank 2 most")
+    assert finding.evidence["stalled"].of(0) == 9 * 3 * NS
+    assert finding.evidence["stalled"].of(2) == 10 * 3 * NS
+    # The step begins with 8 ms of work where nothing stalls, and 38 where rank 2 does.
+    assert finding.saving_us == pytest.approx(30 * MS, rel=0.01)
+    assert "runqueue=0" in finding.command
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"stalls": lambda rank: range(0, 36, 4) if rank == 1 else ()},  # one rank
+        {"stalls": lambda rank: range(0, 36, 4)},  # all at the same places
+        {"stalls": lambda rank: (rank, rank + 12, rank + 24)},  # seldom
+        {"stalls": lambda rank: range(rank, 40, 5)},  # each at places of its own: the job may be made so
+        {"stalls": lambda rank: range(rank, 36, 4), "ranks": 2},  # nothing tells what is usual
+    ],
+)
+def test_pauses_that_tell_of_no_starvation(how):
+    assert stalling(**how) == []

@@ -1,0 +1,125 @@
+"""Calls that wait for the device: who called, what it costs, and what `sync=0` makes of it."""
+
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.replay import answer_run
+from esprof.run.run import Run
+from esprof.run.schema import SAMPLES, table
+from tests.cases.graph import EPOCH_NS, Row, call, kernel, launched, op, python, run_of, step
+
+STEPS = 6
+STEP_US = 1_000.0
+
+
+def reading_step(number: int, *, waits: bool = True, stream: int = 7) -> list:
+    """A kernel of 300 µs, whose result is read; then 200 µs of the CPU's own work, which launches 300 µs more. The step ends
+    when that is done, 150 µs later."""
+    at, correlation = number * STEP_US, 10 * number + 1
+    rows = [step(number, at, at + STEP_US), op("aten::mm", at, 20), *launched("a", at + 5, at + 20, 300, correlation)]
+    if stream != 7:  # What is read is somewhere else, and done at once; the other stream stays busy.
+        rows += launched("read", at + 22, at + 30, 295, correlation + 3, stream=stream)
+    if waits:
+        rows += [
+            op("aten::item", at + 30, 310),
+            op("aten::_local_scalar_dense", at + 32, 306),
+            call("cudaStreamSynchronize", at + 35, 293, correlation + 1),
+        ]
+    rows += [op("aten::add", at + 340, 200), *launched("b", at + 530, at + 540, 300, correlation + 2)]
+    rows += [op("Optimizer.step", at + 545, 450)]
+    return rows
+
+
+def job(*besides: Row, **how) -> Run:
+    return run_of({0: [row for number in range(1, STEPS + 1) for row in reading_step(number, **how)] + [*besides]})
+
+
+def sync_findings(run: Run) -> list:
+    return [finding for finding in diagnose_run(run).findings if finding.id == "ESP405"]
+
+
+def test_without_the_wait_the_cpu_launches_while_the_gpu_works():
+    (answer,) = answer_run(job(), ["sync=0"]).what_if
+    # The wait of 293 µs keeps 20 at most of its own: the CPU needs 1,000 - 293 to 313 µs, and the GPU 600.
+    assert answer.predicted_us == pytest.approx(STEP_US - 283, abs=12)
+    assert "at once" in (answer.note or "")
+
+
+def test_a_step_is_no_shorter_than_its_gpu_needs():
+    """The CPU has 60 µs of work around a wait for 1,000 µs of kernels."""
+    rows = []
+    for number in range(1, 12):
+        at = number * 1_100.0
+        rows += [
+            step(number, at, at + 1_100),
+            op("aten::mm", at, 20),
+            *launched("a", at + 5, at + 20, 1_000, 2 * number),
+        ]
+        rows += [call("cudaDeviceSynchronize", at + 30, 995, 2 * number + 1), op("end", at + 1_030, 60)]
+    (answer,) = answer_run(run_of({0: rows}), ["sync=0"]).what_if
+    assert answer.predicted_us == pytest.approx(1_000, rel=0.02)
+
+
+def test_a_read_within_the_step_is_named_with_its_caller_and_the_pause_of_the_gpu():
+    (finding,) = sync_findings(job())
+    assert finding.title.startswith("aten::item waits for the GPU once a step")
+    assert finding.evidence["calls_per_step_and_rank"].of("aten::item") == 1
+    # From the end of the kernel at 320 µs to the begin of the next at 540 µs.
+    assert finding.evidence["idle_after"].of("aten::item") == 220_000
+    assert finding.command.endswith("sync=0")
+    assert "losses and metrics" in finding.advice
+    assert "python_line" not in finding.evidence
+    assert "ESP401" not in {one.id for one in diagnose_run(job()).findings}
+
+
+def test_the_modules_around_the_read_are_named_where_the_trace_has_them():
+    router = (python("nn.Module: Router_1", number * STEP_US + 25, 400) for number in range(1, STEPS + 1))
+    (finding,) = sync_findings(job(*router))
+    assert finding.evidence["module"].of("aten::item") == "Router_1"
+
+
+def test_without_a_wait_there_is_no_finding():
+    assert not sync_findings(job(waits=False))
+
+
+def test_the_line_is_that_of_a_sample_taken_while_the_call_waits():
+    run = job()
+    at = EPOCH_NS + round((3 * STEP_US + 100) * 1000)
+    stack = "train.py(40): main\ntrain.py(52): log_loss\npython3.11/site-packages/torch/_tensor.py(10): item"
+    samples = table({"at_ns": [at], "dur_ns": [10_000], "cpu_ns": [0], "step": [3], "stack": [stack]}, SAMPLES)
+    events = run.events(0)
+    told = Run(run.meta, lambda name, rank: {"events": events, "samples": samples}.get(name))
+    (finding,) = sync_findings(told)
+    assert finding.evidence["python_line"].of("aten::item") == "train.py(52): log_loss"
+    assert finding.advice.startswith("At train.py(52): log_loss: ")
+
+
+def test_a_gpu_busy_elsewhere_has_no_pause():
+    """While the result of one stream is read, the other works on until the next kernel comes."""
+    rows = []
+    for number in range(1, 7):
+        at = number * STEP_US
+        rows += reading_step(number)
+        rows += [
+            call("cudaLaunchKernel", at + 23, 5, 10 * number + 7),
+            kernel("long", at + 40, 900, 10 * number + 7, stream=9),
+        ]
+    assert not [
+        finding for finding in sync_findings(run_of({0: rows})) if finding.evidence["idle_after"].of("aten::item")
+    ]
+
+
+def test_of_kernels_shorter_than_their_launch_the_host_finding_says_so():
+    def advice(kernel_us: float) -> tuple[float, str]:
+        rows = [step(1, 0, 10_000)]
+        for n in range(50):
+            rows += [op("aten::add", n * 200, 150), *launched("k", n * 200 + 100, n * 200 + 110, kernel_us, n + 1)]
+        (finding,) = [one for one in diagnose_run(run_of({0: rows})).findings if one.id == "ESP401"]
+        return finding.evidence["kernels_shorter_than_a_launch"].value, finding.advice
+
+    share, text = advice(2.0)
+    assert share == 1
+    assert text.startswith("Most kernels take less than their launch")
+    share, text = advice(20.0)
+    assert share == 0
+    assert "what the CPU does between them" in text

@@ -1,0 +1,119 @@
+"""Multiplications far from the device's peak: must fire, must not, and by which peak a kernel is judged."""
+
+import msgspec
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.analyzers.findings.kernels.device_peaks import peak_of, precision_of
+from esprof.run.run import Run
+from tests.cases.graph import Args, Row, call, launched, op, run_of, step
+
+A100 = "NVIDIA A100-SXM4-80GB"
+HALF = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
+NARROW = "[[4096, 4096], [4096, 8]]"
+"""2 · 4096 · 4096 · 8 = 268 M operations: at 312 T/s they would take 0.86 µs."""
+
+
+def multiply(shapes: str, at: float, name: str = "aten::mm") -> Row:
+    args = Args(dims=msgspec.Raw(shapes.encode()))
+    return Row(ph="X", cat="cpu_op", name=name, pid=100, tid=1, ts=at, dur=20, args=args)
+
+
+def job(shapes: str = NARROW, device: str | None = A100, kernel: str = HALF, took: float = 600, name="aten::mm") -> Run:
+    """Steps of 1 ms in which the GPU multiplies for `took` us, by one kernel, and does something else for the rest."""
+    rows = []
+    for number in range(1, 6):
+        at = number * 1_000.0
+        rows += [step(number, at, at + 1_000), multiply(shapes, at, name)]
+        rows += launched(kernel, at + 5, at + 20, took, 3 * number)
+        rows += launched("vectorized_elementwise_kernel", at + 30, at + 20 + took, 900 - took, 3 * number + 1)
+        rows += [call("cudaDeviceSynchronize", at + 40, 885, 3 * number + 2), op("end", at + 930, 65)]
+    run = run_of({0: rows})
+    metas = tuple(msgspec.structs.replace(meta, device=device) for meta in run.meta.ranks)
+    return Run(msgspec.structs.replace(run.meta, ranks=metas), run._table)
+
+
+def found(run: Run) -> list:
+    return [finding for finding in diagnose_run(run).findings if finding.id == "ESP702"]
+
+
+def test_a_narrow_multiplication_is_named_with_its_sizes_and_share_of_the_peak():
+    (finding,) = found(job())
+    operations = 2 * 4096 * 4096 * 8
+    assert finding.evidence["share_of_peak"].value == pytest.approx(operations / (600e-6 * 312e12), abs=1e-4)
+    assert finding.evidence["share_of_gpu_work"].of(0) == pytest.approx(0.667, abs=0.001)
+    assert finding.evidence["longest_multiplies"].value == "4096 × 4096 by 4096 × 8"
+    assert (finding.evidence["longest_computes_in"].value, finding.confidence) == ("16 bits", "low")
+    assert "so narrow cannot fill" in finding.advice
+    assert finding.saving_us == pytest.approx(600, rel=0.03)
+    assert "kernel[" in finding.command
+
+
+def test_sizes_that_tensor_cores_do_not_like_are_said():
+    (finding,) = found(job("[[1001, 409], [409, 5025]]", took=800, kernel=HALF.replace("bf16", "f16")))
+    assert "1008, 5032 and 416" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("shapes", "name"),
+    [
+        ("[[64, 8, 8], [64, 8, 8]]", "aten::bmm"),
+        ("[[8], [4096, 4096], [4096, 8], [], []]", "aten::addmm"),
+        ("[[64, 8, 8], [64, 8, 8], [64, 8, 8]]", "aten::baddbmm"),
+    ],
+)
+def test_batches_and_biases_are_understood(shapes, name):
+    assert found(job(shapes, name=name))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        job("[[8192, 8192], [8192, 8192]]", took=899),  # more than can be done in that time
+        job(took=60),  # too little of the work
+        job(device="Some GPU"),
+        job(device=None),
+        job(name="aten::add"),
+        job("[[4096, 4096], [512, 8]]"),  # no shapes of a multiplication
+        job("[]"),
+        job(kernel="ampere_dgemm_64x64_nn"),
+    ],
+    ids=["fast", "little", "unknown device", "no device", "another operation", "shapes", "no shapes", "64 bits"],
+)
+def test_nothing_is_said_where_it_is_not_so_or_not_known(run):
+    assert not found(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("volta_sgemm_128x64_tn", "float32"),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>", "float32"),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>", "TF32"),
+        ("sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize64x64x32_stage4", "TF32"),
+        ("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_tn", "16 bits"),
+        ("ampere_fp16_s1688gemm_fp16_256x64_ldg8_f2f_tn", "16 bits"),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", "16 bits"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "16 bits"),
+        ("nvjet_hsh_64x64_64x13_2x1_v_bz_NNT", "16 bits"),
+        ("nvjet_qqtst_128x128_128x6_1x2_h_bz_TNT", None),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", "16 bits"),
+        ("volta_dgemm_64x64_nn", None),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n", None),
+    ],
+)
+def test_names_of_kernels_tell_their_precision(name, precision):
+    assert precision_of(name) == precision
+
+
+@pytest.mark.parametrize(
+    ("device", "half"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("Tesla V100-SXM2-16GB", 125), ("Tesla T4", 65),
+        ("NVIDIA A100-SXM4-40GB", 312), ("NVIDIA L40S", None), ("NVIDIA GeForce RTX 4090", None), (None, None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None), ("NVIDIA A40-48Q", None),
+    ],
+)  # fmt: skip
+def test_peaks_are_those_of_the_device(device, half):
+    peak = peak_of(device)
+    assert (None if peak is None else peak.rates["16 bits"]) == half

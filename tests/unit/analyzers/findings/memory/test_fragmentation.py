@@ -1,0 +1,67 @@
+"""Memory that the allocator holds without use while it asks the driver for more."""
+
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.replay.whatif.gradients.buckets import MIB
+from esprof.run.run import Run
+from esprof.run.schema import MEMORY, table
+from tests.cases.graph import EPOCH_NS, call, launched, op, run_of, step
+
+GIB = 1024 * MIB
+
+
+def job(reserved: list[int], peak: list[int], *, asks_us: float = 100.0) -> Run:
+    """Six steps of 1,000 µs, in each of which the allocator asks for memory, and samples of what it held and handed out."""
+    rows = []
+    for n in range(6):
+        at = n * 1_000.0
+        rows += [step(n, at, at + 1_000), op("aten::add", at, 990), *launched("k", at + 10, at + 20, 10, n + 1)]
+        if asks_us:
+            rows.append(call("cudaMalloc", at + 100, asks_us, 900 + n))
+    columns = {
+        "step": range(len(reserved)), "phase": [None] * len(reserved), "at_ns": [EPOCH_NS + n for n in range(len(reserved))],
+        "allocated": [of // 2 for of in peak], "reserved": reserved, "peak_allocated": peak,
+    }  # fmt: skip
+    run, memory = run_of({0: rows}), table({name: list(of) for name, of in columns.items()}, MEMORY)
+    return Run(run.meta, lambda name, rank: memory if name == "memory" else run._table(name, rank))
+
+
+def of_allocator(run: Run) -> dict:
+    return {finding.id: finding for finding in diagnose_run(run).findings if finding.id.startswith("ESP5")}
+
+
+def test_memory_that_is_held_without_use_while_more_is_asked_for():
+    found = of_allocator(job([8 * GIB, 10 * GIB], [5 * GIB, 6 * GIB]))
+    assert set(found) == {"ESP503"}
+    assert found["ESP503"].evidence["unused"].of(0) == 4 * GIB
+    assert found["ESP503"].evidence["allocator_calls_per_step"].of(0) == 1
+    assert found["ESP503"].saving_us == pytest.approx(100, abs=5)
+    assert "expandable_segments" in found["ESP503"].advice
+
+
+def test_where_the_calls_cost_no_time_there_is_no_price():
+    (finding,) = of_allocator(job([10 * GIB], [6 * GIB], asks_us=2.0)).values()
+    assert (finding.id, finding.command, finding.severity) == ("ESP503", None, "warning")
+
+
+def test_a_peak_that_came_later_is_no_use_of_what_was_held_before():
+    found = of_allocator(job([10 * GIB, 9 * GIB], [6 * GIB, 8 * GIB]))
+    assert found["ESP503"].evidence["allocated_at_most"].of(0) == 6 * GIB
+
+
+@pytest.mark.parametrize(
+    ("reserved", "peak", "asks_us"),
+    [
+        (10 * GIB, 9 * GIB, 100.0),  # what rounding costs
+        (600 * MIB, 300 * MIB, 100.0),  # little memory
+        (10 * GIB, 6 * GIB, 0.0),  # asks for nothing
+        (-1, -1, 100.0),  # not known
+    ],
+)
+def test_a_sound_allocator_is_not_named(reserved, peak, asks_us):
+    assert "ESP503" not in of_allocator(job([reserved], [peak], asks_us=asks_us))
+
+
+def test_without_samples_of_memory_nothing_is_said():
+    assert "ESP503" not in of_allocator(job([], []))

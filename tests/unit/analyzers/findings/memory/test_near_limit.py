@@ -1,0 +1,122 @@
+"""What is said of memory: peaks by phase, the curves of the report, and who is near a limit."""
+
+import msgspec
+import pytest
+
+from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.findings.memory.near_limit import near_limit
+from esprof.analyzers.views.memory_use import MOST_CURVES, MOST_POINTS, memory_use
+from esprof.reports.html import figures
+from esprof.run.run import RankMeta, Run, RunMeta
+from esprof.run.schema import MEMORY, table
+from tests.cases import report as case
+
+GIB = 1 << 30
+COLUMNS = ("step", "phase", "at_ns", "allocated", "reserved", "peak_allocated", "rss")
+
+
+def samples(*rows, begin=0):
+    """Rows of (step, phase, allocated, reserved, peak, rss), in GiB, a second apart from second `begin` on."""
+    noted = [
+        (step, phase, second * 10**9, *(None if amount is None else round(amount * GIB) for amount in amounts))
+        for second, (step, phase, *amounts) in enumerate(rows, begin)
+    ]
+    return table(dict(zip(COLUMNS, zip(*noted, strict=True), strict=True)), MEMORY)
+
+
+def cuda(*rows):
+    """Rows of (step, phase, allocated, peak)."""
+    return samples(*((step, phase, allocated, peak + 1, peak, 3) for step, phase, allocated, peak in rows))
+
+
+def rss(*amounts, begin=0):
+    return samples(*((number, None, None, None, None, amount) for number, amount in enumerate(amounts)), begin=begin)
+
+
+def run_of(*tables, hosts=("here",), **fields):
+    metas = [
+        RankMeta(rank=rank, host=hosts[rank % len(hosts)], memory_limit=10 * GIB, **fields)
+        for rank in range(len(tables))
+    ]
+    meta = RunMeta(world_size=len(tables), ranks=tuple(metas))
+    return Run(meta, lambda name, rank: tables[rank] if name == "memory" else None)
+
+
+def test_a_peak_belongs_to_the_phase_in_which_the_allocators_peak_rose():
+    held = cuda((4, None, 1, 5), (5, "forward", 4, 5), (5, "backward", 2, 7), (5, "optimizer", 1, 7))
+    (rank,) = memory_use(run_of(held)).ranks
+    assert (rank.of, rank.peak, rank.reached) == ("cuda", 7 * GIB, "backward of step 5")
+    assert (rank.forward, rank.backward, rank.optimizer) == (4 * GIB, 7 * GIB, 1 * GIB)
+
+
+def test_a_peak_from_before_the_first_sample_has_no_phase():
+    (rank,) = memory_use(run_of(cuda((4, None, 1, 5), (5, "forward", 4, 5)))).ranks
+    assert (rank.peak, rank.reached) == (5 * GIB, None)
+
+
+def test_a_peak_that_the_job_reset_was_reached_since():
+    held = cuda((4, None, 1, 5), (5, "forward", 2, 3), (5, "backward", 1, 3))
+    (rank,) = memory_use(run_of(held)).ranks
+    assert (rank.forward, rank.backward, rank.peak) == (3 * GIB, 1 * GIB, 5 * GIB)
+
+
+def test_a_peak_that_no_sample_saw_is_taken_from_the_ranks_end():
+    run = run_of(rss(1, 2, 1), peak_memory=4 * GIB, peak_memory_of="rss")
+    assert memory_use(run).ranks[0].peak == 4 * GIB
+
+
+def test_a_run_without_samples_has_no_curves():
+    assert memory_use(run_of(table({}, MEMORY), peak_memory=GIB, peak_memory_of="rss")) is None
+
+
+def test_curves_are_bounded_and_keep_the_peak():
+    amounts = [1.0] * 5_000
+    amounts[3_333] = 9.0
+    use = memory_use(run_of(*[rss(*amounts)] * 12, rss(*[8.0] * 9)))
+    assert len(use.ranks) == 13
+    assert len(use.curves) == MOST_CURVES
+    assert use.samples == 12 * 5_000 + 9
+    for curve in use.curves:
+        assert len(curve.at_s) == len(curve.used) <= MOST_POINTS
+        assert max(curve.used) == 9 * GIB
+        assert list(curve.at_s) == sorted(curve.at_s)
+        assert curve.reserved == ()
+
+
+def test_curves_begin_together_where_the_first_rank_begins():
+    use = memory_use(run_of(rss(1, 2, 3, begin=40), rss(1, 2, 3, begin=45)))
+    assert [curve.at_s for curve in use.curves] == [(0.0, 1.0, 2.0), (5.0, 6.0, 7.0)]
+
+
+def test_a_rank_near_its_devices_limit_is_named_and_the_others_are_not():
+    full = cuda((1, None, 1, 1), (2, "forward", 3, 3), (2, "backward", 2, 9.5))
+    run = run_of(cuda((1, None, 1, 9)), full)
+    (found,) = near_limit(run)
+    assert (found.id, found.ranks, found.scenario) == ("ESP502", (1,), None)
+    assert "95 %" in found.title
+    assert found.evidence["reached_in"] == by_rank({1: "backward of step 2"})
+    assert found.evidence["limit"] == Evidence(10 * GIB, "bytes")
+
+
+@pytest.mark.parametrize(("hosts", "named"), [(("here",), [(0, 1)]), (("here", "there"), [])])
+def test_ranks_on_one_host_share_its_memory(hosts, named):
+    run = run_of(rss(2, 5), rss(4.4), hosts=hosts)
+    assert [found.ranks for found in near_limit(run)] == named
+
+
+def test_nothing_is_said_without_a_limit():
+    full = run_of(rss(9.9))
+    (rank,) = full.meta.ranks
+    unknown = msgspec.structs.replace(full.meta, ranks=(msgspec.structs.replace(rank, memory_limit=None),))
+    assert list(near_limit(full))
+    assert not list(near_limit(Run(unknown, lambda name, rank: full.memory(rank))))
+
+
+def test_the_chart_shows_a_limit_only_where_it_is_in_reach():
+    use = case.memory(ranks=2)
+    assert figures.memory(use).layout["shapes"] == []
+    near = tuple(msgspec.structs.replace(rank, limit=40 * GIB) for rank in use.ranks)
+    chart = figures.memory(msgspec.structs.replace(use, ranks=near))
+    (line,) = chart.layout["shapes"]
+    assert line["y0"] == 40.0 < chart.layout["yaxis"]["range"][1]
+    assert [trace["name"] for trace in chart.data if trace["showlegend"]] == ["rank 0", "rank 1"]

@@ -1,0 +1,81 @@
+"""Work that one rank alone is seen at, in all steps: must be named, must not, and where."""
+
+import pyarrow as pa
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.run.run import Run
+from esprof.run.schema import SAMPLES, Table, table
+from tests.cases.graph import EPOCH_NS, gloo, op, run_of, step
+from tests.cases.step_runs import step_table
+
+MS, NS, PLAIN = 1000.0, 1_000_000, 40
+MAIN, LOG, WRITE = "train.py(30): main", "train.py(9): log", "python3.11/json/encoder.py(4): encode"
+CALL = "python3.11/site-packages/torch/nn/modules/module.py(1786): Module._call_impl"
+FORWARD = "model.py(3): Net.forward"
+
+
+def rows() -> list:
+    """Six steps of 100 ms of equal ranks, which meet at 60 ms."""
+    found = []
+    for n in range(6):
+        at = 100 * MS * n
+        found += [step(n, at, at + 100 * MS), op("aten::mm", at, 50 * MS)]
+        found += [*gloo(at + 50 * MS, at + 50 * MS + 5, at + 60 * MS), op("aten::add", at + 60 * MS, 40 * MS)]
+    return found
+
+
+def stragglers(*stacks_of_ranks, ms=10):
+    """The slow ranks of a job whose ranks are seen, in each of 40 steps without profiler, at each of their stacks for `ms`,
+    and otherwise in the model."""
+    plain = step_table([100] * PLAIN, start_ns=EPOCH_NS + 10_000 * NS, first=7)
+    recorded = step_table([100] * 7, start_ns=EPOCH_NS, first=0, phase=["timed"] * 6 + ["stack"])
+    steps = Table(pa.concat_tables([recorded.arrow, plain.arrow], promote_options="permissive"))
+    begin = plain.ints("start_ns").tolist()
+    samples = []
+    for stacks in stacks_of_ranks:
+        looks = [(EPOCH_NS + 610 * NS, NS, NS, 6, MAIN)]
+        for at in range(1, PLAIN):
+            looks += [
+                (begin[at] + 10 * (k + 1) * NS, ms * NS, ms * NS // 2, 7 + at, one) for k, one in enumerate(stacks)
+            ]
+            looks.append((begin[at] + 90 * NS, 20 * NS, 20 * NS, 7 + at, f"{MAIN}\n{CALL}\n{FORWARD}"))
+        samples.append(table(dict(zip(SAMPLES.names, zip(*looks, strict=True), strict=True)), SAMPLES))
+    run = run_of({rank: rows() for rank in range(len(samples))})
+
+    def read(name, rank):
+        return {"samples": samples[rank], "steps": steps}.get(name) or getattr(run, name)(rank)
+
+    return [one for one in diagnose_run(Run(run.meta, read)).findings if one.id.startswith("ESP20")]
+
+
+def test_a_rank_that_alone_does_something_is_named_with_its_line_and_what_that_takes():
+    (finding,) = stragglers([], [f"{MAIN}\n{LOG}\n{WRITE}"], [])
+    assert (finding.id, finding.ranks, finding.command) == ("ESP201", (1,), None)
+    assert (
+        finding.title
+        == f"Rank 1 keeps the others waiting: it alone spends {finding.saving_us / MS:.2f} ms a step in {LOG}"
+    )
+    assert finding.saving_us == pytest.approx(10 * MS * (PLAIN - 1) / PLAIN, rel=0.03)
+    assert finding.evidence["python_call"].of(1) == WRITE
+    assert finding.evidence["on_a_cpu"].value == 0.5
+    assert finding.evidence["per_step"].of(0) == 0
+
+
+def test_the_line_is_in_what_the_rank_does_alone_and_not_in_what_all_do():
+    (finding,) = stragglers([f"{MAIN}\n{LOG}\n{CALL}\n{FORWARD}"], [])
+    assert finding.evidence["python_line"].of(0) == LOG
+
+
+@pytest.mark.parametrize(
+    ("stacks", "ms"),
+    [
+        ([[LOG], [LOG]], 10),  # all do it
+        ([[f"{MAIN}\n{LOG}"], []], 1),  # it takes little
+        ([[f"{MAIN}\npython3.11/site-packages/torch/utils/data/dataloader.py(7): next\n{LOG}"], []], 10),  # input
+        ([[f"{MAIN}\n{CALL}\n{FORWARD}"], []], 10),  # one does more of what all do
+        ([[f"{MAIN}\n{LOG}"]], 10),  # one rank
+    ],
+)
+def test_what_all_ranks_do_or_takes_little_makes_no_rank_slow(stacks, ms):
+    assert stragglers(*stacks, ms=ms) == []

@@ -1,0 +1,123 @@
+"""More work against slower execution: each must be told where the run tells it, and neither where it does not."""
+
+import numpy as np
+import pytest
+
+from esprof.analyzers import diagnose_run
+from esprof.analyzers.findings.ranks.more_work import compare
+from esprof.replay import replay_run
+from esprof.run.run import Run
+from tests.cases.graph import EPOCH_NS, Row, gloo, op, run_of, step
+from tests.cases.step_runs import step_table
+
+MS = 1000.0
+
+
+def rank(forward_ms: float, optimizer_ms: float, operations: int = 1) -> list:
+    """Steps of 100 ms: a forward pass, an all-reduce that ends at 70 ms, and the optimizer."""
+    rows = []
+    for n in range(7):
+        at = n * 100 * MS
+        rows += [step(n, at, at + 100 * MS)]
+        rows += [op("aten::linear", at + k * forward_ms * MS, forward_ms * MS - 1) for k in range(operations)]
+        rows += gloo(at + operations * forward_ms * MS, at + operations * forward_ms * MS + 5, at + 70 * MS)
+        optimizer = Row(
+            ph="X", cat="user_annotation", name="Optimizer.step#SGD.step", pid=100, tid=1, ts=at + 70 * MS, dur=25 * MS
+        )
+        rows += [optimizer, op("aten::_foreach_add_", at + 70 * MS + 10, optimizer_ms * MS)]
+    return rows
+
+
+def job(slow: list, usual: list | None = None, **columns) -> Run:
+    """Two ranks, the second slow; `columns` of the steps table, a value for each of the ranks."""
+    run = run_of({0: usual or rank(30, 5), 1: slow})
+    steps = {
+        of: step_table(
+            [100] * 7, start_ns=EPOCH_NS, phase="timed", **{name: [v[of]] * 7 for name, v in columns.items()}
+        )
+        for of in (0, 1)
+    }
+    return Run(run.meta, lambda name, of: steps[of] if name == "steps" else getattr(run, name)(of))
+
+
+def straggler(run: Run):
+    return next(one for one in diagnose_run(run).findings if one.id.startswith("ESP20"))
+
+
+def test_a_rank_with_more_tokens_has_more_work():
+    found = straggler(job(rank(60, 5), tokens=(100, 200)))
+    assert found.title == "Rank 1 keeps the others waiting: more work: 2.0 times the tokens"
+    assert "has more to do" in found.advice
+    assert found.evidence["times_as_much_to_do"].value == 2
+    assert found.evidence["times_as_long"].value > 1.5
+
+
+@pytest.mark.parametrize(("cpu_ms", "told"), [((35, 65), "more work"), ((35, 37), "of no more work")])
+def test_computing_that_takes_longer_and_runs_no_longer_is_no_more_work(cpu_ms, told):
+    """A quota stops the rank, but not in its optimizer."""
+    found = straggler(job(rank(60, 5), cpu_ns=[ms * 1_000_000 for ms in cpu_ms]))
+    assert told in found.title
+
+
+def test_a_rank_with_as_many_tokens_and_operations_is_slower():
+    found = straggler(job(rank(60, 9), rank(30, 6), tokens=(320, 320)))
+    assert found.title == "Rank 1 keeps the others waiting: slower compute, of no more work than the others have"
+    assert "does the same work in more time" in found.advice
+
+
+def test_as_many_samples_may_be_larger_ones():
+    found = straggler(job(rank(60, 5), samples=(32, 32)))
+    assert found.title == "Rank 1 keeps the others waiting: more work"
+    unknown = straggler(job(rank(60, 7.2), samples=(32, 32)))
+    assert unknown.title == "Rank 1 keeps the others waiting: slower compute"
+
+
+def test_an_optimizer_that_takes_as_long_tells_more_work():
+    found = straggler(job(rank(60, 5)))
+    assert found.title.endswith("more work")
+    assert found.evidence["times_as_long_in_the_optimizer"].value == pytest.approx(1)
+
+
+def test_an_optimizer_that_takes_longer_too_tells_slower_execution():
+    assert "of no more work" in straggler(job(rank(60, 10))).title
+
+
+def test_what_is_done_more_often_is_more_work():
+    compared = compare(replay_run(job(rank(20, 5, operations=3), rank(20, 5))), [1])
+    assert (compared.what, compared.amount) == ("operations", pytest.approx(5 / 3))
+    assert compared.is_more_work
+
+
+@pytest.mark.parametrize("optimizer_ms", [0.1, 7.2])
+def test_neither_is_said_where_nothing_tells(optimizer_ms):
+    # An optimizer that is hardly there tells nothing; nor does one that is longer by half as much as all else.
+    usual = rank(30, min(optimizer_ms, 5))
+    found = straggler(job(rank(60, optimizer_ms), usual))
+    assert found.title == "Rank 1 keeps the others waiting: slower compute"
+    assert np.isfinite(found.evidence["times_as_long"].value)
+
+
+def test_one_slow_operation_is_neither_more_work_nor_a_slower_device():
+    def rows(slow_ms: float) -> list:
+        found = []
+        for n in range(7):
+            at = n * 100 * MS
+            found += [
+                step(n, at, at + 100 * MS),
+                op("aten::gelu", at, slow_ms * MS),
+                op("aten::linear", at + 40 * MS, 20 * MS),
+            ]
+            found += gloo(at + 65 * MS, at + 65 * MS + 5, at + 70 * MS)
+            optimizer = Row(
+                ph="X",
+                cat="user_annotation",
+                name="Optimizer.step#SGD.step",
+                pid=100,
+                tid=1,
+                ts=at + 70 * MS,
+                dur=9 * MS,
+            )
+            found += [optimizer, op("aten::_foreach_add_", at + 70 * MS + 10, 5 * MS)]
+        return found
+
+    assert compare(replay_run(job(rows(30), rows(10))), [1]).is_more_work is None

@@ -1,0 +1,92 @@
+"""Where the training thread was seen: within stretches of time, in calls of a library, and behind a moment."""
+
+import re
+
+import numpy as np
+import pytest
+
+from esprof.analyzers.samples.sampled_places import seen_calling, seen_within
+from esprof.replay.cpu.sampled import Sampled
+from esprof.run.raw.stages import GARBAGE_COLLECTION
+from esprof.run.run import Run
+from esprof.run.schema import EVENTS, SAMPLES, STAGES, table
+from tests.cases.step_runs import meta, step_table
+
+MS = 1_000_000
+MAIN, READ, DECODE = "train.py(30): main", "data.py(7): read", "data.py(9): read"
+LOADER = "python3.11/site-packages/torch/utils/data/dataloader.py(5): next"
+WAIT = "python3.11/site-packages/torch/distributed/distributed_c10d.py(4287): all_gather"
+CALLED = re.compile(r"distributed_c10d\.py\(\d+\): \w+(\n|$)")
+
+
+def run(*looks: tuple[float, str]) -> Run:
+    """Samples (ms, stack) of 10 ms each, in a run of ten steps of 100 ms."""
+    rows = [(round(at * MS), 10 * MS, MS, 1, stack) for at, stack in looks]
+    samples = table(dict(zip(SAMPLES.names, zip(*rows, strict=True), strict=True)) if rows else {}, SAMPLES)
+    steps = step_table([100] * 10)
+    return Run(meta(1), lambda name, rank: {"steps": steps, "samples": samples}.get(name, table({}, EVENTS)))
+
+
+def spans(*ms: tuple[float, float]) -> np.ndarray:
+    return np.array([(begin * MS, end * MS) for begin, end in ms], np.int64).reshape(-1, 2)
+
+
+def test_the_function_with_most_samples_is_named_by_its_most_frequent_line():
+    looks = [(105, MAIN), (115, f"{MAIN}\n{LOADER}\n{READ}"), (125, f"{MAIN}\n{DECODE}"), (135, f"{MAIN}\n{DECODE}")]
+    seen = seen_within(run(*looks), 0, spans((130, 140), (100, 128)))
+    assert seen is not None
+    assert (seen.place.frame, seen.share) == (DECODE, 0.75)
+    assert seen.text == DECODE
+
+
+def test_what_the_job_called_stands_beside_its_own_line():
+    seen = seen_within(run((105, f"{MAIN}\n{LOADER}")), 0, spans((100, 110)))
+    assert seen is not None
+    assert seen.text == f"{MAIN}, calling {LOADER}"
+
+
+@pytest.mark.parametrize(
+    ("looks", "where"),
+    [
+        ([], spans((0, 100))),
+        ([(105, MAIN)], spans()),
+        ([(105, MAIN)], spans((0, 100), (106, 200))),
+        ([(101, MAIN), (102, READ), (103, "other.py(1): f")], spans((100, 110))),
+    ],
+    ids=["no samples", "no spans", "beside the spans", "no function has most"],
+)
+def test_nothing_is_named_where_nothing_tells(looks, where):
+    assert seen_within(run(*looks), 0, where) is None
+
+
+def test_calls_of_a_library_are_told_by_the_line_that_made_them():
+    looks = [(at, f"{MAIN}\n{WAIT}") for at in (110, 210, 310)] + [(410, f"{MAIN}\n{READ}")]
+    found = seen_calling(run(*looks), 0, CALLED)
+    assert found is not None
+    seen, took_ns = found
+    assert seen.place.frame == MAIN
+    assert took_ns == pytest.approx(3 * 10 * MS / 10)
+    assert seen_calling(run((110, MAIN)), 0, CALLED) is None
+
+
+def test_calls_in_slow_steps_do_not_count():
+    slow = run((110, f"{MAIN}\n{WAIT}"))
+    steps = step_table([100, 500, *[100] * 8])
+    table_of = {"steps": steps, "samples": slow.samples(0)}
+    assert seen_calling(Run(meta(1), lambda name, rank: table_of.get(name, table({}, EVENTS))), 0, CALLED) is None
+
+
+def test_the_line_behind_a_moment_and_how_close_it_was_seen():
+    looks = run((110, MAIN), (150, f"{MAIN}\n{READ}"))
+    moments = np.array([109.5 * MS, 120 * MS, 200 * MS], np.int64)
+    assert Sampled(looks, 0).frames_behind(moments) == [(MAIN, True), (READ, False), ("", False)]
+
+
+def test_how_much_of_a_stretch_garbage_was_collected():
+    begin = np.array([100, 200, 300], np.int64)
+    columns = {"kind": ["stage"] * 3, "name": [GARBAGE_COLLECTION] * 3, "worker": [-1] * 3}
+    stages = table(columns | {"start_ns": begin, "end_ns": begin + 10}, STAGES)
+    sampled = Sampled(Run(meta(1), lambda name, rank: stages), 0)
+    stretches = np.array([[0, 50], [95, 105], [100, 110], [105, 205], [0, 999], [310, 400]]).T
+    assert sampled.collecting_ns(*stretches).tolist() == [0, 5, 10, 10, 30, 0]
+    assert Sampled(run((110, MAIN)), 0).collecting_ns(*stretches).tolist() == [0] * 6

@@ -1,0 +1,64 @@
+"""By which way tensors travel, and where they arrive."""
+
+import pytest
+import torch
+
+from esprof.elastic.runtime.transport import GroupTransport, _detours, _Watched
+from esprof.elastic.verify.rollcall import AloneRollCall
+from tests.cases.elastic import on_processes
+
+
+@pytest.mark.parametrize(
+    ("config", "detours"),
+    [
+        ("cpu:gloo,cuda:gloo", {"cuda": "cpu"}),
+        ("cpu:gloo,cuda:nccl", {}),
+        ("cuda:nccl", {"cpu": "cuda:3"}),
+        ("cpu:gloo", {}),
+    ],
+)
+def test_gloo_goes_through_the_host_and_nccl_through_the_gpu(config, detours):
+    assert _detours(config, "cuda:3") == detours
+
+
+def shared(length):
+    """What a rank has after each has put its number plus 1 in its own part."""
+    transport = GroupTransport()
+    whole = torch.zeros(length)
+    whole.chunk(transport.world)[transport.rank].fill_(transport.rank + 1)
+    transport.share(whole).wait()
+    return whole.tolist()
+
+
+def test_ranks_share_the_parts_that_each_has_written():
+    assert on_processes(3, shared, [(6,)]) == [[[1.0, 1.0, 2.0, 2.0, 3.0, 3.0]] * 3]
+
+
+class Transfer:
+    """A transfer over gloo whose first wait times out; `becomes` happens to it before anybody looks again."""
+
+    def __init__(self, becomes):
+        self._becomes, self._is_over = becomes, False
+
+    def get_future(self):
+        raise NotImplementedError
+
+    def is_completed(self):
+        self._is_over = True
+        return True
+
+    def wait(self, timeout=None):
+        if not self._is_over:
+            raise RuntimeError("Operation timed out!")
+        if self._becomes is not None:
+            raise self._becomes
+        return True
+
+
+def test_a_transfer_that_comes_just_after_its_wait_has_timed_out_has_not_failed():
+    assert _Watched(Transfer(None), AloneRollCall()).wait() is True
+
+
+def test_a_transfer_that_has_failed_tells_why():
+    with pytest.raises(RuntimeError, match="connection closed"):
+        _Watched(Transfer(RuntimeError("connection closed")), AloneRollCall()).wait()

@@ -1,0 +1,123 @@
+"""What is noted of saves, in this very process."""
+
+import importlib
+import io
+import pickle
+import sys
+import threading
+import types
+
+import pytest
+import torch
+
+from esprof.recorder.injected.log.fuse import Fuse
+from esprof.recorder.injected.log.notes import Log
+from esprof.recorder.injected.steps.saves import SaveProbe, rebind
+
+
+@pytest.fixture
+def noted(monkeypatch):
+    """Names of the saves that a probe notes; torch is as it was afterwards."""
+    original = torch.save
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    rows = []
+    probe = SaveProbe(rows.append, Fuse("saves", Log()))
+    probe.install()
+    yield probe, rows
+    rebind(torch.save, original)
+
+
+def test_a_save_is_a_stage_with_its_span(noted):
+    _, rows = noted
+    torch.save({"a": 1}, io.BytesIO())
+    ((name, start, end),) = rows
+    assert name == "torch.save"
+    assert 0 < start <= end
+
+
+def test_only_the_thread_that_trains_counts(noted):
+    _, rows = noted
+    other = threading.Thread(target=torch.save, args=({}, io.BytesIO()))
+    other.start()
+    other.join()
+    assert rows == []
+
+
+def test_the_outermost_save_counts_alone(noted, monkeypatch):
+    probe, rows = noted
+    module = types.ModuleType("safetensors.torch")
+
+    def save_file(state, file):
+        torch.save(state, file)
+        torch.save(state, file)
+
+    save_file.__module__ = module.__name__
+    module.save_file = save_file
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    probe.look()
+    module.save_file({}, io.BytesIO())
+    assert [name for name, *_ in rows] == ["safetensors.torch.save_file"]
+
+
+def test_a_save_that_fails_fails_as_before_and_the_next_is_noted(noted):
+    _, rows = noted
+    with pytest.raises(Exception, match="pickle"):
+        torch.save(lambda: None, io.BytesIO())
+    torch.save({}, io.BytesIO())
+    assert len(rows) == 2
+
+
+def test_the_function_can_still_be_pickled(noted):
+    assert pickle.loads(pickle.dumps(torch.save)) is torch.save
+
+
+def package_that_saves(folder, then=""):
+    """A `safetensors.torch` of a few lines, to be imported from `folder`; `then` stands in it before its functions."""
+    (folder / "safetensors").mkdir()
+    (folder / "safetensors" / "__init__.py").write_text("")
+    saves = "def save_file(state, file):\n    file.write(bytes(state))\n"
+    (folder / "safetensors" / "torch.py").write_text(f"{then}\n{saves}")
+
+
+@pytest.fixture
+def importable(tmp_path, monkeypatch):
+    """A folder to import from; what was imported from it is gone afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield tmp_path
+    for name in ("safetensors", "safetensors.torch"):
+        sys.modules.pop(name, None)
+
+
+def test_a_function_that_is_imported_by_its_own_name_is_seen_from_its_first_call(noted, importable):
+    _, rows = noted
+    package_that_saves(importable)
+    from safetensors.torch import save_file
+
+    save_file(b"1", io.BytesIO())
+    assert [name for name, *_ in rows] == ["safetensors.torch.save_file"]
+
+
+def test_a_module_that_was_being_imported_is_wrapped_when_it_is_whole(noted, importable):
+    """As one that imports torch, and thereby the recorder, before it defines what saves."""
+    probe, rows = noted
+    sys.looks = probe.look
+    package_that_saves(importable, "import sys\nsys.looks()")
+    sys.meta_path.pop(0)
+    module = importlib.import_module("safetensors.torch")
+    user = types.ModuleType("user_of_it")
+    user.store = module.save_file
+    sys.modules["user_of_it"] = user
+    try:
+        probe.look()
+        user.store(b"1", io.BytesIO())
+    finally:
+        del sys.looks, sys.modules["user_of_it"]
+    assert [name for name, *_ in rows] == ["safetensors.torch.save_file"]
+
+
+def test_to_ask_whether_a_module_is_there_imports_nothing(noted, importable):
+    package_that_saves(importable)
+    assert importlib.util.find_spec("safetensors.torch") is not None
+    assert "safetensors.torch" not in sys.modules

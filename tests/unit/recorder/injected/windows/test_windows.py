@@ -1,0 +1,78 @@
+"""What becomes of a window that is open, or being written, when the recorder ends by a fault of its own."""
+
+import errno
+import json
+from typing import ClassVar
+
+import pytest
+
+from esprof.recorder.injected.log.fuse import Fuse
+from esprof.recorder.injected.log.notes import Log
+from esprof.recorder.injected.state import State
+from esprof.recorder.injected.windows import windows as module
+from esprof.recorder.injected.windows.schedule import Schedule
+from esprof.recorder.injected.windows.windows import Windows
+from esprof.run.raw.settings import Settings
+
+SETTINGS = Settings(skip=2, warmup=1, steps=3, stack_steps=0)
+TIMED, EXPORT = 3, 6
+"""The step in which the timed window begins, and the one in which it is written."""
+
+
+class FakeWindow:
+    """A window of no profiler, which cannot be kept; `fault` is raised as the step begins of which it is the key."""
+
+    fault: ClassVar[dict[int, Exception]] = {}
+    closed: ClassVar[list[bool]] = []
+
+    def __init__(self, path, *, shapes):
+        self.is_closed = False
+
+    def prepare(self):
+        pass
+
+    def start(self):
+        pass
+
+    def begin_step(self, step):
+        if step in self.fault:
+            raise self.fault[step]
+
+    def close(self, *, keep):
+        self.is_closed = True
+        self.closed.append(keep)
+        if keep:
+            raise OSError(errno.ENOSPC, "full")
+
+
+@pytest.fixture
+def take(tmp_path, monkeypatch):
+    """Takes steps until the recorder ends by a fault, and returns its notes."""
+    monkeypatch.setattr(module, "Window", FakeWindow)
+    monkeypatch.setattr(FakeWindow, "closed", [])
+
+    def take(steps: int, fault: dict[int, Exception]) -> list[dict]:
+        monkeypatch.setattr(FakeWindow, "fault", fault)
+        log, state = Log(), State()
+        log.open(str(tmp_path / "rank-00000"), 1 << 20)
+        windows = Windows(str(tmp_path), SETTINGS, Schedule(SETTINGS), state, log)
+        fuse = Fuse("recording", log, windows.stop, note="stopped")
+        for state.step in range(1, steps + 1):
+            fuse.run(windows.begin_step, state.step)
+        assert not fuse.on
+        return [json.loads(line) for line in (tmp_path / "rank-00000.jsonl").read_bytes().splitlines()]
+
+    return take
+
+
+LOST = {"kind": "lost", "first": TIMED, "phase": "timed", "reason": "the recorder stopped before it was closed"}
+
+
+def test_the_window_that_was_open_is_lost(take):
+    lost, stopped = take(TIMED + 1, {TIMED + 1: ValueError("no")})
+    assert (lost, stopped["kind"], FakeWindow.closed) == (LOST, "stopped", [False])
+
+
+def test_the_window_that_could_not_be_written_is_lost(take):
+    lost, stopped = take(EXPORT, {})
+    assert (lost, stopped["kind"], FakeWindow.closed) == (LOST, "stopped", [True])
