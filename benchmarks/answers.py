@@ -8,9 +8,10 @@ A change that is not meant to change answers proves it:
     python -m benchmarks.answers compare before.json after.json                  # exit 3 where they differ
     python -m benchmarks.answers compare before.json after.json --but title --but evidence
 
-It goes by the command line alone, of the checkout that it is run in, so that it outlives any change inside. Of a folder that is no run itself, each entry
-that is one is taken. What depends on the hour or the machine, `timing_s`, is left out. A comparison prints what differs,
-then a table of how many values were compared; fields that are meant to differ are named with `--but`, and not compared.
+It goes by the command line alone, of the checkout that it is run in, so that it outlives any change inside. Of a folder that
+is no run itself, each entry that is one is taken. What depends on the hour or the machine, `timing_s`, is left out. A
+comparison prints what differs, then a table of how many values were compared; fields that are meant to differ are named
+with `--but`, and not compared.
 """
 
 import argparse

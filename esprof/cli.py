@@ -3,10 +3,11 @@
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 
-from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError
+from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError, UsageError
 from esprof.core.text import printable
 from esprof.version import __version__
 
@@ -90,6 +91,7 @@ def main() -> None:
     """Entry point: run the verb, print its error if it has one, exit."""
     _fill_closed_streams()
     try:
+        refuse_another_checkout(Path(__file__).resolve().parents[1])
         code = root.main(standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else EXIT_OK)
@@ -111,6 +113,29 @@ def main() -> None:
         _forget_stdout()
         click.echo(f"esprof: output cannot be written: {_shown(error.strerror or str(error))}", err=True)
         sys.exit(EXIT_ERROR)
+
+
+def refuse_another_checkout(ours: Path) -> None:
+    """Raise UsageError where the current folder belongs to another checkout of esprof than `ours`, the one that runs.
+
+    An installed esprof is no checkout: it runs anywhere.
+    """
+    if not _is_checkout(ours):
+        return
+    try:
+        here = Path.cwd()
+    except OSError:  # The folder is gone: it belongs to nothing.
+        return
+    theirs = next((folder for folder in (here, *here.parents) if _is_checkout(folder)), ours)
+    if not theirs.samefile(ours):
+        raise UsageError(
+            f"this command belongs to {ours}, and you are in another checkout, {theirs}",
+            remedy="Run `python -m esprof` at the top of the checkout that you mean: it takes the code from there.",
+        )
+
+
+def _is_checkout(folder: Path) -> bool:
+    return (folder / "esprof" / "cli.py").is_file() and (folder / "pyproject.toml").is_file()
 
 
 def _fill_closed_streams() -> None:

@@ -1,15 +1,25 @@
 """What holds for all tests."""
 
+import json
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from hypothesis import settings
+
+ROOT = Path(__file__).parents[1]
+
+
+def _installed() -> Path:
+    """The checkout that this environment was made for."""
+    url = json.loads(metadata.distribution("esprof").read_text("direct_url.json") or "{}").get("url", "")
+    return Path(url.removeprefix("file://"))
 
 
 def pytest_configure() -> None:
@@ -18,6 +28,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # It would come before what a test installs in an environment of its own.
     os.environ.pop("PYTHONPATH", None)
+    if not ROOT.samefile(_installed()):
+        os.environ["PYTHONPATH"] = str(
+            ROOT
+        )  # The environment of another checkout: processes of tests take this one's code.
     os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; answers would be as wide as that.
     # Containers often set it; each of the hundreds of processes that tests start would compile esprof and torch anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
