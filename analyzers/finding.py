@@ -8,7 +8,7 @@ import msgspec
 from esprof.analyzers.evidence import Evidence
 from esprof.core.types import Rank
 from esprof.run.overhead import Overhead
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 
 CPU_CONTENTION = "ESP404"
 """Id of the finding that training threads wait for a CPU, by which others are less sure."""
@@ -110,4 +110,4 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     explained_pct: float | None
     replay_error_pct: float | None
     """Worst error of a steady step replayed with residuals kept."""
-    warnings: tuple[Warning, ...]
+    warnings: tuple[RunWarning, ...]

@@ -12,7 +12,7 @@ from esprof.analyzers.finding import Finding, Ignored
 from esprof.analyzers.findings import PAGES, RULES
 from esprof.core.errors import UsageError
 from esprof.core.types import Rank
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 
 TABLE = "[[tool.esprof.ignore]]"
 
@@ -60,9 +60,9 @@ class Ignores:
         return counting, tuple(ignored)
 
     @property
-    def warnings(self) -> tuple[Warning, ...]:
+    def warnings(self) -> tuple[RunWarning, ...]:
         return tuple(
-            Warning("ignore-expired", f"{one.id} was ignored until {one.until} ({one.reason}): it counts again")
+            RunWarning("ignore-expired", f"{one.id} was ignored until {one.until} ({one.reason}): it counts again")
             for one in self.expired
         )
 

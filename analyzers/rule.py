@@ -54,7 +54,7 @@ class Page:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredPrice:
     """A price that was measured on the steps of the whole run, where no replay can tell it."""
 
     saving_ns: float
@@ -81,7 +81,7 @@ class Cause:
     advice: str
     scenario: str | None = None
     """A what-if, whose gain is the price of the finding; None where the cause costs no usual step any time."""
-    measured: Measured | None = None
+    measured: MeasuredPrice | None = None
     """Its price, where it has no scenario and was measured instead."""
     severity: Severity | None = None
     """Taken from the price where it is None."""

@@ -22,10 +22,10 @@ import numpy as np
 import scipy
 
 from esprof.analyzers.advisors.cluster.gavel import with_throughputs
-from esprof.analyzers.advisors.cluster.mix import Job, Mix, read
+from esprof.analyzers.advisors.cluster.mix import Mix, SharingJob, read
 from esprof.analyzers.advisors.cluster.policies import pose
 from esprof.analyzers.advisors.cluster.program import solve
-from esprof.analyzers.advisors.cluster.scaling import Choice, deal_out
+from esprof.analyzers.advisors.cluster.scaling import SizeChoice, deal_out
 from esprof.analyzers.advisors.job.makespan import Device, fewest_seconds
 
 JOBS = 2_000
@@ -78,7 +78,7 @@ def random_mix(draw: np.random.Generator) -> Mix:
     kinds = [f"type{number}" for number in range(KINDS)]
     profiles = [dict(zip(kinds, row, strict=True)) for row in rates.tolist()]
     jobs = [
-        Job(id=at, workload=str(which), throughput_steps_per_s=profiles[which])
+        SharingJob(id=at, workload=str(which), throughput_steps_per_s=profiles[which])
         for at, which in enumerate(draw.integers(0, PROFILES, JOBS).tolist())
     ]
     return Mix(cluster=dict.fromkeys(kinds, 64), jobs=tuple(jobs))
@@ -88,14 +88,14 @@ def gavel_mix(path: Path, draw: np.random.Generator) -> Mix:
     table = read(path, dict[str, dict[str, object]])
     names = sorted(key.removeprefix("('").removesuffix("', 1)") for key in table["v100"] if key.endswith(", 1)"))
     chosen = draw.integers(0, len(names), JOBS).tolist()
-    jobs = tuple(Job(id=at, workload=names[which]) for at, which in enumerate(chosen))
+    jobs = tuple(SharingJob(id=at, workload=names[which]) for at, which in enumerate(chosen))
     alone = [msgspec.structs.replace(job, together=()) for job in with_throughputs(jobs, path)]
     return Mix(cluster={"v100": 256, "p100": 256, "k80": 256}, jobs=tuple(alone))
 
 
 def knapsack(draw: np.random.Generator) -> Callable[[], object]:
     gains = np.cumsum(draw.random((JOBS, 8)), axis=1)
-    jobs = [[Choice(0, 0.0), *(Choice(1 + at, float(gain)) for at, gain in enumerate(row))] for row in gains]
+    jobs = [[SizeChoice(0, 0.0), *(SizeChoice(1 + at, float(gain)) for at, gain in enumerate(row))] for row in gains]
     return lambda: deal_out(jobs, 4_096)
 
 

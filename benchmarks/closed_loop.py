@@ -36,7 +36,7 @@ from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.job.makespan import in_ranges
 from esprof.core.assignment import Assignment
 from esprof.elastic.plans.tuned import VARIABLE
-from esprof.reports.live.tuning import Settings, Tuner
+from esprof.reports.live.tuning import Tuner, TuningSettings
 from esprof.run import history, rounds
 from esprof.run.live import LiveStep, Tail
 from esprof.run.rounds import Round
@@ -239,7 +239,7 @@ def context_of(name: str, case: Case, made: Sequence[Round], steps: Sequence[Liv
 def tuned(case: Case, run: Path, folder: Path) -> list[LiveStep]:
     """Run the job with the loop beside it; its steps."""
     stop, seen, tail = Event(), list[LiveStep](), Tail(run)
-    settings = Settings(max_vnmse=MAX_VNMSE if case.codecs else 0.0, most_rounds=int(case.again))
+    settings = TuningSettings(max_vnmse=MAX_VNMSE if case.codecs else 0.0, most_rounds=int(case.again))
 
     def tune() -> None:
         while not stop.is_set():

@@ -25,7 +25,7 @@ from esprof.analyzers import recommend_compression
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.instance import solve
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
-from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
 from esprof.core.errors import EsprofError
 from esprof.core.plan import write_plan
 from esprof.replay.replayed import replay_run
@@ -108,7 +108,7 @@ def instances(files: list[Path]) -> None:
             show(f"compression_instance_{file.stem}", took, "ms", context | {"gap_kind": found.gap_kind})
 
 
-def drawn(buckets: int, random: np.random.Generator, *, by_host: bool) -> tuple[Timeline, np.ndarray]:
+def drawn(buckets: int, random: np.random.Generator, *, by_host: bool) -> tuple[BucketTimeline, np.ndarray]:
     """Buckets of unlike sizes, and six options, from 32-bit floats to sparse ones, some of them encoded by the host."""
     sizes = random.lognormal(2, 1.5, buckets)
     link, stall = np.array([1.0, 0.5, 0.1, 0.05, 0.1, 0.05]), np.array([0.0, 0.05, 0.2, 0.4, 0.5, 0.6])
@@ -118,7 +118,7 @@ def drawn(buckets: int, random: np.random.Generator, *, by_host: bool) -> tuple[
     ready = np.cumsum(random.exponential(sizes.mean() / 3, buckets))
     columns = [np.outer(sizes, what) * random.uniform(0.8, 1.2, (buckets, 6)) for what in (stall, host, link)]
     nothing = np.zeros((buckets, 6))
-    return Timeline(Costs(ready, *columns, nothing, float(ready[-1]), nothing, np.inf)), sizes
+    return BucketTimeline(Costs(ready, *columns, nothing, float(ready[-1]), nothing, np.inf)), sizes
 
 
 def executed(options: argparse.Namespace, folder: Path, job: str, rate: str) -> list[float]:

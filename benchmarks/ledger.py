@@ -25,7 +25,7 @@ from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.promise import promise
 from esprof.core.output import write_bytes
 from esprof.run import ledger
-from esprof.run.ledger import Line, Outcome, Promise
+from esprof.run.ledger import Line, ObservedOutcome, ReplayPromise
 
 BEGIN, END = "<!-- ledger: written by `python -m benchmarks.ledger` -->", "<!-- end of the ledger -->"
 _SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n", re.DOTALL)
@@ -48,7 +48,7 @@ class Group:
     terms: str
     job: str
     by: str
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[ObservedOutcome]
 
     @property
     def errors(self) -> list[float]:
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--note", default="", help="a sentence for the page")
     options = parser.parse_args()
     lines = [line for run in options.runs for line in ledger.read(run)]
-    outcomes = [line for line in lines if isinstance(line, Outcome)]
+    outcomes = [line for line in lines if isinstance(line, ObservedOutcome)]
     if not outcomes:
         parser.error("these ledgers hold no outcome; `esprof verify` writes them")
     for group in [*groups(outcomes), everything(outcomes)]:
@@ -101,7 +101,7 @@ def main() -> None:
         write_bytes(options.write, with_section(page, section(lines, options.note)).encode())
 
 
-def carried_out(run: esprof.Run, spec: str, before_ms: Sequence[float], after_ms: Sequence[float]) -> Outcome:
+def carried_out(run: esprof.Run, spec: str, before_ms: Sequence[float], after_ms: Sequence[float]) -> ObservedOutcome:
     """Add to the ledger of `run` what replay says of `spec`, and what came of it on the test bed: mean steps in ms of the
     job as it is and with the change, a repeat each, both recorded alike. Raises NoPromise where replay declines."""
     assert run.path is not None, "a Run directory"
@@ -113,27 +113,27 @@ def carried_out(run: esprof.Run, spec: str, before_ms: Sequence[float], after_ms
     return outcome
 
 
-def groups(outcomes: Iterable[Outcome]) -> list[Group]:
+def groups(outcomes: Iterable[ObservedOutcome]) -> list[Group]:
     """The outcomes by terms, class of job, and what made the change, in that order."""
-    found = defaultdict[tuple[str, str, str], list[Outcome]](list)
+    found = defaultdict[tuple[str, str, str], list[ObservedOutcome]](list)
     for outcome in outcomes:
         found[", ".join(f"`{term}`" for term in sorted(outcome.terms)), str(outcome.job), outcome.by].append(outcome)
     return [Group(*key, of) for key, of in sorted(found.items())]
 
 
-def everything(outcomes: Sequence[Outcome]) -> Group:
+def everything(outcomes: Sequence[ObservedOutcome]) -> Group:
     return Group("**all**", "", "", outcomes)
 
 
-def unkept(lines: Iterable[Line]) -> list[Promise]:
+def unkept(lines: Iterable[Line]) -> list[ReplayPromise]:
     """Promises of which nothing was measured: the knob did not take, or somebody broke off."""
     lines = list(lines)
-    told = {line.id for line in lines if isinstance(line, Outcome)}
-    return [line for line in lines if isinstance(line, Promise) and line.id not in told]
+    told = {line.id for line in lines if isinstance(line, ObservedOutcome)}
+    return [line for line in lines if isinstance(line, ReplayPromise) and line.id not in told]
 
 
 def section(lines: Sequence[Line], note: str) -> str:
-    outcomes = [line for line in lines if isinstance(line, Outcome)]
+    outcomes = [line for line in lines if isinstance(line, ObservedOutcome)]
     table = [
         "| what-if | job | changed by | answers | median error % | mean % | worst % | held | noise % |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|",
@@ -163,7 +163,7 @@ def section_of(page: str) -> str:
     return found[0] if found else ""
 
 
-def versions(outcomes: Iterable[Outcome]) -> Iterator[str]:
+def versions(outcomes: Iterable[ObservedOutcome]) -> Iterator[str]:
     known = {(name, text) for outcome in outcomes for name, text in outcome.versions.items()}
     return (f"{name} {text}" for name, text in sorted(known) if name in ("python", "torch"))
 

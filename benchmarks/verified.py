@@ -25,7 +25,7 @@ from benchmarks import ledger as figures
 from benchmarks.settings import show
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION
 from esprof.run import ledger
-from esprof.run.ledger import Outcome
+from esprof.run.ledger import ObservedOutcome
 
 RANKS = 2
 STEPS = 40
@@ -101,7 +101,7 @@ def main() -> None:
         if spec not in done(run):
             verify(job, spec, run, options.keep, options.repeats)
     lines = [line for job in jobs for line in ledger.read(options.keep / job.called)]
-    outcomes = [line for line in lines if isinstance(line, Outcome)]
+    outcomes = [line for line in lines if isinstance(line, ObservedOutcome)]
     if outcomes:
         figures.everything(outcomes).show()
 
@@ -112,7 +112,7 @@ def chosen(jobs: Sequence[Job], only: re.Pattern[str]) -> Iterator[tuple[Job, st
 
 def done(run: Path) -> set[str]:
     """The what-ifs of which the Run's ledger tells what came."""
-    return {line.spec for line in ledger.read(run) if isinstance(line, Outcome)}
+    return {line.spec for line in ledger.read(run) if isinstance(line, ObservedOutcome)}
 
 
 def record(job: Job, run: Path, keep: Path) -> None:

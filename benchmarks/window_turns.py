@@ -24,7 +24,7 @@ from torch.optim import Optimizer, optimizer
 from torch.profiler import ProfilerActivity, profile
 
 from esprof.recorder.injected import session
-from esprof.recorder.injected.windows.window import Window
+from esprof.recorder.injected.windows.window import ProfilerWindow
 from esprof.recorder.launcher.launch import HOOK
 from esprof.run.raw.settings import Settings
 
@@ -87,7 +87,7 @@ class InTurn:
         if self._kind in (NONE, "recorder"):
             yield
         elif self._kind == "window":
-            self._window = Window(str(self._raw / f"{steps}.json"), shapes=False)
+            self._window = ProfilerWindow(str(self._raw / f"{steps}.json"), shapes=False)
             self._window.prepare()
             self._window.start()
             yield

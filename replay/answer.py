@@ -4,7 +4,7 @@ import msgspec
 
 from esprof.core.types import Rank
 from esprof.run.overhead import Overhead
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +16,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     error_pct: float
 
 
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+class StepLeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """A step that is not part of the answer, and why."""
 
     step: int
@@ -112,7 +112,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     missing_ranks: tuple[Rank, ...]
 
 
-class HostClock(msgspec.Struct, frozen=True, kw_only=True):
+class HostClockAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A host's clock against those of the other hosts, by the ends of collectives, and what stays apart afterwards."""
 
     host: str
@@ -150,7 +150,7 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "esprof.replay/1"
     world_size: int
     steps: tuple[StepTime, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[StepLeftOut, ...]
     step_us: float
     """Mean measured time of `steps`, under the profiler: what the what-ifs are compared with."""
     scatter_pct: float | None
@@ -171,7 +171,7 @@ class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     critical_path: CriticalPath
     what_if: tuple[WhatIf, ...]
     coverage: Coverage
-    clocks: tuple[HostClock, ...]
+    clocks: tuple[HostClockAnswer, ...]
     graph: GraphSize
     timing_s: Timing
-    warnings: tuple[Warning, ...]
+    warnings: tuple[RunWarning, ...]

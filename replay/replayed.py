@@ -14,10 +14,10 @@ from esprof.replay.answer import (
     Coverage,
     CriticalPath,
     GraphSize,
-    HostClock,
-    LeftOut,
+    HostClockAnswer,
     RankShare,
     ReplayAnswer,
+    StepLeftOut,
     StepTime,
     Timing,
     WhatIf,
@@ -27,10 +27,10 @@ from esprof.replay.cpu.cpu_time import NotRun, not_run, on_path_ns, warnings_of
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import Piece, Timeline, class_totals, critical_path, rank_totals
 from esprof.replay.rules import ALL_RULES, Rules
-from esprof.replay.steps import Steps, steps_of
+from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT, Pricer
 from esprof.run.overhead import Overhead, overhead
-from esprof.run.run import Run, Warning
+from esprof.run.run import Run, RunWarning
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Replayed:
 
     run: Run
     built: Built
-    steps: Steps
+    steps: RecordedSteps
     measured_ns: np.ndarray
     """Recorded duration of each step of the graph (`steps.all`), ns, int64[steps]."""
     plain_ns: np.ndarray
@@ -50,7 +50,7 @@ class Replayed:
     not_run: tuple[NotRun, ...]
     """What did not run of the operations of ranks that compute on CPUs."""
     timing: Timing
-    warnings: tuple[Warning, ...]
+    warnings: tuple[RunWarning, ...]
 
     @property
     def timeline(self) -> Timeline:
@@ -151,7 +151,9 @@ def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
             for i, step in enumerate(steps.steady)
         ),
         left_out=tuple(
-            LeftOut(step=step, measured_us=us(float(replayed.measured_ns[steps.all.index(step)])), reason=str(reason))
+            StepLeftOut(
+                step=step, measured_us=us(float(replayed.measured_ns[steps.all.index(step)])), reason=str(reason)
+            )
             for step, reason in sorted(steps.left_out.items())
         ),
         step_us=us(pricer.step_ns),
@@ -218,28 +220,28 @@ def _coverage(replayed: Replayed) -> Coverage:
     )
 
 
-def _step_warnings(steps: Steps) -> tuple[Warning, ...]:
+def _step_warnings(steps: RecordedSteps) -> tuple[RunWarning, ...]:
     """Warnings of steps that were recorded, and are not in the graph."""
     found = []
     if len(steps.windows) > 1:
         text = (
             f"one of {len(steps.windows)} windows, steps {steps.all[0]} to {steps.all[-1]}; --window STEP takes another"
         )
-        found.append(Warning("one-window", text))
+        found.append(RunWarning("one-window", text))
     lost = steps.lost
     if lost:
         text = f"{readable.numbered('step', lost)} left out: not all ranks recorded them"
-        found.append(Warning("steps-left-out", text))
+        found.append(RunWarning("steps-left-out", text))
     return tuple(found)
 
 
-def _clocks(replayed: Replayed) -> tuple[HostClock, ...]:
+def _clocks(replayed: Replayed) -> tuple[HostClockAnswer, ...]:
     residuals = replayed.built.transfers.residuals
     found = []
     for clock in replayed.built.clocks.hosts:
         mine = [residuals[rank] for rank in clock.ranks if rank in residuals]
         found.append(
-            HostClock(
+            HostClockAnswer(
                 host=clock.host,
                 ranks=clock.ranks,
                 offset_us=us(clock.offset_ns),
@@ -252,38 +254,38 @@ def _clocks(replayed: Replayed) -> tuple[HostClock, ...]:
     return tuple(found)
 
 
-def _clock_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
+def _clock_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
     found = []
     hosts = {run.rank(rank).host for rank in run.ranks}
     # Ranks whose host is unknown are most likely of one host, with one clock.
     loose = [clock.host for clock in built.clocks.untied if clock.host in hosts]
     if loose:
         text = f"the clock of {', '.join(loose)} could not be aligned: no collective that ties it to the others"
-        found.append(Warning("clocks-unaligned", text))
+        found.append(RunWarning("clocks-unaligned", text))
     for clock in built.clocks.hosts:
         if clock.moved:
             drift = f" and {clock.drift_ppm:+.1f} ppm" if clock.drift_ppm else ""
             shift = f"{-clock.offset_ns / NS_PER_US:.0f} µs{drift}"
             text = f"{clock.host}: clock shifted by {shift} to match the ends of its collectives"
-            found.append(Warning("clock-shifted", text, clock.ranks))
+            found.append(RunWarning("clock-shifted", text, clock.ranks))
     return tuple(found)
 
 
-def _count_warnings(run: Run, built: Built) -> tuple[Warning, ...]:
+def _count_warnings(run: Run, built: Built) -> tuple[RunWarning, ...]:
     counts, found = built.counts, []
     seen = counts.collectives + counts.p2p
     unmatched = sum(built.unmatched.values())
     if unmatched:
         text = f"{unmatched} of {seen} collective and point-to-point calls have no counterpart on their peers"
-        found.append(Warning("collectives-unmatched", text, tuple(rank for rank, n in built.unmatched.items() if n)))
+        found.append(RunWarning("collectives-unmatched", text, tuple(rank for rank, n in built.unmatched.items() if n)))
     missing = run.missing_ranks
     if counts.collectives_partial and missing:
         which = f"{counts.collectives_partial} of {seen} collective and point-to-point calls"
         text = f"{which} were matched without {readable.ranks(missing)}: waiting for them cannot be told from transfer"
-        found.append(Warning("collectives-partial", text, missing))
+        found.append(RunWarning("collectives-partial", text, missing))
     # That a guess was wrong says nothing of the traces.
     recorded = counts.edges_dropped - counts.guesses_dropped
     if recorded:
         text = f"dependencies formed a cycle, and {recorded} were dropped: events may be missing"
-        found.append(Warning("cycle-broken", text))
+        found.append(RunWarning("cycle-broken", text))
     return tuple(found)

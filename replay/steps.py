@@ -11,7 +11,7 @@ from esprof.core import readable
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Ns, Rank
 from esprof.replay.building.gpu.runtime_names import allocates
-from esprof.run.run import Run, Warning
+from esprof.run.run import Run, RunWarning
 from esprof.run.schema import Table
 
 ALLOCATOR_SHARE = 0.25
@@ -62,7 +62,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Steps:
+class RecordedSteps:
     """The recorded steps of a run, sorted once for all that asks about them."""
 
     run: Run = field(repr=False)
@@ -103,7 +103,7 @@ class Steps:
         return plain_ns(self.run, self.all, shift)
 
 
-def steps_of(run: Run) -> Steps:
+def steps_of(run: Run) -> RecordedSteps:
     """Sort the steps of `run`. A rank that recorded no CPU operation in them is left out, as if its trace were missing.
 
     Raises InputError where its ranks have no recorded step in common.
@@ -132,7 +132,7 @@ def steps_of(run: Run) -> Steps:
     if len(reasons) == len(steps):  # Steps that are not steady are better than none.
         reasons = lost
     steady = tuple(step for step in steps if step not in reasons)
-    return Steps(run, borders, tuple(windows), steps, steady, reasons, lost_by)
+    return RecordedSteps(run, borders, tuple(windows), steps, steady, reasons, lost_by)
 
 
 def bridged(recorded: Mapping[Rank, Mapping[int, tuple[Ns, Ns]]]) -> dict[Rank, dict[int, tuple[Ns, Ns]]]:
@@ -164,7 +164,7 @@ def _works(events: Table, span: tuple[Ns, Ns] | None = None) -> bool:
 
 def _without(run: Run, idle: Sequence[Rank]) -> Run:
     text = f"{readable.ranks(idle)} left out: no CPU operation in these steps; record with ProfilerActivity.CPU"
-    return run.without(idle, Warning("no-operations", text, tuple(idle)))
+    return run.without(idle, RunWarning("no-operations", text, tuple(idle)))
 
 
 def step_borders(run: Run, rank: Rank) -> dict[int, tuple[Ns, Ns]]:

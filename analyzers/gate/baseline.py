@@ -17,7 +17,7 @@ SHOWN_PHASE: dict[Phase, str] = {"plain": "plain steps (no profiler)", "timed": 
 _VERSIONS = ("python", "torch", "cuda", "cuda_runtime", "nccl")
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """What makes two runs comparable. A value that the run does not tell is None."""
 
     world_size: int
@@ -33,7 +33,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     command: tuple[str, ...] = ()
     """For people; another command is no reason to refuse."""
-    identity: Identity
+    identity: RunIdentity
     phase: Phase
     samples: dict[str, tuple[float, ...]]
     """By metric: `step_time` always; `loader_wait`, `cpu_wait`, `samples_per_s` and `tokens_per_s` where the run tells."""
@@ -60,7 +60,7 @@ def decode(raw: bytes, path: Path) -> Baseline:
     """Read a baseline file's content; `path` is for the message. Raises InputError where it is something else."""
     remedy = "Write one with `esprof check RUN --save-baseline FILE`."
     try:
-        schema = msgspec.json.decode(raw, type=_Envelope).schema
+        schema = msgspec.json.decode(raw, type=_BaselineEnvelope).schema
         if schema != SCHEMA:
             raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy=remedy)
         baseline = msgspec.json.decode(raw, type=Baseline)
@@ -71,12 +71,12 @@ def decode(raw: bytes, path: Path) -> Baseline:
     return baseline
 
 
-class _Envelope(msgspec.Struct):
+class _BaselineEnvelope(msgspec.Struct):
     schema: str
 
 
 def differences(
-    baseline: Identity, run: Identity, called: tuple[str, str] = ("in the baseline", "in this run")
+    baseline: RunIdentity, run: RunIdentity, called: tuple[str, str] = ("in the baseline", "in this run")
 ) -> list[str]:
     """Each respect in which `run` is not what `baseline` was, in words, as the two are `called`; empty where they are
     comparable."""
@@ -88,16 +88,16 @@ def differences(
     ]
 
 
-def _fields(identity: Identity) -> dict[str, str | int | None]:
+def _fields(identity: RunIdentity) -> dict[str, str | int | None]:
     devices = {f"device of rank {rank}": name or "unnamed" for rank, name in sorted(identity.devices.items())}
     versions = {f"{name} version": version for name, version in sorted(identity.versions.items())}
     return {"world size": identity.world_size, "hosts": identity.hosts} | devices | versions
 
 
-def identity_of(run: Run) -> Identity:
+def identity_of(run: Run) -> RunIdentity:
     """What `run` ran on."""
     hosts = {rank.host for rank in run.meta.ranks}
-    return Identity(
+    return RunIdentity(
         world_size=run.world_size,
         hosts=None if None in hosts else len(hosts),
         devices={rank.rank: rank.device for rank in run.meta.ranks},

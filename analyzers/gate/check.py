@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.gate import stats
-from esprof.analyzers.gate.baseline import Baseline, Identity, differences
+from esprof.analyzers.gate.baseline import Baseline, RunIdentity, differences
 from esprof.analyzers.steps.job_steps import Phase
 from esprof.core.errors import MismatchError, UsageError
 from esprof.core.statistics import LEAST_REPLICATES, bootstrap
 from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 
 Statistic = Literal["median", "mean"]
 
@@ -68,7 +68,7 @@ _LEAST_TIMES, _MOST_TIMES = 1.2, 100
 """Advice below a fifth more steps is pretence of precision; above a hundred times the steps at hand it is useless."""
 
 
-class Rule(msgspec.Struct, frozen=True):
+class GateRule(msgspec.Struct, frozen=True):
     """`metric` may get worse by at most `limit` of `unit` (`%` of the baseline's median or mean, or an absolute unit)."""
 
     metric: str
@@ -80,7 +80,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    rules: tuple[Rule, ...]
+    rules: tuple[GateRule, ...]
     alpha: float = 0.01
     """Chance of calling a metric regressed that is not, over all rules together."""
     min_steps: int = 10
@@ -144,13 +144,13 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float
     min_steps: int
     metrics: tuple[MetricCheck, ...]
-    identity: Identity
+    identity: RunIdentity
     run_command: tuple[str, ...]
     baseline_command: tuple[str, ...]
-    warnings: tuple[Warning, ...]
+    warnings: tuple[RunWarning, ...]
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> GateRule:
     """Read `METRIC:+5%` or `METRIC:+3ms`. Raises UsageError that says what is understood."""
     match = _RULE.fullmatch(text.strip())
     if match is None:
@@ -163,13 +163,13 @@ def parse_rule(text: str) -> Rule:
     metric = METRICS[name]
     if unit != "%" and unit not in metric.limits:
         raise UsageError(f"{name} has no unit {unit!r}", remedy=f"Known units: {', '.join(['%', *metric.limits])}.")
-    rule = Rule(name, float(match["limit"]), unit)
+    rule = GateRule(name, float(match["limit"]), unit)
     if sign and (sign == "+") != (metric.worse > 0):
         raise UsageError(f"rule {text!r} would fail on getting better", remedy=f"Write {rule}.")
     return rule
 
 
-def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[Warning, ...] = ()) -> Check:
+def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[RunWarning, ...] = ()) -> Check:
     """Compare `run` with `baseline` by `options.rules`; `warnings` (what the run lacks) go into the answer.
 
     Raises MismatchError where they must not be compared or lack a metric, UsageError for a rule in per cent of nothing.
@@ -219,7 +219,7 @@ def _refuse_mismatch(baseline: Baseline, run: Baseline) -> None:
 
 
 @dataclass(frozen=True)
-class _Samples:
+class _MetricSamples:
     """The metric's samples, negated where less is worse, so that more is worse in all that follows; and how long each
     lasted, where it is a rate."""
 
@@ -236,7 +236,7 @@ class _Samples:
         return stats.mean_rate(values, self.times[at])
 
 
-def _badness(measured: Baseline, rule: Rule, whose: str) -> _Samples:
+def _badness(measured: Baseline, rule: GateRule, whose: str) -> _MetricSamples:
     samples = measured.samples.get(rule.metric)
     if samples is None:
         known = ", ".join(sorted(measured.samples))
@@ -244,7 +244,7 @@ def _badness(measured: Baseline, rule: Rule, whose: str) -> _Samples:
     metric, times = METRICS[rule.metric], measured.samples["step_time"]
     # Where some steps do not tell the metric, nobody knows which: all count alike.
     weights = np.array(times if len(times) == len(samples) else [1.0] * len(samples))
-    return _Samples(metric.worse * np.array(samples, np.float64), weights if metric.is_rate else None)
+    return _MetricSamples(metric.worse * np.array(samples, np.float64), weights if metric.is_rate else None)
 
 
 def _more_cpu_wait(baseline: Baseline, run: Baseline, statistic: Statistic) -> float:
@@ -252,7 +252,7 @@ def _more_cpu_wait(baseline: Baseline, run: Baseline, statistic: Statistic) -> f
     waits = [measured.samples.get("cpu_wait") for measured in (run, baseline)]
     if waits[0] is None or waits[1] is None:
         return 0.0
-    now, before = (_Samples(np.array(wait), None).value(statistic) for wait in waits)
+    now, before = (_MetricSamples(np.array(wait), None).value(statistic) for wait in waits)
     return max(0.0, float(now - before))
 
 
@@ -260,10 +260,10 @@ def _more_cpu_wait(baseline: Baseline, run: Baseline, statistic: Statistic) -> f
 class _Test:
     """One statistic of the samples before and now, by one rule. Larger is worse."""
 
-    rule: Rule
+    rule: GateRule
     statistic: Statistic
-    before: _Samples
-    now: _Samples
+    before: _MetricSamples
+    now: _MetricSamples
     replicates: int
     """Series that the bootstrap draws."""
     more_cpu_wait: float
@@ -327,7 +327,7 @@ class _Test:
             return stats.rank_test(self.now.values, self.before.values, self.block)
         return float((np.count_nonzero(self.drawn <= self.rule.limit) + 1) / (len(self.drawn) + 1))
 
-    def slow(self, of: _Samples) -> int:
+    def slow(self, of: _MetricSamples) -> int:
         """How many of these samples are slow (`SLOW`)."""
         usual = float(np.median(self.before.values))
         return int(np.count_nonzero(of.values > usual + (SLOW - 1) * abs(usual)))

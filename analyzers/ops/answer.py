@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from esprof.core.types import Rank
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 
 Sort = Literal["own-gpu", "total-gpu", "own-cpu", "total-cpu", "calls"]
 
@@ -41,7 +41,7 @@ class Shapes(msgspec.Struct, frozen=True, kw_only=True):
     calls: float
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class CallPlace(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the job's own code that an operation was called from."""
 
     frame: str
@@ -78,7 +78,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[Shapes, ...]
     """Most frequent first, at most `over_ranks.MOST_PARTS`; empty where they were not recorded."""
     inputs_found: int
-    places: tuple[Place, ...]
+    places: tuple[CallPlace, ...]
     """Most time first, at most `over_ranks.MOST_PARTS`; empty where nothing tells."""
 
 
@@ -110,4 +110,4 @@ class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     found: int
     """Rows that there are; `ops` are the first of them."""
     ops: tuple[Op, ...]
-    warnings: tuple[Warning, ...]
+    warnings: tuple[RunWarning, ...]

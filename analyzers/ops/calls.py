@@ -36,7 +36,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Calls:
+class RankCalls:
     """The calls of one rank that overlap its steady steps, thread by thread; each array has an entry for each of them."""
 
     row: np.ndarray
@@ -62,13 +62,13 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchedWork:
     """Work that the calls of a rank launched on GPUs in its steady steps; each array has an entry for each piece."""
 
     row: np.ndarray
     """Row of the event table."""
     by: np.ndarray
-    """Index of the innermost of `Calls` that is no runtime call; -1 where it was launched outside any."""
+    """Index of the innermost of `RankCalls` that is no runtime call; -1 where it was launched outside any."""
     dur_ns: np.ndarray
 
 
@@ -96,7 +96,7 @@ class SteadyTime:
         return inside
 
 
-def calls_of(events: Table, steady: SteadyTime, by_shape: bool) -> Calls:
+def calls_of(events: Table, steady: SteadyTime, by_shape: bool) -> RankCalls:
     """The calls of a rank that overlap its steady steps."""
     row = _rows(events, steady)
     key, keys = _keys(events, row, by_shape)
@@ -106,7 +106,7 @@ def calls_of(events: Table, steady: SteadyTime, by_shape: bool) -> Calls:
     starts_inside = steady.holds(start)
     is_alone = np.bincount(around[around >= 0], minlength=len(row))[around] == 1
     repeats = (around >= 0) & is_alone & (key[around] == key)
-    return Calls(row, key, keys, around, outermost, starts_inside, starts_inside & ~repeats, own, end - begin, adds)
+    return RankCalls(row, key, keys, around, outermost, starts_inside, starts_inside & ~repeats, own, end - begin, adds)
 
 
 def _rows(events: Table, steady: SteadyTime) -> np.ndarray:
@@ -148,7 +148,7 @@ def known(shapes: str) -> str | None:
     return None if shapes in ("", "[]") else shapes
 
 
-def launched_by(events: Table, calls: Calls) -> Launched:
+def launched_by(events: Table, calls: RankCalls) -> LaunchedWork:
     """The work that `calls` launched on GPUs in steady steps. What was launched before is left out, however long it ran."""
     gpu = np.flatnonzero((events.ints("stream") >= 0) & events.is_kind(*_ON_GPU))
     is_runtime = np.array([key.kind == "runtime" for key in calls.keys] + [False])[calls.key]
@@ -157,10 +157,10 @@ def launched_by(events: Table, calls: Calls) -> Launched:
     at = position(correlation[calls.row[launches]], correlation[gpu])
     gpu, launch = gpu[at >= 0], launches[at[at >= 0]]
     by = nearest(calls.around, ~is_runtime)
-    return Launched(gpu, by[launch], events.ints("dur_ns")[gpu])
+    return LaunchedWork(gpu, by[launch], events.ints("dur_ns")[gpu])
 
 
-def total_gpu_ns(calls: Calls, launched: Launched) -> tuple[np.ndarray, np.ndarray]:
+def total_gpu_ns(calls: RankCalls, launched: LaunchedWork) -> tuple[np.ndarray, np.ndarray]:
     """Time of the work on GPUs that each call launched (itself, with all that stands in it), ns."""
     own = np.zeros(len(calls.row), np.int64)
     mine = launched.by >= 0

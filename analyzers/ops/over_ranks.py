@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes, Sort
+from esprof.analyzers.ops.answer import CallPlace, Kernel, Op, OpsAnswer, RankOp, Shapes, Sort
 from esprof.analyzers.ops.calls import (
-    Calls,
     Key,
-    Launched,
+    LaunchedWork,
+    RankCalls,
     SteadyTime,
     by_pair,
     calls_of,
@@ -23,7 +23,7 @@ from esprof.analyzers.ops.places import places_of
 from esprof.core import readable
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Rank, us
-from esprof.replay.steps import Steps, steps_of
+from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -79,7 +79,7 @@ def ops_run(run: Run, asked: Asked = Asked()) -> OpsAnswer:
     return ops(steps_of(run), asked)
 
 
-def ops(steps: Steps, asked: Asked = Asked()) -> OpsAnswer:
+def ops(steps: RecordedSteps, asked: Asked = Asked()) -> OpsAnswer:
     """The operations of the steady steps."""
     run = steps.run
     if asked.rank is not None:
@@ -117,7 +117,7 @@ def check_rank(run: Run, rank: Rank) -> None:
         raise UsageError(f"the run has no rank {rank}", remedy=f"It has {readable.ranks(run.ranks)}.")
 
 
-def _of_rank(run: Run, rank: Rank, steps: Steps, by_shape: bool) -> _RankOps:
+def _of_rank(run: Run, rank: Rank, steps: RecordedSteps, by_shape: bool) -> _RankOps:
     events = run.events(rank)
     steady = SteadyTime([steps.borders[rank][step] for step in steps.steady])
     calls = calls_of(events, steady, by_shape)
@@ -148,7 +148,7 @@ def _of_rank(run: Run, rank: Rank, steps: Steps, by_shape: bool) -> _RankOps:
     )
 
 
-def _kernels(events: Table, calls: Calls, launched: Launched) -> dict[tuple[int, str], tuple[int, int]]:
+def _kernels(events: Table, calls: RankCalls, launched: LaunchedWork) -> dict[tuple[int, str], tuple[int, int]]:
     mine = launched.by >= 0
     key, name, dur = calls.key[launched.by[mine]], launched.row[mine], launched.dur_ns[mine]
     codes, names = events.codes("name")
@@ -156,7 +156,7 @@ def _kernels(events: Table, calls: Calls, launched: Launched) -> dict[tuple[int,
     return {pair: (launches[pair], took[pair]) for pair in took}
 
 
-def _shapes(events: Table, calls: Calls) -> dict[tuple[int, str], int]:
+def _shapes(events: Table, calls: RankCalls) -> dict[tuple[int, str], int]:
     codes, texts = events.codes("shapes")
     shape = codes[calls.row]
     found = by_pair(calls.key, shape, texts, calls.counts)
@@ -233,7 +233,7 @@ class _Table:
             ),
             inputs_found=len(inputs),
             places=tuple(
-                Place(frame=text, share_pct=round(100 * ns / (places.total() or 1), 3))
+                CallPlace(frame=text, share_pct=round(100 * ns / (places.total() or 1), 3))
                 for text, ns in places.most_common(MOST_PARTS)
             ),
         )

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from esprof.analyzers.ops.calls import Calls, SteadyTime, by_pair
+from esprof.analyzers.ops.calls import RankCalls, SteadyTime, by_pair
 from esprof.analyzers.ops.nesting import nearest, nested
 from esprof.analyzers.samples.frames import frame
 from esprof.replay.building.lookup import entries
 from esprof.run.schema import Table
 
 
-def places_of(events: Table, samples: Table, calls: Calls, steady: SteadyTime) -> dict[tuple[int, str], int]:
+def places_of(events: Table, samples: Table, calls: RankCalls, steady: SteadyTime) -> dict[tuple[int, str], int]:
     """Time by (key of calls, frame of the job's own code), ns: of frames that the profiler recorded, else of those sampled.
 
     A frame that the profiler recorded tells the first line of its function, a sample the line that it was at.
@@ -17,7 +17,7 @@ def places_of(events: Table, samples: Table, calls: Calls, steady: SteadyTime) -
     return _by_frames(events, calls) or _by_samples(events, samples, calls, steady)
 
 
-def _by_frames(events: Table, calls: Calls) -> dict[tuple[int, str], int]:
+def _by_frames(events: Table, calls: RankCalls) -> dict[tuple[int, str], int]:
     name, names = events.codes("name")
     own = np.array([frame(text).origin == "job" for text in names] + [False])[name]
     frames = np.flatnonzero(own & events.is_kind("python") & (events.ints("tid") >= 0))
@@ -35,7 +35,7 @@ def _by_frames(events: Table, calls: Calls) -> dict[tuple[int, str], int]:
     return by_pair(calls.key[call], place, names, calls.total_ns[call])
 
 
-def _by_samples(events: Table, samples: Table, calls: Calls, steady: SteadyTime) -> dict[tuple[int, str], int]:
+def _by_samples(events: Table, samples: Table, calls: RankCalls, steady: SteadyTime) -> dict[tuple[int, str], int]:
     moment, weight = samples.ints("at_ns"), np.maximum(samples.ints("dur_ns"), 0)
     code, stacks = samples.codes("stack")
     names, place_of = _innermost(stacks)

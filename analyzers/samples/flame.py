@@ -38,7 +38,7 @@ _PLUMBING = ("Module._wrapped_call_impl", "Module._call_impl")
 """Functions of `torch/nn/modules/module.py` through which each module's `forward` is called."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class LineShare(msgspec.Struct, frozen=True):
     """A line that a function was at, and for which share of its time, in per cent."""
 
     line: int
@@ -56,7 +56,7 @@ class FlameNode(msgspec.Struct, frozen=True, kw_only=True):
     us: float
     cpu_us: float | None
     """How much of the time the thread ran on a CPU; None where that is not known."""
-    lines: tuple[Line, ...]
+    lines: tuple[LineShare, ...]
     """Most time first, at most `MOST_LINES`."""
 
 
@@ -80,7 +80,7 @@ class Flame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Sampled:
+class RankStacks:
     """Distinct stacks of one rank, as the table has them; arrays have an entry for each."""
 
     stacks: tuple[str, ...]
@@ -115,7 +115,7 @@ def collapsed(run: Run, rank: Rank | None = None) -> str:
     return "".join(f"{line} {ns // NS_PER_US}\n" for line, ns in sorted(lines.items()) if ns >= NS_PER_US)
 
 
-def chosen(run: Run) -> tuple[Phase, dict[Rank, Sampled]]:
+def chosen(run: Run) -> tuple[Phase, dict[Rank, RankStacks]]:
     """The best phase that has samples on any rank, and the stacks sampled in it, by rank; none where there is none."""
     for phase in PHASES:
         found = {rank: of_rank for rank in run.ranks if (of_rank := _sampled(run, rank, phase)).samples}
@@ -124,10 +124,10 @@ def chosen(run: Run) -> tuple[Phase, dict[Rank, Sampled]]:
     return PHASES[-1], {}
 
 
-def _sampled(run: Run, rank: Rank, phase: Phase) -> Sampled:
+def _sampled(run: Run, rank: Rank, phase: Phase) -> RankStacks:
     samples = run.samples(rank)
     if not len(samples):
-        return Sampled((), np.zeros(0, np.int64), None, 0)
+        return RankStacks((), np.zeros(0, np.int64), None, 0)
     codes, stacks = samples.codes("stack")
     used = np.isin(samples.ints("step"), _steps_in(run.steps(rank), phase)) & (codes >= 0)
     dur, cpu = samples.ints("dur_ns")[used], samples.ints("cpu_ns")[used]
@@ -135,7 +135,7 @@ def _sampled(run: Run, rank: Rank, phase: Phase) -> Sampled:
     def by_stack(values: np.ndarray) -> np.ndarray:
         return np.bincount(codes[used], weights=np.maximum(values, 0), minlength=len(stacks)).astype(np.int64)
 
-    return Sampled(tuple(stacks), by_stack(dur), None if (cpu < 0).any() else by_stack(cpu), int(used.sum()))
+    return RankStacks(tuple(stacks), by_stack(dur), None if (cpu < 0).any() else by_stack(cpu), int(used.sum()))
 
 
 def _steps_in(steps: Table, phase: Phase) -> np.ndarray:
@@ -146,7 +146,7 @@ def _steps_in(steps: Table, phase: Phase) -> np.ndarray:
     return found
 
 
-def _most_different(sampled: dict[Rank, Sampled]) -> list[Rank]:
+def _most_different(sampled: dict[Rank, RankStacks]) -> list[Rank]:
     """At most MOST_RANKS of the ranks, ascending: those that spend their time least as the ranks do on average."""
     shares = {rank: _innermost(stacks) for rank, stacks in sampled.items()}
     mean: dict[tuple[str, str], float] = {}
@@ -160,7 +160,7 @@ def _most_different(sampled: dict[Rank, Sampled]) -> list[Rank]:
     return sorted(sorted(away, key=lambda rank: (-away[rank], rank))[:MOST_RANKS])
 
 
-def _innermost(sampled: Sampled) -> dict[tuple[str, str], float]:
+def _innermost(sampled: RankStacks) -> dict[tuple[str, str], float]:
     """Share of the time in which each (file, function) is the innermost."""
     total = max(1, int(sampled.dur_ns.sum()))
     found: dict[tuple[str, str], float] = {}
@@ -181,7 +181,7 @@ class _Node:
     callees: dict[tuple[str, str], "_Node"] = field(default_factory=dict)
 
 
-def _tree(rank: Rank | None, sampled: Sequence[Sampled]) -> FlameTree:
+def _tree(rank: Rank | None, sampled: Sequence[RankStacks]) -> FlameTree:
     root = _grown(sampled)
     tells_cpu = all(one.cpu_ns is not None for one in sampled)
     return FlameTree(
@@ -193,7 +193,7 @@ def _tree(rank: Rank | None, sampled: Sequence[Sampled]) -> FlameTree:
     )
 
 
-def _grown(sampled: Sequence[Sampled]) -> _Node:
+def _grown(sampled: Sequence[RankStacks]) -> _Node:
     """All stacks as one tree, whose root stands for the thread."""
     root = _Node(Frame("", 0, ""))
     for one in sampled:
@@ -253,7 +253,7 @@ def _smallest(root: _Node, most: int) -> Ns:
 
 
 def _shown(node: _Node, parent: int, tells_cpu: bool) -> FlameNode:
-    lines = [Line(line, round(100 * ns / node.ns, 1)) for line, ns in node.lines.most_common(MOST_LINES) if line]
+    lines = [LineShare(line, round(100 * ns / node.ns, 1)) for line, ns in node.lines.most_common(MOST_LINES) if line]
     return FlameNode(
         function=node.frame.function,
         file=node.frame.file,

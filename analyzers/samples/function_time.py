@@ -8,15 +8,15 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from esprof.analyzers.rule import Measured
+from esprof.analyzers.rule import MeasuredPrice
 from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.steps import job_steps
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS, SLOW
 from esprof.core.types import NS_PER_US, Ns, Rank
-from esprof.replay.cpu.sampled import Sampled
+from esprof.replay.cpu.sampled import RankSamples
 from esprof.replay.whatif.error.margins import mean_margin
 from esprof.run.run import Run
-from esprof.run.stacks import Place, functions_of, is_own
+from esprof.run.stacks import CodePlace, functions_of, is_own
 
 ENOUGH = 8
 """Samples of a function, on all ranks, from which on they tell how long it takes."""
@@ -71,7 +71,7 @@ class _Called:
 class OwnFunction:
     """A function of the job's own code that is no part of the training, and what it takes of the run."""
 
-    place: Place
+    place: CodePlace
     """The line at which most of its time is spent, and what that led to."""
     functions: frozenset[str]
     """The function, and those of the job's own that it calls, as `file: function`."""
@@ -79,7 +79,7 @@ class OwnFunction:
     """What it takes of a mean step without profiler, by rank, ns."""
     ran: float
     """Share of that time that the threads ran."""
-    measured: Measured
+    measured: MeasuredPrice
 
 
 class FunctionTimes:
@@ -103,7 +103,7 @@ class FunctionTimes:
         codes, texts = samples.codes("stack")
         inside = (codes >= 0) & np.isin(samples.ints("step"), self._steps)
         end, dur = samples.ints("at_ns")[inside], samples.ints("dur_ns")[inside]
-        own_ns = dur - Sampled(self._run, rank).collecting_ns(end - dur, end)
+        own_ns = dur - RankSamples(self._run, rank).collecting_ns(end - dur, end)
         number = len(self._stacks) + codes[inside]
         self._stacks += texts
         column = self._run.ranks.index(rank)
@@ -112,7 +112,7 @@ class FunctionTimes:
         rank_of_look = np.full(int(inside.sum()), column)
         return rank_of_look, np.searchsorted(self._steps, samples.ints("step")[inside]), number, own_ns, ran_ns
 
-    def of(self, function: re.Pattern[str]) -> Measured | None:
+    def of(self, function: re.Pattern[str]) -> MeasuredPrice | None:
         """What the functions that the pattern finds (as `file(line): function`) take in a mean step, with all that they
         call, the mean over ranks.
 
@@ -179,7 +179,7 @@ class FunctionTimes:
         where it passes it on to several: those are told."""
         within: Counter[str] = Counter()
         inner: Counter[str] = Counter()
-        lines: dict[str, Counter[Place]] = defaultdict(Counter)
+        lines: dict[str, Counter[CodePlace]] = defaultdict(Counter)
         depth: dict[str, int] = {}
         for number, one in enumerate(found):
             below = self._chains[number][self._chains[number].index(one) :] if one else []
@@ -189,7 +189,7 @@ class FunctionTimes:
             for at, called in enumerate({called.function: called for called in below}.values()):
                 within[called.function] += ns
                 depth[called.function] = max(at, depth.get(called.function, 0))
-                lines[called.function][Place(called.line, None if last == called.line else last)] += ns
+                lines[called.function][CodePlace(called.line, None if last == called.line else last)] += ns
             inner[below[-1].function if below else ""] += ns
         whole = within[function]
         deepest = max((name for name in within if within[name] >= PASSED_ON * whole), key=lambda name: depth[name])
@@ -237,11 +237,11 @@ class FunctionTimes:
         part = int(self._is_in([one if one and one.is_part else None for one in found]).sum())
         return len(self._steps) >= FEWEST_STEPS and looks >= ENOUGH and part <= OTHERS_WORK * looks
 
-    def _measured(self, found: list[_Called | None], steps: np.ndarray) -> Measured:
+    def _measured(self, found: list[_Called | None], steps: np.ndarray) -> MeasuredPrice:
         """By the steps of this mask."""
         inside = self._is_in(found)
         took = np.bincount(self._at[inside], self._ns[inside], len(self._steps))[steps] / len(self._run.ranks)
-        return Measured(saving_ns=float(took.mean()), margin_ns=mean_margin(took), step_ns=self._step_ns)
+        return MeasuredPrice(saving_ns=float(took.mean()), margin_ns=mean_margin(took), step_ns=self._step_ns)
 
     def _is_tensor_work(self, function: str) -> bool:
         """Whether most of the looks at it while operations were recorded were within long ones."""

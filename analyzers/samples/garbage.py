@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.rule import Measured
+from esprof.analyzers.rule import MeasuredPrice
 from esprof.analyzers.steps import job_steps
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS
 from esprof.core.types import Rank
-from esprof.replay.cpu.sampled import Sampled
+from esprof.replay.cpu.sampled import RankSamples
 from esprof.replay.whatif.error.margins import mean_margin
 from esprof.run.run import Run
 
@@ -26,7 +26,7 @@ CLOSE = 100
 class Collections:
     """What garbage collections take of the steps without profiler."""
 
-    measured: Measured
+    measured: MeasuredPrice
     count: int
     """How many there were, on all ranks."""
     per_step_ns: dict[Rank, float]
@@ -48,7 +48,7 @@ def collections(run: Run) -> Collections | None:
     count = 0
     for rank in run.ranks:
         rows = job_steps.rows(run, rank, steps)
-        sampled = Sampled(run, rank)
+        sampled = RankSamples(run, rank)
         begin, end = sampled.collections.T
         at = np.searchsorted(rows.ints("start_ns"), begin, side="right") - 1
         inside = (at >= 0) & (begin < (rows.ints("start_ns") + rows.ints("dur_ns"))[at])
@@ -63,7 +63,7 @@ def collections(run: Run) -> Collections | None:
         return None
     step_ns = float(job_steps.durations_ns(run, steps).mean())
     return Collections(
-        Measured(saving_ns=float(longest.mean()), margin_ns=mean_margin(longest), step_ns=step_ns),
+        MeasuredPrice(saving_ns=float(longest.mean()), margin_ns=mean_margin(longest), step_ns=step_ns),
         count,
         {rank: float(took.mean()) for rank, took in by_rank.items() if took.any()},
         max(behind, key=lambda frame: behind[frame]),

@@ -10,7 +10,7 @@ from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.steps.step_groups import SLOW
 from esprof.core.types import Rank
 from esprof.run.run import Run
-from esprof.run.stacks import Place, place_of
+from esprof.run.stacks import CodePlace, place_of
 
 ENOUGH = 0.5
 """Least share of the samples that a line, or its function, must have to be named."""
@@ -20,7 +20,7 @@ ENOUGH = 0.5
 class Seen:
     """The line at which most samples were, of the function that has most."""
 
-    place: Place
+    place: CodePlace
     share: float
     """Share of the samples' time that lies in its function."""
 
@@ -66,7 +66,7 @@ def _most(run: Run, rank: Rank, chosen: np.ndarray) -> Seen | None:
     codes, stacks = samples.codes("stack")
     chosen = chosen & (codes >= 0)
     took = np.bincount(codes[chosen], samples.ints("dur_ns")[chosen], len(stacks))
-    of_function: dict[tuple[str, str], dict[Place, float]] = defaultdict(lambda: defaultdict(float))
+    of_function: dict[tuple[str, str], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     for at in np.flatnonzero(took).tolist():
         place = place_of(stacks[at])
         of = frame(place.frame)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.rule import Measured
+from esprof.analyzers.rule import MeasuredPrice
 from esprof.analyzers.steps import job_steps
 from esprof.replay.whatif.error.margins import mean_margin
 from esprof.run.run import Run
@@ -70,14 +70,14 @@ class SlowGroup:
         return float(values[self.is_slow].mean() - values[self.is_usual].mean())
 
     @property
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredPrice:
         """What the mean step would gain, were these steps like the usual ones."""
         share, of_usual = float(self.is_slow.mean()), mean_margin(self.took_ns[self.is_usual])
         if self.is_regular:
             of_slow = share * mean_margin(self.took_ns[self.is_slow])
         else:  # How many there are is chance, too.
             of_slow = mean_margin(np.where(self.is_slow, self.took_ns - self.took_ns[self.is_usual].mean(), 0.0))
-        return Measured(
+        return MeasuredPrice(
             saving_ns=share * self.excess_ns,
             margin_ns=float(np.hypot(of_slow, share * of_usual)),
             step_ns=float(self.took_ns.mean()),

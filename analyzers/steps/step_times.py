@@ -36,7 +36,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """How many steps these stand for."""
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class FindingMark(msgspec.Struct, frozen=True, kw_only=True):
     """The steps that a finding names."""
 
     id: str
@@ -48,7 +48,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of the job over the run. Of many, the shortest and the longest of each stretch stand for all."""
 
     series: dict[Role, Series]
-    marks: tuple[Mark, ...]
+    marks: tuple[FindingMark, ...]
     steps: int
     stretch: int
     """Steps in a stretch; 1 where every step is here."""
@@ -100,7 +100,9 @@ def step_times(run: Run, findings: Sequence[Finding] = ()) -> StepTimes | None:
     passes = job_steps.epochs(run)
     return StepTimes(
         series={role: series(at) for role in ROLES if len(at := np.flatnonzero(roles == role))},
-        marks=tuple(Mark(id=finding.id, title=finding.title, steps=series(at)) for finding, at in named if len(at)),
+        marks=tuple(
+            FindingMark(id=finding.id, title=finding.title, steps=series(at)) for finding, at in named if len(at)
+        ),
         steps=len(steps),
         stretch=stretch,
         span_s=round(float(at_s[-1] + took_us[-1] / 1e6), 3),

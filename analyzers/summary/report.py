@@ -11,7 +11,7 @@ from esprof.analyzers.views.memory_use import MemoryUse
 from esprof.analyzers.views.probed import Probed
 from esprof.core.types import Rank
 from esprof.replay.answer import ReplayAnswer
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 from esprof.run.rounds import Round
 from esprof.run.run import RankMeta
 
@@ -62,7 +62,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing was measured for the job."""
     assignment: EstAdvice | None
     """Which ESTs should run where; None where the run does not tell which ran where."""
-    history: tuple[Event, ...]
+    history: tuple[JobEvent, ...]
     """What happened to an elastic job, the oldest first; at most the last `MOST_EVENTS`."""
     rounds: tuple[Round, ...]
     """How `esprof tune` has tuned it, the oldest first; as many."""

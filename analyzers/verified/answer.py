@@ -6,9 +6,9 @@ from typing import Literal
 import msgspec
 
 from esprof.analyzers.verified.pairs import Pairs
-from esprof.analyzers.verified.sides import Knob, Side
-from esprof.run.ledger import Estimate, JobClass, Promise
-from esprof.run.run import Warning
+from esprof.analyzers.verified.sides import KnobValue, Side
+from esprof.run.ledger import Estimate, JobClass, ReplayPromise
+from esprof.run.run import RunWarning
 
 Verdict = Literal["held", "close", "missed", "measured"]
 """`held`: the step observed lies in the interval promised. `close`: it does not, and is no farther from the promise than
@@ -35,7 +35,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     spec: str
     verdict: Verdict
     job: JobClass
-    promise: Promise | None
+    promise: ReplayPromise | None
     """What was written down before anything was measured; None where only a measurement was asked for."""
     before: Estimate
     predicted: Estimate | None
@@ -43,19 +43,19 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     observed: Estimate
     error_pct: float | None
     max_error_pct: float
-    knobs: tuple[Knob, ...]
+    knobs: tuple[KnobValue, ...]
     pairs: tuple[Pair, ...]
     steps: int
     """Steps that each mean is of; 0 for all that the job makes."""
-    warnings: tuple[Warning, ...]
+    warnings: tuple[RunWarning, ...]
 
 
 def verified(
     spec: str,
     job: JobClass,
     pairs: Sequence[Pair],
-    knobs: tuple[Knob, ...],
-    promise: Promise | None,
+    knobs: tuple[KnobValue, ...],
+    promise: ReplayPromise | None,
     *,
     steps: int,
     max_error_pct: float,
@@ -93,22 +93,22 @@ def pairs_of(pairs: Sequence[Pair]) -> Pairs:
     return Pairs([pair.before.step_us for pair in pairs], [pair.after.step_us for pair in pairs])
 
 
-def _of_repeats(observed: Estimate, max_error_pct: float) -> Iterator[Warning]:
+def _of_repeats(observed: Estimate, max_error_pct: float) -> Iterator[RunWarning]:
     if observed.high_us is None:
-        yield Warning("one-pair", "of one pair nothing tells how far its figures may be off")
+        yield RunWarning("one-pair", "of one pair nothing tells how far its figures may be off")
     elif (width := _over_pct(observed.high_us, observed.us)) > max_error_pct:
         text = f"repeats lie so far apart that the step observed is only known to ±{width:.0f} %"
-        yield Warning("repeats-apart", text)
+        yield RunWarning("repeats-apart", text)
 
 
-def _of_cpus(sides: Sequence[Side]) -> Iterator[Warning]:
+def _of_cpus(sides: Sequence[Side]) -> Iterator[RunWarning]:
     waited = [100 * side.cpu_wait_us / side.step_us for side in sides if side.cpu_wait_us is not None]
     if waited and max(waited) > _MOST_WAITING_PCT:
         text = f"ranks waited for a CPU for {min(waited):.0f} to {max(waited):.0f} % of a step"
-        yield Warning("cpu-wait", f"{text}: for other work on the machine, or for the job's own processes")
+        yield RunWarning("cpu-wait", f"{text}: for other work on the machine, or for the job's own processes")
 
 
-def _of_promise(promise: Promise, before: Estimate, max_error_pct: float) -> Iterator[Warning]:
+def _of_promise(promise: ReplayPromise, before: Estimate, max_error_pct: float) -> Iterator[RunWarning]:
     plain_us = promise.unprofiled_step_us
     if plain_us is None:
         return
@@ -117,11 +117,11 @@ def _of_promise(promise: Promise, before: Estimate, max_error_pct: float) -> Ite
         text = (
             f"the profiler made the steps that the promise is told of {over:.0f} % longer: there a change may do less"
         )
-        yield Warning("profiled", text)
+        yield RunWarning("profiled", text)
     apart = _over_pct(before.us, plain_us)
     if abs(apart) > max_error_pct:
         change = f"{abs(apart):.0f} % {'longer' if apart > 0 else 'less'}"
-        yield Warning("drifted", f"as it is, the job takes {change} than when it was recorded")
+        yield RunWarning("drifted", f"as it is, the job takes {change} than when it was recorded")
 
 
 def _over_pct(us: float, of_us: float) -> float:

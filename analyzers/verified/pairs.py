@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.replay.whatif.error.margins import mean_margin
-from esprof.run.ledger import Estimate, Outcome, Promise
+from esprof.run.ledger import Estimate, ObservedOutcome, ReplayPromise
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class Pairs:
         ratio = after.mean() / before.mean()
         return _estimate(float(after.mean()), after - ratio * before)
 
-    def predicted(self, promise: Promise) -> Estimate:
+    def predicted(self, promise: ReplayPromise) -> Estimate:
         """The step that was promised, of a job whose step takes what it took before the change."""
         us, low, high = (float(np.mean(self.before_us)) * share for share in promise.shares)
         return Estimate(us=us, low_us=low, high_us=high)
 
-    def outcome(self, promise: Promise, by: str) -> Outcome:
+    def outcome(self, promise: ReplayPromise, by: str) -> ObservedOutcome:
         """What came of a promise; `by` says what made the change."""
         predicted, observed = self.predicted(promise), self.observed
         assert predicted.low_us is not None
         assert predicted.high_us is not None
-        return Outcome(
+        return ObservedOutcome(
             id=promise.id,
             spec=promise.spec,
             terms=promise.terms,

@@ -5,7 +5,7 @@ from esprof.replay import answer_run
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.replay.whatif.term import Term
-from esprof.run.ledger import JobClass, Promise
+from esprof.run.ledger import JobClass, ReplayPromise
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -21,7 +21,7 @@ class NoPromise(EsprofError):
     """Replay predicts nothing here, so there is nothing to be verified."""
 
 
-def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> Promise:
+def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> ReplayPromise:
     """What replay says of the scenario `spec`. Raises NoPromise where it is declined, as it is where replay's own error on
     the run is above `max_error_pct`, UsageError where it is none."""
     answer = answer_run(run, [spec], max_error_pct=max_error_pct)
@@ -32,7 +32,7 @@ def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> Promis
     assert said.high_us is not None
     assert said.saving_low_us is not None
     assert said.saving_high_us is not None
-    return Promise(
+    return ReplayPromise(
         spec=spec,
         terms=tuple(dict.fromkeys(map(name_of, parse(spec)))),
         job=job_class(run),

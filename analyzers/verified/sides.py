@@ -19,7 +19,7 @@ class KnobNotSet(EsprofError):
     """A knob that was read back as it was: the job ran as ever, and nothing is known of the change."""
 
 
-class Knob(msgspec.Struct, frozen=True, kw_only=True):
+class KnobValue(msgspec.Struct, frozen=True, kw_only=True):
     """A knob as it was read back from the job."""
 
     name: str
@@ -63,7 +63,7 @@ def refuse_other_job(recorded: Run, now: Run) -> None:
         raise MismatchError("what was promised is of another setting: " + "; ".join(differ), path=recorded.path)
 
 
-def read_back(wanted: Mapping[str, str], before: Run, after: Run) -> tuple[Knob, ...]:
+def read_back(wanted: Mapping[str, str], before: Run, after: Run) -> tuple[KnobValue, ...]:
     """The knobs as they stood in a run of the job as it is, and in one in which they were to have the values `wanted`.
 
     Raises KnobNotSet where one of them did not change, or does not have its value; MismatchError where the steps are told
@@ -76,7 +76,7 @@ def read_back(wanted: Mapping[str, str], before: Run, after: Run) -> tuple[Knob,
     return tuple(_read_back(name, value, before, after) for name, value in wanted.items())
 
 
-def _read_back(name: str, wanted: str, before: Run, after: Run) -> Knob:
+def _read_back(name: str, wanted: str, before: Run, after: Run) -> KnobValue:
     was, now = _readings(before, name), _readings(after, name)
     concerned = [rank for rank in now if now[rank].value is not None or _value(was, rank) is not None]
     reasons = {one.reason: None for one in now.values() if one.reason}
@@ -90,7 +90,7 @@ def _read_back(name: str, wanted: str, before: Run, after: Run) -> Knob:
         raise KnobNotSet(f"{name} did not change: it was read back as {after_text} with and without{reason}")
     if any(_value(now, rank) != wanted for rank in concerned):
         raise KnobNotSet(f"{name} was to be {wanted}, and was read back as {after_text}{reason}")
-    return Knob(name=name, before=before_text, after=after_text)
+    return KnobValue(name=name, before=before_text, after=after_text)
 
 
 def _readings(run: Run, name: str) -> dict[Rank, KnobReading]:

@@ -48,7 +48,7 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class _Samples:
+class _MemorySamples:
     """The samples of one rank by time. `used` is the most that is known to have been held from the sample before to it."""
 
     of: Literal["cuda", "rss"]
@@ -92,7 +92,7 @@ def rank_memory(run: Run, meta: RankMeta) -> RankMemory | None:
     )
 
 
-def _samples(run: Run, rank: Rank) -> _Samples | None:
+def _samples(run: Run, rank: Rank) -> _MemorySamples | None:
     table = run.memory(rank)
     if not len(table):
         return None
@@ -100,7 +100,7 @@ def _samples(run: Run, rank: Rank) -> _Samples | None:
     is_cuda = bool((allocated >= 0).any())
     # The allocator's peak is that of the whole job: where it has moved, the stretch up to this sample has reached it.
     moved = np.diff(peak, prepend=-1) != 0
-    return _Samples(
+    return _MemorySamples(
         of="cuda" if is_cuda else "rss",
         at_ns=table.ints("at_ns"),
         used=np.where(moved, np.maximum(peak, allocated), allocated) if is_cuda else table.ints("rss"),
@@ -110,17 +110,17 @@ def _samples(run: Run, rank: Rank) -> _Samples | None:
     )
 
 
-def _moment(samples: _Samples, sample: int) -> str:
+def _moment(samples: _MemorySamples, sample: int) -> str:
     phase = samples.phase[sample]
     return f"{phase} of step {samples.step[sample]}" if phase else f"step {samples.step[sample]}"
 
 
-def _peak_in(samples: _Samples, phase: str) -> Bytes | None:
+def _peak_in(samples: _MemorySamples, phase: str) -> Bytes | None:
     inside = np.array([of == phase for of in samples.phase], bool)
     return int(samples.used[inside].max()) if inside.any() else None
 
 
-def _curve(rank: Rank, samples: _Samples, begin: int) -> MemoryCurve:
+def _curve(rank: Rank, samples: _MemorySamples, begin: int) -> MemoryCurve:
     """At most `MOST_POINTS` points, each the most of its stretch of time."""
     span = int(samples.at_ns[-1] - samples.at_ns[0]) + 1
     stretch = (samples.at_ns - samples.at_ns[0]) * MOST_POINTS // span

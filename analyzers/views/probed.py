@@ -8,7 +8,7 @@ import numpy as np
 
 from esprof.analyzers.findings.kernels.device_peaks import Precision, peak_of
 from esprof.core.types import Bytes, Rank, us
-from esprof.run.probes import Condition, LeftOut, Probes, Sweep
+from esprof.run.probes import Condition, NotMeasured, Probes, Sweep
 
 SCHEMA = "esprof.probe/1"
 
@@ -109,7 +109,7 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     beside: tuple[BesideSummary, ...]
     two_at_once: tuple[TwoAtOnce, ...]
     conditions: tuple[Condition, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[NotMeasured, ...]
 
 
 def probed(probes: Probes) -> Probed:

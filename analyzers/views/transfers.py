@@ -21,7 +21,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Transfers:
+class SteadyTransfers:
     """The matched transfers of the steady steps on all ranks, an entry for each on each of its ranks."""
 
     replayed: Replayed
@@ -145,7 +145,7 @@ def _since(issued: np.ndarray, step: np.ndarray, handled: np.ndarray, which: np.
     return since
 
 
-def transfers(replayed: Replayed) -> Transfers:
+def transfers(replayed: Replayed) -> SteadyTransfers:
     """The transfers of the steady steps."""
     dfg = replayed.built.dfg
     counted = np.isin(dfg.step, replayed.steps.steady) & (dfg.collective >= 0)
@@ -155,7 +155,7 @@ def transfers(replayed: Replayed) -> Transfers:
     at_ns = (dfg.recorded_ns[source] + dfg.dur_ns[source]).tolist()
     # A rank takes part in a collective once.
     issued = dict(zip(_parts(dfg, arrival), at_ns, strict=True))
-    return Transfers(replayed, node, np.array([issued.get(part, -1) for part in _parts(dfg, node)], np.int64))
+    return SteadyTransfers(replayed, node, np.array([issued.get(part, -1) for part in _parts(dfg, node)], np.int64))
 
 
 def _parts(dfg: Dfg, nodes: np.ndarray) -> list[tuple[int, int]]:

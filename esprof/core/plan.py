@@ -1,7 +1,7 @@
 """The Plan: what the advisors recommend, and the elastic runtime adopts.
 
-One envelope holds for all kinds of advice; `Parts` has a part for each, with a body of its own. docs/plan.schema.json is its
-JSON Schema.
+One envelope holds for all kinds of advice; `PlanParts` has a part for each, with a body of its own. docs/plan.schema.json is
+its JSON Schema.
 """
 
 from pathlib import Path
@@ -38,7 +38,7 @@ class Fallback(msgspec.Struct, frozen=True, kw_only=True):
     is kept where steps with it are surely shorter. This is for plans that change no bits."""
 
 
-class Promise(msgspec.Struct, frozen=True, kw_only=True):
+class PlanPromise(msgspec.Struct, frozen=True, kw_only=True):
     """What a step should take once a part is adopted."""
 
     step_us: float
@@ -48,7 +48,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes otherwise, by name: `now`, `even split` and the like."""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class PlanEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What a part rests on."""
 
     run: str
@@ -90,7 +90,7 @@ Topology = Literal["flat", "hierarchical"]
 """Between whom gradients are encoded: all ranks, or hosts alone, whose ranks add theirs up by parts first."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class CodecChoice(msgspec.Struct, frozen=True, kw_only=True):
     """How a gradient bucket is compressed."""
 
     codec: str = "none"
@@ -103,7 +103,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is `hierarchical`, encoding comes after a first transfer, and is always done beside the backward pass."""
 
 
-class BucketChoice(Choice, frozen=True, kw_only=True):
+class BucketChoice(CodecChoice, frozen=True, kw_only=True):
     """The choice for one bucket. One of torch's is it where its number and its parameters' sizes are the same, and their
     names where these are told: before the first step is over, torch has other buckets."""
 
@@ -138,7 +138,7 @@ class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
 class CompressionBody(msgspec.Struct, frozen=True, kw_only=True):
     """Which gradients are compressed, and how."""
 
-    default: Choice = Choice()
+    default: CodecChoice = CodecChoice()
     """For buckets that are not listed."""
     buckets: tuple[BucketChoice, ...] = ()
     sharded: Literal["none", "bf16"] = "none"
@@ -154,21 +154,21 @@ class CompressionBody(msgspec.Struct, frozen=True, kw_only=True):
 Body = TypeVar("Body")
 
 
-class Part(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
+class PlanPart(msgspec.Struct, Generic[Body], frozen=True, kw_only=True):
     """One piece of advice."""
 
     applies: Literal["live", "restart"]
     changes_bits: bool
-    evidence: Evidence
-    predicted: Promise
+    evidence: PlanEvidence
+    predicted: PlanPromise
     body: Body
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlanParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The advice that a plan holds, by kind."""
 
-    assignment: Part[AssignmentBody] | None = None
-    compression: Part[CompressionBody] | None = None
+    assignment: PlanPart[AssignmentBody] | None = None
+    compression: PlanPart[CompressionBody] | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     apply_at: int | None = None
     """Step at which it is adopted; None for the next."""
     fallback: Fallback = Fallback()
-    parts: Parts
+    parts: PlanParts
 
 
 State = Literal["refused", "pending", "trying", "adopted", "kept", "missed", "reverted"]
@@ -260,7 +260,7 @@ def check(plan: Plan) -> None:
         raise UsageError("a plan with a codec cannot be tried by turns: what it changes of the bits stays")
     if plan.parts.compression is not None:
         body = plan.parts.compression.body
-        if body.sharded != "none" and (body.buckets or body.default != Choice() or body.bucket_mb is not None):
+        if body.sharded != "none" and (body.buckets or body.default != CodecChoice() or body.bucket_mb is not None):
             raise UsageError("it compresses sharded gradients and buckets")
     if plan.parts.assignment is not None:
         Assignment(plan.parts.assignment.body.ests).check_fits(plan.job.n_est, plan.job.world)

@@ -56,23 +56,23 @@ from esprof.elastic.runtime.context import EstContext, move
 from esprof.elastic.runtime.drain import Drained, Leaver
 from esprof.elastic.runtime.phases import LossFn, phases
 from esprof.elastic.runtime.rng import derived_seed, seed_all
-from esprof.elastic.runtime.terms import Agreement, job_fields, start_terms, step_terms
+from esprof.elastic.runtime.terms import JobTerms, job_fields, start_terms, step_terms
 from esprof.elastic.runtime.threads import set_threads
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport, transport_for
-from esprof.elastic.runtime.turns import Looked, Telling, Turns
+from esprof.elastic.runtime.turns import CodecLook, Telling, Turns
 from esprof.elastic.runtime.update import BeforeUpdate, Update
 from esprof.elastic.telemetry.account import Account
 from esprof.elastic.telemetry.recorder import open_telemetry
-from esprof.elastic.telemetry.spans import Spans
+from esprof.elastic.telemetry.spans import StepSpans
 from esprof.elastic.verify.edits import Edits
 from esprof.elastic.verify.fingerprint import Level, pin
 from esprof.elastic.verify.hashlog import HashLog
 from esprof.elastic.verify.rollcall import AloneRollCall, roll_call
 from esprof.elastic.verify.steplog import Fingerprint
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 from esprof.run.live import LiveStep
-from esprof.run.request import Request
+from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 
 _VERIFIED_AT_START = 2
@@ -206,7 +206,7 @@ class ElasticTrainer:
             start = start_terms(self.state, gradients, proof, checkpoint, telemetry=telemetry is not None)
             start["plan"] = plan is not None
             start["drain"] = drain is not None
-            self._agreement = Agreement.reach(
+            self._agreement = JobTerms.reach(
                 proof.determinism, self._transport, self.state, self.assignment, job, start
             )
             self.state.share(self._transport)
@@ -238,7 +238,7 @@ class ElasticTrainer:
         self._updated_us = 0.0
         """What the last update took."""
         where = f"{n_est} ESTs on {self._transport.world} processes"
-        self._account.record(Event(what="started", step=self.next_step, reason=where))
+        self._account.record(JobEvent(what="started", step=self.next_step, reason=where))
         self._between_steps()
         if self._leaver is not None:
             self._leaver.listen()
@@ -344,7 +344,7 @@ class ElasticTrainer:
             reasons = tell_all(self._transport, self._leaver.reason)
         others = [f"{reason} (rank {rank})" for rank, reason in enumerate(reasons) if reason is not None]
         others = others or [f"{self._leaves_for} processes are to go on"]
-        self._account.record(Event(what="left", step=number, reason=others[0]))
+        self._account.record(JobEvent(what="left", step=number, reason=others[0]))
         if self._launched.hears(self._transport.rank):
             asked = self._leaver.reason is not None
             self._launched.left(
@@ -405,7 +405,7 @@ class ElasticTrainer:
         return self._agreement.fingerprint
 
     @property
-    def spans(self) -> Spans:
+    def spans(self) -> StepSpans:
         """The notes of how long the parts of a step take, kept if telemetry is asked for."""
         return self._telemetry.spans
 
@@ -453,7 +453,7 @@ class ElasticTrainer:
             self._adoption.codec_given_up(self.next_step, guard.of, alarm)
         return result
 
-    def _look(self, number: int, guard: EstGuard, looked: Looked) -> str | None:
+    def _look(self, number: int, guard: EstGuard, looked: CodecLook) -> str | None:
         """Why the codec is to be given up; None where it is not, or the loss scale was too large to tell."""
         if self.state.scaler.is_enabled() and not math.isfinite(looked.lost):
             return None
@@ -548,7 +548,7 @@ class ElasticTrainer:
         if is_measure:
             self._adoption.step_ended(number, took_us)
 
-    def _measured(self, request: Request, est_s: Sequence[float]) -> tuple[Exchange, ...]:
+    def _measured(self, request: TelemetryRequest, est_s: Sequence[float]) -> tuple[Exchange, ...]:
         """What somebody wants to know of exchanges."""
         if not isinstance(self.state.reducer, TreeReducer):
             return ()
@@ -590,7 +590,7 @@ class ElasticTrainer:
             self._transport,
             self.fingerprint,
             self._roll_call,
-            lambda saved: self._account.record(Event(what="checkpoint", step=saved.step)),
+            lambda saved: self._account.record(JobEvent(what="checkpoint", step=saved.step)),
         )
         if (found := checkpoints.read_latest(self._mine)) is not None:
             restore(self.state, *found)

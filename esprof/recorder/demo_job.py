@@ -147,7 +147,7 @@ def train(config: Config) -> dict[str, object]:
     for block in gpt.blocks:
         assert isinstance(block, Block)
         block.rest_s = config.rest[rank] * step_s / config.layers
-    waited, cpu_begun = Waiting(), time.thread_time()
+    waited, cpu_begun = RunqueueWait(), time.thread_time()
     for step, texts in zip(range(config.steps), loader, strict=False):
         loss = learn(texts)
         optimizer.step()
@@ -176,7 +176,7 @@ def from_all_ranks(value: float) -> list[float]:
     return [one.item() for one in every]
 
 
-class Waiting:
+class RunqueueWait:
     """How long this thread has stood ready to run and had no processor, by the kernel's account of it."""
 
     def __init__(self) -> None:

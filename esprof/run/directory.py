@@ -24,7 +24,7 @@ from esprof.run.memory_limit import memory_limit
 from esprof.run.probes import SCHEMA as PROBES_SCHEMA
 from esprof.run.probes import Probes
 from esprof.run.rounds import read as read_rounds
-from esprof.run.run import SCHEMA, Run, RunMeta, Warning, WarningCode
+from esprof.run.run import SCHEMA, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
 SCHEMAS = {"events": EVENTS, "steps": STEPS, "stages": STAGES, "memory": MEMORY, "samples": SAMPLES, "stacks": STACKS}
@@ -65,7 +65,7 @@ def read_probes(path: Path) -> Probes | None:
         if file.stat().st_size > memory_limit():
             raise InputError("is larger than the memory limit", path=file, remedy=_WITHOUT_IT)
         raw = file.read_bytes()
-        schema = msgspec.json.decode(raw, type=_Envelope).schema
+        schema = msgspec.json.decode(raw, type=_RunEnvelope).schema
         if schema != PROBES_SCHEMA:
             raise InputError(f"schema {schema!r} is not {PROBES_SCHEMA!r}", path=file, remedy="Probe the job again.")
         return msgspec.json.decode(raw, type=Probes)
@@ -111,18 +111,18 @@ def read_run(path: Path) -> Run:
             if fault is not None:
                 broken.add((name, rank.rank))
                 code = "rank-unreadable" if name == "events" else WarningCode.TABLE_UNREADABLE
-                warnings.append(Warning(code, f"rank {rank.rank}: {fault}", (rank.rank,)))
+                warnings.append(RunWarning(code, f"rank {rank.rank}: {fault}", (rank.rank,)))
         if ("events", rank.rank) not in broken:
             whole.append(rank)
     probes, fault = _probes_or_fault(path)
     if fault is not None:
-        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
+        warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
     history, fault = _log_or_fault(read_history, path, "history")
     if fault is not None:
-        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
+        warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
     rounds, fault = _log_or_fault(read_rounds, path, "rounds of tuning")
     if fault is not None:
-        warnings.append(Warning(WarningCode.TABLE_UNREADABLE, fault))
+        warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
     if not whole:
         faults = "; ".join(warning.message for warning in warnings) or "it lists none"
         raise InputError(f"no rank of this run is readable ({faults})", path=path, remedy="Record the run again.")
@@ -187,7 +187,7 @@ def _read_flight(run: Path, rank: Rank) -> FlightLog | None:
 def _read_meta(path: Path) -> RunMeta:
     try:
         raw = path.read_bytes()
-        schema = msgspec.json.decode(raw, type=_Envelope).schema
+        schema = msgspec.json.decode(raw, type=_RunEnvelope).schema
         if schema != SCHEMA:
             raise InputError(f"schema {schema!r} is not {SCHEMA!r}", path=path, remedy="Use the esprof that wrote it.")
         return msgspec.json.decode(raw, type=RunMeta)
@@ -197,7 +197,7 @@ def _read_meta(path: Path) -> RunMeta:
         raise InputError(f"is no run.json of esprof: {error}", path=path, remedy="Record the run again.") from error
 
 
-class _Envelope(msgspec.Struct):
+class _RunEnvelope(msgspec.Struct):
     schema: str
 
 

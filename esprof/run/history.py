@@ -39,7 +39,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """None where the plan did not change it."""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that happened, a line of the log."""
 
     what: What
@@ -65,15 +65,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
-_EVENT = msgspec.json.Decoder(Event)
+_EVENT = msgspec.json.Decoder(JobEvent)
 
 
-def append(run: Path, event: Event) -> None:
+def append(run: Path, event: JobEvent) -> None:
     """Add an event to the log of the Run directory `run`. Raises OutputError."""
     append_line(run / _NAME, event)
 
 
-def read(run: Path) -> tuple[Event, ...]:
+def read(run: Path) -> tuple[JobEvent, ...]:
     """The events of a Run directory, oldest first; what is no event, such as half a line, is left out. Raises InputError
     where the log cannot be read."""
     return read_lines(run / _NAME, _EVENT)

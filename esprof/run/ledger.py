@@ -39,7 +39,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     high_us: float | None = None
 
 
-class Promise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="promised"):
+class ReplayPromise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="promised"):
     """What replay said of a run, before the change was made. Its times are those of steps under the profiler."""
 
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
@@ -70,7 +70,7 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="
         return predicted, low, high
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="verified"):
+class ObservedOutcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="verified"):
     """What came of a promise, whose `id` it has."""
 
     id: str
@@ -92,7 +92,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="
     versions: dict[str, str]
 
 
-Line = Promise | Outcome
+Line = ReplayPromise | ObservedOutcome
 
 _LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 

@@ -18,7 +18,7 @@ from esprof.core.types import NS_PER_S, Ns, Rank
 from esprof.run.directory import SCHEMAS, read_run, table_path, write_flight, write_meta, write_probes
 from esprof.run.load import load
 from esprof.run.probes import joined
-from esprof.run.run import RankMeta, Run, RunMeta, Warning, WarningCode
+from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
 
 _CLOCKS_APART_NS = 10 * NS_PER_S
 """Longest pause (ns) between the end of one part of a job and the start of another: no clock is wrong by more."""
@@ -150,7 +150,7 @@ def _joined(runs: Sequence[Run]) -> RunMeta:
     )
 
 
-def _lasting(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[Warning]:
+def _lasting(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[RunWarning]:
     """The warnings that hold for the merged Run: a rank that one part lacks may be in another."""
     here = {rank.rank for rank in ranks}
     named: set[Rank] = set()
@@ -161,8 +161,8 @@ def _lasting(runs: Sequence[Run], ranks: Sequence[RankMeta]) -> Iterator[Warning
             yield warning
     missing = tuple(sorted(set(range(runs[0].world_size)) - here - named))
     if missing:
-        yield Warning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing)
+        yield RunWarning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing)
     unread = tuple(rank.rank for rank in ranks if rank.clock_residual_ns is None)
     if unread and len({rank.host for rank in ranks}) > 1:
         message = f"{readable.ranks(unread)}: the clock was not compared with rank 0's; only collectives tie it"
-        yield Warning("clock-unknown", message, unread)
+        yield RunWarning("clock-unknown", message, unread)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.core.types import Ns, Rank
-from esprof.run.probes import Step
+from esprof.run.probes import VariedStep
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -13,14 +13,14 @@ _BACKWARD = "autograd::engine::evaluate_function"
 _OPTIMIZER = "Optimizer.step#"
 
 
-def own_steps(run: Run, setting: str = "") -> Iterator[Step]:
+def own_steps(run: Run, setting: str = "") -> Iterator[VariedStep]:
     """The steps of each rank of a recorded job, which ran with `setting`; none of a rank that made no step unprofiled."""
     for rank in run.ranks:
         steps, meta = run.steps(rank), run.rank(rank)
         phases, took = steps.texts("phase"), steps.ints("dur_ns").tolist()
         plain = tuple(took[row] for row in range(1, len(took)) if phases[row] == "plain")
         if plain:
-            yield Step(
+            yield VariedStep(
                 rank=rank,
                 device=meta.device,
                 setting=setting,

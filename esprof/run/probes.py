@@ -90,7 +90,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
         return Curve.through([(point.size, point.samples_ns) for point in self.points])
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class NotMeasured(msgspec.Struct, frozen=True):
     """Something that was not measured, and why not."""
 
     what: str
@@ -115,7 +115,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing of this is known."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class VariedStep(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of the job itself on one rank, with the command's options as they were given or with one of them changed."""
 
     rank: Rank
@@ -146,9 +146,9 @@ class Probes(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[str, ...] = ()
     """Names of the groups of measurements that all ranks have made to their end."""
     sweeps: tuple[Sweep, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[NotMeasured, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[VariedStep, ...] = ()
 
     def find(
         self, kind: Kind, name: str, *, ranks: tuple[Rank, ...] | None = None, beside: str = "", concurrency: int = 1

@@ -11,7 +11,7 @@ _NAME = "telemetry.request"
 _MOST_BYTES = 1 << 20
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class TelemetryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for."""
 
     since: int = 0
@@ -23,7 +23,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """If above 0 it also measures the exchange by codecs that lose at most so much of the gradient's square."""
 
 
-def ask(run: Path, request: Request) -> None:
+def ask(run: Path, request: TelemetryRequest) -> None:
     """Raises OutputError."""
     write_bytes(run / _NAME, msgspec.json.encode(request))
 
@@ -33,7 +33,7 @@ def is_open(run: Path) -> bool:
     return (run / _NAME).exists()
 
 
-def withdraw(run: Path, request: Request | None = None) -> None:
+def withdraw(run: Path, request: TelemetryRequest | None = None) -> None:
     """Ask no more; if a `request` is given, for that: another one that has come since stays."""
     if request is not None and waiting(run) != request:
         return
@@ -41,12 +41,12 @@ def withdraw(run: Path, request: Request | None = None) -> None:
         (run / _NAME).unlink(missing_ok=True)
 
 
-def waiting(run: Path) -> Request | None:
+def waiting(run: Path) -> TelemetryRequest | None:
     """What the job is asked for; None where that is nothing, or no request."""
     path = run / _NAME
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return None
-        return msgspec.json.decode(path.read_bytes(), type=Request)
+        return msgspec.json.decode(path.read_bytes(), type=TelemetryRequest)
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None

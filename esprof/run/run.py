@@ -10,7 +10,7 @@ import numpy as np
 
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.flight.log import FlightLog
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Probes
 from esprof.run.rounds import Round
@@ -37,7 +37,7 @@ class WarningCode(StrEnum):
     """A side table is broken, which is told anew whenever the Run is opened."""
 
 
-class Warning(msgspec.Struct, frozen=True):
+class RunWarning(msgspec.Struct, frozen=True):
     """Something the input lacks, and what that costs the answer."""
 
     code: str
@@ -150,7 +150,7 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[Group, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
     """Those that somebody has asked for."""
-    warnings: tuple[Warning, ...] = ()
+    warnings: tuple[RunWarning, ...] = ()
 
 
 class Run:
@@ -164,12 +164,12 @@ class Run:
         meta: RunMeta,
         read: Callable[[str, Rank], Table | None],
         path: Path | None = None,
-        warnings: tuple[Warning, ...] = (),
+        warnings: tuple[RunWarning, ...] = (),
         flight: Callable[[Rank], FlightLog | None] = lambda rank: None,
         window: int | None = None,
         sources: tuple[str, ...] = (),
         probes: Probes | None = None,
-        history: tuple[Event, ...] = (),
+        history: tuple[JobEvent, ...] = (),
         rounds: tuple[Round, ...] = (),
     ) -> None:
         """`read(table_name, rank)` returns a table (`events`, `steps`, …), and `flight(rank)` what the flight recorder
@@ -217,7 +217,7 @@ class Run:
         """The ranks of the job that are not among `ranks`, ascending."""
         return tuple(sorted(set(range(self.world_size)).difference(self.ranks)))
 
-    def without(self, ranks: Collection[Rank], why: Warning) -> "Run":
+    def without(self, ranks: Collection[Rank], why: RunWarning) -> "Run":
         """This run as if no events of `ranks` had been recorded; what is known of them beside the events stays."""
         metas = (
             msgspec.structs.replace(meta, events=0, windows=()) if meta.rank in ranks else meta

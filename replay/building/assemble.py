@@ -6,11 +6,11 @@ from itertools import accumulate
 import numpy as np
 
 from esprof.replay.building.collectives.rendezvous import Rendezvous
-from esprof.replay.building.counts import Counts
+from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.keys import counterparts
 from esprof.replay.building.lookup import numbered
 from esprof.replay.building.names import spelled
-from esprof.replay.building.part import Part
+from esprof.replay.building.part import RankPart
 from esprof.replay.building.records import edges_of, joined, nodes_of
 from esprof.replay.dfg import GUESSES, JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import topology
@@ -18,7 +18,7 @@ from esprof.replay.engine.longest_path import residuals
 from esprof.run.clocks.by_collectives import Clocks
 
 
-def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, Counts]:
+def assemble(parts: Sequence[RankPart], rendezvous: Rendezvous, steps: tuple[int, ...]) -> tuple[Dfg, BuildCounts]:
     """Tie the parts together at their rendezvous, on the clock of the job.
 
     Returns the graph with the counts of its parts, and of what had to be dropped to make it one. Raises InputError on a
@@ -34,7 +34,7 @@ def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ..
     )
     nodes = joined([nodes, joins])
     in_order = topology.sort(nodes["start_ns"], joined([edges, ties]))
-    dropped = Counts(
+    dropped = BuildCounts(
         edges_dropped=len(in_order.dropped),
         guesses_dropped=int(np.isin(in_order.dropped, GUESSES).sum()),
         lags_clamped=in_order.clamped,
@@ -42,12 +42,12 @@ def assemble(parts: Sequence[Part], rendezvous: Rendezvous, steps: tuple[int, ..
     return graph_of(nodes, in_order, lanes, tuple(names), marks), sum((part.counts for part in parts), dropped)
 
 
-def _bases(parts: Sequence[Part]) -> list[int]:
+def _bases(parts: Sequence[RankPart]) -> list[int]:
     """Number of the first node of each part."""
     return [0, *accumulate(len(part.nodes) for part in parts)][:-1]
 
 
-def _pooled(parts: Sequence[Part], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
+def _pooled(parts: Sequence[RankPart], clocks: Clocks) -> tuple[np.ndarray, np.ndarray, list[Lane], dict[str, int]]:
     """(nodes, edges, lanes, number of each name) of all parts as one, numbered through, on the job's clock.
 
     The names of the nodes are the numbers of the last of these, not packed any more.

@@ -10,13 +10,13 @@ from esprof.core.types import Rank
 from esprof.replay.building.assemble import assemble
 from esprof.replay.building.collectives.matching import CollectiveCalls, calls_of, is_partial, match
 from esprof.replay.building.collectives.rendezvous import Rendezvous, meet
-from esprof.replay.building.counts import Counts
+from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.part import rank_part
 from esprof.replay.building.rank_events import read_rank
 from esprof.replay.dfg import Dfg
 from esprof.replay.rules import ALL_RULES, Rules
-from esprof.replay.steps import Steps, steps_of
-from esprof.run.clocks.by_collectives import Clocks, Transfers
+from esprof.replay.steps import RecordedSteps, steps_of
+from esprof.run.clocks.by_collectives import Clocks, TransferFit
 from esprof.run.run import Run
 
 
@@ -25,14 +25,16 @@ class Built:
     """A Dfg with what was counted while it was built."""
 
     dfg: Dfg
-    counts: Counts
+    counts: BuildCounts
     unmatched: dict[Rank, int]
     """How many calls of each rank have peers, and could not be matched with them."""
     clocks: Clocks
-    transfers: Transfers
+    transfers: TransferFit
 
 
-def build(run: Run, steps: Steps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES) -> Dfg:
+def build(
+    run: Run, steps: RecordedSteps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
+) -> Dfg:
     """The global dataflow graph of `run` over its recorded steps (`steps_of(run)`, where `steps` does not tell).
 
     With an executor, of threads or processes, ranks are built side by side. Raises InputError where the ranks have no
@@ -42,7 +44,7 @@ def build(run: Run, steps: Steps | None = None, executor: Executor | None = None
 
 
 def build_counted(
-    run: Run, steps: Steps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
+    run: Run, steps: RecordedSteps | None = None, executor: Executor | None = None, rules: Rules = ALL_RULES
 ) -> Built:
     """`build`, with what was counted on the way, the clocks and the transfer times. Raises InputError as `build` does."""
     steps = steps or steps_of(run)
@@ -60,9 +62,9 @@ def build_counted(
     return Built(dfg, _coverage(calls, number, rendezvous) + counts, unmatched, rendezvous.clocks, rendezvous.transfers)
 
 
-def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous) -> Counts:
+def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous) -> BuildCounts:
     """How many calls of collectives there are, and how many were matched: those that have their `number`."""
-    return Counts(
+    return BuildCounts(
         collectives=int((~calls.is_p2p).sum()),
         p2p=int(calls.is_p2p.sum()),
         # A rank alone has nobody to be matched with.

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class BuildCounts:
     """Numbers of what was seen in one rank, in one part of it, or in the whole run: they add up."""
 
     collectives: int = 0
@@ -40,5 +40,7 @@ class Counts:
     lags_clamped: int = 0
     """Edges whose lag was cut to the longest that a graph can hold, about two seconds."""
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
+    def __add__(self, other: "BuildCounts") -> "BuildCounts":
+        return BuildCounts(
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        )

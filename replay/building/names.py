@@ -12,7 +12,7 @@ CODE_BITS = 30
 on."""
 
 
-class Form(IntEnum):
+class NameForm(IntEnum):
     """How a node's name is made of one or two texts."""
 
     PLAIN = 0
@@ -22,10 +22,10 @@ class Form(IntEnum):
 
 
 _SPELLING: dict[int, str] = {
-    Form.PLAIN: "{0}",
-    Form.LAUNCH: "{0} {1}",
-    Form.GAP: gap_name("{0}", "{1}"),
-    Form.ARRIVE: "{0} (arrive)",
+    NameForm.PLAIN: "{0}",
+    NameForm.LAUNCH: "{0} {1}",
+    NameForm.GAP: gap_name("{0}", "{1}"),
+    NameForm.ARRIVE: "{0} (arrive)",
 }
 
 
@@ -61,7 +61,7 @@ def plain(text: Text) -> int:
     return int(text) << CODE_BITS
 
 
-def packed(form: Form, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
+def packed(form: NameForm, first: np.ndarray, second: np.ndarray | int = 0) -> np.ndarray:
     """Names (int64) of this form, made of the texts with these numbers."""
     names: np.ndarray = int(form) << 2 * CODE_BITS | first.astype(np.int64) << CODE_BITS | second
     return names

@@ -8,10 +8,10 @@ import numpy as np
 from esprof.core.types import Rank
 from esprof.replay.building.collectives import gloo
 from esprof.replay.building.collectives.rendezvous import Met
-from esprof.replay.building.counts import Counts
+from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.gpu import gpu, runtime_waits, streams
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import Place, in_lane_order, joined
+from esprof.replay.building.records import NextPlace, in_lane_order, joined
 from esprof.replay.building.threads import calls, cpu, loader
 from esprof.replay.building.threads.chain import Works
 from esprof.replay.dfg import Edge, Lane
@@ -19,7 +19,7 @@ from esprof.replay.rules import Rules
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """What one rank contributes. Lanes and nodes are numbered within the part, times are on the rank's own clock."""
 
     rank: Rank
@@ -34,7 +34,7 @@ class Part:
     """Node at which each of the rank's steps begins, shape (steps,)."""
     last: np.ndarray
     """Node at which each of the rank's steps ends, shape (steps,)."""
-    counts: Counts
+    counts: BuildCounts
     """What was counted in this rank alone: kernels, launches and waits."""
 
 
@@ -57,8 +57,8 @@ class _Draft:
     nodes: list[np.ndarray] = field(default_factory=list)
 
     @property
-    def place(self) -> Place:
-        return Place(len(self.lanes), sum(map(len, self.nodes)))
+    def place(self) -> NextPlace:
+        return NextPlace(len(self.lanes), sum(map(len, self.nodes)))
 
     def add(self, work: _Section) -> _Section:
         """Append a section, whose lanes and nodes are numbered from `place` on, and return it."""
@@ -85,7 +85,7 @@ class _Work:
     unknown: loader.UnknownBatches
 
 
-def rank_part(events: RankEvents, met: Met, rules: Rules) -> Part:
+def rank_part(events: RankEvents, met: Met, rules: Rules) -> RankPart:
     """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
     draft = _Draft()
     work = _work(draft, events, met, rules)
@@ -99,8 +99,8 @@ def rank_part(events: RankEvents, met: Met, rules: Rules) -> Part:
         edges = joined([edges, waits.edges if rules.likely_waits else waits.edges[~likely]])
         edges = joined([edges, streams.late_kernels(work.on_gpu, nodes, edges)])
     first, last = cpu.step_marks(events, work.chains)
-    counts = _coverage(work) + Counts(waits_rejected=waits.rejected)
-    return Part(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
+    counts = _coverage(work) + BuildCounts(waits_rejected=waits.rejected)
+    return RankPart(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
 
 
 def _work(draft: _Draft, events: RankEvents, met: Met, rules: Rules) -> _Work:
@@ -146,7 +146,7 @@ def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np
     )
 
 
-def _coverage(work: _Work) -> Counts:
+def _coverage(work: _Work) -> BuildCounts:
     """How much work and how many waits a rank has, and what could not be explained of them."""
     return (
         gpu.coverage(work.on_gpu)

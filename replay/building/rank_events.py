@@ -203,7 +203,7 @@ def read_rank(run: Run, rank: Rank, borders: Mapping[int, tuple[Ns, Ns]], steps:
     start = table.ints("start_ns")
     end = start + table.ints("dur_ns")
     codes, texts = table.codes("name")
-    rows = _Rows(table)
+    rows = _KindRows(table)
     # CPU calls must start inside: what the profiler itself does after the last step is no work of the job.
     first, behind = np.searchsorted(start, [begin, finish]).tolist()
     inside = slice(first, behind)
@@ -243,7 +243,7 @@ def read_rank(run: Run, rank: Rank, borders: Mapping[int, tuple[Ns, Ns]], steps:
     )
 
 
-class _Rows:
+class _KindRows:
     """Rows of a table by kind."""
 
     def __init__(self, table: Table) -> None:

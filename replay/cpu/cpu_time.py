@@ -9,7 +9,7 @@ from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import Piece
-from esprof.run.run import Run, Warning
+from esprof.run.run import Run, RunWarning
 
 MUCH = 0.05
 """Share of a step from which on it is told that operations did not run: the least error that any what-if is given."""
@@ -77,7 +77,7 @@ def on_path_ns(found: Iterable[NotRun], dfg: Dfg, path: Sequence[Piece]) -> floa
     return total
 
 
-def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) -> tuple[Warning, ...]:
+def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) -> tuple[RunWarning, ...]:
     """A warning for each rank whose operations did not run for much of a steady step, which takes `step_ns`."""
     told = []
     for one in found:
@@ -90,5 +90,5 @@ def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) 
         )
         if one.throttled_ns:
             text += f"; its CPU quota stopped it for {readable.duration(one.throttled_ns)} a step"
-        told.append(Warning("operations-not-run", text, (one.rank,)))
+        told.append(RunWarning("operations-not-run", text, (one.rank,)))
     return tuple(told)

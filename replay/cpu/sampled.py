@@ -10,7 +10,7 @@ import numpy as np
 from esprof.core.types import Ns, Rank
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
-from esprof.run.stacks import SHORTEST_SEEN, Place, place_of
+from esprof.run.stacks import SHORTEST_SEEN, CodePlace, place_of
 
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
 """What the line contains at which Python waits for a collective."""
@@ -26,7 +26,7 @@ AWAKE = 0.7
 class PlaceShare:
     """What one place takes of a stretch of time."""
 
-    place: Place
+    place: CodePlace
     share: float
     """Share of the time, from 0 to 1."""
     ran: float
@@ -34,7 +34,7 @@ class PlaceShare:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class RankSamples:
     """The samples of one rank. Moments are on its own clock."""
 
     run: Run
@@ -77,7 +77,7 @@ class Sampled:
         """What the samples of this time tell; None where there are none."""
         at, dur, cpu, codes, texts = self._samples
         first, last = np.searchsorted(at, [begin, end], side="right").tolist()
-        took: dict[Place, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        took: dict[CodePlace, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         for look in range(first, min(last + 1, len(at))):
             inside = min(int(at[look]), end) - max(int(at[look] - dur[look]), begin)
             if inside > 0 and codes[look] >= 0:
@@ -103,7 +103,7 @@ class Sampled:
         ]
 
 
-def is_waiting(place: Place, ran: float) -> bool:
+def is_waiting(place: CodePlace, ran: float) -> bool:
     """Whether Python waits there, for a collective or a backward pass, and does not compute."""
     line = place.call or place.frame
     return bool(_ENGINE.search(line)) or (ran < AWAKE and bool(_COLLECTIVE.search(line)))

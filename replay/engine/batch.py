@@ -60,7 +60,7 @@ class _Tile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _BatchRows:
     """Which row holds the times of which node, and the times of the unchanged graph; `row` to `slack` as in `_Order`."""
 
     count: int
@@ -128,11 +128,11 @@ class Batch:
         return end[back]
 
     @cached_property
-    def _rows(self) -> _Rows:
+    def _rows(self) -> _BatchRows:
         return _rows_of(self.dfg)
 
 
-def _rows_of(dfg: Dfg) -> _Rows:
+def _rows_of(dfg: Dfg) -> _BatchRows:
     """Replay the unchanged graph once, and give its nodes their rows."""
     ptr, idx = unsigned(dfg.pred_ptr), unsigned(dfg.pred_idx)
     end = ends(dfg, dfg.dur_ns, dfg.residual_ns)
@@ -142,7 +142,7 @@ def _rows_of(dfg: Dfg) -> _Rows:
     slack = np.empty(dfg.edges, np.int64)
     # A node ends its residual and its duration after it was ready: their difference from the end is when it was ready.
     _measure(ptr, idx, dfg.pred_lag, end, end - dfg.dur_ns - dfg.residual_ns, slack)
-    return _Rows(count, row, pred_row, slack, end)
+    return _BatchRows(count, row, pred_row, slack, end)
 
 
 @compiled_in_place

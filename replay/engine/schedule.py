@@ -20,9 +20,9 @@ _LANE_EDGE = int(Edge.LANE)
 _LONGEST_LAG = 2**31 - 1
 _LANE_STATE = np.dtype(
     [
-        ("first", np.int64),  # where the lane's two heaps begin in `_State.coming` and in `_State.waiting`
-        ("coming", np.int64),  # how many nodes are in its heap in `_State.coming`
-        ("waiting", np.int64),  # how many nodes are in its heap in `_State.waiting`
+        ("first", np.int64),  # where the lane's two heaps begin in `_ListState.coming` and in `_ListState.waiting`
+        ("coming", np.int64),  # how many nodes are in its heap in `_ListState.coming`
+        ("waiting", np.int64),  # how many nodes are in its heap in `_ListState.waiting`
         ("free", np.int64),  # when the lane is done with all nodes that it has started, ns
         ("turn", np.int64),  # when the lane can start its next node, ns; _NEVER while none is queued
     ]
@@ -48,7 +48,7 @@ class _Edges(NamedTuple):
     kind: np.ndarray
 
 
-class _State(NamedTuple):
+class _ListState(NamedTuple):
     """A schedule under way. N nodes, L lanes (a power of two); times in ns."""
 
     delay: np.ndarray
@@ -152,11 +152,11 @@ def _edges(dfg: Dfg) -> _Edges:
     return _Edges(unsigned(dfg.pred_ptr), unsigned(dfg.pred_idx), dfg.pred_lag, dfg.pred_kind)
 
 
-def _begin(dfg: Dfg) -> _State:
+def _begin(dfg: Dfg) -> _ListState:
     """The state before any node is started; `next_ptr` and `next_idx` are still to be filled."""
     # A power of two, at least as many as there are lanes: the tournament is a full binary tree.
     nodes, lanes = dfg.nodes, 1 << max(0, len(dfg.lanes) - 1).bit_length()
-    return _State(
+    return _ListState(
         delay=dfg.residual_ns + dfg.dur_ns,
         recorded=dfg.recorded_ns,
         lane=dfg.lane,
@@ -210,7 +210,7 @@ def _turn_round(before: _Edges, next_ptr: np.ndarray, next_idx: np.ndarray) -> N
 
 
 @compiled_in_place
-def _run(state: _State) -> int:
+def _run(state: _ListState) -> int:
     """Start nodes until none is ready; return how many were started: fewer than all where dependencies form a cycle."""
     idle = _admit_first(state)  # How many nodes are in `laneless`.
     started = 0
@@ -239,7 +239,7 @@ def _run(state: _State) -> int:
 
 
 @compiled_in_place
-def _admit_first(state: _State) -> int:
+def _admit_first(state: _ListState) -> int:
     """Admit all nodes that have no predecessor."""
     idle = 0
     for node in range(len(state.delay)):
@@ -249,7 +249,7 @@ def _admit_first(state: _State) -> int:
 
 
 @compiled_in_place
-def _admit(node: int, idle: int, state: _State) -> int:
+def _admit(node: int, idle: int, state: _ListState) -> int:
     """Queue a node whose predecessors have all been started. Takes and returns how many nodes `laneless` holds."""
     before = state.before
     when = ready(node, state.recorded, before.ptr, before.idx, before.lag, state.end)
@@ -270,7 +270,7 @@ def _admit(node: int, idle: int, state: _State) -> int:
 
 
 @compiled_in_place
-def _take(number: int, state: _State) -> int:
+def _take(number: int, state: _ListState) -> int:
     """Remove the node whose turn it is from the heaps of a lane, and return it."""
     lane = state.lanes[number]
     # All that is ready by now competes by recorded start.
@@ -289,7 +289,7 @@ def _take(number: int, state: _State) -> int:
 
 
 @compiled_in_place
-def _set_turn(number: int, state: _State) -> None:
+def _set_turn(number: int, state: _ListState) -> None:
     """Find out when a lane can start its next node, and bring the tournament up to date on its way to the top."""
     lanes, soonest = state.lanes, state.soonest
     lane = lanes[number]

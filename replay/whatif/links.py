@@ -189,7 +189,7 @@ def latencies_ns(dfg: Dfg, count: int | None = None) -> np.ndarray:
     return np.where(np.isnan(latency), usual, latency)
 
 
-class Line(NamedTuple):
+class LinkModel(NamedTuple):
     """What transfers of one kind take: `fixed + bytes * ns_per_byte`, ns; neither is negative."""
 
     fixed_ns: float
@@ -198,7 +198,7 @@ class Line(NamedTuple):
     """Median time of the size that takes least."""
 
 
-def line(size: np.ndarray, took_ns: np.ndarray) -> Line | None:
+def line(size: np.ndarray, took_ns: np.ndarray) -> LinkModel | None:
     """The line through the median times (ns) by size (bytes), after Theil and Sen; None where the sizes are too much
     alike."""
     sizes, which = np.unique(size, return_inverse=True)
@@ -208,4 +208,4 @@ def line(size: np.ndarray, took_ns: np.ndarray) -> Line | None:
     one, other = np.triu_indices(len(sizes), 1)
     slope = float(np.median((medians[other] - medians[one]) / (sizes[other] - sizes[one])))
     slope = max(slope, 0.0)
-    return Line(max(0.0, float(np.median(medians - slope * sizes))), slope, float(medians.min()))
+    return LinkModel(max(0.0, float(np.median(medians - slope * sizes))), slope, float(medians.min()))

@@ -24,7 +24,7 @@ from esprof.replay.whatif.predict import mean_error, predict
 from esprof.replay.whatif.probed import ProbedTransfers, Slowing, undisturbed
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.speeds import sped_up
-from esprof.replay.whatif.term import Edit, Phase, Term
+from esprof.replay.whatif.term import Edit, Term, TermPhase
 from esprof.run.run import Run
 
 MAX_ERROR_PCT = 10.0
@@ -71,7 +71,7 @@ def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
     """`scenario` changed by all `terms` at once, in whatever order they come. Raises Declined where one has no evidence."""
     in_order = sorted(terms, key=lambda term: (term.kind.phase, term.kind.name))
     for phase, of_phase in groupby(in_order, key=lambda term: term.kind.phase):
-        if phase is Phase.SPEED:
+        if phase is TermPhase.SPEED:
             scenario = sped_up(scenario, tuple(of_phase))
             continue
         for kind, of_kind in groupby(of_phase, key=lambda term: term.kind):
@@ -262,7 +262,7 @@ class Pricer:
 
     def _made(self, terms: tuple[Term, ...]) -> Scenario | Declined:
         try:
-            only_mends = all(term.kind.phase is Phase.MEND for term in terms)
+            only_mends = all(term.kind.phase is TermPhase.MEND for term in terms)
             if self._slowing is None or not any(term.kind.name in _MOVES_TRANSFERS for term in terms):
                 return apply(Scenario(self.run, self.blame, self.dfg, only_mends=only_mends), terms)
             return self._slowed(apply(Scenario(self.run, self.blame, self._undisturbed, only_mends=only_mends), terms))

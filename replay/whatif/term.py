@@ -16,7 +16,7 @@ from esprof.run.groups import group_name
 _LEAST, _MOST = 1e-3, 1e6
 
 
-class Phase(IntEnum):
+class TermPhase(IntEnum):
     """When a term is applied among those of its scenario, in whatever order they are written."""
 
     REFUSE = 0
@@ -58,7 +58,7 @@ class Speed:
 class Edit:
     """The effect of a term that is no speed-up: changes the graph in any way."""
 
-    phase: Phase
+    phase: TermPhase
     apply: Callable[[Scenario, "tuple[Term, ...]"], Scenario]
     """The scenario changed by all its terms of this kind. Raises Declined where the run lacks the evidence."""
 
@@ -69,7 +69,7 @@ def refused(reason: str) -> Edit:
     def decline(scenario: Scenario, terms: "tuple[Term, ...]") -> Scenario:
         raise Declined(reason)
 
-    return Edit(Phase.REFUSE, decline)
+    return Edit(TermPhase.REFUSE, decline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ class Kind:
     """Whether `rank3.` , `rank0-3+6.` or `device[NAME].` may stand before the name."""
 
     @property
-    def phase(self) -> Phase:
-        return self.effect.phase if isinstance(self.effect, Edit) else Phase.SPEED
+    def phase(self) -> TermPhase:
+        return self.effect.phase if isinstance(self.effect, Edit) else TermPhase.SPEED
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ UNEVEN = 0.05
 
 
 @dataclass(frozen=True)
-class Measured:
+class MachineFacts:
     """What the job found out about this machine."""
 
     step_s: float
@@ -116,7 +116,7 @@ def config(fault: str, rank: int) -> dict[str, Any]:
     }
 
 
-def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: Measured) -> str | None:
+def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: MachineFacts) -> str | None:
     """Why this run does not show what was planted, and nothing else before it; None where it does."""
     # That the job has not all of the machine is no fault of the job.
     findings = [finding for finding in diagnosis.findings if finding.id != CPU_CONTENTION]
@@ -134,7 +134,7 @@ def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: Measured) -> 
     return f"this machine is busy: {because}. So {shown}. Run the demo again when less runs beside it."
 
 
-def _record(job_config: dict[str, Any], output: Path, **options: Any) -> tuple[Recording, Measured | None]:
+def _record(job_config: dict[str, Any], output: Path, **options: Any) -> tuple[Recording, MachineFacts | None]:
     """The job's recording, and what it found out about this machine; `options` are those of `record`."""
     with tempfile.TemporaryDirectory(prefix="gpt-") as folder, changed({"OMP_NUM_THREADS": "1"}):
         file = Path(folder) / "config.json"
@@ -142,7 +142,7 @@ def _record(job_config: dict[str, Any], output: Path, **options: Any) -> tuple[R
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
         recording = record([*command, str(JOB), f"--config={file}"], output, WINDOW, **options)
         measured = file.with_name("measured.json")
-        return recording, Measured(**json.loads(measured.read_text())) if measured.exists() else None
+        return recording, MachineFacts(**json.loads(measured.read_text())) if measured.exists() else None
 
 
 def _write_report(run: Run, path: Path) -> None:
@@ -153,7 +153,7 @@ def _write_report(run: Run, path: Path) -> None:
         write_report(report_run(run), path)
 
 
-def _scale(fault: str, measured: Measured) -> str:
+def _scale(fault: str, measured: MachineFacts) -> str:
     step_ms = 1000 * measured.step_s
     if fault == "none":
         return f"unrecorded, a step of this job takes {step_ms:.0f} ms here"

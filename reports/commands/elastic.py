@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_REGRESSION, EsprofError, UsageError
-from esprof.elastic.launch.generation import Place
-from esprof.elastic.launch.hosts import Rendezvous, run
-from esprof.elastic.launch.supervisor import Settings, Supervisor
-from esprof.elastic.launch.told import State, read_state, want
+from esprof.elastic.launch.generation import WorkerPlace
+from esprof.elastic.launch.hosts import HostsMeeting, run
+from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
+from esprof.elastic.launch.told import LaunchState, read_state, want
 from esprof.elastic.verify.diff import diff
 from esprof.reports.commands.common import answer, json_option, output_options
 from esprof.reports.terminal.elastic import render_diff
@@ -102,13 +102,15 @@ def launch_command(
     if rendezvous is not None:
         raise UsageError("--rendezvous is of --hosts")
     assert procs is not None, "checked above"
-    places = [Place()] * max(procs, most or os.cpu_count() or 1)
+    places = [WorkerPlace()] * max(procs, most or os.cpu_count() or 1)
     say = partial(click.echo, err=True)
-    supervisor = Supervisor(places, script, folder, Settings(warm=not cold), say=lambda line: say(f"esprof: {line}"))
+    supervisor = Supervisor(
+        places, script, folder, SupervisorSettings(warm=not cold), say=lambda line: say(f"esprof: {line}")
+    )
     return supervisor.run(procs)
 
 
-def _rendezvous(hosts: str, place: str | None, job: str) -> Rendezvous:
+def _rendezvous(hosts: str, place: str | None, job: str) -> HostsMeeting:
     counts = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", hosts)
     where = re.fullmatch(r"([^:]+):(\d{1,5})", place or "")
     if counts is None:
@@ -118,7 +120,7 @@ def _rendezvous(hosts: str, place: str | None, job: str) -> Rendezvous:
     least, most = int(counts[1]), int(counts[2] or counts[1])
     if not 1 <= least <= most:
         raise UsageError(f"{hosts} is no range of hosts")
-    return Rendezvous(host=where[1], port=int(where[2]), least=least, most=most, job=job)
+    return HostsMeeting(host=where[1], port=int(where[2]), least=least, most=most, job=job)
 
 
 @command.command("scale")
@@ -151,7 +153,7 @@ def scale_command(world: int, folder: Path, wait: float) -> int:
     return EXIT_OK
 
 
-def _running(folder: Path) -> State:
+def _running(folder: Path) -> LaunchState:
     """The state of a launcher that runs. Raises UsageError where none does."""
     state = read_state(folder)
     if state is None:

@@ -17,7 +17,7 @@ from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
 from esprof.run.directory import read_probes, write_probes
 from esprof.run.own_steps import own_steps
-from esprof.run.probes import Probes, Step, Sweep, put_together
+from esprof.run.probes import Probes, Sweep, VariedStep, put_together
 from esprof.run.raw.settings import Settings
 
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
@@ -187,7 +187,7 @@ def _vary(job: Sequence[str], output: Path, variation: Variation, *, quiet: bool
     return 0
 
 
-def _with_earlier(probes: Probes, earlier: Probes | None, steps: tuple[Step, ...]) -> Probes:
+def _with_earlier(probes: Probes, earlier: Probes | None, steps: tuple[VariedStep, ...]) -> Probes:
     probes = msgspec.structs.replace(probes, steps=steps)
     if earlier is None:
         return probes

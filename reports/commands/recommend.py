@@ -32,7 +32,7 @@ class _Schema(msgspec.Struct, frozen=True):
     schema: str
 
 
-class _Prices(msgspec.Struct, frozen=True):
+class _DevicePrices(msgspec.Struct, frozen=True):
     """Money an hour, by type of device; and of those that may be taken away, how often, and what that costs a job."""
 
     per_hour: Prices
@@ -120,7 +120,7 @@ def command(
         if only == "compression":
             return _compression(sources, MAX_VNMSE if max_vnmse is None else max_vnmse, output, as_json=as_json)
         return _one(sources, devices, output, as_json=as_json)
-    money = read(prices, _Prices) if prices else None
+    money = read(prices, _DevicePrices) if prices else None
     filled = (lambda listed: with_throughputs(listed, throughputs)) if throughputs else (lambda listed: listed)
     mix = read_mix(jobs, devices.counts if devices else None, filled)
     if money is not None:

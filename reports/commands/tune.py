@@ -15,13 +15,13 @@ from esprof.elastic.plans.tuned import VARIABLE
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.launch import make_room
 from esprof.reports.commands.common import answer, job_arguments
-from esprof.reports.live.tuning import Settings, Tuner
+from esprof.reports.live.tuning import Tuner, TuningSettings
 from esprof.reports.terminal.text import Screen
 from esprof.reports.terminal.tuned import Tuned, draw_round, draw_tuned
 from esprof.run import request
 from esprof.run.rounds import Round
 
-_DEFAULT = Settings()
+_DEFAULT = TuningSettings()
 
 _ENDS_S = 5.0
 """How long the loop gets to end once the job has."""
@@ -111,7 +111,7 @@ def command(
             click.echo(draw_round(one, Screen.of(sys.stderr)), err=True)
 
     stop = Event()
-    settings = Settings(
+    settings = TuningSettings(
         steps=steps,
         window=window,
         blocks=blocks,

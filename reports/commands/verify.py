@@ -13,7 +13,7 @@ import click
 from esprof import Run
 from esprof.analyzers.verified.answer import Pair, pairs_of, verified
 from esprof.analyzers.verified.promise import NoPromise, job_class, name_of, promise
-from esprof.analyzers.verified.sides import Knob, read_back, refuse_other_job, side
+from esprof.analyzers.verified.sides import KnobValue, read_back, refuse_other_job, side
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.recorder.knobs import KNOBS
 from esprof.recorder.launcher.launch import collect, launch, prepare, require_torch
@@ -36,7 +36,7 @@ _Values = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Plan:
+class VerifyPlan:
     """What is run: the job's command, and the values of the knobs on every other turn."""
 
     command: tuple[str, ...]
@@ -140,7 +140,7 @@ def command(
             say(f"promised of {spec}: a step of {after} instead of {before}, both under the profiler")
     settings = Settings(windows=False, skip=skip, warmup=0, steps=max(steps, 1), stack_steps=0, ends_early=steps > 0)
     with _ended_in_order():
-        pairs, knobs = _measure(Plan(job, values, settings), run, repeats, quiet=quiet)
+        pairs, knobs = _measure(VerifyPlan(job, values, settings), run, repeats, quiet=quiet)
     if made is not None:
         ledger.append(recorded, pairs_of(pairs).outcome(made, "verify"))
     told = verified(spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error)
@@ -194,7 +194,7 @@ def _open(recorded: Path) -> Run:
     return run
 
 
-def _promise(run: Run, spec: str, may_be_off_pct: float) -> ledger.Promise:
+def _promise(run: Run, spec: str, may_be_off_pct: float) -> ledger.ReplayPromise:
     """Whoever lets a promise be off by more than replay usually may be lets replay be so, too."""
     try:
         with status("Replaying"):
@@ -207,9 +207,9 @@ def _promise(run: Run, spec: str, may_be_off_pct: float) -> ledger.Promise:
 # The turns
 
 
-def _measure(plan: Plan, recorded: Run, repeats: int, *, quiet: bool) -> tuple[list[Pair], tuple[Knob, ...]]:
+def _measure(plan: VerifyPlan, recorded: Run, repeats: int, *, quiet: bool) -> tuple[list[Pair], tuple[KnobValue, ...]]:
     """Run the job as it is and with the change, in turns. A change that did not take is noticed in its first turn."""
-    pairs, knobs = list[Pair](), tuple[Knob, ...]()
+    pairs, knobs = list[Pair](), tuple[KnobValue, ...]()
     with beside(recorded.path or Path("run")) as folder:
         for repeat in range(repeats):
             runs, sides = [], []
@@ -226,7 +226,7 @@ def _measure(plan: Plan, recorded: Run, repeats: int, *, quiet: bool) -> tuple[l
     return pairs, knobs
 
 
-def _run(plan: Plan, out: Path, *, changed: bool) -> Run:
+def _run(plan: VerifyPlan, out: Path, *, changed: bool) -> Run:
     """Run the job once. Raises EsprofError where it failed before it had made its steps, KeyboardInterrupt or SystemExit
     where a signal asked it to end."""
     settings, stopped_by = plan.settings_of(changed=changed), list[int]()
@@ -250,12 +250,12 @@ def _run(plan: Plan, out: Path, *, changed: bool) -> Run:
     return made.run
 
 
-def _has_all(run: Run, plan: Plan) -> bool:
+def _has_all(run: Run, plan: VerifyPlan) -> bool:
     last = plan.settings.probe_at - 1
     return all((run.steps(rank).ints("step") == last).any() for rank in run.ranks)
 
 
-def _turn(plan: Plan, changed: bool) -> str:
+def _turn(plan: VerifyPlan, changed: bool) -> str:
     return "with " + ",".join(f"{name}={value}" for name, value in plan.values.items()) if changed else "as it is"
 
 

@@ -9,7 +9,7 @@ import msgspec
 from esprof import Run
 from esprof.core.types import Bytes, Rank
 from esprof.reports.commands.common import json_text
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,10 +26,10 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[Rank, ...]
     """The ranks that it tells of."""
     missing_ranks: tuple[Rank, ...]
-    warnings: tuple[Warning, ...]
+    warnings: tuple[RunWarning, ...]
 
 
-def answer_written(what: str, path: Path, run: Run, warnings: Sequence[Warning]) -> None:
+def answer_written(what: str, path: Path, run: Run, warnings: Sequence[RunWarning]) -> None:
     """Answer on stdout that `what`, made of `run`, was written to `path`, and what it lacks."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     written = Written(

@@ -8,7 +8,7 @@ from statistics import median
 
 import msgspec
 
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 from esprof.run.live import LiveStep
 
 SIDE = 1_000
@@ -41,9 +41,9 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Mark:
+class EventMark:
     at_pct: float
-    event: Event
+    event: JobEvent
     has_room: bool
     """Whether its label would not lie on the one before."""
 
@@ -61,12 +61,12 @@ class Chart:
     """Ticks along the steps: their numbers."""
     up: tuple[Tick, ...]
     """Ticks along the time, us."""
-    marks: tuple[Mark, ...]
+    marks: tuple[EventMark, ...]
     data: str
     """JSON of [step, us, x in per cent] for each step: what a pointer reads."""
 
 
-def chart_of(steps: Sequence[LiveStep], marks: Sequence[Event]) -> Chart | None:
+def chart_of(steps: Sequence[LiveStep], marks: Sequence[JobEvent]) -> Chart | None:
     """None where there are too few steps for one."""
     shown = [step for step in steps if not step.twice]
     if len(shown) < _FEWEST:
@@ -111,12 +111,12 @@ def _ticks(low: float, high: float, most: int, least: float) -> list[float]:
     return [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
 
 
-def _marks(placed: Sequence[tuple[float, Event]]) -> list[Mark]:
-    found: list[Mark] = []
+def _marks(placed: Sequence[tuple[float, JobEvent]]) -> list[EventMark]:
+    found: list[EventMark] = []
     free = -1.0
     for at, event in placed:
         at = min(1.0, max(0.0, at))
         has_room = at >= free
         free = at + _APART if has_room else free
-        found.append(Mark(100 * at, event, has_room))
+        found.append(EventMark(100 * at, event, has_room))
     return found

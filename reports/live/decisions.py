@@ -9,19 +9,19 @@ import msgspec
 
 from esprof.core.plan import (
     AssignmentBody,
-    Choice,
+    CodecChoice,
     CompressionBody,
-    Evidence,
     Fallback,
-    Part,
-    Parts,
     Plan,
+    PlanEvidence,
     PlannedJob,
-    Promise,
+    PlanPart,
+    PlanParts,
+    PlanPromise,
 )
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
-from esprof.run.history import Event, Setting, append
+from esprof.run.history import JobEvent, Setting, append
 
 NO_PROMISE_US = sys.float_info.max
 """Upper end of the promise of a plan that promises nothing."""
@@ -35,27 +35,27 @@ def plan_path(run: Path) -> Path:
     return run / "plan.json"
 
 
-def accept(run: Path, plan: Plan, history: Sequence[Event], step: int) -> Plan:
+def accept(run: Path, plan: Plan, history: Sequence[JobEvent], step: int) -> Plan:
     """Hand the plan to the job; returns it as it was handed over. Raises OutputError, before or after that."""
     given = _hand_over(run, plan, history)
-    append(run, Event(what="accepted", step=step, plan=given.id, version=given.version))
+    append(run, JobEvent(what="accepted", step=step, plan=given.id, version=given.version))
     return given
 
 
 def reject(run: Path, plan: Plan, step: int) -> None:
     """Remember that the plan is not wanted. Raises OutputError."""
-    append(run, Event(what="rejected", step=step, plan=plan.id))
+    append(run, JobEvent(what="rejected", step=step, plan=plan.id))
 
 
-def roll_back(run: Path, adopted: Event, history: Sequence[Event], step: int) -> Plan:
+def roll_back(run: Path, adopted: JobEvent, history: Sequence[JobEvent], step: int) -> Plan:
     """Hand over a plan of what held before `adopted`; returns it as it was handed over. Raises OutputError."""
     assert adopted.was is not None, "that can be rolled back"
     given = _hand_over(run, plan_back(run, adopted, adopted.was), history)
-    append(run, Event(what="rolled_back", step=step, plan=adopted.plan, version=adopted.version))
+    append(run, JobEvent(what="rolled_back", step=step, plan=adopted.plan, version=adopted.version))
     return given
 
 
-def revocable(history: Sequence[Event]) -> Event | None:
+def revocable(history: Sequence[JobEvent]) -> JobEvent | None:
     """The adopted plan that can be rolled back: what it changed still holds, and what held before is known."""
     newest = None
     for event in history:
@@ -66,29 +66,29 @@ def revocable(history: Sequence[Event]) -> Event | None:
     return newest if newest is not None and newest.was is not None else None
 
 
-def rejected(history: Sequence[Event]) -> frozenset[str]:
+def rejected(history: Sequence[JobEvent]) -> frozenset[str]:
     """Ids of the plans that a person does not want."""
     return frozenset(event.plan for event in history if event.what == "rejected" and event.plan is not None)
 
 
-def plan_back(run: Path, adopted: Event, was: Setting) -> Plan:
+def plan_back(run: Path, adopted: JobEvent, was: Setting) -> Plan:
     """The plan that puts a job back to what it did before the plan `adopted`. It promises nothing, and the job does not
     judge it: it was asked for by a person."""
     before_us = adopted.before_us or 0.0
-    promise = Promise(step_us=before_us, low_us=0.0, high_us=NO_PROMISE_US, baselines_us={})
-    evidence = Evidence(run=str(run), replay_error_pct=None)
+    promise = PlanPromise(step_us=before_us, low_us=0.0, high_us=NO_PROMISE_US, baselines_us={})
+    evidence = PlanEvidence(run=str(run), replay_error_pct=None)
 
     assignment = AssignmentBody(ests=was.ests, devices=(), compute_us=0.0, ests_below=0)
-    parts = Parts(
-        assignment=Part(applies="live", changes_bits=False, evidence=evidence, predicted=promise, body=assignment),
+    parts = PlanParts(
+        assignment=PlanPart(applies="live", changes_bits=False, evidence=evidence, predicted=promise, body=assignment),
         compression=None
         if was.codec is None
-        else Part(
+        else PlanPart(
             applies="live",
             changes_bits=True,
             evidence=evidence,
             predicted=promise,
-            body=CompressionBody(default=Choice(codec=was.codec)),
+            body=CompressionBody(default=CodecChoice(codec=was.codec)),
         ),
     )
     return Plan(
@@ -100,7 +100,7 @@ def plan_back(run: Path, adopted: Event, was: Setting) -> Plan:
     )
 
 
-def _hand_over(run: Path, plan: Plan, history: Sequence[Event]) -> Plan:
+def _hand_over(run: Path, plan: Plan, history: Sequence[JobEvent]) -> Plan:
     """The version is above all that the job was ever told of: a file of the last plan may be torn."""
     told = max((event.version for event in history if event.version is not None), default=0)
     plan = msgspec.structs.replace(plan, version=max(plan.version, told + 1))

@@ -8,14 +8,14 @@ from pathlib import Path
 from esprof import Run, load
 from esprof.core.errors import EsprofError
 from esprof.run import request
-from esprof.run.request import Request
+from esprof.run.request import TelemetryRequest
 
 _BEAT_S = 0.02
 _LOOKS_S = 1.0
 """How often it is looked whether the job is there still."""
 
 
-def fresh(run: Path, asked: Request = Request(), *, wait_s: float = 60.0) -> Run:  # noqa: B008 It is frozen.
+def fresh(run: Path, asked: TelemetryRequest = TelemetryRequest(), *, wait_s: float = 60.0) -> Run:  # noqa: B008 It is frozen.
     """What the job at `run` tells of its steps, and measures, when it is asked now. Of a job of this host that has ended,
     what there is.
 

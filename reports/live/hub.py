@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from esprof.core.errors import EsprofError
 from esprof.reports.live import decisions, page
-from esprof.reports.live.job import Job
+from esprof.reports.live.job import WatchedJob
 from esprof.reports.live.view import View, view_of
 
 _BEAT_S = 1.0
@@ -26,7 +26,7 @@ _LOOK_APART_S = 600.0
 """Least time between two searches that nobody has asked for."""
 
 
-class Parts:
+class PageParts:
     """The parts of one page, each with the number of the change that made it what it is."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Parts:
 class Watched:
     """A job with its page."""
 
-    def __init__(self, job: Job, base: str) -> None:
-        self.job, self.base, self.parts = job, base, Parts()
+    def __init__(self, job: WatchedJob, base: str) -> None:
+        self.job, self.base, self.parts = job, base, PageParts()
         self.view: View | None = None
         self.deciding = asyncio.Lock()
         """One thing after the other is done to a job."""
@@ -80,8 +80,10 @@ class Hub:
 
     def __init__(self, runs: Iterable[tuple[str, Path]], page_token: str) -> None:
         """`runs` are the jobs' names, which differ, and their Run directories."""
-        self.jobs = {name: Watched(Job(run, name), f"/jobs/{number}") for number, (name, run) in enumerate(runs, 1)}
-        self.list = Parts()
+        self.jobs = {
+            name: Watched(WatchedJob(run, name), f"/jobs/{number}") for number, (name, run) in enumerate(runs, 1)
+        }
+        self.list = PageParts()
         self.is_ending = False
         self._page_token = page_token
         self._beat = asyncio.Event()
@@ -150,7 +152,7 @@ class Hub:
             watched.search = asyncio.create_task(self._search(watched))
 
     @asynccontextmanager
-    async def _decision(self, watched: Watched) -> AsyncIterator[Job]:
+    async def _decision(self, watched: Watched) -> AsyncIterator[WatchedJob]:
         """Decide by what the files tell now, and say where that fails; else the files show what came of it."""
         job = watched.job
         async with watched.deciding:

@@ -11,10 +11,10 @@ from esprof.core.plan import Plan, PlanStatus, read_plan
 from esprof.elastic.plans.source import status_path
 from esprof.reports.live.decisions import plan_path
 from esprof.reports.live.kept import Kept
-from esprof.reports.live.offer import Looked, offer_path, read_looked
+from esprof.reports.live.offer import LatestSearch, offer_path, read_looked
 from esprof.reports.live.shift import Shift
 from esprof.run import history, rounds
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 from esprof.run.live import LiveStep, Tail
 from esprof.run.rounds import Round
 
@@ -25,7 +25,7 @@ _COMPARED = 300
 """Steps of those that have come at once that are looked at for a change: it takes a statistical test for each."""
 
 
-class Job:
+class WatchedJob:
     """One Run directory. `refresh` reads its files; nothing else here does."""
 
     def __init__(self, run: Path, name: str) -> None:
@@ -43,8 +43,10 @@ class Job:
         self._tail_problem: str | None = None
         self._plan: Kept[Plan | None] = Kept(plan_path(run), read_plan, None)
         self._status: Kept[PlanStatus | None] = Kept(status_path(plan_path(run)), _read_status, None)
-        self._history: Kept[tuple[Event, ...]] = Kept(run / "history.jsonl", lambda path: history.read(path.parent), ())
-        self._looked: Kept[Looked | None] = Kept(offer_path(run), read_looked, None)
+        self._history: Kept[tuple[JobEvent, ...]] = Kept(
+            run / "history.jsonl", lambda path: history.read(path.parent), ()
+        )
+        self._looked: Kept[LatestSearch | None] = Kept(offer_path(run), read_looked, None)
         self._rounds: Kept[tuple[Round, ...]] = Kept(run / "rounds.jsonl", lambda path: rounds.read(path.parent), ())
 
     def refresh(self) -> bool:
@@ -63,11 +65,11 @@ class Job:
         return self._status.value
 
     @property
-    def history(self) -> tuple[Event, ...]:
+    def history(self) -> tuple[JobEvent, ...]:
         return self._history.value
 
     @property
-    def looked(self) -> Looked | None:
+    def looked(self) -> LatestSearch | None:
         return self._looked.value
 
     @property

@@ -13,23 +13,23 @@ from esprof.analyzers import recommend
 from esprof.analyzers.advisors.job.ests import EstAdvice
 from esprof.core.errors import EsprofError
 from esprof.reports.live.fresh import fresh
-from esprof.reports.live.offer import Looked, Offer, RankOffer, write_looked
-from esprof.run.request import Request
+from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_looked
+from esprof.run.request import TelemetryRequest
 
 _NICE = 15
 
 
-def look(run: Path, since: int) -> Looked:
+def look(run: Path, since: int) -> LatestSearch:
     """What is advised to the job at `run` by its steps from `since` on, or why nothing is."""
     try:
-        advice = recommend(fresh(run, Request(since=since)))
+        advice = recommend(fresh(run, TelemetryRequest(since=since)))
     except EsprofError as error:
-        return Looked(reason=" ".join(filter(None, (error.reason, error.remedy))))
+        return LatestSearch(reason=" ".join(filter(None, (error.reason, error.remedy))))
     if not isinstance(advice, EstAdvice):
-        return Looked(reason="This is no elastic job: its advice is for `esprof recommend`.")
+        return LatestSearch(reason="This is no elastic job: its advice is for `esprof recommend`.")
     ranks = msgspec.convert(advice.decision.ranks, tuple[RankOffer, ...], from_attributes=True)
     fields = {name: getattr(advice, name) for name in Offer.__struct_fields__ if name != "ranks"}
-    return Looked(offer=Offer(ranks=ranks, **fields))
+    return LatestSearch(offer=Offer(ranks=ranks, **fields))
 
 
 def main() -> int:

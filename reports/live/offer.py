@@ -51,7 +51,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return 100 * (1 - self.high_us / now), 100 * (1 - self.low_us / now)
 
 
-class Looked(msgspec.Struct, frozen=True, kw_only=True):
+class LatestSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The latest search for advice."""
 
     schema: str = "esprof.advice-looked/1"
@@ -67,16 +67,16 @@ def offer_path(run: Path) -> Path:
     return run / _NAME
 
 
-def write_looked(run: Path, looked: Looked) -> None:
+def write_looked(run: Path, looked: LatestSearch) -> None:
     """Keep it in the Run directory. Raises OutputError."""
     write_bytes(offer_path(run), msgspec.json.encode(looked))
 
 
-def read_looked(path: Path) -> Looked | None:
+def read_looked(path: Path) -> LatestSearch | None:
     """What the file holds; None where there is none. Raises InputError where it is broken."""
     try:
         with path.open("rb") as file:
-            looked = msgspec.json.decode(file.read(_MOST_BYTES), type=Looked)
+            looked = msgspec.json.decode(file.read(_MOST_BYTES), type=LatestSearch)
         if looked.offer is not None and looked.offer.plan is not None:
             check(looked.offer.plan)
         if looked.offer is not None and not looked.offer.baselines.get("now"):

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from esprof.reports.live import page
 from esprof.reports.live.gate import Gate, GateMiddleware
-from esprof.reports.live.hub import Hub, Parts, Watched
+from esprof.reports.live.hub import Hub, PageParts, Watched
 
 _HEARTBEAT_S = 15.0
 """So often something is sent on every stream: so a browser that has gone is noticed."""
@@ -103,18 +103,18 @@ class Site:
             raise HTTPException(404, "No such job is served here.")
         return jobs[number - 1]
 
-    def _page(self, title: str, parts: Parts, events: str, *, home: str | None) -> Response:
+    def _page(self, title: str, parts: PageParts, events: str, *, home: str | None) -> Response:
         html = page.whole(title, parts.html, events=events, server=self._number, seen=parts.newest, home=home)
         return Response(html, media_type="text/html")
 
-    def _stream(self, request: Request, parts: Parts) -> Response:
+    def _stream(self, request: Request, parts: PageParts) -> Response:
         """Server-sent events: the parts that have changed since the browser saw them, now and from now on."""
         # A browser that comes back by itself says what it has seen last.
         asked = request.headers.get("last-event-id") or request.query_params.get("seen", "")
         seen = int(asked) if asked.isdecimal() and len(asked) < 20 else 0
         return StreamingResponse(self._events(parts, seen), media_type="text/event-stream")
 
-    async def _events(self, parts: Parts, seen: int) -> AsyncIterator[bytes]:
+    async def _events(self, parts: PageParts, seen: int) -> AsyncIterator[bytes]:
         parts.viewers += 1
         self._hub.hurry()
         try:
@@ -130,7 +130,7 @@ class Site:
             parts.viewers -= 1
 
 
-class Server(uvicorn.Server):
+class PageServer(uvicorn.Server):
     """Ends the streams before it waits for them to end."""
 
     def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
@@ -159,7 +159,7 @@ def serve(hub: Hub, gate: Gate, listener: socket.socket) -> None:
         limit_concurrency=_MOST_AT_ONCE,
         timeout_graceful_shutdown=5,
     )
-    Server(config, hub).run([listener])
+    PageServer(config, hub).run([listener])
 
 
 async def _asset(request: Request) -> Response:

@@ -29,7 +29,7 @@ from esprof.reports.live.fresh import fresh, has_ended
 from esprof.reports.live.shift import Shift
 from esprof.run import history, rounds
 from esprof.run.live import Tail
-from esprof.run.request import Request
+from esprof.run.request import TelemetryRequest
 from esprof.run.rounds import Kind, Round
 from esprof.run.run import Run
 
@@ -48,7 +48,7 @@ _OVER = ("kept", "missed", "reverted", "refused")
 
 
 @dataclass(frozen=True)
-class Settings:
+class TuningSettings:
     """How the loop goes about it."""
 
     steps: int = 15
@@ -78,7 +78,7 @@ class Settings:
 class Tuner:
     """Tunes the job whose Run directory is `run`, until `stop` is set."""
 
-    def __init__(self, run: Path, settings: Settings, stop: Flag, tell: Callable[[Round], None]) -> None:
+    def __init__(self, run: Path, settings: TuningSettings, stop: Flag, tell: Callable[[Round], None]) -> None:
         """`tell` gets each round when it is over; it also stands in the Run then."""
         self._run, self._settings, self._stop, self._tell = run, settings, stop, tell
         self._plans = PlanFile(run / "plan.json")
@@ -205,12 +205,14 @@ class Tuner:
         EsprofError where the job does not tell enough."""
         settings = self._settings
         lost = settings.max_vnmse if told.kind == "compression" else 0.0
-        replayed = replay_run(self._asked(Request(since=since or 0, max_vnmse=lost)))
+        replayed = replay_run(self._asked(TelemetryRequest(since=since or 0, max_vnmse=lost)))
         error = self._error(told.kind, replayed)
         advice: EstAdvice | CompressionAdvice
         if told.kind == "assignment":
             probed = [one.ests for one in shortlist(replayed)]
-            exchanges = self._asked(Request(since=since or 0, ests=tuple(probed))).meta.exchanges if probed[1:] else ()
+            exchanges = (
+                self._asked(TelemetryRequest(since=since or 0, ests=tuple(probed))).meta.exchanges if probed[1:] else ()
+            )
             advice = advise_ests(replayed, known_error=error, exchanges=exchanges)
             told = msgspec.structs.replace(told, counts=tuple(map(len, advice.decision.ests)))
         else:
@@ -227,7 +229,7 @@ class Tuner:
         fallback = trial if told.kind == "assignment" else settings.once
         return told, msgspec.structs.replace(advice.plan, fallback=fallback)
 
-    def _asked(self, request: Request) -> Run:
+    def _asked(self, request: TelemetryRequest) -> Run:
         return fresh(self._run, request, wait_s=_ANSWERS_S)
 
     def _error(self, kind: Kind, replayed: Replayed) -> float:

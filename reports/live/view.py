@@ -7,9 +7,9 @@ from typing import Literal
 
 from esprof.core.plan import Plan, PlanStatus
 from esprof.reports.live.decisions import rejected, revocable
-from esprof.reports.live.job import Job
+from esprof.reports.live.job import WatchedJob
 from esprof.reports.live.offer import Offer
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 from esprof.run.live import LiveStep
 from esprof.run.rounds import Round
 
@@ -54,7 +54,7 @@ class PlanView:
     plan: Plan | None
     status: PlanStatus | None
     """None where the job has not said anything of this plan."""
-    adopted: Event | None
+    adopted: JobEvent | None
     """The plan that can be rolled back: it need not be the newest."""
 
 
@@ -84,7 +84,7 @@ class View:
     idle_pct: float | None
     """What the ranks are not busy, on average, of the time that the busiest is."""
     steps: tuple[LiveStep, ...]
-    marks: tuple[Event, ...]
+    marks: tuple[JobEvent, ...]
     """Changes of the plan that lie within the steps."""
     plan: PlanView
     offer: Offer | None
@@ -93,7 +93,7 @@ class View:
     reason: str
     """Why there is no advice."""
     is_looking: bool
-    history: tuple[Event, ...]
+    history: tuple[JobEvent, ...]
     """The newest first."""
     events: int
     rounds: tuple[Round, ...]
@@ -101,7 +101,7 @@ class View:
     said: str
 
 
-def view_of(job: Job) -> View:
+def view_of(job: WatchedJob) -> View:
     """What is shown of a job now."""
     steps, history = tuple(job.steps)[-SHOWN:], job.history
     newest = _newest(tuple(job.steps))
@@ -153,7 +153,7 @@ def _newest(steps: tuple[LiveStep, ...]) -> tuple[LiveStep, ...]:
     return tuple(alike)
 
 
-def _ranks(newest: tuple[LiveStep, ...], job: Job) -> tuple[RankView, ...]:
+def _ranks(newest: tuple[LiveStep, ...], job: WatchedJob) -> tuple[RankView, ...]:
     if not newest:
         return ()
     counts, took = newest[0].ests, median(step.took_us for step in newest)
@@ -175,7 +175,7 @@ def _ranks(newest: tuple[LiveStep, ...], job: Job) -> tuple[RankView, ...]:
     return tuple(found)
 
 
-def _ests(counts: tuple[int, ...], job: Job) -> tuple[tuple[int, ...], ...] | None:
+def _ests(counts: tuple[int, ...], job: WatchedJob) -> tuple[tuple[int, ...], ...] | None:
     """Which ESTs the ranks run: as the plan says that came last, or as it was before that, if the counts agree."""
     came = [event for event in job.history if event.what in ("adopted", "trying", "started", "scaled")][-1:]
     known = [event.was.ests for event in came if event.was is not None]
@@ -184,7 +184,7 @@ def _ests(counts: tuple[int, ...], job: Job) -> tuple[tuple[int, ...], ...] | No
     return next((ests for ests in known if tuple(map(len, ests)) == counts), None)
 
 
-def _state(job: Job, step_us: float | None) -> tuple[State, float | None]:
+def _state(job: WatchedJob, step_us: float | None) -> tuple[State, float | None]:
     last = job.history[-1] if job.history else None
     if last is not None and last.what == "left":
         return "left", None
@@ -197,21 +197,21 @@ def _state(job: Job, step_us: float | None) -> tuple[State, float | None]:
     return "quiet", quiet_s // unit * unit
 
 
-def _marks(history: tuple[Event, ...], steps: tuple[LiveStep, ...]) -> tuple[Event, ...]:
+def _marks(history: tuple[JobEvent, ...], steps: tuple[LiveStep, ...]) -> tuple[JobEvent, ...]:
     if not steps:
         return ()
     first, last, changes = steps[0].step, steps[-1].step, ("trying", "adopted", "reverted")
     return tuple(event for event in history if event.what in changes and first <= event.step <= last)
 
 
-def _plan(job: Job) -> PlanView:
+def _plan(job: WatchedJob) -> PlanView:
     plan, status = job.plan, job.status
     if plan is not None and status is not None and (status.plan, status.version) != (plan.id, plan.version):
         status = None
     return PlanView(plan=plan, status=status, adopted=revocable(job.history))
 
 
-def _offer_state(job: Job, offer: Offer | None) -> OfferState:
+def _offer_state(job: WatchedJob, offer: Offer | None) -> OfferState:
     if offer is None:
         return "none"
     if offer.plan is None:

@@ -21,7 +21,7 @@ from esprof.core.types import Rank
 from esprof.replay.answer import Coverage, ReplayAnswer
 from esprof.reports import units
 from esprof.reports.classes import time_class
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 
 _TOP = 3
 """Findings in a verdict."""
@@ -353,7 +353,7 @@ def _held_out(answer: ReplayAnswer) -> str:
     )
 
 
-def warned(warnings: Sequence[Warning]) -> Iterable[Text]:
+def warned(warnings: Sequence[RunWarning]) -> Iterable[Text]:
     for warning in warnings:
         yield Text.assemble(("warning ", "yellow"), f"{printable(warning.code)}: {printable(warning.message, 500)}")
 

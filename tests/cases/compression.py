@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from esprof.core.plan import Evidence, Part, Parts, Plan, PlannedJob, Promise
+from esprof.core.plan import Plan, PlanEvidence, PlannedJob, PlanPart, PlanParts, PlanPromise
 from esprof.run.probes import Point, Sweep
 from tests.cases.probed import RANKS
 
@@ -38,15 +38,15 @@ def narrow_scatter(narrow_ms, took_ms, *, add_ms=0.0, cpu_ms=0.0, sizes=(MIB,), 
 
 def planned(**parts):
     job = PlannedJob(n_est=2, world=2)
-    return Plan(id="x", job=job, parts=Parts(**parts))
+    return Plan(id="x", job=job, parts=PlanParts(**parts))
 
 
 def part(body):
-    promise = Promise(step_us=1, low_us=1, high_us=1, baselines_us={})
-    return Part(
+    promise = PlanPromise(step_us=1, low_us=1, high_us=1, baselines_us={})
+    return PlanPart(
         applies="live",
         changes_bits=True,
-        evidence=Evidence(run="r", replay_error_pct=None),
+        evidence=PlanEvidence(run="r", replay_error_pct=None),
         predicted=promise,
         body=body,
     )

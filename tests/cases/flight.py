@@ -1,6 +1,6 @@
 """Flight recordings by hand: what ranks had entered when they were looked at, and where they were."""
 
-from esprof.run.flight.log import Call, CallLog, FlightLog, Frame, GroupMembers, Snapshot, Thread
+from esprof.run.flight.log import CallLog, EnteredCall, FlightLog, GroupMembers, Snapshot, StackFrame, StackThread
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.run import RankMeta, Run, RunMeta
 from esprof.run.schema import EVENTS, STEPS, table
@@ -16,7 +16,7 @@ SEEN_NS = BEGAN_NS + 6 * S
 
 def call(number, name="all_reduce", elements=512, *, over=True, group="0", at_ns=BEGAN_NS + 1000, **fields):
     """A collective that was entered, 4 bytes an element; `over=False` is one that is waited in."""
-    return Call(
+    return EnteredCall(
         process_group=(group, "default_pg"),
         collective_seq_id=number,
         profiling_name=f"gloo:{name}",
@@ -31,7 +31,7 @@ def call(number, name="all_reduce", elements=512, *, over=True, group="0", at_ns
 
 def snapshot(rank, calls, *, place=("train.py", 10, "main"), groups=None, world=2, step=HUNG_STEP, **fields):
     """A look at a rank that is at `place`, called from torch's and the standard library's own code."""
-    frames = (Frame("/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 3, "wait"), Frame(*place))
+    frames = (StackFrame("/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 3, "wait"), StackFrame(*place))
     members = groups or {"0": tuple(range(world))}
     return Snapshot(
         reason=SnapshotReason(fields.pop("reason", "hang")),
@@ -42,8 +42,8 @@ def snapshot(rank, calls, *, place=("train.py", 10, "main"), groups=None, world=
         usual_ns=STEP_NS,
         error_type=fields["error"].partition(":")[0] if "error" in fields else None,
         threads=(
-            Thread(name="loader", training=False, frames=(Frame("/usr/lib/python3.11/queue.py", 1, "get"),)),
-            Thread(name="MainThread", training=True, frames=frames),
+            StackThread(name="loader", training=False, frames=(StackFrame("/usr/lib/python3.11/queue.py", 1, "get"),)),
+            StackThread(name="MainThread", training=True, frames=frames),
         ),
         groups=tuple(GroupMembers(name=name, ranks=ranks) for name, ranks in members.items()),
         calls=(CallLog(tuple(calls)),),

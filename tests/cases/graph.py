@@ -13,7 +13,7 @@ from esprof.replay.whatif.pricing import what_if
 from esprof.run.groups import group_name
 from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.lenient import Misfits
-from esprof.run.kineto.rows import Rows
+from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import scan
 from esprof.run.run import Group, RankMeta, Run, RunMeta, Window
 from esprof.run.schema import STACKS, STAGES, StageKind, Table, table
@@ -118,7 +118,7 @@ def events_of(rows: Sequence[Row], groups: dict[str, Group]) -> Table:
     starts = np.array([EPOCH_NS + round(row.ts * 1000) for row in rows], np.int64)
     durations = np.array([round(row.dur * 1000) for row in rows], np.int64)
     scanned = scan(bytearray(msgspec.json.encode(list(rows))), 1 << 30)
-    return event_table(Rows(scanned, Misfits()), (starts, durations), groups)[0]
+    return event_table(TraceRows(scanned, Misfits()), (starts, durations), groups)[0]
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -1,7 +1,7 @@
 """Promises and what came of them, made by hand."""
 
 from esprof.analyzers.verified.pairs import Pairs
-from esprof.run.ledger import JobClass, Outcome, Promise
+from esprof.run.ledger import JobClass, ObservedOutcome, ReplayPromise
 
 GLOO = JobClass(backend="gloo", devices="CPU", world_size=2, gradients="DDP")
 
@@ -14,10 +14,10 @@ def promised(
     saving_us: tuple[float, float] = (40.0, 60.0),
     job: JobClass = GLOO,
     unprofiled_step_us: float | None = None,
-) -> Promise:
+) -> ReplayPromise:
     """A promise of a step of `predicted_us`, that saves so much, at least and at most."""
     low, high = saving_us
-    return Promise(
+    return ReplayPromise(
         spec=spec,
         terms=tuple(dict.fromkeys(term.partition("=")[0] for term in spec.split(","))),
         job=job,
@@ -34,6 +34,6 @@ def promised(
     )
 
 
-def outcome_of(promise: Promise, after_share: float = 0.75) -> Outcome:
+def outcome_of(promise: ReplayPromise, after_share: float = 0.75) -> ObservedOutcome:
     """What came of it: steps that take so much of those before, which took 100 µs."""
     return Pairs([100.0, 100.0], [100 * after_share, 100 * after_share]).outcome(promise, "verify")

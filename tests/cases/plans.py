@@ -6,38 +6,38 @@ import msgspec
 
 from esprof.core.plan import (
     AssignmentBody,
-    Choice,
+    CodecChoice,
     CompressionBody,
-    Evidence,
     Fallback,
-    Part,
-    Parts,
     Plan,
+    PlanEvidence,
     PlannedJob,
-    Promise,
+    PlanPart,
+    PlanParts,
+    PlanPromise,
 )
 
 
 def plan_of(ests=None, codec=None, *, version=1, n_est=4, world=None, signature=None, promised_us=1e9, **more):
     """`codec` may be a body. A plan promises so much that it is never missed, unless told otherwise."""
-    promise = Promise(step_us=promised_us, low_us=promised_us, high_us=promised_us, baselines_us={})
+    promise = PlanPromise(step_us=promised_us, low_us=promised_us, high_us=promised_us, baselines_us={})
 
     def part(body, *, changes_bits):
-        evidence = Evidence(run="r", replay_error_pct=None)
-        return Part(applies="live", changes_bits=changes_bits, evidence=evidence, predicted=promise, body=body)
+        evidence = PlanEvidence(run="r", replay_error_pct=None)
+        return PlanPart(applies="live", changes_bits=changes_bits, evidence=evidence, predicted=promise, body=body)
 
     parts = {}
     if ests is not None:
         body = AssignmentBody(ests=tuple(map(tuple, ests)), devices=(), compute_us=1.0, ests_below=0)
         parts["assignment"] = part(body, changes_bits=False)
     if codec is not None:
-        body = codec if isinstance(codec, CompressionBody) else CompressionBody(default=Choice(codec=codec))
+        body = codec if isinstance(codec, CompressionBody) else CompressionBody(default=CodecChoice(codec=codec))
         parts["compression"] = part(body, changes_bits=True)
     if world is None:
         world = len(ests) if ests is not None else 2
     fallback = more.pop("fallback", Fallback(window=1000))
     job = PlannedJob(n_est=n_est, world=world, model_signature=signature)
-    return Plan(id=f"plan-{version}", version=version, job=job, fallback=fallback, parts=Parts(**parts), **more)
+    return Plan(id=f"plan-{version}", version=version, job=job, fallback=fallback, parts=PlanParts(**parts), **more)
 
 
 class Place:

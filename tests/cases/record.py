@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from esprof import Run, load
-from esprof.run.run import Warning, WarningCode
+from esprof.run.run import RunWarning, WarningCode
 
 JOBS = Path(__file__).parents[1] / "integration" / "jobs"
 ESPROF = [sys.executable, "-c", "from esprof.cli import main; main()"]
@@ -30,7 +30,7 @@ class Ended:
         return load(self.out)
 
     @property
-    def warnings(self) -> list[Warning]:
+    def warnings(self) -> list[RunWarning]:
         """What the Run warns of, but for what the torch at hand cannot tell in any case."""
         return [warning for warning in self.run.warnings if warning.code != WarningCode.TORCH_LACKS]
 

@@ -7,9 +7,9 @@ import msgspec
 from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Diagnosis, Finding, Ignored, RankBreakdown, Throughput
-from esprof.analyzers.ops.answer import Kernel, Op, OpsAnswer, Place, RankOp, Shapes
-from esprof.analyzers.samples.flame import Flame, FlameNode, FlameTree, Line
-from esprof.analyzers.steps.step_times import ROLES, Mark, Series, StepTimes
+from esprof.analyzers.ops.answer import CallPlace, Kernel, Op, OpsAnswer, RankOp, Shapes
+from esprof.analyzers.samples.flame import Flame, FlameNode, FlameTree, LineShare
+from esprof.analyzers.steps.step_times import ROLES, FindingMark, Series, StepTimes
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
 from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse, RankMemory
 from esprof.analyzers.views.probed import probed
@@ -18,20 +18,20 @@ from esprof.replay.answer import (
     CriticalPath,
     GraphSize,
     HeldOut,
-    LeftOut,
     Prediction,
     RankShare,
     ReplayAnswer,
+    StepLeftOut,
     StepTime,
     Timing,
     WhatIf,
 )
 from esprof.replay.replayed import replay_run
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Sweep
 from esprof.run.rounds import Round
-from esprof.run.run import RankMeta, Warning, Window
+from esprof.run.run import RankMeta, RunWarning, Window
 from tests.cases.elastic_runs import elastic_run
 from tests.cases.probed import link, points, probes
 
@@ -44,8 +44,8 @@ HOSTILE = (
 STEP_US = 120_300.0
 UNPROFILED_US = 115_500.0
 WARNINGS = (
-    Warning("clock-unaligned", "clocks were not aligned; times across hosts are good to about 1 ms"),
-    Warning("rank-unreadable", "rank 3: its events cannot be read (Couldn't deserialize thrift)", (3,)),
+    RunWarning("clock-unaligned", "clocks were not aligned; times across hosts are good to about 1 ms"),
+    RunWarning("rank-unreadable", "rank 3: its events cannot be read (Couldn't deserialize thrift)", (3,)),
 )
 
 
@@ -206,7 +206,7 @@ def replay(ranks=4, scenarios=None, warnings=WARNINGS):
                 (14, 120_100.0, 0.02),
             )
         ),
-        left_out=(LeftOut(step=10, measured_us=388_200.0, reason="the window's first step"),),
+        left_out=(StepLeftOut(step=10, measured_us=388_200.0, reason="the window's first step"),),
         step_us=STEP_US,
         scatter_pct=0.6,
         unprofiled_step_us=UNPROFILED_US,
@@ -303,8 +303,8 @@ def steps(n=400):
         return Series(step=tuple(chosen), us=tuple(took[step] for step in chosen), at_s=at_s, of=len(chosen))
 
     marks = (
-        Mark(id="ESP806", title="One step in 20 is slow", steps=series(lambda step: step % 20 == 0)),
-        Mark(id="ESP804", title="Step 333 stood still", steps=series(lambda step: step == 333)),
+        FindingMark(id="ESP806", title="One step in 20 is slow", steps=series(lambda step: step % 20 == 0)),
+        FindingMark(id="ESP804", title="Step 333 stood still", steps=series(lambda step: step == 333)),
     )
     return StepTimes(
         series={of: series(lambda step, of=of: role[step] == of) for of in ("plain", "timed", "beside")},
@@ -390,7 +390,7 @@ def _flame_tree(rank, functions, us=2_400_000.0):
                 parent=parent,
                 us=share * us,
                 cpu_us=share * on_cpu * us,
-                lines=tuple(Line(*line) for line in lines),
+                lines=tuple(LineShare(*line) for line in lines),
             )
             for function, file, origin, parent, share, on_cpu, lines in functions
         ),
@@ -461,7 +461,7 @@ def _operation(ranks, has_gpu, kind, name, calls, own_cpu, total_cpu, own_gpu, t
         kernels_found=3 if launches and has_gpu else 0,
         inputs=(Shapes(shapes="[[8, 64], [64, 32]]", calls=calls),),
         inputs_found=1,
-        places=(Place(frame="model/blocks.py(41): forward", share_pct=88.0),) if kind == "op" else (),
+        places=(CallPlace(frame="model/blocks.py(41): forward", share_pct=88.0),) if kind == "op" else (),
     )
 
 
@@ -529,10 +529,10 @@ def history():
     """A plan that is adopted, and brings less than it promised."""
     at, plan = 1_767_225_600_000_000_000, {"plan": "27ae41d0", "version": 2}
     return (
-        Event(what="started", step=0, time_ns=at, reason="8 ESTs on 2 processes"),
-        Event(what="adopted", step=120, time_ns=at + 10**10, **plan),
-        Event(what="checkpoint", step=150, time_ns=at + 2 * 10**10),
-        Event(
+        JobEvent(what="started", step=0, time_ns=at, reason="8 ESTs on 2 processes"),
+        JobEvent(what="adopted", step=120, time_ns=at + 10**10, **plan),
+        JobEvent(what="checkpoint", step=150, time_ns=at + 2 * 10**10),
+        JobEvent(
             what="missed", step=171, time_ns=at + 3 * 10**10, before_us=81e3, after_us=62e3, promised_us=54e3, **plan
         ),
     )

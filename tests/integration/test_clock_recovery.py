@@ -12,7 +12,7 @@ import pytest
 from esprof import Run, load
 from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
 from esprof.replay.replayed import answer, replay_run
-from esprof.run.clocks.by_collectives import Calls, align_hosts
+from esprof.run.clocks.by_collectives import MatchedCalls, align_hosts
 from esprof.run.schema import Table
 from tests.cases.record import record, torchrun
 
@@ -76,7 +76,7 @@ def calls_of(run):
             seen[kind] += 1
     whole = [calls for calls in found.values() if len(calls) == len(run.ranks)]
     rows = [(rank, number, *span) for number, calls in enumerate(whole) for rank, span in calls.items()]
-    return Calls(*np.array(rows, np.int64).T)
+    return MatchedCalls(*np.array(rows, np.int64).T)
 
 
 def clocks_of(run):

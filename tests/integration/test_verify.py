@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from esprof.run import ledger
-from esprof.run.ledger import Outcome, Promise
+from esprof.run.ledger import ObservedOutcome, ReplayPromise
 from tests.cases.command_line import esprof
 from tests.cases.record import ESPROF, JOBS, Ended, Running, ranks, record, run, torchrun
 
@@ -55,8 +55,8 @@ def test_a_change_is_made_and_told(made):
 
 def test_the_promise_was_written_before_anything_was_measured(made, recorded):
     promise, outcome = ledger.read(recorded)
-    assert isinstance(promise, Promise)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(promise, ReplayPromise)
+    assert isinstance(outcome, ObservedOutcome)
     assert (promise.id, promise.spec, outcome.by) == (outcome.id, "bucket_mb=25", "verify")
     assert promise.time_ns < outcome.time_ns
     said = made.stderr.index("promised of bucket_mb=25")
@@ -97,7 +97,7 @@ def test_a_job_that_fails_is_an_error_and_leaves_the_promise_alone(made, recorde
     ended = verify(recorded, "--what-if", "data[ready]=0", job=["--fail-with", "esprof_guest.recorder.knobs"])
     assert (ended.code, ended.stdout) == (1, "")
     assert "as it is, the command ended with 7" in ended.stderr
-    assert [line.spec for line in ledger.read(recorded) if isinstance(line, Outcome)] == ["bucket_mb=25"]
+    assert [line.spec for line in ledger.read(recorded) if isinstance(line, ObservedOutcome)] == ["bucket_mb=25"]
     assert ledger.read(recorded)[-1].spec == "data[ready]=0"
 
 

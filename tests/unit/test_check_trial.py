@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.check_trial import ALONE, NEAR, RANKS, SAME, Measured, Recording, judge, pairs, plan, within
 from benchmarks.jobs.planted import KINDS, STRETCH, TURNS
-from esprof.analyzers.gate.baseline import Baseline, Identity
+from esprof.analyzers.gate.baseline import Baseline, RunIdentity
 from esprof.core.types import NS_PER_MS
 
-IDENTITY = Identity(world_size=1, hosts=1, devices={0: "cpu"}, versions={})
+IDENTITY = RunIdentity(world_size=1, hosts=1, devices={0: "cpu"}, versions={})
 
 
 def recorded(number, kind=SAME, step_ms=10.0, **metrics) -> Measured:

@@ -11,7 +11,7 @@ from esprof.analyzers.advisors.cluster.levels import fill
 from esprof.analyzers.advisors.cluster.mix import DeviceType, JobId, Mix, Together
 from esprof.analyzers.advisors.cluster.money import Tradeoff, break_even, frontier
 from esprof.analyzers.advisors.cluster.policies import Objective, Posed, Prices, Row, has_teams, pose
-from esprof.analyzers.advisors.cluster.program import Infeasible, Optimum, Proof, prove, solve, solve_whole
+from esprof.analyzers.advisors.cluster.program import Infeasible, OptimalityProof, Optimum, prove, solve, solve_whole
 from esprof.core.errors import MismatchError, UsageError
 
 SCHEMA = "esprof.advice/1"
@@ -107,7 +107,7 @@ def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, whol
     )
 
 
-def check(advice: MixAdvice) -> Proof:
+def check(advice: MixAdvice) -> OptimalityProof:
     """Verify a decision by arithmetic, without a solver: it meets every constraint, its value is as stated, and its dual
     values prove it the best. Raises MismatchError where it does not."""
     posed = pose(advice.mix, advice.objective, advice.prices, merged=False)

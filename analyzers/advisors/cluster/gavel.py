@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from esprof.analyzers.advisors.cluster.mix import Job, Together, read
+from esprof.analyzers.advisors.cluster.mix import SharingJob, Together, read
 from esprof.core.errors import InputError
 
 _KEY = re.compile(r"\('(?P<workload>[^']+)', (?P<devices>\d{1,4})\)")
@@ -18,13 +18,13 @@ _ALONE = "null"
 _Table = dict[str, dict[str, dict[str, float | tuple[float, float]]]]
 
 
-def with_throughputs(jobs: tuple[Job, ...], path: Path) -> tuple[Job, ...]:
+def with_throughputs(jobs: tuple[SharingJob, ...], path: Path) -> tuple[SharingJob, ...]:
     """`jobs`, those without throughputs of their own with the file's. Raises InputError where the file lacks one of them."""
     table = read(path, _Table)
     return tuple(job if job.throughput_steps_per_s else _filled(job, table, path) for job in jobs)
 
 
-def _filled(job: Job, table: _Table, path: Path) -> Job:
+def _filled(job: SharingJob, table: _Table, path: Path) -> SharingJob:
     key = f"('{job.workload}', {job.scale_factor})"
     rows = {kind: jobs[key] for kind, jobs in table.items() if key in jobs}
     if not rows:

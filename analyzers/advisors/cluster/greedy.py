@@ -28,7 +28,7 @@ class ElasticJob:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class DeviceProposal:
     """More devices of one type for one job."""
 
     job: JobId
@@ -41,11 +41,11 @@ class Proposal:
 Held = dict[DeviceType, int]
 
 
-def proposals(job: ElasticJob, held: Held, free: Held) -> list[Proposal]:
+def proposals(job: ElasticJob, held: Held, free: Held) -> list[DeviceProposal]:
     """The best proposal for each type, the best first; for a job that holds nothing, the least that it runs on."""
     if not sum(held.values()):
         starts = ((kind, job.least) for kind in job.kinds if free.get(kind, 0) >= job.least)
-        return [Proposal(job.name, kind, count, _speed(job, {kind: count})) for kind, count in starts]
+        return [DeviceProposal(job.name, kind, count, _speed(job, {kind: count})) for kind, count in starts]
     found = (max(_of_kind(job, held, kind, free), key=_rank, default=None) for kind in job.kinds)
     return sorted((one for one in found if one is not None), key=_rank, reverse=True)
 
@@ -68,18 +68,18 @@ def deal(jobs: Sequence[ElasticJob], held: Mapping[JobId, Held], free: Held) -> 
             return mine
 
 
-def _rank(one: Proposal) -> tuple[float, int, str, str]:
+def _rank(one: DeviceProposal) -> tuple[float, int, str, str]:
     """The better the more each device brings; of equals, the one with more devices."""
     return round(one.speedup_each, 9), one.devices, one.kind, one.job
 
 
-def _of_kind(job: ElasticJob, held: Held, kind: DeviceType, free: Held) -> Iterator[Proposal]:
+def _of_kind(job: ElasticJob, held: Held, kind: DeviceType, free: Held) -> Iterator[DeviceProposal]:
     now, have = _speed(job, held), sum(held.values())
     for more in range(1, min(free.get(kind, 0), job.n_est - have, (_MOST_GROWTH - 1) * have) + 1):
         then = held | {kind: held.get(kind, 0) + more}
         speed = _speed(job, then)
         if speed > now and _waste(job, then) <= _MOST_WASTE:
-            yield Proposal(job.name, kind, more, (speed / now - 1) / more + 1)
+            yield DeviceProposal(job.name, kind, more, (speed / now - 1) / more + 1)
 
 
 def _devices(job: ElasticJob, held: Held) -> list[Device]:

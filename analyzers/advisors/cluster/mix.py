@@ -26,7 +26,7 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
     """Of the job that says this and of the other one, by type of device; 0 where they do not fit."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class SharingJob(msgspec.Struct, frozen=True, kw_only=True):
     """One job, its steps a second measured on each type of device. A type that is missing, or 0, is one it cannot use."""
 
     id: int | str
@@ -51,7 +51,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     """The devices of a cluster, by type, and the jobs that are to share them."""
 
     cluster: dict[DeviceType, int]
-    jobs: tuple[Job, ...]
+    jobs: tuple[SharingJob, ...]
     entities: dict[str, float] = {}
     """Weight of each team; 1 where it is not named."""
 
@@ -59,7 +59,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
 class _Listed(msgspec.Struct, frozen=True):
     """A file of jobs; the devices may stand in another one."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[SharingJob, ...]
     cluster: dict[DeviceType, int] | None = None
     entities: dict[str, float] = {}
 
@@ -67,7 +67,7 @@ class _Listed(msgspec.Struct, frozen=True):
 def read_mix(
     path: Path,
     cluster: dict[DeviceType, int] | None = None,
-    filled: Callable[[tuple[Job, ...]], tuple[Job, ...]] = lambda jobs: jobs,
+    filled: Callable[[tuple[SharingJob, ...]], tuple[SharingJob, ...]] = lambda jobs: jobs,
 ) -> Mix:
     """The jobs of a YAML or JSON file, on `cluster`, or on the `cluster` that the file names. `filled` adds what the file
     does not say of them.
@@ -111,7 +111,7 @@ def _fault(mix: Mix) -> str | None:
     return next((fault for job in mix.jobs if (fault := _fault_of(job, mix))), None)
 
 
-def _fault_of(job: Job, mix: Mix) -> str | None:
+def _fault_of(job: SharingJob, mix: Mix) -> str | None:
     numbers = [*job.throughput_steps_per_s.values(), job.weight, job.steps or 0, job.deadline_s or 0]
     numbers += [rate for pair in job.together for rates in pair.throughput_steps_per_s.values() for rate in rates]
     if not all(0 <= number < float("inf") for number in numbers):

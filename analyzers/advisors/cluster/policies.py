@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from scipy.sparse import block_diag, csr_array, hstack, vstack
 
-from esprof.analyzers.advisors.cluster.mix import DeviceType, Job, Mix
+from esprof.analyzers.advisors.cluster.mix import DeviceType, Mix, SharingJob
 from esprof.analyzers.advisors.cluster.program import Program
 from esprof.analyzers.advisors.cluster.sharing import Sharing
 from esprof.core.errors import UsageError
@@ -205,7 +205,7 @@ def _steps(mix: Mix) -> list[float]:
     return [job.steps or 0.0 for job in mix.jobs]
 
 
-def _rate(job: Job, kind: DeviceType) -> float:
+def _rate(job: SharingJob, kind: DeviceType) -> float:
     return job.throughput_steps_per_s.get(kind, 0.0)
 
 

@@ -48,7 +48,7 @@ class Optimum:
 
 
 @dataclass(frozen=True)
-class Proof:
+class OptimalityProof:
     """What an answer and its dual values prove, by arithmetic alone (weak duality: for duals y >= 0 with
     `y @ rows >= gain`, no feasible x gains more than `y @ bounds`)."""
 
@@ -95,13 +95,13 @@ def solve_whole(program: Program, whole: np.ndarray) -> Optimum:
     return Optimum(x, None, float(program.gain @ x), max(float(program.gain @ x), -float(found.mip_dual_bound)))
 
 
-def prove(program: Program, x: np.ndarray, duals: np.ndarray) -> Proof:
+def prove(program: Program, x: np.ndarray, duals: np.ndarray) -> OptimalityProof:
     """What `x` and `duals` prove of this program."""
     beyond = program.rows @ x - program.bounds
     terms = abs(program.rows) @ np.abs(x) + np.abs(program.bounds)
     missing = program.gain - program.rows.T @ duals
     worth = abs(program.rows).T @ np.abs(duals) + np.abs(program.gain)
-    return Proof(
+    return OptimalityProof(
         violation=max(_largest(beyond / np.maximum(terms, TOLERANCE)), _largest(-x)),
         dual_violation=max(_largest(missing), _largest(-duals)) / max(float(worth.max(initial=0)), TOLERANCE),
         value=float(program.gain @ x),

@@ -16,7 +16,7 @@ from esprof.analyzers.advisors.cluster.program import Program, solve_whole
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopCost:
     """What it costs to stop a job, in device seconds."""
 
     checkpoint_s: float
@@ -30,14 +30,14 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Server:
+class BorrowedServer:
     """A borrowed server, and who is on it."""
 
     name: str
     fixed: tuple[JobId, ...] = ()
     """Jobs that stop without it."""
     flexible_cost: float = 0.0
-    """What the workers there bring that their jobs can do without, in the unit of `Stop.cost`."""
+    """What the workers there bring that their jobs can do without, in the unit of `StopCost.cost`."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Reclaimed:
     """No choice costs less."""
 
 
-def reclaim(servers: Sequence[Server], jobs: Mapping[JobId, Stop], count: int) -> Reclaimed:
+def reclaim(servers: Sequence[BorrowedServer], jobs: Mapping[JobId, StopCost], count: int) -> Reclaimed:
     """The `count` servers whose return costs least. Raises ValueError where there are fewer."""
     if count > len(servers):
         raise ValueError(f"{count} servers are to be given back, and there are {len(servers)}")

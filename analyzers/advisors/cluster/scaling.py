@@ -11,7 +11,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Choice:
+class SizeChoice:
     """One of the sizes that a job may have."""
 
     devices: int
@@ -28,7 +28,7 @@ class Sizes:
     devices: int
 
 
-def deal_out(jobs: Sequence[Sequence[Choice]], devices: int) -> Sizes:
+def deal_out(jobs: Sequence[Sequence[SizeChoice]], devices: int) -> Sizes:
     """The choices, one of each job, of the largest value that take no more than `devices`; of equals, the fewest devices.
 
     Dynamic programming over jobs and devices: exact. Raises ValueError where even the smallest choices take more.
@@ -50,7 +50,7 @@ def deal_out(jobs: Sequence[Sequence[Choice]], devices: int) -> Sizes:
     return Sizes(tuple(reversed(chosen)), value, taken)
 
 
-def _with_one_more(best: np.ndarray, choices: Sequence[Choice]) -> tuple[np.ndarray, np.ndarray]:
+def _with_one_more(best: np.ndarray, choices: Sequence[SizeChoice]) -> tuple[np.ndarray, np.ndarray]:
     """The largest values with one job more, float64[devices + 1], and the choice that gives each."""
     better, pick = np.full(len(best), -np.inf), np.zeros(len(best), np.int32)
     for number, choice in enumerate(choices):

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
-from esprof.analyzers.advisors.cluster.mix import DeviceType, Job, Mix
+from esprof.analyzers.advisors.cluster.mix import DeviceType, Mix, SharingJob
 
 Column = tuple[int, int, int, float, float]
 """Of a variable: a class, the class that it runs together with (-1 alone), a type of device, and the steps a second of
@@ -46,7 +46,7 @@ class Sharing:
         columns = (*_alone(mix, firsts), *_together(mix, firsts, [len(jobs) for jobs in classes]))
         return cls(mix, kinds, classes, columns)
 
-    def first(self, number: int) -> Job:
+    def first(self, number: int) -> SharingJob:
         """One of the jobs of a class, which are all alike."""
         return self.mix.jobs[self.classes[number][0]]
 
@@ -79,20 +79,20 @@ class Sharing:
         return rows, np.concatenate([self.sizes, counts])
 
 
-def _profile(job: Job) -> Hashable:
+def _profile(job: SharingJob) -> Hashable:
     """What the throughputs of a job depend on."""
     pairs = tuple((pair.with_, tuple(sorted(pair.throughput_steps_per_s.items()))) for pair in job.together)
     return (job.workload, job.scale_factor, tuple(sorted(job.throughput_steps_per_s.items())), pairs)
 
 
-def _alone(mix: Mix, jobs: Sequence[Job]) -> Iterable[Column]:
+def _alone(mix: Mix, jobs: Sequence[SharingJob]) -> Iterable[Column]:
     for number, job in enumerate(jobs):
         for at, kind in enumerate(mix.cluster):
             if rate := job.throughput_steps_per_s.get(kind, 0.0):
                 yield number, -1, at, rate, 0.0
 
 
-def _together(mix: Mix, jobs: Sequence[Job], sizes: Sequence[int]) -> Iterable[Column]:
+def _together(mix: Mix, jobs: Sequence[SharingJob], sizes: Sequence[int]) -> Iterable[Column]:
     """Each pair once, by whichever of the two says it first; a class with itself where it has two jobs."""
     seen = set()
     for mine, job in enumerate(jobs):

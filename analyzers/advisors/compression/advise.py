@@ -23,10 +23,10 @@ from esprof.analyzers.advisors.compression.answer import (
 )
 from esprof.analyzers.advisors.compression.search import search
 from esprof.analyzers.advisors.compression.sharded import advise_shards
-from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
 from esprof.analyzers.advisors.job.planned import part_of, plan_of
 from esprof.core.errors import EsprofError
-from esprof.core.plan import BucketChoice, CompressionBody, Parts, Plan, Promise
+from esprof.core.plan import BucketChoice, CompressionBody, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay
@@ -153,7 +153,7 @@ class _Layout:
                 break
         return best
 
-    def _timeline(self) -> Timeline:
+    def _timeline(self) -> BucketTimeline:
         """The recurrence of an average steady step: buckets become ready when the last rank has them."""
         dfg, steps = self.buckets.dfg, self.pricer.steps
         base = replay(dfg)
@@ -179,7 +179,9 @@ class _Layout:
         nothing = np.zeros(table.shape[:2])
         moments = np.maximum.accumulate(np.array(ready))
         stall, link, coding = np.moveaxis(table, 2, 0)
-        return Timeline(Costs(moments, stall, nothing, link, coding, float(moments[-1]), self.lost, self.may_lose))
+        return BucketTimeline(
+            Costs(moments, stall, nothing, link, coding, float(moments[-1]), self.lost, self.may_lose)
+        )
 
     @staticmethod
     def _latest(values: np.ndarray, steps: np.ndarray) -> dict[int, float]:
@@ -283,8 +285,10 @@ def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
         )
         for number, one in enumerate(advice.decision)
     )
-    promise = Promise(step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines)
+    promise = PlanPromise(
+        step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
+    )
     body = CompressionBody(buckets=buckets, bucket_mb=advice.bucket_mb, warm_up_steps=_WARM_UP)
     applies: Literal["live", "restart"] = "live" if advice.bucket_mb is None else "restart"
     part = part_of(replayed, body, promise, applies=applies, changes_bits=True)
-    return plan_of(replayed, len(replayed.run.ranks), Parts(compression=part))
+    return plan_of(replayed, len(replayed.run.ranks), PlanParts(compression=part))

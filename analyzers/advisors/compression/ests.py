@@ -18,7 +18,7 @@ from esprof.analyzers.advisors.compression.answer import (
 from esprof.analyzers.advisors.job.ests import NotTold
 from esprof.analyzers.advisors.job.planned import part_of, plan_of
 from esprof.core.errors import EsprofError
-from esprof.core.plan import Choice, CompressionBody, GuardSettings, Parts, Plan, Promise
+from esprof.core.plan import CodecChoice, CompressionBody, GuardSettings, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.graph.est_codecs import exchanged
@@ -122,8 +122,10 @@ def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:
 
 def _plan(replayed: Replayed, turns: EstTurns, advice: CompressionAdvice, max_vnmse: float) -> Plan:
     """What was allowed to be lost is what the guard lets through."""
-    promise = Promise(step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines)
+    promise = PlanPromise(
+        step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
+    )
     (decided,) = advice.decision
-    body = CompressionBody(default=Choice(codec=decided.codec), guard=GuardSettings(max_vnmse=max_vnmse))
+    body = CompressionBody(default=CodecChoice(codec=decided.codec), guard=GuardSettings(max_vnmse=max_vnmse))
     part = part_of(replayed, body, promise, applies="live", changes_bits=True)
-    return plan_of(replayed, turns.assignment.n_est, Parts(compression=part))
+    return plan_of(replayed, turns.assignment.n_est, PlanParts(compression=part))

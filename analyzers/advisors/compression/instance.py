@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.advisors.compression.search import GapKind, search
-from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
 from esprof.core.errors import InputError, unreadable
 from esprof.core.types import NS_PER_US
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind, StepMarks
@@ -107,7 +107,7 @@ class InstanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Priced:
     """An instance with what each option of each tensor costs."""
 
-    timeline: Timeline
+    timeline: BucketTimeline
     sizes: np.ndarray
     """Elements of each tensor."""
     options: tuple[int, ...]
@@ -163,7 +163,7 @@ def load(path: Path, *, as_shipped: bool = False) -> Priced:
     # Whole nanoseconds, as replay has them.
     stall, link = (np.rint(column[:, chosen] * NS_PER_US) for column in (stall, link))
     costs = Costs(ready, stall, nothing, link, nothing.copy(), float(ready[-1]), nothing, np.inf)
-    return Priced(Timeline(costs), sizes, options)
+    return Priced(BucketTimeline(costs), sizes, options)
 
 
 def _option_costs(

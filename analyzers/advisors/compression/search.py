@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
 from esprof.core.compiled import compiled_in_place
 
 GapKind = Literal["exact", "lower_bound"]
@@ -57,7 +57,7 @@ class Found:
         return "exact" if self.end_ns <= self.least_ns * (1 + 1e-9) else "lower_bound"
 
 
-def search(timeline: Timeline, sizes: np.ndarray, kept: int = _KEPT) -> Found:
+def search(timeline: BucketTimeline, sizes: np.ndarray, kept: int = _KEPT) -> Found:
     """The choice that ends soonest of those that lose no more than they may; `sizes` are those of the buckets, by which
     heuristics order them. About `kept` partial choices are looked at: more find more, and prove more."""
     most_kept = max(min(_LEAST_KEPT, kept), kept // len(sizes))
@@ -76,7 +76,7 @@ def search(timeline: Timeline, sizes: np.ndarray, kept: int = _KEPT) -> Found:
 # Heuristics
 
 
-def algorithm_1(timeline: Timeline, sizes: np.ndarray) -> np.ndarray:
+def algorithm_1(timeline: BucketTimeline, sizes: np.ndarray) -> np.ndarray:
     """Espresso's Algorithm 1, from option 0 for all: each bucket in turn gets the option with which all ends soonest. The
     largest come first, of equal ones those that are ready last; who is sent before the link waits stays as it is."""
     choice = np.zeros(len(sizes), np.int64)
@@ -88,7 +88,7 @@ def algorithm_1(timeline: Timeline, sizes: np.ndarray) -> np.ndarray:
     return choice
 
 
-def heuristic(timeline: Timeline, sizes: np.ndarray) -> np.ndarray:
+def heuristic(timeline: BucketTimeline, sizes: np.ndarray) -> np.ndarray:
     """The best of Algorithm 1, of one option for all and of what loses least, each improved until no change of one or two
     buckets helps."""
     count, options = timeline.shape
@@ -103,7 +103,7 @@ def _largest_first(sizes: np.ndarray) -> list[int]:
     return order
 
 
-def _swept(timeline: Timeline, choice: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def _swept(timeline: BucketTimeline, choice: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """`choice` improved, one bucket after the other, until that no longer helps."""
     order = _largest_first(sizes)
     for _ in range(_MOST_SWEEPS):
@@ -115,7 +115,7 @@ def _swept(timeline: Timeline, choice: np.ndarray, sizes: np.ndarray) -> np.ndar
     return choice
 
 
-def _with_pairs(timeline: Timeline, choice: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def _with_pairs(timeline: BucketTimeline, choice: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """`choice` improved by changes of one bucket to which a change of another is the best answer."""
     count, options = timeline.shape
     if (count * options) ** 2 * count > _MOST_PAIRS:
@@ -151,7 +151,7 @@ class _Kept:
         return _Kept(self.ends[which], self.parent[which], self.option[which])
 
 
-def _explored(timeline: Timeline, good_ns: float, most_kept: int) -> tuple[np.ndarray | None, bool]:
+def _explored(timeline: BucketTimeline, good_ns: float, most_kept: int) -> tuple[np.ndarray | None, bool]:
     """(a choice that ends before `good_ns`, or None; whether none ends sooner than it, or than `good_ns`).
 
     Where too many partial choices would be kept, those that may end soonest go on.
@@ -168,7 +168,7 @@ def _explored(timeline: Timeline, good_ns: float, most_kept: int) -> tuple[np.nd
     return _traced(kept, int(np.argmin(_last_end(costs, kept[-1].ends)))), is_whole
 
 
-def _lower_bound_ns(timeline: Timeline, good_ns: float, most_kept: int) -> float:
+def _lower_bound_ns(timeline: BucketTimeline, good_ns: float, most_kept: int) -> float:
     """No choice ends sooner than this; `good_ns` if none is better than that."""
     costs, rest, ends = timeline.costs, _rest(timeline.costs), _BEGIN
     for bucket in range(len(costs.ready)):

@@ -10,7 +10,7 @@ import numpy as np
 
 from esprof.analyzers.advisors.compression.answer import NONE, TERM, BucketAdvice, CompressionAdvice, is_worth_it
 from esprof.analyzers.advisors.job.planned import part_of, plan_of
-from esprof.core.plan import CompressionBody, Parts, Plan, Promise
+from esprof.core.plan import CompressionBody, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.gradients.compressed import Cost
@@ -91,6 +91,8 @@ def _decided(replayed: Replayed, shards: Shards, narrow_ns: float | None) -> Ite
 
 
 def _plan(replayed: Replayed, advice: CompressionAdvice) -> Plan:
-    promise = Promise(step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines)
+    promise = PlanPromise(
+        step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines
+    )
     part = part_of(replayed, CompressionBody(sharded="bf16"), promise, applies="restart", changes_bits=True)
-    return plan_of(replayed, len(replayed.run.ranks), Parts(compression=part))
+    return plan_of(replayed, len(replayed.run.ranks), PlanParts(compression=part))

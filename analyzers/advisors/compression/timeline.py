@@ -35,7 +35,7 @@ class Costs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class BucketTimeline:
     """A choice is one option for each bucket, int64[N]."""
 
     costs: Costs
@@ -50,10 +50,10 @@ class Timeline:
         """When the last bucket is synchronised and all is computed; infinite for a choice that loses too much."""
         return float(_end(self.costs, choice))
 
-    def free(self) -> "Timeline":
+    def free(self) -> "BucketTimeline":
         """The same with compression that costs nothing and may lose all: only sending takes time."""
         nothing = np.zeros(self.shape)
-        return Timeline(self.costs._replace(stall=nothing, host=nothing, after=nothing, may_lose=np.inf))
+        return BucketTimeline(self.costs._replace(stall=nothing, host=nothing, after=nothing, may_lose=np.inf))
 
     def bound_ns(self) -> float:
         """No choice ends sooner: each bucket is sent by its quickest option, and compressing costs nothing."""

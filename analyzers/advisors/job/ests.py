@@ -9,8 +9,8 @@ import msgspec
 
 from esprof.analyzers.advisors.job.growth import Growth, Inventory, growth
 from esprof.analyzers.advisors.job.makespan import (
-    Counts,
     Device,
+    EstCounts,
     ends_within,
     fewest_seconds,
     in_ranges,
@@ -21,7 +21,7 @@ from esprof.analyzers.advisors.job.planned import part_of, plan_of
 from esprof.core import readable
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError, MismatchError, UsageError
-from esprof.core.plan import AssignmentBody, DeviceCost, Parts, Plan, Promise
+from esprof.core.plan import AssignmentBody, DeviceCost, Plan, PlanParts, PlanPromise
 from esprof.core.types import NS_PER_S, NS_PER_US, Rank, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.graph.est_turns import EstTurns
@@ -131,7 +131,7 @@ class _Tried:
         return float(self.price.step_ns.mean())
 
 
-class _Prices:
+class _AssignmentPrices:
     """Prices assignments on one graph, each once."""
 
     def __init__(self, replayed: Replayed, turns: EstTurns, exchanges: Sequence[Exchange]) -> None:
@@ -165,8 +165,8 @@ class _Job:
 
     turns: EstTurns
     devices: list[Device]
-    optimum: Counts
-    prices: _Prices
+    optimum: EstCounts
+    prices: _AssignmentPrices
 
     @classmethod
     def of(cls, replayed: Replayed, exchanges: Sequence[Exchange] = ()) -> "_Job":
@@ -179,7 +179,7 @@ class _Job:
             devices = _devices(replayed, turns)
         except Declined as reason:
             raise NotTold(str(reason), path=replayed.run.path) from reason
-        prices = _Prices(replayed, turns, exchanges)
+        prices = _AssignmentPrices(replayed, turns, exchanges)
         return cls(turns, devices, fewest_seconds(devices, turns.assignment.n_est), prices)
 
     @property
@@ -309,7 +309,7 @@ def _on_fewer(devices: Sequence[Device], n_est: int) -> Iterator[Assignment]:
         yield Assignment.of(in_ranges([counts.get(at, 0) for at in range(len(devices))]))
 
 
-def _varied(best: _Tried, devices: Sequence[Device], prices: _Prices) -> _Tried:
+def _varied(best: _Tried, devices: Sequence[Device], prices: _AssignmentPrices) -> _Tried:
     """The best assignment that single ESTs moved from slow ranks to fast ones lead to."""
     for _ in range(_ROUNDS):
         neighbours = [prices.of(one) for one in _neighbours(best.assignment, devices)]
@@ -382,7 +382,7 @@ def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
         compute_us=advice.certificate.compute_us,
         ests_below=advice.certificate.ests_below,
     )
-    promise = Promise(
+    promise = PlanPromise(
         step_us=advice.value,
         low_us=us(interval.low_ns),
         high_us=us(interval.high_ns),
@@ -390,7 +390,7 @@ def _plan(replayed: Replayed, advice: EstAdvice, interval: Interval) -> Plan:
     )
     changes_bits = len({plan.device for plan in ranks}) > 1
     part = part_of(replayed, body, promise, applies="live", changes_bits=changes_bits)
-    return plan_of(replayed, advice.certificate.n_est, Parts(assignment=part))
+    return plan_of(replayed, advice.certificate.n_est, PlanParts(assignment=part))
 
 
 def check_plan(plan: Plan) -> None:

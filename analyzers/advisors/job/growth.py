@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from esprof.analyzers.advisors.job.makespan import Counts, Device, fewest_devices, fewest_seconds, waste
+from esprof.analyzers.advisors.job.makespan import Device, EstCounts, fewest_devices, fewest_seconds, waste
 from esprof.core.errors import UsageError
 from esprof.core.types import Bytes
 
@@ -45,7 +45,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         return not known or needed <= one.memory_gb * 1e9  # type: ignore[operator, union-attr]
 
 
-class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+class GrowthProposal(msgspec.Struct, frozen=True, kw_only=True):
     """So many devices more of one type."""
 
     kind: str
@@ -79,7 +79,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     fewest: dict[str, int]
     """The fewest devices within `within_pct` of that."""
     within_pct: float
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[GrowthProposal, ...]
     """From what the job has now, the most for each device first."""
     good_counts: tuple[GoodCount, ...]
     """Numbers of ESTs near the job's that leave less idle, on all devices; a change of the training."""
@@ -114,7 +114,7 @@ def growth(
     )
 
 
-def _best(kinds: Mapping[str, Device], inventory: Inventory, n_est: int) -> tuple[list[Device], Counts]:
+def _best(kinds: Mapping[str, Device], inventory: Inventory, n_est: int) -> tuple[list[Device], EstCounts]:
     """The devices to choose from, and the best counts on them: of all types, or of the best one."""
     pools = [[kinds[kind]] * min(count, n_est) for kind, count in inventory.counts.items()]
     if not inventory.single_type:
@@ -132,7 +132,7 @@ def _best(kinds: Mapping[str, Device], inventory: Inventory, n_est: int) -> tupl
 
 def _proposals(
     now: Sequence[Device], kinds: Mapping[str, Device], inventory: Inventory, n_est: int
-) -> Iterator[Proposal]:
+) -> Iterator[GrowthProposal]:
     most = n_est if inventory.max_devices is None else min(n_est, inventory.max_devices)
     have = _counted(device.kind for device in now)
     before = fewest_seconds(now, n_est).step_s
@@ -144,7 +144,7 @@ def _proposals(
             after = fewest_seconds(devices, n_est)
             gain = 1 - after.step_s / before
             if gain > 0 and waste(devices, after.ests) <= _MOST_WASTE:
-                yield Proposal(
+                yield GrowthProposal(
                     kind=kind,
                     devices=more,
                     compute_us=_us(after.step_s),

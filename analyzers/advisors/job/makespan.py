@@ -37,7 +37,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Counts:
+class EstCounts:
     """How many ESTs each device runs."""
 
     ests: tuple[int, ...]
@@ -48,7 +48,7 @@ class Counts:
     follows the ESTs takes one of them as long by itself."""
 
 
-def fewest_seconds(devices: Sequence[Device], n_est: int, most_devices: int | None = None) -> Counts:
+def fewest_seconds(devices: Sequence[Device], n_est: int, most_devices: int | None = None) -> EstCounts:
     """The counts of the shortest step on at most `most_devices` of the devices: exact, since a step can only be as long as
     some device takes for some count.
 
@@ -66,7 +66,7 @@ def fewest_seconds(devices: Sequence[Device], n_est: int, most_devices: int | No
         else:
             low = middle + 1
     ests = _without_surplus(devices, pool.chosen(float(times[low])), n_est)
-    return Counts(tuple(ests), step_s(devices, ests), pool.ends_within(float(times[low - 1])) if low else 0)
+    return EstCounts(tuple(ests), step_s(devices, ests), pool.ends_within(float(times[low - 1])) if low else 0)
 
 
 def fewest_devices(devices: Sequence[Device], n_est: int, within_s: float) -> tuple[int, ...] | None:

@@ -5,21 +5,21 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from esprof.core.plan import Evidence, Part, Parts, Plan, PlannedJob, Promise
+from esprof.core.plan import Plan, PlanEvidence, PlannedJob, PlanPart, PlanParts, PlanPromise
 from esprof.replay.replayed import Replayed
 
 Body = TypeVar("Body")
 
 
 def part_of(
-    replayed: Replayed, body: Body, promise: Promise, *, applies: Literal["live", "restart"], changes_bits: bool
-) -> Part[Body]:
+    replayed: Replayed, body: Body, promise: PlanPromise, *, applies: Literal["live", "restart"], changes_bits: bool
+) -> PlanPart[Body]:
     """A piece of advice, with what it rests on."""
     known = replayed.pricer.known_error
-    return Part(
+    return PlanPart(
         applies=applies,
         changes_bits=changes_bits,
-        evidence=Evidence(
+        evidence=PlanEvidence(
             run=str(replayed.run.path), replay_error_pct=None if known is None else round(100 * known, 3)
         ),
         predicted=promise,
@@ -27,7 +27,7 @@ def part_of(
     )
 
 
-def plan_of(replayed: Replayed, n_est: int, parts: Parts) -> Plan:
+def plan_of(replayed: Replayed, n_est: int, parts: PlanParts) -> Plan:
     """The plan for the job as it was recorded. Its id tells plans apart, and the same evidence always gives the same."""
     meta = replayed.run.meta
     job = PlannedJob(n_est=n_est, world=meta.world_size, model_signature=meta.model_signature)

@@ -9,7 +9,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.views.transfers import SMALL, Transfers, transfers
+from esprof.analyzers.views.transfers import SMALL, SteadyTransfers, transfers
 from esprof.core import readable
 from esprof.core.types import Bytes, Rank
 from esprof.replay.whatif.gradients.buckets import MIB
@@ -56,7 +56,7 @@ def small_transfers(case: Case) -> Iterator[Cause]:
     )
 
 
-def _can_be_put_together(case: Case, sent: Transfers) -> np.ndarray:
+def _can_be_put_together(case: Case, sent: SteadyTransfers) -> np.ndarray:
     """Mask of the transfers that hold gradients, or a sharded model. Others, as those of activations in tensor parallelism,
     are needed before the next one can begin."""
     run, names = case.run, {}
@@ -79,7 +79,7 @@ class _Fixed:
     """Of the time of all."""
 
 
-def _fixed(sent: Transfers, small: np.ndarray) -> _Fixed | None:
+def _fixed(sent: SteadyTransfers, small: np.ndarray) -> _Fixed | None:
     """By the line through all transfers of their kinds; None where their sizes tell nothing."""
     alike = np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]])) & (sent.bytes > 0)
     found = line(sent.bytes[alike], sent.took_ns[alike])
@@ -89,7 +89,7 @@ def _fixed(sent: Transfers, small: np.ndarray) -> _Fixed | None:
     return _Fixed(found.fixed_ns, found.ns_per_byte, float(fixed / (fixed + moving)) if fixed else 0.0)
 
 
-def _scenario(case: Case, sent: Transfers, small: np.ndarray, fixed: _Fixed) -> str | None:
+def _scenario(case: Case, sent: SteadyTransfers, small: np.ndarray, fixed: _Fixed) -> str | None:
     """The what-if of larger transfers: other buckets where the run can tell them, else so much less time for those of these
     names as the line through their times says.
 
@@ -110,7 +110,9 @@ def _scenario(case: Case, sent: Transfers, small: np.ndarray, fixed: _Fixed) -> 
     return f"collective[^({pattern})$]={faster:.3g}x"
 
 
-def _evidence(sent: Transfers, small: np.ndarray, fixed: _Fixed, exposed: dict[Rank, float]) -> dict[str, Evidence]:
+def _evidence(
+    sent: SteadyTransfers, small: np.ndarray, fixed: _Fixed, exposed: dict[Rank, float]
+) -> dict[str, Evidence]:
     large = (sent.bytes >= SMALL) & np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]]))
     evidence = {
         "small_transfers_per_step_and_rank": Evidence(round(sent.a_step(small), 1)),
@@ -126,7 +128,7 @@ def _evidence(sent: Transfers, small: np.ndarray, fixed: _Fixed, exposed: dict[R
     return evidence
 
 
-def _advice(case: Case, sent: Transfers, small: np.ndarray, fixed: _Fixed) -> str:
+def _advice(case: Case, sent: SteadyTransfers, small: np.ndarray, fixed: _Fixed) -> str:
     size = sent.a_step(sent.bytes[small])
     needed = math.ceil(size / BUCKET)
     several = "one transfer" if needed == 1 else f"{needed} transfers"

@@ -98,7 +98,7 @@ def stalling(case: Case) -> tuple[Rank, ...]:
 
 
 @dataclass(frozen=True)
-class Batches:
+class BatchSource:
     """How the batches of a rank are made, as far as it was recorded."""
 
     make_ns: float | None
@@ -109,7 +109,7 @@ class Batches:
     """How many workers make them; 0 where the rank does it itself, None where nothing tells."""
 
 
-def batches(run: Run, dfg: Dfg, rank: Rank) -> Batches:
+def batches(run: Run, dfg: Dfg, rank: Rank) -> BatchSource:
     """How the batches of `rank` are made. A trace without stages tells of workers only that there are some: what the graph
     has of them then are the waits for them."""
     made = (dfg.rank == rank) & dfg.of(Cls.DATA) & (dfg.dur_ns > 0)
@@ -117,11 +117,11 @@ def batches(run: Run, dfg: Dfg, rank: Rank) -> Batches:
     told = int(run.stages(rank).ints("workers").max(initial=0))
     if by_worker.any() and are_batches_recorded(run, rank):
         workers = max(told, len(np.unique(dfg.lane[by_worker])))
-        return Batches(float(np.mean(dfg.dur_ns[by_worker])), batch_cpu_ns(run, rank), workers)
+        return BatchSource(float(np.mean(dfg.dur_ns[by_worker])), batch_cpu_ns(run, rank), workers)
     own = made & np.array([IN_THE_RANK in name for name in dfg.names])[dfg.name]
     if own.any() and not told:
-        return Batches(float(np.mean(dfg.dur_ns[own])), _own_cpu_ns(run, rank), 0)
-    return Batches(None, None, told or None)
+        return BatchSource(float(np.mean(dfg.dur_ns[own])), _own_cpu_ns(run, rank), 0)
+    return BatchSource(None, None, told or None)
 
 
 def _own_cpu_ns(run: Run, rank: Rank) -> float | None:
@@ -180,7 +180,7 @@ def _advice(replayed: Replayed, rank: Rank, saving: float, is_limited: bool) -> 
     return "The loader is fast enough on average but bursty: raise prefetch_factor, or look at the slow batches."
 
 
-def _if_there_is_room(making: Batches, cpus: float | None) -> str:
+def _if_there_is_room(making: BatchSource, cpus: float | None) -> str:
     if cpus is None or making.cpu_ns is None or making.make_ns is None:
         return "if the host has the cores and the storage the bandwidth"
     share = min(1.0, making.cpu_ns / making.make_ns)

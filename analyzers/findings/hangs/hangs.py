@@ -12,9 +12,9 @@ from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Ns, Rank
-from esprof.run.flight.log import FlightLog, Frame, Snapshot
+from esprof.run.flight.log import FlightLog, Snapshot, StackFrame
 from esprof.run.flight.standstill import Mismatch, Standstill, StandstillKind, standstill
-from esprof.run.flight.stop import Stop, StopKind, stop
+from esprof.run.flight.stop import Standing, StopKind, stop
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.run import Run
 
@@ -68,7 +68,7 @@ class _Death:
     cause: str | None
     kind: Literal["error", "signal"] | None
     """What ended it; None where it left no word."""
-    place: Frame | None
+    place: StackFrame | None
 
 
 def hangs(run: Run) -> list[Cause]:
@@ -210,7 +210,7 @@ def _when(step: int, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, Fli
     return f"Step {step} stands still" if lives else f"The job hung in step {step}"
 
 
-def _stop_cause(found: Stop, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
+def _stop_cause(found: Standing, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
     """Ranks that stand still, and wait in no collective that PyTorch numbers."""
     kept = {"missing": Evidence(found.at_fault, "ranks"), "entered_by": Evidence(found.others, "ranks")}
     kept = kept if found.others else {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, Measured, Page, Rule
+from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, MeasuredPrice, Page, Rule
 from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.function_time import FunctionTimes, leading_functions
 from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections, collections
@@ -21,7 +21,7 @@ from esprof.replay.cpu.sampled import AWAKE
 from esprof.replay.whatif.grammar import literal
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
-from esprof.run.stacks import Place, functions_of
+from esprof.run.stacks import CodePlace, functions_of
 
 ALIKE = 0.5
 """Least share of the worst rank's time in a place that the median rank must spend there, too. What one rank does alone makes
@@ -44,7 +44,7 @@ class _Spot:
     """How long a mean step spends there, ns, by rank."""
     ran: float = 0.0
     """How long of that the threads of all ranks ran, ns."""
-    places: dict[Place, float] = field(default_factory=lambda: defaultdict(float))
+    places: dict[CodePlace, float] = field(default_factory=lambda: defaultdict(float))
     """How long each place took on all ranks, ns."""
 
     @property
@@ -67,7 +67,7 @@ class _Spot:
         return self.pattern == GARBAGE_COLLECTION
 
     @property
-    def worst(self) -> Place:
+    def worst(self) -> CodePlace:
         return max(self.places, key=lambda place: self.places[place])
 
     def is_alike(self, ranks: int) -> bool:
@@ -110,7 +110,7 @@ def _without_gaps(case: Case, times: FunctionTimes, told: Set[str]) -> Iterator[
             yield _cause(spot, one.measured)
 
 
-def _price(case: Case, spot: _Spot, times: FunctionTimes | None) -> str | Measured | None:
+def _price(case: Case, spot: _Spot, times: FunctionTimes | None) -> str | MeasuredPrice | None:
     """The what-if without it, or what it takes in the steps of the whole run where that is clearly more, or less; None
     where it is not worth naming.
 
@@ -152,7 +152,7 @@ def _spots(case: Case) -> list[_Spot]:
     return [spot for spot in found.values() if spot.collects or spot.is_alike(len(ranks))]
 
 
-def _pattern(place: Place, leading: set[str]) -> str:
+def _pattern(place: CodePlace, leading: set[str]) -> str:
     """What finds a place: collections wherever they come, a line of the training loop with what it calls, or else all lines
     of the function, those within its comprehensions and lambdas too."""
     if place.call == GARBAGE_COLLECTION:
@@ -176,7 +176,7 @@ _WITHIN = r"(\.<locals>\.<\w+>)*"
 """Finds what `_ANONYMOUS` takes away."""
 
 
-def _collecting(took: dict[Rank, float], line: str, price: str | Measured) -> Cause:
+def _collecting(took: dict[Rank, float], line: str, price: str | MeasuredPrice) -> Cause:
     """Garbage collections, seen at `line`, that take each rank so long in a mean step, ns. The price is a scenario's, or
     measured."""
     where = printable(line, LONGEST_NAME) or "unknown code"
@@ -200,7 +200,7 @@ def _per_step(took: dict[Rank, float]) -> Evidence:
     return by_rank({rank: round(took[rank]) for rank in sorted(took)}, "ns")
 
 
-def _cause(spot: _Spot, price: str | Measured) -> Cause:
+def _cause(spot: _Spot, price: str | MeasuredPrice) -> Cause:
     ranks, worst, ran = tuple(sorted(spot.took)), spot.worst, spot.ran_share
     takes = _takes(spot.took) if isinstance(price, str) else f"{readable.duration(price.saving_ns)} a step"
     who = readable.ranks(ranks).capitalize()
@@ -210,7 +210,7 @@ def _cause(spot: _Spot, price: str | Measured) -> Cause:
         "per_step": _per_step(spot.took),
         "on_a_cpu": Evidence(round(ran, 3), "share"),
     }
-    if isinstance(price, Measured):
+    if isinstance(price, MeasuredPrice):
         evidence["per_step_of_the_run"] = Evidence(round(price.saving_ns), "ns")
     calling = f", calling {printable(worst.call, LONGEST_NAME)}" if worst.call else ""
     return Cause(

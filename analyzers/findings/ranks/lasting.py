@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.rule import Case, Measured
+from esprof.analyzers.rule import Case, MeasuredPrice
 from esprof.analyzers.steps import job_steps
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS
 from esprof.core.types import Rank
@@ -44,10 +44,10 @@ class Lasting:
     def is_always(self) -> bool:
         return self.share >= ALWAYS
 
-    def measured(self, saving: float, margin: float) -> Measured:
+    def measured(self, saving: float, margin: float) -> MeasuredPrice:
         """What the mean step of the run would gain where a recorded one gains `saving` ± `margin`, shares of it."""
         off = float(np.hypot(margin * self.share, saving * self.share_margin))
-        return Measured(
+        return MeasuredPrice(
             saving_ns=saving * self.share * self.near_ns, margin_ns=off * self.near_ns, step_ns=self.mean_ns
         )
 

@@ -94,7 +94,7 @@ INPUT = Lateness(
 
 
 @dataclass(frozen=True)
-class Place:
+class SlowPlace:
     """Where on its lanes a rank loses most against its peers."""
 
     where: str
@@ -161,7 +161,7 @@ _MORE_WORK = (
 )
 
 
-def places_of(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, Place]:
+def places_of(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, SlowPlace]:
     dfg = replayed.built.dfg
     try:
         fixed = fix_stragglers(replayed.pricer.blame, ranks, CLASSES[kind.work])
@@ -171,7 +171,7 @@ def places_of(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> di
     return {rank: place for rank in ranks if (place := place_of_loss(replayed, rank, lost_ns)) is not None}
 
 
-def place_of_loss(replayed: Replayed, rank: Rank, lost: np.ndarray) -> Place | None:
+def place_of_loss(replayed: Replayed, rank: Rank, lost: np.ndarray) -> SlowPlace | None:
     """Where this rank loses most; `lost` is what each node takes longer than its peers, ns, shape (N,)."""
     dfg = replayed.built.dfg
     mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.steady) & (lost > 0))
@@ -184,7 +184,7 @@ def place_of_loss(replayed: Replayed, rank: Rank, lost: np.ndarray) -> Place | N
     time_ns[mine] = lost[mine]
     python, call = _python_line(replayed, rank, time_ns, least_ns=SEEN * by_name.max())
     worst = int(mine[np.where(dfg.name[mine] == top, lost[mine], 0).argmax()])
-    return Place(dfg.names[top], lost_ns, python, call, _modules(replayed, rank, worst))
+    return SlowPlace(dfg.names[top], lost_ns, python, call, _modules(replayed, rank, worst))
 
 
 def _modules(replayed: Replayed, rank: Rank, node: int) -> str | None:

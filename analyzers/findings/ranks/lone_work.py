@@ -1,6 +1,6 @@
 """Functions of the job's own code that one rank alone is seen in: what they take, the others wait for."""
 
-from esprof.analyzers.rule import Case, Measured
+from esprof.analyzers.rule import Case, MeasuredPrice
 from esprof.analyzers.samples.function_time import FunctionTimes, OwnFunction, leading_functions
 from esprof.core.types import Rank
 
@@ -19,7 +19,7 @@ def lone_work(case: Case) -> dict[Rank, OwnFunction]:
     return found
 
 
-def price_of(one: OwnFunction) -> Measured:
+def price_of(one: OwnFunction) -> MeasuredPrice:
     """What the job's step gains without it: all of what it takes on its rank."""
     ranks, mean = len(one.took_ns), one.measured
-    return Measured(saving_ns=ranks * mean.saving_ns, margin_ns=ranks * mean.margin_ns, step_ns=mean.step_ns)
+    return MeasuredPrice(saving_ns=ranks * mean.saving_ns, margin_ns=ranks * mean.margin_ns, step_ns=mean.step_ns)

@@ -14,14 +14,14 @@ from esprof.analyzers.findings.ranks.lateness import (
     KINDS,
     UNRECORDED,
     Lateness,
-    Place,
+    SlowPlace,
     inside_one_operation,
     places_of,
     told_apart,
 )
 from esprof.analyzers.findings.ranks.lone_work import lone_work, price_of
 from esprof.analyzers.findings.ranks.more_work import Comparison, compare
-from esprof.analyzers.rule import Case, Cause, Measured, Page, Rule
+from esprof.analyzers.rule import Case, Cause, MeasuredPrice, Page, Rule
 from esprof.analyzers.samples.function_time import OwnFunction
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
@@ -147,7 +147,7 @@ def _lasting(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str)
     return lasting(case, ranks, saving / case.pricer.step_ns, computes=kind.work in COMPUTING)
 
 
-def _measured(case: Case, seen: Lasting, scenario: str) -> Measured:
+def _measured(case: Case, seen: Lasting, scenario: str) -> MeasuredPrice:
     """What the mean step of the run would gain, by what a recorded one does."""
     (answer,) = case.pricer.answers([scenario])
     low, high = answer.saving_low_us or 0.0, answer.saving_high_us or 0.0
@@ -187,7 +187,7 @@ def _evidence(replayed: Replayed, ranks: tuple[Rank, ...]) -> dict[str, Evidence
     }
 
 
-def _place_evidence(places: dict[Rank, Place]) -> dict[str, Evidence]:
+def _place_evidence(places: dict[Rank, SlowPlace]) -> dict[str, Evidence]:
     evidence = {
         "lost_in": by_rank({rank: place.where for rank, place in places.items()}),
         "lost_there_per_step": by_rank({rank: place.lost_ns for rank, place in places.items()}, "ns"),

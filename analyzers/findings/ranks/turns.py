@@ -7,7 +7,7 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, Value, by_rank
 from esprof.analyzers.finding import Confidence
 from esprof.analyzers.findings.data.input_data import READY
-from esprof.analyzers.findings.ranks.lateness import Place, place_of_loss
+from esprof.analyzers.findings.ranks.lateness import SlowPlace, place_of_loss
 from esprof.analyzers.findings.ranks.stragglers import SCENARIO as MENDED
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core import readable
@@ -74,7 +74,7 @@ def _by_input(case: Case) -> float:
     return case.pricer.saving_ns(READY) or 0.0
 
 
-def _places(case: Case, ranks: Iterable[Rank], steps: np.ndarray, worst: np.ndarray) -> dict[Rank, Place]:
+def _places(case: Case, ranks: Iterable[Rank], steps: np.ndarray, worst: np.ndarray) -> dict[Rank, SlowPlace]:
     """Where each of `ranks` loses most in those of `steps` that it delays most: `worst` is the column of that rank."""
     blame = case.pricer.blame
     found = {}
@@ -87,7 +87,7 @@ def _places(case: Case, ranks: Iterable[Rank], steps: np.ndarray, worst: np.ndar
     return found
 
 
-def _lines(places: Mapping[Rank, Place]) -> dict[Rank, Value]:
+def _lines(places: Mapping[Rank, SlowPlace]) -> dict[Rank, Value]:
     return {rank: place.python for rank, place in places.items() if place.python}
 
 

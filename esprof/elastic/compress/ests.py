@@ -16,7 +16,7 @@ from torch import Tensor
 from esprof.core.assignment import Est
 from esprof.core.plan import GuardSettings
 from esprof.elastic.compress.codecs.codec import State
-from esprof.elastic.compress.guard import Look, Losses, Watch
+from esprof.elastic.compress.guard import BucketWatch, Look, Losses
 from esprof.elastic.runtime.transport import Transport
 
 
@@ -41,11 +41,11 @@ class EstGuard:
 
     of: Guarded
     from_step: int
-    _watch: Watch = field(init=False)
+    _watch: BucketWatch = field(init=False)
     _losses: Losses = field(init=False)
 
     def __post_init__(self) -> None:
-        self._watch, self._losses = Watch(self.settings), Losses(self.settings.spike)
+        self._watch, self._losses = BucketWatch(self.settings), Losses(self.settings.spike)
 
     @property
     def settings(self) -> GuardSettings:

@@ -35,7 +35,7 @@ class Look:
 
 
 @dataclass
-class Watch:
+class BucketWatch:
     """The looks at one bucket."""
 
     settings: GuardSettings

@@ -12,16 +12,16 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from esprof.core.errors import MismatchError, UsageError
-from esprof.core.plan import Choice, CompressionBody, Exchange
+from esprof.core.plan import CodecChoice, CompressionBody, Exchange
 from esprof.elastic.compress.codecs.codec import Codec, State
 from esprof.elastic.compress.codecs.registry import codec
 from esprof.elastic.compress.exchanges import Counted, Links, Steps, exchange_for, reduced, unsent
-from esprof.elastic.compress.guard import Look, Losses, Watch
+from esprof.elastic.compress.guard import BucketWatch, Look, Losses
 from esprof.elastic.compress.hosts import Hosts, by_hosts, hosts_of
 from esprof.elastic.compress.lane import lane_for
 from esprof.elastic.runtime.transport import GroupTransport
 
-How = str | Choice | CompressionBody
+How = str | CodecChoice | CompressionBody
 """A codec's text, or a choice, for all buckets; or what a plan says of each."""
 
 Names = tuple[str, ...]
@@ -53,10 +53,10 @@ class _Bucket:
     """What is done with one bucket, and what is kept of it."""
 
     index: int
-    choice: Choice
+    choice: CodecChoice
     codec: Codec | None
     exchange: Exchange
-    watch: Watch
+    watch: BucketWatch
     sizes: dict[str, int]
     """Elements of each parameter, in the bucket's order."""
     state: State = field(default_factory=dict)
@@ -65,7 +65,7 @@ class _Bucket:
 
 
 @dataclass(frozen=True)
-class Event:
+class BucketEvent:
     """Something that happened to a bucket."""
 
     step: int
@@ -86,7 +86,7 @@ class Compression:
         self._sizes = {name: one.numel() for name, one in named.items() if one.requires_grad and name not in ignored}
         _check(body, self._sizes)
         self.step = 0
-        self.events: list[Event] = []
+        self.events: list[BucketEvent] = []
         self._names = {id(parameter): name for name, parameter in named.items()}
         self._scaler = scaler
         self._scale: float | None = None
@@ -184,7 +184,7 @@ class Compression:
             raise UsageError("the state of the compressed gradients is of another model")
         body = msgspec.json.decode(state["body"], type=CompressionBody)
         at_step, coming = state["next"][0], msgspec.json.decode(state["next"][1], type=CompressionBody)
-        choices = [msgspec.json.decode(one["choice"], type=Choice) for one in state["buckets"]]
+        choices = [msgspec.json.decode(one["choice"], type=CodecChoice) for one in state["buckets"]]
         self._find_hosts(*_choices(body), *_choices(coming), *choices)
         is_by_hosts = any(choice.topology == "hierarchical" for choice in choices)
         if is_by_hosts and state["hosts"] != list(self._known_hosts().of_rank):
@@ -311,9 +311,9 @@ class Compression:
             yield from known.watch.look(step, exact, flat, known.state, spiked, links.later, self._later)
             alarm = known.watch.looks[-1].alarm
             if alarm is not None:
-                fallback = Choice(codec=guard.fallback, topology=known.choice.topology)
+                fallback = CodecChoice(codec=guard.fallback, topology=known.choice.topology)
                 self.events.append(
-                    Event(step, names, f"{known.choice.codec} is given up for {fallback.codec}: {alarm}")
+                    BucketEvent(step, names, f"{known.choice.codec} is given up for {fallback.codec}: {alarm}")
                 )
                 self._buckets[names] = self._changed(known, fallback)
 
@@ -339,19 +339,19 @@ class Compression:
             self._buckets[names] = made
         return self._buckets[names]
 
-    def _choice(self, index: int, sizes: dict[str, int]) -> Choice:
+    def _choice(self, index: int, sizes: dict[str, int]) -> CodecChoice:
         if self.step < self._body.warm_up_steps:
-            return Choice()
+            return CodecChoice()
         alike = (one for one in self._body.buckets if (one.index, one.elements) == (index, tuple(sizes.values())))
         listed = (one for one in alike if one.parameters in ((), tuple(sizes)))
         return next(listed, self._body.default)
 
-    def _made(self, index: int, choice: Choice, sizes: dict[str, int]) -> _Bucket:
+    def _made(self, index: int, choice: CodecChoice, sizes: dict[str, int]) -> _Bucket:
         made = codec(choice.codec)
         exchange = "all_reduce" if made is None else exchange_for(made, choice.exchange)
-        return _Bucket(index, choice, made, exchange, Watch(self._body.guard), sizes)
+        return _Bucket(index, choice, made, exchange, BucketWatch(self._body.guard), sizes)
 
-    def _changed(self, known: _Bucket, choice: Choice) -> _Bucket:
+    def _changed(self, known: _Bucket, choice: CodecChoice) -> _Bucket:
         """The bucket with another choice; itself where that is no other."""
         if all(getattr(known.choice, name) == getattr(choice, name) for name in ("codec", "exchange", "topology")):
             known.choice = choice
@@ -371,7 +371,7 @@ class Compression:
         found = [one for one in (known.carried, kept) if one is not None]
         return sum(found[1:], found[0].clone()) if found else None
 
-    def _find_hosts(self, *choices: Choice) -> None:
+    def _find_hosts(self, *choices: CodecChoice) -> None:
         """Find out which ranks share a host, the first time that it matters. Raises UsageError where they cannot exchange
         gradients between hosts."""
         if self._hosts is None and any(choice.topology == "hierarchical" for choice in choices):
@@ -403,10 +403,10 @@ def _add_carried(known: _Bucket, flat: Tensor) -> None:
 def _body(how: How) -> CompressionBody:
     if isinstance(how, CompressionBody):
         return how
-    return CompressionBody(default=Choice(codec=how) if isinstance(how, str) else how)
+    return CompressionBody(default=CodecChoice(codec=how) if isinstance(how, str) else how)
 
 
-def _choices(body: CompressionBody) -> tuple[Choice, ...]:
+def _choices(body: CompressionBody) -> tuple[CodecChoice, ...]:
     return (body.default, *body.buckets)
 
 
@@ -418,7 +418,7 @@ class _BucketState(msgspec.Struct, frozen=True):
     carried: Tensor | None
 
 
-class _State(msgspec.Struct, frozen=True):
+class _HookState(msgspec.Struct, frozen=True):
     rank: int
     world: int
     step: int
@@ -432,11 +432,11 @@ class _State(msgspec.Struct, frozen=True):
 def _check_state(state: object) -> None:
     """Raise UsageError for what no `state_dict` gave."""
     try:
-        told = msgspec.convert(state, _State)
+        told = msgspec.convert(state, _HookState)
         for body in (told.body, told.next[1]):
             msgspec.json.decode(body, type=CompressionBody)
         for bucket in told.buckets:
-            msgspec.json.decode(bucket.choice, type=Choice)
+            msgspec.json.decode(bucket.choice, type=CodecChoice)
     except msgspec.MsgspecError as error:
         raise UsageError(f"this is no state of compressed gradients: {error}") from error
 
@@ -445,7 +445,7 @@ def _check(body: CompressionBody, sizes: dict[str, int]) -> None:
     """Raise UsageError for an unknown codec, an exchange that it cannot have, or gradients of another model."""
     if body.sharded != "none":
         raise UsageError("the plan is for sharded gradients, and those of DistributedDataParallel are in buckets")
-    for choice in (*_choices(body), Choice(codec=body.guard.fallback)):
+    for choice in (*_choices(body), CodecChoice(codec=body.guard.fallback)):
         made = codec(choice.codec)
         if made is not None:
             exchange_for(made, choice.exchange)

@@ -14,7 +14,7 @@ from esprof.elastic.compress.exchanges import Steps
 from esprof.elastic.runtime.transport import Work
 
 
-class Lane(Protocol):
+class ExchangeLane(Protocol):
     """Runs exchanges one after the other, in the order in which they come."""
 
     def run(self, under_way: Work | None, steps: Steps, result: Tensor) -> Future[Tensor]:
@@ -23,7 +23,7 @@ class Lane(Protocol):
     def close(self) -> None: ...
 
 
-def lane_for(device: torch.device) -> Lane:
+def lane_for(device: torch.device) -> ExchangeLane:
     return StreamLane(device) if device.type == "cuda" else ThreadLane()
 
 

@@ -23,7 +23,7 @@ _ENDS_S = 10.0
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlace:
     """Where a worker runs: on this machine as it is, or where a command such as `ip netns exec NAME` takes it. The command
     has to become the worker, whose signals it gets, and to see the launcher's folder."""
 
@@ -38,7 +38,7 @@ class Generation:
     """Workers that are started, and wait to begin; each has its rank by the place that it is in."""
 
     def __init__(
-        self, number: int, places: Sequence[Place], script: Sequence[str], folder: Path, env: Mapping[str, str]
+        self, number: int, places: Sequence[WorkerPlace], script: Sequence[str], folder: Path, env: Mapping[str, str]
     ) -> None:
         """Raises UsageError where a place's command cannot be run."""
         self.number, self._places, self._folder = number, places, folder

@@ -26,7 +26,7 @@ _RESTARTS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rendezvous:
+class HostsMeeting:
     """How hosts find each other."""
 
     host: str
@@ -43,7 +43,7 @@ class Rendezvous:
     """A host that has not been heard of so often is gone. The hosts' clocks may differ by less than that."""
 
 
-def command(asked: Rendezvous, procs_per_host: int, script: Sequence[str]) -> list[str]:
+def command(asked: HostsMeeting, procs_per_host: int, script: Sequence[str]) -> list[str]:
     """torchrun's command on this host. Raises UsageError where the rendezvous' address means nothing here."""
     mine = own_address(asked.host)
     settings = {
@@ -68,7 +68,7 @@ def command(asked: Rendezvous, procs_per_host: int, script: Sequence[str]) -> li
     ]
 
 
-def run(asked: Rendezvous, procs_per_host: int, script: Sequence[str], folder: Path) -> int:
+def run(asked: HostsMeeting, procs_per_host: int, script: Sequence[str], folder: Path) -> int:
     """Run this host's part of the job; its exit code. 0 where this host was asked to leave, and all has been saved.
 
     `folder` is this host's own. Raises UsageError as `command` does, or where torchrun cannot be started.

@@ -15,12 +15,12 @@ from types import FrameType
 
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.types import Ns
-from esprof.elastic.launch.generation import Generation, Place, environment
+from esprof.elastic.launch.generation import Generation, WorkerPlace, environment
 from esprof.elastic.launch.told import (
     Launch,
+    LaunchState,
     Left,
     Logged,
-    State,
     grant,
     log,
     read_left,
@@ -35,7 +35,7 @@ _QUICK_S = 30.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class SupervisorSettings:
     """How a job is supervised."""
 
     warm: bool = True
@@ -58,10 +58,10 @@ class Supervisor:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[WorkerPlace],
         script: Sequence[str],
         folder: Path,
-        settings: Settings = Settings(),
+        settings: SupervisorSettings = SupervisorSettings(),
         *,
         env: Mapping[str, str] | None = None,
         say: Callable[[str], None] = lambda _: None,
@@ -126,7 +126,7 @@ class Supervisor:
         try:
             write_state(
                 self._folder,
-                State(pid=os.getpid(), generation=self._number, world=running.world, most=len(self._places)),
+                LaunchState(pid=os.getpid(), generation=self._number, world=running.world, most=len(self._places)),
             )
         except EsprofError:
             if before is None:

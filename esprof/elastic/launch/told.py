@@ -49,7 +49,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
     """When it began to save."""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchState(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in the launch's folder for whoever wants to change it."""
 
     pid: int
@@ -116,15 +116,15 @@ def read_left(folder: Path, generation: int) -> Left | None:
     return None
 
 
-def write_state(folder: Path, state: State) -> None:
+def write_state(folder: Path, state: LaunchState) -> None:
     """Raises OutputError."""
     write_bytes(folder / "launch.json", msgspec.json.encode(state))
 
 
-def read_state(folder: Path) -> State | None:
+def read_state(folder: Path) -> LaunchState | None:
     """None where nothing was launched in this folder."""
     with suppress(OSError, msgspec.MsgspecError, RecursionError):
-        return msgspec.json.decode((folder / "launch.json").read_bytes(), type=State)
+        return msgspec.json.decode((folder / "launch.json").read_bytes(), type=LaunchState)
     return None
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.types import Ns, Rank
 from esprof.elastic.launch.told import Launch, Left, launch_of_environment, write_left
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 
 
 class Launched:
@@ -43,7 +43,7 @@ class Launched:
         """The trainer is made, from the last checkpoint where there is one."""
         self._made_ns = time.time_ns()
 
-    def stepped(self, step: int, world: int) -> Event | None:
+    def stepped(self, step: int, world: int) -> JobEvent | None:
         """What the first step of a generation that follows another one has to tell: the change, and what it took."""
         if self._has_stepped:
             return None
@@ -55,7 +55,7 @@ class Launched:
         known = [moment for moment in moments if moment is not None]
         phases = {name: (after - before) / 1e3 for name, (before, after) in zip(names, pairwise(known), strict=True)}
         change = f"from {launch.world_before} to {world} processes"
-        return Event(what="scaled", step=step, phases_us=phases, reason=f"{change}: {launch.why}")
+        return JobEvent(what="scaled", step=step, phases_us=phases, reason=f"{change}: {launch.why}")
 
     def hears(self, rank: Rank) -> bool:
         """Whether this rank's launcher hears from it of the job: one controller does from rank 0, and on each of several

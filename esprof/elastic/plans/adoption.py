@@ -19,14 +19,14 @@ from esprof.core.errors import EsprofError, UsageError
 from esprof.core.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes, status_of
 from esprof.elastic.compress.codecs.registry import check_codec
 from esprof.elastic.compress.ests import Guarded
-from esprof.elastic.plans.judgement import Judge, Steps, TrialJudge, Verdict, WindowJudge, promise_of
+from esprof.elastic.plans.judgement import Judge, LatestSteps, TrialJudge, Verdict, WindowJudge, promise_of
 from esprof.elastic.plans.memory import check_room
 from esprof.elastic.plans.source import PlanSource
-from esprof.elastic.plans.trial import Schedule
+from esprof.elastic.plans.trial import TrialSchedule
 from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.fingerprint import Level
-from esprof.run.history import Event, Setting
+from esprof.run.history import JobEvent, Setting
 
 Ests = tuple[tuple[int, ...], ...]
 
@@ -90,7 +90,7 @@ class Now:
 class _Trial:
     """A change that is tried, as all ranks know it."""
 
-    schedule: Schedule
+    schedule: TrialSchedule
     change: Change
     before: Ests
 
@@ -104,7 +104,7 @@ class Adoption:
     """The plans of one job. All ranks make the same calls; rank 0 alone reads plans, and judges them."""
 
     def __init__(
-        self, source: PlanSource | None, fits: Fits, transport: Transport, record: Callable[[Event], None]
+        self, source: PlanSource | None, fits: Fits, transport: Transport, record: Callable[[JobEvent], None]
     ) -> None:
         """`record` takes what happens, on rank 0."""
         self._source = source if transport.rank == 0 else None
@@ -120,7 +120,7 @@ class Adoption:
         self._is_proven = False
         """Whether the plan that has come was kept by this job before it started anew."""
         self._trial: _Trial | None = None
-        self._steps = Steps()
+        self._steps = LatestSteps()
         self._judge: Judge | None = None
         self._before: tuple[Ests, str, Guarded | None] | None = None
         """Assignment, codec and its guard before the plan that is judged."""
@@ -185,7 +185,9 @@ class Adoption:
             return
         reason, newest = f"the guard has given up its codec: {reason}", self._newest
         if newest is None or (newest.id, newest.version) != (guarded.plan, guarded.version):
-            self._record(Event(what="reverted", plan=guarded.plan, version=guarded.version, step=step, reason=reason))
+            self._record(
+                JobEvent(what="reverted", plan=guarded.plan, version=guarded.version, step=step, reason=reason)
+            )
             return
         self._judge = None
         self._kept = self._kept_before
@@ -296,7 +298,7 @@ class Adoption:
     def _begin(self, change: Change, now: Now) -> None:
         """From here on steps are those of the change."""
         is_tried = change.blocks > 0 and change.ests not in (None, now.assignment.ests)
-        schedule = Schedule(now.step, change.window, change.blocks)
+        schedule = TrialSchedule(now.step, change.window, change.blocks)
         self._trial = _Trial(schedule, change, now.assignment.ests) if is_tried else None
         if self._source is None:
             return
@@ -336,7 +338,7 @@ class Adoption:
         if plan is not None:
             about |= {"plan": plan.id, "version": plan.version}
         if state != "pending":
-            self._record(Event(what=state, was=was, **about))
+            self._record(JobEvent(what=state, was=was, **about))
         assert self._source is not None, "rank 0 tells"
         try:
             self._source.tell(msgspec.json.encode(PlanStatus(state=state, **about)))

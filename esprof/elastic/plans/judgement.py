@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, Protocol
 
-from esprof.core.plan import Plan, Promise
-from esprof.elastic.plans.trial import SETTLES, Measured, Schedule, typical
+from esprof.core.plan import Plan, PlanPromise
+from esprof.elastic.plans.trial import SETTLES, TrialSchedule, TrialSteps, typical
 
 Outcome = Literal["kept", "missed", "reverted"]
 
@@ -15,7 +15,7 @@ _LEAST = 5
 
 
 @dataclass
-class Steps:
+class LatestSteps:
     """The job's latest steps, us, since something was changed."""
 
     took_us: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
@@ -59,7 +59,7 @@ class Judge(Protocol):
         """None while there is too little to judge by."""
 
 
-def promise_of(plan: Plan) -> Promise:
+def promise_of(plan: Plan) -> PlanPromise:
     """What all its parts promise together: that of the quickest step."""
     parts = (plan.parts.assignment, plan.parts.compression)
     return min((part.predicted for part in parts if part is not None), key=lambda one: one.step_us)
@@ -72,7 +72,7 @@ class WindowJudge:
     plan: Plan
     before_us: list[float]
     """Steps before it; none where there were too few."""
-    _steps: Steps = field(default_factory=lambda: Steps(_left_out=SETTLES))
+    _steps: LatestSteps = field(default_factory=lambda: LatestSteps(_left_out=SETTLES))
 
     def step_ended(self, step: int, took_us: float) -> Verdict | None:
         self._steps.note(took_us)
@@ -91,9 +91,9 @@ class WindowJudge:
 class TrialJudge:
     """Keeps a plan where the gain in its trial is surely above zero; breaks the trial off where there plainly is none."""
 
-    def __init__(self, plan: Plan, schedule: Schedule, before_us: list[float]) -> None:
+    def __init__(self, plan: Plan, schedule: TrialSchedule, before_us: list[float]) -> None:
         self.plan = plan
-        self._measured = Measured(schedule, plan.fallback.margin, before_us[SETTLES:])
+        self._measured = TrialSteps(schedule, plan.fallback.margin, before_us[SETTLES:])
 
     def step_ended(self, step: int, took_us: float) -> Verdict | None:
         measured = self._measured

@@ -24,7 +24,7 @@ two kinds, as over a link that loses packets, a median would be that of the one 
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TrialSchedule:
     """Which steps a plan holds for: `blocks` times `window` steps with it, and as many without it after each."""
 
     first: int
@@ -65,10 +65,10 @@ class Gain:
 
 
 @dataclass
-class Measured:
+class TrialSteps:
     """The steps of a trial so far."""
 
-    schedule: Schedule
+    schedule: TrialSchedule
     margin: float
     """How much longer steps with the plan may be, relative, before the trial is broken off."""
     earlier_us: Sequence[float]

@@ -19,7 +19,7 @@ from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.runtime.transport import Transport
-from esprof.run.request import Request
+from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 
 _LEAST, _MOST, _WITHIN_S = 3, 10, 1.0
@@ -35,7 +35,7 @@ _TENSORS = 4
 
 
 def measured(
-    request: Request,
+    request: TelemetryRequest,
     layout: Layout,
     transport: Transport,
     assignment: Assignment,
@@ -60,10 +60,10 @@ def measured(
     if not math.isfinite(norm):
         gradient.zero_()  # What an exchange takes does not depend on it.
 
-    def exchange(ests: Assignment, made: Codec | None) -> _Exchange:
-        return _Exchange(layout, transport, ests, made, gradient, est_s)
+    def exchange(ests: Assignment, made: Codec | None) -> _PlacedExchange:
+        return _PlacedExchange(layout, transport, ests, made, gradient, est_s)
 
-    def wanted() -> Iterator[tuple[_Exchange, float | None]]:
+    def wanted() -> Iterator[tuple[_PlacedExchange, float | None]]:
         for ests in _fitting(request, assignment):
             if _has_room(layout, transport, _TENSORS + len(cover(ests.ests[transport.rank], ests.n_est))):
                 yield exchange(ests, codec(spec)), None
@@ -89,7 +89,7 @@ def _last_mean(layout: Layout) -> Tensor:
 
 
 def _in_time(
-    wanted: "Iterable[tuple[_Exchange, float | None]]", transport: Transport, leaves: Callable[[], bool]
+    wanted: "Iterable[tuple[_PlacedExchange, float | None]]", transport: Transport, leaves: Callable[[], bool]
 ) -> Iterator[Exchange]:
     """The measurements, until they have taken so long that the job should not wait for more, or a rank is to leave."""
     begun = time.monotonic()
@@ -111,7 +111,7 @@ def _has_room(layout: Layout, transport: Transport, tensors: int) -> bool:
     return all(tell_all(transport, all(free is None or free > needed for free in there)))
 
 
-def _fitting(request: Request, now: Assignment) -> Iterator[Assignment]:
+def _fitting(request: TelemetryRequest, now: Assignment) -> Iterator[Assignment]:
     """The assignments that are asked about, as far as they are of this job."""
     for ests in request.ests:
         if (len(ests), sorted(est for of_rank in ests for est in of_rank)) == (now.world, list(range(now.n_est))):
@@ -136,7 +136,7 @@ def _made(spec: str) -> Codec | None:
     return made
 
 
-class _Exchange:
+class _PlacedExchange:
     """The exchange with ESTs placed so and by one codec, with tensors of its own."""
 
     def __init__(

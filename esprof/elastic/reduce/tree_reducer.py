@@ -115,7 +115,7 @@ class TreeReducer:
         self._wires: list[Tensor] = []
         self._last: _Last | None = None
         self._result: Tensor | None = None
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_SentBucket] = deque()
         self._shared: list[Work] = []
         self._countdown = Countdown(self.layout)
 
@@ -210,7 +210,7 @@ class TreeReducer:
             if len(self._sent) > _AHEAD:
                 self._share_next()
 
-    def _exchange(self, bucket: Bucket, partials: list[Tensor]) -> "_Sent":
+    def _exchange(self, bucket: Bucket, partials: list[Tensor]) -> "_SentBucket":
         world, length = self.transport.world, bucket.stop - bucket.start
         shard = length // world
         send = _by_shard(partials, world) if partials else self.layout.new()[:0]
@@ -218,7 +218,7 @@ class TreeReducer:
         inbox = self._inbox(sum(sizes))
         work = self.transport.exchange(inbox[: sum(sizes)], sizes, send, [len(partials) * shard] * world)
         self.bytes_sent += (len(partials) * shard + shard) * (world - 1) * self.layout.dtype.itemsize
-        return _Sent(bucket, work, inbox, shard)
+        return _SentBucket(bucket, work, inbox, shard)
 
     def _inbox(self, numel: int) -> Tensor:
         """A tensor of at least so many elements."""
@@ -298,7 +298,7 @@ class TreeReducer:
 
 
 @dataclass
-class _Sent:
+class _SentBucket:
     """A bucket on its way, and where the shards arrive that this rank has to fold, of `shard` elements each."""
 
     bucket: Bucket

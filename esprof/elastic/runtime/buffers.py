@@ -20,7 +20,7 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._modules: list[dict[str, Tensor | None]] = []
-        self._places: list[_Place] = []
+        self._places: list[_BufferPlace] = []
         self._own: list[Tensor] = []
         self._before: list[Tensor] = []
         self._kept: list[Tensor] = []
@@ -31,7 +31,7 @@ class Buffers:
         named = [(name, module._buffers) for name, module in self._model.named_modules()]
         self._modules = [buffers for _, buffers in named]
         self._places = [
-            _Place(".".join(filter(None, (name, key))), buffers, key, tensor)
+            _BufferPlace(".".join(filter(None, (name, key))), buffers, key, tensor)
             for name, buffers in named
             for key, tensor in buffers.items()
         ]
@@ -74,7 +74,7 @@ class Buffers:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _BufferPlace:
     """Where a module keeps a buffer, and what was there when the step began."""
 
     name: str

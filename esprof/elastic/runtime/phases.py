@@ -14,7 +14,7 @@ LossFn = Callable[[nn.Module, Any], Tensor]
 
 
 @dataclass(frozen=True)
-class Phase:
+class LossPhase:
     """A loss, and the optimizers that update by its gradient."""
 
     loss_fn: LossFn
@@ -26,17 +26,17 @@ class Phase:
         return self.trained is None or id(parameter) in self.trained
 
 
-def phases(losses: LossFn | Sequence[LossFn], optimizers: tuple[Optimizer, ...]) -> tuple[Phase, ...]:
+def phases(losses: LossFn | Sequence[LossFn], optimizers: tuple[Optimizer, ...]) -> tuple[LossPhase, ...]:
     """The phases of a job, which its steps go through in turn. Raises UsageError for losses without an optimizer each."""
     if not isinstance(losses, Sequence):
-        return (Phase(losses, optimizers, None),)
+        return (LossPhase(losses, optimizers, None),)
     if len(losses) != len(optimizers):
         raise UsageError(
             f"there are {len(losses)} loss functions and {len(optimizers)} optimizers",
             remedy="Pass one loss function, or as many as optimizers: they take turns, step by step.",
         )
     return tuple(
-        Phase(loss, (optimizer,), frozenset(_held(optimizer)))
+        LossPhase(loss, (optimizer,), frozenset(_held(optimizer)))
         for loss, optimizer in zip(losses, optimizers, strict=True)
     )
 

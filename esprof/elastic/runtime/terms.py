@@ -28,7 +28,7 @@ _SAME_CALLS = "Let every rank make the same calls between the same two steps, an
 
 
 @dataclass(frozen=True)
-class Agreement:
+class JobTerms:
     """What the ranks agreed on before the first step, to which each later one holds them."""
 
     transport: Transport
@@ -45,7 +45,7 @@ class Agreement:
         assignment: Assignment,
         job: dict[str, Value],
         start: dict[str, object],
-    ) -> "Agreement":
+    ) -> "JobTerms":
         """Let all ranks agree. Raises MismatchError where the ranks are not of one job, or do not start it alike."""
         terms, ests = step_terms(state, assignment) | start, json.dumps(assignment.ests)
         fingerprint = agree(level, transport, job, machine_fields(state.device), terms, ests)

@@ -19,12 +19,12 @@ from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.runtime.agree import tell_all, together
 from esprof.elastic.runtime.buffers import Buffers
 from esprof.elastic.runtime.drain import Leaver
-from esprof.elastic.runtime.phases import Phase
+from esprof.elastic.runtime.phases import LossPhase
 from esprof.elastic.runtime.rng import RngState
 from esprof.elastic.runtime.support import check_loss, to_device
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
-from esprof.elastic.telemetry.spans import Spans
+from esprof.elastic.telemetry.spans import StepSpans
 from esprof.elastic.verify import collectives
 from esprof.elastic.verify.edits import Edits
 from esprof.elastic.verify.second_run import FirstRun, attributes, different, of_batches, outcome
@@ -33,7 +33,7 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TurnsOutcome:
     """What ranks tell each other of a step's turns besides the gradient; on the device, so that nothing waits for it."""
 
     losses: Tensor
@@ -52,12 +52,12 @@ class Outcome:
     """What the update before this step took on each rank, us, float64, shape (world,)."""
     used: Tensor
     """By how many ESTs' losses each parameter was reached, float64, shape (parameters,); empty where all must be."""
-    looked: "Looked | None" = None
+    looked: "CodecLook | None" = None
     """What the guard of a codec wants to know, where it has a look."""
 
 
 @dataclass(frozen=True)
-class Looked:
+class CodecLook:
     """A step's gradients beside what a codec has made of them."""
 
     lost: float
@@ -103,9 +103,9 @@ class _Beside:
         else:
             self.reducer.fold(est, own)
 
-    def held_against(self, mean: Tensor) -> Looked:
+    def held_against(self, mean: Tensor) -> CodecLook:
         """All ranks call this."""
-        return Looked(self.layout.lost(mean, self.reducer.finish()), self.squares)
+        return CodecLook(self.layout.lost(mean, self.reducer.finish()), self.squares)
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Turns:
     layout: Layout
     transport: Transport
     feed: Feed
-    spans: Spans
+    spans: StepSpans
     amp: Amp
     find_unused: bool
     edits: Edits
@@ -137,8 +137,8 @@ class Turns:
         self._hooks = self.layout.watch(self._on_gradient)
 
     def run(
-        self, assignment: Assignment, phase: Phase, telling: Telling, *, twice: bool, looks: bool = False
-    ) -> Outcome:
+        self, assignment: Assignment, phase: LossPhase, telling: Telling, *, twice: bool, looks: bool = False
+    ) -> TurnsOutcome:
         """Compute the next step's gradient, and attach it to the parameters; where the guard of a codec `looks`, with what
         that has lost.
 
@@ -178,14 +178,14 @@ class Turns:
             self.transport.add(shared).wait()
         return found if self._beside is None else replace(found, looked=self._beside.held_against(mean))
 
-    def _outcome(self, assignment: Assignment) -> tuple[Outcome, Tensor]:
+    def _outcome(self, assignment: Assignment) -> tuple[TurnsOutcome, Tensor]:
         """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
         n_est, world, unused = assignment.n_est, assignment.world, len(self.layout.slots) if self.find_unused else 0
         sizes = {"losses": n_est, "told": world, "news": 1, "asked": 1, "write": 1, "busy": world}
         sizes |= {"updated": world, "used": unused}
         shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
         parts = shared.split(list(sizes.values()))
-        return Outcome(**dict(zip(sizes, parts, strict=True))), shared
+        return TurnsOutcome(**dict(zip(sizes, parts, strict=True))), shared
 
     def check(self) -> None:
         """Raise UsageError for a hook on a parameter that would run when its gradient may have been sent."""
@@ -202,7 +202,7 @@ class Turns:
         for hook in self._hooks:
             hook.remove()
 
-    def _turn(self, est: Est, phase: Phase, first_run: FirstRun | None, *, last: bool) -> Tensor:
+    def _turn(self, est: Est, phase: LossPhase, first_run: FirstRun | None, *, last: bool) -> Tensor:
         """One EST's gradient, and its loss. What will be run again is noted in `first_run`, and not sent before."""
         context, flat = self.state.contexts[est], self.state.reducer.buffer()
         with self.spans("switch"):
@@ -223,7 +223,7 @@ class Turns:
             self.state.reducer.send_last(est, flat)
         return loss
 
-    def _verify(self, first_runs: list[FirstRun], phase: Phase, before: Mapping[str, str]) -> None:
+    def _verify(self, first_runs: list[FirstRun], phase: LossPhase, before: Mapping[str, str]) -> None:
         """Run the turns again, last first; and one of the next rank's. Raises UsageError on all ranks where one differs."""
         step, (rank, world) = self.state.next_step, (self.transport.rank, self.transport.world)
         with together(self.transport):
@@ -239,7 +239,7 @@ class Turns:
                 where = f"when rank {rank} ran it in step {step} than when rank {(rank + 1) % world} did"
                 guest.compare(where, self._run_again(guest, phase), [])
 
-    def _run_again(self, first_run: FirstRun, phase: Phase) -> dict[str, str]:
+    def _run_again(self, first_run: FirstRun, phase: LossPhase) -> dict[str, str]:
         """Hashes of what a turn comes to when it is run a second time."""
         flat, self._runs_again = self.layout.new(), True
         try:
@@ -269,7 +269,7 @@ class Turns:
             if slot.name not in self._reached_in_turn:
                 slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
 
-    def _passes(self, est: Est, phase: Phase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
+    def _passes(self, est: Est, phase: LossPhase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
         """Forward and backward passes over an EST's micro-batches; the last one sends what it finds, if so asked."""
         state, order, step = self.state, self.feed.order, self.state.next_step
         counts = [len(order.batch(step, est, micro)) for micro in range(order.accumulate)]
@@ -292,7 +292,7 @@ class Turns:
             first_run.note(batch, keep=not self.feed.can_repeat)
         return batch
 
-    def _pass(self, est: Est, phase: Phase, batch: Any, flat: Tensor, weight: float) -> Tensor:
+    def _pass(self, est: Est, phase: LossPhase, batch: Any, flat: Tensor, weight: float) -> Tensor:
         """Forward and backward of one micro-batch, whose loss counts `weight`."""
         self._reached.clear()
         version = flat._version
@@ -312,7 +312,7 @@ class Turns:
             self._refuse_unreached(phase)
         return loss.detach()
 
-    def _refuse_unreached(self, phase: Phase) -> None:
+    def _refuse_unreached(self, phase: LossPhase) -> None:
         slots = [slot for slot in self.layout.slots if phase.trains(slot.parameter)]
         missing = [slot.name for slot in slots if slot.name not in self._reached]
         if missing:

@@ -13,15 +13,15 @@ from esprof.core.errors import EsprofError
 from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.telemetry.onlookers import Onlookers
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
-from esprof.run.history import Event, append
+from esprof.run.history import JobEvent, append
 from esprof.run.live import LiveStep
-from esprof.run.request import Request
+from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 
 _REMEMBERED = 15
 """Steps that tell what an EST takes."""
 
-Measure = Callable[[Request, Sequence[float]], tuple[Exchange, ...]]
+Measure = Callable[[TelemetryRequest, Sequence[float]], tuple[Exchange, ...]]
 """Measures what a request asks for, on all ranks; the second argument is what an EST takes on each, in seconds."""
 
 
@@ -34,7 +34,7 @@ class Account:
         self._telemetry = telemetry
         self._run = run if telemetry.unwatched.rank == 0 else None
         self._onlookers = Onlookers(self._run)
-        self._request: Request | None = None
+        self._request: TelemetryRequest | None = None
         self._is_asked = False
         """Whether all ranks know of a request."""
         self._est_us: deque[list[float | None]] = deque(maxlen=_REMEMBERED)
@@ -42,7 +42,7 @@ class Account:
         self.has_paused = False
         """Whether something else was done since the last step, so that the next one is no measure."""
 
-    def record(self, event: Event) -> None:
+    def record(self, event: JobEvent) -> None:
         """Note what has happened; training goes on where that fails."""
         if self._run is None:
             return
@@ -73,7 +73,7 @@ class Account:
             return
         self._is_asked, self.has_paused = False, True
         told = tell_all(self._telemetry.unwatched, msgspec.to_builtins(self._request))[0]
-        request = msgspec.convert(told, Request)
+        request = msgspec.convert(told, TelemetryRequest)
         self._telemetry.write(max(0, request.since), measure(request, self._est_s()))
         self._onlookers.served(request)
 

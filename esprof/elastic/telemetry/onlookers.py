@@ -5,7 +5,7 @@ from pathlib import Path
 
 from esprof.core.errors import EsprofError
 from esprof.run.live import Live, LiveStep
-from esprof.run.request import Request, waiting, withdraw
+from esprof.run.request import TelemetryRequest, waiting, withdraw
 
 
 class Onlookers:
@@ -14,18 +14,18 @@ class Onlookers:
     def __init__(self, run: Path | None) -> None:
         self._run = run
         self._live = _live(run) if run is not None else None
-        self._stays: Request | None = None
+        self._stays: TelemetryRequest | None = None
         """One that was served and cannot be taken away."""
         if run is not None:
             withdraw(run)  # It was for a job that is no more, and whoever asked is told that there is no answer.
 
-    def wanted(self, step: int) -> Request | None:
+    def wanted(self, step: int) -> TelemetryRequest | None:
         """What somebody wants written after this step; None if nobody does, or wants later ones."""
         if self._run is None or (request := waiting(self._run)) is None or request.since > step:
             return None
         return request if request != self._stays else None
 
-    def served(self, request: Request) -> None:
+    def served(self, request: TelemetryRequest) -> None:
         """What was asked for is written."""
         if self._run is not None:
             withdraw(self._run, request)

@@ -21,7 +21,7 @@ from esprof.core.errors import EsprofError
 from esprof.core.types import Ns
 from esprof.elastic.runtime.agree import tell_all, together
 from esprof.elastic.runtime.transport import Transport
-from esprof.elastic.telemetry.spans import Span, Spans
+from esprof.elastic.telemetry.spans import Span, StepSpans
 from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
 from esprof.recorder.shared.identity import device, peak_memory, versions
 from esprof.run.directory import write_meta, write_table
@@ -59,7 +59,7 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _EventRow:
     """A row of the event table; the names are its columns'."""
 
     name: str
@@ -95,7 +95,7 @@ class Telemetry:
         model_signature: str | None = None,
     ) -> None:
         """`workers` is how many processes load data."""
-        self.spans = Spans(device, keep=True)
+        self.spans = StepSpans(device, keep=True)
         self.transport = WatchedTransport(transport, self.spans)
         self._path = path
         self.unwatched = transport
@@ -163,7 +163,7 @@ class Telemetry:
         found = (row for step in steps for row in (*self._rows(step), *lanes.rows(step)))
         # Ties: the longer first, so that a parent always stands before its children.
         rows = sorted(found, key=lambda row: (row.start_ns, -row.dur_ns))
-        columns = {field: [getattr(row, field) for row in rows] for field in _Row.__dataclass_fields__}
+        columns = {field: [getattr(row, field) for row in rows] for field in _EventRow.__dataclass_fields__}
         main = threading.main_thread().native_id
         columns["thread_role"] = ["main" if tid is None else "comm" for tid in columns["tid"]]
         columns["tid"] = [main if tid is None else tid for tid in columns["tid"]]
@@ -172,19 +172,19 @@ class Telemetry:
         columns["is_p2p"] = [False if name else None for name in columns["collective"]]
         return table(columns, EVENTS)
 
-    def _rows(self, step: _Step) -> Iterator[_Row]:
+    def _rows(self, step: _Step) -> Iterator[_EventRow]:
         """The rows of the thread that trains. Where it waited for a transfer, no operation covers it."""
-        yield _Row(f"ProfilerStep#{step.number}", "step", step.start_ns, step.end_ns - step.start_ns, step.number)
+        yield _EventRow(f"ProfilerStep#{step.number}", "step", step.start_ns, step.end_ns - step.start_ns, step.number)
         waits = sorted(wait for transfer in step.transfers for wait in transfer.waits)
         for span in step.spans:
             if span.what == "data":
-                yield _Row(self._next, "loader", span.start_ns, span.end_ns - span.start_ns, step.number, span.est)
+                yield _EventRow(self._next, "loader", span.start_ns, span.end_ns - span.start_ns, step.number, span.est)
             else:
                 for start, end in _without(waits, span.start_ns, span.end_ns):
-                    yield _Row(span.what, "op", start, end - start, step.number, span.est)
+                    yield _EventRow(span.what, "op", start, end - start, step.number, span.est)
         for transfer in step.transfers:
             issuing = transfer.issued_ns - transfer.start_ns
-            yield _Row(_CALLS[transfer.collective], "op", transfer.start_ns, issuing, step.number, transfer.est)
+            yield _EventRow(_CALLS[transfer.collective], "op", transfer.start_ns, issuing, step.number, transfer.est)
 
     def _meta(self, events: int, steps: list[_Step]) -> RankMeta:
         name, accelerators = device()
@@ -220,7 +220,7 @@ class NoTelemetry:
     """Notes nothing."""
 
     def __init__(self, transport: Transport, device: torch.device) -> None:
-        self.spans = Spans(device)
+        self.spans = StepSpans(device)
         self.transport = self.unwatched = transport
 
     def begin_step(self, *, verified: bool) -> None: ...
@@ -248,14 +248,14 @@ class _Lanes:
         self._backend = backend
         self._free_ns = [0] * _LANES.get(backend, 1)
 
-    def rows(self, step: _Step) -> Iterator[_Row]:
+    def rows(self, step: _Step) -> Iterator[_EventRow]:
         for transfer in step.transfers:
             assert transfer.end_ns is not None
             # The thread that is free first takes up the transfer.
             thread = self._free_ns.index(min(self._free_ns))
             start = min(max(transfer.start_ns, self._free_ns[thread]), transfer.end_ns)
             self._free_ns[thread] = transfer.end_ns
-            yield _Row(
+            yield _EventRow(
                 f"{self._backend}:{transfer.collective}",
                 "collective",
                 start,

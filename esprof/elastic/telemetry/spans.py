@@ -26,7 +26,7 @@ class Span:
     end_ns: Ns
 
 
-class Spans:
+class StepSpans:
     """Notes the spans of the running step, if they are to be kept, and tells a profiler whose turn it is in any case.
 
     On a GPU a kept span ends when the current stream has done its work. That costs the overlap of one span's launches with

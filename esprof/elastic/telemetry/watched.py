@@ -11,7 +11,7 @@ from torch.futures import Future
 from esprof.core.assignment import Est
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.elastic.runtime.transport import Transport, Work
-from esprof.elastic.telemetry.spans import Spans
+from esprof.elastic.telemetry.spans import StepSpans
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Transfer:
 class WatchedTransport:
     """Passes all calls on to a transport, and keeps what it saw of them until `take`; of one process alone, nothing."""
 
-    def __init__(self, transport: Transport, spans: Spans) -> None:
+    def __init__(self, transport: Transport, spans: StepSpans) -> None:
         self.rank = transport.rank
         self.world = transport.world
         self._transport = transport
@@ -83,10 +83,10 @@ class WatchedTransport:
         )
         self._made += 1
         self._transfers.append(transfer)
-        return _Watched(work, transfer, out.device)
+        return _NotedTransfer(work, transfer, out.device)
 
 
-class _Watched:
+class _NotedTransfer:
     """A transfer under way, whose end and wait are noted.
 
     NCCL calls a transfer done as soon as it is in a stream: for tensors on a GPU only the end of the wait tells its end.

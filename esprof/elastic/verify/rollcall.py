@@ -58,7 +58,7 @@ State = Literal["in", "out", "failed", "ended"]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _RankPlace:
     """Where a rank is."""
 
     number: int
@@ -115,16 +115,16 @@ class StoreRollCall:
         self._others = [(rank + by) % world for by in range(1, min(world, _LOOKED_AT + 1))]
         self.number = next(_numbers)
         self._store = _Board(_client(store), f"esprof/elastic/calls/{self.number}")
-        self._place = _Place(0, "nothing", "out")
+        self._place = _RankPlace(0, "nothing", "out")
         self._since = time.monotonic()
         self._main, self._pid = threading.get_ident(), os.getpid()
         self._verdict: str | None = None
         """Why another rank will not come, once that is known."""
         self._ran_s, self._still_since = 0.0, 0.0
         """How long the training thread has run, and since when it has done no more than that."""
-        self._seen: dict[Rank, tuple[_Place, float]] = {}
+        self._seen: dict[Rank, tuple[_RankPlace, float]] = {}
         """Where another rank was when last looked at, and since when."""
-        self._told: _Place | None = None
+        self._told: _RankPlace | None = None
         self._kept: list[Any] = []
         """Groups that must not go: what deletes one of gloo waits for its transfers, and no frame of Python shows it."""
         self._lock = threading.Lock()
@@ -138,19 +138,19 @@ class StoreRollCall:
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
         self._main = threading.get_ident()
-        self._move(_Place(self._place.number + 1, name, "in"))
+        self._move(_RankPlace(self._place.number + 1, name, "in"))
         try:
             yield
         except BaseException as error:
             told = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _LONGEST)
-            self._move(_Place(self._place.number, name, "failed", told))
+            self._move(_RankPlace(self._place.number, name, "failed", told))
             self._tell()
             raise
         if self._verdict is not None:  # It was wrong: the others have come after all.
             self._verdict = None
             self._kept.clear()
             faulthandler.cancel_dump_traceback_later()
-        self._move(_Place(self._place.number, name, "out"))
+        self._move(_RankPlace(self._place.number, name, "out"))
 
     def check(self) -> None:
         if self._verdict is not None:
@@ -168,7 +168,7 @@ class StoreRollCall:
         if self._over.is_set():
             return
         if self._place.state != "failed":
-            self._move(_Place(self._place.number, self._place.call, "ended"))
+            self._move(_RankPlace(self._place.number, self._place.call, "ended"))
         self._tell()
         self._over.set()
         if self._verdict is not None:
@@ -213,7 +213,7 @@ class StoreRollCall:
         """End the process after a while unless this is called again, even where no thread of Python can run."""
         faulthandler.dump_traceback_later(_GRACE_S + _WAITS_S, exit=True, file=self._nowhere)
 
-    def _move(self, place: _Place) -> None:
+    def _move(self, place: _RankPlace) -> None:
         self._place, self._since = place, time.monotonic()
 
     def _tell(self) -> None:
@@ -221,7 +221,7 @@ class StoreRollCall:
         if place.state == "out" and (collective := _collective_of(self._main)):
             goes_on = self._told is not None and self._told.told == collective
             beats = self._told.beats + 1 if goes_on and self._told is not None else 0
-            place = _Place(place.number, place.call, "out", collective, beats)
+            place = _RankPlace(place.number, place.call, "out", collective, beats)
         if place != self._told or place.beats:
             self._told = place
             self._store.set(
@@ -257,12 +257,12 @@ class StoreRollCall:
                 return found
         return None
 
-    def _place_of(self, rank: Rank) -> _Place | None:
+    def _place_of(self, rank: Rank) -> _RankPlace | None:
         """Where `rank` has told that it is; None where it has told nothing."""
         told = self._store.get(f"{rank}")
-        return None if told is None else _Place(*json.loads(told))
+        return None if told is None else _RankPlace(*json.loads(told))
 
-    def _fault(self, mine: _Place, rank: Rank, other: _Place) -> str | None:
+    def _fault(self, mine: _RankPlace, rank: Rank, other: _RankPlace) -> str | None:
         """Why `rank`, which is at `other`, will not come to this rank's call; None where it may."""
         waiting = f"rank {self._rank} is in {mine.call}"
         if other.number == mine.number and other.state == "failed":
@@ -277,7 +277,7 @@ class StoreRollCall:
             return f"rank {rank} is in {other.told} of torch.distributed after {other.call}, and {waiting}"
         return None
 
-    def _stays(self, rank: Rank, place: _Place) -> bool:
+    def _stays(self, rank: Rank, place: _RankPlace) -> bool:
         """Whether `rank` has long been in one call of torch.distributed, and has found itself there again and again."""
         before, since = self._seen.get(rank, (None, 0.0))
         if before is None or before != place:

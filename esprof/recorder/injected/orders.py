@@ -7,8 +7,8 @@ from contextlib import suppress
 from statistics import median
 from typing import NamedTuple
 
-from .clock.channel import Request
-from .state import State
+from .clock.channel import WindowRequest
+from .state import StepState
 
 FEWEST_STEPS = 3
 """Fewest steps from the running one to a window's first: ranks may be a step apart, and one may be ending just now."""
@@ -24,12 +24,12 @@ class Order(NamedTuple):
     content: dict[str, object]
 
     @property
-    def request(self) -> Request | None:
+    def request(self) -> WindowRequest | None:
         """The window that is asked for, if one is."""
         if "at" not in self.content:
             return None
         at = self.content["at"]
-        return Request(self.asked_ns, at if isinstance(at, int) else 0)
+        return WindowRequest(self.asked_ns, at if isinstance(at, int) else 0)
 
 
 class OrderBox:
@@ -50,7 +50,7 @@ class OrderBox:
                     orders += self._order(name, int(stem))
         return orders
 
-    def new_requests(self) -> list[Request]:
+    def new_requests(self) -> list[WindowRequest]:
         """The requests for windows among the new orders."""
         return [request for order in self.new() if (request := order.request) is not None]
 
@@ -61,7 +61,7 @@ class OrderBox:
         return []
 
 
-def step_ahead(state: State, lead_s: float) -> int | None:
+def step_ahead(state: StepState, lead_s: float) -> int | None:
     """The step that begins `lead_s` seconds from now at the soonest; None where no step has been timed yet."""
     recent = list(state.recent)[-_RECENT_STEPS:]
     if not recent:

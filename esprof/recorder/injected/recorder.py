@@ -22,7 +22,7 @@ from .knobs import Knobs
 from .log.background_writer import BackgroundWriter
 from .log.fuse import Fuse
 from .log.notes import Log
-from .state import State
+from .state import StepState
 from .steps import backward
 from .steps.cpu_time import CpuTime, Ran
 from .steps.memory import MemoryProbe
@@ -30,7 +30,7 @@ from .steps.pace import OneThread, Pace
 from .steps.sampler import StackSampler
 from .steps.saves import SaveProbe
 from .whoami import whoami
-from .windows.schedule import Schedule
+from .windows.schedule import WindowSchedule
 from .windows.windows import Windows
 
 _CLOCK_SET_NS = 1_000_000_000
@@ -57,8 +57,8 @@ class Recorder:
         self._settings = settings
         self._log = log
         self._leave_environment = leave_environment
-        self.state = State()
-        self._schedule = Schedule(settings)
+        self.state = StepState()
+        self._schedule = WindowSchedule(settings)
         self._windows = Windows(raw, settings, self._schedule, self.state, log)
         self._memory = MemoryProbe(self.state, log)
         self._cpu_time = CpuTime(log)

@@ -5,7 +5,7 @@ from collections import deque
 _RECENT = 1000
 
 
-class State:
+class StepState:
     """The running step of a rank. Each field is replaced at once, so that another thread never sees half of it."""
 
     __slots__ = (

@@ -5,9 +5,9 @@ only in functions, so that the command line can read the table; `compress` needs
 """
 
 from . import bucket_mb, compress, data, loaders, threads
-from .knob import Knob, Reading
+from .knob import Knob, KnobState
 
-__all__ = ["KNOBS", "Knob", "Reading"]
+__all__ = ["KNOBS", "Knob", "KnobState"]
 
 KNOBS: dict[str, Knob] = {
     knob.name: knob

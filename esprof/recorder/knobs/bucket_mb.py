@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from .knob import Knob, Reader, Reading, united
+from .knob import Knob, KnobState, Reader, united
 from .models import NONE_MADE, Arguments, watch
 
 _MIB = 1 << 20
@@ -38,7 +38,7 @@ def _install(value: str | None) -> Reader:
 
     models = watch(with_size)
 
-    def read() -> Reading:
+    def read() -> KnobState:
         # The reducer's own word: it is what cuts the buckets.
         return united([_shown(model._get_ddp_logging_data()["bucket_cap_bytes"]) for model in models], NONE_MADE)
 

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from .knob import Knob, Reader, Reading, united
+from .knob import Knob, KnobState, Reader, united
 from .models import NONE_MADE, watch
 
 _NONE = "none"
@@ -69,7 +69,7 @@ def _compress_all(model: Any, codec: str) -> list[str]:
     return []
 
 
-def _read(models: Any, refusals: list[str]) -> Reading:
+def _read(models: Any, refusals: list[str]) -> KnobState:
     reading = united([_hook_of(model) for model in models], NONE_MADE)
     return reading._replace(reason=refusals[0]) if refusals else reading
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from .knob import Knob, Reader, Reading, united
+from .knob import Knob, KnobState, Reader, united
 
 _MADE, _READY = "made", "0"
 _FIRST = "_esprof_first_batch"
@@ -33,7 +33,7 @@ def _install(value: str | None) -> Reader:
 
     DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
 
-    def read() -> Reading:
+    def read() -> KnobState:
         reading = united(seen, "no torch.utils.data.DataLoader has made a batch")
         if value is not None and _MADE in seen:
             reading = reading._replace(reason="a DataLoader does not know how many batches it has")

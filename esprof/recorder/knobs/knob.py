@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Reading(NamedTuple):
+class KnobState(NamedTuple):
     """How a knob stands in a process of the job."""
 
     value: str | None
@@ -14,7 +14,7 @@ class Reading(NamedTuple):
     """Why it stands so, where it could not be set."""
 
 
-Reader = Callable[[], Reading]
+Reader = Callable[[], KnobState]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,6 @@ def count(least: int) -> Callable[[str], str]:
     return spelled
 
 
-def united(values: Collection[str], lacking: str) -> Reading:
+def united(values: Collection[str], lacking: str) -> KnobState:
     """What several things that a knob is for say together; `lacking` says that there are none."""
-    return Reading(", ".join(sorted(set(values)))) if values else Reading(None, lacking)
+    return KnobState(", ".join(sorted(set(values)))) if values else KnobState(None, lacking)

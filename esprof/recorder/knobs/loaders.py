@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .knob import Knob, Reader, Reading, count, united
+from .knob import Knob, KnobState, Reader, count, united
 from .models import Arguments, call
 
 _NO_LOADER = "no torch.utils.data.DataLoader has been asked for a batch"
@@ -42,7 +42,7 @@ def _installer(change: Callable[[_Options, int], str], read_one: Callable[[Any],
         DataLoader.__init__ = __init__  # type: ignore[method-assign, assignment]
         DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]
 
-        def read() -> Reading:
+        def read() -> KnobState:
             told = [one for one in seen.values() if one is not None]
             lacking = "its DataLoaders have no workers" if seen else _NO_LOADER
             reading = united(told, lacking)

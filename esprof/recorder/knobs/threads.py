@@ -1,6 +1,6 @@
 """`threads=`: how many threads an operation on the CPU may use."""
 
-from .knob import Knob, Reader, Reading, count
+from .knob import Knob, KnobState, Reader, count
 
 
 def _install(value: str | None) -> Reader:
@@ -8,7 +8,7 @@ def _install(value: str | None) -> Reader:
 
     if value is not None:
         torch.set_num_threads(int(value))
-    return lambda: Reading(str(torch.get_num_threads()))
+    return lambda: KnobState(str(torch.get_num_threads()))
 
 
 KNOB = Knob(

@@ -13,7 +13,7 @@ from esprof.core.output import claim, unwritable
 from esprof.recorder.launcher.attach import order_window
 from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.raw_folder import make_raw
-from esprof.recorder.launcher.watch import Watch
+from esprof.recorder.launcher.watch import JobWatch
 from esprof.recorder.shared.environment import with_hook
 from esprof.recorder.shared.talk import say
 from esprof.run.raw.settings import Settings
@@ -75,7 +75,7 @@ def launch(
     and leaves no folder, where the command cannot start.
     """
     try:
-        watch = Watch(raw)
+        watch = JobWatch(raw)
         return run_child(
             command,
             os.environ | with_hook(os.environ, str(raw), str(HOOK)),

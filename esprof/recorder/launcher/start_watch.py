@@ -7,7 +7,7 @@ from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.recorder.launcher.attach import leave_order
 from esprof.run.flight.log import Snapshot, may_be_alive, read_snapshot
-from esprof.run.flight.stop import Stop, stop
+from esprof.run.flight.stop import Standing, stop
 from esprof.run.raw import names
 
 _PATIENCE_S = 2.5
@@ -24,7 +24,7 @@ class StartWatch:
         self._say = say
         self._asked_s: float | None = None
         """When all were asked where they are, by the monotonic clock; None while nothing is wrong."""
-        self._said: Stop | None = None
+        self._said: Standing | None = None
         self._is_over = False
 
     def look(self, files: Iterable[str], now_s: float) -> None:
@@ -54,7 +54,7 @@ class StartWatch:
                 found[snapshot.rank] = max(before, snapshot, key=lambda one: one.since_ns) if before else snapshot
         return found
 
-    def _report(self, found: Stop, looks: dict[Rank, Snapshot]) -> None:
+    def _report(self, found: Standing, looks: dict[Rank, Snapshot]) -> None:
         self._said = found
         how = "the job is slow to start" if found.kind == "slow" else "the job stands still before its first step"
         self._say(f"{how}, for {readable.duration(found.waited_ns)} now: {found}")

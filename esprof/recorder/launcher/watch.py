@@ -13,7 +13,7 @@ from esprof.recorder.launcher.start_watch import StartWatch, ask_for_snapshots
 from esprof.recorder.shared.talk import say
 from esprof.run.flight.log import Snapshot, may_be_alive, read_flight, read_snapshot
 from esprof.run.flight.standstill import Standstill, standstill
-from esprof.run.flight.stop import Stop, stop
+from esprof.run.flight.stop import Standing, stop
 from esprof.run.raw import names
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.settings import Settings
@@ -40,7 +40,7 @@ def say_on_stderr(line: str) -> None:
     say(printable(line, 1_000))
 
 
-class Watch:
+class JobWatch:
     """Looks through what the ranks of a job leave in `raw`, about once a second.
 
     While nothing is wrong, a look lists that folder and sees whether each rank holds its lock.
@@ -74,7 +74,7 @@ class _Standstills:
         self._open_since_s: float | None = None
         """When the standstill that is being examined was first seen, by the monotonic clock; None where there is none."""
         self._asked = False
-        self._reported: Standstill | Stop | None = None
+        self._reported: Standstill | Standing | None = None
         self._notes: dict[Rank, list[int]] = {}
         """Sizes (bytes) of the notes of each rank that was reported to wait."""
 
@@ -92,7 +92,7 @@ class _Standstills:
             found = standstill(self._latest, deaths.ended)
             self._look_into(found or self._stopped_alone(), now_s, deaths)
 
-    def _stopped_alone(self) -> Stop | None:
+    def _stopped_alone(self) -> Standing | None:
         """Ranks that stand still, and wait in no collective."""
         found = stop(self._latest)
         return found if found is not None and found.kind in _ALONE else None
@@ -109,7 +109,7 @@ class _Standstills:
             self._latest[snapshot.rank] = snapshot
         return snapshot.reason
 
-    def _look_into(self, found: Standstill | Stop | None, now_s: float, deaths: "_Deaths") -> None:
+    def _look_into(self, found: Standstill | Standing | None, now_s: float, deaths: "_Deaths") -> None:
         assert self._open_since_s is not None
         is_time = now_s - self._open_since_s >= _PATIENCE_S
         is_clear = found is not None and found.kind not in ("unseen", *_ALONE) and found.waited_ns >= self._worth_ns
@@ -125,7 +125,7 @@ class _Standstills:
             self._asked = True
             ask_for_snapshots(self._raw)
 
-    def _report(self, found: Standstill | Stop, deaths: "_Deaths") -> None:
+    def _report(self, found: Standstill | Standing, deaths: "_Deaths") -> None:
         self._reported = found
         self._notes = {rank: _bytes_of_steps(self._raw, rank) for rank in found.waiting_ranks}
         step = max(snapshot.step for snapshot in self._latest.values())
@@ -133,7 +133,7 @@ class _Standstills:
         for rank in found.at_fault[:_MOST_NAMED]:
             self._say(f"  rank {rank} {self._where(rank, found, deaths)}")
 
-    def _where(self, rank: Rank, found: Standstill | Stop, deaths: "_Deaths") -> str:
+    def _where(self, rank: Rank, found: Standstill | Standing, deaths: "_Deaths") -> str:
         if rank in deaths.dead:
             return "has died"
         if rank in deaths.ended:

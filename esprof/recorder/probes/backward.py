@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .agreement import filled
-from .bench import Bench, Measured, Once
+from .bench import Bench, MeasuredSizes, Once
 from .collectives import measured, started, tensor_of
 
 _PASS_NS = 8_000_000
@@ -24,7 +24,7 @@ _MOST_AT_ONCE = 256
 _REPEATS = 20
 
 
-class Backward:
+class RepeatedBackward:
     """A backward pass that can be repeated: a chain of matrix products on the bench's device."""
 
     def __init__(self, bench: Bench) -> None:
@@ -63,12 +63,12 @@ class Backward:
         return max(1, time.perf_counter_ns() - began)
 
 
-def alone(bench: Bench, backward: Backward) -> None:
+def alone(bench: Bench, backward: RepeatedBackward) -> None:
     """The pass with nothing beside it, on all ranks at once, as in the job."""
     bench.sweep(bench.mine("backward", "matmul", "flop"), [backward.flop], lambda _: backward.once, in_step=True)
 
 
-def beside_all_reduce(bench: Bench, backward: Backward, sizes: list[int]) -> None:
+def beside_all_reduce(bench: Bench, backward: RepeatedBackward, sizes: list[int]) -> None:
     """Passes while all-reduces go on, so many of each size that they last about half a second; and these beside passes.
 
     The samples of both are means over that time. All ranks stop when the all-reduces are through. Before each repeat, as
@@ -93,7 +93,7 @@ def beside_all_reduce(bench: Bench, backward: Backward, sizes: list[int]) -> Non
                 bench.note(measured(bench, "all_reduce", ranks, beside="backward"), size, [spent // count])
 
 
-def beside(bench: Bench, backward: Backward, other: str, what: Measured, size: int, once: Once) -> None:
+def beside(bench: Bench, backward: RepeatedBackward, other: str, what: MeasuredSizes, size: int, once: Once) -> None:
     """`what`, done by this thread while another does passes, and the passes beside it: `other` names it there."""
     began = time.perf_counter_ns()
     once()
@@ -115,7 +115,7 @@ def beside(bench: Bench, backward: Backward, other: str, what: Measured, size: i
 class _Passes(threading.Thread):
     """Passes in a thread of their own, until they are stopped."""
 
-    def __init__(self, backward: Backward) -> None:
+    def __init__(self, backward: RepeatedBackward) -> None:
         super().__init__(name="esprof-probe", daemon=True)
         self._backward = backward
         self._ending = threading.Event()
@@ -135,14 +135,14 @@ class _Passes(threading.Thread):
         return count
 
 
-def _pass_alone(backward: Backward) -> int:
+def _pass_alone(backward: RepeatedBackward) -> int:
     """Mean ns of passes over about half a second."""
     began = time.perf_counter_ns()
     passes = _passes_until(backward, lambda: time.perf_counter_ns() - began > _BESIDE_NS)
     return (time.perf_counter_ns() - began) // passes
 
 
-def _passes_until(backward: Backward, is_over: Callable[[], bool]) -> int:
+def _passes_until(backward: RepeatedBackward, is_over: Callable[[], bool]) -> int:
     count = 0
     while not count or not is_over():
         backward.once()

@@ -28,7 +28,7 @@ _PART_OF_MEMORY = 32
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSizes:
     """What is measured at several sizes: the fields of `esprof.run.probes.Sweep` but the points."""
 
     kind: str
@@ -67,9 +67,9 @@ class Bench:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began
 
-    def mine(self, kind: str, name: str, unit: str, **more: Any) -> Measured:
+    def mine(self, kind: str, name: str, unit: str, **more: Any) -> MeasuredSizes:
         """What this rank measures by itself."""
-        return Measured(kind, name, unit, (self.rank,), self.device.type, **more)
+        return MeasuredSizes(kind, name, unit, (self.rank,), self.device.type, **more)
 
     def begin_stage(self, share: float) -> None:
         """From now on `share` of the time that is left may be used, until the next call."""
@@ -88,7 +88,7 @@ class Bench:
 
     def sweep(
         self,
-        what: Measured,
+        what: MeasuredSizes,
         sizes: Iterable[int],
         prepare: Callable[[int], Once | None],
         *,
@@ -123,7 +123,7 @@ class Bench:
 
     def note(
         self,
-        what: Measured,
+        what: MeasuredSizes,
         size: int,
         samples_ns: Sequence[int],
         cpu_ns: int | None = None,

@@ -43,7 +43,7 @@ def idle(bench: Bench, codecs: dict[str, Any], wanted: list[int]) -> None:
             )
 
 
-def beside_backward(bench: Bench, codecs: dict[str, Any], passes: backward.Backward) -> None:
+def beside_backward(bench: Bench, codecs: dict[str, Any], passes: backward.RepeatedBackward) -> None:
     """Encode and decode beside a backward pass, and the pass beside them."""
     for number, (spec, made) in enumerate(codecs.items()):
         bench.take(1 / (len(codecs) - number))

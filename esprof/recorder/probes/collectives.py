@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..shared import torch_features
 from .agreement import filled
-from .bench import Bench, Measured, Once
+from .bench import Bench, MeasuredSizes, Once
 
 _SIZES = [8, *(1 << power for power in range(10, 28))]
 _ITEM = 4
@@ -50,9 +50,9 @@ def started(group: Any, *buffers: Tensor) -> list[Any]:
     return [dist.all_reduce(one, group=group, async_op=True) for one in buffers]
 
 
-def measured(bench: Bench, name: str, ranks: tuple[int, ...], **more: Any) -> Measured:
+def measured(bench: Bench, name: str, ranks: tuple[int, ...], **more: Any) -> MeasuredSizes:
     backend = bench.agreement.backend
-    return Measured("collective", name, "bytes", ranks, bench.device.type, backend, **more)
+    return MeasuredSizes("collective", name, "bytes", ranks, bench.device.type, backend, **more)
 
 
 def tensor_of(size: int, bench: Bench) -> Tensor:

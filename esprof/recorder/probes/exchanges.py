@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .agreement import filled
-from .bench import Bench, Measured
+from .bench import Bench, MeasuredSizes
 from .codecs import gradient_of
 
 _SIZES = [1 << power for power in (14, 18, 21, 24)]
@@ -32,18 +32,20 @@ def by_codec(bench: Bench, codecs: dict[str, Any], wanted: list[int]) -> None:
     for place, size in enumerate(sizes):
         for number, (spec, made) in enumerate(codecs.items()):
             bench.take(1 / ((len(sizes) - place) * len(codecs) - number))
-            one = _Exchange(
+            one = _RepeatedExchange(
                 exchange_for(made, None), made, gradient_of(size // _ITEM, bench.device), link, Links(link, link)
             )
             _measure(bench, one, ranks, spec, size, is_wanted=size in wanted)
 
 
-def _measure(bench: Bench, one: "_Exchange", ranks: tuple[int, ...], spec: str, size: int, *, is_wanted: bool) -> None:
+def _measure(
+    bench: Bench, one: "_RepeatedExchange", ranks: tuple[int, ...], spec: str, size: int, *, is_wanted: bool
+) -> None:
     one.once(bench)
     vnmse = one.vnmse()
     (took_ns, *_) = one.once(bench)
     count = bench.repeats(took_ns, to_come=1, wanted=is_wanted)
-    whole = Measured("exchange", spec, "bytes", ranks, bench.device.type, bench.agreement.backend)
+    whole = MeasuredSizes("exchange", spec, "bytes", ranks, bench.device.type, bench.agreement.backend)
     if not count:
         bench.left_out(f"exchange by {spec} of {size} bytes", _TOO_LONG, by_budget=True)
         return
@@ -79,7 +81,7 @@ def of_shards(bench: Bench, wanted: list[int]) -> None:
         scatter.sent_bytes = 0
         whole, before, after = zip(*([_timed(bench, part) for part in parts] for _ in range(count)), strict=True)
         lost = float((sent.float() - gradient).square().sum() / gradient.square().sum())
-        what = Measured("shards", "bf16", "bytes", ranks, bench.device.type, bench.agreement.backend)
+        what = MeasuredSizes("shards", "bf16", "bytes", ranks, bench.device.type, bench.agreement.backend)
         took, cpu = zip(*whole, strict=True)
         bench.note(what, size, took, sum(cpu) // count, sent=scatter.sent_bytes // count, vnmse=lost)
         bench.note(bench.mine("narrow", "bf16", "bytes"), size, [took for took, _ in before])
@@ -96,7 +98,7 @@ def _timed(bench: Bench, part: Callable[[], object]) -> tuple[int, int]:
     return time.perf_counter_ns() - began, time.process_time_ns() - cpu
 
 
-class _Exchange:
+class _RepeatedExchange:
     """An exchange that can be repeated."""
 
     def __init__(self, exchange: Any, codec: Any, gradient: Tensor, link: Any, links: Any) -> None:

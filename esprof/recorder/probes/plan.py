@@ -42,7 +42,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Stage:
+class ProbeStage:
     """Some measurements that belong together."""
 
     name: str
@@ -76,7 +76,7 @@ def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str
         bench.close(whole=whole)
 
 
-def _stages(bench: Bench, raw: str) -> list[Stage]:
+def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
     wanted = _sizes_of_job(bench)
     buckets = wanted.get("all_reduce", [])
     large = [size for size in buckets if size >= _LEAST_LARGE]
@@ -84,44 +84,46 @@ def _stages(bench: Bench, raw: str) -> list[Stage]:
     of_scatters = {size for size in (*buckets, *wanted.get("reduce_scatter", [])) if size >= _LEAST_SCATTERED}
     scattered = sorted(of_scatters)[-_MOST_WANTED:]
     known = codecs.registered(bench)
-    passes: list[backward.Backward] = []
+    passes: list[backward.RepeatedBackward] = []
 
-    def a_pass() -> backward.Backward:
+    def a_pass() -> backward.RepeatedBackward:
         if not passes:
-            passes.append(backward.Backward(bench))
+            passes.append(backward.RepeatedBackward(bench))
         return passes[0]
 
     found = [
-        Stage("devices", 0.5, lambda: devices.condition(bench)),
-        Stage("matrix products", 2, lambda: devices.products(bench)),
-        Stage("memory", 1, lambda: devices.memory(bench)),
-        Stage("launches", 0.5, lambda: devices.launches(bench)),
-        Stage("threads", 0.5, lambda: devices.threads(bench)),
-        Stage("backward passes", 0.5, lambda: backward.alone(bench, a_pass())),
+        ProbeStage("devices", 0.5, lambda: devices.condition(bench)),
+        ProbeStage("matrix products", 2, lambda: devices.products(bench)),
+        ProbeStage("memory", 1, lambda: devices.memory(bench)),
+        ProbeStage("launches", 0.5, lambda: devices.launches(bench)),
+        ProbeStage("threads", 0.5, lambda: devices.threads(bench)),
+        ProbeStage("backward passes", 0.5, lambda: backward.alone(bench, a_pass())),
     ]
     if bench.agreement.groups:
         # The job's own size first: it matters most, should time run out.
         beside = [*large[-1:], 1 << 16]
         found += [
-            Stage("all-reduces", 5, lambda: collectives.all_reduce(bench, buckets)),
-            Stage("transfers beside backward passes", 8, lambda: backward.beside_all_reduce(bench, a_pass(), beside)),
-            Stage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
-            Stage("other collectives", 4, lambda: collectives.others(bench, wanted)),
+            ProbeStage("all-reduces", 5, lambda: collectives.all_reduce(bench, buckets)),
+            ProbeStage(
+                "transfers beside backward passes", 8, lambda: backward.beside_all_reduce(bench, a_pass(), beside)
+            ),
+            ProbeStage("two all-reduces at once", 1, lambda: collectives.all_reduce_twice(bench, [])),
+            ProbeStage("other collectives", 4, lambda: collectives.others(bench, wanted)),
         ]
     (is_sharded,) = bench.agreement.most(int(_has_shards()))
     if known and bench.agreement.groups and is_sharded:
-        found.append(Stage("sharded gradients", 3, lambda: exchanges.of_shards(bench, scattered)))
+        found.append(ProbeStage("sharded gradients", 3, lambda: exchanges.of_shards(bench, scattered)))
     if known:
         found += [
-            Stage("codecs", 4, lambda: codecs.idle(bench, known, large)),
-            Stage("codecs beside backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
+            ProbeStage("codecs", 4, lambda: codecs.idle(bench, known, large)),
+            ProbeStage("codecs beside backward passes", 1.5, lambda: codecs.beside_backward(bench, known, a_pass())),
         ]
     if known and bench.agreement.groups:
-        found.append(Stage("compressed exchanges", 10, lambda: exchanges.by_codec(bench, known, large)))
+        found.append(ProbeStage("compressed exchanges", 10, lambda: exchanges.by_codec(bench, known, large)))
     return [
         *found,
-        Stage("reads of the data", 1.5, lambda: storage.loads(bench, raw)),
-        Stage("writes", 1, lambda: storage.saves(bench, raw)),
+        ProbeStage("reads of the data", 1.5, lambda: storage.loads(bench, raw)),
+        ProbeStage("writes", 1, lambda: storage.saves(bench, raw)),
     ]
 
 

@@ -22,7 +22,7 @@ _PPM = 1e-6
 
 
 @dataclass(frozen=True)
-class Calls:
+class MatchedCalls:
     """The matched collective calls of a run: one entry for each rank in each collective, in any order.
 
     Any of the ranks may take part in a collective, but it must be of a kind that no rank leaves before all have come: no
@@ -35,13 +35,13 @@ class Calls:
     start_ns: Ints
     end_ns: Ints
 
-    def on(self, clocks: "Clocks") -> "Calls":
+    def on(self, clocks: "Clocks") -> "MatchedCalls":
         """These calls with their times on the clock of the job."""
         start_ns, end_ns = self.start_ns.copy(), self.end_ns.copy()
         for rank, mine in self.rows.items():
             start_ns[mine] = clocks.apply(rank, start_ns[mine])
             end_ns[mine] = clocks.apply(rank, end_ns[mine])
-        return Calls(self.rank, self.collective, start_ns, end_ns)
+        return MatchedCalls(self.rank, self.collective, start_ns, end_ns)
 
     @cached_property
     def rows(self) -> dict[Rank, Ints]:
@@ -144,11 +144,11 @@ class Residual:
 
 
 @dataclass(frozen=True)
-class Transfers:
+class TransferFit:
     """How long collectives took once all ranks had come, and how well the ranks' clocks agree."""
 
     ns: Ints
-    """Transfer time of each call in ns, in the order of `Calls`; never negative."""
+    """Transfer time of each call in ns, in the order of `MatchedCalls`; never negative."""
     residuals: Mapping[Rank, Residual]
     """Residual of each rank that shared a collective."""
     collectives: int
@@ -162,7 +162,7 @@ class Transfers:
         return 2 * self.clock_free <= self.collectives
 
 
-def align_hosts(calls: Calls, hosts: Mapping[Rank, str | None], errors_ns: Errors | None = None) -> Clocks:
+def align_hosts(calls: MatchedCalls, hosts: Mapping[Rank, str | None], errors_ns: Errors | None = None) -> Clocks:
     """The clocks of a run by its collective calls; `hosts` names the host of every rank.
 
     Ranks of one host share a clock; a rank whose host is unknown (None) is taken as a host of its own. `errors_ns` says how
@@ -180,7 +180,7 @@ def align_hosts(calls: Calls, hosts: Mapping[Rank, str | None], errors_ns: Error
     return Clocks(origin_ns + round(found.middle_ns), _host_clocks(ranks_of, found, doubt_ns))
 
 
-def _doubt(calls: Calls, ranks_of: Mapping[str, list[Rank]], found: Fit, errors_ns: Errors) -> Floats:
+def _doubt(calls: MatchedCalls, ranks_of: Mapping[str, list[Rank]], found: Fit, errors_ns: Errors) -> Floats:
     """By how many ns the fit of each host's clock may be wrong against its reference; less than that moves no clock."""
     shared = calls.shortest_ns[calls.shared]
     apart_ns = float(np.median(shared)) if len(shared) else 0.0
@@ -191,7 +191,7 @@ def _doubt(calls: Calls, ranks_of: Mapping[str, list[Rank]], found: Fit, errors_
     return doubt
 
 
-def transfers(calls: Calls) -> Transfers:
+def transfers(calls: MatchedCalls) -> TransferFit:
     """Transfer times of `calls`, whose times are on the clock of the job.
 
     A transfer is what a call takes after its last peer came. Where clocks are not good enough for that, it is the
@@ -200,7 +200,7 @@ def transfers(calls: Calls) -> Transfers:
     residuals = _residuals(calls)
     error_ns = max((residual.p50_ns for residual in residuals.values()), default=0)
     too_short = calls.shared & (calls.shortest_ns < TRANSFER_PER_ERROR * error_ns)
-    return Transfers(
+    return TransferFit(
         ns=np.where(too_short, calls.shortest_ns, np.maximum(calls.after_all_ns, 0)),
         residuals=residuals,
         collectives=len(np.unique(calls.number[calls.shared])),
@@ -208,7 +208,7 @@ def transfers(calls: Calls) -> Transfers:
     )
 
 
-def _readings(calls: Calls, ranks_of_host: list[list[Rank]], origin_ns: Ns) -> Readings:
+def _readings(calls: MatchedCalls, ranks_of_host: list[list[Rank]], origin_ns: Ns) -> Readings:
     host = np.zeros(len(calls.rank), np.int64)
     for number, ranks in enumerate(ranks_of_host):
         for rank in ranks:
@@ -234,7 +234,7 @@ def _host_clocks(ranks_of: dict[str, list[Rank]], found: Fit, doubt_ns: Floats) 
     )
 
 
-def _residuals(calls: Calls) -> dict[Rank, Residual]:
+def _residuals(calls: MatchedCalls) -> dict[Rank, Residual]:
     away = np.abs(_from_median(calls.end_ns, calls.number))
     found = {}
     for rank, rows in calls.rows.items():

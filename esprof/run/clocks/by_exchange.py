@@ -23,7 +23,7 @@ _BEYOND_NS = 3_600_000_000_000
 _PPM = 1e-6
 
 
-class Reading(Protocol):
+class ExchangeReading(Protocol):
     """A clock against rank 0's: ahead by `offset_ns` when it showed `at_ns`, give or take half of `rtt_ns`."""
 
     @property
@@ -86,7 +86,7 @@ class HostOffset:
 _MOMENTS = {"start_ns", "end_ns", "at_ns"}
 
 
-def clock_of(readings: Iterable[Reading]) -> HostOffset | None:
+def clock_of(readings: Iterable[ExchangeReading]) -> HostOffset | None:
     """The clock of one host by the readings of its ranks; None where there are no readings."""
     found = _surest(readings)
     if not found:
@@ -107,10 +107,10 @@ def clock_of(readings: Iterable[Reading]) -> HostOffset | None:
 
 
 def clocks_of_ranks(
-    readings: Mapping[Rank, Sequence[Reading]], hosts: Mapping[Rank, str | None]
+    readings: Mapping[Rank, Sequence[ExchangeReading]], hosts: Mapping[Rank, str | None]
 ) -> dict[Rank, HostOffset | None]:
     """The clock of each rank's host. Ranks of one host share a clock, so they share its readings."""
-    of_host: dict[str, list[Reading]] = {}
+    of_host: dict[str, list[ExchangeReading]] = {}
     for rank, rows in readings.items():
         of_host.setdefault(_host(rank, hosts), []).extend(rows)
     clocks = {host: clock_of(rows) for host, rows in of_host.items()}
@@ -121,7 +121,7 @@ def _host(rank: Rank, hosts: Mapping[Rank, str | None]) -> str:
     return hosts[rank] or f"rank {rank}"
 
 
-def _surest(readings: Iterable[Reading]) -> list[tuple[Ns, Ns, Ns]]:
+def _surest(readings: Iterable[ExchangeReading]) -> list[tuple[Ns, Ns, Ns]]:
     """(at, offset, round trip) in ns of the readings to use, by time: none with an unusually long round trip, and none so
     close to a better one that the noise of both would look like drift."""
     rows = sorted({(one.at_ns, one.offset_ns, one.rtt_ns) for one in readings}, key=lambda row: row[2])

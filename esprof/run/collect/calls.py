@@ -31,7 +31,7 @@ _TOLD = ("group", "coll_seq", "in_bytes", "out_bytes", "dtype")
 """Columns of the event table that a call fills."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A collective that the process made."""
 
     process_group: tuple[str, str]
@@ -59,13 +59,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Dump(msgspec.Struct, frozen=True):
-    entries: list[Call] = []
+    entries: list[RecordedCall] = []
 
 
 _DUMP = msgspec.json.Decoder(_Dump)  # Made here, once: docs/decisions/0018-decoders-are-made-once.md.
 
 
-def read_calls(path: Path) -> list[Call]:
+def read_calls(path: Path) -> list[RecordedCall]:
     """The calls in a dump of the Flight Recorder, oldest first. Raises InputError where it cannot be read."""
     try:
         found = _DUMP.decode(path.read_bytes()).entries
@@ -76,7 +76,7 @@ def read_calls(path: Path) -> list[Call]:
     return sorted(found, key=lambda call: call.time_created_ns)
 
 
-def with_calls(events: Table, calls: Sequence[Call], groups: Mapping[str, Group]) -> Table:
+def with_calls(events: Table, calls: Sequence[RecordedCall], groups: Mapping[str, Group]) -> Table:
     """The `events` of one window, with the columns filled that tell what its gloo collectives moved.
 
     `groups` are the process groups by the names that this process has for them.
@@ -122,7 +122,7 @@ def _ends(events: Table) -> np.ndarray:
     return ends
 
 
-def _made_in_window(events: Table, calls: Sequence[Call]) -> list[Call]:
+def _made_in_window(events: Table, calls: Sequence[RecordedCall]) -> list[RecordedCall]:
     """The calls that were made in a `c10d::` operation of `events`: only their transfers are in the trace, too."""
     codes, names = events.codes("name")
     is_call = np.isin(codes, [i for i, name in enumerate(names) if name.startswith("c10d::")])
@@ -138,7 +138,7 @@ def _made_in_window(events: Table, calls: Sequence[Call]) -> list[Call]:
     return [call for call, is_inside in zip(calls, inside.tolist(), strict=True) if is_inside]
 
 
-def _threads_of_groups(transfers: Sequence[_Transfer], calls: Sequence[Call]) -> dict[str, set[int]]:
+def _threads_of_groups(transfers: Sequence[_Transfer], calls: Sequence[RecordedCall]) -> dict[str, set[int]]:
     """The threads of each process group: those whose transfers mostly begin soonest after one of its calls."""
     made: dict[tuple[str, str], np.ndarray] = {}
     for key, mine in _grouped(calls, lambda call: (call.process_group[0], call.profiling_name)).items():
@@ -163,7 +163,7 @@ def _nearest(transfer: _Transfer, groups: Sequence[str], made: Mapping[tuple[str
 
 
 def _paired(
-    transfers: Sequence[_Transfer], calls: Sequence[Call], groups: Mapping[str, Group]
+    transfers: Sequence[_Transfer], calls: Sequence[RecordedCall], groups: Mapping[str, Group]
 ) -> dict[int, dict[str, Any]]:
     """The values for each transfer's row, from the transfers and calls of one group and name, both by time.
 
@@ -190,11 +190,11 @@ def _paired(
     return told
 
 
-def _fits(transfers: Sequence[_Transfer], calls: Sequence[Call], shift: int) -> bool:
+def _fits(transfers: Sequence[_Transfer], calls: Sequence[RecordedCall], shift: int) -> bool:
     return all(calls[i + shift].time_created_ns <= one.start_ns for i, one in enumerate(transfers) if i + shift >= 0)
 
 
-def _runs(pairs: Sequence[tuple[_Transfer, Call]]) -> Iterator[Sequence[tuple[_Transfer, Call]]]:
+def _runs(pairs: Sequence[tuple[_Transfer, RecordedCall]]) -> Iterator[Sequence[tuple[_Transfer, RecordedCall]]]:
     """Runs of pairs whose calls may have been taken up in another order than their transfers' starts show.
 
     Two idle threads may take up two calls at once, and the one that was second be the first to note its start.

@@ -18,7 +18,7 @@ import numpy as np
 from esprof.core.errors import OutputError
 from esprof.core.types import Rank
 from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
-from esprof.run.collect.notes import RankNotes, RankRows, Step
+from esprof.run.collect.notes import NotedStep, RankNotes, RankRows
 from esprof.run.collect.probes import probes_of
 from esprof.run.collect.raw import (
     any_rank_alive,
@@ -39,7 +39,7 @@ from esprof.run.overhead import Overhead, overhead
 from esprof.run.parallel import run_all
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.settings import Settings
-from esprof.run.run import Group, KnobReading, RankMeta, Run, RunMeta, Warning, WarningCode
+from esprof.run.run import Group, KnobReading, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import MEMORY, STEPS, Table, table
 from esprof.version import __version__
 
@@ -60,7 +60,7 @@ class _Recorded:
     flight: FlightLog
     groups: dict[str, Group]
     versions: dict[str, str]
-    warnings: list[Warning]
+    warnings: list[RunWarning]
     unreadable: list[Path]
 
 
@@ -70,7 +70,7 @@ def finalise(
     exit_code: int | None,
     settings: Settings,
     executor: Executor | None = None,
-    warnings: Sequence[Warning] = (),
+    warnings: Sequence[RunWarning] = (),
 ) -> Run:
     """Write the Run `out` from `out/raw`, then remove `raw`, but for files there that nobody can read.
 
@@ -118,7 +118,7 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
         return _still_running(path, settings, executor)
     message = "the launcher could not finish this run: how the command ended is not known"
     was_awaited = job.launcher_pid is not None and job.exit_code is None
-    gone = [Warning("launcher-gone", message)] if was_awaited else []
+    gone = [RunWarning("launcher-gone", message)] if was_awaited else []
     if _is_ours(raw) and not is_empty(raw, _all_notes(raw, job.exit_code)[0], settings):
         with suppress(OutputError):
             return finalise(path, job.command, job.exit_code, settings, executor, gone)
@@ -127,7 +127,7 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
 
 def _still_running(path: Path, settings: Settings, executor: Executor | None) -> Run:
     message = "the job still runs: this is what was recorded of it up to now"
-    return _as_it_stands(path, settings, executor, [Warning(WarningCode.STILL_RUNNING, message)])
+    return _as_it_stands(path, settings, executor, [RunWarning(WarningCode.STILL_RUNNING, message)])
 
 
 def _outlived(raw: Path) -> bool:
@@ -140,7 +140,7 @@ def _outlived(raw: Path) -> bool:
     return False
 
 
-def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[Warning]) -> Run:
+def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[RunWarning]) -> Run:
     """The Run in `path` as far as it is recorded, in memory."""
     raw = path / "raw"
     notes, unattributed = _all_notes(raw, read_job(raw).exit_code)
@@ -226,7 +226,7 @@ def _ended(notes: RankNotes) -> bool:
 
 
 def _tables(notes: RankNotes, rows: RankRows, windows: RankWindows) -> dict[str, Table]:
-    steps = {name: [getattr(step, name) for step in rows.steps] for name in Step.__struct_fields__}
+    steps = {name: [getattr(step, name) for step in rows.steps] for name in NotedStep.__struct_fields__}
     memory = {name: [getattr(sample, name) for sample in rows.memories] for name in MEMORY.names}
     found = {
         "events": windows.events,
@@ -281,10 +281,10 @@ def _overhead(rows: RankRows) -> Overhead | None:
     return overhead([window[:, 1] for window in windows], plain[beside, 1])
 
 
-def _broken_snapshots(raw: Path, notes: RankNotes) -> tuple[list[Warning], list[Path]]:
+def _broken_snapshots(raw: Path, notes: RankNotes) -> tuple[list[RunWarning], list[Path]]:
     broken = [file for file in snapshot_paths(raw, notes.files) if read_snapshot(file) is None]
     message = f"rank {notes.rank}: a snapshot of its flight recorder cannot be read"
-    return [Warning("rank-unreadable", message, (notes.rank,)) for _ in broken], broken
+    return [RunWarning("rank-unreadable", message, (notes.rank,)) for _ in broken], broken
 
 
 def _meta(
@@ -293,7 +293,7 @@ def _meta(
     ranks: Sequence[_Recorded],
     command: Sequence[str],
     exit_code: int | None,
-    warnings: Sequence[Warning],
+    warnings: Sequence[RunWarning],
 ) -> RunMeta:
     groups = {group.name: group for rank in ranks for group in rank.groups.values()}
     versions = {name: version for rank in ranks for name, version in rank.versions.items()}

@@ -20,11 +20,11 @@ _Span = Annotated[Ns, msgspec.Meta(gt=-(1 << 62), lt=1 << 62)]
 Phase = Literal["plain", "warmup", "timed", "export", "stack"]
 
 
-class _Row(msgspec.Struct, frozen=True, tag_field="kind"):
+class _NotedRow(msgspec.Struct, frozen=True, tag_field="kind"):
     """A row that is kept for good."""
 
 
-class Identity(_Row, frozen=True, tag="rank"):
+class RankIdentity(_NotedRow, frozen=True, tag="rank"):
     rank: Annotated[Rank, msgspec.Meta(ge=0, lt=MOST_RANKS)]
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     host: str
@@ -39,7 +39,7 @@ class Identity(_Row, frozen=True, tag="rank"):
     """What its torch cannot tell, in a sentence each."""
 
 
-class Workers(_Row, frozen=True, tag="workers"):
+class Workers(_NotedRow, frozen=True, tag="workers"):
     """The worker processes that a DataLoader iterator started, in the order of their numbers."""
 
     process: str
@@ -48,13 +48,13 @@ class Workers(_Row, frozen=True, tag="workers"):
     pids: list[_Large]
 
 
-class RecordedWindow(_Row, frozen=True, tag="window"):
+class RecordedWindow(_NotedRow, frozen=True, tag="window"):
     phase: Literal["timed", "stack"]
     first: _Number
     last: _Number
 
 
-class Caller(_Row, frozen=True, tag="frame"):
+class Caller(_NotedRow, frozen=True, tag="frame"):
     """A line that was seen on a stack, as number `number`, from 1 on, called by the line of number `caller`; 0 is none."""
 
     number: _Number
@@ -64,28 +64,28 @@ class Caller(_Row, frozen=True, tag="frame"):
     function: str
 
 
-class Paced(_Row, frozen=True, tag="paced"):
+class Paced(_NotedRow, frozen=True, tag="paced"):
     """What ends the steps from `since_ns` on. What was noted of steps before counts no longer."""
 
     by: PacedBy
     since_ns: _Time
 
 
-class Memory(_Row, frozen=True, tag="memory"):
+class Memory(_NotedRow, frozen=True, tag="memory"):
     peak: _Large
     of: str
 
 
-class MemoryLimit(_Row, frozen=True, tag="memory-limit"):
+class MemoryLimit(_NotedRow, frozen=True, tag="memory-limit"):
     limit: _Large
     of: str
 
 
-class ProfilerTaken(_Row, frozen=True, tag="profiler-taken"):
+class ProfilerTaken(_NotedRow, frozen=True, tag="profiler-taken"):
     step: _Number
 
 
-class JobsTrace(_Row, frozen=True, tag="jobs-trace"):
+class JobsTrace(_NotedRow, frozen=True, tag="jobs-trace"):
     """The job's own profiler has written what it collected from `start_ns` to `end_ns` to `path`. `calls` names, as
     the first step of a window does, what PyTorch knew of the collectives then."""
 
@@ -95,7 +95,7 @@ class JobsTrace(_Row, frozen=True, tag="jobs-trace"):
     calls: _Number | None = None
 
 
-class ClockReading(_Row, frozen=True, tag="clock"):
+class ClockReading(_NotedRow, frozen=True, tag="clock"):
     """This process's clock against that of rank 0, read by an exchange that took `rtt_ns`."""
 
     at_ns: _Time
@@ -103,20 +103,20 @@ class ClockReading(_Row, frozen=True, tag="clock"):
     rtt_ns: _Time
 
 
-class Missed(_Row, frozen=True, tag="missed"):
+class Missed(_NotedRow, frozen=True, tag="missed"):
     """A window that was ordered for step `at`, of which the rank heard in `step`."""
 
     at: _Number
     step: _Number
 
 
-class Lost(_Row, frozen=True, tag="lost"):
+class Lost(_NotedRow, frozen=True, tag="lost"):
     first: _Number
     phase: str
     reason: LossReason
 
 
-class KnobRead(_Row, frozen=True, tag="knob"):
+class KnobRead(_NotedRow, frozen=True, tag="knob"):
     """How a knob stands, when steps begin to count."""
 
     name: str
@@ -124,24 +124,24 @@ class KnobRead(_Row, frozen=True, tag="knob"):
     reason: str
 
 
-class Fault(_Row, frozen=True, tag="fault"):
+class Fault(_NotedRow, frozen=True, tag="fault"):
     """Something of the recorder ended or does not work, the rest goes on."""
 
     message: str
 
 
-class Stopped(_Row, frozen=True, tag="stopped"):
+class Stopped(_NotedRow, frozen=True, tag="stopped"):
     """The recorder itself ended by a fault, the process goes on."""
 
     message: str
 
 
-class End(_Row, frozen=True, tag="end"):
+class End(_NotedRow, frozen=True, tag="end"):
     step: _Number
 
 
 RankRow = (
-    Identity
+    RankIdentity
     | Workers
     | RecordedWindow
     | Caller
@@ -160,7 +160,7 @@ RankRow = (
 )
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class NotedStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: _Number
     start_ns: _Time
     dur_ns: _Time
@@ -217,7 +217,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stack: _Number
 
 
-class Stage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class MarkedStage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the job itself marked as a stage of its work."""
 
     name: str
@@ -229,8 +229,8 @@ class _Rolled(msgspec.Struct, frozen=True, tag_field="kind"):
     """A line of rows of one kind, of which the oldest are dropped."""
 
 
-class Steps(_Rolled, frozen=True, tag="steps"):
-    rows: list[Step]
+class NotedSteps(_Rolled, frozen=True, tag="steps"):
+    rows: list[NotedStep]
 
 
 class Nexts(_Rolled, frozen=True, tag="nexts"):
@@ -250,17 +250,17 @@ class Samples(_Rolled, frozen=True, tag="samples"):
 
 
 class Stages(_Rolled, frozen=True, tag="stages"):
-    rows: list[Stage]
+    rows: list[MarkedStage]
 
 
-RolledRows = Steps | Nexts | Fetches | Memories | Samples | Stages
+RolledRows = NotedSteps | Nexts | Fetches | Memories | Samples | Stages
 
 
 @dataclass
 class RankNotes:
     """The few rows that one rank noted for good, or one that was to be it and ended no step."""
 
-    identity: Identity
+    identity: RankIdentity
     starting: RankFiles | None = None
     """Its files, where it ended no step; None for a rank, whose files are named for it."""
     workers: list[Workers] = field(default_factory=list)
@@ -351,13 +351,13 @@ class RankNotes:
 class RankRows:
     """The rows that one rank and its loader workers noted at every step, by time. Of a long job only the newest are left."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[NotedStep] = field(default_factory=list)
     nexts: list[Next] = field(default_factory=list)
     fetches: list[Fetch] = field(default_factory=list)
     memories: list[MemorySample] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    stages: list[Stage] = field(default_factory=list)
-    worker_stages: dict[int, list[Stage]] = field(default_factory=dict)
+    stages: list[MarkedStage] = field(default_factory=list)
+    worker_stages: dict[int, list[MarkedStage]] = field(default_factory=dict)
     """Stages that loader workers noted, by the worker's process id."""
     unreadable: list[str] = field(default_factory=list)
 
@@ -377,10 +377,10 @@ class RankRows:
         for pid, stages in self.worker_stages.items():
             self.worker_stages[pid] = [row for row in stages if row.start_ns >= at_ns]
 
-    def add(self, line: RolledRows, stages: list[Stage]) -> None:
+    def add(self, line: RolledRows, stages: list[MarkedStage]) -> None:
         """Add the rows of a line; its stages go into the list `stages` of the process that wrote it."""
         match line:
-            case Steps():
+            case NotedSteps():
                 self.steps += line.rows
             case Nexts():
                 self.nexts += line.rows
@@ -394,7 +394,7 @@ class RankRows:
                 stages += line.rows
 
 
-class Job(msgspec.Struct, frozen=True):
+class LaunchedJob(msgspec.Struct, frozen=True):
     """`job.json`: what the launcher started, and when."""
 
     command: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from esprof.run.probes import Condition, LeftOut, Point, Probes, Sweep, put_together
+from esprof.run.probes import Condition, NotMeasured, Point, Probes, Sweep, put_together
 from esprof.run.raw import names
 from esprof.run.raw.settings import Settings
 
@@ -22,7 +22,7 @@ class _PointRow(Point, frozen=True, kw_only=True):
     concurrency: int
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _ProbeRow(msgspec.Struct, frozen=True):
     kind: str
     content: msgspec.Raw = msgspec.field(name="is")
 
@@ -36,11 +36,11 @@ class _EndRow(msgspec.Struct, frozen=True):
     whole: bool
 
 
-_ROWS = msgspec.json.Decoder(_Row)
+_ROWS = msgspec.json.Decoder(_ProbeRow)
 _POINTS = msgspec.json.Decoder(_PointRow)
 _STAGES = msgspec.json.Decoder(_StageRow)
 _ENDS = msgspec.json.Decoder(_EndRow)
-_LEFT_OUT = msgspec.json.Decoder(LeftOut)
+_LEFT_OUT = msgspec.json.Decoder(NotMeasured)
 _CONDITIONS = msgspec.json.Decoder(Condition)
 
 
@@ -50,7 +50,7 @@ class _OfRank:
     def __init__(self, path: Path) -> None:
         self.points: list[_PointRow] = []
         self.stages: list[str] = []
-        self.left_out: list[LeftOut] = []
+        self.left_out: list[NotMeasured] = []
         self.conditions: list[Condition] = []
         self.end = _EndRow(0.0, False)
         for line in path.read_bytes().splitlines():
@@ -59,7 +59,7 @@ class _OfRank:
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 continue  # The half line of a process that was killed.
 
-    def _add(self, row: _Row) -> None:
+    def _add(self, row: _ProbeRow) -> None:
         match row.kind:
             case "point":
                 self.points.append(_POINTS.decode(row.content))

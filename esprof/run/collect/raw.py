@@ -13,7 +13,16 @@ import msgspec
 
 from esprof.core.output import write_bytes
 from esprof.core.types import Rank
-from esprof.run.collect.notes import Identity, Job, RankNotes, RankRow, RankRows, RecordedWindow, RolledRows, Stage
+from esprof.run.collect.notes import (
+    LaunchedJob,
+    MarkedStage,
+    RankIdentity,
+    RankNotes,
+    RankRow,
+    RankRows,
+    RecordedWindow,
+    RolledRows,
+)
 from esprof.run.flight.log import is_locked, read_flight
 from esprof.run.raw import names
 
@@ -24,16 +33,16 @@ _RANK_ROWS: msgspec.json.Decoder[RankRow] = msgspec.json.Decoder(RankRow)
 _ROLLED_ROWS: msgspec.json.Decoder[RolledRows] = msgspec.json.Decoder(RolledRows)
 
 
-def write_job(raw: Path, job: Job) -> None:
+def write_job(raw: Path, job: LaunchedJob) -> None:
     write_bytes(raw / "job.json", msgspec.json.encode(job))
 
 
-def read_job(raw: Path) -> Job:
+def read_job(raw: Path) -> LaunchedJob:
     """The job that is recorded in `raw`; an empty Job where `job.json` is missing or garbage."""
     try:
-        return msgspec.json.decode((raw / "job.json").read_bytes(), type=Job)
+        return msgspec.json.decode((raw / "job.json").read_bytes(), type=LaunchedJob)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Job()
+        return LaunchedJob()
 
 
 def read_notes(raw: Path) -> tuple[list[RankNotes], list[Path]]:
@@ -133,7 +142,7 @@ def _rank_notes(file: Path, starting: names.RankFiles | None = None) -> RankNote
     """The notes in `file`, which is one of `starting` where that is given; None where it does not say whose they are."""
     unreadable: list[str] = []
     rows: list[RankRow] = list(_lines(file, _RANK_ROWS, unreadable))
-    identity = next((row for row in rows if isinstance(row, Identity)), None)
+    identity = next((row for row in rows if isinstance(row, RankIdentity)), None)
     if identity is None or not (starting or file.name == names.notes_of(identity.rank)):
         return None
     notes = RankNotes(identity, starting, unreadable=unreadable)
@@ -145,7 +154,7 @@ def _rank_notes(file: Path, starting: names.RankFiles | None = None) -> RankNote
     return notes
 
 
-def _add_rolled(rows: RankRows, file: Path, stages: list[Stage]) -> None:
+def _add_rolled(rows: RankRows, file: Path, stages: list[MarkedStage]) -> None:
     for line in _lines(file, _ROLLED_ROWS, rows.unreadable):
         rows.add(line, stages)
 

@@ -12,7 +12,7 @@ from esprof.run.raw import names
 from esprof.run.raw.paced import PacedBy
 from esprof.run.raw.reasons import LossReason
 from esprof.run.raw.settings import Settings
-from esprof.run.run import Warning, WarningCode
+from esprof.run.run import RunWarning, WarningCode
 
 _GUESSED = {
     PacedBy.LOADER: "no optimizer stepped: a step is what lies between two batches of a DataLoader",
@@ -21,33 +21,37 @@ _GUESSED = {
 """What is said of steps that the job itself did not tell."""
 
 
-def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[Path]) -> list[Warning]:
+def job_warnings(raw: Path, notes: Sequence[RankNotes], unattributed: Sequence[Path]) -> list[RunWarning]:
     """Warnings of whole ranks that the recording in `raw` lacks; `unattributed` files do not tell whose they are."""
     found = []
     for file in unattributed:
-        found.append(Warning("rank-unreadable", f"{printable(file.name)} does not say which rank it is of"))
+        found.append(RunWarning("rank-unreadable", f"{printable(file.name)} does not say which rank it is of"))
     seen = {one.rank for one in notes}
     missing = tuple(sorted({rank for one in notes for rank in range(one.identity.world_size)} - seen))
     if missing:
-        found.append(Warning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing))
+        found.append(
+            RunWarning(WarningCode.RANK_MISSING, f"nothing was recorded of {readable.ranks(missing)}", missing)
+        )
     for rank in claimed_again(raw):
         message = f"rank {rank}: a second process of the job was rank {rank} too; only the first is recorded"
-        found.append(Warning("rank-again", message, (rank,)))
+        found.append(RunWarning("rank-again", message, (rank,)))
     for by in {one.paced.by: None for one in notes if one.paced}:
         if by in _GUESSED:
-            found.append(Warning("steps-guessed", _GUESSED[by]))
+            found.append(RunWarning("steps-guessed", _GUESSED[by]))
     lacks = {
         f"torch {one.identity.versions.get('torch')}: {what}": None for one in notes for what in one.identity.lacks
     }
-    return found + [Warning(WarningCode.TORCH_LACKS, what) for what in lacks]
+    return found + [RunWarning(WarningCode.TORCH_LACKS, what) for what in lacks]
 
 
 def rank_warnings(
     notes: RankNotes, rows: RankRows, lost: Sequence[Lost], settings: Settings, *, alive: bool
-) -> list[Warning]:
+) -> list[RunWarning]:
     """Warnings of what the recording lacks of one rank, whose process may still be `alive`."""
     found = _of_process(notes, rows, settings, alive=alive), _of_windows(notes, rows, lost, settings, alive=alive)
-    return [Warning(code, f"rank {notes.rank}: {message}", (notes.rank,)) for part in found for code, message in part]
+    return [
+        RunWarning(code, f"rank {notes.rank}: {message}", (notes.rank,)) for part in found for code, message in part
+    ]
 
 
 def lost_windows(notes: RankNotes, rows: RankRows, *, alive: bool) -> list[Lost]:

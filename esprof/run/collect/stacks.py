@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from esprof.core.types import Ns
-from esprof.run.collect.notes import Caller, RankNotes, RankRows, Sample, Stage
+from esprof.run.collect.notes import Caller, MarkedStage, RankNotes, RankRows, Sample
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.schema import SAMPLES, STACKS, Table, table
-from esprof.run.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, Place, place_of
+from esprof.run.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, CodePlace, place_of
 
 _BACKWARD = ": _engine_run_backward\n"
 """How the line ends that waits for a backward pass, where others follow: hooks and functions written in Python."""
@@ -61,7 +61,7 @@ class Silence:
     end_ns: Ns
 
 
-def stacks_of(events: Table, samples: Table, stages: Sequence[Stage]) -> Table:
+def stacks_of(events: Table, samples: Table, stages: Sequence[MarkedStage]) -> Table:
     """The `stacks` table of one rank: for each silence of its main thread a row for each place that Python was at.
 
     Inside an operation only what a backward pass calls is listed: all else is the operation's own work. Garbage
@@ -111,8 +111,8 @@ class _Looks:
         is_sampled = gap.end_ns - gap.start_ns >= SHORTEST_SEEN
         if self._is_behind(gap, first, last):
             last += 1
-        took: dict[Place, float] = defaultdict(float)
-        ran: dict[Place, float] = defaultdict(float)
+        took: dict[CodePlace, float] = defaultdict(float)
+        ran: dict[CodePlace, float] = defaultdict(float)
         collecting = self._collecting(gap)
         for look in range(first, last):
             code, dur = int(self._code[look]), int(self._dur[look])
@@ -125,7 +125,7 @@ class _Looks:
             # The collector holds Python's lock: the look came right behind it.
             collected = min(inside, collecting)
             collecting -= collected
-            for where, ns in ((Place(place.frame, GARBAGE_COLLECTION), collected), (place, inside - collected)):
+            for where, ns in ((CodePlace(place.frame, GARBAGE_COLLECTION), collected), (place, inside - collected)):
                 if ns:
                     took[where] += ns
                     ran[where] += self._cpu[look] * ns / max(dur, 1)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from esprof.core.types import Ns
-from esprof.run.collect.notes import Fetch, Next, RankNotes, RankRows, Stage, Step, Workers
+from esprof.run.collect.notes import Fetch, MarkedStage, Next, NotedStep, RankNotes, RankRows, Workers
 from esprof.run.raw.paced import PacedBy
 from esprof.run.schema import STAGES, StageKind, Table, table
 
@@ -34,7 +34,7 @@ def stages_of(notes: RankNotes, rows: RankRows) -> Table:
     return table({name: [row.get(name) for row in found] for name in STAGES.names}, STAGES)
 
 
-def _row(noted: Next | Fetch | Stage, *, kind: StageKind, **more: object) -> dict[str, Any]:
+def _row(noted: Next | Fetch | MarkedStage, *, kind: StageKind, **more: object) -> dict[str, Any]:
     return msgspec.structs.asdict(noted) | {"kind": kind} | more
 
 
@@ -76,7 +76,7 @@ def _fetches_by_pass(notes: RankNotes, rows: RankRows) -> list[tuple[_Pass, Fetc
     return found
 
 
-def _steps_at(steps: Sequence[Step], times: Sequence[Ns]) -> list[int | None]:
+def _steps_at(steps: Sequence[NotedStep], times: Sequence[Ns]) -> list[int | None]:
     """For each time the index of the step that it lies in, if any."""
     found = np.searchsorted([step.start_ns for step in steps], times, side="right") - 1
     ends = [step.start_ns + step.dur_ns for step in steps]

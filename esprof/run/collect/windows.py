@@ -11,12 +11,12 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.types import Bytes
 from esprof.run.collect.calls import read_calls, with_calls
-from esprof.run.collect.notes import JobsTrace, RankNotes, RankRows, RecordedWindow, Step
+from esprof.run.collect.notes import JobsTrace, NotedStep, RankNotes, RankRows, RecordedWindow
 from esprof.run.collect.raw import calls_path, trace_path
 from esprof.run.collect.stacks import stacks_of
 from esprof.run.kineto.reader import Trace, read_trace
-from esprof.run.kineto.steps import Spans
-from esprof.run.run import Group, Warning, Window
+from esprof.run.kineto.steps import TraceSteps
+from esprof.run.run import Group, RunWarning, Window
 from esprof.run.schema import EVENTS, STACKS, Table, table
 
 _IDS_OF_WINDOW = 1 << 32
@@ -34,7 +34,7 @@ class RankWindows:
     stacks: Table = field(default_factory=lambda: table({}, STACKS))
     groups: dict[str, Group] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    warnings: list[Warning] = field(default_factory=list)
+    warnings: list[RunWarning] = field(default_factory=list)
     unreadable: list[Path] = field(default_factory=list)
 
 
@@ -86,7 +86,7 @@ def _read_window(raw: Path, notes: RankNotes, window: RecordedWindow, found: Ran
 
 
 def _read_jobs_trace(
-    raw: Path, notes: RankNotes, left: JobsTrace, steps: Sequence[Step], limit: Bytes, found: RankWindows
+    raw: Path, notes: RankNotes, left: JobsTrace, steps: Sequence[NotedStep], limit: Bytes, found: RankWindows
 ) -> tuple[Window, Table]:
     """The steps that lie within a trace of the job's own profiler, and its events of them. Whatever steps the profiler was
     told of, the steps are those that the recorder counted."""
@@ -96,7 +96,7 @@ def _read_jobs_trace(
         raise InputError("it holds no whole step", path=path)
     _refuse_large(path, limit)
     start_ns, took_ns = (np.array([getattr(one, name) for one in whole]) for name in ("start_ns", "dur_ns"))
-    spans = Spans(np.array([step.step for step in whole]), start_ns, start_ns + took_ns)
+    spans = TraceSteps(np.array([step.step for step in whole]), start_ns, start_ns + took_ns)
     trace = read_trace(path, spans)
     if trace.rank is not None and trace.rank != notes.rank:
         raise InputError(f"it is of rank {trace.rank}", path=path, remedy="Let each rank write a file of its own.")
@@ -178,6 +178,6 @@ def _give_up(found: RankWindows, notes: RankNotes, file: Path, what: str) -> Non
 
 
 def _warn(found: RankWindows, notes: RankNotes, code: str, message: str) -> None:
-    warning = Warning(code, f"rank {notes.rank}: {message}", (notes.rank,))
+    warning = RunWarning(code, f"rank {notes.rank}: {message}", (notes.rank,))
     if warning not in found.warnings:
         found.warnings.append(warning)

@@ -14,7 +14,7 @@ import msgspec
 
 from esprof.core.errors import InputError
 from esprof.core.types import Ns, Rank
-from esprof.run.flight.log import Call, CallLog, Frame, GroupMembers, Snapshot, Thread, own_frame
+from esprof.run.flight.log import CallLog, EnteredCall, GroupMembers, Snapshot, StackFrame, StackThread, own_frame
 from esprof.run.flight.plain_pickle import NotPlain, read_plain_pickle
 from esprof.run.groups import parse_ranks
 from esprof.run.raw.reasons import SnapshotReason
@@ -54,11 +54,11 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     frames: tuple[_Frame, ...] = ()
 
     @property
-    def stack(self) -> tuple[Frame, ...]:
-        return tuple(Frame(frame.filename, frame.line, frame.name) for frame in self.frames)
+    def stack(self) -> tuple[StackFrame, ...]:
+        return tuple(StackFrame(frame.filename, frame.line, frame.name) for frame in self.frames)
 
-    def call(self) -> Call:
-        return Call(
+    def call(self) -> EnteredCall:
+        return EnteredCall(
             process_group=self.process_group,
             collective_seq_id=self.collective_seq_id,
             profiling_name=self.profiling_name,
@@ -138,7 +138,7 @@ def read_dump(path: Path, data: bytes) -> Dump:
 
 
 def snapshots_of(
-    dumps: Mapping[Rank, Sequence[Dump]], seen_ns: Mapping[Rank, Ns], stacks: Mapping[Rank, Sequence[Frame]]
+    dumps: Mapping[Rank, Sequence[Dump]], seen_ns: Mapping[Rank, Ns], stacks: Mapping[Rank, Sequence[StackFrame]]
 ) -> tuple[dict[Rank, Snapshot], list[str]]:
     """A snapshot a rank, and the names of the groups whose members no dump tells.
 
@@ -184,7 +184,7 @@ def _uses(dumps: Mapping[Rank, Sequence[Dump]]) -> Iterable[tuple[str, str, set[
 
 
 def _snapshot(
-    rank: Rank, dumps: Sequence[Dump], groups: list[GroupMembers], at_ns: Ns, stack: Sequence[Frame] | None
+    rank: Rank, dumps: Sequence[Dump], groups: list[GroupMembers], at_ns: Ns, stack: Sequence[StackFrame] | None
 ) -> Snapshot:
     """Where no stack was taken, a rank whose last call is not over is taken to be where it entered it."""
     last = max((one for dump in dumps for one in dump.entries), key=lambda one: one.time_created_ns, default=None)
@@ -196,7 +196,7 @@ def _snapshot(
         at_ns=at_ns,
         step=0,
         since_ns=min((one.time_created_ns for dump in dumps for one in dump.entries), default=at_ns),
-        threads=(Thread(name="MainThread", training=True, frames=tuple(stack)),) if stack else (),
+        threads=(StackThread(name="MainThread", training=True, frames=tuple(stack)),) if stack else (),
         groups=tuple(groups),
         calls=tuple(CallLog(tuple(entry.call() for entry in dump.entries)) for dump in dumps),
     )

@@ -32,7 +32,7 @@ _STATES = {"T": "was stopped by a signal", "Z": "has ended", "D": "waits for a d
 """What is said of a process that shows no stack, by the letter of its state."""
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
+class StackFrame(msgspec.Struct, frozen=True, array_like=True):
     """A function of a stack, and the line that it is at."""
 
     file: str
@@ -43,10 +43,10 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.file}({self.line}): {self.function}"
 
 
-class Thread(msgspec.Struct, frozen=True, kw_only=True):
+class StackThread(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     training: bool
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     """The frames of the stack, innermost first."""
 
 
@@ -62,7 +62,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """All its stacks, as Python's faulthandler writes them; None where it did not show them."""
 
     @property
-    def place(self) -> Frame | None:
+    def place(self) -> StackFrame | None:
         """Where it is in the job's own code; None where it shows no stack."""
         return own_frame(main_stack(self.dump)) if self.dump else None
 
@@ -79,7 +79,7 @@ class GroupMembers(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[Rank, ...]
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class EnteredCall(msgspec.Struct, frozen=True, kw_only=True):
     """A collective that the rank entered, as PyTorch's Flight Recorder has it."""
 
     process_group: tuple[str, str]
@@ -94,7 +94,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     retired: bool
     """Whether the call is over or was given up; gloo tells this, too."""
     time_created_ns: Ns
-    entered_at: Frame | None = None
+    entered_at: StackFrame | None = None
     """The line of the job's own code that entered it; None where its stack was not taken."""
 
     @property
@@ -125,7 +125,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 class CallLog(msgspec.Struct, frozen=True):
     """One of PyTorch's Flight Recorders: the latest calls, oldest first."""
 
-    entries: tuple[Call, ...] = ()
+    entries: tuple[EnteredCall, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -146,7 +146,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The exception that ends the process, as Python prints it; None where none does."""
     error_type: str | None = None
     """The name of that exception's type."""
-    threads: tuple[Thread, ...] = ()
+    threads: tuple[StackThread, ...] = ()
     workers: tuple[Worker, ...] = ()
     """The workers of the data loader that the training thread waits for, as far as it does."""
     world_size: int | None = None
@@ -170,7 +170,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.at_ns - self.since_ns
 
     @cached_property
-    def place(self) -> Frame | None:
+    def place(self) -> StackFrame | None:
         """Where the training thread is in the job's own code; None where it has no stack."""
         frames = next((thread.frames for thread in self.threads if thread.training), ())
         return own_frame(frames)
@@ -217,7 +217,7 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.died and bool(self.fatal) and self.fault is None
 
     @property
-    def place(self) -> Frame | None:
+    def place(self) -> StackFrame | None:
         """Where a signal ended the process, in the job's own code if possible; None where no stack is known."""
         return own_frame(main_stack(self.fatal)) if self.died and self.fatal else None
 
@@ -225,7 +225,7 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 _SNAPSHOT = msgspec.json.Decoder(Snapshot)  # Made here, once: docs/decisions/0018-decoders-are-made-once.md.
 
 
-def own_frame(frames: Iterable[Frame]) -> Frame | None:
+def own_frame(frames: Iterable[StackFrame]) -> StackFrame | None:
     """The innermost frame of the job's own code, or else the innermost of all; None where there is no frame.
 
     `frames` come innermost first.
@@ -234,14 +234,14 @@ def own_frame(frames: Iterable[Frame]) -> Frame | None:
     return next((frame for frame in listed if not _LIBRARY.search(frame.file)), listed[0] if listed else None)
 
 
-def main_stack(fatal: str) -> tuple[Frame, ...]:
+def main_stack(fatal: str) -> tuple[StackFrame, ...]:
     """The frames of the main thread, innermost first, in what faulthandler wrote: it lists the oldest thread last."""
-    stack: list[Frame] = []
+    stack: list[StackFrame] = []
     for line in fatal.splitlines():
         if _THREAD.match(line):
             stack = []
         elif match := _FATAL_FRAME.match(line):
-            stack.append(Frame(match.group(1), int(match.group(2)), match.group(3)))
+            stack.append(StackFrame(match.group(1), int(match.group(2)), match.group(3)))
     return tuple(stack)
 
 

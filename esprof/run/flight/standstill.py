@@ -12,14 +12,14 @@ import msgspec
 
 from esprof.core import readable
 from esprof.core.types import Bytes, Ns, Rank
-from esprof.run.flight.log import Call, Snapshot
+from esprof.run.flight.log import EnteredCall, Snapshot
 from esprof.run.groups import group_name
 
 Group = tuple[tuple[Rank, ...], str, str]
 """Ranks, name and backend of a process group: a name is unique among the members only, and each backend of a group numbers
 its own collectives."""
 StandstillKind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
-_Numbers = dict[int, Call]
+_Numbers = dict[int, EnteredCall]
 _SAME_SIZE = ("allreduce", "broadcast")
 """Collectives that take a tensor of the same size from every rank."""
 
@@ -31,14 +31,14 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Bytes | None
 
     @classmethod
-    def of(cls, call: Call) -> "Entered":
+    def of(cls, call: EnteredCall) -> "Entered":
         return cls(collective=call.collective, bytes=call.bytes)
 
     def __str__(self) -> str:
         return f"{self.collective} of {readable.size(self.bytes)}" if self.bytes else self.collective
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingCollective(msgspec.Struct, frozen=True, kw_only=True):
     """A collective that some members of a group have entered and that is not over. Times are ns on the ranks' own clocks."""
 
     group: tuple[Rank, ...]
@@ -90,7 +90,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: StandstillKind
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[WaitingCollective, ...]
     """The collectives that ranks wait in, most ranks first; empty where a mismatch keeps no rank waiting."""
     at_fault: tuple[Rank, ...]
     mismatch: Mismatch | None = None
@@ -157,7 +157,9 @@ def calls_by_group(snapshots: Mapping[Rank, Snapshot]) -> dict[Group, dict[Rank,
     return dict(found)
 
 
-def _front(group: Group, calls: Mapping[Rank, _Numbers], snapshots: Mapping[Rank, Snapshot]) -> Waiting | None:
+def _front(
+    group: Group, calls: Mapping[Rank, _Numbers], snapshots: Mapping[Rank, Snapshot]
+) -> WaitingCollective | None:
     """The first collective of the group that is not over for every rank that entered it."""
     unfinished = [number for numbers in calls.values() for number, call in numbers.items() if not call.is_over]
     if not unfinished:
@@ -167,7 +169,7 @@ def _front(group: Group, calls: Mapping[Rank, _Numbers], snapshots: Mapping[Rank
     waiting = [rank for rank in entered if number in calls[rank] and not calls[rank][number].is_over]
     since_ns = min(calls[rank][number].time_created_ns for rank in waiting)
     missing = [rank for rank in calls if rank not in entered and snapshots[rank].at_ns > since_ns]
-    return Waiting(
+    return WaitingCollective(
         group=group[0],
         name=group[1],
         number=number,
@@ -181,11 +183,11 @@ def _front(group: Group, calls: Mapping[Rank, _Numbers], snapshots: Mapping[Rank
     )
 
 
-def _of_fronts(fronts: list[Waiting], ended: frozenset[Rank]) -> Standstill:
+def _of_fronts(fronts: list[WaitingCollective], ended: frozenset[Rank]) -> Standstill:
     """The standstill of ranks that wait: at fault are those waited for that wait for no other rank themselves."""
     links = [front for front in fronts if front.missing or front.unknown]
     held_up = {rank for front in links for rank in front.waiting}
-    choices: tuple[tuple[StandstillKind, Callable[[Waiting], set[Rank]]], ...] = (
+    choices: tuple[tuple[StandstillKind, Callable[[WaitingCollective], set[Rank]]], ...] = (
         ("absent", lambda front: set(front.missing)),
         ("gone", lambda front: set(front.unknown) & ended),
         ("unseen", lambda front: set(front.unknown)),
@@ -233,7 +235,7 @@ def _is_ahead(strange: _Numbers, usual: _Numbers, number: int) -> bool:
     return bool(pairs) and all(_nature(call) == _nature(later) for call, later in pairs)
 
 
-def _nature(call: Call) -> tuple[str, int | None]:
+def _nature(call: EnteredCall) -> tuple[str, int | None]:
     """What all members of a group must agree in: the collective and, where all pass the same size, the elements."""
     plain = call.collective.replace("_", "")
     return call.collective, call.elements if any(name in plain for name in _SAME_SIZE) else None
@@ -247,7 +249,7 @@ def _told_mismatch(mismatch: Mismatch) -> str:
     return f"{told} entered {mismatch.others}{left_out}"
 
 
-def _told_link(waiting: Waiting) -> str:
+def _told_link(waiting: WaitingCollective) -> str:
     who, wait = readable.ranks(waiting.waiting), readable.verb("wait", waiting.waiting)
     awaited = readable.ranks(waiting.missing or waiting.unknown)
     which = f"{waiting.what.collective} {waiting.number} of group {group_name(waiting.group)} ({waiting.name!r})"

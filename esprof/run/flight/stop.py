@@ -15,7 +15,7 @@ from esprof.run.flight.standstill import Standstill, standstill
 StopKind = Literal["collective", "unjoined", "joining", "loader", "alone", "slow"]
 
 
-class Stop(msgspec.Struct, frozen=True, kw_only=True):
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Why ranks do not get on.
 
     `collective`: ranks wait in one, as `waits` tells. `unjoined`: ranks in `at_fault` have not entered
@@ -64,7 +64,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{who} {'computes' if len(self.at_fault) == 1 else 'compute'} at one place"
 
 
-def stop(snapshots: Mapping[Rank, Snapshot]) -> Stop | None:
+def stop(snapshots: Mapping[Rank, Snapshot]) -> Standing | None:
     """Who keeps the job from its first step, by one snapshot a rank; None where nobody is known to stand still, or to be
     at one place for long."""
     still = {rank for rank, one in snapshots.items() if one.stands_still}
@@ -76,26 +76,26 @@ def stop(snapshots: Mapping[Rank, Snapshot]) -> Stop | None:
         slow = [rank for rank in moving if snapshots[rank].lingers]
         if not slow:
             return None
-        found = Stop(kind="slow", at_fault=_all(slow), others=_all(still))
+        found = Standing(kind="slow", at_fault=_all(slow), others=_all(still))
     waited_ns = max((one.same_place_ns or 0 for one in snapshots.values() if one.lingers), default=0)
     return msgspec.structs.replace(found, waited_ns=waited_ns)
 
 
-def _fault(snapshots: Mapping[Rank, Snapshot], still: Collection[Rank]) -> Stop:
+def _fault(snapshots: Mapping[Rank, Snapshot], still: Collection[Rank]) -> Standing:
     waits = standstill(snapshots)
     if waits is not None:
-        return Stop(kind="collective", at_fault=waits.at_fault, others=waits.waiting_ranks, waits=waits)
+        return Standing(kind="collective", at_fault=waits.at_fault, others=waits.waiting_ranks, waits=waits)
     joining = {rank for rank in still if snapshots[rank].joins}
     if not joining:
         in_loader = all(snapshots[rank].workers for rank in still)
-        return Stop(kind="loader" if in_loader else "alone", at_fault=_all(still))
+        return Standing(kind="loader" if in_loader else "alone", at_fault=_all(still))
     world = range(max(one.world_size or 1 for one in snapshots.values()))
     joined = {rank for rank, one in snapshots.items() if one.joins or one.groups}
     absent = set(world) - joined
     unseen = absent - set(snapshots)
     if absent:
-        return Stop(kind="unjoined", at_fault=_all(absent), others=_all(joining), unseen=_all(unseen))
-    return Stop(kind="joining", at_fault=_all(joining))
+        return Standing(kind="unjoined", at_fault=_all(absent), others=_all(joining), unseen=_all(unseen))
+    return Standing(kind="joining", at_fault=_all(joining))
 
 
 def _all(ranks: Collection[Rank]) -> tuple[Rank, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from esprof.run.collective_names import ITEM_BYTES, collective_word, names_a_collective
 from esprof.run.groups import group_name, parse_ranks
-from esprof.run.kineto.rows import Rows
+from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING
 from esprof.run.run import Group
 
@@ -48,7 +48,7 @@ class Moved:
     peer: np.ndarray
 
 
-def moved_by(rows: Rows, at: np.ndarray, calls: np.ndarray, launches: Launches, groups: dict[str, Group]) -> Moved:
+def moved_by(rows: TraceRows, at: np.ndarray, calls: np.ndarray, launches: Launches, groups: dict[str, Group]) -> Moved:
     """What the collectives in the rows `at` moved.
 
     `calls` are the rows, sorted by start, that may describe a collective which does not describe itself.
@@ -72,7 +72,9 @@ def moved_by(rows: Rows, at: np.ndarray, calls: np.ndarray, launches: Launches, 
     )
 
 
-def _described_by(rows: Rows, at: np.ndarray, calls: np.ndarray, launches: Launches) -> tuple[np.ndarray, np.ndarray]:
+def _described_by(
+    rows: TraceRows, at: np.ndarray, calls: np.ndarray, launches: Launches
+) -> tuple[np.ndarray, np.ndarray]:
     """For each collective the row whose arguments describe it best, and the row of the annotation around its launch that
     names it (-1 where there is none).
 
@@ -108,7 +110,7 @@ def _enclosing(calls: np.ndarray, launch: np.ndarray, launches: Launches) -> Ite
         yield np.where((row >= 0) & (launches.end_ns[row] >= launches.start_ns[launch]), row, -1)
 
 
-def _words(kernels: Rows, described: Rows, naming: Rows, is_named: np.ndarray) -> list[str | None]:
+def _words(kernels: TraceRows, described: TraceRows, naming: TraceRows, is_named: np.ndarray) -> list[str | None]:
     own = kernels.texts("name").map(collective_word).tolist()
     names = described.texts("Collective name")
     by_name = naming.texts("name").map(collective_word)
@@ -118,14 +120,14 @@ def _words(kernels: Rows, described: Rows, naming: Rows, is_named: np.ndarray) -
     return [other if word in (None, "send_recv") else word for word, other in zip(told, own, strict=True)]
 
 
-def _dtypes(kernels: Rows, described: Rows) -> list[str | None]:
+def _dtypes(kernels: TraceRows, described: TraceRows) -> list[str | None]:
     told = described.texts("dtype").map(str).tolist()
     first = described.texts("Input type").map(_first_type).tolist()
     reduced = kernels.texts("name").map(_reduced_type).tolist()
     return [one or another or third for one, another, third in zip(told, first, reduced, strict=True)]
 
 
-def _groups(described: Rows, groups: dict[str, Group]) -> list[str | None]:
+def _groups(described: TraceRows, groups: dict[str, Group]) -> list[str | None]:
     """The group that each call names, by ranks or local name; where it names none, the only group of several ranks."""
     by_ranks = described.texts("Process Group Ranks").map(_name_of_ranks).tolist()
     local = described.texts("Process Group Name").map(str).tolist()

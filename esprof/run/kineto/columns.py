@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from esprof.run.collective_names import names_a_collective
 from esprof.run.kineto.collectives import Launches, moved_by
-from esprof.run.kineto.rows import Rows, Texts
+from esprof.run.kineto.rows import Texts, TraceRows
 from esprof.run.kineto.scan import MISSING
-from esprof.run.kineto.steps import RECORDERS_STEP, STEP_NAMES, Spans, by_optimizers, marked
-from esprof.run.run import Group, Warning
+from esprof.run.kineto.steps import RECORDERS_STEP, STEP_NAMES, TraceSteps, by_optimizers, marked
+from esprof.run.run import Group, RunWarning
 from esprof.run.schema import EST_TURN, EVENTS, KINDS, STEPS, Table, table
 
 _KIND_OF_CATEGORY = {
@@ -40,8 +40,8 @@ _MAIN, _AUTOGRAD, _COMM, _OTHER = range(len(_ROLES))
 
 
 def event_table(
-    rows: Rows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group], told: Spans | None = None
-) -> tuple[Table, Table | None, tuple[Warning, ...]]:
+    rows: TraceRows, times: tuple[np.ndarray, np.ndarray], groups: dict[str, Group], told: TraceSteps | None = None
+) -> tuple[Table, Table | None, tuple[RunWarning, ...]]:
     """Build the event table of one rank, sorted by start, and the table of its steps where no event tells of them.
 
     `times` is (start ns, duration ns) per row; `groups` maps this process's group names to groups; `told` are the steps,
@@ -57,7 +57,7 @@ def event_table(
     return _sorted_table(rows.pick(order), kinds[order], on_gpu[order], starts[order], durations[order], groups, told)
 
 
-def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def _kinds(rows: TraceRows) -> tuple[np.ndarray, np.ndarray]:
     """For each row the place of its kind in KINDS, or -1; and whether it ran on a stream.
 
     The row's category tells whether it ran on a stream, not its arguments: ROCm's launch calls name a stream, too.
@@ -72,7 +72,7 @@ def _kinds(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     return kinds, on_gpu
 
 
-def _prefer_the_recorders_steps(rows: Rows, kinds: np.ndarray) -> None:
+def _prefer_the_recorders_steps(rows: TraceRows, kinds: np.ndarray) -> None:
     """Make the steps that a profiler of the job marks plain annotations, where the recorder has marked steps as well."""
     at = np.flatnonzero(_are(kinds, "step"))
     ours = rows.pick(at).texts("name").map(lambda name: name.startswith(RECORDERS_STEP), bool, False)
@@ -104,14 +104,14 @@ def _are(kinds: np.ndarray, *wanted: str) -> np.ndarray:
 
 
 def _sorted_table(
-    rows: Rows,
+    rows: TraceRows,
     kinds: np.ndarray,
     on_gpu: np.ndarray,
     starts: np.ndarray,
     durations: np.ndarray,
     groups: dict[str, Group],
-    told: Spans | None,
-) -> tuple[Table, Table | None, tuple[Warning, ...]]:
+    told: TraceSteps | None,
+) -> tuple[Table, Table | None, tuple[RunWarning, ...]]:
     """`event_table` of rows that are sorted and have a kind each."""
     names = rows.texts("name").filled("")
     tid, stream, device = (
@@ -191,7 +191,7 @@ def _busiest(threads: np.ndarray) -> int:
     return int(threads[np.bincount(threads)[threads].argmax()])
 
 
-def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[Spans | None, tuple[Warning, ...]]:
+def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSteps | None, tuple[RunWarning, ...]]:
     """The steps of the trace; None where nothing tells them. Where the profiler was not told of any, optimizers end them."""
     rows = np.flatnonzero(_are(kinds, "step"))
     if len(rows):
@@ -200,19 +200,19 @@ def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[Spans |
     on_threads = Texts(names.codes[rows], names.values)
     found = by_optimizers(on_threads, launches.tid[rows], launches.start_ns[rows], launches.end_ns[rows])
     if found is None:
-        warning = Warning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step")
+        warning = RunWarning("no-steps", "the trace has no ProfilerStep; the whole window counts as one step")
         return None, (warning,)
     steps, together = found
     ends = "each Optimizer.step ends" if together == 1 else f"{together} Optimizer.steps end"
-    return steps, (Warning("steps-by-optimizer", f"the trace has no ProfilerStep; {ends} a step"),)
+    return steps, (RunWarning("steps-by-optimizer", f"the trace has no ProfilerStep; {ends} a step"),)
 
 
-def _step_of(steps: Spans | None, stream: np.ndarray, launches: Launches) -> np.ndarray:
+def _step_of(steps: TraceSteps | None, stream: np.ndarray, launches: Launches) -> np.ndarray:
     """Number of the step in which each row was issued: a GPU row belongs to the step of its launch. 0 without steps."""
     return np.zeros(len(stream), np.int64) if steps is None else steps.of(_issued(stream, launches))
 
 
-def _step_table(steps: Spans) -> Table:
+def _step_table(steps: TraceSteps) -> Table:
     columns = {"step": steps.number, "start_ns": steps.start_ns, "dur_ns": steps.end_ns - steps.start_ns}
     return table(columns | {"phase": ["timed"] * len(steps.number)}, STEPS)
 
@@ -246,7 +246,7 @@ def _est_number(name: str) -> int:
 
 
 def _moved(
-    rows: Rows, names: Texts, kinds: np.ndarray, launches: Launches, groups: dict[str, Group]
+    rows: TraceRows, names: Texts, kinds: np.ndarray, launches: Launches, groups: dict[str, Group]
 ) -> dict[str, pa.Array]:
     """The columns that tell of collectives; `in_bytes` tells of copies too."""
     at = np.flatnonzero(_are(kinds, "collective"))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 
-class Form(IntEnum):
+class CellForm(IntEnum):
     """How the scanner keeps the usual values of a field; all others it keeps as the text that they are."""
 
     TEXT = 0
@@ -23,7 +23,7 @@ class Field:
     """A key of a row or, `nested`, of its `args`. A value that is no `type` is left out and counted."""
 
     key: str
-    form: Form
+    form: CellForm
     type: Any
     nested: bool = True
 
@@ -33,37 +33,37 @@ _TEXT: Any = str | None
 _TIME: Any = Decimal | None
 
 
-def _row(key: str, form: Form, type_: Any) -> Field:
+def _row(key: str, form: CellForm, type_: Any) -> Field:
     return Field(key, form, type_, nested=False)
 
 
 FIELDS = (
-    _row("ph", Form.TEXT, _TEXT),
-    _row("cat", Form.TEXT, _TEXT),
-    _row("name", Form.TEXT, _TEXT),
-    _row("pid", Form.NUMBER, _NUMBER),
-    _row("tid", Form.NUMBER, _NUMBER),
-    _row("ts", Form.TIME, _TIME),
-    _row("dur", Form.TIME, _TIME),
-    Field("External id", Form.NUMBER, _NUMBER),
-    Field("external id", Form.NUMBER, _NUMBER),
-    Field("correlation", Form.NUMBER, _NUMBER),
-    Field("device", Form.NUMBER, _NUMBER),
-    Field("stream", Form.NUMBER, _NUMBER),
-    Field("Sequence number", Form.NUMBER, _NUMBER),
-    Field("Fwd thread id", Form.NUMBER, _NUMBER),
-    Field("bytes", Form.NUMBER, _NUMBER),
-    Field("Input Dims", Form.TEXT, msgspec.Raw),
-    Field("Input type", Form.TEXT, msgspec.Raw),
-    Field("Collective name", Form.TEXT, _TEXT),
-    Field("In msg nelems", Form.NUMBER, _NUMBER),
-    Field("Out msg nelems", Form.NUMBER, _NUMBER),
-    Field("dtype", Form.TEXT, _TEXT),
-    Field("Process Group Name", Form.TEXT, str | int | None),
-    Field("Process Group Ranks", Form.TEXT, tuple[int, ...] | str | None),
-    Field("Seq", Form.NUMBER, _NUMBER),
-    Field("Src Rank", Form.NUMBER, _NUMBER),
-    Field("Dst Rank", Form.NUMBER, _NUMBER),
-    Field("wait_on_stream", Form.NUMBER, _NUMBER),
-    Field("wait_on_cuda_event_record_corr_id", Form.NUMBER, _NUMBER),
+    _row("ph", CellForm.TEXT, _TEXT),
+    _row("cat", CellForm.TEXT, _TEXT),
+    _row("name", CellForm.TEXT, _TEXT),
+    _row("pid", CellForm.NUMBER, _NUMBER),
+    _row("tid", CellForm.NUMBER, _NUMBER),
+    _row("ts", CellForm.TIME, _TIME),
+    _row("dur", CellForm.TIME, _TIME),
+    Field("External id", CellForm.NUMBER, _NUMBER),
+    Field("external id", CellForm.NUMBER, _NUMBER),
+    Field("correlation", CellForm.NUMBER, _NUMBER),
+    Field("device", CellForm.NUMBER, _NUMBER),
+    Field("stream", CellForm.NUMBER, _NUMBER),
+    Field("Sequence number", CellForm.NUMBER, _NUMBER),
+    Field("Fwd thread id", CellForm.NUMBER, _NUMBER),
+    Field("bytes", CellForm.NUMBER, _NUMBER),
+    Field("Input Dims", CellForm.TEXT, msgspec.Raw),
+    Field("Input type", CellForm.TEXT, msgspec.Raw),
+    Field("Collective name", CellForm.TEXT, _TEXT),
+    Field("In msg nelems", CellForm.NUMBER, _NUMBER),
+    Field("Out msg nelems", CellForm.NUMBER, _NUMBER),
+    Field("dtype", CellForm.TEXT, _TEXT),
+    Field("Process Group Name", CellForm.TEXT, str | int | None),
+    Field("Process Group Ranks", CellForm.TEXT, tuple[int, ...] | str | None),
+    Field("Seq", CellForm.NUMBER, _NUMBER),
+    Field("Src Rank", CellForm.NUMBER, _NUMBER),
+    Field("Dst Rank", CellForm.NUMBER, _NUMBER),
+    Field("wait_on_stream", CellForm.NUMBER, _NUMBER),
+    Field("wait_on_cuda_event_record_corr_id", CellForm.NUMBER, _NUMBER),
 )

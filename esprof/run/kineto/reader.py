@@ -17,11 +17,11 @@ from esprof.run.groups import named_groups
 from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.content import content, too_large
 from esprof.run.kineto.lenient import Misfits, decode, prepare
-from esprof.run.kineto.rows import Rows
+from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
-from esprof.run.kineto.steps import Spans
+from esprof.run.kineto.steps import TraceSteps
 from esprof.run.memory_limit import memory_limit
-from esprof.run.run import MOST_RANKS, Group, Warning
+from esprof.run.run import MOST_RANKS, Group, RunWarning
 from esprof.run.schema import Table
 
 _ABSOLUTE_NS: Ns = 10**17
@@ -57,7 +57,7 @@ class Trace:
     host: str | None
     devices: tuple[str, ...]
     versions: dict[str, str] = field(default_factory=dict)
-    warnings: tuple[Warning, ...] = ()
+    warnings: tuple[RunWarning, ...] = ()
     local_groups: dict[str, Group] = field(default_factory=dict)
     """The process groups by the names that this process has for them."""
     steps: Table | None = None
@@ -101,7 +101,7 @@ class _Document(msgspec.Struct, rename="camel"):
 prepare(_Document | None)
 
 
-def read_trace(path: Path, steps: Spans | None = None) -> Trace:
+def read_trace(path: Path, steps: TraceSteps | None = None) -> Trace:
     """Read the trace at `path`. Its steps are `steps`, where these are given, whatever the profiler was told of.
 
     Raises InputError where it is truncated, no JSON, no trace, larger than the memory limit, or from an accelerator
@@ -146,13 +146,13 @@ def _refuse_foreign(path: Path, text: bytearray) -> None:
         )
 
 
-def _trace_of(path: Path, scanned: Scan, told: Spans | None) -> Trace:
+def _trace_of(path: Path, scanned: Scan, told: TraceSteps | None) -> Trace:
     misfits = Misfits()
     try:
         document: _Document = decode(scanned.frame, _Document | None, misfits) or _Document()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotJson(str(error)) from error
-    rows, times, lost = _timed(Rows(scanned, misfits), document.base_time_nanoseconds)
+    rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
     _decline_unknown_accelerators(path, rows)
     info = document.distributed_info or _Distributed()
     world = info.world_size if 0 < (info.world_size or 0) <= MOST_RANKS else None
@@ -195,12 +195,12 @@ def _scanned(text: bytearray, limit: Bytes) -> Scan:
         return _scanned(bytearray(mended), limit)
 
 
-def _left_out(misfits: Misfits) -> tuple[Warning, ...]:
+def _left_out(misfits: Misfits) -> tuple[RunWarning, ...]:
     message = f"{misfits.count} values of an unexpected type were left out (the first: {misfits.first})"
-    return (Warning("values-left-out", message),) if misfits.count else ()
+    return (RunWarning("values-left-out", message),) if misfits.count else ()
 
 
-def _decline_unknown_accelerators(path: Path, rows: Rows) -> None:
+def _decline_unknown_accelerators(path: Path, rows: TraceRows) -> None:
     for category in map(str.lower, rows.texts("cat").values):
         name = _UNKNOWN_ACCELERATORS.get(category.split("_")[0])
         runtime = _RUNTIME.match(category)
@@ -214,14 +214,16 @@ def _decline_unknown_accelerators(path: Path, rows: Rows) -> None:
             )
 
 
-def _timed(rows: Rows, base_ns: Ns | None) -> tuple[Rows, tuple[np.ndarray, np.ndarray], tuple[Warning, ...]]:
+def _timed(
+    rows: TraceRows, base_ns: Ns | None
+) -> tuple[TraceRows, tuple[np.ndarray, np.ndarray], tuple[RunWarning, ...]]:
     """The rows that have a time, their (starts in ns since the epoch, durations in ns), and a warning if any have none."""
     starts, durations = rows.numbers("ts"), rows.numbers("dur")
     usable = (starts != MISSING) & (abs(starts) < _LATEST_NS) & (durations >= 0) & (durations < _ABSOLUTE_NS)
-    lost: tuple[Warning, ...] = ()
+    lost: tuple[RunWarning, ...] = ()
     if not usable.all():
         message = f"{np.count_nonzero(~usable)} of {len(rows)} events have no usable time and were left out"
-        lost = (Warning("events-left-out", message),)
+        lost = (RunWarning("events-left-out", message),)
         rows, starts, durations = rows.pick(np.flatnonzero(usable)), starts[usable], durations[usable]
     if len(starts) and np.median(starts) < _ABSOLUTE_NS and 0 <= (base_ns or 0) < _LATEST_NS:
         starts = starts + (base_ns or 0)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from esprof.run.kineto.fields import FIELDS, Form
+from esprof.run.kineto.fields import FIELDS, CellForm
 from esprof.run.kineto.lenient import Misfits, decode
 from esprof.run.kineto.scan import FIRST_TEXT, MISSING, NotJson, Scan
 
@@ -46,7 +46,7 @@ class Texts:
         return Texts(np.where(self.codes < 0, values.index(value), self.codes), values)
 
 
-class Rows:
+class TraceRows:
     """The rows of a trace as columns, by the keys that the trace has for them.
 
     A value that does not fit is missing, and counted in `misfits` once its column is asked for; where it is no JSON, asking
@@ -62,9 +62,9 @@ class Rows:
     def __len__(self) -> int:
         return self._scan.cells.shape[1] if self._picked is None else len(self._picked)
 
-    def pick(self, rows: np.ndarray) -> "Rows":
+    def pick(self, rows: np.ndarray) -> "TraceRows":
         """The rows with these numbers, in this order."""
-        picked = Rows(self._scan, self._misfits)
+        picked = TraceRows(self._scan, self._misfits)
         picked._columns = self._columns
         picked._picked = rows if self._picked is None else self._picked[rows]
         return picked
@@ -87,7 +87,7 @@ class Rows:
         cells: np.ndarray = self._scan.cells[_PLACE[key]]
         is_text = (cells >= FIRST_TEXT) & (cells < FIRST_TEXT + len(self._scan.texts))
         if is_text.any():
-            meaning = _nanoseconds if FIELDS[_PLACE[key]].form is Form.TIME else _integer
+            meaning = _nanoseconds if FIELDS[_PLACE[key]].form is CellForm.TIME else _integer
             codes, values = self._decoded(key, cells[is_text])
             cells = cells.copy()
             cells[is_text] = np.array([meaning(value) for value in values], np.int64)[codes]

@@ -13,7 +13,7 @@ import numpy as np
 
 from esprof.core.compiled import compiled
 from esprof.core.types import Bytes
-from esprof.run.kineto.fields import FIELDS, Field, Form
+from esprof.run.kineto.fields import FIELDS, CellForm, Field
 from esprof.run.kineto.interning import Interned, begin_of, intern, number_of
 from esprof.run.kineto.json_text import (
     BROKEN,
@@ -53,8 +53,8 @@ def _fields(which: Callable[[Field], bool]) -> int:
     return sum(1 << i for i, field in enumerate(FIELDS) if which(field))
 
 
-_NUMBERS = _fields(lambda field: field.form is Form.NUMBER)
-_TIMES = _fields(lambda field: field.form is Form.TIME)
+_NUMBERS = _fields(lambda field: field.form is CellForm.NUMBER)
+_TIMES = _fields(lambda field: field.form is CellForm.TIME)
 _NESTED = _fields(lambda field: field.nested)
 _PHASE, _COUNT = 0, len(FIELDS)
 _ARGS, _ROWS = _COUNT, _COUNT + 1

@@ -23,7 +23,7 @@ _STEP = re.compile(r"(?:ProfilerStep|esprof\.step)#\s*(\d{1,9})$")
 
 
 @dataclass(frozen=True)
-class Spans:
+class TraceSteps:
     """The steps of one rank in order of start, an entry for each; times in ns on the rank's clock."""
 
     number: np.ndarray
@@ -39,12 +39,14 @@ class Spans:
         return np.where(inside, self.number[slot], MISSING)
 
 
-def marked(names: Texts, start_ns: np.ndarray, end_ns: np.ndarray) -> Spans:
+def marked(names: Texts, start_ns: np.ndarray, end_ns: np.ndarray) -> TraceSteps:
     """The steps that the profiler was told of, by rows with their names, in order of start."""
-    return Spans(names.map(_step_number, np.int64, MISSING), start_ns, end_ns)
+    return TraceSteps(names.map(_step_number, np.int64, MISSING), start_ns, end_ns)
 
 
-def by_optimizers(names: Texts, tid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> tuple[Spans, int] | None:
+def by_optimizers(
+    names: Texts, tid: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray
+) -> tuple[TraceSteps, int] | None:
     """(the steps that end with optimizers' steps, how many of these end one step); None where they do not repeat.
 
     The arguments tell of all rows on threads, in order of start; the first step begins with the first of them. Optimizers
@@ -62,7 +64,7 @@ def by_optimizers(names: Texts, tid: np.ndarray, start_ns: np.ndarray, end_ns: n
         together = _period(turns)
         if turns and 2 * together <= len(turns):
             ends = end_ns[steps[together - 1 :: together]]
-            return Spans(np.arange(len(ends)), np.append(start_ns[0], ends[:-1]), ends), together
+            return TraceSteps(np.arange(len(ends)), np.append(start_ns[0], ends[:-1]), ends), together
     return None
 
 

@@ -10,12 +10,12 @@ from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.run.flight.dump import HEAD_BYTES, Dump, looks_like_a_dump, read_dump, snapshots_of
-from esprof.run.flight.log import FlightLog, Frame, main_stack
+from esprof.run.flight.log import FlightLog, StackFrame, main_stack
 from esprof.run.kineto.content import content
 from esprof.run.memory_limit import memory_limit
 from esprof.run.parallel import run_all
 from esprof.run.readers.reader import Reader
-from esprof.run.run import MOST_RANKS, RankMeta, Run, RunMeta, Warning, WarningCode
+from esprof.run.run import MOST_RANKS, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import EVENTS, table
 
 SOURCE = "flight-recorder"
@@ -44,7 +44,7 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
     faults = [result for result in results if isinstance(result, InputError)]
     if not found:
         raise faults[0]
-    warnings = [Warning("trace-unreadable", str(fault)) for fault in faults]
+    warnings = [RunWarning("trace-unreadable", str(fault)) for fault in faults]
     return _run_of(_by_rank(found, named), named, warnings)
 
 
@@ -87,7 +87,7 @@ def _mixed(path: Path, how: str) -> InputError:
     return InputError(f"these dumps are not of one job: {how}", path=path, remedy=remedy)
 
 
-def _run_of(by_rank: Mapping[Rank, list[tuple[Path, Dump]]], path: Path, warnings: list[Warning]) -> Run:
+def _run_of(by_rank: Mapping[Rank, list[tuple[Path, Dump]]], path: Path, warnings: list[RunWarning]) -> Run:
     dumps = {rank: [dump for _, dump in of_rank] for rank, of_rank in by_rank.items()}
     latest = {rank: max(dump.latest_ns for dump in of_rank) for rank, of_rank in dumps.items()}
     written = {rank: max(file.stat().st_mtime_ns for file, _ in of_rank) for rank, of_rank in by_rank.items()}
@@ -102,25 +102,27 @@ def _run_of(by_rank: Mapping[Rank, list[tuple[Path, Dump]]], path: Path, warning
     return Run(meta, lambda name, _: nothing if name == "events" else None, path, tuple(run_warnings), flight=logs.get)
 
 
-def _what_lacks(dumps: Mapping[Rank, list[Dump]], guessed: list[str], world: int) -> Iterable[Warning]:
-    yield Warning("times-of-files", "dumps do not tell when they were taken: the times of their files are taken for it")
+def _what_lacks(dumps: Mapping[Rank, list[Dump]], guessed: list[str], world: int) -> Iterable[RunWarning]:
+    yield RunWarning(
+        "times-of-files", "dumps do not tell when they were taken: the times of their files are taken for it"
+    )
     missing = tuple(sorted(set(range(world)) - set(dumps)))
     if missing:
         message = f"no dump of {readable.ranks(missing)}; the job had {world} ranks"
-        yield Warning(WarningCode.RANK_MISSING, message, missing)
+        yield RunWarning(WarningCode.RANK_MISSING, message, missing)
     if guessed:
         which = ", ".join(printable(name) for name in guessed[:8])
         message = f"no dump tells the ranks of process group {which}: taken to be those that entered a collective in it"
-        yield Warning("group-guessed", message)
+        yield RunWarning("group-guessed", message)
     empty = tuple(rank for rank, of_rank in dumps.items() if not any(dump.entries for dump in of_rank))
     if empty:
         message = (
             f"the dump of {readable.ranks(empty)} holds no collective: was its recorder on (TORCH_FR_BUFFER_SIZE=2000)?"
         )
-        yield Warning("dump-empty", message, empty)
+        yield RunWarning("dump-empty", message, empty)
 
 
-def _stacks_beside(files: Iterable[Path]) -> tuple[dict[Rank, tuple[Frame, ...]], list[Warning]]:
+def _stacks_beside(files: Iterable[Path]) -> tuple[dict[Rank, tuple[StackFrame, ...]], list[RunWarning]]:
     """Where each rank's main thread was, by the debug server's latest dump of stacks in the folders of `files`."""
     texts = [text for folder in {file.parent for file in files} for text in folder.glob(_STACKS)]
     if not texts:
@@ -129,7 +131,7 @@ def _stacks_beside(files: Iterable[Path]) -> tuple[dict[Rank, tuple[Frame, ...]]
     try:
         told = bytes(content(latest, memory_limit())).decode(errors="replace")
     except InputError as error:
-        return {}, [Warning("stacks-unreadable", str(error))]
+        return {}, [RunWarning("stacks-unreadable", str(error))]
     pieces = _STACKS_OF_RANK.split(told)[1:]
     return {int(rank): main_stack(text) for rank, text in zip(pieces[::2], pieces[1::2], strict=True)}, []
 

@@ -13,7 +13,7 @@ from esprof.core.types import Rank
 from esprof.run.kineto.reader import Trace, read_trace
 from esprof.run.parallel import run_all
 from esprof.run.readers.reader import Reader
-from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning, WarningCode
+from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import Table
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
@@ -29,7 +29,7 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
     return _run_of(traces, named, warnings)
 
 
-def _read_all(files: Sequence[Path], executor: Executor | None) -> tuple[list[tuple[Path, Trace]], list[Warning]]:
+def _read_all(files: Sequence[Path], executor: Executor | None) -> tuple[list[tuple[Path, Trace]], list[RunWarning]]:
     """Read every file; one that fails is a warning as long as another one reads."""
     # A single file is read in this thread, where Ctrl-C stops it.
     results = [_attempt(files[0])] if len(files) == 1 and executor is None else run_all(executor, _attempt, files)
@@ -37,7 +37,7 @@ def _read_all(files: Sequence[Path], executor: Executor | None) -> tuple[list[tu
     faults = [found for found in results if isinstance(found, InputError)]
     if not traces:
         raise faults[0]
-    return traces, [Warning("trace-unreadable", str(fault)) for fault in faults]
+    return traces, [RunWarning("trace-unreadable", str(fault)) for fault in faults]
 
 
 def _attempt(file: Path) -> Trace | InputError:
@@ -47,16 +47,16 @@ def _attempt(file: Path) -> Trace | InputError:
         return error
 
 
-def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> Run:
+def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarning]) -> Run:
     by_rank = _by_rank(traces, path, warnings)
     _refuse_other_times(by_rank, path)
     world = max([trace.world_size or 0 for trace in by_rank.values()] + [max(by_rank) + 1])
     missing = tuple(sorted(set(range(world)) - set(by_rank)))
     if missing:
         message = f"no trace of {readable.ranks(missing)}; the job had {world} ranks"
-        warnings.append(Warning(WarningCode.RANK_MISSING, message, missing))
+        warnings.append(RunWarning(WarningCode.RANK_MISSING, message, missing))
     for rank, trace in by_rank.items():
-        warnings.extend(Warning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
+        warnings.extend(RunWarning(w.code, f"rank {rank}: {w.message}", (rank,)) for w in trace.warnings)
     meta = RunMeta(
         source="kineto",
         versions=next(iter(by_rank.values())).versions,
@@ -71,7 +71,7 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning
     return Run(meta, read, path, tuple(warnings))
 
 
-def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warning]) -> dict[Rank, Trace]:
+def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarning]) -> dict[Rank, Trace]:
     worlds = {trace.world_size for _, trace in traces if trace.world_size is not None}
     if len(worlds) > 1:
         raise _mixed(path, f"they tell of world sizes {', '.join(map(str, sorted(worlds)))}")
@@ -90,7 +90,7 @@ def _by_rank(traces: list[tuple[Path, Trace]], path: Path, warnings: list[Warnin
         found[rank] = (file, trace)
         if len(traces) > 1:
             message = f"{printable(file.name)} does not tell its rank; taken as rank {rank}"
-            warnings.append(Warning("rank-guessed", message, (rank,)))
+            warnings.append(RunWarning("rank-guessed", message, (rank,)))
     return {rank: trace for rank, (_, trace) in sorted(found.items())}
 
 

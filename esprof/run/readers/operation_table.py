@@ -19,7 +19,7 @@ from esprof.run.groups import group_name, parse_ranks
 from esprof.run.memory_limit import memory_limit
 from esprof.run.parallel import run_all
 from esprof.run.readers.reader import Reader
-from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, Warning, WarningCode
+from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import EVENTS, Table, table
 
 _NEEDED = ("rank", "op", "start", "end")
@@ -51,11 +51,11 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
         raise _wrong(
             named, f"two of these tables hold {readable.ranks(sorted(twice))}", "Name the tables of one job only."
         )
-    warnings = [Warning("trace-unreadable", str(fault)) for fault in faults]
+    warnings = [RunWarning("trace-unreadable", str(fault)) for fault in faults]
     rows = pa.concat_tables(tables)
     if not pc.count(rows["step"]).as_py():
         rows = rows.set_column(rows.column_names.index("step"), "step", pa.array(np.zeros(len(rows), np.int64)))
-        warnings.append(Warning("no-steps", "the table has no steps; all of it counts as one step"))
+        warnings.append(RunWarning("no-steps", "the table has no steps; all of it counts as one step"))
     groups = _groups(rows)
     rows = rows.sort_by("rank")
     first = np.searchsorted(rows["rank"].to_numpy(), sorted(ranks))
@@ -64,7 +64,7 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
     world = max([*ranks, *(rank for group in groups.values() for rank in group.ranks)]) + 1
     if missing := tuple(sorted(set(range(world)) - set(ranks))):
         lacks = f"no operation of {readable.ranks(missing)}; the job had {world} ranks"
-        warnings.append(Warning(WarningCode.RANK_MISSING, lacks, missing))
+        warnings.append(RunWarning(WarningCode.RANK_MISSING, lacks, missing))
     meta = RunMeta(
         source="table",
         world_size=world,

@@ -9,10 +9,10 @@ from esprof.core.types import Rank
 from esprof.replay import rules
 from esprof.replay.building.collectives.rendezvous import Met
 from esprof.replay.building.collectives.transfers import Placed, placed_at
-from esprof.replay.building.counts import Counts
+from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import numbered
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import Place, edges_of
+from esprof.replay.building.records import NextPlace, edges_of
 from esprof.replay.building.threads.chain import Works
 from esprof.replay.building.threads.cpu import Chains
 from esprof.replay.dfg import Edge, Lane, LaneKind
@@ -53,7 +53,7 @@ class GlooWork:
     """bool: the call returns right when the transfer is done: it waited for the transfer, or their threads share a core."""
 
 
-def gloo_work(events: RankEvents, met: Met, place: Place) -> GlooWork:
+def gloo_work(events: RankEvents, met: Met, place: NextPlace) -> GlooWork:
     """The collectives that ran on CPU threads, and the calls that issued them.
 
     Each thread is a lane, on which it comes to its collectives; their transfers are on one more, the rank's link. Lanes and
@@ -94,7 +94,7 @@ def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
     return (Lane(rank, LaneKind.COMM, "link"),) if collectives else ()
 
 
-def _on_one_link(placed: Placed, turn: np.ndarray, place: Place, link: int) -> Placed:
+def _on_one_link(placed: Placed, turn: np.ndarray, place: NextPlace, link: int) -> Placed:
     """The same work with its transfers on the lane `link`, one after the other by `turn`, the order in which they ended.
 
     Two transfers that share a link take as long together as one after the other. So each counts from the end of the one
@@ -190,7 +190,7 @@ def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
     return edges_of(gloo.last[gloo.blocks], node, Edge.BY_TIME, lag)
 
 
-def coverage(gloo: GlooWork) -> Counts:
+def coverage(gloo: GlooWork) -> BuildCounts:
     """How many calls waited for what they issued; the cause of all these is found by time."""
     blocked = int(gloo.blocks.sum())
-    return Counts(waits=blocked, waits_inferred=blocked)
+    return BuildCounts(waits=blocked, waits_inferred=blocked)

@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.building.collectives.matching import CollectiveCalls, is_partial
-from esprof.run.clocks.by_collectives import Calls, Clocks, Transfers, align_hosts, transfers
+from esprof.run.clocks.by_collectives import Clocks, MatchedCalls, TransferFit, align_hosts, transfers
 from esprof.run.run import Run
 
 
@@ -33,7 +33,7 @@ class Rendezvous:
     """The matched collectives of a run."""
 
     clocks: Clocks
-    transfers: Transfers
+    transfers: TransferFit
     """Transfer times of the collectives that no rank leaves before all have come."""
     met: list[Met]
     """What is known of the calls of each rank, in the order of the run's ranks."""
@@ -48,7 +48,7 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     """Align the clocks by the collectives at which ranks met, and tell waiting from transfer."""
     at = np.flatnonzero(number >= 0)
     rendezvous, both_ways = number[at], (calls.sends & calls.receives)[at]
-    shown = Calls(np.array(run.ranks)[calls.rank[at]], rendezvous, calls.start_ns[at], calls.end_ns[at])
+    shown = MatchedCalls(np.array(run.ranks)[calls.rank[at]], rendezvous, calls.start_ns[at], calls.end_ns[at])
     ranks = {rank: run.rank(rank) for rank in run.ranks}
     clocks = align_hosts(
         _where(both_ways, shown),
@@ -77,8 +77,8 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     return Rendezvous(clocks, found, [Met(*mine) for mine in of_ranks], arrival_ns, early)
 
 
-def _where(mask: np.ndarray, calls: Calls) -> Calls:
-    return Calls(calls.rank[mask], calls.collective[mask], calls.start_ns[mask], calls.end_ns[mask])
+def _where(mask: np.ndarray, calls: MatchedCalls) -> MatchedCalls:
+    return MatchedCalls(calls.rank[mask], calls.collective[mask], calls.start_ns[mask], calls.end_ns[mask])
 
 
 def _latest(number: np.ndarray, moment: np.ndarray) -> np.ndarray:
@@ -110,7 +110,7 @@ def _spread(at: np.ndarray, like: np.ndarray, values: np.ndarray) -> np.ndarray:
     return spread
 
 
-def _roles(sends: np.ndarray, receives: np.ndarray, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
+def _roles(sends: np.ndarray, receives: np.ndarray, calls: MatchedCalls) -> tuple[np.ndarray, np.ndarray]:
     """(whether it waits for others, whether others wait for it) for each call.
 
     A rank that only sends may leave before the others come: then it has not waited, and they wait for it alone. If it was

@@ -7,9 +7,9 @@ import numpy as np
 from esprof.replay.building.collectives.rendezvous import Met
 from esprof.replay.building.gpu.runtime_names import copies_across_bus
 from esprof.replay.building.lookup import entries
-from esprof.replay.building.names import Form, packed
+from esprof.replay.building.names import NameForm, packed
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import Place, nodes_of
+from esprof.replay.building.records import NextPlace, nodes_of
 from esprof.replay.dfg import Cls
 
 
@@ -24,7 +24,7 @@ class Placed:
     """Number of the last node of each row; of a matched collective its transfer."""
 
 
-def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, place: Place) -> Placed:
+def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, place: NextPlace) -> Placed:
     """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `place` on.
 
     A matched collective is an arrival of no duration and a transfer, between which the join of all ranks will stand; what
@@ -51,7 +51,7 @@ def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, 
         len(of),
         start_ns=np.where(is_arrival, start[of], begin[of]),
         dur_ns=np.where(is_arrival, 0, (end - begin)[of]),
-        name=np.where(is_arrival, packed(Form.ARRIVE, name)[of], packed(Form.PLAIN, name)[of]),
+        name=np.where(is_arrival, packed(NameForm.ARRIVE, name)[of], packed(NameForm.PLAIN, name)[of]),
         bytes=np.where(is_arrival, -1, entries(events.collectives.bytes, call, -1)[of]),
         lane=place.lane + lane[of],
         step=events.issued_in(rows)[of],

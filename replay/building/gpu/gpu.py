@@ -9,11 +9,11 @@ from esprof.core.types import Ns
 from esprof.replay import rules
 from esprof.replay.building.collectives.rendezvous import Met
 from esprof.replay.building.collectives.transfers import placed_at
-from esprof.replay.building.counts import Counts
+from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.gpu.runtime_names import CALL_TRAITS, call_traits
 from esprof.replay.building.lookup import Sequences, entries, numbered
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import Place, edges_of, joined
+from esprof.replay.building.records import NextPlace, edges_of, joined
 from esprof.replay.building.threads.cpu import Chains
 from esprof.replay.dfg import Edge, Lane, LaneKind
 
@@ -215,7 +215,7 @@ class GpuWork:
         return int(((self.events.start[call] < ended) & (ended <= self.events.end[call]) & (call >= 0)).sum())
 
 
-def gpu_work(events: RankEvents, met: Met, place: Place, *, has_queue: bool = True) -> GpuWork:
+def gpu_work(events: RankEvents, met: Met, place: NextPlace, *, has_queue: bool = True) -> GpuWork:
     """The GPU work of a rank, its lanes and nodes numbered from `place` on. For `has_queue` see GpuWork."""
     rows = events.gpu
     lane, streams = numbered(events.ints("stream", rows))
@@ -272,7 +272,7 @@ def _latency(shown: np.ndarray) -> Ns:
     return int(np.quantile(shown, rules.QUICKEST))
 
 
-def coverage(gpu: GpuWork) -> Counts:
+def coverage(gpu: GpuWork) -> BuildCounts:
     """How much GPU work there is, how much of it no recorded call launched, and how many launches have no work.
 
     Work at the head of a stream was launched before the window opened, and does not count as lost.
@@ -282,7 +282,7 @@ def coverage(gpu: GpuWork) -> Counts:
     np.minimum.at(first_launched, gpu.lane[known], known)
     lost = (gpu.launch < 0) & (np.arange(len(gpu)) > first_launched[gpu.lane])
     launching = gpu.events.by_name(gpu.events.runtime, call_traits, CALL_TRAITS)["launches"]
-    return Counts(
+    return BuildCounts(
         kernels=len(gpu),
         kernels_without_launch=int(lost.sum()),
         launches_without_kernel=max(0, int(launching.sum() - (gpu.launched_by >= 0).sum())),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.building.counts import Counts
+from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.gpu.gpu import GpuWork
 from esprof.replay.building.gpu.runtime_names import CALL_TRAITS, call_traits
 from esprof.replay.building.lookup import Sequences, entries, position
@@ -304,11 +304,11 @@ def queue_edges(gpu: GpuWork, row: np.ndarray, chains: Chains) -> np.ndarray:
     return edges_of(gpu.last[room], node, Edge.WAIT, np.minimum(chains.start_of(node) - gpu.end[room], 0))
 
 
-def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> Counts:
+def coverage(calls: RuntimeCalls, causes: Causes, chains: Chains) -> BuildCounts:
     """How many long calls waited, and for how many of them the cause was recorded, or found by time."""
     waits = calls.row[calls.waits(causes) & calls.is_long & (chains.node_of[calls.row] >= 0)]
     by_time = causes.kind == Edge.BY_TIME
-    return Counts(
+    return BuildCounts(
         waits=len(waits),
         waits_recorded=int(np.isin(waits, causes.row[~by_time]).sum()),
         waits_inferred=int(np.isin(waits, causes.row[by_time]).sum()),

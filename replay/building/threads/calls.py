@@ -6,21 +6,21 @@ from esprof.replay import rules
 from esprof.replay.building.collectives.gloo import GlooWork
 from esprof.replay.building.gpu.gpu import GpuWork
 from esprof.replay.building.gpu.runtime_waits import Causes, RuntimeCalls, own_ns
-from esprof.replay.building.names import Form, packed
-from esprof.replay.building.threads.chain import ALL, Rows
+from esprof.replay.building.names import NameForm, packed
+from esprof.replay.building.threads.chain import ALL, ThreadRows
 from esprof.replay.building.threads.loader import LoaderWork
 from esprof.replay.dfg import Cls
 
 
-def operations(gpu: GpuWork) -> Rows:
+def operations(gpu: GpuWork) -> ThreadRows:
     """All rows as operations: compute where the CPU is the job's device."""
     events = gpu.events
     count = len(events.start)
-    return Rows(
+    return ThreadRows(
         start=events.start,
         end=events.end,
         text=events.name,
-        name=packed(Form.PLAIN, events.name),
+        name=packed(NameForm.PLAIN, events.name),
         cls=np.full(count, Cls.CPU if len(gpu) else Cls.COMPUTE, np.int8),
         is_call=np.zeros(count, bool),
         own=np.full(count, ALL),
@@ -28,20 +28,22 @@ def operations(gpu: GpuWork) -> Rows:
     )
 
 
-def mark_issues(rows: Rows, gloo: GlooWork) -> None:
+def mark_issues(rows: ThreadRows, gloo: GlooWork) -> None:
     """Mark the calls that issue a collective; one that waited for its collective keeps `BLOCKING_OWN` as its own work."""
     rows.is_call[gloo.call] = True
     rows.own[gloo.call[gloo.blocks]] = rules.BLOCKING_OWN
 
 
-def mark_loads(rows: Rows, loader: LoaderWork) -> None:
+def mark_loads(rows: ThreadRows, loader: LoaderWork) -> None:
     """Mark the loader's `next`: all of it is the thread's own work, or, where it waits for a worker, only receiving."""
     rows.is_call[loader.row] = True
     rows.cls[loader.row] = Cls.DATA
     rows.own[loader.row[loader.by_worker]] = loader.own_ns[loader.by_worker]
 
 
-def mark_runtime_calls(rows: Rows, gpu: GpuWork, calls: RuntimeCalls, causes: Causes, hidden: Causes) -> np.ndarray:
+def mark_runtime_calls(
+    rows: ThreadRows, gpu: GpuWork, calls: RuntimeCalls, causes: Causes, hidden: Causes
+) -> np.ndarray:
     """Mark the runtime calls, and return the rows of those that launched work and did not wait.
 
     Of a call that waited, only a part is its own work (`runtime_waits.own_ns`). If nothing tells what it waited for, the
@@ -57,5 +59,5 @@ def mark_runtime_calls(rows: Rows, gpu: GpuWork, calls: RuntimeCalls, causes: Ca
     )
     launch: np.ndarray = calls.row[launches]
     launched = gpu.row[calls.launched[launches]]
-    rows.name[launch] = packed(Form.LAUNCH, rows.text[launch], rows.text[launched])
+    rows.name[launch] = packed(NameForm.LAUNCH, rows.text[launch], rows.text[launched])
     return launch

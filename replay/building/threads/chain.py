@@ -6,11 +6,11 @@ import numpy as np
 
 from esprof.core.compiled import compiled_in_place
 from esprof.replay import rules
-from esprof.replay.building.names import CODE_BITS, Form, Text, packed, plain
+from esprof.replay.building.names import CODE_BITS, NameForm, Text, packed, plain
 from esprof.replay.dfg import Cls
 
 ALL = -1
-"""As an entry of `Rows.own`: all of the call's time is its own work."""
+"""As an entry of `ThreadRows.own`: all of the call's time is its own work."""
 
 MOST_NODES = 5
 """Most nodes that a row or a border adds: the rest of the operation before it, a wait and the rest of a gap, a hidden
@@ -22,12 +22,12 @@ NODES_OF_PAUSE = 2
 _NEVER = np.iinfo(np.int64).max
 _STEP, _HAND_OVER, _WAIT, _HIDDEN = map(plain, (Text.STEP, Text.HAND_OVER, Text.WAIT_FOR_COLLECTIVES, Text.HIDDEN_WAIT))
 _START, _END = int(Text.START), int(Text.END)
-_GAP = int(packed(Form.GAP, np.array(0)))
+_GAP = int(packed(NameForm.GAP, np.array(0)))
 _LONG_CALL, _BLOCKING_OWN, _HIDDEN_WAIT = rules.LONG_CALL, rules.BLOCKING_OWN, rules.HIDDEN_WAIT
 _HANDOVER, _WAKE_UP, _SYNC_EARLY = rules.HANDOVER, rules.WAKE_UP, rules.SYNC_EARLY
 
 
-class Rows(NamedTuple):
+class ThreadRows(NamedTuple):
     """What each row of the event table is on its thread. Times in ns on the rank's clock."""
 
     start: np.ndarray
@@ -46,7 +46,7 @@ class Rows(NamedTuple):
     """bool: a long silence before the call was a wait."""
 
 
-class Thread(NamedTuple):
+class ChainThread(NamedTuple):
     """One thread to lay out, from `begin` on, and the main thread up to `finish`; ns."""
 
     row: np.ndarray
@@ -85,7 +85,7 @@ class Works(NamedTuple):
     """How many of the collectives, from the first on, need not be looked at again, shape (1,)."""
 
 
-class Backward(NamedTuple):
+class BackwardNames(NamedTuple):
     """What each text has to do with backward passes; an entry for each text."""
 
     belongs: np.ndarray
@@ -106,7 +106,7 @@ class Outline(NamedTuple):
 
 
 @compiled_in_place
-def outline(thread: Thread, rows: Rows, out: Outline) -> int:
+def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
     """Fill `out` and return how many items there are.
 
     An operation inside another is no item. One that ends behind the operation in which it starts, as rounded times make
@@ -152,7 +152,7 @@ def outline(thread: Thread, rows: Rows, out: Outline) -> int:
 
 
 @compiled_in_place
-def _next_operation(thread: Thread, rows: Rows, at: int, covered: int) -> int:
+def _next_operation(thread: ChainThread, rows: ThreadRows, at: int, covered: int) -> int:
     """Place of the first operation from `at` on that is not inside those before it, which reach up to `covered`."""
     while at < len(thread.row):
         row = thread.row[at]
@@ -163,7 +163,7 @@ def _next_operation(thread: Thread, rows: Rows, at: int, covered: int) -> int:
 
 
 @compiled_in_place
-def _next_call(thread: Thread, rows: Rows, at: int) -> int:
+def _next_call(thread: ChainThread, rows: ThreadRows, at: int) -> int:
     """Place of the first call from `at` on."""
     while at < len(thread.row) and not rows.is_call[thread.row[at]]:
         at += 1
@@ -171,7 +171,7 @@ def _next_call(thread: Thread, rows: Rows, at: int) -> int:
 
 
 @compiled_in_place
-def _around(rows: Rows, operation: int, call: int) -> bool:
+def _around(rows: ThreadRows, operation: int, call: int) -> bool:
     """Whether, of an operation and a call that start together, the operation is around the call."""
     return rows.end[operation] > rows.end[call] or (rows.end[operation] == rows.end[call] and operation < call)
 
@@ -179,10 +179,10 @@ def _around(rows: Rows, operation: int, call: int) -> bool:
 @compiled_in_place
 def lay_out(
     items: Outline,
-    thread: Thread,
-    rows: Rows,
+    thread: ChainThread,
+    rows: ThreadRows,
     works: Works,
-    backward: Backward,
+    backward: BackwardNames,
     base: int,
     nodes: np.ndarray,
     node_of: np.ndarray,
@@ -242,8 +242,8 @@ def _add(nodes: np.ndarray, at: int, start: int, end: int, name: int, cls: int, 
 
 @compiled_in_place
 def _operate(
-    thread: Thread,
-    rows: Rows,
+    thread: ChainThread,
+    rows: ThreadRows,
     works: Works,
     base: int,
     nodes: np.ndarray,
@@ -273,7 +273,7 @@ def _operate(
 
 @compiled_in_place
 def _gap(
-    thread: Thread,
+    thread: ChainThread,
     works: Works,
     after_backward: bool,
     base: int,

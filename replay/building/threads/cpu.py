@@ -8,18 +8,18 @@ from itertools import pairwise
 import numpy as np
 
 from esprof.replay import rules
-from esprof.replay.building.counts import Counts
+from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import Sequences
 from esprof.replay.building.names import Text, plain
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import NODE, Place, edges_of, joined
+from esprof.replay.building.records import NODE, NextPlace, edges_of, joined
 from esprof.replay.building.threads.chain import (
     MOST_NODES,
     NODES_OF_PAUSE,
-    Backward,
+    BackwardNames,
+    ChainThread,
     Outline,
-    Rows,
-    Thread,
+    ThreadRows,
     Works,
     lay_out,
     outline,
@@ -30,7 +30,7 @@ from esprof.replay.dfg import Edge, Lane, LaneKind
 _ENGINE = "autograd::engine"
 """What the names of the nodes that a backward pass runs through begin with."""
 
-_BACKWARD = ("Backward", "AccumulateGrad", "c10d::", "copy_bucket_to_grad")
+_BACKWARD = ("BackwardNames", "AccumulateGrad", "c10d::", "copy_bucket_to_grad")
 """Parts of the names of what a backward pass does."""
 
 
@@ -76,14 +76,14 @@ class Chains:
         return np.where((at > 0) & (self.thread[at] == self.thread[at - 1]), nodes - 1, -1)
 
 
-def chains(events: RankEvents, rows: Rows, works: Sequence[Works], place: Place) -> Chains:
+def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], place: NextPlace) -> Chains:
     """The threads of a rank, their lanes and nodes numbered from `place` on.
 
     `rows` tells what each row of the event table is; `works` are the collectives that each thread issued to gloo's
     threads, of which `waiter` is filled here.
     """
     roles = events.threads.roles
-    backward = Backward(
+    backward = BackwardNames(
         belongs=events.by_text(events.threads.row, _is_backward),
         goes_on=events.by_text(events.threads.row, lambda name: name.startswith(_ENGINE)),
     )
@@ -109,7 +109,7 @@ def _is_backward(name: str) -> bool:
     return name.startswith(_ENGINE) or any(part in name for part in _BACKWARD)
 
 
-def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) -> list[Thread]:
+def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) -> list[ChainThread]:
     """The rank's threads, as `chain` lays them out."""
     threads = events.threads
     rows = [threads.row[begin:end] for begin, end in pairwise(threads.ptr.tolist())]
@@ -120,7 +120,7 @@ def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) ->
         is_main, other = number == threads.main, partner.get(number, -1)
         pause_begin, pause_end = pauses(events, row, works[number])
         found.append(
-            Thread(
+            ChainThread(
                 row=row,
                 # A thread that nothing is known to wake starts where its first item does; before that it was not there.
                 begin=events.begin if is_main or other >= 0 else int(events.start[row[0]]),
@@ -136,7 +136,7 @@ def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) ->
     return found
 
 
-def _outline(thread: Thread, rows: Rows) -> Outline:
+def _outline(thread: ChainThread, rows: ThreadRows) -> Outline:
     most = len(thread.row) + len(thread.borders)
     out = Outline(
         np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.bool_)
@@ -169,7 +169,7 @@ def step_marks(events: RankEvents, chains: Chains) -> tuple[np.ndarray, np.ndarr
     return first, last
 
 
-def coverage(chains: Chains) -> Counts:
+def coverage(chains: Chains) -> BuildCounts:
     """How many gaps turned out to be waits: those for collectives, if long, and those before calls that hide waits."""
     # A wait has no duration of its own: it lasted from the end of the node before it to its own end.
     nodes = chains.base + np.arange(len(chains.nodes))
@@ -177,4 +177,4 @@ def coverage(chains: Chains) -> Counts:
     long = np.diff(ends, prepend=ends[:1]) > rules.LONG_CALL
     for_collectives = chains.is_named(nodes, Text.WAIT_FOR_COLLECTIVES) & long
     waits = int(for_collectives.sum() + chains.is_named(nodes, Text.HIDDEN_WAIT).sum())
-    return Counts(waits=waits, waits_inferred=waits)
+    return BuildCounts(waits=waits, waits_inferred=waits)

@@ -30,7 +30,7 @@ class Tie(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Backward:
+class BackwardPass:
     """One rank's backward pass in one step, as pieces that stay together in whatever bucket: its gradients, in the order in
     which they came, or the buckets that were recorded, where gradients have no sizes."""
 

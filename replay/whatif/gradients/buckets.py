@@ -16,7 +16,7 @@ import numpy as np
 from esprof.core.types import Bytes
 from esprof.replay.dfg import Cls, Dfg, Edge
 from esprof.replay.whatif.gradients import gloo_buckets, nccl_buckets
-from esprof.replay.whatif.gradients.backward import Backward, NotBuckets
+from esprof.replay.whatif.gradients.backward import BackwardPass, NotBuckets
 from esprof.replay.whatif.graph.overlay import Overlay
 from esprof.run.run import Run
 
@@ -37,7 +37,7 @@ def rebucket(run: Run, dfg: Dfg, bucket_mb: float) -> Rebucketed:
         raise NotBuckets("ranks are missing, and when they would come to other buckets is not known")
     find = nccl_buckets.backward_passes if dfg.has_gpu() else gloo_buckets.backward_passes
     # Backward passes of different ranks belong together if they share their all-reduces.
-    meeting: dict[tuple[int, ...], list[Backward]] = defaultdict(list)
+    meeting: dict[tuple[int, ...], list[BackwardPass]] = defaultdict(list)
     for one in find(run, dfg):
         meeting[tuple(sorted(dfg.collective[list(one.arrivals)].tolist()))].append(one)
     counts, dur = {}, dfg.dur_ns.copy()
@@ -67,7 +67,7 @@ def fill(sizes: tuple[Bytes, ...], cap: float) -> list[int]:
     return counts + [number] * (number > 0)
 
 
-def _filled(one: Backward, cap: float) -> list[int]:
+def _filled(one: BackwardPass, cap: float) -> list[int]:
     """How many pieces each bucket of `cap` bytes takes. Raises NotBuckets where recorded buckets would have to be cut.
 
     The last bucket that was recorded was closed by the end, and the first may have been closed sooner than others (torch's
@@ -82,7 +82,7 @@ def _filled(one: Backward, cap: float) -> list[int]:
     return fill(one.sizes, cap)
 
 
-def _issue(dur_ns: np.ndarray, one: Backward, counts: list[int]) -> None:
+def _issue(dur_ns: np.ndarray, one: BackwardPass, counts: list[int]) -> None:
     """Give a pass with buckets of so many pieces the CPU's time for issuing its all-reduces, in `dur_ns` (of all nodes)."""
     completes = set(accumulate(counts))
     for number, issue in enumerate(one.issues, start=1):
@@ -93,7 +93,7 @@ def _issue(dur_ns: np.ndarray, one: Backward, counts: list[int]) -> None:
             dur_ns[node] = changed
 
 
-def _parts(dfg: Dfg, old: tuple[int, ...], together: list[Backward]) -> np.ndarray:
+def _parts(dfg: Dfg, old: tuple[int, ...], together: list[BackwardPass]) -> np.ndarray:
     """Mask of the nodes of these collectives, bool[N]. Raises NotBuckets where other passes take part in them, too."""
     parts: np.ndarray = np.isin(dfg.collective, old)
     if np.count_nonzero(parts & dfg.of(Cls.COMMUNICATION)) != sum(len(one.transfers) for one in together):
@@ -101,7 +101,7 @@ def _parts(dfg: Dfg, old: tuple[int, ...], together: list[Backward]) -> np.ndarr
     return parts
 
 
-def _exchange(overlay: Overlay, together: list[Backward], counts: list[int]) -> None:
+def _exchange(overlay: Overlay, together: list[BackwardPass], counts: list[int]) -> None:
     """Put other buckets, each of so many pieces, into one step on all ranks that share them."""
     dfg = overlay.dfg
     last = list(accumulate(counts))

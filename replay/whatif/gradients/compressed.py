@@ -16,7 +16,7 @@ import numpy as np
 from esprof.core.types import Bytes, Rank
 from esprof.replay.dfg import Cls, Dfg, Edge, Lane, LaneKind
 from esprof.replay.whatif.gradients import gloo_buckets
-from esprof.replay.whatif.gradients.backward import Backward, NotBuckets
+from esprof.replay.whatif.gradients.backward import BackwardPass, NotBuckets
 from esprof.replay.whatif.graph.overlay import Overlay
 from esprof.run.curve import BeyondCurveError
 from esprof.run.probes import Kind, Probes, Sweep
@@ -189,7 +189,7 @@ def costs_of(compressible: Compressible, codecs: Mapping[int, str] | str) -> lis
     return found
 
 
-def _filled(dfg: Dfg, one: Backward) -> tuple[Sized, ...]:
+def _filled(dfg: Dfg, one: BackwardPass) -> tuple[Sized, ...]:
     """The buckets of a pass, by the bytes that they sent."""
     sizes, found, first = one.sizes, list[Sized](), 0
     behind_of = {held: number for number, held in enumerate(accumulate(sizes), start=1)}
@@ -225,7 +225,7 @@ def _decode_name(number: int) -> str:
     return f"decode gradient bucket {number}"
 
 
-def _add_decode(overlay: Overlay, one: Backward, number: int, transfer: int, lane: int, before: int | None) -> int:
+def _add_decode(overlay: Overlay, one: BackwardPass, number: int, transfer: int, lane: int, before: int | None) -> int:
     """Add the node that decodes a bucket once it has come, and after the bucket before it; who waited for the transfer, and
     is not the link, waits for that."""
     dfg = overlay.dfg
@@ -240,7 +240,7 @@ def _add_decode(overlay: Overlay, one: Backward, number: int, transfer: int, lan
     return decode
 
 
-def _add_encode(overlay: Overlay, one: Backward, number: int, piece: int, arrival: int) -> None:
+def _add_encode(overlay: Overlay, one: BackwardPass, number: int, piece: int, arrival: int) -> None:
     """Add the node that encodes a bucket behind that which completes it; what follows on its lane waits for it."""
     dfg = overlay.dfg
     (tie,) = one.ready[piece]

@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.core.types import Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
-from esprof.replay.whatif.gradients.backward import EVALUATE, Backward, NotBuckets, Tie, gradient_elements
+from esprof.replay.whatif.gradients.backward import EVALUATE, BackwardPass, NotBuckets, Tie, gradient_elements
 from esprof.replay.whatif.links import stretches
 from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.run.run import Run
@@ -17,7 +17,7 @@ _ITEM: Bytes = 4
 """Gradients travel in single precision; others may have been compressed by a hook, which hides how much a bucket holds."""
 
 
-def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
+def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
     """The backward pass of each rank in each step. Raises NotBuckets where its all-reduces are no buckets of it."""
     labels = {name: number for number, name in enumerate(dfg.names)}
     evaluated = (dfg.name == labels.get(EVALUATE, -1)) & (dfg.event >= 0)
@@ -38,7 +38,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
             copies, latency = np.flatnonzero(copied & mine), _latency(dfg, arrivals)
             readers = copies.tolist() if len(copies) == len(gradients) else _after(dfg, gradients)
             assert link is not None, "all-reduces without transfers"
-            yield Backward(
+            yield BackwardPass(
                 rank=rank,
                 step=step,
                 are_gradients=True,

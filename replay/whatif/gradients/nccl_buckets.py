@@ -13,7 +13,7 @@ import numpy as np
 
 from esprof.core.types import Bytes, Rank
 from esprof.replay.dfg import Dfg, Edge
-from esprof.replay.whatif.gradients.backward import Backward, Issue, NotBuckets, Tie, gradient_elements
+from esprof.replay.whatif.gradients.backward import BackwardPass, Issue, NotBuckets, Tie, gradient_elements
 from esprof.replay.whatif.gradients.nccl_passes import Pass, Passes
 from esprof.replay.whatif.links import latencies_ns
 from esprof.run.run import Run
@@ -25,7 +25,7 @@ _ITEMS = (2, 4, 8)
 """Bytes that an element of a gradient may have."""
 
 
-def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
+def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
     """The backward pass of each rank in each step. Raises NotBuckets where its all-reduces are no buckets of it."""
     passes, latency = Passes(dfg), latencies_ns(dfg)
     for rank in dfg.marks.ranks:
@@ -34,14 +34,14 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[Backward]:
         elements = _elements(run, rank)
         for step in dfg.marks.steps:
             one = passes.find(rank, step)
-            sent = _Sent(dfg, one, latency[dfg.collective[one.transfers]])
+            sent = _SentGradients(dfg, one, latency[dfg.collective[one.transfers]])
             issues = sent.issues(passes.handling(one))
             if elements is None:
                 pieces, issues = sent.buckets(), [issues[number] for number in one.closing.tolist()]
             else:
                 pieces = sent.gradients(elements.get(step, []))
             readers = tuple(_tie(dfg, dfg.pred_target, edge) for edge in passes.readers(one).tolist())
-            yield Backward(
+            yield BackwardPass(
                 rank=rank,
                 step=step,
                 are_gradients=elements is not None,
@@ -71,7 +71,7 @@ def _tie(dfg: Dfg, nodes: np.ndarray, edge: int) -> Tie:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """See `Backward`."""
+    """See `BackwardPass`."""
 
     sizes: tuple[Bytes, ...]
     ready: tuple[tuple[Tie, ...], ...]
@@ -79,7 +79,7 @@ class _Pieces:
 
 
 @dataclass(frozen=True)
-class _Sent:
+class _SentGradients:
     """What a backward pass sent."""
 
     dfg: Dfg

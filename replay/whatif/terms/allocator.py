@@ -8,7 +8,7 @@ from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.work import of_ranks, required
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 _OWN_LANE = (Edge.LANE, Edge.THREAD)
 
@@ -38,7 +38,7 @@ TERM = Kind(
     meaning="Calls by which PyTorch's caching allocator asks the driver for memory or gives it back (cudaMalloc, cudaFree) "
     "take no time, and do not wait for the device.",
     needs="Such calls in the trace.",
-    effect=Edit(Phase.REMOVE, _without_allocator),
+    effect=Edit(TermPhase.REMOVE, _without_allocator),
     value=zero,
     scoped=True,
 )

@@ -7,7 +7,7 @@ from esprof.core.assignment import Assignment
 from esprof.core.plan import read_plan
 from esprof.replay.whatif.graph.est_turns import EstTurns
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, text
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, text
 
 
 def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -35,6 +35,6 @@ TERM = Kind(
     "time for each EST, and transfers carry what the new ranges need.",
     needs="A run that the elastic runtime wrote (`ElasticTrainer(telemetry=RUN)`), in whose steady steps every rank ran an "
     "EST, and none moved.",
-    effect=Edit(Phase.REBUILD, _assigned),
+    effect=Edit(TermPhase.REBUILD, _assigned),
     value=text,
 )

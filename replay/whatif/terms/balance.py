@@ -7,7 +7,7 @@ import numpy as np
 from esprof.core.errors import UsageError
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
 STAGES = "stages"
 
@@ -90,7 +90,7 @@ TERM = Kind(
     "ranks never are all alike, and layers cannot be cut.",
     needs="Two ranks or more that do the same work; with `[stages]`, ranks that pass messages on and compute unlike "
     "things.",
-    effect=Edit(Phase.MEND, _balanced),
+    effect=Edit(TermPhase.MEND, _balanced),
     value=word("fix"),
     argument=_argument,
     argument_is_optional=True,

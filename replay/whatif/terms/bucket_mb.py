@@ -9,7 +9,7 @@ from esprof.replay.whatif.gradients.backward import NotBuckets
 from esprof.replay.whatif.gradients.buckets import rebucket
 from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, number
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, number
 
 MORE, MANY = 2, 8
 """How many times as many transfers as recorded give a note (MORE), or are declined (MANY): what a transfer costs beside its
@@ -48,6 +48,6 @@ TERM = Kind(
     meaning="DistributedDataParallel with gradient buckets of another size (`bucket_cap_mb`, in MiB).",
     needs="A run of all ranks, recorded with `--shapes`, whose all-reduces are DDP's gradient buckets. Between GPUs, larger "
     "buckets need no shapes. Many more transfers need a probe (`esprof probe`).",
-    effect=Edit(Phase.REBUILD, _rebucketed),
+    effect=Edit(TermPhase.REBUILD, _rebucketed),
     value=number,
 )

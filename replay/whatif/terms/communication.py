@@ -3,7 +3,7 @@
 from esprof.replay.dfg import Cls
 from esprof.replay.whatif.graph.work import not_recorded, taking_no_time
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 
 def _without_transfers(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -16,6 +16,6 @@ TERM = Kind(
     meaning="Transfers take no time: the bound of what a faster link or compression can give. Ranks still wait for those "
     "that come late.",
     needs="Collectives that are matched on all their ranks.",
-    effect=Edit(Phase.REMOVE, _without_transfers),
+    effect=Edit(TermPhase.REMOVE, _without_transfers),
     value=zero,
 )

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from esprof.core.plan import Choice, CompressionBody, read_plan
+from esprof.core.plan import CodecChoice, CompressionBody, read_plan
 from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.gradients.backward import NotBuckets
 from esprof.replay.whatif.gradients.compressed import Compressible, costs_of
 from esprof.replay.whatif.gradients.shards import Shards
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, text
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, text
 
 
 def _compressed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -59,7 +59,7 @@ def _buckets(now: Scenario, how: str | CompressionBody) -> tuple[Dfg, np.ndarray
 def _planned(body: CompressionBody, buckets: Compressible) -> dict[int, str]:
     """Number of each bucket -> its codec, by a plan, whose buckets are in order. Raises Declined where it compresses other
     ones, or in a way that was not measured."""
-    choices: Sequence[Choice] = body.buckets or [body.default] * len(buckets.buckets)
+    choices: Sequence[CodecChoice] = body.buckets or [body.default] * len(buckets.buckets)
     if any((one.exchange, one.encoded_by, one.topology) != (None, "backward", "flat") for one in choices):
         raise Declined("only each codec's usual exchange between all ranks was measured, encoded by the backward pass")
     if body.buckets and [one.elements for one in body.buckets] != [one.elements for one in buckets.buckets]:
@@ -73,6 +73,6 @@ TERM = Kind(
     meaning="Gradients compressed by this codec, or as a plan says (`compress=plan.json`), by the communication hook of "
     "`esprof.elastic.compress`. Those that FSDP2 reduces and scatters travel as they are or as `bf16`.",
     needs="A run of all ranks of DDP or FSDP2 over gloo, recorded with `--shapes` and probed (`record --probe`).",
-    effect=Edit(Phase.REBUILD, _compressed),
+    effect=Edit(TermPhase.REBUILD, _compressed),
     value=text,
 )

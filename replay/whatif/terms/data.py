@@ -11,7 +11,7 @@ from esprof.replay.whatif.graph.host_cpus import least_ns
 from esprof.replay.whatif.graph.loaders import IN_THE_RANK
 from esprof.replay.whatif.graph.work import taking_no_time
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 READY = "ready"
 
@@ -57,7 +57,7 @@ TERM = Kind(
     "recording tells the CPU time of ranks and batches, no step is shorter than the CPUs that they may use need for both. "
     "With `[ready]` nobody makes them, as where samples are decoded once, before the training.",
     needs="A DataLoader in the trace.",
-    effect=Edit(Phase.REMOVE, _without_input_stall),
+    effect=Edit(TermPhase.REMOVE, _without_input_stall),
     value=zero,
     argument=_argument,
     argument_is_optional=True,

@@ -8,7 +8,7 @@ from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
 
 def _overlapped(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -32,6 +32,6 @@ TERM = Kind(
     meaning="Transfers are hidden perfectly: nobody waits for one, only for ranks that come late to it. A bound; no step is "
     "shorter than the time in which its busiest rank transfers.",
     needs="Collectives in the trace.",
-    effect=Edit(Phase.BOUND, _overlapped),
+    effect=Edit(TermPhase.BOUND, _overlapped),
     value=word("perfect"),
 )

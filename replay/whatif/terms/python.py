@@ -9,7 +9,7 @@ from esprof.replay.cpu.python_time import PythonTime, matches
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.work import required
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, regex, zero
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, regex, zero
 
 
 def _without(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -37,7 +37,7 @@ TERM = Kind(
     meaning="What Python code takes between operations, and what a backward pass calls, takes no time where the regular "
     "expression finds its line (`train.py(57): log_hook`) or the one that this led to.",
     needs="A window with stacks in which such code was seen on the training thread.",
-    effect=Edit(Phase.REMOVE, _without),
+    effect=Edit(TermPhase.REMOVE, _without),
     value=zero,
     argument=regex,
     scoped=True,

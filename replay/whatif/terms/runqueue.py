@@ -11,7 +11,7 @@ from esprof.replay.ranks.stalls import starved_ns
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.work import HOST_WORK
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 
 def _never_waiting(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -55,7 +55,7 @@ TERM = Kind(
     "places, what goes beyond the same work on the other ranks there is taken away.",
     needs="Steps of which it was recorded how long the training thread waited for a CPU, or stalls of all of three ranks or "
     "more.",
-    effect=Edit(Phase.REMOVE, _never_waiting),
+    effect=Edit(TermPhase.REMOVE, _never_waiting),
     value=zero,
     scoped=True,
 )

@@ -13,7 +13,7 @@ from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.ranks.blame import Blame, held_ns
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
 MATCHED = 0.9
 """Least share of the slow ranks' time for which counterparts must be found on the other ranks."""
@@ -159,7 +159,7 @@ TERM = Kind(
     "unlike things are no peers: one that computes longer is an imbalance of stages.",
     needs="Two ranks or more, matched collectives, and counterparts on the other ranks for nine tenths of the slow ranks' "
     "time.",
-    effect=Edit(Phase.MEND, _mended),
+    effect=Edit(TermPhase.MEND, _mended),
     value=word("fix"),
     argument=_classes,
     argument_is_optional=True,

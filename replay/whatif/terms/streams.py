@@ -5,7 +5,7 @@ from dataclasses import replace
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.queues import kinds_in_queues
 from esprof.replay.whatif.scenario import Declined, Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, word
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
 
 def _apart(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -23,6 +23,6 @@ TERM = Kind(
     meaning="Collectives of each kind (all-gather, reduce-scatter, …) that share a GPU stream get one of their own, as in a "
     "process group of their own, and wait for no other kind. A bound: two at once are taken to be as fast as one.",
     needs="A GPU stream with collectives of several kinds that are matched on all their ranks.",
-    effect=Edit(Phase.REBUILD, _apart),
+    effect=Edit(TermPhase.REBUILD, _apart),
     value=word("apart"),
 )

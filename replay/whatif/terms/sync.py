@@ -5,7 +5,7 @@ from dataclasses import replace
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.work import of_ranks, required, waits_for_device
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.term import Edit, Kind, Phase, Term, zero
+from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 
 
 def _without_waits(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
@@ -23,7 +23,7 @@ TERM = Kind(
     meaning="CPU threads do not wait for their device: what `.item()`, `.cpu()`, `nonzero` and synchronisations wait for is "
     "there at once. Room in the launch queue, the allocator, and other ranks are waited for as before.",
     needs="Such calls in the trace whose cause was recorded or found.",
-    effect=Edit(Phase.REMOVE, _without_waits),
+    effect=Edit(TermPhase.REMOVE, _without_waits),
     value=zero,
     scoped=True,
 )

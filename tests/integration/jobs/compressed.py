@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import esprof
 from esprof.core.errors import EsprofError
-from esprof.core.plan import BucketChoice, Choice, CompressionBody, GuardSettings
+from esprof.core.plan import BucketChoice, CodecChoice, CompressionBody, GuardSettings
 from esprof.elastic.compress import compress
 from esprof.elastic.compress.canary import canary
 
@@ -44,7 +44,7 @@ def made(*, views=False, how=None, **more):
 def chosen(spec):
     """The choice that CODEC[@EXCHANGE[@TOPOLOGY]] stands for."""
     name, exchange, topology = [*spec.split("@"), "", ""][:3]
-    return Choice(codec=name, exchange=exchange or None, topology=topology or "flat")
+    return CodecChoice(codec=name, exchange=exchange or None, topology=topology or "flat")
 
 
 def batch(step, rank=None):
@@ -111,10 +111,10 @@ def swapped(topology="flat"):
     listed = CompressionBody(default=chosen("sign"), warm_up_steps=0)
     compression.adopt(listed, at_step=15)
     train(ddp, optimizer, 20, 10)
-    topk = Choice(codec="topk:0.1", exchange="all_to_all", encoded_by="beside", topology=topology)
+    topk = CodecChoice(codec="topk:0.1", exchange="all_to_all", encoded_by="beside", topology=topology)
     compression.adopt(topk, at_step=30)
     train(ddp, optimizer, 10, 30)
-    compression.adopt(Choice(codec="int8", topology=topology), at_step=45)
+    compression.adopt(CodecChoice(codec="int8", topology=topology), at_step=45)
     saved = json.dumps({"step": compression.step})
     kept = compression.state_dict(), [p.detach().clone() for p in ddp.parameters()], optimizer.state_dict()
     kept_optimizer = {i: {k: v.clone() for k, v in s.items()} for i, s in kept[2]["state"].items()}
@@ -192,7 +192,7 @@ def guarded(topology="flat"):
     """A gradient that is not finite, and a codec that loses too much: both are given up, on all ranks alike."""
     told = {}
     for name, settings in {"lossy": GuardSettings(every=5, max_vnmse=0.1), "nan": GuardSettings(every=5)}.items():
-        choice = Choice(codec="topk:0.05", topology=topology)
+        choice = CodecChoice(codec="topk:0.05", topology=topology)
         ddp, optimizer, compression = made(how=CompressionBody(default=choice, guard=settings))
         train(ddp, optimizer, 5)
         if name == "nan" and dist.get_rank() == 1:
@@ -214,7 +214,7 @@ def wrong():
     for name, call in {
         "differ": lambda: compression.adopt(mine, at_step=5),
         "unknown": lambda: compression.adopt("zip", at_step=5),
-        "cannot": lambda: compression.adopt(Choice(codec="int8", exchange="all_reduce"), at_step=5),
+        "cannot": lambda: compression.adopt(CodecChoice(codec="int8", exchange="all_reduce"), at_step=5),
         "twice": lambda: compress(ddp, "bf16"),
     }.items():
         try:
@@ -236,13 +236,13 @@ def other_hosts():
     """Hierarchical exchanges that these hosts cannot have: refused, and the job goes on as it would have."""
     told = {"host": socket.gethostname()}
     try:
-        made(how=Choice(codec="bf16", topology="hierarchical"))
+        made(how=CodecChoice(codec="bf16", topology="hierarchical"))
     except EsprofError as error:
         told["compress"] = str(error)
     ddp, optimizer, compression = made(how="none")
     train(ddp, optimizer, 3)
     try:
-        compression.adopt(Choice(codec="bf16", topology="hierarchical"), at_step=3)
+        compression.adopt(CodecChoice(codec="bf16", topology="hierarchical"), at_step=3)
     except EsprofError as error:
         told["adopt"] = str(error)
     train(ddp, optimizer, 3, 3)
@@ -254,7 +254,7 @@ def other_hosts():
 @scenario
 def resumed_elsewhere():
     """A checkpoint whose ranks were together on other hosts."""
-    ddp, optimizer, compression = made(how=Choice(codec="sign", topology="hierarchical"))
+    ddp, optimizer, compression = made(how=CodecChoice(codec="sign", topology="hierarchical"))
     train(ddp, optimizer, 3)
     state, told = compression.state_dict(), {}
     state["hosts"] = state["hosts"][::-1]
@@ -286,7 +286,7 @@ def accumulated(topology="flat"):
     told = {}
     for change in (False, True):
         scaler = Scaler()
-        ddp, optimizer, compression = made(how=Choice(codec="sign", topology=topology), scaler=scaler)
+        ddp, optimizer, compression = made(how=CodecChoice(codec="sign", topology=topology), scaler=scaler)
         for step in range(40):
             if change and step == 20:
                 scaler.scale = 2.0

@@ -16,7 +16,7 @@ from esprof.replay import answer_run
 from esprof.replay.building.build import build
 from esprof.replay.whatif.terms.balance import stage_ns
 from esprof.reports.terminal import text
-from esprof.run.run import Run, Warning
+from esprof.run.run import Run, RunWarning
 from tests.cases.graph import (
     EPOCH_NS,
     call,
@@ -428,7 +428,7 @@ def test_a_missing_rank_and_unmatched_collectives_are_said():
 def test_what_the_jobs_torch_cannot_tell_is_said_once_for_the_run():
     run = run_of({0: nccl_ranks()[0]})
     assert "ESP904" not in {finding.id for finding in diagnose_run(run).findings}
-    lacks = tuple(Warning("torch-lacks", f"torch 2.6.0: {what}") for what in ("no this", "no that"))
+    lacks = tuple(RunWarning("torch-lacks", f"torch 2.6.0: {what}") for what in ("no this", "no that"))
     older = Run(
         msgspec.structs.replace(run.meta, warnings=lacks),
         lambda name, rank: run.events(rank) if name == "events" else None,

@@ -11,8 +11,8 @@ import pytest
 from esprof import load
 from esprof.core.errors import InputError
 from esprof.run.directory import SCHEMAS, read_run, table_path, write_run
-from esprof.run.flight.log import FlightLog, Frame, Snapshot, Thread
-from esprof.run.run import Group, RankMeta, Run, RunMeta, Warning, Window
+from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, StackThread
+from esprof.run.run import Group, RankMeta, Run, RunMeta, RunWarning, Window
 from esprof.run.schema import EVENTS, STEPS, table
 
 META = RunMeta(
@@ -26,7 +26,7 @@ META = RunMeta(
         RankMeta(rank=1, host="node1", events=2, peak_memory=1 << 33, peak_memory_of="cuda"),
     ),
     groups=(Group(name="0-1", ranks=(0, 1), backend="gloo"),),
-    warnings=(Warning("overhead-high", "recording cost 7 %", (1,)),),
+    warnings=(RunWarning("overhead-high", "recording cost 7 %", (1,)),),
 )
 
 
@@ -87,7 +87,7 @@ def test_a_rank_without_a_window_is_not_among_those_with_events(run):
 
 
 def test_a_flight_log_comes_back_and_a_rank_without_one_ended_well(run):
-    threads = (Thread(name="MainThread", training=True, frames=(Frame("train.py", 7, "main"),)),)
+    threads = (StackThread(name="MainThread", training=True, frames=(StackFrame("train.py", 7, "main"),)),)
     snapshot = Snapshot(reason="hang", rank=1, at_ns=9, step=4, since_ns=2, threads=threads)
     log = FlightLog(snapshots=(snapshot,), fatal="Fatal Python error: Aborted")
     write_run(run, META, {}, {1: log})

@@ -46,7 +46,7 @@ def test_a_ledger_that_was_written_by_hand_is_read(tmp_path):
         '"versions":{"torch":"2.13.0"}}\n'
     )
     (line,) = ledger.read(tmp_path)
-    assert isinstance(line, ledger.Outcome)
+    assert isinstance(line, ledger.ObservedOutcome)
     assert (line.predicted.us, line.observed.low_us, str(line.job)) == (90, None, "DDP, gloo, 2 × CPU")
 
 

@@ -5,7 +5,7 @@ import pytest
 from esprof.core.errors import InputError, OutputError
 from esprof.run import live, request
 from esprof.run.live import Live, LiveStep, Tail
-from esprof.run.request import Request
+from esprof.run.request import TelemetryRequest
 
 
 def step(number):
@@ -66,8 +66,8 @@ def test_a_place_that_cannot_be_read_is_an_error(tmp_path):
 
 def test_telemetry_is_asked_for_by_a_file(tmp_path):
     assert request.waiting(tmp_path) is None
-    request.ask(tmp_path, Request(since=7))
-    assert request.waiting(tmp_path) == Request(since=7)
+    request.ask(tmp_path, TelemetryRequest(since=7))
+    assert request.waiting(tmp_path) == TelemetryRequest(since=7)
     assert request.is_open(tmp_path)
     request.withdraw(tmp_path)
     request.withdraw(tmp_path)

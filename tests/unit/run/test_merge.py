@@ -8,7 +8,7 @@ from esprof.core.errors import InputError, OutputError
 from esprof.core.types import NS_PER_S
 from esprof.run.directory import table_path, write_run
 from esprof.run.merge import merge
-from esprof.run.run import Group, RankMeta, RunMeta, Warning
+from esprof.run.run import Group, RankMeta, RunMeta, RunWarning
 from esprof.run.schema import EVENTS, table
 from tests.cases.step_runs import EPOCH_NS, step_table
 
@@ -28,14 +28,14 @@ def part(path, ranks, *, host="a", world_size=4, start_ns=EPOCH_NS, clock=0, **f
 
 @pytest.fixture
 def parts(tmp_path):
-    missing = [Warning("rank-missing", f"nothing was recorded of rank {them}", them) for them in ((2, 3), (0, 1))]
+    missing = [RunWarning("rank-missing", f"nothing was recorded of rank {them}", them) for them in ((2, 3), (0, 1))]
     group = Group(name="0-3", ranks=(0, 1, 2, 3))
     return [
         part(tmp_path / "b", (2, 3), host="b", warnings=(missing[1],), groups=(group,), command=("b",), exit_code=3),
         part(
             tmp_path / "a",
             (0, 1),
-            warnings=(missing[0], Warning("window-short", "rank 0: short", (0,))),
+            warnings=(missing[0], RunWarning("window-short", "rank 0: short", (0,))),
             groups=(group,),
             command=("a",),
             exit_code=0,
@@ -69,14 +69,14 @@ def test_what_another_host_recorded_is_not_missing(tmp_path, parts):
 
 
 def test_that_a_rank_has_no_timed_window_is_told_of_the_whole_too(tmp_path):
-    why = Warning("no-timed-window", "rank 4: has no timed window", (4,))
+    why = RunWarning("no-timed-window", "rank 4: has no timed window", (4,))
     more = part(tmp_path / "c", (4,), world_size=5, warnings=(why,))
     others = part(tmp_path / "d", (0, 1, 2, 3), world_size=5)
     assert merge([more, others], tmp_path / "whole").warnings == (why,)
 
 
 def test_why_a_rank_is_missing_is_still_told(tmp_path):
-    why = Warning("rank-missing", "rank 1: never seen", (1,))
+    why = RunWarning("rank-missing", "rank 1: never seen", (1,))
     parts = [part(tmp_path / "a", (0,), world_size=3, warnings=(why,)), part(tmp_path / "b", (2,), world_size=3)]
     assert merge(parts, tmp_path / "whole").warnings == (why,)
 

@@ -37,14 +37,14 @@ _MOST_AT_ONCE = 2_000
 _MOST_UNANSWERED = 64
 
 
-class Request(NamedTuple):
+class WindowRequest(NamedTuple):
     """A request for a window: `asked_ns`, which identifies it on all ranks, and the step to begin with, 0 for soon."""
 
     asked_ns: int
     at: int
 
 
-class Reading(NamedTuple):
+class ChannelReading(NamedTuple):
     """This clock against rank 0's: `offset_ns` ahead at `at_ns`, wrong by half of `rtt_ns` at most."""
 
     at_ns: int
@@ -52,7 +52,7 @@ class Reading(NamedTuple):
     rtt_ns: int
 
 
-class Server:
+class ChannelServer:
     """Rank 0's end of the channel."""
 
     def __init__(self, *, one_machine: bool) -> None:
@@ -68,7 +68,7 @@ class Server:
         told = {"token": self._token.hex(), "port": port, "addresses": self._addresses, "machine": machine()}
         return json.dumps(told)
 
-    def answer(self, orders: Sequence[int]) -> list[Request]:
+    def answer(self, orders: Sequence[int]) -> list[WindowRequest]:
         """Answer all questions that have come in, and return the requests in them."""
         requests = []
         for _ in range(_MOST_AT_ONCE):
@@ -80,7 +80,7 @@ class Server:
                 continue
             _, number, _, _, requested_ns, at, *_ = body
             if requested_ns:
-                requests.append(Request(requested_ns, at))
+                requests.append(WindowRequest(requested_ns, at))
             reply = _signed(self._token, _ANSWER, number, packet.came_ns, time.time_ns(), *orders[-MOST_ORDERS:])
             with suppress(OSError):  # The other rank is gone, or cannot be reached: it will ask again.
                 self._socket.sendto(reply, packet.sender)
@@ -105,7 +105,7 @@ class Client:
         self._asked: dict[int, _Question] = {}
         self.was_answered = False
 
-    def ask(self, request: Request | None) -> None:
+    def ask(self, request: WindowRequest | None) -> None:
         """Send a question to every address that may be rank 0's, or, once one has answered, to that one."""
         self._socket.check()
         for way in self._ways:
@@ -117,7 +117,7 @@ class Client:
         for old in list(self._asked)[:-_MOST_UNANSWERED]:
             del self._asked[old]
 
-    def hear(self) -> tuple[list[Reading], list[int]]:
+    def hear(self) -> tuple[list[ChannelReading], list[int]]:
         """Take in the answers that have come: readings of the clock, and the steps at which windows begin."""
         readings, orders = [], []
         while (packet := _received(self._socket)) is not None:
@@ -129,7 +129,7 @@ class Client:
             self._ways, self.was_answered = [question.way], True
             own_ns, its_ns = (question.sent_ns + packet.came_ns) // 2, (came_ns + answered_ns) // 2
             rtt_ns = packet.came_ns - question.sent_ns - (answered_ns - came_ns)
-            readings.append(Reading(own_ns, own_ns - its_ns, max(rtt_ns, 0)))
+            readings.append(ChannelReading(own_ns, own_ns - its_ns, max(rtt_ns, 0)))
         return readings, [order for order in orders if order]
 
     def close(self) -> None:

@@ -11,13 +11,13 @@ import torch.distributed as dist
 
 from ....run.raw import names
 from ....run.raw.settings import Settings
-from ..log.background_writer import Part
+from ..log.background_writer import WriterPart
 from ..log.notes import Log
 from ..orders import OrderBox, step_ahead
-from ..state import State
-from ..windows.schedule import Schedule
+from ..state import StepState
+from ..windows.schedule import WindowSchedule
 from .addresses import is_one_machine
-from .channel import MOST_ORDERS, Client, Reading, Request, Server
+from .channel import MOST_ORDERS, ChannelReading, ChannelServer, Client, WindowRequest
 from .readings import ClockNotes, note_clock
 
 _NS = 1_000_000_000
@@ -30,13 +30,13 @@ _PATIENCE_NS = 30 * _NS
 class Coordinator:
     """The background writer's part that talks to the other ranks: as their leader, as a follower, or alone without them."""
 
-    def __init__(self, raw: str, state: State, log: Log, schedule: Schedule, settings: Settings) -> None:
+    def __init__(self, raw: str, state: StepState, log: Log, schedule: WindowSchedule, settings: Settings) -> None:
         self._raw = raw
         self._state = state
         self._log = log
         self._schedule = schedule
         self._settings = settings
-        self._role: Part | None = None
+        self._role: WriterPart | None = None
 
     def tick(self, now_ns: int) -> None:
         if self._role is None:
@@ -47,13 +47,13 @@ class Coordinator:
         if self._role is not None:
             self._role.close()
 
-    def _choose_role(self, now_ns: int) -> Part:
+    def _choose_role(self, now_ns: int) -> WriterPart:
         state, log = self._state, self._log
         together = dist.is_available() and dist.is_initialized() and state.world_size > 1
         if together and state.rank > 0:
             return Follower(self._raw, state, log, self._schedule, now_ns)
         if state.rank == 0:
-            note_clock(log, Reading(now_ns, 0, 0))
+            note_clock(log, ChannelReading(now_ns, 0, 0))
         server = _open_server(log) if together else None
         return Leader(self._raw, state, self._schedule, self._settings, now_ns, server)
 
@@ -62,7 +62,13 @@ class Leader:
     """Chooses the steps at which windows begin: on request, and by the time that has passed."""
 
     def __init__(
-        self, raw: str, state: State, schedule: Schedule, settings: Settings, now_ns: int, server: Server | None
+        self,
+        raw: str,
+        state: StepState,
+        schedule: WindowSchedule,
+        settings: Settings,
+        now_ns: int,
+        server: ChannelServer | None,
     ) -> None:
         self._state = state
         self._schedule = schedule
@@ -71,7 +77,7 @@ class Leader:
         self._every_ns = round(settings.every_s * _NS)
         by_time = settings.windows and not settings.by_steps
         self._next_ns = now_ns + round(settings.skip_s * _NS) if by_time else None
-        self._waiting: list[Request] = []
+        self._waiting: list[WindowRequest] = []
         self._known: set[int] = set()
         self._orders: list[int] = []
 
@@ -80,7 +86,7 @@ class Leader:
             self._take(self._server.answer(self._orders))
         self._take(self._box.new_requests())
         if self._next_ns is not None and now_ns >= self._next_ns:
-            self._waiting.append(Request(now_ns, 0))
+            self._waiting.append(WindowRequest(now_ns, 0))
             self._next_ns = now_ns + self._every_ns if self._every_ns else None
         self._order()
 
@@ -88,7 +94,7 @@ class Leader:
         if self._server is not None:
             self._server.close()
 
-    def _take(self, requests: list[Request]) -> None:
+    def _take(self, requests: list[WindowRequest]) -> None:
         """Take up the requests that are new: the same one comes again and again, and from several ranks."""
         for request in requests:
             if request.asked_ns not in self._known:
@@ -112,7 +118,7 @@ class Leader:
 class Follower:
     """Asks rank 0 what time it is there, and at which steps windows begin."""
 
-    def __init__(self, raw: str, state: State, log: Log, schedule: Schedule, now_ns: int) -> None:
+    def __init__(self, raw: str, state: StepState, log: Log, schedule: WindowSchedule, now_ns: int) -> None:
         self._raw = raw
         self._state = state
         self._log = log
@@ -120,7 +126,7 @@ class Follower:
         self._client: Client | None = None
         self._clock = ClockNotes(log)
         self._box: OrderBox | None = None
-        self._request: Request | None = None
+        self._request: WindowRequest | None = None
         self._heard: set[int] = set()
         self._in_window = False
         self._given_up = False
@@ -202,13 +208,13 @@ def interval_s(world_size: int) -> float:
     return max(1.0, world_size / _ASKS_A_SECOND)
 
 
-def _open_server(log: Log) -> Server | None:
+def _open_server(log: Log) -> ChannelServer | None:
     """A server whose address is in the job's store; None where there is no store, or no network."""
     try:
         store = dist.distributed_c10d._get_default_store()
         if store is None:
             return None
-        server = Server(one_machine=is_one_machine())
+        server = ChannelServer(one_machine=is_one_machine())
         store.set(_KEY, server.address)
         return server
     except (OSError, RuntimeError, ValueError) as fault:

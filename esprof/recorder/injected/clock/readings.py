@@ -3,7 +3,7 @@
 from collections import deque
 
 from ..log.notes import Log
-from .channel import Reading
+from .channel import ChannelReading
 
 _AT_ONCE = 8
 """Readings of which the one with the shortest round trip counts."""
@@ -17,7 +17,7 @@ class ClockNotes:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._latest: deque[Reading] = deque(maxlen=_AT_ONCE)
+        self._latest: deque[ChannelReading] = deque(maxlen=_AT_ONCE)
         self._is_rank_0s = False
         self.is_new = True
         """Whether the first readings, which are taken quickly, are not complete yet."""
@@ -27,9 +27,9 @@ class ClockNotes:
     def is_rank_0s(self, now_ns: int) -> None:
         """Note once and for all that this rank and rank 0 read the same clock."""
         self._is_rank_0s, self.is_new = True, False
-        note_clock(self._log, Reading(now_ns, 0, 0))
+        note_clock(self._log, ChannelReading(now_ns, 0, 0))
 
-    def add(self, readings: list[Reading]) -> None:
+    def add(self, readings: list[ChannelReading]) -> None:
         if not self._is_rank_0s:
             self._latest += readings
 
@@ -49,5 +49,5 @@ class ClockNotes:
             self._latest.clear()
 
 
-def note_clock(log: Log, reading: Reading) -> None:
+def note_clock(log: Log, reading: ChannelReading) -> None:
     log.note("clock", at_ns=reading.at_ns, offset_ns=reading.offset_ns, rtt_ns=reading.rtt_ns)

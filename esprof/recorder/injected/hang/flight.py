@@ -13,7 +13,7 @@ from ....run.raw.reasons import SnapshotReason
 from ....run.raw.settings import Settings
 from ..log.notes import Log
 from ..orders import OrderBox
-from ..state import State
+from ..state import StepState
 from .deadly import note_deadly_signals
 from .look import (
     awaited_workers,
@@ -78,7 +78,7 @@ class FlightWatch:
     While steps take what they usually take, a tick only compares two numbers.
     """
 
-    def __init__(self, raw: str, state: State, log: Log, settings: Settings) -> None:
+    def __init__(self, raw: str, state: StepState, log: Log, settings: Settings) -> None:
         self._raw = raw
         self._state = state
         self._log = log

@@ -19,7 +19,7 @@ _MOST_FRAMES = 200
 _MOST_PLACES = 100_000
 
 
-class _Done(NamedTuple):
+class _Progress(NamedTuple):
     """What a process has done so far."""
 
     cpu_ns: int
@@ -72,7 +72,7 @@ class Stillness:
         return time.monotonic_ns() - max(self._new_ns, self._busy_ns)
 
 
-def _is_work(before: _Done, after: _Done, elapsed_ns: int) -> bool:
+def _is_work(before: _Progress, after: _Progress, elapsed_ns: int) -> bool:
     """Whether a process did something in between, beyond threads that only wake and look."""
     most_ns = _CPU_SHARE * elapsed_ns
     ran_ns = (cpu_ns - before.threads.get(thread, 0) for thread, cpu_ns in after.threads.items())
@@ -80,11 +80,11 @@ def _is_work(before: _Done, after: _Done, elapsed_ns: int) -> bool:
     return after.cpu_ns - before.cpu_ns - looked_ns > most_ns or after.size - before.size > _BYTES
 
 
-def _done() -> _Done:
+def _done() -> _Progress:
     times = os.times()
     children = round((times.children_user + times.children_system) * 1e9) + _cpu_of_children(os.getpid())
     cpu_ns = time.process_time_ns() - time.thread_time_ns() + children
-    return _Done(cpu_ns, _cpu_of_threads(), _bytes_moved())
+    return _Progress(cpu_ns, _cpu_of_threads(), _bytes_moved())
 
 
 def _cpu_of_threads() -> dict[int, int]:

@@ -11,7 +11,7 @@ TICK_S = 0.25
 _PATIENCE_S = 5.0
 
 
-class Part(Protocol):
+class WriterPart(Protocol):
     """Work that is done at every tick. A fault in a part ends that part alone."""
 
     def tick(self, now_ns: int) -> None: ...
@@ -26,7 +26,7 @@ class BackgroundWriter:
     A fault of `flush` is kept in `fault` for the training thread, which alone may stop a profiler that it has started.
     """
 
-    def __init__(self, flush: Callable[[], None], parts: Sequence[tuple[Part, Fuse]]) -> None:
+    def __init__(self, flush: Callable[[], None], parts: Sequence[tuple[WriterPart, Fuse]]) -> None:
         self.fault: Exception | None = None
         self._flush = flush
         self._parts = parts

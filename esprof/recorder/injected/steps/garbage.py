@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from ....run.raw.stages import GARBAGE_COLLECTION
-from ..state import State
+from ..state import StepState
 
 _SHORTEST_NS = 500_000
 """Collections below this many ns are not noted: the young ones come many times a second, and take microseconds."""
@@ -18,7 +18,7 @@ class CollectionProbe:
     """Told by Python when a collection begins and ends. Only those of the training thread count."""
 
     def __init__(
-        self, state: State, note: Callable[[tuple[str, int, int]], None], look_at: Callable[[FrameType], None]
+        self, state: StepState, note: Callable[[tuple[str, int, int]], None], look_at: Callable[[FrameType], None]
     ) -> None:
         """`note` takes (name, start, end), in ns, and `look_at` the frame that the training thread is at."""
         self._state = state

@@ -14,7 +14,7 @@ import torch
 from ...shared.torch_features import hide_from_dynamo
 from ..log.fuse import Fuse
 from ..log.notes import Log
-from ..state import State
+from ..state import StepState
 from . import control_groups
 
 EVERY_NS = 250_000_000
@@ -36,7 +36,9 @@ class MemoryProbe:
     nothing but that is ever known.
     """
 
-    def __init__(self, state: State, log: Log, statistics: Statistics = torch.cuda.memory_stats_as_nested_dict) -> None:
+    def __init__(
+        self, state: StepState, log: Log, statistics: Statistics = torch.cuda.memory_stats_as_nested_dict
+    ) -> None:
         self._state = state
         self._log = log
         self._statistics = statistics

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 
 from ..log.fuse import Fuse
 from ..log.notes import Log
-from ..state import State
+from ..state import StepState
 
 PERIOD_S = 0.02
 CLOSE_PERIOD_S = 0.001
@@ -43,7 +43,7 @@ class StackSampler:
     Each look stands for the time since the one before, so that the sums hold nonetheless.
     """
 
-    def __init__(self, state: State, log: Log) -> None:
+    def __init__(self, state: StepState, log: Log) -> None:
         self._state = state
         self._log = log
         self._fuse = Fuse("sampling of stacks", log)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import profiler as torch_profiler
 
-from .window import Window
+from .window import ProfilerWindow
 
 _SPAN = "_esprof_span"
 """Attribute of a profiler of the job: (start, end) of what it collected, in ns."""
@@ -53,11 +53,11 @@ def watch(notices: Notices) -> None:
                 notices.ends()
 
     def export(original: Callable[..., Any], profiler: Any, path: Any, *more: Any, **options: Any) -> Any:
-        Window.at_work = True  # One kind of profiler exports by means of the other.
+        ProfilerWindow.at_work = True  # One kind of profiler exports by means of the other.
         try:
             returned = original(profiler, path, *more, **options)
         finally:
-            Window.at_work = False
+            ProfilerWindow.at_work = False
         span = getattr(getattr(profiler, "profiler", profiler), _SPAN, None)
         if span is not None:
             notices.exported(os.path.abspath(path), *span)
@@ -76,7 +76,7 @@ def _wrap(cls: type, name: str, around: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def method(profiler: Any, *arguments: Any, **options: Any) -> Any:
-        if Window.at_work:
+        if ProfilerWindow.at_work:
             return original(profiler, *arguments, **options)
         return around(original, profiler, *arguments, **options)
 

@@ -5,7 +5,7 @@ from ....run.raw.settings import Settings
 _KEPT_ORDERS = 8
 
 
-class Schedule:
+class WindowSchedule:
     """The windows that are planned, and those that were ordered.
 
     A window is named by its base, the step in which its warm-up begins. From there on it holds `warmup` steps, the timed

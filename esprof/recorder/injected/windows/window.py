@@ -24,7 +24,7 @@ _END = re.compile(rb'"traceName": ".*"[^{}\[\]]*\}\s*\Z')
 _LONGEST_END = 8192
 
 
-class Window:
+class ProfilerWindow:
     """Events of consecutive steps, exported to `path` as a Kineto trace.
 
     `prepare` may be called steps before `start`: the profiler's own start-up cost then falls outside the window.
@@ -106,11 +106,11 @@ class Window:
 
 @contextmanager
 def _at_work() -> Iterator[None]:
-    Window.at_work = True
+    ProfilerWindow.at_work = True
     try:
         yield
     finally:
-        Window.at_work = False
+        ProfilerWindow.at_work = False
 
 
 class ThreadsEnd:
@@ -119,7 +119,7 @@ class ThreadsEnd:
     Where a profiler outlives its thread, PyTorch keeps a dangling callback, and crashes when the process exits.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: ProfilerWindow) -> None:
         self._window = window
 
     def __del__(self) -> None:

@@ -14,11 +14,11 @@ from ....run.raw.reasons import LossReason
 from ....run.raw.settings import Settings
 from ..log.fuse import Fuse
 from ..log.notes import Log
-from ..state import State
+from ..state import StepState
 from . import calls, jobs_profiler
 from .forked import leave_without_kineto
-from .schedule import Schedule
-from .window import ThreadsEnd, Window
+from .schedule import WindowSchedule
+from .window import ProfilerWindow, ThreadsEnd
 
 _PAGE = resource.getpagesize()
 
@@ -27,7 +27,7 @@ _PAGE = resource.getpagesize()
 class _Open:
     """The window that the profiler records."""
 
-    window: Window
+    window: ProfilerWindow
     phase: str
     first: int
     thread: int
@@ -43,7 +43,7 @@ class Windows:
     it runs.
     """
 
-    def __init__(self, raw: str, settings: Settings, schedule: Schedule, state: State, log: Log) -> None:
+    def __init__(self, raw: str, settings: Settings, schedule: WindowSchedule, state: StepState, log: Log) -> None:
         self._raw = raw
         self._settings = settings
         self._schedule = schedule
@@ -170,7 +170,7 @@ class Windows:
         if self._job_profiles or self._abandoned:
             self._note_lost(first, phase, LossReason.OTHER_THREAD if self._abandoned else LossReason.JOBS_PROFILER)
             return False
-        window = Window(self._path(phase, first), shapes=self._settings.shapes and phase == "timed")
+        window = ProfilerWindow(self._path(phase, first), shapes=self._settings.shapes and phase == "timed")
         self._open = _Open(window, phase, first, threading.get_native_id(), _resident())
         self._has_profiled = True
         window.prepare()

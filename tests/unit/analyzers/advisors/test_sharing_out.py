@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from esprof.analyzers.advisors.cluster.answer import advise, check
 from esprof.analyzers.advisors.cluster.greedy import ElasticJob, deal, proposals
 from esprof.analyzers.advisors.cluster.levels import by_team, fill
-from esprof.analyzers.advisors.cluster.mix import Job, Mix, Together
+from esprof.analyzers.advisors.cluster.mix import Mix, SharingJob, Together
 from esprof.analyzers.advisors.cluster.money import Recovery, interrupted, longer
-from esprof.analyzers.advisors.cluster.reclaim import Server, Stop, reclaim
+from esprof.analyzers.advisors.cluster.reclaim import BorrowedServer, StopCost, reclaim
 from esprof.analyzers.advisors.job.growth import Inventory, Model, growth
 from esprof.analyzers.advisors.job.makespan import Device
 from esprof.core.errors import UsageError
@@ -56,7 +56,7 @@ def test_jobs_that_do_not_run_come_first_and_the_rest_goes_where_it_brings_most(
 
 servers = st.lists(
     st.builds(
-        Server,
+        BorrowedServer,
         name=st.uuids().map(str),
         fixed=st.sets(st.sampled_from("abc"), max_size=2).map(tuple),
         flexible_cost=st.integers(0, 5).map(float),
@@ -68,7 +68,7 @@ servers = st.lists(
 
 @given(servers, st.data())
 def test_no_choice_of_servers_costs_less(some, data):
-    jobs = {name: Stop(data.draw(st.integers(0, 9)), 1.0, 2.0, data.draw(st.integers(1, 4))) for name in "abc"}
+    jobs = {name: StopCost(data.draw(st.integers(0, 9)), 1.0, 2.0, data.draw(st.integers(1, 4))) for name in "abc"}
     count = data.draw(st.integers(0, len(some)))
 
     def cost(chosen):
@@ -85,11 +85,11 @@ def test_no_choice_of_servers_costs_less(some, data):
 
 def test_more_servers_than_there_are_cannot_be_given_back():
     with pytest.raises(ValueError, match="there are 1"):
-        reclaim([Server("s")], {}, 2)
+        reclaim([BorrowedServer("s")], {}, 2)
 
 
 def job(name, entity, rates):
-    return Job(id=name, entity=entity, throughput_steps_per_s=rates)
+    return SharingJob(id=name, entity=entity, throughput_steps_per_s=rates)
 
 
 def test_teams_share_first_then_their_jobs():
@@ -112,7 +112,7 @@ def test_what_a_job_cannot_use_goes_to_the_others():
 
 def test_sooner_costs_more_and_prices_turn_the_choice():
     # Ten hours of work on `slow` for 10, five on `fast` for 15; two devices at once are of no use to one job.
-    one = Job(id="j", steps=36_000.0, throughput_steps_per_s={"fast": 2.0, "slow": 1.0, "bad": 0.9})
+    one = SharingJob(id="j", steps=36_000.0, throughput_steps_per_s={"fast": 2.0, "slow": 1.0, "bad": 0.9})
     mix = Mix(cluster={"fast": 1, "slow": 1, "bad": 1}, jobs=(one,))
     prices = {"fast": 3.0, "slow": 1.0, "bad": 1.2}
     advice = advise(mix, "cost", prices)
@@ -133,7 +133,7 @@ def test_interruptions_cost_what_is_done_again():
     assert longer(0.0, recovery) == pytest.approx(1.01)
     assert longer(0.5, recovery) == pytest.approx(1.01 + 0.5 * 0.2)
     pair = Together(with_="w", throughput_steps_per_s={"spot": (0.5, 2.0)})
-    one = Job(id="j", workload="w", throughput_steps_per_s={"spot": 1.0, "own": 1.0}, together=(pair,))
+    one = SharingJob(id="j", workload="w", throughput_steps_per_s={"spot": 1.0, "own": 1.0}, together=(pair,))
     left = interrupted(Mix(cluster={"spot": 1, "own": 1}, jobs=(one,)), {"spot": 0.5}, recovery).jobs[0]
     assert left.throughput_steps_per_s == pytest.approx({"spot": 1 / 1.11, "own": 1 / 1.01})
     assert left.together[0].throughput_steps_per_s["spot"] == pytest.approx((0.5 / 1.11, 2 / 1.11))

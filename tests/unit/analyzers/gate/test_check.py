@@ -8,14 +8,14 @@ import pytest
 from scipy.signal import lfilter
 
 from esprof.analyzers.gate import check as gate
-from esprof.analyzers.gate.baseline import Baseline, Identity, choose_phase, decode, measure
+from esprof.analyzers.gate.baseline import Baseline, RunIdentity, choose_phase, decode, measure
 from esprof.analyzers.gate.check import Options, check, parse_rule
 from esprof.core.errors import InputError, MismatchError, UsageError
 from esprof.core.types import NS_PER_MS
 from tests.cases import step_runs
 from tests.cases.step_runs import step_table
 
-IDENTITY = Identity(world_size=2, hosts=1, devices={0: "H100", 1: "H100"}, versions={"torch": "2.13.0"})
+IDENTITY = RunIdentity(world_size=2, hosts=1, devices={0: "H100", 1: "H100"}, versions={"torch": "2.13.0"})
 
 
 def baseline(step_ms, *, identity=IDENTITY, phase="plain", **metrics) -> Baseline:
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_baseline_is_named(content, reason):
 
 
 def test_every_difference_is_named():
-    other = Identity(
+    other = RunIdentity(
         world_size=4, hosts=2, devices={0: "H100", 1: "V100"}, versions={"torch": "2.12.0", "cuda": "12.8"}
     )
     with pytest.raises(MismatchError) as caught:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esprof.analyzers.samples.sampled_places import seen_calling, seen_within
-from esprof.replay.cpu.sampled import Sampled
+from esprof.replay.cpu.sampled import RankSamples
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
 from esprof.run.schema import EVENTS, SAMPLES, STAGES, table
@@ -79,14 +79,14 @@ def test_calls_in_slow_steps_do_not_count():
 def test_the_line_behind_a_moment_and_how_close_it_was_seen():
     looks = run((110, MAIN), (150, f"{MAIN}\n{READ}"))
     moments = np.array([109.5 * MS, 120 * MS, 200 * MS], np.int64)
-    assert Sampled(looks, 0).frames_behind(moments) == [(MAIN, True), (READ, False), ("", False)]
+    assert RankSamples(looks, 0).frames_behind(moments) == [(MAIN, True), (READ, False), ("", False)]
 
 
 def test_how_much_of_a_stretch_garbage_was_collected():
     begin = np.array([100, 200, 300], np.int64)
     columns = {"kind": ["stage"] * 3, "name": [GARBAGE_COLLECTION] * 3, "worker": [-1] * 3}
     stages = table(columns | {"start_ns": begin, "end_ns": begin + 10}, STAGES)
-    sampled = Sampled(Run(meta(1), lambda name, rank: stages), 0)
+    sampled = RankSamples(Run(meta(1), lambda name, rank: stages), 0)
     stretches = np.array([[0, 50], [95, 105], [100, 110], [105, 205], [0, 999], [310, 400]]).T
     assert sampled.collecting_ns(*stretches).tolist() == [0, 5, 10, 10, 30, 0]
-    assert Sampled(run((110, MAIN)), 0).collecting_ns(*stretches).tolist() == [0] * 6
+    assert RankSamples(run((110, MAIN)), 0).collecting_ns(*stretches).tolist() == [0] * 6

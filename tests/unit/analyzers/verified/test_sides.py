@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from esprof.analyzers.verified.sides import Knob, KnobNotSet, read_back, refuse_other_job, side
+from esprof.analyzers.verified.sides import KnobNotSet, KnobValue, read_back, refuse_other_job, side
 from esprof.core.errors import MismatchError
 from esprof.run.run import KnobReading, RankMeta, Run, RunMeta
 from esprof.run.schema import STEPS, table
@@ -34,7 +34,7 @@ def run_of(*values, name="bucket_mb", reason="", paced_by="optimizer", steps_ms=
 
 def test_a_knob_that_took():
     assert read_back({"bucket_mb": "4"}, run_of("25", "25"), run_of("4", "4")) == (
-        Knob(name="bucket_mb", before="25", after="4"),
+        KnobValue(name="bucket_mb", before="25", after="4"),
     )
 
 

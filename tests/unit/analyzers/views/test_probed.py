@@ -6,7 +6,7 @@ import pytest
 from esprof.analyzers.views.probed import probed
 from esprof.reports.terminal.probed import draw_probed, slowest_of_alike, title
 from esprof.reports.terminal.text import Screen
-from esprof.run.probes import Condition, LeftOut, Point, Step, Sweep
+from esprof.run.probes import Condition, NotMeasured, Point, Sweep, VariedStep
 from tests.cases.probed import link, points, probes, slowing
 
 MIB = 1 << 20
@@ -73,8 +73,8 @@ def test_a_table_holds_all_of_it_and_escapes_foreign_names():
     hostile = "\x1b[31m[bold]::error::"
     whole = msgspec.structs.replace(
         probes(link(0, 10.0), alone("encode", hostile, lambda size: size), *slowing(10.0, 1.0)),
-        steps=(Step(rank=0, device=hostile, setting=hostile, samples_ns=(5, 6, 7), parts_ns={"data": 1}),),
-        left_out=(LeftOut(hostile, hostile), LeftOut("more", "time", by_budget=True)),
+        steps=(VariedStep(rank=0, device=hostile, setting=hostile, samples_ns=(5, 6, 7), parts_ns={"data": 1}),),
+        left_out=(NotMeasured(hostile, hostile), NotMeasured("more", "time", by_budget=True)),
         conditions=(Condition(rank=0, device=hostile, unknown=hostile),),
     )
     text = draw_probed(probed(whole), Screen(width=80))

@@ -5,11 +5,11 @@ import socket
 import pytest
 
 from esprof.core.errors import UsageError
-from esprof.elastic.launch.hosts import Rendezvous, command, interface_of, is_free_here, own_address
+from esprof.elastic.launch.hosts import HostsMeeting, command, interface_of, is_free_here, own_address
 
 
 def meet(host="127.0.0.1", port=29400):
-    return Rendezvous(host=host, port=port, least=1, most=4, job="j")
+    return HostsMeeting(host=host, port=port, least=1, most=4, job="j")
 
 
 def test_torchrun_s_command():

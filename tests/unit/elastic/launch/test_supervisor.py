@@ -11,8 +11,8 @@ import time
 import pytest
 
 from esprof.core.errors import UsageError
-from esprof.elastic.launch.generation import Place
-from esprof.elastic.launch.supervisor import Settings, Supervisor
+from esprof.elastic.launch.generation import WorkerPlace
+from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
 from esprof.elastic.launch.told import Left, launch_of_environment, read_log, taken, want
 from esprof.elastic.launch.worker import Launched
 
@@ -52,7 +52,9 @@ def supervised(folder, body, places=3, world=1, drive=None, broken=None, **setti
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     launch = folder / "launch"
     pythons = [str(python) if place != broken else "no-python" for place in range(places)]
-    supervisor = Supervisor([Place(python=one) for one in pythons], ["script.py"], launch, Settings(**settings))
+    supervisor = Supervisor(
+        [WorkerPlace(python=one) for one in pythons], ["script.py"], launch, SupervisorSettings(**settings)
+    )
     thread = threading.Thread(target=drive, args=(launch,)) if drive else None
     if thread:
         thread.start()
@@ -135,7 +137,7 @@ def test_a_world_without_places_is_refused(tmp_path, world):
 
 def test_a_place_that_cannot_be_entered_is_named(tmp_path):
     with pytest.raises(UsageError, match="no-such-command"):
-        Supervisor([Place(("no-such-command",))], ["script.py"], tmp_path).run(1)
+        Supervisor([WorkerPlace(("no-such-command",))], ["script.py"], tmp_path).run(1)
 
 
 def test_only_who_was_launched_can_have_another_number(monkeypatch):

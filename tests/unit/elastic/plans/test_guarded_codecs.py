@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.core.plan import Choice, CompressionBody, GuardSettings
+from esprof.core.plan import CodecChoice, CompressionBody, GuardSettings
 from esprof.elastic import Assignment
 from esprof.elastic.compress.ests import EstGuard, Guarded
 from esprof.run.history import read
@@ -15,7 +15,7 @@ LOSSY = "topk:0.1"
 
 
 def guarded(codec, apply_at=2, world=2, **settings):
-    body = CompressionBody(default=Choice(codec=codec), guard=GuardSettings(**settings))
+    body = CompressionBody(default=CodecChoice(codec=codec), guard=GuardSettings(**settings))
     return plan_of(codec=body, apply_at=apply_at, world=world)
 
 

@@ -9,7 +9,7 @@ from esprof.core.plan import Fallback, check
 from esprof.elastic import Assignment
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.judgement import TrialJudge
-from esprof.elastic.plans.trial import Measured, Schedule
+from esprof.elastic.plans.trial import TrialSchedule, TrialSteps
 from esprof.run.history import read
 from esprof.run.live import Tail
 from tests.cases.elastic import on_threads
@@ -22,7 +22,7 @@ TRIAL = Fallback(margin=0.2, window=4, blocks=2)
 
 def verdict(step_us, *, window=10, blocks=4, margin=0.02, first=100, earlier=True):
     """(the verdict on a job whose steps take `step_us(step, whether the plan holds)`, the step that it came after)."""
-    schedule = Schedule(first, window, blocks)
+    schedule = TrialSchedule(first, window, blocks)
     before = [step_us(step, False) for step in range(first - window, first)] if earlier else []
     plan = plan_of(BETTER, fallback=Fallback(margin=margin, window=window, blocks=blocks))
     judge = TrialJudge(plan, schedule, before)
@@ -33,7 +33,7 @@ def verdict(step_us, *, window=10, blocks=4, margin=0.02, first=100, earlier=Tru
 
 
 def test_blocks_with_and_without_the_plan_take_turns():
-    schedule = Schedule(first=5, window=2, blocks=2)
+    schedule = TrialSchedule(first=5, window=2, blocks=2)
     assert [step for step in range(20) if schedule.has_plan(step)] == [5, 6, 9, 10]
     assert [step for step in range(20) if schedule.turns(step)] == [7, 9, 11]
     assert schedule.end == 13
@@ -83,7 +83,7 @@ def test_blocks_of_too_few_steps_tell_nothing():
 
 
 def test_each_block_s_first_step_is_left_out():
-    measured = Measured(Schedule(0, 3, 1), 0.1, [])
+    measured = TrialSteps(TrialSchedule(0, 3, 1), 0.1, [])
     for step in range(7):
         measured.note(step, float(step))
     assert measured.took_us == {0: [1.0, 2.0], 1: [4.0, 5.0]}

@@ -7,7 +7,7 @@ from esprof.core.errors import OutputError
 from esprof.elastic.telemetry import recorder
 from esprof.run import request
 from esprof.run.live import Tail
-from esprof.run.request import Request
+from esprof.run.request import TelemetryRequest
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import small_trainer
 
@@ -31,7 +31,7 @@ def test_telemetry_is_written_when_it_is_asked_for_and_no_earlier_steps_are_in_i
         trainer = small_trainer(transport=transport, telemetry=tmp_path)
         for number in range(8):
             if number == 5 and transport.rank == 0:
-                request.ask(tmp_path, Request(since=3))
+                request.ask(tmp_path, TelemetryRequest(since=3))
             trainer.step()
 
     on_threads(2, body)
@@ -48,7 +48,7 @@ def test_what_is_asked_for_right_after_it_was_written_is_written_again(tmp_path,
         trainer = small_trainer(transport=transport, telemetry=tmp_path)
         for number in range(6):
             if number == 3 and transport.rank == 0:
-                request.ask(tmp_path, Request(ests=(((0, 1), (2, 3)),)))
+                request.ask(tmp_path, TelemetryRequest(ests=(((0, 1), (2, 3)),)))
             trainer.step()
 
     on_threads(2, body)

@@ -10,7 +10,7 @@ from torch import nn
 import esprof
 from esprof.elastic import Data, ElasticTrainer, Proof
 from esprof.elastic.telemetry import recorder
-from esprof.elastic.telemetry.spans import Spans
+from esprof.elastic.telemetry.spans import StepSpans
 from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
 from esprof.replay.building.build import build_counted
 
@@ -125,7 +125,7 @@ def test_without_telemetry_nothing_is_kept():
 
 
 def test_spans_know_whose_turn_it_is():
-    spans = Spans(CPU, keep=True)
+    spans = StepSpans(CPU, keep=True)
     with spans.turn(3), spans("forward"):
         pass
     with spans("reduce"):
@@ -134,7 +134,7 @@ def test_spans_know_whose_turn_it_is():
 
 
 def test_a_transfer_is_noted_with_the_turn_that_started_it_and_the_wait_for_it():
-    spans = Spans(CPU, keep=True)
+    spans = StepSpans(CPU, keep=True)
     transport = WatchedTransport(SlowLink(), spans)
     with spans.turn(1):
         work = transport.broadcast(torch.zeros(4), 1)
@@ -191,7 +191,7 @@ class Queued(Done):
 
 @pytest.mark.parametrize(("device", "at_the_wait"), [("meta", True), ("cpu", False)])
 def test_of_tensors_on_a_device_the_wait_tells_when_a_transfer_ended(device, at_the_wait):
-    transport = WatchedTransport(QuickQueue(), Spans(CPU))
+    transport = WatchedTransport(QuickQueue(), StepSpans(CPU))
     transport.broadcast(torch.zeros(4, device=device), 0).wait()
     (transfer,) = transport.take()
     ((begin, end),) = transfer.waits

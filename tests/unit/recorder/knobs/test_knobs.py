@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from esprof.recorder.injected.knobs import Knobs
 from esprof.recorder.injected.log.notes import Log
-from esprof.recorder.knobs import KNOBS, Reading
+from esprof.recorder.knobs import KNOBS, KnobState
 from esprof.recorder.knobs.models import call
 from esprof.replay.whatif.grammar import parse
 
@@ -74,16 +74,16 @@ def test_what_is_no_value_is_refused(name, text):
 def test_workers_of_loaders():
     read = KNOBS["loader.workers"].install("1")
     loader = DataLoader(POINTS, 4)
-    assert read() == Reading(None, "no torch.utils.data.DataLoader has been asked for a batch")
+    assert read() == KnobState(None, "no torch.utils.data.DataLoader has been asked for a batch")
     assert [len(batch[0]) for batch in loader] == [4, 4, 4]
-    assert (loader.num_workers, read()) == (1, Reading("1"))
+    assert (loader.num_workers, read()) == (1, KnobState("1"))
 
 
 def test_no_workers_need_nothing_that_is_for_workers():
     read = KNOBS["loader.workers"].install("0")
     loader = DataLoader(POINTS, 4, num_workers=2, prefetch_factor=4, persistent_workers=True, timeout=5)
     assert len(list(loader)) == 3
-    assert read() == Reading("0")
+    assert read() == KnobState("0")
 
 
 def test_an_iterable_dataset_keeps_its_workers():
@@ -97,13 +97,13 @@ def test_an_iterable_dataset_keeps_its_workers():
 def test_a_loader_without_workers_has_no_prefetch():
     read = KNOBS["loader.prefetch"].install("4")
     list(DataLoader(POINTS, 4))
-    assert read() == Reading(None, "a DataLoader without workers fetches nothing ahead")
+    assert read() == KnobState(None, "a DataLoader without workers fetches nothing ahead")
 
 
 def test_prefetch_of_loaders_with_workers():
     read = KNOBS["loader.prefetch"].install("4")
     list(DataLoader(POINTS, 4, num_workers=1))
-    assert read() == Reading("4")
+    assert read() == KnobState("4")
 
 
 @pytest.mark.parametrize("name", ["loader.workers", "loader.prefetch", "data[ready]"])
@@ -111,7 +111,7 @@ def test_what_is_only_read_changes_nothing(name):
     read = KNOBS[name].install(None)
     loader = DataLoader(POINTS, 4, num_workers=1, prefetch_factor=3)
     assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert read() == Reading({"loader.workers": "1", "loader.prefetch": "3", "data[ready]": "made"}[name])
+    assert read() == KnobState({"loader.workers": "1", "loader.prefetch": "3", "data[ready]": "made"}[name])
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
@@ -120,13 +120,13 @@ def test_the_first_batch_again_and_again(workers):
     loader = DataLoader(POINTS, 4, **workers)
     for _ in range(2):
         assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3]] * 3
-    assert read() == Reading("0")
+    assert read() == KnobState("0")
 
 
 def test_a_loader_of_unknown_length_makes_its_batches():
     read = KNOBS["data[ready]"].install("0")
     assert len(list(DataLoader(Endless(), 2))) == 2
-    assert read() == Reading("made", "a DataLoader does not know how many batches it has")
+    assert read() == KnobState("made", "a DataLoader does not know how many batches it has")
 
 
 def test_a_constructor_that_does_not_take_our_arguments_gets_the_jobs_own():
@@ -146,8 +146,8 @@ def test_a_constructor_that_does_not_take_our_arguments_gets_the_jobs_own():
 def test_threads():
     before = torch.get_num_threads()
     try:
-        assert KNOBS["threads"].install(None)() == Reading(str(before))
-        assert KNOBS["threads"].install(str(before + 1))() == Reading(str(before + 1))
+        assert KNOBS["threads"].install(None)() == KnobState(str(before))
+        assert KNOBS["threads"].install(str(before + 1))() == KnobState(str(before + 1))
     finally:
         torch.set_num_threads(before)
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from esprof.recorder.launcher import watch
-from esprof.recorder.launcher.watch import Watch
+from esprof.recorder.launcher.watch import JobWatch
 from esprof.run.raw.settings import Settings
 from tests.cases.flight import BEGAN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, snapshot
 
@@ -28,7 +28,7 @@ class Job:
         self.said = []
         self.now_s = 100.0
         monkeypatch.setattr(watch.time, "monotonic", lambda: self.now_s)
-        self.watch = Watch(raw, self.said.append)
+        self.watch = JobWatch(raw, self.said.append)
         self.locks = [self.start(rank) for rank in (0, 1)]
         self.taken = 0
 

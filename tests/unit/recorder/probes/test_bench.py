@@ -9,7 +9,7 @@ import torch
 
 from esprof.recorder.probes import devices, storage
 from esprof.recorder.probes.agreement import Agreement, filled
-from esprof.recorder.probes.backward import Backward
+from esprof.recorder.probes.backward import RepeatedBackward
 from esprof.recorder.probes.bench import Bench
 from esprof.run.raw import names
 
@@ -80,7 +80,7 @@ def test_shares_of_a_stage_do_not_reach_beyond_it(bench):
 
 def test_a_pass_has_gradients_and_leaves_the_generators_alone(bench):
     before = torch.random.get_rng_state()
-    passes = Backward(bench)
+    passes = RepeatedBackward(bench)
     passes.once()
     assert passes.flop > 0
     assert torch.equal(torch.random.get_rng_state(), before)

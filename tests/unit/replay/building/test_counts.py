@@ -2,14 +2,14 @@
 
 import pickle
 
-from esprof.replay.building.counts import Counts
+from esprof.replay.building.counts import BuildCounts
 
 
 def test_each_number_adds_up_by_itself():
-    total = Counts(waits=2, waits_inferred=1) + Counts(waits=3, kernels=4)
-    assert total == Counts(waits=5, waits_inferred=1, kernels=4)
+    total = BuildCounts(waits=2, waits_inferred=1) + BuildCounts(waits=3, kernels=4)
+    assert total == BuildCounts(waits=5, waits_inferred=1, kernels=4)
 
 
 def test_counts_of_a_part_built_in_another_process_come_back_whole():
-    counts = Counts(collectives=3, lags_clamped=1)
+    counts = BuildCounts(collectives=3, lags_clamped=1)
     assert pickle.loads(pickle.dumps(counts)) == counts

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from esprof.reports.commands.demo import BUSY, QUIET_PCT, SHARE, UNEVEN, WORKERS, Measured, config, unclear
+from esprof.reports.commands.demo import BUSY, QUIET_PCT, SHARE, UNEVEN, WORKERS, MachineFacts, config, unclear
 from tests.cases import report as reportcase
 
 PLANTED, OTHER, *_ = reportcase.findings(ranks=2)
 EVEN = [4.0, 4.0 * (1 + UNEVEN / 2)]
-QUIET, WAITED = Measured(0.1, [BUSY / 2] * WORKERS, EVEN), Measured(0.1, [BUSY / 2, 2 * BUSY], EVEN)
-SLOWED = Measured(0.1, [BUSY / 2] * WORKERS, [4.0, 4.0 * (1 + 2 * UNEVEN)])
+QUIET, WAITED = MachineFacts(0.1, [BUSY / 2] * WORKERS, EVEN), MachineFacts(0.1, [BUSY / 2, 2 * BUSY], EVEN)
+SLOWED = MachineFacts(0.1, [BUSY / 2] * WORKERS, [4.0, 4.0 * (1 + 2 * UNEVEN)])
 
 
 def said(findings, fault="slow-loader", rank=1, measured=QUIET):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from esprof.reports.live.chart import SIDE, chart_of
-from esprof.run.history import Event
+from esprof.run.history import JobEvent
 from tests.cases.live import live_step
 
 
@@ -21,7 +21,7 @@ def test_points_go_from_side_to_side_and_down_with_time():
 def test_each_plan_has_its_level():
     steps = [live_step(step, 1000.0) for step in range(10)]
     steps += [live_step(10 + step, 500.0 + step, version=1) for step in range(11)]
-    chart = chart_of(steps, [Event(what="adopted", step=10, version=1)])
+    chart = chart_of(steps, [JobEvent(what="adopted", step=10, version=1)])
     assert [level.us for level in chart.levels] == [1000.0, 505.0]
     assert chart.levels[0].to_x < 10 * chart.marks[0].at_pct < chart.levels[1].from_x
 
@@ -48,7 +48,7 @@ def test_ticks_are_few_and_within(first, count, us):
 
 def test_labels_do_not_lie_on_each_other():
     steps = [live_step(step) for step in range(100)]
-    marks = [Event(what="adopted", step=step, version=step) for step in (50, 52, 54, 90)]
+    marks = [JobEvent(what="adopted", step=step, version=step) for step in (50, 52, 54, 90)]
     assert [mark.has_room for mark in chart_of(steps, marks).marks] == [True, False, False, True]
 
 

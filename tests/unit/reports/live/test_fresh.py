@@ -16,8 +16,8 @@ from esprof.elastic.reduce import measured as measuring
 from esprof.elastic.reduce.measured import measured
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.run import request
-from esprof.run.history import Event, append
-from esprof.run.request import Request
+from esprof.run.history import JobEvent, append
+from esprof.run.request import TelemetryRequest
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
 
@@ -36,8 +36,8 @@ def test_a_running_job_writes_what_it_is_asked_for(tmp_path):
     job.start()
     while not (tmp_path / "live.jsonl").exists():
         time.sleep(0.01)
-    first = fresh(tmp_path, Request(since=2))
-    later = fresh(tmp_path, Request(since=first.steps(0).arrow.column("step").to_pylist()[-1] + 1))
+    first = fresh(tmp_path, TelemetryRequest(since=2))
+    later = fresh(tmp_path, TelemetryRequest(since=first.steps(0).arrow.column("step").to_pylist()[-1] + 1))
     over.set()
     job.join()
     steps = first.steps(0).arrow.column("step").to_pylist()
@@ -47,7 +47,7 @@ def test_a_running_job_writes_what_it_is_asked_for(tmp_path):
 
 def test_a_job_measures_the_exchanges_that_it_is_asked_about_and_no_bit_changes(tmp_path):
     now, other = ((0, 1), (2, 3)), ((3,), (0, 1, 2))
-    asked = Request(ests=(now, other, ((0, 1, 2, 3),), ((0, 1), (2, 2))), max_vnmse=0.05)
+    asked = TelemetryRequest(ests=(now, other, ((0, 1, 2, 3),), ((0, 1), (2, 2))), max_vnmse=0.05)
 
     def body(transport):
         trainer = small_trainer(transport=transport, telemetry=tmp_path)
@@ -106,13 +106,13 @@ def test_of_gradients_that_are_no_numbers_no_codec_is_measured(tmp_path):
             parameter.grad.zero_()
 
     for name, between in {"diverged": diverged, "cleared": cleared}.items():
-        found = asked_of(tmp_path / name, Request(ests=(NOW,), max_vnmse=0.05), between)
+        found = asked_of(tmp_path / name, TelemetryRequest(ests=(NOW,), max_vnmse=0.05), between)
         assert [one.codec for one in found] == ["none"]
 
 
 def test_a_codec_that_does_not_work_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setitem(registry._FACTORIES, "unready", lambda ratio: TopK(float(ratio)))
-    found = {one.codec for one in asked_of(tmp_path, Request(max_vnmse=0.05))}
+    found = {one.codec for one in asked_of(tmp_path, TelemetryRequest(max_vnmse=0.05))}
     assert {"none", "int8"} <= found
     assert "unready" not in found
 
@@ -122,7 +122,7 @@ def directly(**changed):
         trainer = small_trainer(transport=transport)
         trainer.step()
         options = {"scaled": False, "leaves": lambda: False} | {name: of(transport) for name, of in changed.items()}
-        asked = Request(ests=(NOW,), max_vnmse=0.05)
+        asked = TelemetryRequest(ests=(NOW,), max_vnmse=0.05)
         return measured(asked, trainer.layout, transport, trainer.assignment, [0.0, 0.0], "none", **options)
 
     return on_threads(2, body)
@@ -146,7 +146,7 @@ def test_ranks_that_come_much_later_are_not_waited_for_as_long():
 
 
 def test_what_another_job_was_asked_is_not_answered(tmp_path):
-    request.ask(tmp_path, Request())
+    request.ask(tmp_path, TelemetryRequest())
     trainer = small_trainer(telemetry=tmp_path)
     for _ in range(3):
         trainer.step()
@@ -162,7 +162,7 @@ def test_a_request_that_cannot_be_taken_away_is_answered_once(tmp_path, monkeypa
         raise PermissionError(path)
 
     monkeypatch.setattr("pathlib.Path.unlink", refuse)
-    request.ask(tmp_path, Request())
+    request.ask(tmp_path, TelemetryRequest())
     times = []
     for _ in range(4):
         trainer.step()
@@ -192,7 +192,7 @@ def test_a_job_that_ends_while_it_is_asked_is_not_waited_for(tmp_path, monkeypat
 
 
 def test_a_request_that_comes_while_another_is_served_stays(tmp_path):
-    first, second = Request(since=1), Request(since=2)
+    first, second = TelemetryRequest(since=1), TelemetryRequest(since=2)
     request.ask(tmp_path, second)
     request.withdraw(tmp_path, first)
     assert request.waiting(tmp_path) == second
@@ -218,5 +218,5 @@ def test_of_a_job_that_has_ended_what_there_is(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "kill", gone)
     assert fresh(tmp_path).steps(0).arrow.num_rows == 3
-    append(tmp_path, Event(what="started", step=3))
+    append(tmp_path, JobEvent(what="started", step=3))
     assert not has_ended(tmp_path)  # Another one goes on in its place.

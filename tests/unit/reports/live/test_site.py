@@ -10,9 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from esprof.core.plan import read_plan, write_plan
-from esprof.reports.live.offer import Looked, write_looked
+from esprof.reports.live.offer import LatestSearch, write_looked
 from esprof.reports.live.server import Site, frame
-from esprof.run.history import Event, append, read
+from esprof.run.history import JobEvent, append, read
 from tests.cases import live
 from tests.cases.plans import plan_of
 
@@ -105,9 +105,9 @@ def test_names_of_a_job_are_shown_and_do_nothing(tmp_path):
     offer = live.offer_of()
     ranks = tuple(msgspec.structs.replace(rank, device=f"{rank.rank}{HOSTILE}") for rank in offer.ranks)
     plan = msgspec.structs.replace(offer.plan, id=HOSTILE)
-    write_looked(run, Looked(offer=msgspec.structs.replace(offer, ranks=ranks, plan=plan, warnings=(HOSTILE,))))
+    write_looked(run, LatestSearch(offer=msgspec.structs.replace(offer, ranks=ranks, plan=plan, warnings=(HOSTILE,))))
     live.adopted(run, msgspec.structs.replace(plan_of(live.UNEVEN), id=HOSTILE))
-    append(run, Event(what="refused", step=3, plan=HOSTILE, reason=HOSTILE))
+    append(run, JobEvent(what="refused", step=3, plan=HOSTILE, reason=HOSTILE))
     (run / "rounds.jsonl").write_text(
         json.dumps({"round": 1, "kind": "assignment", "step": 3, "outcome": "unknown", "why": HOSTILE})
     )
@@ -227,7 +227,7 @@ def test_rolling_back_hands_over_what_held_before(run, page):
 
 def test_what_was_taken_back_cannot_be_rolled_back(run, page):
     plan = live.adopted(run)
-    append(run, Event(what="reverted", step=80, plan=plan.id, version=1))
+    append(run, JobEvent(what="reverted", step=80, plan=plan.id, version=1))
     page.post("roll-back", "plan-1:1")
     assert read_plan(run / "plan.json").version == 1
     assert 'id="button-roll-back"' not in page.text()
@@ -337,7 +337,7 @@ def test_a_stream_brings_each_part_once_and_then_what_changes(run):
         assert set(changed) == {"now", "steps", "ranks"}
         assert "20.0 ms" in changed["now"]
         # Who comes back gets what came since.
-        append(run, Event(what="checkpoint", step=100))
+        append(run, JobEvent(what="checkpoint", step=100))
         seen = hub.jobs["run"].parts.newest
         await hub.update()
         again = Stream(hub, gate, seen)

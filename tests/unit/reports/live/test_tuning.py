@@ -15,9 +15,9 @@ from esprof.elastic.plans.adoption import Adoption, Fits, Now
 from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.runtime.agree import tell_all
 from esprof.reports.live import tuning
-from esprof.reports.live.tuning import Settings, Tuner
+from esprof.reports.live.tuning import Tuner, TuningSettings
 from esprof.run import rounds
-from esprof.run.history import Event, append, read
+from esprof.run.history import JobEvent, append, read
 from esprof.run.live import Live, LiveStep
 from esprof.run.rounds import Round
 from tests.cases.elastic import on_threads
@@ -25,7 +25,7 @@ from tests.cases.elastic_runs import elastic_run, exchange
 
 N_EST = 8
 TRANSFER_US, UPDATE_US = 300, 100
-SETTINGS = Settings(steps=6, window=5, blocks=3)
+SETTINGS = TuningSettings(steps=6, window=5, blocks=3)
 
 
 class MadeUpJob:
@@ -160,7 +160,7 @@ def test_a_job_that_does_not_answer_makes_a_round_without_one(tmp_path, monkeypa
 
 def test_so_many_rounds_and_no_more(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 3_000))
-    found = job.tuned(monkeypatch, lambda job, found: job.step > 150 and found, Settings(5, 5, 3, most_rounds=1))
+    found = job.tuned(monkeypatch, lambda job, found: job.step > 150 and found, TuningSettings(5, 5, 3, most_rounds=1))
     assert len(found) == 1
 
 
@@ -191,7 +191,7 @@ def test_a_trial_is_unclear_where_the_gain_may_be_as_promised(high, unclear):
     assert tuning._is_unclear(told) is unclear
 
 
-ALLOWED = Settings(steps=6, window=5, blocks=3, max_vnmse=0.01)
+ALLOWED = TuningSettings(steps=6, window=5, blocks=3, max_vnmse=0.01)
 
 
 def test_a_codec_is_tried_once_where_that_is_allowed(tmp_path, monkeypatch):
@@ -228,7 +228,7 @@ def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tm
     job.codecs = {"int8": 10}
     monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
     rounds.append(tmp_path, Round(round=0, kind="compression", step=5, outcome="kept", plan="first", codec="int8"))
-    append(tmp_path, Event(what="reverted", step=300, plan="first"))
+    append(tmp_path, JobEvent(what="reverted", step=300, plan="first"))
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
     assert (found[1].outcome, found[1].codec, found[1].why) == ("nothing", "int8", "it was tried, and taken back")
 

@@ -6,16 +6,16 @@ import time
 import pytest
 
 from esprof.core.plan import write_plan
-from esprof.reports.live.job import Job
-from esprof.reports.live.offer import Looked, write_looked
+from esprof.reports.live.job import WatchedJob
+from esprof.reports.live.offer import LatestSearch, write_looked
 from esprof.reports.live.view import view_of
-from esprof.run.history import Event, append
+from esprof.run.history import JobEvent, append
 from tests.cases import live
 from tests.cases.plans import plan_of
 
 
 def seen(run):
-    job = Job(run, "run")
+    job = WatchedJob(run, "run")
     job.refresh()
     return view_of(job)
 
@@ -40,7 +40,7 @@ def test_which_ests_run_where_is_told_where_the_counts_agree(run):
     assert [rank.ests for rank in seen(run).ranks] == [None, None]
     plan = live.adopted(run)
     assert [rank.ests for rank in seen(run).ranks] == [(0, 1, 2), (3,)]
-    append(run, Event(what="reverted", step=90, plan=plan.id, version=1))
+    append(run, JobEvent(what="reverted", step=90, plan=plan.id, version=1))
     live.write_steps(run, [live.live_step(90)])
     assert [rank.ests for rank in seen(run).ranks] == [(0, 1), (2, 3)]
 
@@ -56,19 +56,19 @@ def test_whether_it_runs(run, tmp_path):
     os.utime(run / "live.jsonl", (hour, hour))
     view = seen(run)
     assert (view.state, view.quiet_s) == ("quiet", 3 * 3600)
-    append(run, Event(what="left", step=60))
+    append(run, JobEvent(what="left", step=60))
     assert seen(run).state == "left"
     (tmp_path / "new").mkdir()
     assert seen(tmp_path / "new").state == "empty"
-    append(tmp_path / "new", Event(what="started", step=0))
+    append(tmp_path / "new", JobEvent(what="started", step=0))
     assert seen(tmp_path / "new").state == "waiting"
 
 
 def test_what_of_the_advice_still_holds(run):
     assert seen(run).offer_state == "offered"
-    write_looked(run, Looked(offer=live.offer_of(now=((0,), (1, 2, 3)))))
+    write_looked(run, LatestSearch(offer=live.offer_of(now=((0,), (1, 2, 3)))))
     assert seen(run).offer_state == "outdated"
-    write_looked(run, Looked(reason="too few steps"))
+    write_looked(run, LatestSearch(reason="too few steps"))
     assert (seen(run).offer_state, seen(run).reason) == ("none", "too few steps")
 
 
@@ -82,13 +82,13 @@ def test_the_status_of_an_earlier_plan_is_not_that_of_the_newest(run):
 def test_a_plan_that_is_tried_can_be_rolled_back_until_the_job_starts_anew(run):
     live.adopted(run, state="trying")
     assert seen(run).plan.adopted.was.ests == live.EVEN
-    append(run, Event(what="started", step=60))
+    append(run, JobEvent(what="started", step=60))
     assert seen(run).plan.adopted is None
 
 
 def test_steps_that_lie_in_the_past_are_no_reason_to_look_for_advice(run):
     live.write_steps(run, [live.live_step(60 + step, 90_000.0) for step in range(100)])
-    job = Job(run, "run")
+    job = WatchedJob(run, "run")
     job.refresh()
     assert not job.has_shifted
     live.write_steps(run, [live.live_step(160 + step, 20_000.0) for step in range(100)])

@@ -5,11 +5,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from esprof.analyzers.gate.baseline import Identity
+from esprof.analyzers.gate.baseline import RunIdentity
 from esprof.analyzers.gate.check import Check, MetricCheck, MoreSteps
 from esprof.reports.junit import render_junit
 from esprof.reports.terminal.check import render_markdown, render_text, sentence
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 
 HOSTILE = "<script>alert(1)</script>\n::error file=x::owned\x1b[31m\u202e|`*[a](http://x)@someone \uffff"
 
@@ -43,7 +43,7 @@ def metric(**fields) -> MetricCheck:
 
 
 def answer(*metrics: MetricCheck, command=("torchrun", "train.py"), warnings=()) -> Check:
-    identity = Identity(world_size=1, hosts=1, devices={0: "cpu"}, versions={})
+    identity = RunIdentity(world_size=1, hosts=1, devices={0: "cpu"}, versions={})
     return Check(
         outcome=metrics[0].outcome,
         phase="plain",
@@ -129,7 +129,7 @@ def test_junit_counts_and_cases():
 def hostile(request) -> Check:
     if request.param == "command":
         return answer(metric(), command=("python", HOSTILE))
-    return answer(metric(), warnings=(Warning("code", HOSTILE),))
+    return answer(metric(), warnings=(RunWarning("code", HOSTILE),))
 
 
 def test_hostile_names_stay_data_in_text(hostile):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
-from esprof.run.clocks.by_collectives import SKEW_NS, Calls, Clocks, HostClock, align_hosts, transfers
+from esprof.run.clocks.by_collectives import SKEW_NS, Clocks, HostClock, MatchedCalls, align_hosts, transfers
 from esprof.run.clocks.fit import FEWEST, FEWEST_FOR_DRIFT, SHORTEST_FOR_DRIFT_NS
 
 EPOCH_NS = 1_712_000_000_000_000_000
@@ -27,7 +27,7 @@ def calls_of(groups, count=50, noise_ns=10 * NS_PER_US, every_ns=EVERY_MS * NS_P
     ]
     rank, collective, end = np.array(rows, np.int64).T
     end += random.integers(-noise_ns, noise_ns + 1, len(end))
-    return Calls(rank, collective, end - 300 * NS_PER_US, end)
+    return MatchedCalls(rank, collective, end - 300 * NS_PER_US, end)
 
 
 def wrong(calls, offsets_ns, drifts_ppm=None):
@@ -37,7 +37,7 @@ def wrong(calls, offsets_ns, drifts_ppm=None):
     shown = [
         times + by + np.rint((times - EPOCH_NS) * gain).astype(np.int64) for times in (calls.start_ns, calls.end_ns)
     ]
-    return Calls(calls.rank, calls.collective, *shown)
+    return MatchedCalls(calls.rank, calls.collective, *shown)
 
 
 def apart(names):
@@ -177,7 +177,7 @@ def test_too_few_collectives_tie_no_clocks():
 
 
 def test_a_run_without_collectives_has_its_clocks_as_they_are():
-    none = Calls(*(np.array([], np.int64) for _ in range(4)))
+    none = MatchedCalls(*(np.array([], np.int64) for _ in range(4)))
     clocks = align_hosts(none, apart("ab"))
     assert [clock.host for clock in clocks.untied] == ["b"]
     assert clocks.apply(1, np.array([EPOCH_NS])).tolist() == [EPOCH_NS]
@@ -221,7 +221,7 @@ def test_clocks_hours_apart_make_no_window_longer():
 
 
 def picked(calls, mask):
-    return Calls(calls.rank[mask], calls.collective[mask], calls.start_ns[mask], calls.end_ns[mask])
+    return MatchedCalls(calls.rank[mask], calls.collective[mask], calls.start_ns[mask], calls.end_ns[mask])
 
 
 def test_a_host_seen_too_seldom_is_said_to_have_no_drift():
@@ -272,7 +272,7 @@ def calls_in_us(*collectives):
     """Calls from {rank: (start, end)} in microseconds, one dict a collective."""
     rows = [(rank, n, *span) for n, calls in enumerate(collectives) for rank, span in calls.items()]
     rank, collective, start, end = np.array(rows, np.int64).T
-    return Calls(rank, collective, EPOCH_NS + start * NS_PER_US, EPOCH_NS + end * NS_PER_US)
+    return MatchedCalls(rank, collective, EPOCH_NS + start * NS_PER_US, EPOCH_NS + end * NS_PER_US)
 
 
 def test_a_transfer_begins_when_the_last_has_come():

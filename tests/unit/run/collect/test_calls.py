@@ -5,7 +5,7 @@ import json
 import pytest
 
 from esprof.core.errors import InputError
-from esprof.run.collect.calls import Call, read_calls, with_calls
+from esprof.run.collect.calls import RecordedCall, read_calls, with_calls
 from esprof.run.run import Group
 from esprof.run.schema import EVENTS, table
 
@@ -16,14 +16,14 @@ MAIN, A, B, C = 1, 2, 3, 4
 
 def call(
     number: int, made: int, elements: int = 10, *, group: str = "0", name: str = "gloo:all_reduce", **more
-) -> Call:
+) -> RecordedCall:
     sizes = {"input_sizes": [[elements]], "input_dtypes": ["Float"]}
     sizes |= {"output_sizes": [[elements]], "output_dtypes": ["Float"]} | more
     who = (group, "default_pg")
-    return Call(process_group=who, collective_seq_id=number, profiling_name=name, time_created_ns=made, **sizes)
+    return RecordedCall(process_group=who, collective_seq_id=number, profiling_name=name, time_created_ns=made, **sizes)
 
 
-def trace(calls: list[Call], *transfers: tuple[int, int, int], name: str = "gloo:all_reduce"):
+def trace(calls: list[RecordedCall], *transfers: tuple[int, int, int], name: str = "gloo:all_reduce"):
     """The events of a window: a `c10d::` operation around each call, and transfers (thread, start, end)."""
     rows = [("c10d::allreduce_", "op", MAIN, one.time_created_ns - 1, one.time_created_ns + 1) for one in calls]
     rows += [(name, "collective", thread, start, end) for thread, start, end in transfers]
@@ -33,7 +33,7 @@ def trace(calls: list[Call], *transfers: tuple[int, int, int], name: str = "gloo
     return table({"name": names, "kind": kinds, "tid": tids, "start_ns": starts, "dur_ns": durations}, EVENTS)
 
 
-def told(events, calls: list[Call]) -> list[tuple]:
+def told(events, calls: list[RecordedCall]) -> list[tuple]:
     """(group, number, bytes sent) of each transfer, by start."""
     found = with_calls(events, calls, GROUPS)
     transfers = found.where(found.is_kind("collective"))

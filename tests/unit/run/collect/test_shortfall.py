@@ -4,34 +4,34 @@ import msgspec
 import pytest
 
 from esprof.run.collect.notes import (
-    Identity,
     JobsTrace,
     Lost,
     Missed,
+    NotedStep,
     ProfilerTaken,
+    RankIdentity,
     RankNotes,
     RankRows,
     RecordedWindow,
-    Step,
 )
 from esprof.run.collect.shortfall import is_empty, job_warnings, lost_windows, nothing_recorded, rank_warnings
 from esprof.run.raw.reasons import LossReason
 from esprof.run.raw.settings import Settings
-from esprof.run.run import Warning
+from esprof.run.run import RunWarning
 from tests.cases.raw import roll, step
 
 SETTINGS = Settings(skip=5, warmup=2, steps=8)
 
 
 def rank(number: int, window: tuple[int, int] | None = (7, 14), **fields) -> RankNotes:
-    who = Identity(rank=number, world_size=3, host="a", pid=7, device="cpu", accelerators=0, versions={})
+    who = RankIdentity(rank=number, world_size=3, host="a", pid=7, device="cpu", accelerators=0, versions={})
     windows = [RecordedWindow(phase="timed", first=window[0], last=window[1])] if window else []
     return RankNotes(who, **({"windows": windows, "ended": True} | fields))
 
 
 def rows(last: int = 20, first: int = 1, timed: range = range(7, 15)) -> RankRows:
     phases = {number: "timed" if number in timed else "plain" for number in range(first, last + 1)}
-    return RankRows(steps=[Step(step, step, 1, phase) for step, phase in phases.items()])
+    return RankRows(steps=[NotedStep(step, step, 1, phase) for step, phase in phases.items()])
 
 
 def said(
@@ -61,7 +61,7 @@ def test_ranks_that_are_missing_strange_or_twice_there_are_named(tmp_path):
 def test_what_the_torch_of_the_job_cannot_tell_is_said_once(tmp_path):
     who = [msgspec.structs.replace(rank(n).identity, versions={"torch": "2.6"}, lacks=["no this"]) for n in range(3)]
     found = job_warnings(tmp_path, [RankNotes(one, ended=True) for one in who], [])
-    assert found == [Warning("torch-lacks", "torch 2.6: no this")]
+    assert found == [RunWarning("torch-lacks", "torch 2.6: no this")]
 
 
 def test_every_lack_of_a_rank_is_named():

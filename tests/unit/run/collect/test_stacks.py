@@ -1,6 +1,6 @@
 """From samples of the training thread's stack, and the events of a window, to what Python did while nothing was recorded."""
 
-from esprof.run.collect.notes import Caller, Identity, RankNotes, RankRows, Sample, Stage
+from esprof.run.collect.notes import Caller, MarkedStage, RankIdentity, RankNotes, RankRows, Sample
 from esprof.run.collect.stacks import samples_of, stacks_of
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.schema import EVENTS, SAMPLES, Table, table
@@ -73,7 +73,7 @@ def test_inside_an_operation_only_what_a_backward_pass_calls_is_listed():
 
 def test_garbage_collections_are_what_the_next_line_called():
     window = events(("op", "a", 0, 10), ("op", "b", 50, 5))
-    collected = [Stage(GARBAGE_COLLECTION, 12 * MS, 42 * MS), Stage("my stage", 10 * MS, 50 * MS)]
+    collected = [MarkedStage(GARBAGE_COLLECTION, 12 * MS, 42 * MS), MarkedStage("my stage", 10 * MS, 50 * MS)]
     found = stacks_of(window, samples((10, 1, MAIN), (42, 32, HOOK), (50, 8, HOOK)), collected)
     assert rows(found) == [
         ("a", "b", HOOK, GARBAGE_COLLECTION, 30 * MS, 30 * MS),
@@ -110,7 +110,7 @@ def test_of_the_standard_library_alone_the_innermost_line_is_the_place():
 
 
 def notes(*callers: Caller) -> RankNotes:
-    return RankNotes(Identity(0, 1, "host", 1, "cpu", 0, {}), callers={caller.number: caller for caller in callers})
+    return RankNotes(RankIdentity(0, 1, "host", 1, "cpu", 0, {}), callers={caller.number: caller for caller in callers})
 
 
 def test_lines_hang_at_the_lines_that_called_them():

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from esprof.run.collect.notes import Fetch, Identity, Next, RankNotes, RankRows, Stage, Step, Workers
+from esprof.run.collect.notes import Fetch, MarkedStage, Next, NotedStep, RankIdentity, RankNotes, RankRows, Workers
 from esprof.run.collect.stages import loads_of_steps, stages_of
 
 
@@ -16,14 +16,14 @@ def made(batch: int, start: int, end: int, *, pid: int = 50, epoch: int = 0, sam
 
 
 def noted(*workers: Workers, **kinds) -> tuple[RankNotes, RankRows]:
-    who = Identity(rank=0, world_size=1, host="a", pid=7, device="cpu", accelerators=0, versions={})
+    who = RankIdentity(rank=0, world_size=1, host="a", pid=7, device="cpu", accelerators=0, versions={})
     return RankNotes(who, workers=list(workers)), RankRows(**kinds)
 
 
-def steps(*starts: int) -> list[Step]:
+def steps(*starts: int) -> list[NotedStep]:
     """Steps that begin at `starts`; the last is a border only."""
     return [
-        Step(step=i + 1, start_ns=start, dur_ns=end - start, phase="plain")
+        NotedStep(step=i + 1, start_ns=start, dur_ns=end - start, phase="plain")
         for i, (start, end) in enumerate(pairwise(starts))
     ]
 
@@ -91,10 +91,10 @@ def test_passes_are_numbered_and_workers_found_by_process_id_and_time():
 def test_stages_of_the_job_say_where_they_ran():
     rank = noted(
         Workers(process="p", iterator=0, start_ns=0, pids=[50, 51]),
-        stages=[Stage(name="load", start_ns=5, end_ns=9), Stage(name="next", start_ns=8, end_ns=9)],
+        stages=[MarkedStage(name="load", start_ns=5, end_ns=9), MarkedStage(name="next", start_ns=8, end_ns=9)],
         worker_stages={
-            51: [Stage(name="decode", start_ns=3, end_ns=4)],
-            99: [Stage(name="decode", start_ns=7, end_ns=8)],
+            51: [MarkedStage(name="decode", start_ns=3, end_ns=4)],
+            99: [MarkedStage(name="decode", start_ns=7, end_ns=8)],
         },
     )
     table = stages_of(*rank)

@@ -5,7 +5,7 @@ import fcntl
 import msgspec
 import pytest
 
-from esprof.run.flight.log import FlightLog, Frame, main_stack, may_be_alive, own_frame, read_flight
+from esprof.run.flight.log import FlightLog, StackFrame, main_stack, may_be_alive, own_frame, read_flight
 from esprof.run.raw import names
 from tests.cases.flight import SEGV_TEXT, SIGTERM_TEXT, call, killed, snapshot
 
@@ -23,24 +23,24 @@ from tests.cases.flight import SEGV_TEXT, SIGTERM_TEXT, call, killed, snapshot
     ],
 )
 def test_the_place_is_the_innermost_line_of_the_jobs_own_code(library):
-    own = Frame("/home/me/torch/train.py", 7, "step")
-    assert own_frame([Frame(library, 1, "f"), own, Frame("/home/me/main.py", 9, "main")]) == own
+    own = StackFrame("/home/me/torch/train.py", 7, "step")
+    assert own_frame([StackFrame(library, 1, "f"), own, StackFrame("/home/me/main.py", 9, "main")]) == own
 
 
 def test_without_code_of_the_job_the_place_is_the_innermost_line_of_all():
-    inner = Frame("/usr/lib/python3.12/threading.py", 1, "wait")
-    assert own_frame([inner, Frame("/usr/lib/python3.12/runpy.py", 2, "run")]) == inner
+    inner = StackFrame("/usr/lib/python3.12/threading.py", 1, "wait")
+    assert own_frame([inner, StackFrame("/usr/lib/python3.12/runpy.py", 2, "run")]) == inner
     assert own_frame([]) is None
 
 
 def test_a_line_is_named_as_in_the_rest_of_the_run():
-    assert str(Frame("train.py", 88, "save")) == "train.py(88): save"
+    assert str(StackFrame("train.py", 88, "save")) == "train.py(88): save"
 
 
 def test_what_faulthandler_wrote_tells_the_signal_and_the_line():
     assert [killed(fatal=text).fault for text in (SIGTERM_TEXT, SEGV_TEXT)] == [None, "Segmentation fault"]
     assert [killed(fatal=text).was_terminated for text in (SIGTERM_TEXT, SEGV_TEXT)] == [True, False]
-    assert killed(fatal=SEGV_TEXT).place == Frame("/job/train.py", 88, "step")
+    assert killed(fatal=SEGV_TEXT).place == StackFrame("/job/train.py", 88, "step")
     assert (killed().fault, killed().was_terminated) == (None, False)
     assert [frame.function for frame in main_stack(SIGTERM_TEXT)] == ["all_reduce", "step", "<module>"]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esprof.run.kineto.fields import FIELDS, Form
+from esprof.run.kineto.fields import FIELDS, CellForm
 from esprof.run.kineto.lenient import Misfits
-from esprof.run.kineto.rows import Rows
+from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import FIRST_TEXT, MISSING, NoRows, NotJson, TooLarge, scan
 
 ROOM = 1 << 30
@@ -74,7 +74,7 @@ def test_any_document_is_kept_as_a_plain_parser_reads_it(document, style):
             value = kept(found, number)
             if isinstance(value, str):
                 assert parsed(value) == wanted
-            elif field.form is Form.TIME and value is not None:
+            elif field.form is CellForm.TIME and value is not None:
                 assert value == wanted * 1000
             else:
                 assert value == wanted
@@ -183,7 +183,7 @@ def test_keys_count_where_they_belong():
 def test_more_rows_and_more_texts_than_a_block_or_a_table_holds():
     rows = [{"ph": "X", "name": f"op {i}", "args": {"correlation": i, "Input Dims": [[i, 1]]}} for i in range(5000)]
     found = scanned(json.dumps({"traceEvents": rows}))
-    columns = Rows(found, Misfits())
+    columns = TraceRows(found, Misfits())
     assert columns.numbers("correlation").tolist() == list(range(5000))
     assert columns.texts("name").map(str).tolist() == [row["name"] for row in rows]
     assert [json.loads(dims) for dims in columns.texts("Input Dims").map(bytes)] == [[[i, 1]] for i in range(5000)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.cluster.answer import MixAdvice, advise, check
 from esprof.analyzers.advisors.cluster.gavel import with_throughputs
-from esprof.analyzers.advisors.cluster.mix import Job, Mix, Together, read_mix
+from esprof.analyzers.advisors.cluster.mix import Mix, SharingJob, Together, read_mix
 from esprof.analyzers.advisors.cluster.policies import pose
 from esprof.analyzers.advisors.cluster.program import Infeasible, solve
 from esprof.core.errors import InputError, MismatchError, UsageError
@@ -39,7 +39,7 @@ def test_gavels_optima(name, objective):
 
 
 def job(name, rates, **more):
-    return Job(id=name, throughput_steps_per_s=rates, **{"steps": 100.0, "workload": name} | more)
+    return SharingJob(id=name, throughput_steps_per_s=rates, **{"steps": 100.0, "workload": name} | more)
 
 
 rates = st.sampled_from([0.0, 1.0, 2.0, 5.0])

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esprof.analyzers.advisors.cluster.scaling import Choice, deal_out
+from esprof.analyzers.advisors.cluster.scaling import SizeChoice, deal_out
 
 choices = st.lists(
-    st.builds(Choice, devices=st.integers(0, 4), value=st.integers(0, 9).map(float)), min_size=1, max_size=4
+    st.builds(SizeChoice, devices=st.integers(0, 4), value=st.integers(0, 9).map(float)), min_size=1, max_size=4
 )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.compression.instance import graph
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
-from esprof.analyzers.advisors.compression.timeline import Costs, Timeline
+from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
 from esprof.replay.engine.timeline import replay
 
 times = st.integers(0, 40).map(float)
@@ -24,7 +24,7 @@ def timelines(draw, most_buckets=5, most_options=3):
     ready = np.cumsum(draw(st.lists(times, min_size=buckets, max_size=buckets)))
     # With a host or without, and with work left when a bucket has come or without.
     host, after = (draw(st.one_of(table, st.just(nothing))) for _ in range(2))
-    return Timeline(
+    return BucketTimeline(
         Costs(ready, draw(table), host, draw(table), after, float(ready[-1]) + draw(times), nothing, np.inf)
     )
 
@@ -37,7 +37,7 @@ def with_budgets(draw):
     row = st.lists(times, min_size=options, max_size=options)
     lost = np.array(draw(st.lists(row, min_size=buckets, max_size=buckets)))
     may_lose = lost.min(axis=1).sum() + draw(times)
-    return Timeline(timeline.costs._replace(lost=lost, may_lose=float(may_lose)))
+    return BucketTimeline(timeline.costs._replace(lost=lost, may_lose=float(may_lose)))
 
 
 def every_choice(timeline):
@@ -81,8 +81,8 @@ def test_cheaper_is_never_slower(timeline):
     end = search(timeline, sizes).end_ns
     for column in ("stall", "host", "link", "after"):
         cheaper = costs._replace(**{column: getattr(costs, column) / 2})
-        assert search(Timeline(cheaper), sizes).end_ns <= end
-    fewer = Timeline(
+        assert search(BucketTimeline(cheaper), sizes).end_ns <= end
+    fewer = BucketTimeline(
         costs._replace(**{name: getattr(costs, name)[:, :1] for name in ("stall", "host", "link", "after")})
     )
     assert end <= fewer.end_ns(np.zeros(len(sizes), np.int64))
@@ -100,7 +100,7 @@ def test_compression_that_costs_too_much_is_not_chosen():
     link = np.array([[10.0, 1.0]] * 4)
     dear = np.array([[0.0, 1e9]] * 4)
     nothing = np.zeros((4, 2))
-    timeline = Timeline(Costs(np.arange(4.0), dear, nothing, link, nothing, 3.0, nothing, np.inf))
+    timeline = BucketTimeline(Costs(np.arange(4.0), dear, nothing, link, nothing, 3.0, nothing, np.inf))
     assert search(timeline, np.ones(4)).choice.tolist() == [0] * 4
     assert search(timeline.free(), np.ones(4)).choice.tolist() == [1] * 4
 
@@ -116,7 +116,7 @@ def test_hundreds_of_buckets(host):
     ready = np.cumsum(random.exponential(size.mean() / 3, buckets))
     columns = [np.outer(size, what) for what in (coding, hosted, rate)]
     nothing = np.zeros((buckets, options))
-    timeline = Timeline(Costs(ready, *columns, nothing, float(ready[-1]), nothing, np.inf))
+    timeline = BucketTimeline(Costs(ready, *columns, nothing, float(ready[-1]), nothing, np.inf))
     found = search(timeline, size)
     assert timeline.bound_ns() <= found.least_ns * (1 + 1e-9)
     assert found.gap < 0.05

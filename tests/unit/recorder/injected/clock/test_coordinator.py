@@ -10,12 +10,12 @@ import pytest
 
 from esprof.core.types import NS_PER_MS, NS_PER_S
 from esprof.recorder.injected.clock import coordinator
-from esprof.recorder.injected.clock.channel import Client, Reading, Request, Server
+from esprof.recorder.injected.clock.channel import ChannelReading, ChannelServer, Client, WindowRequest
 from esprof.recorder.injected.clock.coordinator import Follower, Leader, interval_s
 from esprof.recorder.injected.clock.readings import ClockNotes
 from esprof.recorder.injected.log.notes import Log
-from esprof.recorder.injected.state import State
-from esprof.recorder.injected.windows.schedule import Schedule
+from esprof.recorder.injected.state import StepState
+from esprof.recorder.injected.windows.schedule import WindowSchedule
 from esprof.recorder.launcher.attach import order_window
 from esprof.run.raw.settings import Settings
 
@@ -25,7 +25,7 @@ ON_DEMAND = Settings(windows=False, warmup=1, steps=2, stack_steps=0)
 
 @pytest.fixture
 def server():
-    with closing(Server(one_machine=True)) as made:
+    with closing(ChannelServer(one_machine=True)) as made:
         yield made
 
 
@@ -46,10 +46,10 @@ class Rank:
     def __init__(self, raw, rank=0, world_size=2, step=10, usual_ms=100, settings=ON_DEMAND):
         self.raw, self.settings = raw, settings
         raw.mkdir(exist_ok=True)
-        self.state = State()
+        self.state = StepState()
         self.state.rank, self.state.world_size, self.state.step = rank, world_size, step
         self.state.recent.extend([usual_ms * NS_PER_MS] * 5)
-        self.schedule = Schedule(settings)
+        self.schedule = WindowSchedule(settings)
         self.log = Log()
         self.log.open(str(raw / f"rank-{rank:05d}"), 1 << 20)
 
@@ -104,14 +104,14 @@ def test_a_reading_is_as_right_as_it_says_however_late_both_look(server, client)
 
 
 def test_orders_and_requests_go_along(server, client):
-    client.ask(Request(NOW, 0))
-    client.ask(Request(NOW + 1, 70))
-    assert server.answer([10, 20, 30, 40, 50]) == [Request(NOW, 0), Request(NOW + 1, 70)]
+    client.ask(WindowRequest(NOW, 0))
+    client.ask(WindowRequest(NOW + 1, 70))
+    assert server.answer([10, 20, 30, 40, 50]) == [WindowRequest(NOW, 0), WindowRequest(NOW + 1, 70)]
     assert client.hear()[1] == [20, 30, 40, 50]
 
 
 def test_other_hosts_find_rank_0_by_the_address_that_leads_to_it():
-    with closing(Server(one_machine=False)) as server:
+    with closing(ChannelServer(one_machine=False)) as server:
         address = json.loads(server.address)
         assert address["addresses"]
         elsewhere = address | {"machine": "another", "addresses": ["127.0.0.9", *address["addresses"]]}
@@ -128,7 +128,7 @@ def test_other_hosts_find_rank_0_by_the_address_that_leads_to_it():
 def test_strangers_get_no_answer(server):
     address = json.loads(server.address)
     with closing(Client(json.dumps(address | {"token": "00" * 16}))) as stranger:
-        stranger.ask(Request(NOW, 1))
+        stranger.ask(WindowRequest(NOW, 1))
         assert server.answer([7]) == []
         assert stranger.hear() == ([], [])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
@@ -356,7 +356,7 @@ def test_a_store_that_rank_0_cannot_write_to_is_a_fault(tmp_path, monkeypatch):
 def test_the_surest_of_some_readings_is_noted(tmp_path):
     notes = ClockNotes(Rank(tmp_path / "raw", 1).log)
     for rtt in (90, 80, 30, 40, 50, 60, 70, 75):
-        notes.add([Reading(NOW, rtt, rtt)])
+        notes.add([ChannelReading(NOW, rtt, rtt)])
         notes.note_where_due(NOW, at_border=False)
     [row] = noted(tmp_path / "raw" / "rank-00001.jsonl", "clock")
     assert row == {"at_ns": NOW, "offset_ns": 30, "rtt_ns": 30}
@@ -365,8 +365,8 @@ def test_the_surest_of_some_readings_is_noted(tmp_path):
 def test_a_month_makes_some_hundreds_of_rows():
     rows = []
     notes = ClockNotes(SimpleNamespace(note=lambda kind, **row: rows.append(row)))
-    notes.add([Reading(NOW, 1, 1)] * 8)
+    notes.add([ChannelReading(NOW, 1, 1)] * 8)
     for minute in range(30 * 24 * 60):
-        notes.add([Reading(NOW, 1, 1)])
+        notes.add([ChannelReading(NOW, 1, 1)])
         notes.note_where_due(NOW + minute * 60 * NS_PER_S, at_border=False)
     assert 100 < len(rows) < 700

@@ -9,7 +9,7 @@ import pytest
 from esprof.recorder.injected.hang import flight
 from esprof.recorder.injected.hang.flight import FlightWatch, Usual
 from esprof.recorder.injected.log.notes import Log
-from esprof.recorder.injected.state import State
+from esprof.recorder.injected.state import StepState
 from esprof.run.flight.log import FlightLog, read_flight
 from esprof.run.raw import names
 from esprof.run.raw.settings import Settings
@@ -33,7 +33,7 @@ class Rank:
 
     def __init__(self, raw, *, steps=200, step=300, hang_s=5.0):
         self.raw = raw
-        self.state = State()
+        self.state = StepState()
         self.state.rank, self.state.world_size = 1, 2
         self.state.step, self.state.start_ns = step, 1000 * S
         self.state.thread = threading.get_ident()

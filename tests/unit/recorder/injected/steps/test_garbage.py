@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from esprof.recorder.injected.state import State
+from esprof.recorder.injected.state import StepState
 from esprof.recorder.injected.steps.garbage import CollectionProbe
 
 
@@ -17,7 +17,7 @@ def lines():
 
 @pytest.fixture
 def noted(lines):
-    state, found = State(), []
+    state, found = StepState(), []
     state.thread = threading.get_ident()
 
     def look_at(frame):

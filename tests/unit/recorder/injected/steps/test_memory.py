@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from esprof.recorder.injected.log.notes import Log
-from esprof.recorder.injected.state import State
+from esprof.recorder.injected.state import StepState
 from esprof.recorder.injected.steps import control_groups, memory
 from esprof.recorder.injected.steps.memory import MemoryProbe
 
@@ -20,7 +20,7 @@ class Training:
     """A model that is trained on this thread, and the probe that watches it."""
 
     def __init__(self, prefix, statistics=dict):
-        self.state, self.log = State(), Log()
+        self.state, self.log = StepState(), Log()
         self.state.thread = threading.get_ident()
         self.log.open(str(prefix), limit=MIB)
         self.probe = MemoryProbe(self.state, self.log, statistics)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from esprof.recorder.injected.log.notes import Log
-from esprof.recorder.injected.state import State
+from esprof.recorder.injected.state import StepState
 from esprof.recorder.injected.steps.sampler import StackSampler
 
 
@@ -23,7 +23,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def state():
-    state = State()
+    state = StepState()
     state.step, state.thread, state.native_thread = 7, threading.get_ident(), threading.get_native_id()
     return state
 

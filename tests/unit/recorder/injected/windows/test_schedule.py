@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esprof.recorder.injected.windows.schedule import Schedule
+from esprof.recorder.injected.windows.schedule import WindowSchedule
 from esprof.run.raw.settings import Settings
 
 
-def phases(schedule: Schedule, steps: int, first: int = 0) -> list[tuple[str, int]]:
+def phases(schedule: WindowSchedule, steps: int, first: int = 0) -> list[tuple[str, int]]:
     """The run lengths of the phases of so many steps."""
     return [(phase, len(list(run))) for phase, run in groupby(map(schedule.phase, range(first, first + steps)))]
 
@@ -20,28 +20,28 @@ PLAN = {"skip": 3, "warmup": 2, "steps": 4, "stack_steps": 2}
 
 
 def test_phases_follow_one_another():
-    assert phases(Schedule(Settings(**PLAN)), 30) == [("plain", 3), *WINDOW, ("plain", 17)]
+    assert phases(WindowSchedule(Settings(**PLAN)), 30) == [("plain", 3), *WINDOW, ("plain", 17)]
 
 
 def test_without_stacks_there_is_one_export():
-    schedule = Schedule(Settings(skip=1, warmup=0, steps=2, stack_steps=0))
+    schedule = WindowSchedule(Settings(skip=1, warmup=0, steps=2, stack_steps=0))
     assert phases(schedule, 6) == [("plain", 1), ("timed", 2), ("export", 1), ("plain", 2)]
 
 
 def test_windows_come_again():
-    schedule = Schedule(Settings(**PLAN, every=15))
+    schedule = WindowSchedule(Settings(**PLAN, every=15))
     assert phases(schedule, 33) == [("plain", 3), *WINDOW, ("plain", 5), *WINDOW, ("plain", 5)]
     assert schedule.base(3 + 15 * 1000 + 9) == 3 + 15 * 1000
     assert schedule.base(3 + 15 * 1000 + 10) is None
 
 
 def test_back_to_back_windows_leave_no_plain_step():
-    assert phases(Schedule(Settings(**PLAN, every=10)), 23) == [("plain", 3), *WINDOW, *WINDOW]
+    assert phases(WindowSchedule(Settings(**PLAN, every=10)), 23) == [("plain", 3), *WINDOW, *WINDOW]
 
 
 @pytest.mark.parametrize("settings", [Settings(**PLAN, windows=False), Settings(**PLAN, every_s=60)])
 def test_a_window_on_demand_is_like_a_planned_one(settings):
-    schedule = Schedule(settings)
+    schedule = WindowSchedule(settings)
     assert phases(schedule, 50) == [("plain", 50)]
     assert schedule.order(20)
     assert phases(schedule, 50) == [("plain", 20), *WINDOW, ("plain", 20)]
@@ -49,7 +49,7 @@ def test_a_window_on_demand_is_like_a_planned_one(settings):
 
 
 def test_an_order_that_meets_another_window_is_refused_and_one_beside_it_is_not():
-    schedule = Schedule(Settings(**{**PLAN, "skip": 30}))
+    schedule = WindowSchedule(Settings(**{**PLAN, "skip": 30}))
     for at in (21, 25, 30, 39):
         assert not schedule.order(at)
     assert schedule.order(20)
@@ -60,7 +60,7 @@ def test_an_order_that_meets_another_window_is_refused_and_one_beside_it_is_not(
 
 
 def test_old_orders_are_forgotten_but_never_those_to_come():
-    schedule = Schedule(Settings(**PLAN, windows=False))
+    schedule = WindowSchedule(Settings(**PLAN, windows=False))
     assert all(schedule.order(100 * k) for k in range(1, 50))
     assert schedule.base(100) is None
     assert schedule.base(4900) == 4900
@@ -71,7 +71,7 @@ def test_old_orders_are_forgotten_but_never_those_to_come():
     every=st.sampled_from([0, 10, 17, 40]),
 )
 def test_windows_never_overlap_and_always_run_to_their_end(orders, every):
-    schedule = Schedule(Settings(**PLAN, every=every))
+    schedule = WindowSchedule(Settings(**PLAN, every=every))
     for at in orders:
         schedule.order(at)
     bases = [schedule.base(step) for step in range(250)]

@@ -8,9 +8,9 @@ import pytest
 
 from esprof.recorder.injected.log.fuse import Fuse
 from esprof.recorder.injected.log.notes import Log
-from esprof.recorder.injected.state import State
+from esprof.recorder.injected.state import StepState
 from esprof.recorder.injected.windows import windows as module
-from esprof.recorder.injected.windows.schedule import Schedule
+from esprof.recorder.injected.windows.schedule import WindowSchedule
 from esprof.recorder.injected.windows.windows import Windows
 from esprof.run.raw.settings import Settings
 
@@ -53,9 +53,9 @@ def take(tmp_path, monkeypatch):
 
     def take(steps: int, fault: dict[int, Exception]) -> list[dict]:
         monkeypatch.setattr(FakeWindow, "fault", fault)
-        log, state = Log(), State()
+        log, state = Log(), StepState()
         log.open(str(tmp_path / "rank-00000"), 1 << 20)
-        windows = Windows(str(tmp_path), SETTINGS, Schedule(SETTINGS), state, log)
+        windows = Windows(str(tmp_path), SETTINGS, WindowSchedule(SETTINGS), state, log)
         fuse = Fuse("recording", log, windows.stop, note="stopped")
         for state.step in range(1, steps + 1):
             fuse.run(windows.begin_step, state.step)

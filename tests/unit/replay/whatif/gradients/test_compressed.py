@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.core.plan import AssignmentBody, BucketChoice, Choice, CompressionBody, write_plan
+from esprof.core.plan import AssignmentBody, BucketChoice, CodecChoice, CompressionBody, write_plan
 from esprof.replay.whatif.gradients.compressed import Compressible, costs_of
 from esprof.replay.whatif.pricing import what_if
 from tests.cases.compression import MIB, exchange, part, planned
@@ -75,9 +75,9 @@ def test_a_plan_says_it_for_each_bucket(tmp_path):
     write_plan(path, planned(compression=part(CompressionBody(buckets=tuple(every[:3])))))
     assert "of other buckets" in answered(run, f"compress={path}", *sweeps).reason
     for other in (
-        Choice(codec="half", exchange="all_gather"),
-        Choice(codec="half", encoded_by="beside"),
-        Choice(codec="half", topology="hierarchical"),
+        CodecChoice(codec="half", exchange="all_gather"),
+        CodecChoice(codec="half", encoded_by="beside"),
+        CodecChoice(codec="half", topology="hierarchical"),
     ):
         write_plan(path, planned(compression=part(CompressionBody(default=other))))
         assert "usual exchange" in answered(run, f"compress={path}", *sweeps).reason

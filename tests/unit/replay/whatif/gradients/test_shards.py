@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.core.plan import Choice, CompressionBody, write_plan
+from esprof.core.plan import CodecChoice, CompressionBody, write_plan
 from esprof.replay.whatif.gradients.shards import Shards
 from esprof.replay.whatif.pricing import what_if
 from tests.cases.compression import MIB, exchange, narrow_scatter, part, planned
@@ -59,7 +59,7 @@ def test_a_plan_says_it(tmp_path):
     assert step_ms(run, f"compress={path}", *sweeps) == step_ms(run, "compress=bf16", *sweeps)
     in_buckets = run_with((1, 1), (1, 1))
     assert "the plan is for sharded gradients" in answered(in_buckets, f"compress={path}", *sweeps).reason
-    write_plan(path, planned(compression=part(CompressionBody(default=Choice(codec="half")))))
+    write_plan(path, planned(compression=part(CompressionBody(default=CodecChoice(codec="half")))))
     assert "the plan is for gradients in buckets" in answered(run, f"compress={path}", *sweeps).reason
 
 
