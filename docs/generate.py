@@ -12,10 +12,11 @@ import msgspec
 from esprof.analyzers.findings import PAGES, RULES
 from esprof.analyzers.ignore import parse
 from esprof.analyzers.rule import FAMILIES, Page
-from esprof.cli import VERBS, root
+from esprof.cli import root
 from esprof.core.plan import Plan
 from esprof.recorder.knobs import KNOBS
 from esprof.replay.whatif.terms import TERMS
+from esprof.verbs import VERBS
 
 DOCS = Path(__file__).parent
 KNOBS_END = "<!-- end of the knobs -->"

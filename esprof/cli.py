@@ -9,46 +9,8 @@ import click
 
 from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, EsprofError, UsageError
 from esprof.core.text import printable
+from esprof.verbs import VERBS, module_of
 from esprof.version import __version__
-
-VERBS = {
-    "demo": ("esprof.reports.commands.demo", "Train two workers with a planted fault; record, diagnose, report."),
-    "record": ("esprof.reports.commands.record", "Run a training command and record it on every rank."),
-    "replay": ("esprof.reports.commands.replay", "Replay a run's step time, and ask what would change it."),
-    "diagnose": ("esprof.reports.commands.diagnose", "Name what the step time is lost to, and what it would gain."),
-    "ops": ("esprof.reports.commands.ops", "Show operators and modules by their own and total time."),
-    "explain": ("esprof.reports.commands.explain", "Explain a finding: what it means and what to do."),
-    "report": ("esprof.reports.commands.report", "Write one self-contained HTML page about a run."),
-    "check": ("esprof.reports.commands.check", "Compare a run with a baseline; the gate for CI."),
-    "probe": ("esprof.reports.commands.probe", "Measure what a job's devices, links, codecs and storage can do."),
-    "recommend": (
-        "esprof.reports.commands.recommend",
-        "Recommend where ESTs run, or which devices jobs get, with proof.",
-    ),
-    "apply": (
-        "esprof.reports.commands.apply",
-        "Hand a plan to a running elastic job, and tell what comes of it.",
-    ),
-    "tune": (
-        "esprof.reports.commands.tune",
-        "Run an elastic job, and make its steps shorter while it runs.",
-    ),
-    "serve": (
-        "esprof.reports.commands.serve",
-        "Serve a page of running elastic jobs, their plans and advice.",
-    ),
-    "verify": (
-        "esprof.reports.commands.verify",
-        "Make a change for real and compare it with what was promised.",
-    ),
-    "merge": ("esprof.reports.commands.merge", "Join the runs of one job, recorded host by host, into one."),
-    "elastic": (
-        "esprof.reports.commands.elastic",
-        "Start elastic jobs, scale them, and compare what they did.",
-    ),
-}
-"""Verb -> (module that holds `command`, its one-line summary). Listing verbs imports none of them; a test keeps the
-summaries equal to the commands' own."""
 
 
 class Verbs(click.Group):
@@ -60,12 +22,12 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = import_module(VERBS[name][0]).command
+        command: click.Command = import_module(module_of(name)).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in VERBS.items()])
+            formatter.write_dl(list(VERBS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

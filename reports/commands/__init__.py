@@ -1,1 +1,1 @@
-"""One module a verb; `esprof.cli.VERBS` lists them."""
+"""One module a verb; `esprof.verbs.VERBS` lists them."""

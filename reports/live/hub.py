@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -15,6 +14,7 @@ from esprof.core.errors import EsprofError
 from esprof.reports.live import decisions, page
 from esprof.reports.live.job import WatchedJob
 from esprof.reports.live.view import View, view_of
+from esprof.verbs import module_line
 
 _BEAT_S = 1.0
 """How often the files are looked at while somebody looks at a page."""
@@ -229,7 +229,7 @@ def _view(watched: Watched) -> View:
 async def _run_look(run: Path, since: int) -> str:
     """What went wrong; nothing where it left an answer in the Run."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "esprof.reports.live.look", str(run), str(since)),
+        *module_line("esprof.reports.live.look", str(run), str(since)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -8,8 +8,8 @@ import click
 import pytest
 
 from esprof import __version__, cli
-from esprof.cli import VERBS
 from esprof.core.errors import EsprofError, UsageError
+from esprof.verbs import VERBS
 
 HEAVY = {"jinja2", "msgspec", "networkx", "numba", "numpy", "pandas", "plotly", "pyarrow", "rich", "scipy", "torch"}
 
@@ -27,10 +27,9 @@ def run_main(monkeypatch, *arguments):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_listed_summary_is_the_verb_s_own(verb):
-    _, summary = VERBS[verb]
     command = cli.root.get_command(click.Context(cli.root), verb)
     assert command.name == verb
-    assert command.help.splitlines()[0] == summary
+    assert command.help.splitlines()[0] == VERBS[verb]
 
 
 def test_help_loads_nothing_heavy():
@@ -39,7 +38,7 @@ def test_help_loads_nothing_heavy():
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0
     assert not HEAVY & {name.split(".")[0] for name in answer.stderr.split()}
-    for verb, (_, summary) in VERBS.items():
+    for verb, summary in VERBS.items():
         assert verb in answer.stdout
         assert summary in answer.stdout
 

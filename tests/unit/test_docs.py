@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from esprof.cli import VERBS
+from esprof.verbs import VERBS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -17,6 +17,7 @@ import msgspec
 from esprof.core.errors import UsageError
 from esprof.elastic.launch.bootstrap import READY
 from esprof.elastic.launch.told import VARIABLE, Launch, is_ready, ready_path
+from esprof.verbs import module_line
 
 _ENDS_S = 10.0
 """How long workers that have left get to end by themselves."""
@@ -49,7 +50,7 @@ class Generation:
             ready.unlink(missing_ok=True)
             # By `env`, since a place may not pass variables on.
             variables = [f"{name}={value}" for name, value in {**env, READY: str(ready)}.items()]
-            worker = [place.python, "-m", "esprof.elastic.launch.bootstrap", *script]
+            worker = module_line("esprof.elastic.launch.bootstrap", *script, python=place.python)
             try:
                 self._processes.append(
                     # A session of its own: Ctrl-C is the launcher's, which lets workers save.

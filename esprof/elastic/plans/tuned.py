@@ -3,7 +3,6 @@ starts itself."""
 
 import os
 import subprocess
-import sys
 import warnings
 import weakref
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from esprof.elastic.options import Tuning
 from esprof.elastic.plans.source import PlanSource
+from esprof.verbs import command_line
 
 VARIABLE = "ESPROF_TUNE"
 """The Run directory."""
@@ -38,13 +38,12 @@ class Loop:
         options = ["--attach", str(run), "--with-parent", str(os.getpid())]
         if tuning.compression:
             options += ["--allow", "compression"]
-        words = [sys.executable, "-m", "esprof", "tune", *options]
         self._process: subprocess.Popen[bytes] | None = None
         try:
             run.mkdir(parents=True, exist_ok=True)
             environment = {name: value for name, value in os.environ.items() if name not in _OF_RANKS}
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
+                command_line("tune", *options), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
             )
         except OSError as error:
             warnings.warn(f"the job is not tuned: {error}", stacklevel=3)
