@@ -20,8 +20,9 @@ from esprof.analyzers.views.probed import CurveSummary
 from esprof.core.output import atomic_file
 from esprof.core.readable import decimal, numbered, runs
 from esprof.reports import operations, units
+from esprof.reports.charts import Figure, all_figures
+from esprof.reports.charts.flame import tree_name
 from esprof.reports.classes import time_class
-from esprof.reports.html import curves, figures
 from esprof.reports.html.environment import templates
 from esprof.reports.terminal import advice, probed
 from esprof.reports.terminal.tuned import OUTCOMES
@@ -57,7 +58,7 @@ SAID: dict[What, str] = {
 
 def render_html(report: Report) -> str:
     """The page of `report`, as one string."""
-    charts = {chart.id: chart for chart in (*figures.all_figures(report), *curves.charts(report.probed))}
+    charts = {chart.id: chart for chart in all_figures(report)}
     scripts = [get_plotlyjs(), _template_text("report.js")]
     return (
         _environment()
@@ -135,7 +136,7 @@ def _environment() -> Environment:
         "shell": shlex.join,
         "short_kernel": operations.short_kernel,
         "operation": operations.label,
-        "tree_name": figures.tree_name,
+        "tree_name": tree_name,
         "in_ms": _in_ms,
         "curve_rate": probed.rate,
         "ests": advice.ests_text,
@@ -155,7 +156,7 @@ def _in_ms(us: float) -> str:
     return decimal(us / 1_000)
 
 
-def _inert(charts: Mapping[str, figures.Figure]) -> Markup:
+def _inert(charts: Mapping[str, Figure]) -> Markup:
     """The charts as JSON that no HTML parser can leave: `</script>` and `<!--` cannot occur in it."""
     text = msgspec.json.encode(list(charts.values())).decode()
     for unsafe in "<>&\u2028\u2029":

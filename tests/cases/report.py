@@ -27,6 +27,7 @@ from esprof.replay.answer import (
     WhatIf,
 )
 from esprof.replay.replayed import replay_run
+from esprof.reports.charts import Figure, all_figures
 from esprof.run.history import JobEvent
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Sweep
@@ -585,3 +586,8 @@ def with_texts(value, text):
     if isinstance(value, tuple | list):
         return type(value)(with_texts(item, text) for item in value)
     return text if isinstance(value, str) else value
+
+
+def charts(of: Report) -> dict[str, Figure]:
+    """Its charts by their id."""
+    return {chart.id: chart for chart in all_figures(of)}

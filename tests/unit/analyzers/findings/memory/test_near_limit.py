@@ -6,10 +6,8 @@ import pytest
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.memory.near_limit import near_limit
 from esprof.analyzers.views.memory_use import MOST_CURVES, MOST_POINTS, memory_use
-from esprof.reports.html import figures
 from esprof.run.run import RankMeta, Run, RunMeta
 from esprof.run.schema import MEMORY, table
-from tests.cases import report as case
 
 GIB = 1 << 30
 COLUMNS = ("step", "phase", "at_ns", "allocated", "reserved", "peak_allocated", "rss")
@@ -110,13 +108,3 @@ def test_nothing_is_said_without_a_limit():
     unknown = msgspec.structs.replace(full.meta, ranks=(msgspec.structs.replace(rank, memory_limit=None),))
     assert list(near_limit(full))
     assert not list(near_limit(Run(unknown, lambda name, rank: full.memory(rank))))
-
-
-def test_the_chart_shows_a_limit_only_where_it_is_in_reach():
-    use = case.memory(ranks=2)
-    assert figures.memory(use).layout["shapes"] == []
-    near = tuple(msgspec.structs.replace(rank, limit=40 * GIB) for rank in use.ranks)
-    chart = figures.memory(msgspec.structs.replace(use, ranks=near))
-    (line,) = chart.layout["shapes"]
-    assert line["y0"] == 40.0 < chart.layout["yaxis"]["range"][1]
-    assert [trace["name"] for trace in chart.data if trace["showlegend"]] == ["rank 0", "rank 1"]

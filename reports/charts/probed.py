@@ -5,7 +5,7 @@ from itertools import cycle
 from typing import Any
 
 from esprof.analyzers.views.probed import CurveSummary, Probed
-from esprof.reports.html.figures import MARGIN, Figure, label, laid_out
+from esprof.reports.charts.figure import MARGIN, Figure, label, laid_out
 from esprof.reports.terminal.probed import slowest_of_alike, title
 from esprof.reports.units import duration, size
 
@@ -21,7 +21,7 @@ _TICKS = [1 << power for power in range(0, 40, 5)]
 _TIMES_US = [10.0**power for power in range(-1, 8)]
 
 
-def charts(probed: Probed | None) -> Iterator[Figure]:
+def draw_all(probed: Probed | None) -> Iterator[Figure]:
     """A chart for each family of curves over bytes; none where nothing was measured."""
     for chart_id, alt, kinds in _CHARTS:
         found = [curve for curve in probed.curves if curve.kind in kinds and len(curve.points) > 1] if probed else []

@@ -1,0 +1,56 @@
+"""What each rank held in memory over the job."""
+
+from typing import Any
+
+from esprof.analyzers.views.memory_use import MemoryCurve, MemoryUse
+from esprof.reports.charts.figure import MARGIN, Figure, across, laid_out
+from esprof.reports.classes import CLASSES
+from esprof.reports.units import size
+
+
+def draw(use: MemoryUse) -> Figure:
+    """A line for each rank shown: what it held over time; dotted, what CUDA's allocator had reserved for it."""
+    colours = [look.colour for look in dict.fromkeys(CLASSES.values())]
+    data = []
+    for curve, colour in zip(use.curves, colours, strict=False):
+        data.append(_held(curve, f"rank {curve.rank}", curve.used, {"color": colour, "width": 1.5}))
+        if curve.reserved:
+            name = f"rank {curve.rank}, reserved"
+            data.append(_held(curve, name, curve.reserved, {"color": colour, "width": 1, "dash": "dot"}))
+    most = max(max(trace["y"]) for trace in data)
+    limits = {_gib(rank.limit) for rank in use.ranks if rank.limit is not None and _gib(rank.limit) < 2 * most}
+    layout = laid_out(
+        height=300,
+        margin=MARGIN | {"t": 12, "b": 36},
+        xaxis={"ticksuffix": " s", "showticksuffix": "last", "zeroline": False, "fixedrange": False},
+        yaxis={
+            "ticksuffix": " GiB",
+            "range": [0, 1.05 * max([most, *limits])],
+            "automargin": True,
+            "fixedrange": True,
+            "zeroline": False,
+        },
+        shapes=[across(limit) for limit in limits],
+        dragmode="zoom",
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.12},
+    )
+    return Figure("memory-chart", "Memory of each rank over time", (), data, layout)
+
+
+def _held(curve: MemoryCurve, name: str, held: tuple[int, ...], line: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(curve.at_s),
+        "y": [_gib(amount) for amount in held],
+        "line": line,
+        "showlegend": "dash" not in line,
+        "customdata": [size(amount) for amount in held],
+        "hovertemplate": f"{name}: %{{customdata}} at %{{x:.1f}} s<extra></extra>",
+    }
+
+
+def _gib(amount: int) -> float:
+    return round(amount / (1 << 30), 4)

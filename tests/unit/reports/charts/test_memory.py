@@ -1,0 +1,18 @@
+"""The curves of memory."""
+
+import msgspec
+
+from esprof.reports.charts import memory
+from tests.cases import report as case
+
+GIB = 1 << 30
+
+
+def test_the_chart_shows_a_limit_only_where_it_is_in_reach():
+    use = case.memory(ranks=2)
+    assert memory.draw(use).layout["shapes"] == []
+    near = tuple(msgspec.structs.replace(rank, limit=40 * GIB) for rank in use.ranks)
+    chart = memory.draw(msgspec.structs.replace(use, ranks=near))
+    (line,) = chart.layout["shapes"]
+    assert line["y0"] == 40.0 < chart.layout["yaxis"]["range"][1]
+    assert [trace["name"] for trace in chart.data if trace["showlegend"]] == ["rank 0", "rank 1"]

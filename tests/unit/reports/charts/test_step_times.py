@@ -1,0 +1,36 @@
+"""The chart of all steps."""
+
+from tests.cases import report as case
+
+
+def test_steps_that_take_longer_than_the_axis_shows_lie_on_its_edge_and_tell_what_they_took():
+    chart = case.charts(case.report())["steps-chart"]
+    plain = chart.data[0]
+    at = plain["x"].index(333)
+    assert plain["y"][at] == chart.layout["yaxis"]["range"][1] == max(plain["y"])
+    assert plain["marker"]["symbol"][at] == "triangle-up"
+    assert plain["customdata"][at][0] == "4,812 ms"
+    assert plain["marker"]["symbol"].count("triangle-up") == 1
+
+
+def test_steps_lie_on_their_windows_passes_and_means():
+    chart = case.charts(case.report())["steps-chart"]
+    window, *passes, mean, median = chart.layout["shapes"]
+    assert (window["x0"], window["x1"]) == (10.5, 14.5)
+    assert [line["x0"] for line in passes] == [149.5, 299.5]
+    assert (mean["y0"], median["y0"]) == (138.345, 120.3)
+
+
+def test_findings_mark_their_steps():
+    chart = case.charts(case.report())["steps-chart"]
+    recurring = chart.data[3]
+    assert recurring["x"] == list(range(0, 400, 20))
+    assert [look.label for look in chart.legend[3:]] == [
+        "ESP806: One step in 20 is slow",
+        "ESP804: Step 333 stood still",
+    ]
+    assert recurring["marker"]["color"] == chart.legend[3].colour
+
+
+def test_a_run_without_plain_steps_has_no_chart_of_them():
+    assert "steps-chart" not in case.charts(case.report(steps=None))
