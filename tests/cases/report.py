@@ -485,7 +485,7 @@ def rank_metas(ranks=4):
 
 
 def probed_curves():
-    """A link, a codec and a disk, of two ranks that measured both."""
+    """A link, a codec, its exchange and a disk, of two ranks that measured both."""
     alone = [
         Sweep(
             kind=kind,
@@ -496,7 +496,12 @@ def probed_curves():
             points=points((1 << 10, 1 << 16, 1 << 22), lambda size, rate=rate: 20_000 + size / rate),
         )
         for rank in (0, 1)
-        for kind, name, rate in (("encode", "fp16", 80), ("decode", "fp16", 90), ("save", "fsync", 1))
+        for kind, name, rate in (
+            ("encode", "fp16", 80),
+            ("decode", "fp16", 90),
+            ("exchange", "fp16", 2),
+            ("save", "fsync", 1),
+        )
     ]
     return probed(probes(link(40_000, 0.05), *alone))
 

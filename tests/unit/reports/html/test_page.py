@@ -82,6 +82,10 @@ def test_every_link_leads_to_a_place_on_the_page(html):
     assert len(page.attributes("id")) == len(targets)
 
 
+def test_every_chart_has_a_place_on_the_page(html):
+    assert set(case.charts(case.report())) <= set(Page(html).attributes("id"))
+
+
 def test_the_page_refers_to_nothing_outside_itself(html, hostile):
     for page in (Page(html), Page(hostile)):
         assert page.attributes("src") == []
