@@ -12,16 +12,37 @@ from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpri
 from esprof.analyzers.steps.throughput import throughput, throughput_of_steps
 from esprof.analyzers.views.breakdown import breakdown
 from esprof.core import readable
+from esprof.core.errors import InputError
 from esprof.core.types import ns, us
 from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.run.run import Run
 
 MUCH_CONTENTION_PCT = 10
 """What the lack of CPUs must cost, in per cent of a step, to make all other findings less sure."""
 
 
-def diagnose(replayed: Replayed, ignores: Ignores = NOTHING) -> Diagnosis:
-    """Findings of a replayed run, most time first; before them, what brought the job to a standstill or an end."""
+def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: float = MAX_ERROR_PCT) -> Diagnosis:
+    """Findings, most time first; before them, what brought the job to a standstill or an end. What `ignores` covers is
+    told apart.
+
+    A Run is built and replayed, and nothing is priced where replay's own error is above `max_error_pct`, in per cent of
+    a step. It is diagnosed without replay where it has no window, or where it hung before all ranks had one. Raises
+    InputError where it has no graph and did not hang.
+    """
+    if isinstance(of, Replayed):
+        return _diagnose_replayed(of, ignores)
+    if not any(len(of.events(rank)) for rank in of.ranks):
+        return _diagnose_unreplayed(of, ignores)
+    try:
+        return _diagnose_replayed(Replayed.of(of, max_error_pct=max_error_pct), ignores)
+    except InputError:
+        if not stopped_by(of):
+            raise
+        return _diagnose_unreplayed(of, ignores)
+
+
+def _diagnose_replayed(replayed: Replayed, ignores: Ignores) -> Diagnosis:
     case = Case(replayed, breakdown(replayed))
     case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
     found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
@@ -47,7 +68,7 @@ def diagnose(replayed: Replayed, ignores: Ignores = NOTHING) -> Diagnosis:
     )
 
 
-def diagnose_unreplayed(run: Run, ignores: Ignores = NOTHING) -> Diagnosis:
+def _diagnose_unreplayed(run: Run, ignores: Ignores) -> Diagnosis:
     """Findings of a run without a window that could be replayed: from its steps' times and its flight recorder alone."""
     stopped, (beside, ignored) = stopped_by(run), ignores.part(_beside(run))
     step_ns, speed = throughput_of_steps(run)

@@ -22,7 +22,7 @@ import esprof
 from benchmarks.ledger import section_of, with_section
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import critical_path, replay, strict
-from esprof.replay.replayed import Replayed, replay_run
+from esprof.replay.replayed import Replayed
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import Declined
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--trial", type=Path)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    replayed = {"/".join(Path(source).parts[-2:]): replay_run(esprof.load(source)) for source in options.runs}
+    replayed = {"/".join(Path(source).parts[-2:]): Replayed.of(esprof.load(source)) for source in options.runs}
     page = PAGE.format(
         executed=table(EXECUTED, executed_rows(options.executed)) if options.executed else "Not run.",
         counterfactuals=table(KNOWN, counterfactual_rows(options.traces)) if options.traces else "Not run.",
@@ -245,7 +245,7 @@ def counterfactual_rows(folder: Path) -> Iterator[tuple[str, ...]]:
         run = esprof.load(source)
         cells = []
         for rules in OFF:
-            values = case.figures(replay_run(run, rules=rules))
+            values = case.figures(Replayed.of(run, rules=rules))
             low, high = min(values), max(values)
             held = case.least <= low and high <= case.most
             show("counterfactual", low, case.unit, trace=case.trace, most=high, rules=str(rules), held=held)

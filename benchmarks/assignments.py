@@ -22,7 +22,7 @@ from benchmarks.testbed.bed import hosts
 from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.advisors.job.makespan import in_ranges
 from esprof.core.assignment import Assignment
-from esprof.replay.replayed import Replayed, replay_run
+from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.graph.est_turns import EstTurns
 
 N_EST = 8
@@ -93,7 +93,7 @@ def case(number: int, folder: Path, rounds: int, steps: int) -> list[float]:
 
 def predict(run: Path) -> tuple[dict[Ests, float], Ests, float, float]:
     """Step time (ms) of each assignment to try, the advised one, and its interval."""
-    replayed = replay_run(esprof.load(str(run)))
+    replayed = Replayed.of(esprof.load(str(run)))
     advice = advise_ests(replayed)
     tried = dict.fromkeys([advice.decision.ests, turns_of(replayed).assignment.ests])
     counts = [c for c in itertools.product(range(1, N_EST), repeat=len(replayed.run.ranks)) if sum(c) == N_EST]

@@ -28,7 +28,7 @@ from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic,
 from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
 from esprof.core.errors import EsprofError
 from esprof.core.plan import write_plan
-from esprof.replay.replayed import replay_run
+from esprof.replay.replayed import Replayed
 
 JOBS = {"mlp": (), "gpt": ("--batch", "32"), "mixer": ()}
 CPU = (0.8, 0.8)
@@ -155,7 +155,7 @@ def executed(options: argparse.Namespace, folder: Path, job: str, rate: str) -> 
     for repeat in range(options.repeats):
         for codec, setting in settings.items():
             recorded = record(setting, folder / slug(f"{name} {rate} {codec} {repeat}"))
-            measured[codec].append(replay_run(recorded).pricer.step_ns / 1e3)
+            measured[codec].append(Replayed.of(recorded).pricer.step_ns / 1e3)
     errors = []
     for codec, took in measured.items():
         error = 100 * (predicted[codec] / mean(took) - 1)

@@ -30,7 +30,7 @@ import torch
 from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, show, slug
 from esprof.recorder import demo_job
 from esprof.replay.dfg import Dfg
-from esprof.replay.replayed import Replayed, replay_run
+from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.gradients.gloo_buckets import backward_passes
 from esprof.replay.whatif.graph import edits
 from esprof.reports.commands.demo import SHARE
@@ -148,12 +148,12 @@ def carry_out(case: Case, folder: Path, repeat: int, probe_s: float) -> dict[str
     Cases of a repeat share the recordings of the settings that they share.
     """
     run = record(case.before, recording_of(case.before, folder, repeat), probe_s)
-    before = replay_run(run, max_error_pct=100)
+    before = Replayed.of(run, max_error_pct=100)
     figure = {"before": before.pricer.step_ns / 1e6, "predicted": predicted_ms(case, before)}
     if run.probes is not None:
         run.probes = None
-        figure["without"] = predicted_ms(case, replay_run(run, max_error_pct=100))
-    after = replay_run(record(case.after, recording_of(case.after, folder, repeat), probe_s), max_error_pct=100)
+        figure["without"] = predicted_ms(case, Replayed.of(run, max_error_pct=100))
+    after = Replayed.of(record(case.after, recording_of(case.after, folder, repeat), probe_s), max_error_pct=100)
     figure["after"] = after.pricer.step_ns / 1e6
     print(f"{case.job} {case.name}: {json.dumps({k: round(v, 1) for k, v in figure.items()})}", file=sys.stderr)
     return figure

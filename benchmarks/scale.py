@@ -28,7 +28,7 @@ from benchmarks.known.shapes.sketch import Sketch, sketch
 from esprof.analyzers import diagnose
 from esprof.replay.building.build import build
 from esprof.replay.engine.timeline import replay
-from esprof.replay.replayed import replay_run
+from esprof.replay.replayed import Replayed
 
 WHAT_IFS = ("gpu=2x", "straggler=fix")
 
@@ -98,7 +98,7 @@ def measured(folder: Path) -> dict[str, float]:
     replay(dfg)
     lap("replay")
     del dfg
-    replayed = replay_run(opened)
+    replayed = Replayed.of(opened)
     since = time.perf_counter()
     replayed.pricer.prices(WHAT_IFS)
     lap("two_what_ifs")

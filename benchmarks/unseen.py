@@ -25,7 +25,7 @@ from statistics import mean, median
 
 import esprof
 from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, show, slug
-from esprof.replay import answer_run
+from esprof.replay import Replayed, answer
 
 AS_IT_IS = "as it is"
 MAX_ERROR_PCT = 100.0
@@ -208,7 +208,7 @@ def judge(kind: Kind, measured: Measured, folder: Path) -> Iterator[Verdict]:
 
 def ask(path: Path, specs: Sequence[str]) -> dict[str, Answer | str]:
     """The answer to each what-if, or the reason why there is none."""
-    said = answer_run(esprof.load(path), specs, max_error_pct=MAX_ERROR_PCT)
+    said = answer(Replayed.of(esprof.load(path), max_error_pct=MAX_ERROR_PCT), specs)
     return {
         one.spec: Answer(
             one.predicted_us / 1e3,

@@ -1,8 +1,12 @@
-"""The global dataflow graph of a run, its replay, and what-if questions."""
+"""The global dataflow graph of a run, its replay, and what-if questions.
+
+`build`, `replay` and `what_if` work on graphs. `Replayed` is a run with its graph and replay: what `answer`, and all in
+`esprof.analyzers`, start from; they make it of a Run themselves.
+"""
 
 from esprof.replay.building.build import build
 from esprof.replay.engine.timeline import replay
-from esprof.replay.replayed import answer_run, replay_run
+from esprof.replay.replayed import Replayed, answer
 from esprof.replay.whatif.pricing import what_if
 
-__all__ = ["answer_run", "build", "replay", "replay_run", "what_if"]
+__all__ = ["Replayed", "answer", "build", "replay", "what_if"]

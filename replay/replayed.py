@@ -52,6 +52,43 @@ class Replayed:
     timing: Timing
     warnings: tuple[RunWarning, ...]
 
+    @classmethod
+    def of(
+        cls, run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES, max_error_pct: float = MAX_ERROR_PCT
+    ) -> "Replayed":
+        """Build and replay `run`. `read_s` is how long opening the run took; `rules` are those by which the graph is built.
+
+        What-ifs are declined where replay's own error on the run is above `max_error_pct`.
+
+        Raises InputError where the run has no graph (`build`).
+        """
+        started = time.perf_counter()
+        steps = steps_of(run)
+        run = steps.run
+        built = build_counted(run, steps, rules=rules)
+        built_at = time.perf_counter()
+        shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
+        measured = steps.measured_ns(shift)
+        steady_at = np.array([steps.all.index(step) for step in steps.steady])
+        pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
+        stretches = readable.stretches(steady_at.tolist())
+        path = [piece for steady in stretches for piece in critical_path(pricer.baseline, steady[0], steady[-1])]
+        missing = not_run(run, built.dfg)
+        replay_s = time.perf_counter() - built_at
+        of_graph = _count_warnings(run, built) + warnings_of(missing, steady_at, pricer.step_ns)
+        return cls(
+            run=run,
+            built=built,
+            steps=steps,
+            measured_ns=measured,
+            plain_ns=steps.plain_ns(shift),
+            pricer=pricer,
+            path=tuple(path),
+            not_run=missing,
+            timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
+            warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + of_graph,
+        )
+
     @property
     def timeline(self) -> Timeline:
         return self.pricer.baseline
@@ -87,55 +124,12 @@ class Replayed:
         return errors
 
 
-def replay_run(
-    run: Run, read_s: float = 0.0, rules: Rules = ALL_RULES, max_error_pct: float = MAX_ERROR_PCT
-) -> Replayed:
-    """Build and replay `run`. `read_s` is how long opening the run took; `rules` are those by which the graph is built.
+def answer(of: Run | Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
+    """Everything that `esprof replay` answers about a run, which is built and replayed unless it is already.
 
-    What-ifs are declined where replay's own error on the run is above `max_error_pct`.
-
-    Raises InputError where the run has no graph (`build`).
+    Raises InputError (`Replayed.of`), and UsageError for a spec that is no scenario.
     """
-    started = time.perf_counter()
-    steps = steps_of(run)
-    run = steps.run
-    built = build_counted(run, steps, rules=rules)
-    built_at = time.perf_counter()
-    shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
-    measured = steps.measured_ns(shift)
-    steady_at = np.array([steps.all.index(step) for step in steps.steady])
-    pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
-    stretches = readable.stretches(steady_at.tolist())
-    path = [piece for steady in stretches for piece in critical_path(pricer.baseline, steady[0], steady[-1])]
-    missing = not_run(run, built.dfg)
-    replay_s = time.perf_counter() - built_at
-    of_graph = _count_warnings(run, built) + warnings_of(missing, steady_at, pricer.step_ns)
-    return Replayed(
-        run=run,
-        built=built,
-        steps=steps,
-        measured_ns=measured,
-        plain_ns=steps.plain_ns(shift),
-        pricer=pricer,
-        path=tuple(path),
-        not_run=missing,
-        timing=Timing(read=round(read_s, 4), build=round(built_at - started, 4), replay=round(replay_s, 4)),
-        warnings=run.warnings + _step_warnings(steps) + _clock_warnings(run, built) + of_graph,
-    )
-
-
-def answer_run(
-    run: Run, what_if: Sequence[str] = (), read_s: float = 0.0, max_error_pct: float = MAX_ERROR_PCT
-) -> ReplayAnswer:
-    """Everything that `esprof replay` answers about `run`. Raises InputError (`replay_run`) and UsageError (`answer`)."""
-    return answer(replay_run(run, read_s, max_error_pct=max_error_pct), what_if)
-
-
-def answer(replayed: Replayed, what_if: Sequence[str] = ()) -> ReplayAnswer:
-    """The ReplayAnswer of a replayed run.
-
-    Raises UsageError for a spec that is no scenario.
-    """
+    replayed = of if isinstance(of, Replayed) else Replayed.of(of)
     steps, pricer, dfg = replayed.steps, replayed.pricer, replayed.built.dfg
     scenarios = tuple(_noted(replayed, scenario) for scenario in pricer.answers(what_if))
     replayed_ns = replayed.timeline.step_ns()[pricer.steady_at]

@@ -17,6 +17,7 @@ from esprof.core.errors import EsprofError
 from esprof.core.types import Ns, us
 from esprof.replay.dfg import Cls
 from esprof.replay.replayed import Replayed, answer
+from esprof.run.run import Run
 
 USUAL = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
 """What-ifs of every report."""
@@ -29,8 +30,10 @@ FINEST = 2_000
 """A stretch shorter than 1/FINEST of the excerpt is too thin to see and joins its neighbour of the same class."""
 
 
-def summarize(replayed: Replayed, ignores: Ignores = NOTHING) -> Report:
-    """Everything that a renderer shows about a run; findings that `ignores` covers are told apart."""
+def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
+    """Everything that a renderer shows about a run, which is built and replayed unless it is already; findings that
+    `ignores` covers are told apart. Raises InputError where the run has no graph."""
+    replayed = of if isinstance(of, Replayed) else Replayed.of(of)
     run, diagnosis = replayed.run, diagnose(replayed, ignores)
     return Report(
         title=str(run.path.name) if run.path else "run",

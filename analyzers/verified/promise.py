@@ -1,7 +1,7 @@
 """What replay promises of a run, and of what class of job it does."""
 
 from esprof.core.errors import EsprofError
-from esprof.replay import answer_run
+from esprof.replay import Replayed, answer
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.replay.whatif.term import Term
@@ -24,8 +24,8 @@ class NoPromise(EsprofError):
 def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> ReplayPromise:
     """What replay says of the scenario `spec`. Raises NoPromise where it is declined, as it is where replay's own error on
     the run is above `max_error_pct`, UsageError where it is none."""
-    answer = answer_run(run, [spec], max_error_pct=max_error_pct)
-    (said,) = answer.what_if
+    found = answer(Replayed.of(run, max_error_pct=max_error_pct), [spec])
+    (said,) = found.what_if
     if said.predicted_us is None:
         raise NoPromise(f"nothing is promised of {spec}: {said.reason}")
     assert said.low_us is not None
@@ -36,14 +36,14 @@ def promise(run: Run, spec: str, max_error_pct: float = MAX_ERROR_PCT) -> Replay
         spec=spec,
         terms=tuple(dict.fromkeys(map(name_of, parse(spec)))),
         job=job_class(run),
-        step_us=answer.step_us,
+        step_us=found.step_us,
         predicted_us=said.predicted_us,
         low_us=said.low_us,
         high_us=said.high_us,
         saving_low_us=said.saving_low_us,
         saving_high_us=said.saving_high_us,
-        known_error_pct=answer.known_error_pct,
-        unprofiled_step_us=answer.unprofiled_step_us,
+        known_error_pct=found.known_error_pct,
+        unprofiled_step_us=found.unprofiled_step_us,
         note=said.note,
         versions=run.meta.versions,
     )

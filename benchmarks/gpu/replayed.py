@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.gpu.kit import Kit, rounded
 from esprof import Run
 from esprof.analyzers import diagnose
-from esprof.replay.replayed import answer, replay_run
+from esprof.replay.replayed import Replayed, answer
 from esprof.run.schema import Table
 
 MAX_ERROR_PCT = 100.0
@@ -18,7 +18,7 @@ MAX_ERROR_PCT = 100.0
 
 def show_replay(kit: Kit, run: Run, **context: Any) -> None:
     """Print how closely replay reproduces a recording, and how much of it is explained; and what was found in it."""
-    replayed = replay_run(run, max_error_pct=MAX_ERROR_PCT)
+    replayed = Replayed.of(run, max_error_pct=MAX_ERROR_PCT)
     told = answer(replayed)
     errors = [abs(step.error_pct) for step in told.steps]
     seen = {"left_out": len(told.left_out), "warnings": [warning.code for warning in told.warnings]}

@@ -7,7 +7,7 @@ from typing import Any
 
 import esprof
 from esprof.analyzers import diagnose
-from esprof.replay.replayed import answer, replay_run
+from esprof.replay.replayed import Replayed, answer
 from esprof.replay.rules import ALL_RULES, Rules
 
 LATE = ("ESP201", "ESP202", "ESP203", "ESP204", "ESP206")
@@ -45,7 +45,7 @@ class Said:
 
 def ask(folder: Path, scenarios: Sequence[str], max_error_pct: float, rules: Rules = ALL_RULES) -> Said:
     run = esprof.load(folder)
-    rebuilt = replay_run(run, rules=rules, max_error_pct=max_error_pct)
+    rebuilt = Replayed.of(run, rules=rules, max_error_pct=max_error_pct)
     replayed, found = answer(rebuilt, scenarios), diagnose(rebuilt)
     errors = [abs(step.error_pct) for step in replayed.steps]
     return Said(

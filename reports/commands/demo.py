@@ -146,11 +146,11 @@ def _record(job_config: dict[str, Any], output: Path, **options: Any) -> tuple[R
 
 
 def _write_report(run: Run, path: Path) -> None:
-    from esprof.analyzers import report_run
+    from esprof.analyzers import summarize
     from esprof.reports.html.page import write_report
 
     with status("Drawing the page"):
-        write_report(report_run(run), path)
+        write_report(summarize(run), path)
 
 
 def _scale(fault: str, measured: MachineFacts) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.analyzers.ignore import Ignores
 from esprof.reports.commands.common import (
     answer,
@@ -43,5 +43,5 @@ def command(
     """
     run, _ = open_run(sources, window)
     with status("Diagnosing"):
-        found = diagnose_run(run, max_error, ignores)
+        found = diagnose(run, ignores, max_error)
     answer(found, text.diagnosis, as_json=as_json, output=output, force=force)

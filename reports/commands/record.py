@@ -294,10 +294,10 @@ def diagnosed(recording: Recording, ignores: Callable[[], Ignores] = Ignores) ->
     if recording.run is None:
         return None
     try:
-        from esprof.analyzers import diagnose_run
+        from esprof.analyzers import diagnose
 
         with status("Diagnosing"):
-            return diagnose_run(recording.run, ignores=ignores())
+            return diagnose(recording.run, ignores=ignores())
     except Exception as fault:  # noqa: BLE001  the job is done and recorded: nothing here may hide how it ended
         say(f"the run is whole, but could not be diagnosed: {fault}")
         return None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from esprof.replay import answer_run
+from esprof import replay
 from esprof.replay.whatif.grammar import parse
 from esprof.reports.commands.common import (
     answer,
@@ -54,5 +54,5 @@ def command(
         parse(spec)  # A slip of the pen is told before minutes go into reading the run.
     run, read_s = open_run(sources, window)
     with status("Replaying"):
-        replayed = answer_run(run, scenarios, read_s, max_error)
+        replayed = replay.answer(replay.Replayed.of(run, read_s, max_error_pct=max_error), scenarios)
     answer(replayed, text.replay, as_json=as_json, output=output, force=force)

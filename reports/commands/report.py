@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from esprof.analyzers import report_run
+from esprof.analyzers import summarize
 from esprof.analyzers.ignore import Ignores
 from esprof.core.errors import UsageError
 from esprof.core.output import claim
@@ -46,7 +46,7 @@ def command(
         claim(output, force=force)
     run, _ = open_run(sources, window)
     with status("Drawing the page"):
-        report = report_run(run, ignores)
+        report = summarize(run, ignores)
         if output == STDOUT:
             click.echo(render_html(report))
         else:

@@ -24,7 +24,7 @@ from esprof.core.errors import EsprofError
 from esprof.core.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
-from esprof.replay.replayed import Replayed, replay_run
+from esprof.replay.replayed import Replayed
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.reports.live.shift import Shift
 from esprof.run import history, rounds
@@ -205,7 +205,7 @@ class Tuner:
         EsprofError where the job does not tell enough."""
         settings = self._settings
         lost = settings.max_vnmse if told.kind == "compression" else 0.0
-        replayed = replay_run(self._asked(TelemetryRequest(since=since or 0, max_vnmse=lost)))
+        replayed = Replayed.of(self._asked(TelemetryRequest(since=since or 0, max_vnmse=lost)))
         error = self._error(told.kind, replayed)
         advice: EstAdvice | CompressionAdvice
         if told.kind == "assignment":

@@ -26,7 +26,7 @@ from esprof.replay.answer import (
     Timing,
     WhatIf,
 )
-from esprof.replay.replayed import replay_run
+from esprof.replay.replayed import Replayed
 from esprof.reports.charts import Figure, all_figures
 from esprof.run.history import JobEvent
 from esprof.run.overhead import Overhead
@@ -524,7 +524,7 @@ def report(ranks=4, **replaced):
         flame=flame(ranks),
         memory=memory(ranks),
         probed=probed_curves(),
-        assignment=advise_ests(replay_run(elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)))),
+        assignment=advise_ests(Replayed.of(elastic_run([[0, 1, 2, 3], [4, 5, 6, 7]], (3_000, 9_000)))),
         history=history(),
         rounds=rounds(),
     )

@@ -173,9 +173,9 @@ def test_the_page_of_a_real_trace(browser, tmp_path, trace):
     if not (REAL_TRACES / trace).exists():
         pytest.skip(f"the real traces are not here ({REAL_TRACES})")
     import esprof
-    from esprof.analyzers import report_run
+    from esprof.analyzers import summarize
 
-    report = report_run(esprof.load(REAL_TRACES / trace))
+    report = summarize(esprof.load(REAL_TRACES / trace))
     page = open_page(browser, report, tmp_path)
     assert page.drawn("breakdown-chart", ".bars .point path") >= len(report.ranks)
     assert page.drawn("timeline-chart", ".bars .point path") > 0

@@ -11,7 +11,7 @@ import pytest
 
 from esprof import Run, load
 from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
-from esprof.replay.replayed import answer, replay_run
+from esprof.replay.replayed import Replayed, answer
 from esprof.run.clocks.by_collectives import MatchedCalls, align_hosts
 from esprof.run.schema import Table
 from tests.cases.record import record, torchrun
@@ -117,7 +117,7 @@ def test_wrong_clocks_show_in_negative_transfers_and_right_ones_do_not(name):
 def test_the_replayed_step_stays_the_same(name):
     run = trace(name)
     _, wrong = injected(run)
-    plain, aligned = (answer(replay_run(some)) for some in (run, wrong))
+    plain, aligned = (answer(Replayed.of(some)) for some in (run, wrong))
     for before, after in zip(plain.steps, aligned.steps, strict=True):
         assert after.replayed_us == pytest.approx(before.replayed_us, rel=1e-3)
         assert after.measured_us == pytest.approx(before.measured_us, rel=1e-3)

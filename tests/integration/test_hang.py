@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from esprof import load
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.core.types import NS_PER_S
 from esprof.run.raw.settings import Settings
 from tests.cases.marks import flight_recorder_of_gloo, soak
@@ -59,11 +59,11 @@ def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterward
         assert int(match[1]) >= Settings().hang_s
         place = f"{HANG}({line_of('time.sleep(600)')}): wander"
         assert next_word(process) == f"rank 1 is at {place}"
-        running = diagnose_run(load(out))
+        running = diagnose(load(out))
     assert running.findings[0].title.startswith("Step 9 stands still: rank 1 did not enter all_reduce")
     assert {"still-running"} <= {warning.code for warning in running.warnings}
 
-    found = diagnose_run(load(out)).findings[0]
+    found = diagnose(load(out)).findings[0]
     assert (found.id, found.ranks, found.title.partition(":")[0]) == ("ESP801", (1,), "The job hung in step 9")
     assert found.evidence["stacks"].of(1) == place
     assert found.evidence["stacks"].of(0).endswith(": asleep")
@@ -83,7 +83,7 @@ def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterward
 def test_each_way_to_hang_is_told_from_the_others(tmp_path, way, id, ranks, said):
     with recorded(tmp_path / "run", torchrun("hang.py", way), hang=1) as process:
         assert said in next_word(process)
-    found = diagnose_run(load(tmp_path / "run")).findings[0]
+    found = diagnose(load(tmp_path / "run")).findings[0]
     assert (found.id, found.ranks) == (id, ranks)
 
 
@@ -94,7 +94,7 @@ def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path
         assert next_word(process).endswith(": save_checkpoint")
         assert next_word(process) == "the ranks that waited go on"
         assert process.wait(60) == 0
-    (found,) = diagnose_run(load(out)).findings
+    (found,) = diagnose(load(out)).findings
     assert (found.id, found.ranks) == ("ESP804", (0,))
     assert found.evidence["took"].of(9) > 3 * NS_PER_S
     assert found.evidence["stacks"].of(0).endswith(": save_checkpoint")
@@ -110,7 +110,7 @@ def test_a_rank_that_is_late_is_said_to_be_so_and_is_a_stall_in_the_end(tmp_path
 def test_a_rank_that_goes_is_named_and_not_the_one_that_misses_it(tmp_path, way, id, title):
     ended = record(tmp_path / "run", torchrun("hang.py", way), flight=100)
     assert ended.code == 1
-    found = diagnose_run(ended.run).findings[0]
+    found = diagnose(ended.run).findings[0]
     assert (found.id, found.ranks) == (id, (1,))
     assert found.title.startswith(title)
 
@@ -141,7 +141,7 @@ def test_a_job_dies_as_it_would_without_us_and_the_stacks_are_kept(tmp_path, way
 def test_the_exception_that_ends_a_job_is_found_with_its_line(tmp_path):
     ended = record(tmp_path / "run", job("deadly.py", "raises"), flight=100)
     assert ended.code == 1
-    (found,) = diagnose_run(ended.run).findings
+    (found,) = diagnose(ended.run).findings
     assert found.title == "Rank 0 died in step 5: ValueError: bad sample"
     assert found.evidence["stacks"].of(0).endswith(": raises")
 
@@ -159,7 +159,7 @@ def test_a_rank_that_stands_still_before_the_first_step_is_named_at_once_and_aft
         assert re.fullmatch(rf"the job stands still before its first step, for .* now: {said}", next_word(process))
         place = f"{START}({line_of('# anything but', START)}): wander"
         assert next_word(process) == f"rank 1 is at {place}"
-    found = diagnose_run(load(out)).findings[0]
+    found = diagnose(load(out)).findings[0]
     assert (found.id, found.ranks) == ("ESP801", (1,))
     assert found.title == f"The job hung before its first step: {said}"
     assert found.evidence["stacks"].of(1) == place
@@ -173,7 +173,7 @@ def test_where_a_loaders_worker_hangs_is_told(tmp_path, sample, when):
         worker = r"worker 0 of its data loader \(process \d+\), which is at (.*)"
         place = re.fullmatch(rf"rank 0 is at .*: train, waiting for {worker}", next_word(process))
         assert place[1] == f"{START}({line_of('# the loader', START)}): __getitem__"
-    found = diagnose_run(load(out)).findings[0]
+    found = diagnose(load(out)).findings[0]
     assert (found.id, found.ranks) == ("ESP808", (0,))
     assert found.title == f"The job hung {when}: rank 0 waits for a worker of its data loader"
     assert found.evidence["stacks"].of(0).endswith(place[1])

@@ -17,7 +17,7 @@ from benchmarks.testbed import BedUnavailable, hosts
 from esprof import load
 from esprof.core.types import NS_PER_MS
 from esprof.recorder.launcher.attach import attach
-from esprof.replay.replayed import answer, replay_run
+from esprof.replay.replayed import Replayed, answer
 from esprof.run.merge import merge
 from tests.cases.record import ESPROF, JOBS, environment, recording, torchrun
 from tests.integration.test_clock_recovery import calls_of, clocks_of
@@ -248,7 +248,7 @@ def test_what_the_exchange_leaves_the_collectives_find(left, tmp_path, show, wit
 def test_the_whole_replays(left, tmp_path, show):
     run = joined(left, tmp_path, show)
     assert len(calls_of(run).rank) >= 2 * 10 * 15
-    replayed = answer(replay_run(run))
+    replayed = answer(Replayed.of(run))
     assert replayed.coverage.collectives_matched == replayed.coverage.collectives > 0
     assert len(replayed.steps) >= 10
     assert max(abs(step.error_pct) for step in replayed.steps) <= 2

@@ -10,7 +10,7 @@ import torch
 from esprof import Run
 from esprof.analyzers.finding import PARTS
 from esprof.analyzers.views.breakdown import breakdown
-from esprof.replay.replayed import Replayed, replay_run
+from esprof.replay.replayed import Replayed
 from esprof.run.run import Window
 from esprof.run.schema import Table
 from tests.cases.marks import flight_recorder_of_gloo, soak
@@ -98,7 +98,7 @@ def recorded(name: str, count: int, length: int, plain, variables, folder, **opt
     ended = record(folder / "run", started(count, "pattern_job.py", length, name), variables, **options)
     assert ended.code == 0, ended.stderr
     found = ended.run
-    replayed = replay_run(found)
+    replayed = Replayed.of(found)
     # Here, and not in a test alone: what fails in a fixture is recorded anew at the second try.
     assert np.abs(replayed.error_pct).max() <= 2, replayed.error_pct
     return Pattern(name, list(range(count)), ended, found, replayed, plain[name, count])
@@ -305,7 +305,7 @@ def test_a_job_may_record_itself(count, plain, tmp_path):
     assert found.ranks == list(range(count))
     assert ended.warnings == []
     assert all(found.rank(rank).windows == (TIMED,) for rank in found.ranks)
-    assert np.abs(replay_run(found).error_pct).max() <= 2
+    assert np.abs(Replayed.of(found).error_pct).max() <= 2
 
 
 def test_a_run_that_is_there_is_an_error_before_the_job_begins(tmp_path):

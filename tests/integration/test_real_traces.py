@@ -28,7 +28,7 @@ from esprof.replay.building.gpu.runtime_names import copies_across_bus
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.ranks.blame import Blame
-from esprof.replay.replayed import answer, replay_run
+from esprof.replay.replayed import Replayed, answer
 from esprof.replay.rules import ALL_RULES
 from esprof.replay.steps import step_borders
 from esprof.replay.whatif.graph import edits
@@ -65,7 +65,7 @@ SCENARIOS = (
 
 @functools.cache
 def replayed(name):
-    return replay_run(load(TRACES / name))
+    return Replayed.of(load(TRACES / name))
 
 
 @functools.cache
@@ -390,7 +390,7 @@ def on_hosts_of_their_own(source, target, ahead_us):
 
 @pytest.mark.parametrize(("name", "rank"), [(TORCHREC[2], 1), (MEGATRON, 6)])
 def test_a_clock_20_ms_ahead_is_set_back(tmp_path, name, rank):
-    skewed = replay_run(on_hosts_of_their_own(TRACES / name, tmp_path, {rank: 20_000}))
+    skewed = Replayed.of(on_hosts_of_their_own(TRACES / name, tmp_path, {rank: 20_000}))
     found = answer(skewed)
     (warning,) = [warning for warning in found.warnings if warning.code == "clock-shifted"]
     assert warning.ranks == (rank,)

@@ -11,7 +11,7 @@ from esprof.analyzers.ops import Asked, ops_run
 from esprof.analyzers.rule import Case
 from esprof.analyzers.samples.flame import flame
 from esprof.analyzers.views.breakdown import breakdown
-from esprof.replay import replay_run
+from esprof.replay import Replayed
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Window
 from tests.cases.marks import flight_recorder_of_gloo, soak
@@ -138,7 +138,7 @@ def test_what_batches_hold_of_tokens_and_padding_is_noted_and_named(tmp_path):
     steps = padded.run.steps(0)
     assert set(steps.ints("tokens").tolist()) == {16 * 32}
     assert set(steps.ints("padding").tolist()) == {16 * 16}
-    replayed = replay_run(padded.run, max_error_pct=1000)
+    replayed = Replayed.of(padded.run, max_error_pct=1000)
     case = Case(replayed, breakdown(replayed))
     assert [cause.evidence["padding"].of(0) for cause in padding(case)] == [0.5]
 
@@ -234,7 +234,7 @@ def test_ranks_that_a_script_starts_itself_are_recorded(tmp_path, method):
 def test_an_operation_that_sleeps_is_not_taken_for_one_that_computes(tmp_path, operation):
     """However slow the machine is: what an operation had to wait for a CPU counts as neither."""
     ended = record(tmp_path / "run", job("idle_operation.py", operation), skip=2, warmup=1, steps=8, stack_steps=0)
-    replayed = replay_run(ended.run)
+    replayed = Replayed.of(ended.run)
     (found,) = replayed.not_run
     assert found.operations_ns.min() >= 30_000_000
     assert (np.median(found.idle_ns) > 15_000_000) == (operation == "sleep")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from esprof import load
-from esprof.replay import replay_run
+from esprof.replay import Replayed
 from esprof.run.run import Window
 from tests.cases.marks import KNOWS_GLOO, soak
 from tests.cases.record import JOBS, environment, job, pid_of, ranks, record, recording, run, torchrun
@@ -135,7 +135,7 @@ def test_the_trace_that_a_job_writes_itself_is_taken_into_the_run(kind, name, ta
         calls = events.where(events.is_kind("collective"))
         assert len(calls) >= len(taken)
         assert not KNOWS_GLOO or (calls.ints("in_bytes") > 0).sum() >= len(taken)
-    assert np.abs(replay_run(ended.run, max_error_pct=1000).error_pct).max() <= 2
+    assert np.abs(Replayed.of(ended.run, max_error_pct=1000).error_pct).max() <= 2
 
 
 def test_a_job_shorter_than_the_first_window_says_how_to_record_it(tmp_path):

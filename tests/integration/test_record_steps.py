@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.run.run import Window
 from tests.cases.marks import soak
 from tests.cases.record import JOBS, job, record, run
@@ -37,7 +37,7 @@ def test_steps_are_found_by_what_is_there(name, by, steps, samples, tmp_path):
     assert set(rows.ints("samples").tolist()) == samples
     guessed = {"loader", "module"}
     assert [warning.code for warning in ended.warnings] == ["steps-guessed"] * (by in guessed)
-    diagnosis = diagnose_run(ended.run)
+    diagnosis = diagnose(ended.run)
     assert diagnosis.steps == tuple(range(8, 15))
 
 

@@ -6,7 +6,7 @@ from esprof import load
 from esprof.analyzers.advisors.compression.advise import advise_compression
 from esprof.core.errors import EsprofError
 from esprof.core.plan import CompressionBody, write_plan
-from esprof.replay.replayed import replay_run
+from esprof.replay.replayed import Replayed
 from tests.cases.compression import part, planned
 from tests.cases.record import record, torchrun
 
@@ -24,7 +24,7 @@ def recorded(out, *how, **options):
 
 
 def advised(run):
-    return advise_compression(replay_run(run, max_error_pct=ANY))
+    return advise_compression(Replayed.of(run, max_error_pct=ANY))
 
 
 @pytest.fixture(scope="module")

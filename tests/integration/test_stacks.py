@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from tests.cases.marks import soak
 from tests.cases.record import record
 
@@ -50,6 +50,6 @@ def test_a_stack_is_recorded_as_it_is(name, needs, ranks, by, tmp_path):
     assert ended.run.ranks == list(range(ranks))
     assert ended.warnings == []
     assert {ended.run.rank(rank).paced_by for rank in ended.run.ranks} == {by}
-    diagnosis = diagnose_run(ended.run)
+    diagnosis = diagnose(ended.run)
     assert diagnosis.explained_pct > 50
     assert diagnosis.replay_error_pct < 2

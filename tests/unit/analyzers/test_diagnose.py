@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run, report_run
+from esprof.analyzers import diagnose, summarize
 from esprof.analyzers.evidence import Evidence, by_step
 from esprof.analyzers.finding import Finding
 from esprof.analyzers.findings import PAGES
 from esprof.analyzers.summary.summary import MOST_BARS
 from esprof.core.types import NS_PER_MS as MS
-from esprof.replay import answer_run
+from esprof.replay import answer
 from esprof.replay.building.build import build
 from esprof.replay.whatif.terms.balance import stage_ns
 from esprof.reports.terminal import text
@@ -37,7 +37,7 @@ from tests.cases.step_runs import step_table
 
 
 def found(run, id: str) -> Finding:
-    findings = {finding.id: finding for finding in diagnose_run(run).findings}
+    findings = {finding.id: finding for finding in diagnose(run).findings}
     assert id in findings, findings.keys()
     return findings[id]
 
@@ -81,10 +81,10 @@ def test_input_stall_names_the_rank_that_stalls_and_not_the_one_that_waits_for_i
     assert stall.ranks == (slow,)
     assert stall.confidence == "high"
     assert 40_000 < stall.saving_us < 49_000
-    assert diagnose_run(run).findings[0].id == "ESP101"
+    assert diagnose(run).findings[0].id == "ESP101"
     assert stall.evidence["loader_workers"].value == 1
     assert "num_workers=2" in stall.advice
-    assert not any(finding.id.startswith("ESP2") for finding in diagnose_run(run).findings)
+    assert not any(finding.id.startswith("ESP2") for finding in diagnose(run).findings)
 
 
 @pytest.mark.parametrize("workers", [True, False])
@@ -96,7 +96,7 @@ def test_a_stall_is_not_taken_for_the_time_of_a_batch_that_nobody_saw(workers):
     assert ("batch" in stall.evidence) == (not workers)
     assert ("loader_workers" in stall.evidence) == (not workers)
     assert ("in the rank itself" in stall.advice) == (not workers)
-    (faster,) = answer_run(run_of({0: rows, 1: rows}), ["cpu=2x"]).what_if
+    (faster,) = answer(run_of({0: rows, 1: rows}), ["cpu=2x"]).what_if
     assert ("taken to keep up" in (faster.note or "")) == workers
 
 
@@ -111,7 +111,7 @@ def test_of_loaders_that_all_stall_the_slower_one_is_named_as_well(slow):
 
 def test_loaders_that_are_equally_slow_make_no_rank_late():
     run = loading_run({0: (48.0, 98.8), 1: (48.0, 98.8)})
-    assert not any(finding.id.startswith("ESP2") for finding in diagnose_run(run).findings)
+    assert not any(finding.id.startswith("ESP2") for finding in diagnose(run).findings)
 
 
 @pytest.mark.parametrize("slow", [0, 1])
@@ -126,7 +126,7 @@ def test_a_straggler_is_named_with_its_place(slow):
     assert straggler.saving_us == pytest.approx(10_000, abs=10)
     assert straggler.saving_pct == pytest.approx(20, abs=0.1)
     assert straggler.saving_device_hours_per_day == pytest.approx(0.2 * 2 * 24, abs=0.1)
-    assert "ESP205" not in {finding.id for finding in diagnose_run(run_of(ranks)).findings}
+    assert "ESP205" not in {finding.id for finding in diagnose(run_of(ranks)).findings}
     assert straggler.evidence["python_line"].of(slow) == "train.py(42): forward"
     assert straggler.evidence["python_call"].of(slow) == "<built-in function sleep>"
     assert "aten::linear" in straggler.evidence["lost_in"].of(slow)
@@ -137,10 +137,10 @@ def test_device_hours_are_those_of_the_ranks_that_the_run_has():
     ranks = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
     here, job = run_of(ranks), run_of(ranks, world=128)
     assert found(job, "ESP201").saving_device_hours_per_day == found(here, "ESP201").saving_device_hours_per_day
-    assert diagnose_run(job).missing_ranks == tuple(range(2, 128))
-    assert diagnose_run(here).missing_ranks == ()
-    assert "on 2 of 128 ranks" in text.diagnosis(diagnose_run(job))
-    assert "on 2 of 128 ranks" in text.replay(answer_run(job))
+    assert diagnose(job).missing_ranks == tuple(range(2, 128))
+    assert diagnose(here).missing_ranks == ()
+    assert "on 2 of 128 ranks" in text.diagnosis(diagnose(job))
+    assert "on 2 of 128 ranks" in text.replay(answer(job))
 
 
 def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():
@@ -243,13 +243,13 @@ def test_ranks_that_are_late_by_turns_are_no_stragglers():
         return found
 
     run = run_of({0: rows(0), 1: rows(1)})
-    (turns,) = (f for f in diagnose_run(run).findings if f.id.startswith("ESP2"))
+    (turns,) = (f for f in diagnose(run).findings if f.id.startswith("ESP2"))
     assert (turns.id, turns.ranks) == ("ESP205", (0, 1))
     # Each forward takes 22.5 ms where 20 and 25 ms were shared out by turns.
     assert turns.saving_us == pytest.approx(2_500, abs=10)
     # Of four steps the first is left out.
     assert turns.evidence["latest_in_steps"].value == {"0": 2, "1": 1}
-    straggler, balance = answer_run(run, ["straggler=fix", "balance=fix"]).what_if
+    straggler, balance = answer(run, ["straggler=fix", "balance=fix"]).what_if
     assert straggler.speedup == 1.0
     assert "nothing to mend" in (straggler.note or "")
     assert balance.predicted_us == pytest.approx(47_500, abs=10)
@@ -280,7 +280,7 @@ def turns_of(*late_ms: tuple[float, float]):
 
 def test_one_hiccup_of_another_rank_makes_no_turns():
     run = turns_of((0, 1), (0, 1), (30, 0), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1))
-    assert not [finding for finding in diagnose_run(run).findings if finding.id == "ESP205"]
+    assert not [finding for finding in diagnose(run).findings if finding.id == "ESP205"]
 
 
 def test_ranks_that_take_turns_are_named_with_where_each_loses_most():
@@ -331,8 +331,8 @@ def test_a_stage_of_a_pipeline_that_computes_longer_is_named_as_such():
 
 def test_stages_that_compute_as_long_are_even():
     even = run_of({rank: stage_of_pipeline(rank, 2, 2) for rank in (0, 1)})
-    assert "ESP207" not in {finding.id for finding in diagnose_run(even).findings}
-    (declined,) = answer_run(run_of({0: ddp_rank(), 1: ddp_rank()}), ["balance[stages]=fix"]).what_if
+    assert "ESP207" not in {finding.id for finding in diagnose(even).findings}
+    (declined,) = answer(run_of({0: ddp_rank(), 1: ddp_rank()}), ["balance[stages]=fix"]).what_if
     assert "no stages of a pipeline" in (declined.reason or "")
 
 
@@ -352,7 +352,7 @@ def test_ranks_whose_work_scatters_are_not_late_by_turns():
         return found
 
     run = run_of({rank: rows(rank) for rank in (0, 1)})
-    assert not any(finding.id.startswith("ESP2") for finding in diagnose_run(run).findings)
+    assert not any(finding.id.startswith("ESP2") for finding in diagnose(run).findings)
 
 
 def test_a_single_hiccup_is_no_straggler_but_the_same_each_step_is():
@@ -370,7 +370,7 @@ def test_a_single_hiccup_is_no_straggler_but_the_same_each_step_is():
 
     def named(late_steps: tuple[int, ...]) -> list:
         run = run_of({rank: rows(rank, late_steps) for rank in range(8)})
-        return [finding.ranks for finding in diagnose_run(run).findings if finding.id.startswith("ESP2")]
+        return [finding.ranks for finding in diagnose(run).findings if finding.id.startswith("ESP2")]
 
     assert named((4,)) == []
     assert named((1, 2, 4, 5, 6, 8, 9)) == [(1,)]
@@ -387,7 +387,7 @@ def test_a_delay_counts_once_however_many_collectives_it_holds_up():
 
 
 def test_equal_ranks_have_no_straggler():
-    ids = [finding.id for finding in diagnose_run(run_of({0: ddp_rank(), 1: ddp_rank()})).findings]
+    ids = [finding.id for finding in diagnose(run_of({0: ddp_rank(), 1: ddp_rank()})).findings]
     assert not any(id.startswith(("ESP1", "ESP2")) for id in ids)
 
 
@@ -402,7 +402,7 @@ def test_a_host_that_cannot_keep_up_is_named_on_gpu_jobs_only():
     for n in range(50):
         rows += [op("aten::add", n * 200, 150), *launched("k", n * 200 + 100, n * 200 + 110, 20, n + 1)]
     assert found(run_of({0: rows}), "ESP401").saving_pct == pytest.approx(50, abs=2)
-    assert "ESP401" not in [f.id for f in diagnose_run(run_of({0: ddp_rank(), 1: ddp_rank()})).findings]
+    assert "ESP401" not in [f.id for f in diagnose(run_of({0: ddp_rank(), 1: ddp_rank()})).findings]
 
 
 def test_an_allocator_outlier_is_no_steady_step_and_is_named():
@@ -412,7 +412,7 @@ def test_an_allocator_outlier_is_no_steady_step_and_is_named():
         rows += [step(n, at, at + 1000), op("aten::add", at, 990), *launched("k", at + 10, at + 20, 10, n + 1)]
         if n == 3:
             rows.append(call("cudaMalloc", at + 100, 800, 900 + n))
-    diagnosis = diagnose_run(run_of({0: rows}))
+    diagnosis = diagnose(run_of({0: rows}))
     assert diagnosis.steps == (1, 2, 4)
     outlier = next(finding for finding in diagnosis.findings if finding.id == "ESP501")
     assert outlier.evidence["outliers"] == by_step({3: 1_000_000}, "ns")
@@ -427,7 +427,7 @@ def test_a_missing_rank_and_unmatched_collectives_are_said():
 
 def test_what_the_jobs_torch_cannot_tell_is_said_once_for_the_run():
     run = run_of({0: nccl_ranks()[0]})
-    assert "ESP904" not in {finding.id for finding in diagnose_run(run).findings}
+    assert "ESP904" not in {finding.id for finding in diagnose(run).findings}
     lacks = tuple(RunWarning("torch-lacks", f"torch 2.6.0: {what}") for what in ("no this", "no that"))
     older = Run(
         msgspec.structs.replace(run.meta, warnings=lacks),
@@ -490,7 +490,7 @@ def test_the_report_is_bounded_and_counts_what_it_leaves_out():
     rows = [step(1, 0, 200_000)]
     for n in range(9_000):
         rows.append(op(f"op {n % 7}", n * 20, 9 if n % 2 else 15))
-    report = report_run(run_of({0: rows}))
+    report = summarize(run_of({0: rows}))
     assert report.timeline.shown <= MOST_BARS
     assert report.timeline.total >= 9_000
     assert len(msgspec.json.encode(report)) < 1_000_000
@@ -506,7 +506,7 @@ def test_a_thread_that_pins_memory_makes_no_allocator_finding():
         rows += [step(n + 1, at, at + 10_000), op("aten::mm", at + 10, 9_000), *launched("k", at + 50, at + 60, 300, n)]
         if n == 3:
             rows.append(call("cudaHostAlloc", at + 100, 4_000, 900, tid=555))
-    diagnosis = diagnose_run(run_of({0: rows}))
+    diagnosis = diagnose(run_of({0: rows}))
     assert diagnosis.steps == (2, 3, 4, 5, 6)  # A window's first step is left out.
     assert "ESP501" not in {finding.id for finding in diagnosis.findings}
 
@@ -534,7 +534,7 @@ def late_by_turns(rank: int, own: str) -> list:
 
 @pytest.mark.parametrize("own", ["aten::mm2", "aten::only_here"])
 def test_slow_ranks_are_named_where_work_of_one_has_no_counterpart(own):
-    findings = diagnose_run(run_of({rank: late_by_turns(rank, own) for rank in range(4)})).findings
+    findings = diagnose(run_of({rank: late_by_turns(rank, own) for rank in range(4)})).findings
     assert [finding.ranks for finding in findings if finding.id.startswith("ESP2")] == [(0, 1)]
 
 
@@ -575,7 +575,7 @@ def test_one_operation_alone_cannot_tell_a_slow_cpu_from_time_inside_it():
 
 def test_steps_of_no_length_are_no_reason_to_fail():
     steps = step_table([50, *[0] * 20], start_ns=EPOCH_NS, first=1, phase=["timed", *["plain"] * 20])
-    assert diagnose_run(run_of({0: ddp_rank()}, steps={0: steps})).throughput.steps_per_s > 0
+    assert diagnose(run_of({0: ddp_rank()}, steps={0: steps})).throughput.steps_per_s > 0
 
 
 def test_a_rank_counts_in_the_steps_that_it_has_and_a_slow_one_is_no_longer_stage():

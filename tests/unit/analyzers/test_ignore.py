@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esprof.analyzers import diagnose_run, report_run
+from esprof.analyzers import diagnose, summarize
 from esprof.analyzers.ignore import NOTHING, Ignores, parse
 from esprof.core.errors import UsageError
 from tests.cases import report as reportcase
@@ -99,32 +99,32 @@ def exposed_run():
 
 def test_a_diagnosis_leaves_out_what_is_ignored_and_says_so():
     run = exposed_run()
-    whole = diagnose_run(run)
+    whole = diagnose(run)
     first = whole.findings[0]
     ignores = parsed(f'id = "{first.id}"\nreason = "known"\nuntil = 2027-05-31')
-    less = diagnose_run(run, ignores=ignores)
+    less = diagnose(run, ignores=ignores)
     assert [one.finding for one in less.ignored] == [one for one in whole.findings if one.id == first.id]
     assert list(less.findings) == [one for one in whole.findings if one.id != first.id]
     assert first.title not in less.verdict
     assert less.verdict.endswith(f"Ignored, as was asked: {first.id}.")
-    assert report_run(run, ignores).diagnosis == less
+    assert summarize(run, ignores).diagnosis == less
     assert b'"until":"2027-05-31"' in msgspec.json.encode(less)
 
 
 def test_nothing_changes_where_nothing_matches():
     run = exposed_run()
-    assert diagnose_run(run, ignores=parsed('id = "ESP601"\nreason = "r"\nuntil = 2027-05-31')) == diagnose_run(run)
-    assert diagnose_run(run, ignores=NOTHING) == diagnose_run(run)
+    assert diagnose(run, ignores=parsed('id = "ESP601"\nreason = "r"\nuntil = 2027-05-31')) == diagnose(run)
+    assert diagnose(run, ignores=NOTHING) == diagnose(run)
 
 
 def test_a_run_without_a_window_ignores_too():
     slow = step_runs.run(step_table([100.0 if n % 5 else 200.0 for n in range(60)]))
-    assert [one.id for one in diagnose_run(slow).findings] == ["ESP806"]
-    found = diagnose_run(slow, ignores=parsed('id = "ESP806"\nreason = "validation"\nuntil = 2027-05-31'))
+    assert [one.id for one in diagnose(slow).findings] == ["ESP806"]
+    found = diagnose(slow, ignores=parsed('id = "ESP806"\nreason = "validation"\nuntil = 2027-05-31'))
     assert found.findings == ()
     assert [one.finding.id for one in found.ignored] == ["ESP806"]
 
 
 def test_an_expired_entry_is_a_warning_of_the_diagnosis():
-    found = diagnose_run(exposed_run(), ignores=parsed(ENTRY, today=date(2028, 1, 1)))
+    found = diagnose(exposed_run(), ignores=parsed(ENTRY, today=date(2028, 1, 1)))
     assert found.warnings[-1].code == "ignore-expired"

@@ -2,9 +2,8 @@
 
 import pytest
 
-from esprof.analyzers import diagnose_run
-from esprof.analyzers.diagnose import diagnose
-from esprof.replay import replay_run
+from esprof.analyzers import diagnose
+from esprof.replay import Replayed
 from tests.cases.graph import EPOCH_NS, op, run_of, step
 from tests.cases.step_runs import step_table
 
@@ -32,20 +31,20 @@ def seen(frame: str, dur_ms: float):
 
 
 def test_where_computing_fills_the_step_no_cause_is_known():
-    assert diagnose_run(job(gap_ms=0)).verdict == (
+    assert diagnose(job(gap_ms=0)).verdict == (
         "A step takes 100.0 ms, 100 % of it compute; no cause that esprof knows costs it noticeably more."
     )
 
 
 def test_else_the_largest_part_is_named_with_what_was_recorded_around_it():
-    assert diagnose_run(job(gap_ms=30)).verdict == (
+    assert diagnose(job(gap_ms=30)).verdict == (
         "A step takes 100.0 ms, 70 % of it compute. Of the rest, 30.0 ms go to the CPU while nothing computes, "
         "most of it in aten::mm → aten::add. No change that esprof can price would gain a hundredth of a step."
     )
 
 
 def test_a_line_that_is_known_is_named():
-    replayed = replay_run(job(gap_ms=30, stacks=[seen("train.py(9): hook", 30)]))
+    replayed = Replayed.of(job(gap_ms=30, stacks=[seen("train.py(9): hook", 30)]))
     (finding,) = diagnose(replayed).findings
     assert "train.py(9): hook" in finding.title
     assert finding.title in diagnose(replayed).verdict
@@ -54,6 +53,6 @@ def test_a_line_that_is_known_is_named():
 @pytest.mark.parametrize(("ready_ms", "confidence"), [(2, "high"), (30, "medium")])
 def test_where_threads_lack_cpus_no_other_finding_is_sure(ready_ms, confidence):
     run = job(30, [seen("train.py(9): hook", 30)], cpu_ns=[40 * NS] * 6, ready_ns=[ready_ms * NS] * 6)
-    found = {finding.id: finding.confidence for finding in diagnose_run(run).findings}
+    found = {finding.id: finding.confidence for finding in diagnose(run).findings}
     assert found["ESP402"] == confidence
     assert found.get("ESP404", "high") == "high"

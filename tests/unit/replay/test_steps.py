@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from esprof.core.errors import InputError, UsageError
-from esprof.replay import answer_run
+from esprof.replay import answer
 from esprof.replay.steps import at_window, plain_ns, steps_of
 from esprof.reports.commands import diagnose, replay
 from esprof.run.directory import write_run
@@ -46,14 +46,14 @@ def test_windows_are_the_stretches_that_all_ranks_recorded(run):
 
 @pytest.mark.parametrize(("asked", "window"), [(11, 0), (30, 1), (34, 1), (54, 2)])
 def test_the_window_around_a_step_is_answered_of_alone(run, asked, window):
-    answer = answer_run(at_window(run, asked))
-    steps = [step.step for step in answer.steps] + [step.step for step in answer.left_out]
+    found = answer(at_window(run, asked))
+    steps = [step.step for step in found.steps] + [step.step for step in found.left_out]
     assert sorted(steps) == list(WINDOWS[window])
-    assert not [warning for warning in answer.warnings if warning.code in ("one-window", "steps-left-out")]
+    assert not [warning for warning in found.warnings if warning.code in ("one-window", "steps-left-out")]
 
 
 def test_without_a_choice_the_answer_says_that_there_are_more(run):
-    (warning,) = [warning for warning in answer_run(run).warnings if warning.code == "one-window"]
+    (warning,) = [warning for warning in answer(run).warnings if warning.code == "one-window"]
     assert "one of 3 windows" in warning.message
     assert "--window" in warning.message
 
@@ -123,11 +123,11 @@ def test_replay_tells_profiled_from_unprofiled_steps(run):
     alone = Run(
         one.meta, lambda name, rank: noted if name == "steps" else one.events(rank) if name == "events" else None
     )
-    answer = answer_run(alone)
-    assert [step.step for step in answer.steps] == [31, 32, 33, 34]
-    assert answer.unprofiled_step_us == 20_000.0
-    assert answer.overhead == Overhead(pct=25.0, low_pct=25.0, high_pct=25.0)
-    assert answer_run(run).unprofiled_step_us is None
+    found = answer(alone)
+    assert [step.step for step in found.steps] == [31, 32, 33, 34]
+    assert found.unprofiled_step_us == 20_000.0
+    assert found.overhead == Overhead(pct=25.0, low_pct=25.0, high_pct=25.0)
+    assert answer(run).unprofiled_step_us is None
 
 
 # A rank or step that was not recorded
@@ -161,8 +161,8 @@ def test_the_first_of_few_steps_counts_where_others_were_lost():
 
 def test_the_steps_around_one_that_a_rank_lost_are_those_of_a_whole_run():
     """Rank 1 is 1 ms late in each step; the one that it lost changes nothing of what is said of the others."""
-    whole = answer_run(run_of({0: job_rows(), 1: job_rows(late_ms=1)}), ["cpu=2x"])
-    lost = answer_run(run_of({0: job_rows(), 1: job_rows(late_ms=1, lost=(4,))}), ["cpu=2x"])
+    whole = answer(run_of({0: job_rows(), 1: job_rows(late_ms=1)}), ["cpu=2x"])
+    lost = answer(run_of({0: job_rows(), 1: job_rows(late_ms=1, lost=(4,))}), ["cpu=2x"])
     assert lost.what_if[0].predicted_us == pytest.approx(whole.what_if[0].predicted_us, rel=0.001)
     assert all(abs(step.error_pct) < 0.1 for step in lost.steps)
     assert all(abs(step.error_pct) < 0.1 for step in lost.prediction.held_out)
@@ -172,10 +172,10 @@ def test_the_steps_around_one_that_a_rank_lost_are_those_of_a_whole_run():
 
 def test_in_a_step_that_a_rank_lost_the_others_are_matched_with_one_another():
     run = run_of({0: job_rows(), 1: job_rows(lost=(4,)), 2: job_rows()})
-    answer = answer_run(run, ["cpu=2x"])
-    assert (answer.coverage.collectives_matched, answer.coverage.collectives_partial) == (23, 2)
-    assert set(answer.coverage.unmatched_by_rank.values()) == {0}
-    assert "cannot be told" not in (answer.what_if[0].note or "")  # That step does not count.
+    found = answer(run, ["cpu=2x"])
+    assert (found.coverage.collectives_matched, found.coverage.collectives_partial) == (23, 2)
+    assert set(found.coverage.unmatched_by_rank.values()) == {0}
+    assert "cannot be told" not in (found.what_if[0].note or "")  # That step does not count.
 
 
 def test_a_lost_step_never_counts_whatever_is_wrong_with_the_others():
@@ -196,13 +196,13 @@ def test_a_rank_without_cpu_operations_is_left_out_as_if_its_trace_were_missing(
         return [row for row in rows if row.cat != "cpu_op"]
 
     run = run_of({0: job_rows(), 1: job_rows(), 2: without(job_rows())})
-    answer = answer_run(run)
-    assert answer.coverage.missing_ranks == (2,)
-    (warning,) = (one for one in answer.warnings if one.code == "no-operations")
+    found = answer(run)
+    assert found.coverage.missing_ranks == (2,)
+    (warning,) = (one for one in found.warnings if one.code == "no-operations")
     assert (warning.ranks, "rank 2 left out" in warning.message) == ((2,), True)
-    assert answer.coverage.collectives_partial == answer.coverage.collectives
+    assert found.coverage.collectives_partial == found.coverage.collectives
     with pytest.raises(InputError, match="no CPU operation"):
-        answer_run(run_of({0: without(job_rows())}))
+        answer(run_of({0: without(job_rows())}))
 
 
 def test_a_rank_without_cpu_operations_in_the_steps_that_are_looked_at_is_left_out():

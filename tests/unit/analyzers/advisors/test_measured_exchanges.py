@@ -6,7 +6,7 @@ from esprof.analyzers import recommend_compression
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
 from esprof.analyzers.advisors.job.ests import advise_ests, shortlist
 from esprof.core.errors import EsprofError
-from esprof.replay.replayed import replay_run
+from esprof.replay.replayed import Replayed
 from esprof.reports.terminal.compression import draw_compression
 from tests.cases.elastic_runs import ISSUE, elastic_run, exchange
 
@@ -18,7 +18,7 @@ NOW = 4 * 9_000 + TRANSFER + UPDATE
 
 
 def replayed(*exchanges, ests=EVEN, est=EST):
-    return replay_run(elastic_run(ests, est, transfer=TRANSFER, update=UPDATE, exchanges=exchanges))
+    return Replayed.of(elastic_run(ests, est, transfer=TRANSFER, update=UPDATE, exchanges=exchanges))
 
 
 def test_those_worth_a_measurement_begin_with_the_present_one():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
-from esprof.replay import answer_run
+from esprof.analyzers import diagnose
+from esprof.replay import answer
 from esprof.replay.whatif.links import line
 from tests.cases import gloo_buckets, nccl_buckets
 from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, gloo_transfer
@@ -30,7 +30,7 @@ def transfers_behind(sizes, *, backward=True, apart_ms=0.0, ms_per_mib=1.0):
 
 
 def of_communication(run):
-    return {finding.id: finding for finding in diagnose_run(run).findings if finding.id.startswith("ESP3")}
+    return {finding.id: finding for finding in diagnose(run).findings if finding.id.startswith("ESP3")}
 
 
 SMALL = [size / 64 for size in range(1, 33)]
@@ -85,7 +85,7 @@ def test_small_buckets_between_gpus_are_priced_as_larger_ones():
 @pytest.mark.parametrize("module", [gloo_buckets, nccl_buckets])
 def test_one_bucket_of_all_gradients_is_sent_too_late(module):
     late = of_communication(module.run_with((2, 2, 2, 2), (4,)))["ESP303"]
-    (best,) = answer_run(module.run_with((2, 2, 2, 2), (4,)), ["bucket_mb=2"]).what_if
+    (best,) = answer(module.run_with((2, 2, 2, 2), (4,)), ["bucket_mb=2"]).what_if
     assert late.saving_us >= best.saving_us - 1
     assert late.evidence["sent_after_last_gradient"].value == 1
     assert late.evidence["largest_of_all"].value == 1

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.analyzers.steps import job_steps
 from esprof.analyzers.steps.step_times import MOST_BINS, MOST_BORDERS, step_times
 from esprof.core.types import NS_PER_MS
@@ -94,7 +94,7 @@ def test_the_axis_reaches_no_further_than_the_steps():
 
 def test_steps_that_come_again_and_again_are_marked_by_their_finding():
     run = step_runs.run(step_table([100.0 if n % 5 else 300.0 for n in range(60)]))
-    findings = diagnose_run(run).findings
+    findings = diagnose(run).findings
     (mark,) = step_times(run, findings).marks
     assert (mark.id, mark.title) == ("ESP806", findings[0].title)
     assert mark.steps.step == tuple(range(5, 60, 5))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from esprof.analyzers.finding import PARTS
 from esprof.analyzers.views.breakdown import breakdown, partition
-from esprof.replay import replay_run
+from esprof.replay import Replayed
 from tests.cases.graph import call, ddp_rank, launched, load_call, nccl_ranks, op, run_of, step
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda t: (t[0], t[0] + t[1])), max_size=6)
@@ -27,7 +27,7 @@ def test_each_instant_goes_to_the_first_layer_that_covers_it(layers, begin, leng
 
 
 def parts_of(run) -> dict[int, dict[str, float]]:
-    return {part.rank: {name: getattr(part, name) for name in PARTS} for part in breakdown(replay_run(run))}
+    return {part.rank: {name: getattr(part, name) for name in PARTS} for part in breakdown(Replayed.of(run))}
 
 
 def test_a_cpu_job_waits_for_its_late_peer():
@@ -57,7 +57,7 @@ def test_a_stall_is_the_time_in_the_loader(worker):
 
 def test_the_parts_sum_to_the_step_exactly_as_shown():
     for run in (run_of({0: ddp_rank(0.0123), 1: ddp_rank(slow=3.14159)}), run_of(nccl_ranks(33.333))):
-        for part in breakdown(replay_run(run)):
+        for part in breakdown(Replayed.of(run)):
             assert round(sum(getattr(part, name) for name in PARTS), 3) == part.step_us
 
 
@@ -70,7 +70,7 @@ def test_a_copy_that_nothing_computes_beside_is_no_compute():
         call("cudaDeviceSynchronize", 70, 400, 3),
         op("aten::add", 500, 500),
     ]
-    (part,) = breakdown(replay_run(run_of({0: rows})))
+    (part,) = breakdown(Replayed.of(run_of({0: rows})))
     assert (part.compute, part.copy) == (200, 200)
     assert part.overlap_pct is None
 
@@ -81,5 +81,5 @@ def test_the_overlap_is_the_share_of_transfers_beside_which_the_device_computes(
     if computes:
         for rows in ranks.values():
             rows += launched("gemm", 60, 410, computes, 7, stream=7)
-    for part in breakdown(replay_run(run_of(ranks))):
+    for part in breakdown(Replayed.of(run_of(ranks))):
         assert part.overlap_pct == pytest.approx(overlap)

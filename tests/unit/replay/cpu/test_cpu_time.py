@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.replay import replay_run
+from esprof.replay import Replayed
 from tests.cases.graph import EPOCH_NS, launched, op, run_of, step
 from tests.cases.step_runs import step_table
 
@@ -25,7 +25,7 @@ def told(replayed):
 
 
 def test_what_operations_take_beyond_the_threads_cpu_time_is_not_explained():
-    replayed = replay_run(job(cpu_ms=10, ready_ms=4))
+    replayed = Replayed.of(job(cpu_ms=10, ready_ms=4))
     (found,) = replayed.not_run
     assert found.operations_ns.tolist() == [35 * MS] * 3
     assert found.idle_ns.tolist() == [21 * MS] * 3
@@ -38,7 +38,7 @@ def test_what_operations_take_beyond_the_threads_cpu_time_is_not_explained():
 
 
 def test_how_long_a_quota_stopped_the_rank_is_told():
-    (message,) = told(replay_run(job(cpu_ms=10, ready_ms=4, throttled_ms=3)))
+    (message,) = told(Replayed.of(job(cpu_ms=10, ready_ms=4, throttled_ms=3)))
     assert message.endswith("; its CPU quota stopped it for 3.00 ms a step")
 
 
@@ -48,18 +48,18 @@ def test_how_long_a_quota_stopped_the_rank_is_told():
     ids=["ran", "ran in gaps too", "was preempted", "ran but for a little", "nothing else known", "not known"],
 )
 def test_operations_that_ran_or_could_have_run_are_explained(cpu_ms, ready_ms):
-    replayed = replay_run(job(cpu_ms, ready_ms))
+    replayed = Replayed.of(job(cpu_ms, ready_ms))
     assert told(replayed) == []
     assert replayed.explained_pct >= 95
 
 
 def test_the_cpu_of_a_job_that_computes_on_a_gpu_may_wait():
-    replayed = replay_run(job(cpu_ms=1, more=launched("gemm", 10, 20, 100, 1)))
+    replayed = Replayed.of(job(cpu_ms=1, more=launched("gemm", 10, 20, 100, 1)))
     assert replayed.not_run == ()
     assert told(replayed) == []
 
 
 def test_another_path_has_its_own_share():
-    replayed = replay_run(job(cpu_ms=10, ready_ms=4))
+    replayed = Replayed.of(job(cpu_ms=10, ready_ms=4))
     gaps = [piece for piece in replayed.path if piece.cls.label == "host_gap"]
     assert replayed.explained_of(gaps) == 100

@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.replay import answer_run
+from esprof.replay import Replayed, answer
 from tests.cases.graph import call, launched, op, run_of, step
 
 
@@ -25,12 +25,12 @@ def behind_an_allocation() -> list:
 
 @pytest.mark.parametrize("spec", ["allocator=0", "rank0.allocator=0"])
 def test_a_gain_before_the_steady_steps_makes_these_no_longer(spec):
-    found = answer_run(run_of({0: behind_an_allocation()}), [spec, f"{spec},gpu=1x"], max_error_pct=100)
+    found = answer(Replayed.of(run_of({0: behind_an_allocation()}), max_error_pct=100), [spec, f"{spec},gpu=1x"])
     assert [left.step for left in found.left_out] == [1]
-    assert [answer.saving_us for answer in found.what_if] == [0, 0]
-    assert all("before the steady steps" in (answer.note or "") for answer in found.what_if)
+    assert [told.saving_us for told in found.what_if] == [0, 0]
+    assert all("before the steady steps" in (told.note or "") for told in found.what_if)
 
 
 def test_what_takes_longer_still_does_where_less_is_waited_for():
-    found = answer_run(run_of({0: behind_an_allocation()}), ["allocator=0,cpu=0.5x"], max_error_pct=100)
+    found = answer(Replayed.of(run_of({0: behind_an_allocation()}), max_error_pct=100), ["allocator=0,cpu=0.5x"])
     assert found.what_if[0].saving_us < 0

@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.core.errors import UsageError
-from esprof.replay import answer_run
+from esprof.replay import Replayed, answer
 from esprof.replay.building.build import build
 from esprof.replay.ranks.blame import Blame
-from esprof.replay.replayed import replay_run
 from esprof.replay.whatif import pricing
 from esprof.replay.whatif.error import margins
 from esprof.replay.whatif.pricing import what_if
@@ -72,7 +71,7 @@ def ahead_of_its_gpu(transfer: float) -> list:
 @pytest.mark.parametrize("transfer", [2, 6])
 def test_perfect_overlap_is_neither_faster_than_the_gpu_nor_slower_than_none(transfer):
     run = run_of({rank: ahead_of_its_gpu(transfer) for rank in (0, 1)})
-    (found,) = replay_run(run, max_error_pct=1000).pricer.answers(["overlap=perfect"])
+    (found,) = Replayed.of(run, max_error_pct=1000).pricer.answers(["overlap=perfect"])
     assert found.predicted_us == 2 * MS
 
 
@@ -91,16 +90,16 @@ def test_perfect_overlap_needs_communication():
 
 def test_the_error_known_for_the_run_is_that_of_its_unseen_steps():
     # The first step is left out; fitted on steps 1 and 2 (10 ms), steps 3 to 5 take 10, 12 and 12 ms.
-    answer = answer_run(uneven_run(12), ["cpu=2x"])
-    assert answer.known_error_pct == pytest.approx(100 * (1 - 30 / 34), abs=0.01)
+    found = answer(uneven_run(12), ["cpu=2x"])
+    assert found.known_error_pct == pytest.approx(100 * (1 - 30 / 34), abs=0.01)
 
 
 def test_where_no_steps_can_be_held_out_the_answer_says_that_its_error_is_unknown():
     run = run_of({0: [step(1, 0, 10), op("a", 0, 10), step(2, 10, 20), op("a", 10, 10)]})
-    answer = answer_run(run, ["cpu=2x"])
-    assert len(answer.prediction.held_out) == 1
-    assert "unseen" in (answer.what_if[0].note or "")
-    assert answer_run(uneven_run(10), ["cpu=2x"]).what_if[0].note is None
+    found = answer(run, ["cpu=2x"])
+    assert len(found.prediction.held_out) == 1
+    assert "unseen" in (found.what_if[0].note or "")
+    assert answer(uneven_run(10), ["cpu=2x"]).what_if[0].note is None
 
 
 def half_explained():
@@ -114,21 +113,21 @@ def half_explained():
 
 
 def test_a_run_that_replay_cannot_predict_gets_no_what_if_and_no_priced_finding():
-    (declined,) = answer_run(half_explained(), ["cpu=2x"]).what_if
+    (declined,) = answer(half_explained(), ["cpu=2x"]).what_if
     assert not declined.answered
     assert "49.8 % off" in (declined.reason or "")
-    (allowed,) = answer_run(half_explained(), ["cpu=2x"], max_error_pct=50).what_if
+    (allowed,) = answer(Replayed.of(half_explained(), max_error_pct=50), ["cpu=2x"]).what_if
     assert allowed.answered
     # The interval holds the known error.
     assert allowed.high_us >= allowed.predicted_us * 1.4
-    assert "cannot be said: replay is 49.8 % off" in diagnose_run(half_explained()).verdict
-    assert "cannot be said" not in diagnose_run(half_explained(), max_error_pct=50).verdict
+    assert "cannot be said: replay is 49.8 % off" in diagnose(half_explained()).verdict
+    assert "cannot be said" not in diagnose(half_explained(), max_error_pct=50).verdict
 
 
 def test_steps_that_scatter_say_nothing_against_the_graph_but_widen_the_interval():
-    answer = answer_run(uneven_run(20), ["cpu=2x"])
-    assert answer.known_error_pct == pytest.approx(40)
-    (found,) = answer.what_if
+    told = answer(uneven_run(20), ["cpu=2x"])
+    assert told.known_error_pct == pytest.approx(40)
+    (found,) = told.what_if
     # Steps of 5, 5, 5, 10 and 10 ms: 2.78 standard errors about their mean, with four degrees of freedom.
     assert found.predicted_us == pytest.approx(7 * MS)
     assert found.high_us - found.predicted_us == pytest.approx(
@@ -146,23 +145,23 @@ def test_a_gain_that_is_the_same_in_steps_that_scatter_is_known_better_than_the_
             op("a", begin, 4 * MS),
             op("b", begin + 4 * MS, (length - 4) * MS),
         ]
-    (found,) = answer_run(run_of({0: rows}), ["kernel[^a$]=2x"]).what_if
+    (found,) = answer(run_of({0: rows}), ["kernel[^a$]=2x"]).what_if
     assert (found.saving_us, found.saving_low_us, found.saving_high_us) == pytest.approx((2 * MS, 2 * MS, 2 * MS))
     assert found.high_us - found.low_us > 5 * MS
 
 
 def test_the_interval_of_a_change_is_never_less_than_what_changes_were_off_by(monkeypatch):
     monkeypatch.setattr(margins, "MODEL_ERROR", {"cpu": {"cpu": 0.03, "network": 0.04}})
-    (changed,) = answer_run(uneven_run(10), ["cpu=2x"]).what_if
+    (changed,) = answer(uneven_run(10), ["cpu=2x"]).what_if
     assert (changed.saving_low_us, changed.saving_high_us) == pytest.approx((4.7 * MS, 5.3 * MS))
-    (unchanged,) = answer_run(uneven_run(10), ["cpu=1x"]).what_if
+    (unchanged,) = answer(uneven_run(10), ["cpu=1x"]).what_if
     assert (unchanged.saving_low_us, unchanged.saving_high_us) == pytest.approx((-0.3 * MS, 0.3 * MS))
 
 
 @pytest.mark.parametrize("spec", ["cpu=1x", "network=1x", "rank1.cpu=1x", "collective[all]=1x"])
 def test_a_factor_of_one_is_the_run_itself(spec):
-    answer = answer_run(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), [spec])
-    assert answer.what_if[0].predicted_us == answer.step_us
+    found = answer(run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), [spec])
+    assert found.what_if[0].predicted_us == found.step_us
 
 
 @pytest.mark.parametrize("other", ["rank1.cpu=2x", "cpu=3x", "rank0.cpu=4x,rank1.cpu=2x", "network=2x", "data=0"])
@@ -268,7 +267,7 @@ SPECS = [
 def pricers():
     """A pricer for a job on CPUs, and one for a job on GPUs, whose rank 1 is slow."""
     for run in (run_of({0: ddp_rank(), 1: ddp_rank(slow=10)}), run_of(nccl_ranks())):
-        yield replay_run(run).pricer
+        yield Replayed.of(run).pricer
 
 
 def outcome(price):
@@ -302,7 +301,7 @@ def test_no_scenario_is_replayed_twice_however_it_is_written(monkeypatch):
 
 def test_what_is_taken_away_of_one_rank_is_not_taken_from_another():
     rows = {rank: ddp_rank(slow=10 * rank) for rank in (0, 1)}
-    pricer = replay_run(run_of(rows)).pricer
+    pricer = Replayed.of(run_of(rows)).pricer
     assert isinstance(pricer.prices(["rank7.data=0"])[0], Declined)
     assert pricer.saving_ns("rank0.cpu=2x") < pricer.saving_ns("rank1.cpu=2x")
 

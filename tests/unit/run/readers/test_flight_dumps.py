@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from esprof import load
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.core.errors import InputError
 from tests.cases.flight_dumps import dump, entry, hung, pickled, write
 
@@ -25,7 +25,7 @@ Error: 503
 
 
 def found(path):
-    diagnosis = diagnose_run(load(path))
+    diagnosis = diagnose(load(path))
     return diagnosis.findings[0] if diagnosis.findings else None
 
 
@@ -46,7 +46,7 @@ def test_places_of_a_pickle(tmp_path):
     finding = found(write(tmp_path, hung()))
     assert finding.evidence["last_entered"].of(1) == "all_reduce 3 at /job/train.py(16): evaluate"
     assert finding.evidence["stacks"].of(0) == "/job/train.py(18): evaluate"
-    assert "Rank 1 last entered all_reduce 3" in diagnose_run(load(tmp_path)).verdict
+    assert "Rank 1 last entered all_reduce 3" in diagnose(load(tmp_path)).verdict
 
 
 def test_the_debug_servers_stacks_tell_where_the_missing_rank_is(tmp_path):
@@ -78,7 +78,7 @@ def test_a_short_wait_may_be_none(tmp_path):
 
 
 def test_nobody_waits(tmp_path):
-    diagnosis = diagnose_run(load(write(tmp_path, {0: dump(entry(1)), 1: dump(entry(1))})))
+    diagnosis = diagnose(load(write(tmp_path, {0: dump(entry(1)), 1: dump(entry(1))})))
     assert diagnosis.findings == ()
     assert diagnosis.verdict.startswith("No rank waits for another")
 

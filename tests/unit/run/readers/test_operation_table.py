@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from esprof import load
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.core.errors import InputError
-from esprof.replay import answer_run
+from esprof.replay import answer
 from tests.cases.operation_tables import SINCE, rows_of_a_job, rows_of_a_pipeline, write_table
 
 
@@ -42,18 +42,18 @@ def warned(run):
 
 
 def step_us(run):
-    return answer_run(run).step_us
+    return answer(run).step_us
 
 
 def test_a_rank_that_computes_longer_is_named(table):
-    finding = diagnose_run(table(rows_of_a_job(slow={2: 1.5}))).findings[0]
+    finding = diagnose(table(rows_of_a_job(slow={2: 1.5}))).findings[0]
     assert (finding.id, finding.ranks) == ("ESP202", (2,))
     assert finding.title == "Rank 2 keeps the others waiting: slower compute"
     assert finding.saving_us == pytest.approx(4_000, abs=1)
 
 
 def test_ranks_that_compute_alike_are_not(table):
-    diagnosis = diagnose_run(table(rows_of_a_job()))
+    diagnosis = diagnose(table(rows_of_a_job()))
     assert [finding.id for finding in diagnosis.findings] == ["ESP301"]
     assert diagnosis.findings[0].saving_us == pytest.approx(2_000, abs=1)
 
@@ -62,21 +62,21 @@ def test_ranks_that_compute_alike_are_not(table):
     ("what_if", "then"), [("straggler=fix", {}), ("rank2.cpu=1.5x", {}), ("rank1.cpu=0.5x", {1: 2, 2: 1.5})]
 )
 def test_what_ifs_come_to_what_the_other_job_takes(what_if, then, table):
-    answer = answer_run(table(rows_of_a_job(slow={2: 1.5})), [what_if])
+    found = answer(table(rows_of_a_job(slow={2: 1.5})), [what_if])
     truth_us = step_us(table(rows_of_a_job(slow=then), "other.parquet"))
-    assert answer.what_if[0].predicted_us == pytest.approx(truth_us, abs=1)
+    assert found.what_if[0].predicted_us == pytest.approx(truth_us, abs=1)
 
 
 @pytest.mark.parametrize(("stage_ms", "what_if", "then_ms"), [(2, "rank1.cpu=2x", 1), (1, "rank1.cpu=0.5x", 2)])
 def test_stages_of_a_pipeline_wait_for_each_other(stage_ms, what_if, then_ms, table):
     run = table(rows_of_a_pipeline(stage_ms))
     assert run.warnings == ()
-    answer = answer_run(run, [what_if])
-    assert answer.explained_pct > 99
-    assert (answer.coverage.p2p, answer.coverage.p2p_matched) == (2 * 8 * 8, 2 * 8 * 8)
+    found = answer(run, [what_if])
+    assert found.explained_pct > 99
+    assert (found.coverage.p2p, found.coverage.p2p_matched) == (2 * 8 * 8, 2 * 8 * 8)
     truth_us = step_us(table(rows_of_a_pipeline(then_ms), "other.parquet"))
-    assert answer.what_if[0].low_us <= truth_us <= answer.what_if[0].high_us
-    assert answer.what_if[0].predicted_us == pytest.approx(truth_us, rel=0.05)
+    assert found.what_if[0].low_us <= truth_us <= found.what_if[0].high_us
+    assert found.what_if[0].predicted_us == pytest.approx(truth_us, rel=0.05)
 
 
 def test_lanes_are_threads_of_their_own(table):
@@ -125,9 +125,9 @@ def test_a_group_may_be_a_name(table):
 def test_without_steps_the_whole_is_one(table):
     run = table(without(rows_of_a_job(), "step"))
     assert warned(run) == {"no-steps"}
-    answer = answer_run(run)
-    assert answer.step_us == 80_000
-    assert answer.coverage.collectives_matched == answer.coverage.collectives == 4 * 16
+    found = answer(run)
+    assert found.step_us == 80_000
+    assert found.coverage.collectives_matched == found.coverage.collectives == 4 * 16
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from esprof.analyzers.advisors.job.batches import advise_batches
 from esprof.core.errors import EsprofError
-from esprof.replay.replayed import replay_run
+from esprof.replay.replayed import Replayed
 from esprof.reports.terminal.advice import draw_batches
 from tests.cases.elastic_runs import elastic_run
 
@@ -13,7 +13,7 @@ ONE_EACH = [[0], [1]]
 
 
 def test_the_fast_rank_gets_more_samples():
-    found = advise_batches(replay_run(elastic_run(ONE_EACH, (10_000, 30_000), tells=False)))
+    found = advise_batches(Replayed.of(elastic_run(ONE_EACH, (10_000, 30_000), tells=False)))
     assert [rank.samples for rank in found.decision] == [6, 2]
     assert [rank.weight for rank in found.decision] == [1.5, 0.5]  # The mean of all samples stays the mean.
     assert found.value == pytest.approx(15_000 + 60, rel=0.01)
@@ -23,7 +23,7 @@ def test_the_fast_rank_gets_more_samples():
 
 
 def test_like_ranks_keep_what_they_have():
-    found = advise_batches(replay_run(elastic_run(ONE_EACH, (10_000, 10_000), tells=False)))
+    found = advise_batches(Replayed.of(elastic_run(ONE_EACH, (10_000, 10_000), tells=False)))
     assert [rank.samples for rank in found.decision] == [4, 4]
     assert not found.is_worth_it
     assert "Keep what you have" in draw_batches(found)
@@ -31,4 +31,4 @@ def test_like_ranks_keep_what_they_have():
 
 def test_one_rank_has_nobody_to_share_with():
     with pytest.raises(EsprofError, match="how many samples"):
-        advise_batches(replay_run(elastic_run([[0]], (10_000,), tells=False)))
+        advise_batches(Replayed.of(elastic_run([[0]], (10_000,), tells=False)))

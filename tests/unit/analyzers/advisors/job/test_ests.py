@@ -8,7 +8,7 @@ from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError, InputError, MismatchError, UsageError
 from esprof.core.plan import read_plan, write_plan
-from esprof.replay.replayed import answer, replay_run
+from esprof.replay.replayed import Replayed, answer
 from esprof.replay.whatif.graph.est_turns import EstTurns
 from esprof.reports.terminal.advice import draw_ests
 from tests.cases.elastic_runs import ISSUE, elastic_run
@@ -18,11 +18,11 @@ TRANSFER, UPDATE = 50, 10
 
 
 def advised(ests=EVEN, est=(3_000, 9_000), **more):
-    return advise_ests(replay_run(elastic_run(ests, est, transfer=TRANSFER, update=UPDATE, **more)))
+    return advise_ests(Replayed.of(elastic_run(ests, est, transfer=TRANSFER, update=UPDATE, **more)))
 
 
 def turns(run):
-    replayed = replay_run(run)
+    replayed = Replayed.of(run)
     return replayed, EstTurns.of(run, replayed.pricer.dfg, replayed.pricer.steps)
 
 
@@ -47,7 +47,7 @@ def test_of_a_rank_without_ests_they_are_assumed_to_be_to_its_update_as_elsewher
     _, found = turns(run)
     assert [found.costs[1].est_ns, found.costs[1].last_ns] == pytest.approx([3e6, 3e6], rel=3e-3)
     assert not found.costs[1].is_measured
-    told = advise_ests(replay_run(run))
+    told = advise_ests(Replayed.of(run))
     assert [len(ests) for ests in told.decision.ests] == [4, 4]
     assert told.value == pytest.approx(4 * 3_000 + TRANSFER + 1_000, rel=0.01)
     assert told.decision.ranks[1].est_from == "assumed"
@@ -102,9 +102,9 @@ def test_a_rank_may_be_left_without_ests():
 
 def test_the_plan_is_written_read_checked_and_asked_about(tmp_path):
     run = elastic_run(EVEN, (3_000, 9_000))
-    replayed, path = replay_run(run), tmp_path / "plan.json"
+    replayed, path = Replayed.of(run), tmp_path / "plan.json"
     found = advise_ests(replayed)
-    assert found == advise_ests(replay_run(run))  # The same evidence, the same plan.
+    assert found == advise_ests(Replayed.of(run))  # The same evidence, the same plan.
     write_plan(path, found.plan)
     plan = read_plan(path)
     assert plan == found.plan
@@ -144,22 +144,22 @@ def test_what_is_no_plan_is_refused(tmp_path, text):
 
 def test_other_devices_by_their_names():
     run = elastic_run(EVEN, (3_000, 9_000), devices=("Tesla V100", "Tesla P100"))
-    found = advise_ests(replay_run(run), Inventory(devices={"V100": 2, "rank 1": 1})).growth
+    found = advise_ests(Replayed.of(run), Inventory(devices={"V100": 2, "rank 1": 1})).growth
     assert found.devices == {"V100": 2, "rank 1": 1}
     assert found.ests == {"V100": (3, 4), "rank 1": (1,)}
     assert {one.kind for one in found.proposals} <= {"V100", "rank 1"}
     with pytest.raises(UsageError, match="what an EST takes on H100 is not known"):
-        advise_ests(replay_run(run), Inventory(devices={"H100": 1}))
+        advise_ests(Replayed.of(run), Inventory(devices={"H100": 1}))
 
 
 def test_a_run_that_tells_of_no_ests_is_refused():
     with pytest.raises(EsprofError, match="of no elastic job"):
-        advise_ests(replay_run(elastic_run(EVEN, (3_000, 9_000), tells=False)))
+        advise_ests(Replayed.of(elastic_run(EVEN, (3_000, 9_000), tells=False)))
 
 
 def test_a_plan_for_another_job_is_declined(tmp_path):
     path = tmp_path / "plan.json"
     write_plan(path, advised().plan)
-    (scenario,) = answer(replay_run(elastic_run([[0, 1], [2, 3]], (3_000, 9_000))), [f"assign={path}"]).what_if
+    (scenario,) = answer(Replayed.of(elastic_run([[0, 1], [2, 3]], (3_000, 9_000))), [f"assign={path}"]).what_if
     assert not scenario.answered
     assert "the plan is of 8 ESTs" in scenario.reason

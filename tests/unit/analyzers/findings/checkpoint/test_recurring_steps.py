@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.analyzers.findings.checkpoint.recurring_steps import RULE
 from esprof.run.run import Run
 from esprof.run.schema import EVENTS, SAMPLES, STAGES, table
@@ -49,7 +49,7 @@ def found(run: Run):
 
 def test_saves_are_named_with_their_rank_and_priced_by_the_means():
     saves = [(0, "torch.save", step, 300) for step in range(4, 42, 4)]
-    (finding,) = diagnose_run(job(every(4), every(4, seed=1), stages=saves)).findings
+    (finding,) = diagnose(job(every(4), every(4, seed=1), stages=saves)).findings
     assert (finding.id, finding.ranks, finding.confidence) == ("ESP601", (0,), "high")
     assert finding.title.startswith("One step in 4 takes ")
     assert finding.title.endswith(": rank 0 spends it in torch.save")
@@ -68,7 +68,7 @@ def test_how_often_steps_are_slow_at_random_is_no_surer_than_their_number():
 
 
 def test_the_throughput_is_that_of_all_steps():
-    diagnosis = diagnose_run(job(every(4)))
+    diagnosis = diagnose(job(every(4)))
     assert diagnosis.throughput.steps_per_s == pytest.approx(1 / 0.175, rel=0.03)
     assert diagnosis.step_us == pytest.approx(175_000, rel=0.03)
 
@@ -148,7 +148,7 @@ def test_a_price_that_may_be_none_is_not_sure():
     slow[11] = 5_000
     stages = [(0, "torch.save", step, 40) for step in (4, 8, 16)] + [(0, "torch.save", 12, 4_900)]
     slow[[3, 7, 15]] = 140
-    (finding,) = diagnose_run(job(slow, stages=stages)).findings
+    (finding,) = diagnose(job(slow, stages=stages)).findings
     assert (finding.saving_low_us, finding.confidence) == (0, "medium")
 
 

@@ -6,13 +6,13 @@ import esprof
 from benchmarks.known.jobs import job
 from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 
 
 def queued(folder, shape):
     one = job(shape, 5)
     write(folder, one.program, run(one.program), one.groups, one.recording)
-    return [found for found in diagnose_run(esprof.load(folder)).findings if found.id == "ESP305"]
+    return [found for found in diagnose(esprof.load(folder)).findings if found.id == "ESP305"]
 
 
 def test_all_gathers_behind_reduce_scatters_of_their_process_group_are_named(tmp_path):

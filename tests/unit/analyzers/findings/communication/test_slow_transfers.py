@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from tests.cases import nccl_buckets
 from tests.cases.graph import run_of
 
@@ -10,7 +10,7 @@ from tests.cases.graph import run_of
 def slow(slower, *, sizes=(2,) * 12, compute_ms=1.0):
     rows = nccl_buckets.ddp_step(sizes, [1] * len(sizes), compute_ms=compute_ms, transfer_ms=5.0, slower=slower)
     run = run_of({0: rows, 1: rows})
-    return [found for found in diagnose_run(run).findings if found.id == "ESP304"]
+    return [found for found in diagnose(run).findings if found.id == "ESP304"]
 
 
 def test_transfers_that_take_three_times_as_long_as_others_are_named_and_priced():

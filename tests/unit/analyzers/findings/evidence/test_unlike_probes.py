@@ -5,7 +5,7 @@ import pytest
 from esprof.analyzers.findings.evidence.unlike_probes import unlike_probes
 from esprof.analyzers.rule import Case
 from esprof.analyzers.views.breakdown import breakdown
-from esprof.replay import replay_run
+from esprof.replay import Replayed
 from tests.cases.gloo_buckets import run_with
 from tests.cases.probed import link, probes
 
@@ -16,7 +16,7 @@ PER_BYTE = 20e6 / MIB
 def found(*sweeps, sizes=(1,) * 8, buckets=(1,) * 8):
     run = run_with(sizes, buckets)
     run.probes = probes(*sweeps) if sweeps else None
-    replayed = replay_run(run, max_error_pct=100)
+    replayed = Replayed.of(run, max_error_pct=100)
     return list(unlike_probes(Case(replayed, tuple(breakdown(replayed)))))
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.findings import PAGES
@@ -18,7 +18,7 @@ ELSEWHERE = snapshot(1, [call(1)], place=("data.py", 88, "read"))
 
 
 def only(run):
-    findings = diagnose_run(run).findings
+    findings = diagnose(run).findings
     assert len(findings) == 1, [finding.title for finding in findings]
     assert findings[0].id in PAGES
     return findings[0]
@@ -39,7 +39,7 @@ def test_a_job_that_hung_names_the_rank_its_line_and_the_collective():
 
 
 def test_the_verdict_says_where_that_rank_is_and_needs_no_window():
-    diagnosis = diagnose_run(run_of_flight({0: killed(WAITING), 1: killed(ELSEWHERE)}))
+    diagnosis = diagnose(run_of_flight({0: killed(WAITING), 1: killed(ELSEWHERE)}))
     assert diagnosis.verdict.endswith("which rank 0 waits in. Rank 1 is at data.py(88): read.")
     assert (diagnosis.steps, diagnosis.breakdown, diagnosis.replay_error_pct) == ((), (), None)
     assert diagnosis.step_us == 10_000
@@ -56,9 +56,9 @@ def test_a_hang_comes_before_the_costs_of_a_replayed_run():
     replayed = run_of({0: ddp_rank(), 1: ddp_rank(slow=30)})
     hung = {0: killed(WAITING), 1: killed(ELSEWHERE)}
     run = type(replayed)(replayed.meta, replayed._read, flight=hung.get)
-    diagnosis = diagnose_run(run)
+    diagnosis = diagnose(run)
     assert diagnosis.findings[0].id == "ESP801"
-    assert diagnosis.findings[1:] == diagnose_run(replayed).findings != ()
+    assert diagnosis.findings[1:] == diagnose(replayed).findings != ()
     assert diagnosis.verdict.startswith("The job hung in step 9")
     assert diagnosis.breakdown
 
@@ -138,7 +138,7 @@ def interrupted(rank, calls):
     ids=["peace", "ended from outside", "all killed", "running", "Ctrl-C", "long end", "Ctrl-C under way"],
 )  # fmt: skip
 def test_a_job_that_ended_as_it_should_or_from_outside_has_no_finding(logs):
-    assert diagnose_run(run_of_flight(logs)).findings == ()
+    assert diagnose(run_of_flight(logs)).findings == ()
 
 
 def test_a_rank_that_was_late_and_came_is_a_stall_of_that_step():
@@ -162,7 +162,7 @@ def test_stalls_at_one_place_are_one_finding():
 
 def test_a_slow_step_that_costs_the_job_next_to_nothing_is_no_finding():
     slow = snapshot(0, [], step=12, reason="slow", at_ns=12 * 10_000_000 + 35_000_000)
-    assert diagnose_run(run_of_flight({0: FlightLog(snapshots=(slow,))}, last_step=1000)).findings == ()
+    assert diagnose(run_of_flight({0: FlightLog(snapshots=(slow,))}, last_step=1000)).findings == ()
 
 
 def test_a_collective_that_was_under_way_just_then_is_not_the_cause_of_a_slow_step():
@@ -176,19 +176,19 @@ def test_a_collective_that_was_under_way_just_then_is_not_the_cause_of_a_slow_st
 
 
 def test_a_run_without_windows_and_faults_says_what_a_step_takes():
-    diagnosis = diagnose_run(run_of_flight({0: FlightLog()}))
+    diagnosis = diagnose(run_of_flight({0: FlightLog()}))
     assert diagnosis.verdict.startswith("A step takes 10.0 ms; no window was recorded")
 
 
 def test_a_rank_of_which_no_step_is_known_has_a_diagnosis():
-    diagnosis = diagnose_run(run_of_flight({0: FlightLog()}, last_step=0))
+    diagnosis = diagnose(run_of_flight({0: FlightLog()}, last_step=0))
     assert (diagnosis.verdict, diagnosis.step_us) == ("No step ended, and no window was recorded.", None)
 
 
 def test_the_terminal_shows_a_hang_without_a_breakdown_and_makes_names_harmless():
     place = ("/job/\x1b[31mtrain.py", 20, "step\x1b[0m")
     moved = msgspec.structs.replace(ELSEWHERE, threads=snapshot(1, [], place=place).threads)
-    diagnosis = diagnose_run(run_of_flight({0: killed(WAITING), 1: killed(moved)}))
+    diagnosis = diagnose(run_of_flight({0: killed(WAITING), 1: killed(moved)}))
     for text in (terminal.diagnosis(diagnosis), terminal.verdict(diagnosis)):
         assert "The job hung in step 9" in text
         assert "Where a step goes" not in text

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.run.run import Run
 from tests.cases.graph import EPOCH_NS, gloo, op, run_of, step
 from tests.cases.step_runs import step_table
@@ -40,7 +40,7 @@ def found(*ready_ms, throttled_ms=0, threads=None):
     made = run_of(rows, steps=noted, cpus=dict.fromkeys(ranks, (0, 1, 2, 3)))
     metas = tuple(msgspec.structs.replace(rank, threads=threads) for rank in made.meta.ranks)
     run = Run(msgspec.structs.replace(made.meta, ranks=metas), lambda name, rank: getattr(made, name)(rank))
-    diagnosis = diagnose_run(run)
+    diagnosis = diagnose(run)
     msgspec.json.encode(diagnosis)
     return [finding for finding in diagnosis.findings if finding.id == "ESP404"]
 
@@ -92,7 +92,7 @@ def stalling(stalls, ranks=4):
             of_rank.append(op(f"op {number % 5}", now, took))
             now += took
         rows[rank] = [*of_rank, *gloo(now, now + 5, 100 * MS), op("end", 100 * MS, 20 * MS)]
-    return [finding for finding in diagnose_run(run_of(rows)).findings if finding.id == "ESP404"]
+    return [finding for finding in diagnose(run_of(rows)).findings if finding.id == "ESP404"]
 
 
 def test_ranks_that_stall_again_and_again_at_other_places_each_lack_cpus():

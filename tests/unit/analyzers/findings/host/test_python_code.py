@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
 from esprof.run.schema import SAMPLES, STAGES, Table, table
@@ -52,7 +52,7 @@ def found(*stacks_of_ranks, gap_ms=20, stack="train.py(30): main", stages=(), pl
         known = {"samples": samples, "steps": steps} | ({"stages": stages[rank]} if stages else {})
         return known.get(name) or getattr(run, name)(rank)
 
-    diagnosis = diagnose_run(Run(run.meta, read))
+    diagnosis = diagnose(Run(run.meta, read))
     msgspec.json.encode(diagnosis)
     return [finding for finding in diagnosis.findings if finding.id in ("ESP402", "ESP403")]
 

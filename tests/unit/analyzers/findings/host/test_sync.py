@@ -2,8 +2,8 @@
 
 import pytest
 
-from esprof.analyzers import diagnose_run
-from esprof.replay import answer_run
+from esprof.analyzers import diagnose
+from esprof.replay import answer
 from esprof.run.run import Run
 from esprof.run.schema import SAMPLES, table
 from tests.cases.graph import EPOCH_NS, Row, call, kernel, launched, op, python, run_of, step
@@ -35,14 +35,14 @@ def job(*besides: Row, **how) -> Run:
 
 
 def sync_findings(run: Run) -> list:
-    return [finding for finding in diagnose_run(run).findings if finding.id == "ESP405"]
+    return [finding for finding in diagnose(run).findings if finding.id == "ESP405"]
 
 
 def test_without_the_wait_the_cpu_launches_while_the_gpu_works():
-    (answer,) = answer_run(job(), ["sync=0"]).what_if
+    (found,) = answer(job(), ["sync=0"]).what_if
     # The wait of 293 µs keeps 20 at most of its own: the CPU needs 1,000 - 293 to 313 µs, and the GPU 600.
-    assert answer.predicted_us == pytest.approx(STEP_US - 283, abs=12)
-    assert "at once" in (answer.note or "")
+    assert found.predicted_us == pytest.approx(STEP_US - 283, abs=12)
+    assert "at once" in (found.note or "")
 
 
 def test_a_step_is_no_shorter_than_its_gpu_needs():
@@ -56,8 +56,8 @@ def test_a_step_is_no_shorter_than_its_gpu_needs():
             *launched("a", at + 5, at + 20, 1_000, 2 * number),
         ]
         rows += [call("cudaDeviceSynchronize", at + 30, 995, 2 * number + 1), op("end", at + 1_030, 60)]
-    (answer,) = answer_run(run_of({0: rows}), ["sync=0"]).what_if
-    assert answer.predicted_us == pytest.approx(1_000, rel=0.02)
+    (found,) = answer(run_of({0: rows}), ["sync=0"]).what_if
+    assert found.predicted_us == pytest.approx(1_000, rel=0.02)
 
 
 def test_a_read_within_the_step_is_named_with_its_caller_and_the_pause_of_the_gpu():
@@ -69,7 +69,7 @@ def test_a_read_within_the_step_is_named_with_its_caller_and_the_pause_of_the_gp
     assert finding.command.endswith("sync=0")
     assert "losses and metrics" in finding.advice
     assert "python_line" not in finding.evidence
-    assert "ESP401" not in {one.id for one in diagnose_run(job()).findings}
+    assert "ESP401" not in {one.id for one in diagnose(job()).findings}
 
 
 def test_the_modules_around_the_read_are_named_where_the_trace_has_them():
@@ -114,7 +114,7 @@ def test_of_kernels_shorter_than_their_launch_the_host_finding_says_so():
         rows = [step(1, 0, 10_000)]
         for n in range(50):
             rows += [op("aten::add", n * 200, 150), *launched("k", n * 200 + 100, n * 200 + 110, kernel_us, n + 1)]
-        (finding,) = [one for one in diagnose_run(run_of({0: rows})).findings if one.id == "ESP401"]
+        (finding,) = [one for one in diagnose(run_of({0: rows})).findings if one.id == "ESP401"]
         return finding.evidence["kernels_shorter_than_a_launch"].value, finding.advice
 
     share, text = advice(2.0)

@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.analyzers.findings.kernels.fp32_matmul import PLAIN, _family
 from esprof.run.run import Run
 from tests.cases.graph import call, launched, op, run_of, step
@@ -28,7 +28,7 @@ def job(kernel: str, device: str | None, took: float = 600) -> Run:
 
 
 def found(run: Run) -> list:
-    return [finding for finding in diagnose_run(run).findings if finding.id == "ESP703"]
+    return [finding for finding in diagnose(run).findings if finding.id == "ESP703"]
 
 
 @pytest.mark.parametrize(

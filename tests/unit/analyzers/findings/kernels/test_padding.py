@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from tests.cases.graph import op, run_of, step
 from tests.cases.step_runs import step_table
 
@@ -20,7 +20,7 @@ def job(tokens: list[int | None], padding: list[int | None], *, computing: str =
 
 
 def found(run) -> list:
-    return [finding for finding in diagnose_run(run).findings if finding.id == "ESP701"]
+    return [finding for finding in diagnose(run).findings if finding.id == "ESP701"]
 
 
 def test_half_of_all_tokens_cost_half_of_what_depends_on_them():

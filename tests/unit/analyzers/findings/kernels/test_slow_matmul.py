@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.analyzers.findings.kernels.device_peaks import peak_of, precision_of
 from esprof.run.run import Run
 from tests.cases.graph import Args, Row, call, launched, op, run_of, step
@@ -34,7 +34,7 @@ def job(shapes: str = NARROW, device: str | None = A100, kernel: str = HALF, too
 
 
 def found(run: Run) -> list:
-    return [finding for finding in diagnose_run(run).findings if finding.id == "ESP702"]
+    return [finding for finding in diagnose(run).findings if finding.id == "ESP702"]
 
 
 def test_a_narrow_multiplication_is_named_with_its_sizes_and_share_of_the_peak():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.replay.whatif.gradients.buckets import MIB
 from esprof.run.run import Run
 from esprof.run.schema import MEMORY, table
@@ -28,7 +28,7 @@ def job(reserved: list[int], peak: list[int], *, asks_us: float = 100.0) -> Run:
 
 
 def of_allocator(run: Run) -> dict:
-    return {finding.id: finding for finding in diagnose_run(run).findings if finding.id.startswith("ESP5")}
+    return {finding.id: finding for finding in diagnose(run).findings if finding.id.startswith("ESP5")}
 
 
 def test_memory_that_is_held_without_use_while_more_is_asked_for():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.run.run import Run
 from tests.cases.graph import EPOCH_NS, gloo, op, run_of, step
 from tests.cases.step_runs import step_table
@@ -40,7 +40,7 @@ def job(plain_ms, *, compute_ms=30.0, sleep_ms=0.0, cpu_ms=(None, None)) -> Run:
 
 
 def straggler(run: Run):
-    return next(one for one in diagnose_run(run).findings if one.id.startswith("ESP20"))
+    return next(one for one in diagnose(run).findings if one.id.startswith("ESP20"))
 
 
 def test_a_rank_that_sleeps_all_along_is_priced_by_replay():
@@ -69,7 +69,7 @@ def test_a_slow_computation_must_show_in_the_cpu_time_of_the_other_steps():
     usual = [30.0] * 47
     always, then_only = [50.0] * 47, np.where(window, 50.0, 30.0)
     assert straggler(job([100] * 40, compute_ms=50, cpu_ms=(usual, always))).evidence["of_the_run"].value == 1
-    found = diagnose_run(job([100] * 40, compute_ms=50, cpu_ms=(usual, then_only))).findings
+    found = diagnose(job([100] * 40, compute_ms=50, cpu_ms=(usual, then_only))).findings
     assert not any(one.id.startswith("ESP20") and one.saving_us > 0 for one in found)
 
 

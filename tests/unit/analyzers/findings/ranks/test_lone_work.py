@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.run.run import Run
 from esprof.run.schema import SAMPLES, Table, table
 from tests.cases.graph import EPOCH_NS, gloo, op, run_of, step
@@ -46,7 +46,7 @@ def stragglers(*stacks_of_ranks, ms=10):
     def read(name, rank):
         return {"samples": samples[rank], "steps": steps}.get(name) or getattr(run, name)(rank)
 
-    return [one for one in diagnose_run(Run(run.meta, read)).findings if one.id.startswith("ESP20")]
+    return [one for one in diagnose(Run(run.meta, read)).findings if one.id.startswith("ESP20")]
 
 
 def test_a_rank_that_alone_does_something_is_named_with_its_line_and_what_that_takes():

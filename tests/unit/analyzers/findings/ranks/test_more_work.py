@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.analyzers.findings.ranks.more_work import compare
-from esprof.replay import replay_run
+from esprof.replay import Replayed
 from esprof.run.run import Run
 from tests.cases.graph import EPOCH_NS, Row, gloo, op, run_of, step
 from tests.cases.step_runs import step_table
@@ -41,7 +41,7 @@ def job(slow: list, usual: list | None = None, **columns) -> Run:
 
 
 def straggler(run: Run):
-    return next(one for one in diagnose_run(run).findings if one.id.startswith("ESP20"))
+    return next(one for one in diagnose(run).findings if one.id.startswith("ESP20"))
 
 
 def test_a_rank_with_more_tokens_has_more_work():
@@ -83,7 +83,7 @@ def test_an_optimizer_that_takes_longer_too_tells_slower_execution():
 
 
 def test_what_is_done_more_often_is_more_work():
-    compared = compare(replay_run(job(rank(20, 5, operations=3), rank(20, 5))), [1])
+    compared = compare(Replayed.of(job(rank(20, 5, operations=3), rank(20, 5))), [1])
     assert (compared.what, compared.amount) == ("operations", pytest.approx(5 / 3))
     assert compared.is_more_work
 
@@ -120,4 +120,4 @@ def test_one_slow_operation_is_neither_more_work_nor_a_slower_device():
             found += [optimizer, op("aten::_foreach_add_", at + 70 * MS + 10, 5 * MS)]
         return found
 
-    assert compare(replay_run(job(rows(30), rows(10))), [1]).is_more_work is None
+    assert compare(Replayed.of(job(rows(30), rows(10))), [1]).is_more_work is None

@@ -9,7 +9,7 @@ import pytest
 from esprof.replay.building.build import Built, build, build_counted
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.engine.timeline import replay, strict
-from esprof.replay.replayed import answer, replay_run
+from esprof.replay.replayed import Replayed, answer
 from esprof.replay.whatif.pricing import what_if
 from esprof.run.run import Run
 from esprof.run.schema import Table
@@ -256,7 +256,7 @@ def test_members_are_matched_without_one_that_is_not_here_and_the_answer_says_so
     """The last of those that are here came at 200 µs: the transfer took at most from then on."""
     three = {"group_ranks": "[0, 1, 2]"}
     run = lacking(comm("allreduce", 100, 300, 1, **three), comm("allreduce", 200, 300, 1, **three))
-    replayed = replay_run(run)
+    replayed = Replayed.of(run)
     assert transfers(replayed.built.dfg, 0) == transfers(replayed.built.dfg, 1) == [(200, 100)]
     assert replayed.built.unmatched == {0: 0, 1: 0}
     answered = answer(replayed, ["network=2x"])
@@ -267,7 +267,7 @@ def test_members_are_matched_without_one_that_is_not_here_and_the_answer_says_so
 
 
 def test_a_complete_run_has_no_partial_collective_and_no_note():
-    answered = answer(replay_run(run_of(ranks_of(sized(10, 20), sized(10, 20)))), ["network=2x"])
+    answered = answer(Replayed.of(run_of(ranks_of(sized(10, 20), sized(10, 20)))), ["network=2x"])
     assert answered.coverage.collectives_partial == 0
     assert "cannot be told" not in (answered.what_if[0].note or "")
 
@@ -311,7 +311,7 @@ def test_collectives_that_two_ranks_entered_in_opposite_order_come_apart_and_are
     """Neither can wait for the other: an event is missing that would tell which call is which."""
     reduce_first = comm("allreduce", 100, 200, 1) + comm("allgather", 300, 400, 2)
     gather_first = comm("allgather", 100, 200, 1) + comm("allreduce", 300, 400, 2)
-    replayed = replay_run(run_of(ranks_of(reduce_first, gather_first)))
+    replayed = Replayed.of(run_of(ranks_of(reduce_first, gather_first)))
     counts = replayed.built.counts
     assert counts.edges_dropped > counts.guesses_dropped == 0
     (warning,) = (warning for warning in replayed.warnings if warning.code == "cycle-broken")

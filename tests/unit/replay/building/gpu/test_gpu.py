@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
-from esprof.replay import replay_run, rules
+from esprof.analyzers import diagnose
+from esprof.replay import Replayed, rules
 from esprof.replay.building.build import build, build_counted
 from esprof.replay.dfg import Cls, Edge, LaneKind
 from esprof.replay.engine.timeline import replay, strict
@@ -368,11 +368,11 @@ def test_sequence_numbers_match_what_order_would_not():
 def test_what_a_missing_rank_may_have_done_is_not_sold_as_transfer():
     ranks = nccl_ranks()
     run = run_of({0: ranks[0]}, world=2)
-    replayed = replay_run(run)
+    replayed = Replayed.of(run)
     assert replayed.built.dfg.cls[node(replayed.built.dfg, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")] == Cls.RESIDUAL
     (network,) = what_if(run, replayed.built.dfg, ["network=2x"])
     assert not network.answered
-    diagnosis = diagnose_run(run)
+    diagnosis = diagnose(run)
     assert not [f for f in diagnosis.findings if f.id == "ESP301"]
     assert "rank 1" in diagnosis.verdict
     assert diagnosis.explained_pct < 60
@@ -385,7 +385,7 @@ def test_point_to_point_transfers_are_counted_apart():
         call("cudaLaunchKernel", 10, 5, 1),
         kernel("ncclDevKernel_SendRecv", 20, 100, 1, stream=20, collective="send", target_rank=1, group_ranks="[0, 1]"),
     ]
-    replayed = replay_run(run_of({0: rows, 1: rows}))
+    replayed = Replayed.of(run_of({0: rows, 1: rows}))
     assert replayed.built.counts.collectives == 0
     assert "collectives-unmatched" in [warning.code for warning in replayed.warnings]
 
@@ -402,7 +402,7 @@ def test_a_faster_host_is_bound_by_the_gpus_own_pace():
             *launched("b", at + 20, at + 56, 45, 3 * n + 2, stream=20),
         ]
         rows += [call("cudaStreamWaitEvent", at + 30, 1, 6000 + n)]
-    replayed = replay_run(run_of({0: rows}))
+    replayed = Replayed.of(run_of({0: rows}))
     (faster,) = replayed.pricer.answers(["cpu=4x"])
     assert faster.predicted_us == pytest.approx(90, rel=0.06)
 
@@ -417,7 +417,7 @@ def test_steps_that_are_not_common_to_all_ranks_are_named():
     rows = {
         r: [row for n in range(r, 6) for row in (step(n, n * 10, n * 10 + 10), op("a", n * 10, 10))] for r in (0, 1)
     }
-    replayed = replay_run(run_of(rows))
+    replayed = Replayed.of(run_of(rows))
     (warning,) = [w for w in replayed.warnings if w.code == "steps-left-out"]
     assert warning.message.startswith("step 0 left out")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esprof.core.errors import InputError
-from esprof.replay import replay_run
+from esprof.replay import Replayed
 from esprof.replay.building.build import build, build_counted
 from esprof.replay.dfg import Cls, Edge, LaneKind
 from esprof.replay.engine.timeline import class_totals, critical_path, replay, strict
@@ -179,7 +179,7 @@ def test_more_of_a_resource_is_never_slower_although_the_first_step_gains_most()
         rows += [step(n, now, got + work), load_call(now, got), op("train", got, work)]
         stages += [stage("fetch", n, ready - 40_000, ready, prefetch=9), stage("next", n, now, got, prefetch=9)]
         now = got + work
-    pricer = replay_run(run_of({0: rows}, stages={0: stages})).pricer
+    pricer = Replayed.of(run_of({0: rows}, stages={0: stages})).pricer
     specs = tuple(f"kernel[train]={factor}x" for factor in (2, 1.2, 1, 0.9, 0.5))
     predicted = [answer.predicted_us for answer in pricer.answers(specs)]
     assert predicted == sorted(predicted)

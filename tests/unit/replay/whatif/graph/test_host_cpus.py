@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from esprof.analyzers import diagnose_run
+from esprof.analyzers import diagnose
 from esprof.core.errors import UsageError
-from esprof.replay import answer_run
-from esprof.replay.replayed import replay_run
+from esprof.replay import Replayed, answer
 from esprof.replay.whatif.graph.host_cpus import cpus_of, least_ns
 from tests.cases.graph import EPOCH_NS, gloo, load_call, op, run_of, stage, step
 from tests.cases.step_runs import step_table
@@ -56,7 +55,7 @@ def test_hosts_and_quotas_count():
 
 
 def test_of_busy_cpus_it_is_less_sure_what_transfers_and_codecs_do():
-    busy, idle = replay_run(job(60)).pricer, replay_run(job(60, cpus=tuple(range(8)))).pricer
+    busy, idle = Replayed.of(job(60)).pricer, Replayed.of(job(60, cpus=tuple(range(8)))).pricer
     for term in ("compress", "bucket_mb"):
         assert busy.prediction_error([term]) > 1.5 * idle.prediction_error([term])
     assert busy.prediction_error(["data"]) == idle.prediction_error(["data"])
@@ -72,37 +71,37 @@ def test_nothing_is_bounded_by_what_was_not_recorded():
     ("batch_cpu_ms", "predicted_ms", "is_limit"), [(60, 80, True), (2, 30, False), (500, 100, True)]
 )
 def test_no_step_is_shorter_than_the_cpus_need(batch_cpu_ms, predicted_ms, is_limit):
-    (answer,) = answer_run(job(batch_cpu_ms), ["data=0"]).what_if
-    assert answer.predicted_us == pytest.approx(1000 * predicted_ms, abs=100)
-    assert ("are the limit" in (answer.note or "")) == is_limit
+    (found,) = answer(job(batch_cpu_ms), ["data=0"]).what_if
+    assert found.predicted_us == pytest.approx(1000 * predicted_ms, abs=100)
+    assert ("are the limit" in (found.note or "")) == is_limit
 
 
 def test_batches_that_are_ready_need_no_cpu():
-    made, ready = answer_run(job(500), ["data=0", "data[ready]=0"]).what_if
+    made, ready = answer(job(500), ["data=0", "data[ready]=0"]).what_if
     assert made.predicted_us == pytest.approx(100_000, abs=100)
     assert ready.predicted_us == pytest.approx(30_000, abs=100)
     assert "ready before the training" in (ready.note or "")
 
 
 def test_where_cpus_are_the_limit_the_price_is_that_of_batches_that_nobody_makes():
-    (limited,) = (one for one in diagnose_run(job(60)).findings if one.id == "ESP101")
+    (limited,) = (one for one in diagnose(job(60)).findings if one.id == "ESP101")
     assert limited.title.endswith("and CPUs are the limit")
     assert limited.saving_us == pytest.approx(70_000, abs=200)
     assert limited.evidence["gain_if_others_make_them"].value == pytest.approx(20 * MS, abs=MS)
     assert "data[ready]=0" in limited.command
-    (free,) = (one for one in diagnose_run(job(2)).findings if one.id == "ESP101")
+    (free,) = (one for one in diagnose(job(2)).findings if one.id == "ESP101")
     assert "limit" not in free.title
     assert free.command.endswith("data=0")
 
 
 def test_nothing_else_stands_in_brackets():
     with pytest.raises(UsageError, match="no kind of input data"):
-        answer_run(job(60), ["data[cold]=0"])
+        answer(job(60), ["data[cold]=0"])
 
 
 def test_more_workers_are_no_advice_where_the_cpus_are_taken():
     def advice(*job_of) -> str:
-        (finding,) = (one for one in diagnose_run(job(*job_of)).findings if one.id == "ESP101")
+        (finding,) = (one for one in diagnose(job(*job_of)).findings if one.id == "ESP101")
         return finding.advice
 
     assert "more workers would gain 20.0 ms at most" in advice(60)
@@ -117,6 +116,6 @@ def test_batches_that_no_worker_makes_are_not_counted_as_such():
 
 
 def test_a_faster_cpu_is_bounded_by_nothing_that_a_slower_one_took():
-    both, alone = answer_run(job(30), ["data=0,cpu=2x", "data=0"]).what_if
+    both, alone = answer(job(30), ["data=0,cpu=2x", "data=0"]).what_if
     assert both.predicted_us < alone.predicted_us
     assert "are the limit" not in (both.note or "")
