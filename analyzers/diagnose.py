@@ -54,7 +54,7 @@ def _diagnose_replayed(replayed: Replayed, ignores: Ignores) -> Diagnosis:
         findings=tuple(findings),
         ignored=ignored,
         step_us=us(replayed.pricer.step_ns),
-        scatter_pct=None if replayed.pricer.scatter is None else round(100 * replayed.pricer.scatter, 3),
+        scatter_pct=None if replayed.pricer.error.scatter is None else round(100 * replayed.pricer.error.scatter, 3),
         unprofiled_step_us=None if replayed.unprofiled_ns is None else us(replayed.unprofiled_ns),
         overhead=replayed.overhead,
         steps=replayed.steps.steady,

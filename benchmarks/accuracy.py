@@ -198,11 +198,11 @@ def strict_ns(one: Replayed) -> np.ndarray:
 def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
     """A row for each run that has two steady steps or more."""
     for name, one in runs.items():
-        held = one.pricer.prediction.held_out
+        held = one.pricer.error.prediction.held_out
         if not held:
             continue
         measured = {step: ns / 1e3 for step, ns in zip(one.steps.steady, one.pricer.measured_ns, strict=True)}
-        naive = median(measured[step] for step in one.pricer.prediction.fit_steps)
+        naive = median(measured[step] for step in one.pricer.error.prediction.fit_steps)
         actual = np.array([step.measured_us for step in held])
         errors = [abs(step.error_pct) for step in held]
         of_mean = 100 * (mean(step.predicted_us for step in held) / actual.mean() - 1)

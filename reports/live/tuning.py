@@ -242,7 +242,7 @@ class Tuner:
             if one.kind == kind and one.gain_pct is not None and one.predicted_gain_pct is not None
         ]
         seen = math.sqrt(fmean(gap * gap for gap in off)) if off else 0.0
-        return max(_LEAST_ERROR, replayed.pricer.error, seen)
+        return max(_LEAST_ERROR, replayed.pricer.error.of_run, seen)
 
     def _begins_at(self) -> int:
         """The round before which the job was seen to change last."""

@@ -33,8 +33,8 @@ def advise_shards(replayed: Replayed, shards: Shards, max_vnmse: float) -> Compr
         left_out[_CODEC] = f"loses {lost:.2g} of the square of normal numbers, more than {max_vnmse:g}"
     goes_narrow = not left_out and narrow < pricer.step_ns
     price = as_bf16 if goes_narrow else pricer.price_slowed(*shards.compressed([None] * len(costs)))
-    step, error = (narrow if goes_narrow else pricer.step_ns), pricer.prediction_error([TERM])
-    interval = pricer.interval(price, [TERM])
+    step, error = (narrow if goes_narrow else pricer.step_ns), pricer.error.of_terms([TERM])
+    interval = pricer.error.interval(price.step_ns, [TERM])
     advice = CompressionAdvice(
         collective="reduce_scatter",
         value=us(step),

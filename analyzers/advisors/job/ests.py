@@ -24,8 +24,9 @@ from esprof.core.errors import EsprofError, MismatchError, UsageError
 from esprof.core.plan import AssignmentBody, DeviceCost, Plan, PlanParts, PlanPromise
 from esprof.core.types import NS_PER_S, NS_PER_US, Rank, us
 from esprof.replay.replayed import Replayed
+from esprof.replay.whatif.error.known import Interval
 from esprof.replay.whatif.graph.est_turns import EstTurns
-from esprof.replay.whatif.pricing import Interval, Price
+from esprof.replay.whatif.pricing import Price
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Exchange
 
@@ -225,9 +226,9 @@ def advise_ests(
     job, pricer = _Job.of(replayed, exchanges), replayed.pricer
     turns, devices, optimum = job.turns, job.devices, job.optimum
     now, best = turns.assignment, job.best()
-    error = pricer.prediction_error([_TERM]) if known_error is None else known_error
+    error = pricer.error.of_terms([_TERM]) if known_error is None else known_error
     gain = 1 - best.step_ns / pricer.step_ns
-    interval = pricer.interval(best.price, [_TERM])
+    interval = pricer.error.interval(best.price.step_ns, [_TERM])
     counts = [len(ests) for ests in best.assignment.ests]
     certificate = CountCertificate(
         compute_us=optimum.step_s * NS_PER_S / NS_PER_US,

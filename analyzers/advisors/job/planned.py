@@ -15,7 +15,7 @@ def part_of(
     replayed: Replayed, body: Body, promise: PlanPromise, *, applies: Literal["live", "restart"], changes_bits: bool
 ) -> PlanPart[Body]:
     """A piece of advice, with what it rests on."""
-    known = replayed.pricer.known_error
+    known = replayed.pricer.error.with_scatter
     return PlanPart(
         applies=applies,
         changes_bits=changes_bits,

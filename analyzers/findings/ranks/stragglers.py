@@ -88,7 +88,7 @@ def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
 
 def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, besides: dict[str, Evidence]) -> Cause:
     saving = case.pricer.saving_ns(scenario)
-    margin = abs(case.pricer.strict_error) * case.pricer.step_ns
+    margin = abs(case.pricer.error.strict) * case.pricer.step_ns
     is_sure = case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS
     alone = lone_work(case)
     places = {

@@ -5,8 +5,9 @@ import pytest
 from esprof.replay.building.build import build
 from esprof.replay.dfg import LaneKind
 from esprof.replay.ranks.blame import Blame
+from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.grammar import parse
-from esprof.replay.whatif.pricing import apply, what_if
+from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Scenario
 from tests.cases.graph import ddp_rank, launched, load_call, op, predicted, run_of, stage, step
 

@@ -7,11 +7,12 @@ from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.ranks.blame import Blame
+from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.gradients.backward import NotBuckets, _first_shape
 from esprof.replay.whatif.gradients.buckets import MIB, fill, rebucket
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.links import TYPICAL, link_share, stretches
-from esprof.replay.whatif.pricing import apply, what_if
+from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Scenario
 from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, ddp_step, gloo_transfer, run_with
 from tests.cases.graph import GLOO, op, run_of, step

@@ -57,8 +57,8 @@ def test_hosts_and_quotas_count():
 def test_of_busy_cpus_it_is_less_sure_what_transfers_and_codecs_do():
     busy, idle = Replayed.of(job(60)).pricer, Replayed.of(job(60, cpus=tuple(range(8)))).pricer
     for term in ("compress", "bucket_mb"):
-        assert busy.prediction_error([term]) > 1.5 * idle.prediction_error([term])
-    assert busy.prediction_error(["data"]) == idle.prediction_error(["data"])
+        assert busy.error.of_terms([term]) > 1.5 * idle.error.of_terms([term])
+    assert busy.error.of_terms(["data"]) == idle.error.of_terms(["data"])
 
 
 def test_nothing_is_bounded_by_what_was_not_recorded():

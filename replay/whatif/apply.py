@@ -1,7 +1,8 @@
-"""All speed-ups of a scenario at once: work, links and CPUs as many times as fast as its terms say together."""
+"""The terms of a scenario, applied to its graph: edits one after the other, all speed-ups at once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -10,12 +11,25 @@ from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.links import link_share
 from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.term import Resource, Speed, Term
+from esprof.replay.whatif.term import Edit, Resource, Speed, Term, TermPhase
 
 _UNMATCHED = "collectives that have no match on all their ranks stay as they were"
 
 
-def sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
+def apply(scenario: Scenario, terms: Sequence[Term]) -> Scenario:
+    """`scenario` changed by all `terms` at once, in whatever order they come. Raises Declined where one has no evidence."""
+    in_order = sorted(terms, key=lambda term: (term.kind.phase, term.kind.name))
+    for phase, of_phase in groupby(in_order, key=lambda term: term.kind.phase):
+        if phase is TermPhase.SPEED:
+            scenario = _sped_up(scenario, tuple(of_phase))
+            continue
+        for kind, of_kind in groupby(of_phase, key=lambda term: term.kind):
+            assert isinstance(kind.effect, Edit), "all but speed-ups are edits"
+            scenario = kind.effect.apply(scenario, tuple(of_kind))
+    return scenario
+
+
+def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
     """`now` with the durations divided by what `terms` say together. Raises Declined where a term finds no work.
 
     Of a transfer between CPUs, a faster link shortens what the link takes, and a faster CPU the rest; of one between GPUs, a

@@ -1,0 +1,125 @@
+"""How far off replay is on one run, and the interval in which the price of a scenario lies for that."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from esprof.core.types import Ns
+from esprof.replay.answer import Prediction
+from esprof.replay.dfg import Dfg
+from esprof.replay.engine.timeline import replay, strict
+from esprof.replay.whatif.error.held_out import mean_error, predict
+from esprof.replay.whatif.error.margins import BUSY, beyond_scatter, mean_margin, model_error
+from esprof.replay.whatif.graph.host_cpus import least_ns
+from esprof.replay.whatif.graph.loaders import has_unseen_workers
+from esprof.run.run import Run
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where a mean over steps should lie in 19 of 20 cases, ns."""
+
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """The error of replay on one run, and what scenarios may be off by for it. All errors are shares of a step.
+
+    A scenario is off by chance, since steps scatter (`mean_margin`); by what replay is off on this very run (`of_run`); and
+    by what changes of its kind were off where the truth is known (`model_error`).
+    """
+
+    run: Run
+    dfg: Dfg
+    steady_at: np.ndarray
+    """Positions of the steady steps in `dfg.marks.steps`."""
+    measured_ns: np.ndarray
+    """Recorded duration of each steady step, ns."""
+
+    @cached_property
+    def strict(self) -> float:
+        """Error of the steady steps' sum when residuals are dropped: what the graph alone cannot explain. Signed."""
+        replayed = replay(strict(self.dfg)).step_ns()[self.steady_at]
+        return float(replayed.sum() / self.measured_ns.sum() - 1)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What durations fitted on half of the steady steps say of the other half."""
+        return predict(self.dfg, self.steady_at, self.measured_ns)
+
+    @cached_property
+    def of_run(self) -> float:
+        """Error known for this very run, never negative: of the replay without residuals, or of the mean of the steps that a
+        fit has not seen, as far as the scatter of steps does not explain that, whichever is worse."""
+        unseen = mean_error(self.prediction)
+        if unseen is None:
+            return abs(self.strict)
+        fitted = len(self.prediction.fit_steps)
+        seen, others = self.measured_ns[:fitted].tolist(), self.measured_ns[fitted:].tolist()
+        return max(abs(self.strict), beyond_scatter(unseen, seen, others))
+
+    @property
+    def with_scatter(self) -> float | None:
+        """`of_run`, with the part that the scatter of steps explains. None where too few steps were recorded to hold any
+        back."""
+        unseen = mean_error(self.prediction)
+        return None if unseen is None else max(abs(self.strict), abs(unseen))
+
+    @property
+    def scatter(self) -> float | None:
+        """Half the width of the 95 % interval of the mean steady step; None for one step."""
+        if len(self.measured_ns) < 2:
+            return None
+        return mean_margin(self.measured_ns) / float(self.measured_ns.mean())
+
+    def of_terms(self, terms: Iterable[str]) -> float:
+        """How far the prediction of a scenario of terms of these names may be off, beside the scatter of steps."""
+        return float(np.hypot(self.of_run, model_error(self.job_class, terms)))
+
+    def interval(self, step_ns: np.ndarray, terms: Iterable[str]) -> Interval:
+        """Where the mean step of a scenario of these terms should lie, which predicts `step_ns` for the steady steps."""
+        predicted = float(step_ns.mean())
+        margin = float(np.hypot(mean_margin(step_ns), self._terms_ns(terms, predicted)))
+        return Interval(max(0.0, predicted - margin), predicted + margin)
+
+    def saving_interval(self, step_ns: np.ndarray, terms: Iterable[str]) -> Interval:
+        """Where the saving of such a scenario should lie.
+
+        Steps before and after the change are the same ones: of a saving, only how it differs between them is scatter.
+        """
+        saving_ns = self.measured_ns - step_ns
+        margin = float(np.hypot(mean_margin(saving_ns), self._terms_ns(terms, float(step_ns.mean()))))
+        saving = float(self.measured_ns.mean()) - float(step_ns.mean())
+        return Interval(saving - margin, saving + margin)
+
+    def _terms_ns(self, terms: Iterable[str], predicted_ns: float) -> float:
+        """`of_terms` in ns, of the longer of the step as recorded and as predicted."""
+        return self.of_terms(terms) * max(float(self.measured_ns.mean()), predicted_ns)
+
+    @cached_property
+    def job_class(self) -> str:
+        """The class of job by which it is known how far predictions may be off (`MODEL_ERROR`)."""
+        if self.run.missing_ranks:
+            return "partial"
+        if self.dfg.has_gpu():
+            return "gpu"
+        steps = tuple(self.dfg.marks.steps[position] for position in self.steady_at)
+        least = least_ns(self.run, steps)
+        return "busy" if least is not None and least.mean() >= BUSY * self.measured_ns.mean() else "cpu"
+
+    def caveats(self, predicted_ns: Ns | float) -> Iterator[str]:
+        """What the interval of a scenario that predicts steps of `predicted_ns` (mean, ns) cannot hold."""
+        if len(self.steady_at) == 1:
+            yield "one step: its spread is unknown"
+        elif mean_error(self.prediction) is None:
+            yield "too few steps: the error of unseen ones is unknown"
+        if self._has_unseen_workers and predicted_ns < self.measured_ns.mean():
+            yield "the loader's workers were not recorded: they are taken to keep up"
+
+    @cached_property
+    def _has_unseen_workers(self) -> bool:
+        return has_unseen_workers(self.run, self.dfg)
