@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Most jobs of tests have two processes. Tests of one file run on one worker, for they share what it recorded.
+WORKERS := $(shell n=$$(nproc); echo $$((n < 4 ? 2 : n / 2)))
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test known compat lint types docs docs-check wheel clean
+.PHONY: help demo test test-all known compat lint types docs docs-check wheel clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -14,8 +17,11 @@ help: ## List the targets.
 demo: $(READY) ## Train two workers with a planted fault, record them, find the fault, write the report.
 	$(BIN)/esprof demo --force $(ARGS)
 
-test: $(READY) ## Run the tests, two at a time; those in a browser need Chromium.
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
+test: $(READY) ## Run what is to pass before a commit; the report in a browser needs Chromium.
+	$(PYTEST) -m "(promise or not (integration or slow)) and not soak" $(ARGS)
+
+test-all: $(READY) ## Run everything else, with all examples of properties; hosts of the test bed need root.
+	$(PYTEST) -m "(integration or slow or thorough) and not (promise or soak)" --hypothesis-profile thorough $(ARGS)
 
 known: $(READY) ## Judge what-ifs by jobs whose truth is simulated; ARGS="--programs 60 --seed 1".
 	$(BIN)/python -m benchmarks.known $(ARGS)

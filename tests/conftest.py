@@ -15,6 +15,11 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 
+# No test is timed: the first example may compile, and others may need the machine.
+settings.register_profile("esprof", settings(), deadline=None)
+settings.register_profile("thorough", settings(), deadline=None)
+settings.load_profile("esprof")
+
 
 def _installed() -> Path:
     """The checkout that this environment was made for."""
@@ -36,18 +41,27 @@ def pytest_configure() -> None:
     # Containers often set it; each of the hundreds of processes that tests start would compile esprof and torch anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
-    # No test is timed: the first example may compile, and others may need the machine.
-    settings.register_profile("esprof", settings(), deadline=None)
-    settings.load_profile("esprof")
 
 
+@pytest.hookimpl(tryfirst=True)  # Before -m takes tests away.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests with real processes a second try: others may need the machine just then. What fails twice is wrong."""
+    unmarked = [item.nodeid for item in items if not _is_integration_where_it_should(item)]
+    if unmarked:
+        raise pytest.UsageError(
+            "not marked integration, though in tests/integration or marked promise: " + ", ".join(unmarked)
+        )
     for item in items:
         if item.get_closest_marker("integration") and not item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=3))
         for marker in item.iter_markers("compat"):
             item.user_properties.append(("compat", marker.args[0]))  # For the report of `make compat`.
+
+
+def _is_integration_where_it_should(item: pytest.Item) -> bool:
+    """Whether the tiers take the test for what it is: those of its folder, and those that keep a promise."""
+    should = ROOT / "tests" / "integration" in item.path.parents or item.get_closest_marker("promise")
+    return not should or item.get_closest_marker("integration") is not None
 
 
 @pytest.fixture(scope="module")

@@ -49,12 +49,14 @@ def test_a_baseline_may_go_to_stdout(folder):
     assert not (folder / "-").exists()
 
 
+@pytest.mark.promise
 def test_same_code_passes(folder):
     result = check("same", "--baseline", "base.json", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("check: unchanged\n")
 
 
+@pytest.mark.promise
 def test_slower_code_fails_with_exit_3(folder):
     result = check("slow", "--baseline", "base.json", "--fail-on", "step_time:+5%", "--json", cwd=folder)
     assert result.returncode == 3, result.stderr
@@ -66,6 +68,7 @@ def test_slower_code_fails_with_exit_3(folder):
     assert metric["low"] < 10 < metric["high"]
 
 
+@pytest.mark.promise
 def test_the_installed_command_does_the_same(folder):
     command = [ESPROF, "check", "slow", "--baseline", "base.json"]
     assert subprocess.run(command, cwd=folder, timeout=200, check=False).returncode == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.promise]
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(sys.executable).parent / "esprof"

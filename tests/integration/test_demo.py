@@ -11,6 +11,8 @@ import pytest
 
 from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.reports.commands.demo import FAMILY, QUIET_PCT
+from tests.cases.browser import chromium
+from tests.cases.marks import soak
 from tests.cases.record import ESPROF, Ended, run
 
 pytestmark = pytest.mark.integration
@@ -45,7 +47,7 @@ def demo(tmp_path_factory):
 
 
 PLANTED = [("slow-loader", 1), ("slow-rank", 0)]
-BOTH = [*PLANTED, *(pytest.param(fault, 1 - rank, marks=pytest.mark.soak) for fault, rank in PLANTED)]
+BOTH = [pytest.param(*PLANTED[0], marks=pytest.mark.promise), PLANTED[1], *(soak(f, 1 - rank) for f, rank in PLANTED)]
 BUSY = "esprof: this machine is busy: "
 
 
@@ -76,12 +78,26 @@ def test_neither_the_faults_name_nor_its_rank_reaches_the_run(demo):
         assert "loader" not in said
 
 
+@pytest.mark.promise
 def test_the_demo_says_where_its_report_lies(demo):
     ended = demo("slow-loader", 1).ended
     assert (ended.out / "report.html").stat().st_size > 100_000
     assert str(ended.out / "report.html") in ended.stderr
 
 
+@pytest.mark.promise
+def test_the_report_draws_the_finding_in_a_browser(demo, tmp_path):
+    found = demo("slow-loader", 1)
+    with chromium(tmp_path / "profile") as browser:
+        browser.get((found.ended.out / "report.html").as_uri())
+        text = browser.execute_script("return document.body.innerText")
+        bars = browser.execute_script("return document.querySelectorAll('#breakdown-chart .bars .point path').length")
+        assert browser.get_log("browser") == []
+    assert found.findings[0]["title"] in text
+    assert bars >= 2
+
+
+@pytest.mark.promise
 def test_the_jobs_own_output_stays_off_stdout_under_json(demo):
     ended = demo("slow-loader", 1).ended
     assert "loss" in ended.stderr

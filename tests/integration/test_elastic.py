@@ -64,6 +64,7 @@ def test_every_partition_gives_the_same_bits(world, jobs):
             assert bits == static_curve(job), (job, history)
 
 
+MIXED = Job("conv", "adamw", codecs=((0, "none"), (2, "fp16"), (4, "topk:0.1")))
 MOVES = [
     {0: [[0, 1], [2, 3]], 2: [[0, 1, 2], [3]], 4: [[3, 1], [0, 2]]},
     {0: [[3], [0, 1, 2]], 1: [[0, 1, 2, 3], []], 5: [[2], [0, 1, 3]]},
@@ -73,7 +74,7 @@ MOVES = [
 @pytest.mark.parametrize(
     "job",
     [
-        Job("conv", "adamw", codecs=((0, "none"), (2, "fp16"), (4, "topk:0.1"))),
+        pytest.param(MIXED, marks=pytest.mark.promise),
         Job("gpt", "sgd", codecs=((0, "topk:0.05"), (3, "bf16"))),
         Job("conv", "sgd", amp="bf16"),
         Job("gpt", "adam", amp="fp16", steps=24),

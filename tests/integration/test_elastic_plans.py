@@ -41,6 +41,7 @@ def job(tmp_path_factory):
     return folder, said
 
 
+@pytest.mark.promise
 def test_the_job_tells_whether_it_adopts_a_plan(job):
     folder, said = job
     assert said["fits"].returncode == 0, said["fits"].stderr
@@ -53,6 +54,7 @@ def test_the_job_tells_whether_it_adopts_a_plan(job):
     assert json.loads((folder / "run/plan.json").read_text())["version"] == 3
 
 
+@pytest.mark.promise
 def test_the_bits_are_those_of_a_job_without_plans(job):
     folder, _ = job
     static = small_trainer(hash_log=folder / "static.jsonl")
@@ -63,6 +65,7 @@ def test_the_bits_are_those_of_a_job_without_plans(job):
     assert (told.returncode, told.stdout[:5]) == (0, "equal"), told.stdout
 
 
+@pytest.mark.promise
 def test_the_history_tells_it_in_order(job):
     folder, _ = job
     events = read(folder / "run")

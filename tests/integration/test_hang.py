@@ -47,6 +47,7 @@ def line_of(text, script=HANG):
     return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if text in line)
 
 
+@pytest.mark.promise
 @pytest.mark.compat("hangs")
 @flight_recorder_of_gloo
 def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterwards(tmp_path):

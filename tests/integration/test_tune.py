@@ -31,6 +31,7 @@ def tuned(tmp_path_factory):
     return folder, esprof("tune", "-o", folder / "run", *options, "--", *job)
 
 
+@pytest.mark.promise
 def test_the_job_s_exit_code_passes_through_and_its_rounds_are_told(tuned):
     folder, ended = tuned
     assert ended.returncode == 7, ended.stderr
@@ -40,6 +41,7 @@ def test_the_job_s_exit_code_passes_through_and_its_rounds_are_told(tuned):
     assert len(rounds.read(folder / "run")) == len(told["rounds"]) >= 1
 
 
+@pytest.mark.promise
 def test_the_rank_that_is_slow_was_to_have_less(tuned):
     folder, ended = tuned
     # On a busy machine the first steps may be too uneven to tell.
@@ -48,6 +50,7 @@ def test_the_rank_that_is_slow_was_to_have_less(tuned):
     assert "trying" in [event.what for event in read(folder / "run")]
 
 
+@pytest.mark.promise
 def test_no_bit_of_the_training_depends_on_it(tuned):
     folder, _ = tuned
     static = small_trainer(hash_log=folder / "static.jsonl")
@@ -58,6 +61,7 @@ def test_no_bit_of_the_training_depends_on_it(tuned):
     assert (told.returncode, told.stdout[:5]) == (0, "equal"), told.stdout
 
 
+@pytest.mark.promise
 def test_the_report_shows_the_rounds(tuned):
     folder, _ = tuned
     page = folder / "report.html"
