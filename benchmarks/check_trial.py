@@ -32,7 +32,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch._dynamo  # noqa: F401  optimizers import it when they are made: once here, not in each job
-from scipy import stats
 
 import esprof
 from benchmarks.jobs.planted import KINDS, STRETCH, TURNS, recorded
@@ -40,6 +39,7 @@ from benchmarks.settings import show
 from esprof.analyzers.gate.baseline import Baseline, choose_phase, measure
 from esprof.analyzers.gate.check import STATISTICS, Check, Options, Statistic, check, parse_rule
 from esprof.analyzers.steps import job_steps
+from esprof.core.statistics import share_interval
 
 SAME = "none"
 RANKS = {"one process": 1, "two over gloo": 2}
@@ -253,14 +253,14 @@ def show_group(name: str, judged: Judged, context: dict[str, Any]) -> None:
     if not n:
         return
     failed = outcomes["regressed"]
-    ends = stats.binomtest(failed, n).proportion_ci(method="exact")
+    low, high = share_interval(failed, n)
     context = context | {
         "rule": judged.rule,
         "pairs": n,
         "regressed": failed,
         "inconclusive": outcomes["inconclusive"],
         "unchanged": outcomes["unchanged"],
-        "interval_pct": [round(100 * ends.low, 1), round(100 * ends.high, 1)],
+        "interval_pct": [round(100 * low, 1), round(100 * high, 1)],
         "regressed_by": {statistic: judged.by_statistic(statistic)["regressed"] for statistic in STATISTICS},
         "only_waited_for_a_cpu": judged.waited(),
         "hidden": judged.hidden(),

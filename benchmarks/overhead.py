@@ -37,7 +37,7 @@ from benchmarks.alternating import Blocks
 from benchmarks.speed import Bench
 from benchmarks.window_turns import KINDS, NONE, Turns
 from esprof import Run
-from esprof.core.statistics import LEAST_REPLICATES, bootstrap
+from esprof.core.statistics import MIN_REPLICATES, bootstrap
 from esprof.core.types import NS_PER_MS, NS_PER_US
 from esprof.replay.steps import steps_of
 
@@ -153,7 +153,7 @@ def inside(bench: Bench, job: Job, folder: Path, *flags: str) -> None:
 def report(bench: Bench, name: str, pairs: np.ndarray, unit: str, context: dict[str, Any]) -> None:
     """Print the median of `pairs`, how sure it is, and how far they lie apart."""
     replicates = bootstrap(
-        len(pairs), 1, lambda at: np.median(pairs[at], axis=-1), LEAST_REPLICATES, np.random.default_rng(0)
+        len(pairs), 1, lambda at: np.median(pairs[at], axis=-1), MIN_REPLICATES, np.random.default_rng(0)
     )
     spread = {
         "low": float(np.quantile(replicates, 0.025)),

@@ -17,11 +17,10 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 
-from esprof.analyzers.gate import stats
 from esprof.analyzers.gate.baseline import Baseline, RunIdentity, differences
 from esprof.analyzers.steps.job_steps import Phase
 from esprof.core.errors import MismatchError, UsageError
-from esprof.core.statistics import LEAST_REPLICATES, bootstrap
+from esprof.core.statistics import MIN_REPLICATES, block_length, bootstrap, holm, probability_larger, rank_test
 from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
 from esprof.run.run import RunWarning
 
@@ -29,7 +28,7 @@ Statistic = Literal["median", "mean"]
 
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
-SLOW = 1.5
+SLOW_STEP_TIMES_MEDIAN = 1.5
 """A step is slow that is worse than the baseline's median by more than half of it."""
 
 Outcome = Literal["regressed", "inconclusive", "unchanged"]
@@ -64,7 +63,7 @@ METRICS = {
 
 _RULE = re.compile(r"(?P<metric>\w+):(?P<sign>[+-]?)(?P<limit>\d+(?:\.\d+)?)(?P<unit>%|[a-z]+)")
 
-_LEAST_TIMES, _MOST_TIMES = 1.2, 100
+_MIN_TIMES_THE_STEPS, _MAX_TIMES_THE_STEPS = 1.2, 100
 """Advice below a fifth more steps is pretence of precision; above a hundred times the steps at hand it is useless."""
 
 
@@ -177,7 +176,7 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
     _refuse_mismatch(baseline, run)
     count = len(options.rules) * len(STATISTICS)
     # So many that chance has room for the level that each of the tests is held to.
-    replicates = max(LEAST_REPLICATES, math.ceil(10 * count / options.alpha))
+    replicates = max(MIN_REPLICATES, math.ceil(10 * count / options.alpha))
     tests = [
         _Test(
             rule,
@@ -190,7 +189,7 @@ def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[R
         for rule in options.rules
         for of in STATISTICS
     ]
-    p_values = stats.holm([test.p for test in tests])
+    p_values = holm([test.p for test in tests])
     metrics = tuple(_check_metric(test, p, options) for test, p in zip(tests, p_values, strict=True))
     outcomes = {metric.outcome for metric in metrics}
     return Check(
@@ -227,13 +226,15 @@ class _MetricSamples:
     times: np.ndarray | None
 
     def value(self, statistic: Statistic, at: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """The statistic of the samples at these places, over the last axis."""
+        """The statistic of the samples at these places, over the last axis; the mean of a rate is weighted by time."""
         values = self.values[at]
         if statistic == "median":
             return np.asarray(np.median(values, axis=-1))
         if self.times is None:
             return np.asarray(values.mean(axis=-1))
-        return stats.mean_rate(values, self.times[at])
+        # What was done in all of the time.
+        times = self.times[at]
+        return np.asarray((values * times).sum(axis=-1) / times.sum(axis=-1))
 
 
 def _badness(measured: Baseline, rule: GateRule, whose: str) -> _MetricSamples:
@@ -271,7 +272,7 @@ class _Test:
 
     @cached_property
     def block(self) -> int:
-        return stats.block_length(self.before.values, self.now.values)
+        return block_length(self.before.values, self.now.values)
 
     @cached_property
     def unit(self) -> float:
@@ -324,13 +325,13 @@ class _Test:
     @cached_property
     def p(self) -> float:
         if self.statistic == "median":
-            return stats.rank_test(self.now.values, self.before.values, self.block)
+            return rank_test(self.now.values, self.before.values, self.block)
         return float((np.count_nonzero(self.drawn <= self.rule.limit) + 1) / (len(self.drawn) + 1))
 
     def slow(self, of: _MetricSamples) -> int:
-        """How many of these samples are slow (`SLOW`)."""
+        """How many of these samples are slow (`SLOW_STEP_TIMES_MEDIAN`)."""
         usual = float(np.median(self.before.values))
-        return int(np.count_nonzero(of.values > usual + (SLOW - 1) * abs(usual)))
+        return int(np.count_nonzero(of.values > usual + (SLOW_STEP_TIMES_MEDIAN - 1) * abs(usual)))
 
 
 def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
@@ -363,7 +364,7 @@ def _check_metric(test: _Test, p: float, options: Options) -> MetricCheck:
         p=p,
         baseline_slow=test.slow(test.before),
         run_slow=test.slow(test.now),
-        worse_probability=stats.probability_larger(test.now.values, test.before.values),
+        worse_probability=probability_larger(test.now.values, test.before.values),
         block=test.block,
         more_cpu_wait_us=test.more_cpu_wait / NS_PER_US if only_waited else None,
         baseline_steps=steps[0],
@@ -400,7 +401,7 @@ def _judge(
         return "unchanged", None
     else:
         times = _times_wanted(worsening.high - worsening.value, limit - worsening.value)
-    if times > _MOST_TIMES:
+    if times > _MAX_TIMES_THE_STEPS:
         return "inconclusive", None
     more = [math.ceil((times - 1) * n) for n in steps]
     return "inconclusive", MoreSteps(baseline=more[0], run=more[1])
@@ -408,4 +409,4 @@ def _judge(
 
 def _times_wanted(half_width: float, room: float) -> float:
     """How many times the steps at hand make an interval fit `room`: its width shrinks with the root of their number."""
-    return max(_LEAST_TIMES, (half_width / room) ** 2) if room > 0 else math.inf
+    return max(_MIN_TIMES_THE_STEPS, (half_width / room) ** 2) if room > 0 else math.inf

@@ -12,9 +12,9 @@ from esprof.analyzers.rule import MeasuredPrice
 from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.steps import job_steps
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS, SLOW
+from esprof.core.statistics import mean_margin
 from esprof.core.types import NS_PER_US, Ns, Rank
 from esprof.replay.cpu.sampled import RankSamples
-from esprof.replay.whatif.error.margins import mean_margin
 from esprof.run.run import Run
 from esprof.run.stacks import CodePlace, functions_of, is_own
 

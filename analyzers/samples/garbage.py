@@ -8,9 +8,9 @@ import numpy as np
 from esprof.analyzers.rule import MeasuredPrice
 from esprof.analyzers.steps import job_steps
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS
+from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 from esprof.replay.cpu.sampled import RankSamples
-from esprof.replay.whatif.error.margins import mean_margin
 from esprof.run.run import Run
 
 COLLECT_LESS = (

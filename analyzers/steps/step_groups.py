@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.analyzers.rule import MeasuredPrice
 from esprof.analyzers.steps import job_steps
-from esprof.replay.whatif.error.margins import mean_margin
+from esprof.core.statistics import mean_margin
 from esprof.run.run import Run
 
 SLOW = 1.3

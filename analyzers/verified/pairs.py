@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.replay.whatif.error.margins import mean_margin
+from esprof.core.statistics import mean_margin
 from esprof.run.ledger import Estimate, ObservedOutcome, ReplayPromise
 
 

@@ -6,13 +6,13 @@ from functools import cached_property
 
 import numpy as np
 
+from esprof.core.statistics import binomial_test, trimmed_mean, trimmed_test
 from esprof.core.types import Rank
 from esprof.replay import rules
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine import longest_path
 from esprof.replay.engine.timeline import union_ns
 from esprof.replay.ranks.counterparts import Counterparts, counterparts, roles_of
-from esprof.replay.ranks.persistence import chance, chance_of_count, trimmed_mean
 
 CLEARLY = 1.4
 """A rank is slow when it bears more than this many times an even share of the blame: of two ranks, seven tenths."""
@@ -243,19 +243,19 @@ class Blame:
         guilty, count = self.has_more().sum(axis=0), len(self.dfg.marks.ranks)
         # With more than two ranks, chance has more to pick from, so that each may have only its share of CHANCE. In few
         # steps even all of them may be chance.
-        by_chance = chance_of_count(guilty, len(self.steps), 1 / count) > CHANCE * 2 / count
+        by_chance = binomial_test(guilty, len(self.steps), 1 / count) > CHANCE * 2 / count
         mask: np.ndarray = by_chance & (guilty < len(self.steps))
         return mask
 
     def _is_last_again_and_again(self) -> np.ndarray:
         """Whether each rank delays the steps by more than any other does, step after step, bool[ranks]: by how much
-        (`chance`), or in how many of the steps."""
+        (`trimmed_test`), or in how many of the steps."""
         late, count = self.late_ns.astype(np.float64), len(self.dfg.marks.ranks)
         ranked = np.sort(late, axis=1)
         # What the others wait for this rank alone: its own delay less the longest of another.
         alone = late - np.where(late == ranked[:, -1:], ranked[:, -2:-1], ranked[:, -1:])
-        by_amount = chance(alone) < CHANCE * 2 / count
-        by_number = chance_of_count((alone > 0).sum(axis=0), len(self.steps), 1 / count) < CHANCE * 2 / count
+        by_amount = trimmed_test(alone) < CHANCE * 2 / count
+        by_number = binomial_test((alone > 0).sum(axis=0), len(self.steps), 1 / count) < CHANCE * 2 / count
         certain: np.ndarray = by_amount | by_number
         return certain
 
@@ -271,7 +271,7 @@ class Blame:
         places = np.bincount(of_rank, minlength=1)
         noticed = trimmed_mean(extra) > NOTICED * self.step_ns
         extra, of_rank = extra[:, noticed], of_rank[noticed]
-        certain = chance(extra) < CHANCE * 2 / among / places[of_rank]
+        certain = trimmed_test(extra) < CHANCE * 2 / among / places[of_rank]
         found = np.zeros(len(self.dfg.marks.ranks), bool)
         found[of_rank[certain]] = True
         return found

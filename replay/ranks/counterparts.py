@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.core.averages import medians_of
+from esprof.core.statistics import medians_of
 from esprof.core.types import NS_PER_MS
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 

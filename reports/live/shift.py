@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from itertools import takewhile
 from statistics import median
 
-from scipy.stats import mannwhitneyu
-
+from esprof.core.statistics import two_sided_rank_test
 from esprof.run.live import LiveStep
 
 _NEWEST = 10
 """Steps that have to be unlike those before."""
-_BEFORE = 100
+_MAX_BEFORE = 100
 """Steps that they are held against, at most."""
-_LEAST_BEFORE = 20
-_LEAST = 0.1
+_MIN_BEFORE = 20
+_MIN_CHANGE_SHARE = 0.1
 """Least change, relative, that counts."""
 _ALPHA = 1e-4
 """Chance of a change that is none, if steps were independent; it is asked after every step."""
@@ -28,7 +27,7 @@ class Shift:
     def __init__(self) -> None:
         self._doing: tuple[object, ...] | None = None
         self._last = -1
-        self._steps: deque[tuple[float, ...]] = deque(maxlen=_BEFORE + _NEWEST)
+        self._steps: deque[tuple[float, ...]] = deque(maxlen=_MAX_BEFORE + _NEWEST)
         self.since: int | None = None
         """The first step that is like the newest ones, as far as is known."""
 
@@ -52,7 +51,7 @@ class Shift:
         updated_us = step.updated_us or (0.0,) * len(step.ests)
         of_ranks = zip(step.busy_us, step.ests, updated_us, strict=False)
         self._steps.append((step.took_us, *(busy / ests if ests else updated for busy, ests, updated in of_ranks)))
-        if len(self._steps) < _LEAST_BEFORE + _NEWEST:
+        if len(self._steps) < _MIN_BEFORE + _NEWEST:
             return False
         steps = list(self._steps)
         series = zip(zip(*steps[:-_NEWEST], strict=True), zip(*steps[-_NEWEST:], strict=True), strict=True)
@@ -67,7 +66,7 @@ class Shift:
 
 def _differ(before: Sequence[float], newest: Sequence[float]) -> bool:
     was, now = median(before), median(newest)
-    return abs(now - was) > _LEAST * was and float(mannwhitneyu(before, newest).pvalue) < _ALPHA
+    return abs(now - was) > _MIN_CHANGE_SHARE * was and two_sided_rank_test(before, newest) < _ALPHA
 
 
 def _like_the_last(before: Sequence[float], newest: Sequence[float]) -> int:

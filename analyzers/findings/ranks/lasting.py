@@ -8,8 +8,8 @@ import numpy as np
 from esprof.analyzers.rule import Case, MeasuredPrice
 from esprof.analyzers.steps import job_steps
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS
+from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
-from esprof.replay.whatif.error.margins import mean_margin
 
 TELLING = 0.25
 """Least share of a step that a slow rank must cost, for steps without it to be told by their duration alone."""

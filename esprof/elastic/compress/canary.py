@@ -3,22 +3,21 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import torch.distributed as dist
-from scipy.stats import t as student
 
 from esprof.core.errors import UsageError
+from esprof.core.statistics import mean_margin
 from esprof.elastic.compress.hook import How
 
 Train = Callable[[How | None, int], Iterable[float]]
 """Trains from a seed, all anew, with the gradients compressed so or, for None, as they are; gives this rank's loss of each
 step. The seed decides all that is random."""
 
-_LAST = 4
-"""The last loss is the mean of the last so manieth part of the steps."""
-_SURE = 0.95
+_LAST_PART = 4
+"""The last loss is the mean of the last fourth of the steps."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ class Canary:
         gaps = self.gaps
         if not all(map(math.isfinite, gaps)):
             return -math.inf, math.inf
-        half = float(student.ppf((1 + _SURE) / 2, len(gaps) - 1)) * stdev(gaps) / math.sqrt(len(gaps))
-        return mean(gaps) - half, mean(gaps) + half
+        margin = mean_margin(gaps)
+        return mean(gaps) - margin, mean(gaps) + margin
 
     @property
     def passed(self) -> bool:
@@ -65,7 +64,7 @@ def canary(train: Train, how: How, *, seeds: Sequence[int] = (0, 1, 2), toleranc
     lengths = {len(losses) for one in runs for losses in one}
     if len(lengths) != 1 or 0 in lengths:
         raise UsageError(f"trainings made {sorted(lengths)} steps, and can only be compared with as many each")
-    plain, compressed = ([mean(losses[-max(1, len(losses) // _LAST) :]) for losses in one] for one in runs)
+    plain, compressed = ([mean(losses[-max(1, len(losses) // _LAST_PART) :]) for losses in one] for one in runs)
     return Canary(lengths.pop(), _over_ranks(plain), _over_ranks(compressed), tolerance)
 
 

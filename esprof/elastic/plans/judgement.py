@@ -10,7 +10,7 @@ from esprof.elastic.plans.trial import SETTLES, TrialSchedule, TrialSteps, typic
 
 Outcome = Literal["kept", "missed", "reverted"]
 
-_LEAST = 5
+_MIN_STEPS = 5
 """Steps whose median says something."""
 
 
@@ -35,7 +35,7 @@ class LatestSteps:
     def last(self, count: int) -> list[float]:
         """The last so many; none where there are too few."""
         took = list(self.took_us)[-count:]
-        return took if len(took) >= min(count, _LEAST) else []
+        return took if len(took) >= min(count, _MIN_STEPS) else []
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,15 @@ both sides, between which a steady drift cancels out.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean
 
-from scipy.stats import t as student
-from scipy.stats import trim_mean
+from esprof.core.statistics import mean_margin, trimmed_mean
 
 SETTLES = 1
 """Steps after a change that are no measure: caches are cold, loaders start."""
 
-_SURE = 0.95
-_LEAST = 3
+_MIN_STEPS_OF_BLOCK = 3
 """Steps of a block that make it worth comparing."""
-_LEFT_OUT = 0.2
-"""Share of a block's steps, at either end, that its mean leaves out: one slow step should not count, but where steps are of
-two kinds, as over a link that loses packets, a median would be that of the one or the other by chance."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +44,12 @@ class TrialSchedule:
 
 
 def typical(took_us: Sequence[float]) -> float:
-    """The mean of the middle steps, by their length."""
-    return float(trim_mean(took_us, _LEFT_OUT))
+    """The mean of the middle steps, by their length.
+
+    One slow step should not count, but where steps are of two kinds, as over a link that loses packets, a median would be
+    that of the one or the other by chance.
+    """
+    return float(trimmed_mean(took_us))
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class TrialSteps:
         if step + 1 != self.schedule.first + self.schedule.window or not self.earlier_us:
             return False
         first = self.took_us.get(0, [])
-        return len(first) >= _LEAST and min(first) > (1 + self.margin) * max(self.earlier_us)
+        return len(first) >= _MIN_STEPS_OF_BLOCK and min(first) > (1 + self.margin) * max(self.earlier_us)
 
     def gain(self) -> Gain | None:
         """None where less than two blocks with the plan can be compared.
@@ -99,8 +98,8 @@ class TrialSteps:
         a sixth of their variance: that of their mean is larger by 1 + (n - 1) / 3n, and their own comes out smaller by
         1 - 1 / 3n.
         """
-        blocks = {number: typical(took) for number, took in self.took_us.items() if len(took) >= _LEAST}
-        if len(self.earlier_us) >= _LEAST:
+        blocks = {number: typical(took) for number, took in self.took_us.items() if len(took) >= _MIN_STEPS_OF_BLOCK}
+        if len(self.earlier_us) >= _MIN_STEPS_OF_BLOCK:
             blocks[-1] = typical(self.earlier_us)
         gains, after = [], []
         for number in range(0, 2 * self.schedule.blocks, 2):
@@ -112,6 +111,5 @@ class TrialSteps:
         if count < 2:
             return None
         shared = math.sqrt((1 + (count - 1) / (3 * count)) / (1 - 1 / (3 * count)))
-        half = float(student.ppf((1 + _SURE) / 2, count - 1)) * stdev(gains) / math.sqrt(count) * shared
-        mean = fmean(gains)
+        half, mean = mean_margin(gains) * shared, fmean(gains)
         return Gain(fmean(after) + mean, fmean(after), mean, mean - half, mean + half)

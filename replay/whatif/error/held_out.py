@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from esprof.core.averages import means_of
+from esprof.core.statistics import means_of
 from esprof.core.types import us
 from esprof.replay.answer import HeldOut, Prediction
 from esprof.replay.dfg import Dfg

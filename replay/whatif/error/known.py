@@ -6,12 +6,13 @@ from functools import cached_property
 
 import numpy as np
 
+from esprof.core.statistics import mean_margin
 from esprof.core.types import Ns
 from esprof.replay.answer import Prediction
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay, strict
 from esprof.replay.whatif.error.held_out import mean_error, predict
-from esprof.replay.whatif.error.margins import BUSY, beyond_scatter, mean_margin, model_error
+from esprof.replay.whatif.error.margins import BUSY, beyond_scatter, model_error
 from esprof.replay.whatif.graph.host_cpus import least_ns
 from esprof.replay.whatif.graph.loaders import has_unseen_workers
 from esprof.run.run import Run

@@ -2,9 +2,10 @@
 of its kind are modelled."""
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 
 import numpy as np
+
+from esprof.core.statistics import mean_margin
 
 _ON_CPUS = {
     "assign": 0.18, "balance": 0.14, "bucket_mb": 0.07, "collective": 0.05, "communication": 0.08, "compress": 0.10,
@@ -41,21 +42,6 @@ Terms that are not here have the greatest of their class."""
 BUSY = 0.6
 """Share of a step that the ranks' own work takes of the CPUs that they have, from which on these are busy: transfers and
 codecs then take their time from that work."""
-
-@cache
-def _student_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t, to two decimals, as printed tables have it."""
-    from scipy.special import stdtrit  # It takes a quarter of a second to import, and not all that asks here has a mean.
-
-    return round(float(stdtrit(freedom, 0.975)), 2)
-
-
-def mean_margin(values: np.ndarray) -> float:
-    """Half the width of the 95 % interval of the mean that these values are a sample of, in their unit; 0 for one value."""
-    freedom = len(values) - 1
-    if freedom < 1:
-        return 0.0
-    return float(_student_quantile(freedom) * values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def beyond_scatter(relative_error: float, seen: Sequence[float], unseen: Sequence[float]) -> float:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from esprof.core import readable
-from esprof.core.averages import medians_of
 from esprof.core.errors import UsageError
+from esprof.core.statistics import medians_of
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.ranks.blame import Blame, held_ns

@@ -2,26 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.stats import sem, t
 
 from esprof.replay.whatif.error import margins
-from esprof.replay.whatif.error.margins import beyond_scatter, mean_margin, model_error
+from esprof.replay.whatif.error.margins import beyond_scatter, model_error
 from esprof.replay.whatif.terms import TERMS
-
-
-def test_one_value_has_no_margin():
-    assert mean_margin(np.array([7.0])) == 0
-
-
-def test_values_that_are_alike_have_no_margin():
-    assert mean_margin(np.full(5, 7.0)) == 0
-
-
-@pytest.mark.parametrize("count", [2, 3, 5, 10, 16, 17, 18, 30, 60, 100, 1000])
-def test_the_margin_of_a_mean_is_that_of_students_t(count):
-    values = np.arange(count, dtype=float)
-    low, high = t.interval(0.95, count - 1, values.mean(), sem(values))
-    assert mean_margin(values) == pytest.approx((high - low) / 2, rel=0.003)
 
 
 def test_an_error_that_the_scatter_of_steps_explains_is_none():
