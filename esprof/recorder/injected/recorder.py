@@ -22,6 +22,7 @@ from .knobs import Knobs
 from .log.background_writer import BackgroundWriter
 from .log.fuse import Fuse
 from .log.notes import Log
+from .rank_identity import rank_identity
 from .state import StepState
 from .steps import backward
 from .steps.cpu_time import CpuTime, Ran
@@ -29,7 +30,6 @@ from .steps.memory import MemoryProbe
 from .steps.pace import OneThread, Pace
 from .steps.sampler import StackSampler
 from .steps.saves import SaveProbe
-from .whoami import whoami
 from .windows.schedule import WindowSchedule
 from .windows.windows import Windows
 
@@ -231,7 +231,7 @@ class Recorder:
         return True
 
     def _note_identity(self, name: str) -> None:
-        self._log.note("rank", **whoami(self.state.rank, self.state.world_size, name))
+        self._log.note("rank", **rank_identity(self.state.rank, self.state.world_size, name))
 
     def _start_background_writer(self) -> None:
         raw, state, log, settings = self._raw, self.state, self._log, self._settings

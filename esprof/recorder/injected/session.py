@@ -14,7 +14,7 @@ from .log.notes import Log
 from .recorder import Recorder
 from .steps.garbage import CollectionProbe
 from .steps.loader import LoaderProbe
-from .steps.opened import OpenedFiles
+from .steps.opened_files import OpenedFiles
 from .steps.saves import SaveProbe
 
 

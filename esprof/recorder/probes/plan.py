@@ -13,7 +13,7 @@ import torch
 
 from ...run.raw import names
 from ..shared.talk import say
-from ..shared.torch_features import flight_dumps
+from ..shared.torch_features import dump_collectives
 from . import backward, codecs, collectives, devices, exchanges, storage
 from .agreement import Agreement
 from .bench import Bench
@@ -143,8 +143,8 @@ def _sizes_of_job(bench: Bench) -> dict[str, list[int]]:
     """Collective -> bytes of those that the job has made lately, as far as PyTorch's Flight Recorder knows them; without
     those that came once, such as DDP's first bucket, where others came again."""
     found = defaultdict[str, Counter[int]](Counter)
-    for dump in flight_dumps():
-        for call in json.loads(dump(True, False)).get("entries", ()):
+    for dump in dump_collectives(include_calls=True):
+        for call in json.loads(dump).get("entries", ()):
             kind = next((kind for part, kind in _KINDS.items() if part in str(call.get("profiling_name"))), None)
             if kind is not None:
                 found[kind][max(_bytes(call, side) for side in ("input", "output"))] += 1

@@ -39,6 +39,19 @@ def flight_dumps() -> list[Dump]:
     return [getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)]
 
 
+def dump_collectives(*, include_calls: bool) -> list[bytes]:
+    """What each of PyTorch's Flight Recorders has of this process's collectives, as JSON, that of all
+    backends first; none where there is no process group.
+
+    A call names the process group, the number in it, the operation, its sizes, and when it was enqueued; NCCL's calls also
+    tell when they started and ended. A dump has the latest TORCH_FR_BUFFER_SIZE (2000) calls; without `include_calls` it
+    has none, and tells how far each process group has come.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return []
+    return [dump(include_calls, False) for dump in flight_dumps()]
+
+
 def switch_on_flight_recorders() -> None:
     """Have this process's collectives remembered, as newer versions do unasked; before its first process group is made."""
     newer, older = _BUFFER_SIZES

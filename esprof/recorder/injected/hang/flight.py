@@ -14,16 +14,16 @@ from ....run.raw.settings import Settings
 from ..log.notes import Log
 from ..orders import OrderBox
 from ..state import StepState
-from .deadly import note_deadly_signals
-from .look import (
+from .fatal_signals import note_fatal_signals
+from .snapshot import (
     awaited_workers,
     calls,
+    collective_progress,
+    error_fields,
     groups,
     outwards,
-    status,
     thread_of_error,
     threads,
-    told_error,
     write_snapshot,
 )
 from .stillness import Stillness
@@ -97,7 +97,7 @@ class FlightWatch:
         self._kept: list[tuple[SnapshotReason, str]] = []
         """Reason and path of the snapshots on disk, oldest first."""
         self._taken = 0
-        note_deadly_signals(os.path.join(raw, names.fatal(state.rank)))
+        note_fatal_signals(os.path.join(raw, names.fatal(state.rank)))
 
     def tick(self, now_ns: int) -> None:
         # The launcher asks where this rank is.
@@ -116,7 +116,7 @@ class FlightWatch:
         # Python sets this for an uncaught exception before the exit handlers run, and never for SystemExit.
         error = getattr(sys, "last_value", None)
         if error is not None:
-            self._take(SnapshotReason.ERROR, [thread_of_error(error)], **told_error(error))
+            self._take(SnapshotReason.ERROR, [thread_of_error(error)], **error_fields(error))
 
     def _reckon(self, now_ns: int) -> None:
         self._usual, self._reckoned_ns = Usual.of(list(self._state.recent)), now_ns
@@ -206,7 +206,7 @@ class _Standstill:
     def is_new(self, step: int, now_ns: int, patience_ns: float) -> bool:
         """Whether this is a new standstill: the first one in `step`, or one after collectives have moved and stopped again
         for `patience_ns`."""
-        now = status()
+        now = collective_progress()
         if step != self.step:
             self.step, self._status, self._moved_ns = step, now, None
             return True

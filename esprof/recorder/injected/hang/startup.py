@@ -27,10 +27,10 @@ from ...shared import identity
 from ..log.fuse import Fuse
 from ..log.notes import Log, encode
 from ..orders import OrderBox
+from ..rank_identity import rank_identity
 from ..steps.saves import rebind
-from ..whoami import whoami
-from .deadly import note_deadly_signals
-from .look import awaited_workers, calls, groups, outwards, thread_of_error, threads, told_error, write_snapshot
+from .fatal_signals import note_fatal_signals
+from .snapshot import awaited_workers, calls, error_fields, groups, outwards, thread_of_error, threads, write_snapshot
 from .stillness import Stillness
 
 _TICK_S = 1.0
@@ -125,12 +125,12 @@ class StartupWatch:
             return
         since_ns = time.time_ns()
         prefix = os.path.join(self._raw, names.starting_prefix(rank, since_ns))
-        note_deadly_signals(names.starting_files(prefix).fatal)  # Takes the file along of what it was taken for before.
+        note_fatal_signals(names.starting_files(prefix).fatal)  # Takes the file along of what it was taken for before.
         self._drop()
         notes = NewFile(names.notes(prefix))
         with suppress(OSError):  # As in `Log.open`.
             fcntl.flock(notes.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        notes.append(encode({"kind": "rank"} | whoami(rank, world_size, identity.process_name())))
+        notes.append(encode({"kind": "rank"} | rank_identity(rank, world_size, identity.process_name())))
         self._thread = threading.get_ident()
         self._taken, self._told, self._latest = 0, None, None
         self._life = _Life(os.getpid(), rank, world_size, prefix, since_ns, notes, threading.Event())
@@ -244,7 +244,7 @@ class StartupWatch:
         self._is_over = True
         life.ending.set()
         self._fuse.run(
-            self._write, life, SnapshotReason.ERROR, {"threads": [thread_of_error(error)]} | told_error(error)
+            self._write, life, SnapshotReason.ERROR, {"threads": [thread_of_error(error)]} | error_fields(error)
         )
 
     def _let_go_in_child(self) -> None:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from .look import outwards, status
+from .snapshot import collective_progress, outwards
 
 _CPU_SHARE = 0.02
 """Share of one CPU up to which a thread only wakes and looks. Gloo has one for each process group, which wakes a hundred
@@ -49,7 +49,7 @@ class Stillness:
 
     def look(self, thread: int) -> None:
         """See what the thread has done since the last look."""
-        now_ns, place, moved = time.monotonic_ns(), _place(thread), status()
+        now_ns, place, moved = time.monotonic_ns(), _place(thread), collective_progress()
         if place not in self._places or moved != self._status:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDat
 from ....run.raw import names
 from ...shared import identity
 from ...shared.environment import LOADER_OF, changed, with_hook
-from ..hang import awaited
+from ..hang import loader_waits
 from ..hang.worker_stack import listen
 from ..log.fuse import Fuse
 from ..log.notes import Log, encode
@@ -114,11 +114,11 @@ class LoaderProbe:
         self._fuse.run(self._before_batch, iterator)
         tasks = self._fuse.run(_tasks, iterator)
         start_ns, ran_ns = time.time_ns(), time.thread_time_ns()
-        around = awaited.begin(iterator)
+        around = loader_waits.begin(iterator)
         try:
             batch = original(iterator)
         finally:
-            awaited.end(around)
+            loader_waits.end(around)
         span = start_ns, time.time_ns(), time.thread_time_ns() - ran_ns
         self._fuse.run(self._note_next, iterator, batch, tasks, *span)
         return batch

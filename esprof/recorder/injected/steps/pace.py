@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import get_worker_info
 
 from ....run.raw.paced import PacedBy
-from ..hang import awaited
+from ..hang import loader_waits
 from ..log.fuse import Fuse
 from .module_calls import OutermostCalls
 
@@ -105,7 +105,7 @@ class Pace:
             self._border(PacedBy.OPTIMIZER)
 
     def _module_returned(self, module: object) -> None:
-        if get_worker_info() is not None or awaited.is_one_here():  # A module that makes samples is no step.
+        if get_worker_info() is not None or loader_waits.is_one_here():  # A module that makes samples is no step.
             return
         if threading.get_ident() == self._thread:
             self._calls_in_batch += 1

@@ -1,5 +1,6 @@
 """One window of torch.profiler over a few steps."""
 
+import ctypes
 import errno
 import os
 import re
@@ -145,3 +146,18 @@ def _activities() -> list[ProfilerActivity]:
     """The activities to record: CUDA only where the job has initialised it, as asking for it would initialise it."""
     cuda = [ProfilerActivity.CUDA] if torch.cuda.is_initialized() else []
     return [ProfilerActivity.CPU, *cuda]
+
+
+def leave_without_kineto() -> None:
+    """In a forked child of a rank: at its exit flush C's streams, and end before any handler from before the fork runs.
+
+    Kineto keeps a thread and, when a process exits, waits for it. A forked child does not have that thread and would wait
+    for ever, where the process has profiled before the fork, by the recorder or without it.
+
+    Both calls are functions of glibc, since Python is gone by then. The exit status stays as it is.
+    """
+    with suppress(AttributeError, OSError):  # With another libc the child behaves as it would without the recorder.
+        libc = ctypes.CDLL(None)
+        # The last to be registered is the first to run.
+        libc.on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fflush, None, None)

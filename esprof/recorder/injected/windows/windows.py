@@ -12,13 +12,13 @@ from ....run.raw import names
 from ....run.raw.files import write_new
 from ....run.raw.reasons import LossReason
 from ....run.raw.settings import Settings
+from ...shared.torch_features import dump_collectives
 from ..log.fuse import Fuse
 from ..log.notes import Log
 from ..state import StepState
-from . import calls, jobs_profiler
-from .forked import leave_without_kineto
+from . import jobs_profiler
 from .schedule import WindowSchedule
-from .window import ProfilerWindow, ThreadsEnd
+from .window import ProfilerWindow, ThreadsEnd, leave_without_kineto
 
 _PAGE = resource.getpagesize()
 
@@ -238,7 +238,7 @@ class Windows:
         path = os.path.join(self._raw, names.calls(self._state.rank, first))
         if os.path.exists(path):  # The job has profiled twice in a step; what came between the two is little.
             return [path]
-        noted = calls.dumps(include_calls=True)
+        noted = dump_collectives(include_calls=True)
         if not noted:
             return []
         write_new(path, noted[0])  # What the second dump, NCCL's, would add is in the trace.

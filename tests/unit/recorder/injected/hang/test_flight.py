@@ -61,7 +61,7 @@ class Rank:
 @pytest.fixture
 def raw(tmp_path, monkeypatch):
     # The handlers of signals are pytest's own to keep.
-    monkeypatch.setattr(flight, "note_deadly_signals", lambda path: None)
+    monkeypatch.setattr(flight, "note_fatal_signals", lambda path: None)
     (tmp_path / "orders").mkdir()
     return tmp_path
 
@@ -136,7 +136,7 @@ def test_a_job_of_long_steps_is_given_three_times_the_longest(raw):
 def test_collectives_that_move_in_a_long_step_and_stop_again_are_another_standstill(raw, monkeypatch):
     rank = Rank(raw, steps=0)
     status = iter([b"1", b"2", b"3", b"3", b"3", b"3"])
-    monkeypatch.setattr(flight, "status", lambda: next(status))
+    monkeypatch.setattr(flight, "collective_progress", lambda: next(status))
     for after_s in (6, 8, 10, 12, 15.1, 100):
         rank.look(after_s)
     assert rank.reasons == ["hang", "hang"]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from esprof.recorder.injected.hang import awaited
+from esprof.recorder.injected.hang import loader_waits
 from esprof.recorder.injected.log.fuse import Fuse
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.injected.steps import module_calls, pace
@@ -75,9 +75,9 @@ def test_modules_that_make_the_samples_are_no_work(job):
     iterator, transform = iter(DataLoader(torch.zeros(9, 2))), nn.LayerNorm(2)
     for _ in range(5):
         job.pace.batch_wanted(iterator)
-        around = awaited.begin(iterator)
+        around = loader_waits.begin(iterator)
         transform(next(iterator))
-        awaited.end(around)
+        loader_waits.end(around)
     assert job.ends == []
 
 

@@ -48,7 +48,7 @@ class FakeWindow:
 @pytest.fixture
 def take(tmp_path, monkeypatch):
     """Takes steps until the recorder ends by a fault, and returns its notes."""
-    monkeypatch.setattr(module, "Window", FakeWindow)
+    monkeypatch.setattr(module, "ProfilerWindow", FakeWindow)
     monkeypatch.setattr(FakeWindow, "closed", [])
 
     def take(steps: int, fault: dict[int, Exception]) -> list[dict]:

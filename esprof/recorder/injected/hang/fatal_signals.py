@@ -7,10 +7,10 @@ import signal
 from ....run.raw.files import NewFile
 
 _noted: tuple[int, str] | None = None
-"""The process that has called `note_deadly_signals`, and the file that its stacks go to."""
+"""The process that has called `note_fatal_signals`, and the file that its stacks go to."""
 
 
-def note_deadly_signals(path: str) -> None:
+def note_fatal_signals(path: str) -> None:
     """Have Python's faulthandler write all stacks to `path` when a signal ends the process; the signal still ends it.
 
     Handlers that the job has set stay, and those that it sets later replace ours. A second call moves the file.

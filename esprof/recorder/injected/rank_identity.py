@@ -1,20 +1,42 @@
-"""The CPUs that this process may use."""
+"""What a process says of itself when it claims to be a rank."""
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 
-from . import control_groups
+import torch
+
+from ..shared import identity
+from ..shared.torch_features import lacking
+from .steps import control_groups
 
 
-def usable() -> list[int]:
+def rank_identity(rank: int, world_size: int, process_name: str) -> dict[str, object]:
+    """The fields of the row that begins the notes of a rank."""
+    device, accelerators = identity.device()
+    return {
+        "rank": rank,
+        "world_size": world_size,
+        "host": process_name.rsplit(".", 2)[0],
+        "pid": os.getpid(),
+        "device": device,
+        "accelerators": accelerators,
+        "cpus": usable_cpus(),
+        "cpu_quota": cpu_quota(),
+        "threads": torch.get_num_threads(),
+        "versions": identity.versions(),
+        "lacks": lacking(),
+    }
+
+
+def usable_cpus() -> list[int]:
     """Numbers of the CPUs that this process may run on, ascending; none where the system does not tell."""
     with suppress(OSError):
         return sorted(os.sched_getaffinity(0))
     return []
 
 
-def quota() -> float | None:
+def cpu_quota() -> float | None:
     """How many CPUs the control groups around this process let it use at a time, on average; None where they let it use
     all."""
     with suppress(OSError, ValueError):

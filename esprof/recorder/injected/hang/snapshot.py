@@ -1,4 +1,4 @@
-"""A look at this process: the stacks of its threads, the collectives it entered, and the loader's worker it waits for."""
+"""What a snapshot of this process holds: stacks of threads, collectives, and the loader's worker it waits for."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from typing import Any
 import torch.distributed as dist
 
 from ....run.raw.files import write_new
-from ..windows.calls import dumps
-from . import awaited
+from ...shared.torch_features import dump_collectives
+from . import loader_waits
 from .worker_stack import dump_of, state_of
 
 _MOST_THREADS, _MOST_FRAMES, _MOST_WORKERS = 64, 100, 8
@@ -50,7 +50,7 @@ def thread_of_error(error: BaseException) -> dict[str, object]:
     return {"name": threading.current_thread().name, "training": True, "frames": frames[:_MOST_FRAMES]}
 
 
-def told_error(error: BaseException) -> dict[str, object]:
+def error_fields(error: BaseException) -> dict[str, object]:
     """What a snapshot tells of the exception that ends the process."""
     text = "".join(traceback.format_exception_only(error)).strip()
     return {"error": text[:1000], "error_type": type(error).__name__}
@@ -69,23 +69,23 @@ def groups() -> list[dict[str, object]]:
 
 def calls(newest: int | None) -> list[dict[str, Any]]:
     """What each of PyTorch's Flight Recorders holds: its `newest` calls, or all where that is None."""
-    recorders = [json.loads(dump) for dump in dumps(include_calls=True)]
+    recorders = [json.loads(dump) for dump in dump_collectives(include_calls=True)]
     for recorder in recorders:
         entries: Sequence[object] = recorder.get("entries", [])
         recorder["entries"] = entries if newest is None else entries[-newest:]
     return [recorder for recorder in recorders if recorder["entries"]]
 
 
-def status() -> bytes:
+def collective_progress() -> bytes:
     """How far the collectives of each process group have come, as text to compare."""
-    return b"".join(dumps(include_calls=False))
+    return b"".join(dump_collectives(include_calls=False))
 
 
 def awaited_workers(training: int) -> list[dict[str, object]]:
     """The loader workers of which one has the batch that the thread `training` waits for, and where they are."""
     return [
         {"worker": number, "pid": pid, "state": state_of(pid), "dump": dump_of(pid)}
-        for number, pid in awaited.workers(training)[:_MOST_WORKERS]
+        for number, pid in loader_waits.workers(training)[:_MOST_WORKERS]
     ]
 
 

@@ -4,11 +4,12 @@ import os
 
 import pytest
 
-from esprof.recorder.injected.steps import control_groups, processors
+from esprof.recorder.injected.rank_identity import cpu_quota, usable_cpus
+from esprof.recorder.injected.steps import control_groups
 
 
 def test_this_process_may_run_where_the_system_lets_it():
-    assert set(processors.usable()) == os.sched_getaffinity(0)
+    assert set(usable_cpus()) == os.sched_getaffinity(0)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_the_narrowest_quota_counts(tmp_path, monkeypatch, files, quota):
         (tmp_path / name).write_text(text)
     paths = [str(tmp_path / name) for name in files if "period" not in name]
     monkeypatch.setattr(control_groups, "files", lambda *names: iter([*paths, str(tmp_path / "hidden")]))
-    assert processors.quota() == quota
+    assert cpu_quota() == quota
 
 
 def test_what_cannot_be_read_is_not_known(monkeypatch):
@@ -41,4 +42,4 @@ def test_what_cannot_be_read_is_not_known(monkeypatch):
 
     monkeypatch.setattr(control_groups, "files", denied)
     monkeypatch.setattr(os, "sched_getaffinity", denied)
-    assert (processors.usable(), processors.quota()) == ([], None)
+    assert (usable_cpus(), cpu_quota()) == ([], None)
