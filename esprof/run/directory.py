@@ -18,6 +18,8 @@ import pyarrow.parquet as pq
 from esprof.core.errors import InputError, unreadable
 from esprof.core.output import atomic_file
 from esprof.core.types import Rank
+from esprof.run import files
+from esprof.run.files import flight_path, table_path
 from esprof.run.flight.log import FlightLog
 from esprof.run.history import read as read_history
 from esprof.run.memory_limit import memory_limit
@@ -35,10 +37,6 @@ _BYTES_A_VALUE = 8
 _WITHOUT_IT = "Delete this file to go on without it, or record the run again."
 
 
-def table_path(path: Path, name: str, rank: Rank) -> Path:
-    return path / name / f"rank-{rank:05d}.parquet"
-
-
 def write_table(path: Path, name: str, rank: Rank, rows: Table) -> None:
     """Write one table of one rank into the Run directory `path`. Raises OutputError where it cannot be written."""
     with _private_file(path, table_path(path, name, rank)) as file:
@@ -47,20 +45,20 @@ def write_table(path: Path, name: str, rank: Rank, rows: Table) -> None:
 
 def write_flight(path: Path, rank: Rank, log: FlightLog) -> None:
     """Write what the flight recorder of one rank left into the Run directory `path`."""
-    with _private_file(path, _flight_path(path, rank)) as file:
+    with _private_file(path, flight_path(path, rank)) as file:
         file.write(msgspec.json.encode(log))
 
 
 def write_probes(path: Path, probes: Probes) -> None:
     """Write what was measured for the job of the Run directory `path`. Raises OutputError where it cannot be written."""
-    with _private_file(path, _probes_path(path)) as file:
+    with _private_file(path, path / files.PROBES) as file:
         file.write(msgspec.json.format(msgspec.json.encode(probes), indent=1) + b"\n")
 
 
 def read_probes(path: Path) -> Probes | None:
     """What was measured for the job of the Run directory `path`; None where nothing was. Raises InputError where the file
     is broken."""
-    file = _probes_path(path)
+    file = path / files.PROBES
     try:
         if file.stat().st_size > memory_limit():
             raise InputError("is larger than the memory limit", path=file, remedy=_WITHOUT_IT)
@@ -79,7 +77,7 @@ def read_probes(path: Path) -> Probes | None:
 
 def write_meta(path: Path, meta: RunMeta) -> None:
     """Write `run.json`, the last file of a Run: a directory without it is not a Run yet."""
-    with _private_file(path, path / "run.json") as file:
+    with _private_file(path, path / files.META) as file:
         file.write(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
 
 
@@ -103,7 +101,7 @@ def read_run(path: Path) -> Run:
 
     Raises InputError where `run.json` is missing or broken, or where no rank is whole.
     """
-    meta = _read_meta(path / "run.json")
+    meta = _read_meta(path / files.META)
     whole, warnings, broken = [], [], set()
     for rank in meta.ranks:
         for name in SCHEMAS:
@@ -158,14 +156,6 @@ def _log_or_fault(
         return (), f"its {what} cannot be read ({error.reason})"
 
 
-def _probes_path(path: Path) -> Path:
-    return path / "probes.json"
-
-
-def _flight_path(path: Path, rank: Rank) -> Path:
-    return path / "flight" / f"rank-{rank:05d}.json"
-
-
 def _private_file(run: Path, path: Path) -> AbstractContextManager[BinaryIO]:
     with suppress(OSError):  # `atomic_file` meets the same error and reports it.
         run.mkdir(0o700, parents=True, exist_ok=True)
@@ -173,7 +163,7 @@ def _private_file(run: Path, path: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def _read_flight(run: Path, rank: Rank) -> FlightLog | None:
-    path = _flight_path(run, rank)
+    path = flight_path(run, rank)
     try:
         return msgspec.json.decode(path.read_bytes(), type=FlightLog)
     except FileNotFoundError:

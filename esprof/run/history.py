@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from esprof.core.types import Ns
+from esprof.run import files
 from esprof.run.lines import append_line, read_lines
 
 What = Literal[
@@ -26,8 +27,6 @@ What = Literal[
 ]
 """`kept`, `missed` and `reverted` say what became of a plan: `missed` is kept, and less than was promised. The last three
 are a person's decisions on a plan, before the job has said anything of it."""
-
-_NAME = "history.jsonl"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,10 +69,10 @@ _EVENT = msgspec.json.Decoder(JobEvent)
 
 def append(run: Path, event: JobEvent) -> None:
     """Add an event to the log of the Run directory `run`. Raises OutputError."""
-    append_line(run / _NAME, event)
+    append_line(run / files.HISTORY, event)
 
 
 def read(run: Path) -> tuple[JobEvent, ...]:
     """The events of a Run directory, oldest first; what is no event, such as half a line, is left out. Raises InputError
     where the log cannot be read."""
-    return read_lines(run / _NAME, _EVENT)
+    return read_lines(run / files.HISTORY, _EVENT)

@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from esprof.core.types import Ns
+from esprof.run import files
 from esprof.run.lines import append_line, read_lines
-
-_NAME = "ledger.jsonl"
 
 
 class JobClass(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,4 +108,4 @@ def read(run: Path) -> tuple[Line, ...]:
 
 
 def path_of(run: Path) -> Path:
-    return run / _NAME
+    return run / files.LEDGER

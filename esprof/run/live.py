@@ -7,8 +7,8 @@ import msgspec
 
 from esprof.core.errors import unreadable
 from esprof.core.output import unwritable
+from esprof.run import files
 
-_NAME = "live.jsonl"
 _MOST_BYTES = 8 << 20
 """The file is begun anew when it has become as large."""
 
@@ -39,7 +39,7 @@ class Live:
     that fails it is an OutputError, and nothing is appended any more."""
 
     def __init__(self, run: Path) -> None:
-        self._path = run / _NAME
+        self._path = run / files.LIVE
         self._file: int | None = None
         """None once writing has failed."""
         try:
@@ -69,7 +69,7 @@ class Tail:
     """Reads the file of a Run directory as it grows."""
 
     def __init__(self, run: Path) -> None:
-        self._path = run / _NAME
+        self._path = run / files.LIVE
         self._read = 0
 
     def read(self) -> list[LiveStep]:

@@ -15,7 +15,9 @@ from esprof.core import readable
 from esprof.core.errors import InputError, OutputError
 from esprof.core.output import claim, unwritable
 from esprof.core.types import NS_PER_S, Ns, Rank
-from esprof.run.directory import SCHEMAS, read_run, table_path, write_flight, write_meta, write_probes
+from esprof.run import files
+from esprof.run.directory import SCHEMAS, read_run, write_flight, write_meta, write_probes
+from esprof.run.files import table_path
 from esprof.run.load import load
 from esprof.run.probes import joined
 from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
@@ -33,7 +35,7 @@ def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
     paths = [part for source in sources for part in _parts(source)]
     _keep_sources(out, sources)
     claim(out, force=force)
-    if out.exists() and not (out / "run.json").exists():
+    if out.exists() and not files.is_whole(out):
         raise OutputError("is not a Run, and is not overwritten", path=out, remedy="Choose another name.")
     runs = {path: _finished(path) for path in paths}
     _refuse_strangers(runs)
@@ -52,9 +54,9 @@ def merge(sources: Sequence[Path], out: Path, *, force: bool = False) -> Run:
 
 def _parts(source: Path) -> list[Path]:
     """`source` itself where it is a Run, else the parts in that folder. Raises InputError where it holds none."""
-    if (source / "run.json").exists() or (source / "raw").exists():
+    if files.is_whole(source) or (source / files.RAW).exists():
         return [source]
-    parts = sorted(part for part in source.glob("part-*") if part.is_dir())
+    parts = sorted(part for part in source.glob(files.PARTS) if part.is_dir())
     if not parts:
         remedy = "Name Run directories, or a folder with the parts that `esprof record` wrote."
         raise InputError("is no Run" if source.exists() else "does not exist", path=source, remedy=remedy)
@@ -70,7 +72,7 @@ def _keep_sources(out: Path, sources: Sequence[Path]) -> None:
 
 def _finished(path: Path) -> Run:
     run = load(path)
-    if not (path / "run.json").exists():
+    if not files.is_whole(path):
         why = next(
             (warning.message for warning in run.warnings if warning.code == WarningCode.STILL_RUNNING),
             "it is not finished",

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from esprof.core.output import write_bytes
+from esprof.run import files
 
-_NAME = "telemetry.request"
 _MOST_BYTES = 1 << 20
 
 
@@ -25,12 +25,12 @@ class TelemetryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def ask(run: Path, request: TelemetryRequest) -> None:
     """Raises OutputError."""
-    write_bytes(run / _NAME, msgspec.json.encode(request))
+    write_bytes(run / files.TELEMETRY_REQUEST, msgspec.json.encode(request))
 
 
 def is_open(run: Path) -> bool:
     """Whether the job has not yet taken the request."""
-    return (run / _NAME).exists()
+    return (run / files.TELEMETRY_REQUEST).exists()
 
 
 def withdraw(run: Path, request: TelemetryRequest | None = None) -> None:
@@ -38,12 +38,12 @@ def withdraw(run: Path, request: TelemetryRequest | None = None) -> None:
     if request is not None and waiting(run) != request:
         return
     with suppress(OSError):
-        (run / _NAME).unlink(missing_ok=True)
+        (run / files.TELEMETRY_REQUEST).unlink(missing_ok=True)
 
 
 def waiting(run: Path) -> TelemetryRequest | None:
     """What the job is asked for; None where that is nothing, or no request."""
-    path = run / _NAME
+    path = run / files.TELEMETRY_REQUEST
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return None

@@ -5,9 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from esprof.run import files
 from esprof.run.lines import append_line, read_lines
-
-_NAME = "rounds.jsonl"
 
 Outcome = Literal["kept", "missed", "reverted", "refused", "nothing", "unknown"]
 """`missed` is kept, although steps take longer than promised; `nothing` that there was nothing to advise; `unknown` that the
@@ -54,9 +53,9 @@ _ROUND = msgspec.json.Decoder(Round)
 
 def append(run: Path, one: Round) -> None:
     """Add it to the log of the Run directory `run`. Raises OutputError."""
-    append_line(run / _NAME, one)
+    append_line(run / files.ROUNDS, one)
 
 
 def read(run: Path) -> tuple[Round, ...]:
     """The rounds of a Run directory, oldest first. Raises InputError where the log cannot be read."""
-    return read_lines(run / _NAME, _ROUND)
+    return read_lines(run / files.ROUNDS, _ROUND)

@@ -11,6 +11,7 @@ from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile, PlanSource
 from esprof.reports.commands.common import answer, json_option, status
 from esprof.reports.terminal.applied import draw_applied
+from esprof.run import files
 
 _CONNECT_S = 10.0
 
@@ -51,7 +52,7 @@ def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
 def _source(target: str) -> PlanSource:
     path = Path(target)
     if path.is_dir():
-        return PlanFile(path / "plan.json")
+        return PlanFile(path / files.PLAN)
     if path.exists() or not re.fullmatch(r"[^/]+:\d+/.+", target):
         if not path.parent.is_dir():
             raise UsageError(f"there is no folder {path.parent}", remedy="Name what the job was given as plan=.")

@@ -16,6 +16,7 @@ from esprof.elastic.launch.told import LaunchState, read_state, want
 from esprof.elastic.verify.diff import diff
 from esprof.reports.commands.common import answer, json_option, output_options
 from esprof.reports.terminal.elastic import render_diff
+from esprof.run.files import LAUNCH
 
 _EXIT_CODES = {"equal": EXIT_OK, "differ": EXIT_REGRESSION, "not-comparable": EXIT_ERROR}
 
@@ -45,7 +46,6 @@ def diff_command(log_a: Path, log_b: Path, as_json: bool, output: Path, force: b
     return _EXIT_CODES[found.outcome]
 
 
-_FOLDER = "esprof-launch"
 _BEAT_S = 0.05
 
 
@@ -61,7 +61,7 @@ _BEAT_S = 0.05
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    default=_FOLDER,
+    default=LAUNCH,
     show_default=True,
     help="Where the launcher keeps its log, and hears of wishes; each host has its own.",
 )
@@ -125,7 +125,7 @@ def _rendezvous(hosts: str, place: str | None, job: str) -> HostsMeeting:
 
 @command.command("scale")
 @click.argument("world", metavar="N", type=click.IntRange(1))
-@click.argument("folder", type=click.Path(path_type=Path), default=_FOLDER)
+@click.argument("folder", type=click.Path(path_type=Path), default=LAUNCH)
 @click.option("--wait", type=click.FloatRange(0), default=60.0, metavar="SECONDS", help="How long to wait for it (60).")
 def scale_command(world: int, folder: Path, wait: float) -> int:
     """Change the number of processes of a job that `esprof elastic launch --procs` has started.

@@ -15,6 +15,7 @@ from esprof.core.output import claim
 from esprof.reports.commands.common import answer, beside, job_arguments, json_option, refuse_stdout
 from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
+from esprof.run import files
 from esprof.run.directory import read_probes, write_probes
 from esprof.run.own_steps import own_steps
 from esprof.run.probes import Probes, Sweep, VariedStep, put_together
@@ -127,7 +128,7 @@ def _earlier(output: Path, job: Sequence[str]) -> Probes | None:
     """What a probe that was broken off has left in `output`. Raises an error where there is nothing left to do."""
     if not output.exists():
         return None
-    if not (output / "run.json").exists():
+    if not files.is_whole(output):
         claim(output, force=False)
     found = read_probes(output)
     if found is None:
@@ -159,7 +160,7 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
                 remedy="Let it make more steps; the probe ends it when it is through.",
             )
         probes = _with_earlier(made.run.probes, earlier, tuple(own_steps(made.run)))
-        if not (output / "run.json").exists():
+        if not files.is_whole(output):
             say_recorded(made, quiet=quiet)
             (folder / "run").rename(output)
         write_probes(output, probes)

@@ -23,7 +23,7 @@ from esprof.reports import units
 from esprof.reports.commands.common import Finite, answer, beside, json_option, open_run, status
 from esprof.reports.commands.record import say
 from esprof.reports.terminal.verified import draw_verified
-from esprof.run import ledger
+from esprof.run import files, ledger
 from esprof.run.raw.settings import Settings
 from esprof.run.run import WarningCode
 
@@ -189,7 +189,7 @@ def _known() -> str:
 
 def _open(recorded: Path) -> Run:
     run, _ = open_run([str(recorded)])
-    if not (recorded / "run.json").exists():
+    if not files.is_whole(recorded):
         raise UsageError(f"{recorded} is no Run directory, whose ledger could be written", remedy="Record CMD first.")
     return run
 

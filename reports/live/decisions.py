@@ -21,6 +21,7 @@ from esprof.core.plan import (
 )
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
+from esprof.run import files
 from esprof.run.history import JobEvent, Setting, append
 
 NO_PROMISE_US = sys.float_info.max
@@ -28,11 +29,6 @@ NO_PROMISE_US = sys.float_info.max
 
 _ANY_MARGIN = 1e6
 """A person's word stands: the job does not go forward again because steps were shorter."""
-
-
-def plan_path(run: Path) -> Path:
-    """Where a job gets plans from, by what docs/elastic.md advises."""
-    return run / "plan.json"
 
 
 def accept(run: Path, plan: Plan, history: Sequence[JobEvent], step: int) -> Plan:
@@ -104,5 +100,5 @@ def _hand_over(run: Path, plan: Plan, history: Sequence[JobEvent]) -> Plan:
     """The version is above all that the job was ever told of: a file of the last plan may be torn."""
     told = max((event.version for event in history if event.version is not None), default=0)
     plan = msgspec.structs.replace(plan, version=max(plan.version, told + 1))
-    given, _ = hand_over(plan, PlanFile(plan_path(run)), wait_s=0)
+    given, _ = hand_over(plan, PlanFile(run / files.PLAN), wait_s=0)
     return given

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from esprof import Run, load
 from esprof.core.errors import EsprofError
-from esprof.run import request
+from esprof.run import files, request
 from esprof.run.request import TelemetryRequest
 
 _BEAT_S = 0.02
@@ -47,7 +47,7 @@ def fresh(run: Path, asked: TelemetryRequest = TelemetryRequest(), *, wait_s: fl
 
 def has_ended(run: Path) -> bool:
     """Whether the job that wrote `run` last was one of this host, and its first process is gone."""
-    if not (run / "run.json").exists():
+    if not files.is_whole(run):
         return False
     told = load(run)
     started_ns = max((event.time_ns for event in told.history if event.what == "started"), default=0)

@@ -8,12 +8,11 @@ import msgspec
 
 from esprof.core.errors import EsprofError, InputError, unreadable
 from esprof.core.plan import Plan, PlanStatus, read_plan
-from esprof.elastic.plans.source import status_path
-from esprof.reports.live.decisions import plan_path
 from esprof.reports.live.kept import Kept
-from esprof.reports.live.offer import LatestSearch, offer_path, read_looked
+from esprof.reports.live.offer import LatestSearch, read_looked
 from esprof.reports.live.shift import Shift
-from esprof.run import history, rounds
+from esprof.run import files, history, rounds
+from esprof.run.files import status_path
 from esprof.run.history import JobEvent
 from esprof.run.live import LiveStep, Tail
 from esprof.run.rounds import Round
@@ -41,13 +40,13 @@ class WatchedJob:
         """Whether steps have lastingly changed since somebody last asked this."""
         self._tail, self._shift = Tail(run), Shift()
         self._tail_problem: str | None = None
-        self._plan: Kept[Plan | None] = Kept(plan_path(run), read_plan, None)
-        self._status: Kept[PlanStatus | None] = Kept(status_path(plan_path(run)), _read_status, None)
+        self._plan: Kept[Plan | None] = Kept(run / files.PLAN, read_plan, None)
+        self._status: Kept[PlanStatus | None] = Kept(status_path(run / files.PLAN), _read_status, None)
         self._history: Kept[tuple[JobEvent, ...]] = Kept(
-            run / "history.jsonl", lambda path: history.read(path.parent), ()
+            run / files.HISTORY, lambda path: history.read(path.parent), ()
         )
-        self._looked: Kept[LatestSearch | None] = Kept(offer_path(run), read_looked, None)
-        self._rounds: Kept[tuple[Round, ...]] = Kept(run / "rounds.jsonl", lambda path: rounds.read(path.parent), ())
+        self._looked: Kept[LatestSearch | None] = Kept(run / files.ADVICE, read_looked, None)
+        self._rounds: Kept[tuple[Round, ...]] = Kept(run / files.ROUNDS, lambda path: rounds.read(path.parent), ())
 
     def refresh(self) -> bool:
         """Read what has changed; returns whether anything has."""
@@ -118,7 +117,7 @@ class WatchedJob:
 
     def _written_at(self) -> float:
         try:
-            return min(time.time(), (self.run / "live.jsonl").stat().st_mtime)
+            return min(time.time(), (self.run / files.LIVE).stat().st_mtime)
         except OSError:
             return time.time()
 

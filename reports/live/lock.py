@@ -11,8 +11,8 @@ import msgspec
 
 from esprof.core.errors import EsprofError
 from esprof.core.output import unwritable
+from esprof.run import files
 
-_NAME = "serve.lock"
 _MOST_BYTES = 4096
 
 
@@ -29,7 +29,7 @@ class Lock:
 
     def __init__(self, run: Path) -> None:
         """Raises EsprofError where another process has it, OutputError where no file can be made."""
-        path = run / _NAME
+        path = run / files.SERVE_LOCK
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:

@@ -9,8 +9,8 @@ from esprof.core.errors import InputError, unreadable
 from esprof.core.output import write_bytes
 from esprof.core.plan import Plan, check
 from esprof.core.types import Ns, Rank
+from esprof.run import files
 
-_NAME = "advice.json"
 _MOST_BYTES = 64 << 20
 
 
@@ -63,13 +63,9 @@ class LatestSearch(msgspec.Struct, frozen=True, kw_only=True):
     """Why there was none."""
 
 
-def offer_path(run: Path) -> Path:
-    return run / _NAME
-
-
 def write_looked(run: Path, looked: LatestSearch) -> None:
     """Keep it in the Run directory. Raises OutputError."""
-    write_bytes(offer_path(run), msgspec.json.encode(looked))
+    write_bytes(run / files.ADVICE, msgspec.json.encode(looked))
 
 
 def read_looked(path: Path) -> LatestSearch | None:

@@ -27,7 +27,7 @@ from esprof.elastic.plans.source import PlanFile
 from esprof.replay.replayed import Replayed
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.reports.live.shift import Shift
-from esprof.run import history, rounds
+from esprof.run import files, history, rounds
 from esprof.run.live import Tail
 from esprof.run.request import TelemetryRequest
 from esprof.run.rounds import Kind, Round
@@ -81,7 +81,7 @@ class Tuner:
     def __init__(self, run: Path, settings: TuningSettings, stop: Flag, tell: Callable[[Round], None]) -> None:
         """`tell` gets each round when it is over; it also stands in the Run then."""
         self._run, self._settings, self._stop, self._tell = run, settings, stop, tell
-        self._plans = PlanFile(run / "plan.json")
+        self._plans = PlanFile(run / files.PLAN)
         self._tail, self._shift = Tail(run), Shift()
         self._last_step = -1
         self._changed = False

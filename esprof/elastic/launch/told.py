@@ -12,6 +12,7 @@ import msgspec
 from esprof.core.errors import UsageError
 from esprof.core.output import unwritable, write_bytes
 from esprof.core.types import Ns
+from esprof.run import files
 from esprof.run.lines import append_line, read_lines
 
 VARIABLE = "ESPROF_LAUNCH"
@@ -59,7 +60,7 @@ class LaunchState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the launcher's log, `launch.jsonl`."""
+    """A line of the launcher's log."""
 
     what: Literal["began", "asked", "refused", "left", "crashed", "ended", "gave up"]
     time_ns: Ns
@@ -77,7 +78,7 @@ def taken(folder: Path) -> Iterator[None]:
     launcher has it, OutputError where it cannot be made."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(folder / files.LAUNCH_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise unwritable(folder, error) from error
     try:
@@ -87,7 +88,7 @@ def taken(folder: Path) -> Iterator[None]:
         raise UsageError(f"another launcher has {folder}", remedy="Name another --folder.") from None
     try:
         grant(folder)
-        for stale in folder.glob("left-*.json"):
+        for stale in folder.glob(files.ALL_LEFT):
             stale.unlink(missing_ok=True)
         yield
     finally:
@@ -107,36 +108,36 @@ def launch_of_environment() -> Launch | None:
 
 def write_left(launch: Launch, left: Left) -> None:
     """Raises OutputError."""
-    write_bytes(_left(Path(launch.folder), launch.generation), msgspec.json.encode(left))
+    write_bytes(files.left_path(Path(launch.folder), launch.generation), msgspec.json.encode(left))
 
 
 def read_left(folder: Path, generation: int) -> Left | None:
     with suppress(OSError, msgspec.MsgspecError, RecursionError):
-        return msgspec.json.decode(_left(folder, generation).read_bytes(), type=Left)
+        return msgspec.json.decode(files.left_path(folder, generation).read_bytes(), type=Left)
     return None
 
 
 def write_state(folder: Path, state: LaunchState) -> None:
     """Raises OutputError."""
-    write_bytes(folder / "launch.json", msgspec.json.encode(state))
+    write_bytes(folder / files.LAUNCH_STATE, msgspec.json.encode(state))
 
 
 def read_state(folder: Path) -> LaunchState | None:
     """None where nothing was launched in this folder."""
     with suppress(OSError, msgspec.MsgspecError, RecursionError):
-        return msgspec.json.decode((folder / "launch.json").read_bytes(), type=LaunchState)
+        return msgspec.json.decode((folder / files.LAUNCH_STATE).read_bytes(), type=LaunchState)
     return None
 
 
 def want(folder: Path, world: int) -> None:
     """Ask the launcher for so many workers. Raises OutputError."""
-    write_bytes(folder / "world", str(world).encode())
+    write_bytes(folder / files.WORLD_WANTED, str(world).encode())
 
 
 def wanted(folder: Path) -> int | None:
     """How many workers somebody wants; None where nobody has said anything sensible."""
     try:
-        return int((folder / "world").read_bytes()[:20])
+        return int((folder / files.WORLD_WANTED).read_bytes()[:20])
     except (OSError, ValueError):
         return None
 
@@ -144,27 +145,18 @@ def wanted(folder: Path) -> int | None:
 def grant(folder: Path) -> None:
     """What was wanted is done, or something else has come since."""
     with suppress(OSError):
-        (folder / "world").unlink(missing_ok=True)
+        (folder / files.WORLD_WANTED).unlink(missing_ok=True)
 
 
 def log(folder: Path, line: Logged) -> None:
     """Raises OutputError."""
-    append_line(folder / "launch.jsonl", line)
+    append_line(folder / files.LAUNCH_LOG, line)
 
 
 def read_log(folder: Path) -> tuple[Logged, ...]:
     """Raises InputError where it cannot be read."""
-    return read_lines(folder / "launch.jsonl", _LOGGED)
+    return read_lines(folder / files.LAUNCH_LOG, _LOGGED)
 
 
 def is_ready(folder: Path, generation: int, rank: int) -> bool:
-    return ready_path(folder, generation, rank).exists()
-
-
-def ready_path(folder: Path, generation: int, rank: int) -> Path:
-    """What a worker makes when it has imported what takes long, and waits for its generation to begin."""
-    return folder / f"ready-{generation}-{rank}"
-
-
-def _left(folder: Path, generation: int) -> Path:
-    return folder / f"left-{generation}.json"
+    return files.ready_path(folder, generation, rank).exists()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Protocol
 
 from esprof.core.output import write_bytes
+from esprof.run.files import status_path
 
 _MOST_BYTES = 64 << 20
 
@@ -55,11 +56,6 @@ class PlanFile:
             return self._status.read_bytes()
         except OSError:
             return None
-
-
-def status_path(plan: Path) -> Path:
-    """Where it stands what became of the plan of a file."""
-    return plan.with_name(f"{plan.stem}.status.json")
 
 
 def source_of(asked: str | Path | PlanSource | None) -> PlanSource | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from esprof.elastic.options import Tuning
 from esprof.elastic.plans.source import PlanSource
+from esprof.run import files
 from esprof.verbs import command_line
 
 VARIABLE = "ESPROF_TUNE"
@@ -27,7 +28,7 @@ def or_tuned(
     run = os.environ.get(VARIABLE) or (tuning.run if tuning is not None else None)
     if not run:
         return telemetry, plan
-    return telemetry or run, plan or Path(run) / "plan.json"
+    return telemetry or run, plan or Path(run) / files.PLAN
 
 
 class Loop:

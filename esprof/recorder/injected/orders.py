@@ -7,6 +7,7 @@ from contextlib import suppress
 from statistics import median
 from typing import NamedTuple
 
+from ...run.raw import names
 from .clock.channel import WindowRequest
 from .state import StepState
 
@@ -36,7 +37,7 @@ class OrderBox:
     """The folder where people and the launcher leave orders, as `<time in ns>.json`."""
 
     def __init__(self, raw: str) -> None:
-        self._folder = os.path.join(raw, "orders")
+        self._folder = os.path.join(raw, names.ORDERS)
         self._read: set[str] = set()
 
     def new(self) -> list[Order]:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 
+from ...run.raw import names
 from ...run.raw.files import touch
 from ...run.raw.settings import Settings
 from ..shared.environment import LOADER_OF
@@ -49,7 +50,7 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
         probe.install_in_worker(owner)
         _current = Session(log, probe, None)
         return _current
-    touch(os.path.join(raw, f"torch.{os.getpid()}"))
+    touch(os.path.join(raw, names.torch_of(os.getpid())))
     switch_on_flight_recorders()
     saves = SaveProbe(probe.note_stage, Fuse("recording of saves", log))
     startup = StartupWatch(raw, settings, log)

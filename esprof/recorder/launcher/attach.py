@@ -14,6 +14,7 @@ from esprof.core import readable
 from esprof.core.errors import InputError, unreadable
 from esprof.core.output import unwritable
 from esprof.core.types import Rank
+from esprof.run import files
 from esprof.run.flight.log import may_be_alive
 from esprof.run.raw import names
 
@@ -70,7 +71,7 @@ def leave_order(raw: Path, content: Mapping[str, object]) -> Path:
 
     Raises OutputError where that file cannot be written.
     """
-    order = raw / "orders" / f"{time.time_ns()}.json"
+    order = raw / names.ORDERS / f"{time.time_ns()}.json"
     temporary = order.with_suffix(f".{secrets.token_hex(4)}.part")
     try:
         order.parent.mkdir(mode=0o700, exist_ok=True)
@@ -115,11 +116,11 @@ def _raws_of(run: Path) -> list[Path]:
     try:
         if not run.exists():
             raise InputError("does not exist", path=run, remedy="Name the RUN that a job is being recorded into.")
-        raws = [raw for raw in (run / "raw", *sorted(run.glob("part-*/raw"))) if raw.is_dir()]
+        raws = [raw for raw in (run / files.RAW, *sorted(run.glob(f"{files.PARTS}/{files.RAW}"))) if raw.is_dir()]
     except OSError as error:
         raise unreadable(run, error) from error
     if not raws:
-        ended = ": the job has ended" if (run / "run.json").exists() else ""
+        ended = ": the job has ended" if files.is_whole(run) else ""
         raise InputError(f"nothing is being recorded there{ended}", path=run)
     return raws
 

@@ -16,6 +16,7 @@ from esprof.recorder.launcher.raw_folder import make_raw
 from esprof.recorder.launcher.watch import JobWatch
 from esprof.recorder.shared.environment import with_hook
 from esprof.recorder.shared.talk import say
+from esprof.run import files
 from esprof.run.raw.settings import Settings
 from esprof.run.run import Run
 
@@ -45,7 +46,7 @@ def place(out: Path, environ: Mapping[str, str]) -> Path:
     """Where this launcher's Run goes: `out`, or a part of it where `srun` or `mpirun` started one launcher a task."""
     for mark, number, count in _ONE_OF_MANY:
         if mark in environ and environ.get(number, "").isdigit() and environ.get(count, "").isdigit():
-            return out / f"part-{int(environ[number]):05d}" if int(environ[count]) > 1 else out
+            return files.part(out, int(environ[number])) if int(environ[count]) > 1 else out
     return out
 
 
@@ -56,7 +57,7 @@ def prepare(command: Sequence[str], out: Path, settings: Settings, *, force: boo
     written.
     """
     require_torch(command[0])
-    raw = make_room(out, force) / "raw"
+    raw = make_room(out, force) / files.RAW
     try:
         make_raw(raw, command, settings, launcher_pid=os.getpid())
     except OSError as error:
@@ -118,7 +119,7 @@ def collect(command: Sequence[str], out: Path, settings: Settings, exit_code: in
     except EsprofError as trouble:
         return Recording(exit_code, None, trouble)
     except Exception as fault:  # noqa: BLE001  the same holds for a fault of our own
-        return Recording(exit_code, None, EsprofError(f"could not be made into a run: {fault!r}", path=out / "raw"))
+        return Recording(exit_code, None, EsprofError(f"could not be made into a run: {fault!r}", path=out / files.RAW))
 
 
 def require_torch(program: str) -> None:
@@ -134,16 +135,12 @@ def require_torch(program: str) -> None:
         raise UsageError(f"cannot run {program!r}: no such command")
 
 
-_OF_RUNS = ("run.json", "raw", "live.jsonl", "history.jsonl")
-"""What tells a Run, whole or begun, from other folders."""
-
-
 def make_room(out: Path, force: bool) -> Path:
     """Make `out` an empty folder, and return its full path; `force` removes an older Run there, but nothing else."""
     claim(out, force=force)
     try:
         if out.exists():
-            if not any((out / name).exists() for name in _OF_RUNS) and any(out.iterdir()):
+            if not any((out / name).exists() for name in files.MARKS_OF_RUNS) and any(out.iterdir()):
                 raise OutputError("is not a Run, and is not overwritten", path=out, remedy="Choose another name.")
             shutil.rmtree(out)
         out.parent.mkdir(parents=True, exist_ok=True)

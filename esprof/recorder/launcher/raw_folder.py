@@ -16,6 +16,8 @@ from tempfile import mkdtemp
 from esprof.core.errors import OutputError
 from esprof.core.output import unwritable
 from esprof.core.types import Rank
+from esprof.run import files
+from esprof.run.raw import names
 from esprof.run.raw.files import NewFile, write_new
 from esprof.run.raw.settings import Settings
 
@@ -41,7 +43,7 @@ def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
     Raises OutputError where `run` holds anything else, where another process has joined as `rank`, or where nothing can be
     written.
     """
-    raw, job = run.absolute() / "raw", _job(world_size)
+    raw, job = run.absolute() / files.RAW, _job(world_size)
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
         if not _make(run, settings, job) and not _is_of(raw, job):
@@ -63,7 +65,7 @@ def open_to_all(run: Path, settings: Settings) -> Path:
             raise _taken(run, "is there already, and is not overwritten")
     except OSError as error:
         raise unwritable(run, error) from error
-    return run.absolute() / "raw"
+    return run.absolute() / files.RAW
 
 
 def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: object) -> None:
@@ -72,15 +74,15 @@ def make_raw(raw: Path, command: Sequence[str], settings: Settings, **about: obj
     Raises OSError where it is there already or cannot be made.
     """
     raw.mkdir(mode=0o700)
-    (raw / "orders").mkdir(mode=0o700)
+    (raw / names.ORDERS).mkdir(mode=0o700)
     job = {"command": list(command), "started_ns": time.time_ns()} | about
-    write_new(str(raw / "job.json"), json.dumps(job).encode())
+    write_new(str(raw / names.JOB), json.dumps(job).encode())
     settings.write(str(raw))
 
 
 def _join(run: Path, raw: Path, rank: Rank) -> None:
     try:
-        NewFile(str(raw / f"joined-{rank:05d}")).close()
+        NewFile(str(raw / names.joined(rank))).close()
     except FileExistsError as error:
         raise _taken(run, f"another process records rank {rank} there") from error
 
@@ -89,7 +91,7 @@ def _make(run: Path, settings: Settings, job: str) -> bool:
     """Put the folder in its place, whole. False where something else stands there."""
     made = Path(mkdtemp(prefix=f".{run.name[:100]}.", dir=run.parent))
     try:
-        make_raw(made / "raw", [sys.executable, *sys.argv], settings, job=job)
+        make_raw(made / files.RAW, [sys.executable, *sys.argv], settings, job=job)
         made.rename(run)
     except OSError as error:
         shutil.rmtree(made, ignore_errors=True)
@@ -103,15 +105,12 @@ def _is_of(raw: Path, job: str) -> bool:
     """Whether `raw` was made by a process of this job and user, and its run is not finished."""
     try:
         found = os.lstat(raw)
-        about = json.loads((raw / "job.json").read_bytes())
+        about = json.loads((raw / names.JOB).read_bytes())
     except (OSError, ValueError):
         return False
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
     return (
-        is_ours
-        and isinstance(about, dict)
-        and about.get("job") in (job, _ANY_JOB)
-        and not (raw.parent / "run.json").exists()
+        is_ours and isinstance(about, dict) and about.get("job") in (job, _ANY_JOB) and not files.is_whole(raw.parent)
     )
 
 

@@ -59,7 +59,7 @@ def _load(bench: Bench, files: Sequence[tuple[int, int]], sizes: list[int], thre
 
 def saves(bench: Bench, raw: str) -> None:
     """A file written beside the recording and synced, as a checkpoint is; of one rank a host."""
-    path = os.path.join(raw, f"save-{bench.rank:05d}.tmp")
+    path = os.path.join(raw, names.saved(bench.rank))
 
     def prepare(size: int) -> Once | None:
         if not _is_first_here():

@@ -17,6 +17,7 @@ import numpy as np
 
 from esprof.core.errors import OutputError
 from esprof.core.types import Rank
+from esprof.run import files
 from esprof.run.clocks.by_exchange import HostOffset, clocks_of_ranks
 from esprof.run.collect.notes import NotedStep, RankNotes, RankRows
 from esprof.run.collect.probes import probes_of
@@ -79,7 +80,7 @@ def finalise(
     where nothing was recorded, `out` is removed, and an InputError says what was seen of the job instead. Raises OutputError
     where `out` cannot be written; then `raw` stays, for `esprof.load` to finish the Run later.
     """
-    raw = out / "raw"
+    raw = out / files.RAW
     if not raw.is_dir():
         shutil.rmtree(out, ignore_errors=True)
         raise nothing_recorded(raw, (), settings)
@@ -88,7 +89,7 @@ def finalise(
             write_job(raw, msgspec.structs.replace(read_job(raw), command=tuple(command), exit_code=exit_code))
         return _still_running(out, settings, executor)
     with _alone_in(raw):
-        if (out / "run.json").exists():  # Somebody who opened it was faster.
+        if files.is_whole(out):  # Somebody who opened it was faster.
             return read_run(out)
         notes, unattributed = _all_notes(raw, exit_code)
         if is_empty(raw, notes, settings):
@@ -112,7 +113,7 @@ def open_unfinished(path: Path, executor: Executor | None = None) -> Run:
     stands.
     Raises InputError where nothing was recorded.
     """
-    raw = path / "raw"
+    raw = path / files.RAW
     settings, job = _settings(raw), read_job(raw)
     if any_rank_alive(raw, in_doubt=True):
         return _still_running(path, settings, executor)
@@ -142,7 +143,7 @@ def _outlived(raw: Path) -> bool:
 
 def _as_it_stands(path: Path, settings: Settings, executor: Executor | None, why: Sequence[RunWarning]) -> Run:
     """The Run in `path` as far as it is recorded, in memory."""
-    raw = path / "raw"
+    raw = path / files.RAW
     notes, unattributed = _all_notes(raw, read_job(raw).exit_code)
     if not notes:
         raise nothing_recorded(raw, notes, settings)
@@ -180,7 +181,7 @@ def _clocks(notes: Sequence[RankNotes]) -> list[HostOffset | None]:
 
 def _write_rank(out: Path, settings: Settings, notes: RankNotes, clock: HostOffset | None) -> _Recorded:
     """Write the tables and the flight log of one rank, whose process has ended."""
-    recorded = _recorded(out / "raw", settings, notes, clock, alive=False)
+    recorded = _recorded(out / files.RAW, settings, notes, clock, alive=False)
     for name, rows in recorded.tables.items():
         write_table(out, name, notes.rank, rows)
     write_flight(out, notes.rank, recorded.flight)

@@ -34,13 +34,13 @@ _ROLLED_ROWS: msgspec.json.Decoder[RolledRows] = msgspec.json.Decoder(RolledRows
 
 
 def write_job(raw: Path, job: LaunchedJob) -> None:
-    write_bytes(raw / "job.json", msgspec.json.encode(job))
+    write_bytes(raw / names.JOB, msgspec.json.encode(job))
 
 
 def read_job(raw: Path) -> LaunchedJob:
     """The job that is recorded in `raw`; an empty Job where `job.json` is missing or garbage."""
     try:
-        return msgspec.json.decode((raw / "job.json").read_bytes(), type=LaunchedJob)
+        return msgspec.json.decode((raw / names.JOB).read_bytes(), type=LaunchedJob)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return LaunchedJob()
 
@@ -69,7 +69,7 @@ def read_starting(raw: Path, notes: Sequence[RankNotes], exit_code: int | None) 
 def _starting_prefixes(raw: Path) -> dict[Rank, str]:
     """Rank -> what the names of the files of its latest life begin with, for ranks that have ended no step, by rank."""
     found = {}
-    for file in sorted(raw.glob("starting-*.jsonl"), key=lambda file: (len(file.name), file.name)):
+    for file in sorted(raw.glob(names.ALL_STARTING), key=lambda file: (len(file.name), file.name)):
         if (start := names.starting(file.name)) is not None:
             found[start[1]] = start[0]
     return dict(sorted(found.items()))
@@ -130,12 +130,14 @@ def any_rank_alive(raw: Path, *, in_doubt: bool) -> bool:
 
 def processes(raw: Path) -> tuple[int, int]:
     """How many Python processes found the recorder, and how many of them imported torch."""
-    return len(list(raw.glob("python.*"))), len(list(raw.glob("torch.*")))
+    return len(list(raw.glob(names.PYTHONS))), len(list(raw.glob(names.TORCHES)))
 
 
 def claimed_again(raw: Path) -> list[Rank]:
     """Ranks that a second process claimed to be, ascending."""
-    return sorted({rank for file in raw.glob("again-*") if (rank := names.rank_claimed_again(file.name)) is not None})
+    return sorted(
+        {rank for file in raw.glob(names.ALL_AGAIN) if (rank := names.rank_claimed_again(file.name)) is not None}
+    )
 
 
 def _rank_notes(file: Path, starting: names.RankFiles | None = None) -> RankNotes | None:

@@ -1,6 +1,29 @@
-"""The names of the files in a recording's `raw` folder: made by the job's processes, parsed by whoever reads them.
+"""Every file of a recording's folder `raw`, and what it is called: made by the job's processes, read by the launcher and by
+`esprof.run.collect`.
 
-A few marks more are spelled where they are left: `python.<pid>` by the hook, which imports nothing of the recorder.
+==================================  ==================================================================================
+Name                                What it holds
+==================================  ==================================================================================
+`settings.json`                     What is recorded, and within which bounds: `Settings`.
+`job.json`                          What the launcher started, and when: `LaunchedJob`.
+`orders/<ns>.json`                  What the launcher or a person asks of the running job.
+`python.<pid>`, `torch.<pid>`       Marks: a Python process has found the recorder; it has imported torch.
+`joined-00000`                      Mark: a process of `esprof.record` is this rank.
+`again-00000.<process>`             Mark: a second process claims to be this rank.
+`rank-00000.jsonl`                  Notes of a rank that are kept for good; locked as long as the rank lives.
+`rank-00000.roll.[01].jsonl`        What the rank notes at every step: two files, the older one is begun anew.
+`fetch.<owner>.<pid>.roll.[01].…`   The same of a loader worker.
+`rank-00000.<phase>.<first>.json`   The Kineto trace of a window: `timed` or `stack`, by its first step; with `calls` what
+                                    PyTorch's own flight recorder knew at the window's end.
+`flight-00000.<n>.json`             A snapshot of a rank's flight recorder: `Snapshot`.
+`fatal-00000.txt`                   All stacks at the signal that ended the rank.
+`starting-00000.<ns>.…`             Notes, snapshots and stacks of a process that has not ended a step yet.
+`opened.<pid>.txt`                  The files that a process has opened for reading.
+`probes-00000.jsonl`                What the rank has measured.
+`save-00000.tmp`                    What the rank writes to measure the storage; removed then.
+==================================  ==================================================================================
+
+`python.<pid>` and the name `raw` itself are spelled once more by the hook, which imports nothing of the recorder.
 """
 
 import glob
@@ -14,9 +37,20 @@ _SNAPSHOT = re.compile(r"flight-(\d{5,})\.\d+\.json")
 _STARTING = re.compile(r"(starting-(\d{5,})\.\d+)\.(?:jsonl|\d+\.json)")
 _WORKER = re.compile(r"fetch\..+\.(\d+)\.roll\.[01]\.jsonl")
 
+SETTINGS = "settings.json"
+JOB = "job.json"
+ORDERS = "orders"
+PYTHONS = "python.*"
+"""Pattern of the marks of Python processes that have found the recorder."""
+TORCHES = "torch.*"
+"""Pattern of the marks of processes that have imported torch."""
+ALL_STARTING = "starting-*.jsonl"
+"""Pattern of the notes of all processes that have ended no step."""
+ALL_AGAIN = "again-*"
+"""Pattern of the marks of second processes."""
+
 ROLLING = "rank-*.roll.[01].jsonl"
 """Pattern of the files to which any rank notes what it notes at every step."""
-
 
 OPENED = "opened.*.txt"
 """Pattern of the lists of files that a process has opened for reading."""
@@ -149,6 +183,16 @@ def rank_claimed_again(name: str) -> int | None:
     return _number(_AGAIN, name)
 
 
+def joined(rank: int) -> str:
+    """The mark of a process that records itself as this rank."""
+    return f"joined-{rank:05d}"
+
+
+def torch_of(pid: int) -> str:
+    """The mark of a process that has imported torch."""
+    return f"torch.{pid}"
+
+
 def opened(pid: int) -> str:
     """The list of files that a process has opened for reading, a path a line."""
     return f"opened.{pid}.txt"
@@ -157,6 +201,11 @@ def opened(pid: int) -> str:
 def probes_of(rank: int) -> str:
     """What a rank has measured."""
     return f"probes-{rank:05d}.jsonl"
+
+
+def saved(rank: int) -> str:
+    """What a rank writes to measure the storage."""
+    return f"save-{rank:05d}.tmp"
 
 
 def _number(pattern: re.Pattern[str], name: str) -> int | None:

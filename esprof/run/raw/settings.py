@@ -5,9 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 
 from .files import write_new
-
-_FILE = "settings.json"
-
+from .names import SETTINGS
 
 _STARTS_LAST = 12
 """How many times longer than in a step a rank may stand still before its first step is over."""
@@ -90,11 +88,11 @@ class Settings:
         return self.windows and not (self.skip_s or self.every_s)
 
     def write(self, raw: str) -> None:
-        write_new(os.path.join(raw, _FILE), json.dumps(asdict(self)).encode())
+        write_new(os.path.join(raw, SETTINGS), json.dumps(asdict(self)).encode())
 
     @classmethod
     def read(cls, raw: str) -> "Settings":
-        with open(os.path.join(raw, _FILE)) as file:
+        with open(os.path.join(raw, SETTINGS)) as file:
             values = json.load(file)
         knobs = tuple((name, value) for name, value in values["knobs"])
         return cls(**values | {"probed": tuple(values["probed"]), "knobs": knobs})

@@ -1,23 +1,24 @@
 """Run directories, as `esprof record` writes them."""
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+from esprof.run import files
 from esprof.run.directory import read_run
+from esprof.run.raw import names
 from esprof.run.readers.reader import Reader
 from esprof.run.run import Run
 
 
 def _is_run(path: Path) -> bool:
-    return os.path.exists(path / "run.json") or os.path.exists(path / "raw" / "settings.json")
+    return files.is_whole(path) or (path / files.RAW / names.SETTINGS).exists()
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
     """Open one Run directory. While its job runs it is read as it stands; where its launcher was killed it is finished."""
     (path,) = paths
-    if os.path.exists(path / "run.json"):
+    if files.is_whole(path):
         return read_run(path)
     from esprof.run.collect.finalise import open_unfinished  # Only an unfinished Run needs the recorder.
 

@@ -10,7 +10,8 @@ import pytest
 
 from esprof import load
 from esprof.core.errors import InputError
-from esprof.run.directory import SCHEMAS, read_run, table_path, write_run
+from esprof.run.directory import SCHEMAS, read_run, write_run
+from esprof.run.files import table_path
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, StackThread
 from esprof.run.run import Group, RankMeta, Run, RunMeta, RunWarning, Window
 from esprof.run.schema import EVENTS, STEPS, table
