@@ -3,13 +3,12 @@
 The primitives are those of Daydream (ATC 2020, §5) and Lumos (MLSys 2025, §3.4). `nodes` is a mask or ids.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace as with_columns
 
 import numpy as np
 
 from esprof.core.types import Ns
-from esprof.replay.dfg import Cls, Dfg, Edge
+from esprof.replay.dfg import Dfg, Edge
 from esprof.replay.whatif.graph.overlay import Overlay
 
 
@@ -56,53 +55,6 @@ def replace(dfg: Dfg, nodes: np.ndarray, dur_ns: np.ndarray) -> Dfg:
     dur = dfg.dur_ns.copy()
     dur[nodes] = dur_ns
     return with_columns(dfg, dur_ns=dur)
-
-
-def remove(dfg: Dfg, nodes: np.ndarray) -> Dfg:
-    """Take `nodes` out: what waited for a removed node waits for the predecessors of that node.
-
-    A node at which a step begins or ends stays, and takes no time.
-    """
-    chosen, borders = _mask(dfg, nodes), _mask(dfg, np.union1d(dfg.marks.first, dfg.marks.last))
-    overlay = Overlay(shorten(dfg, chosen & borders, 0))
-    overlay.dropped |= chosen & ~borders
-    for source, target, lag, kind in _bridges(dfg, overlay.dropped, np.ones(dfg.edges, bool)):
-        overlay.link(source, target, kind, lag)
-    return overlay.compile()
-
-
-def insert(dfg: Dfg, after: Sequence[int], name: str, cls: Cls, dur_ns: Sequence[Ns]) -> Dfg:
-    """Put new work of `dur_ns` (ns each) on the lane right behind each node of `after`.
-
-    What came next on the lane waits for the new work; what else waits for the node does not.
-    """
-    overlay = Overlay(dfg)
-    behind = (dfg.pred_kind == Edge.LANE) & np.isin(dfg.pred_idx, after)
-    overlay.cut |= behind
-    for node, dur in zip(after, dur_ns, strict=True):
-        recorded = int(dfg.recorded_ns[node] + dfg.dur_ns[node])
-        new = overlay.add(int(dfg.lane[node]), name, cls, dur, recorded, step=int(dfg.step[node]))
-        overlay.link(node, new, Edge.LANE)
-        for edge in np.flatnonzero(behind & (dfg.pred_idx == node)):
-            overlay.link(new, int(dfg.pred_target[edge]), Edge.LANE, int(dfg.pred_lag[edge]))
-    return overlay.compile()
-
-
-def relane(dfg: Dfg, nodes: np.ndarray, lane: int) -> Dfg:
-    """Move `nodes` to the lane of this number. On their old lanes their neighbours close up.
-
-    Whenever the new lane is free, it runs the node with the earliest recorded start of those that are ready.
-    """
-    overlay = Overlay(dfg)
-    moved = _mask(dfg, nodes)
-    on_lane, target = dfg.pred_kind == Edge.LANE, dfg.pred_target
-    # On the lane that they come to, the recorded order would leave them no place between two neighbours.
-    overlay.cut |= on_lane & (moved[target] | moved[dfg.pred_idx] | (dfg.lane[target] == lane))
-    for source, node, lag, kind in _bridges(dfg, moved, on_lane):
-        if dfg.lane[node] != lane:
-            overlay.link(source, node, kind, lag)
-    overlay.lane[moved] = lane
-    return overlay.compile()
 
 
 def beside(dfg: Dfg, part: np.ndarray) -> Dfg:
