@@ -3,20 +3,23 @@
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
-from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis, Finding, RankBreakdown
+from esprof.analyzers.finding import CPU_CONTENTION, Diagnosis, Finding, RankBreakdown, Throughput
 from esprof.analyzers.findings import RULES
 from esprof.analyzers.ignore import NOTHING, Ignores, told
 from esprof.analyzers.largest_part import computing, largest_part
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
-from esprof.analyzers.steps.throughput import throughput, throughput_of_steps
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.analyzers.views.breakdown import breakdown
 from esprof.core import readable
 from esprof.core.errors import InputError
-from esprof.core.types import ns, us
+from esprof.core.types import NS_PER_S, ns, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.run.run import Run
+from esprof.run.schema import Table
 
 MUCH_CONTENTION_PCT = 10
 """What the lack of CPUs must cost, in per cent of a step, to make all other findings less sure."""
@@ -31,23 +34,25 @@ def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: floa
     InputError where it has no graph and did not hang.
     """
     if isinstance(of, Replayed):
-        return _diagnose_replayed(of, ignores)
+        return diagnose_replayed(of, RecordedJob(of.run), ignores)
     if not any(len(of.events(rank)) for rank in of.ranks):
-        return _diagnose_unreplayed(of, ignores)
+        return _diagnose_unreplayed(RecordedJob(of), ignores)
     try:
-        return _diagnose_replayed(Replayed.of(of, max_error_pct=max_error_pct), ignores)
+        replayed = Replayed.of(of, max_error_pct=max_error_pct)
+        return diagnose_replayed(replayed, RecordedJob(replayed.run), ignores)
     except InputError:
-        if not stopped_by(of):
+        if not stopped_by(job := RecordedJob(of)):
             raise
-        return _diagnose_unreplayed(of, ignores)
+        return _diagnose_unreplayed(job, ignores)
 
 
-def _diagnose_replayed(replayed: Replayed, ignores: Ignores) -> Diagnosis:
-    case = Case(replayed, breakdown(replayed))
+def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) -> Diagnosis:
+    """The same of a run that is replayed already, by the steps and samples that `job` has of it."""
+    case = Case(replayed, job, breakdown(replayed))
     case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
     found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
-    found, ignored = ignores.part(_less_sure(found) + _beside(replayed.run))
-    stopped = stopped_by(replayed.run)
+    found, ignored = ignores.part(_less_sure(found) + _beside(job))
+    stopped = stopped_by(job)
     findings = [*stopped, *sorted(found, key=lambda finding: -finding.saving_us)]
     return Diagnosis(
         verdict=(_stopped_verdict(stopped[0]) if stopped else _verdict(replayed, findings, case.parts)) + told(ignored),
@@ -61,17 +66,18 @@ def _diagnose_replayed(replayed: Replayed, ignores: Ignores) -> Diagnosis:
         world_size=replayed.run.world_size,
         missing_ranks=replayed.run.missing_ranks,
         breakdown=case.parts,
-        throughput=throughput(replayed),
+        throughput=_throughput(replayed, job.steps),
         explained_pct=round(replayed.explained_pct, 3),
         replay_error_pct=round(float(abs(replayed.error_pct).max()), 4),
         warnings=(*replayed.warnings, *ignores.warnings),
     )
 
 
-def _diagnose_unreplayed(run: Run, ignores: Ignores) -> Diagnosis:
+def _diagnose_unreplayed(job: RecordedJob, ignores: Ignores) -> Diagnosis:
     """Findings of a run without a window that could be replayed: from its steps' times and its flight recorder alone."""
-    stopped, (beside, ignored) = stopped_by(run), ignores.part(_beside(run))
-    step_ns, speed = throughput_of_steps(run)
+    run = job.run
+    stopped, (beside, ignored) = stopped_by(job), ignores.part(_beside(job))
+    step_ns, speed = _throughput_of_steps(job.steps)
     if stopped:
         verdict = _stopped_verdict(stopped[0])
     elif beside:
@@ -103,16 +109,16 @@ def _diagnose_unreplayed(run: Run, ignores: Ignores) -> Diagnosis:
     )
 
 
-def stopped_by(run: Run) -> list[Finding]:
+def stopped_by(job: RecordedJob) -> list[Finding]:
     """What brought the job to a standstill or to its end, if anything did."""
-    rules = [rule for rule in RULES if rule.of_run and rule.stops_the_job]
-    return [unpriced(cause) for rule in rules if rule.of_run for cause in rule.of_run(run)]
+    rules = [rule for rule in RULES if rule.of_job and rule.stops_the_job]
+    return [unpriced(cause) for rule in rules if rule.of_job for cause in rule.of_job(job)]
 
 
-def _beside(run: Run) -> list[Finding]:
+def _beside(job: RecordedJob) -> list[Finding]:
     """What was recorded beside the windows tells of the job's speed and of its memory."""
-    rules = [rule for rule in RULES if rule.of_run and not rule.stops_the_job]
-    return [as_measured(cause, run) for rule in rules if rule.of_run for cause in rule.of_run(run)]
+    rules = [rule for rule in RULES if rule.of_job and not rule.stops_the_job]
+    return [as_measured(cause, job.run) for rule in rules if rule.of_job for cause in rule.of_job(job)]
 
 
 def _less_sure(found: list[Finding]) -> list[Finding]:
@@ -163,3 +169,42 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
         f"{first.title}. Mending it would take a step from {readable.duration(step_ns)} to {readable.duration(without)} "
         f"({step_ns / without:.2f}×).{caveat}"
     )
+
+
+def _throughput(replayed: Replayed, job: JobSteps) -> Throughput:
+    """Rates from all steps without profiler where enough were seen, else from the steady recorded ones.
+
+    They follow from the mean step: what takes long only now and then counts. Samples and tokens are summed over the ranks
+    that the run has, and None where a rank does not tell.
+    """
+    ranks = job.run.ranks
+    plain = job.numbers("plain")
+    if replayed.unprofiled_ns is not None and len(plain):
+        took_ns = float(job.durations_ns(plain).mean())
+        if took_ns > 0:
+            return _rates([job.rows(rank, plain) for rank in ranks], took_ns / NS_PER_S)
+    return _rates([job.table(rank) for rank in ranks], replayed.pricer.step_ns / NS_PER_S)
+
+
+def _throughput_of_steps(job: JobSteps) -> tuple[float | None, Throughput | None]:
+    """Mean duration of a step in ns, and the rates, from the steps' own times; None where no step ended."""
+    tables = [steps for rank in job.run.ranks if len(steps := job.table(rank))]
+    if not tables:
+        return None, None
+    step_ns = max(float(np.mean(steps.ints("dur_ns"))) for steps in tables)
+    return step_ns, _rates(tables, step_ns / NS_PER_S) if step_ns > 0 else None
+
+
+def _rates(tables: list[Table], step_s: float) -> Throughput:
+    return Throughput(
+        steps_per_s=round(1 / step_s, 4),
+        samples_per_s=_rate(tables, "samples", step_s),
+        tokens_per_s=_rate(tables, "tokens", step_s),
+    )
+
+
+def _rate(tables: list[Table], column: str, step_s: float) -> float | None:
+    counts = [steps.ints(column) for steps in tables]
+    if any((count <= 0).all() for count in counts):
+        return None
+    return round(sum(float(np.mean(count[count > 0])) for count in counts) / step_s, 3)

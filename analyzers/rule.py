@@ -7,6 +7,8 @@ from typing import Any
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severity
+from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.core.types import Rank, ns, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
@@ -24,9 +26,6 @@ FAMILIES = {
     9: "quality of the evidence",
 }
 """First digit of an id -> what its family is about."""
-
-WORTH_NAMING = 1.0
-"""A cause that costs less than this share of a step, in per cent, is no finding."""
 
 ENOUGH_EXPLAINED = 75.0
 """Per cent of the critical path that must be explained for a price to be sure."""
@@ -54,22 +53,6 @@ class Page:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredPrice:
-    """A price that was measured on the steps of the whole run, where no replay can tell it."""
-
-    saving_ns: float
-    """What the mean step would gain, ns."""
-    margin_ns: float
-    """Half the width of its 95 % interval, ns."""
-    step_ns: float
-    """The mean step that would gain it, ns."""
-
-    @property
-    def is_worth_naming(self) -> bool:
-        return 100 * self.saving_ns >= WORTH_NAMING * self.step_ns
-
-
-@dataclass(frozen=True, kw_only=True)
 class Cause:
     """What a rule has found: a cause of lost time, and the scenario that would be without it."""
 
@@ -92,6 +75,8 @@ class Case:
     """What a rule looks at: a run with its replay."""
 
     replayed: Replayed
+    job: RecordedJob
+    """The steps and samples of the same run."""
     parts: tuple[RankBreakdown, ...]
     """Where the step of each rank goes."""
 
@@ -109,17 +94,17 @@ class Case:
 
     def worth_naming(self, saving_ns: float | None) -> bool:
         """Whether a step would gain enough; None gains nothing."""
-        return saving_ns is not None and 100 * saving_ns / self.pricer.step_ns >= WORTH_NAMING
+        return saving_ns is not None and 100 * saving_ns / self.pricer.step_ns >= MIN_PCT_OF_STEP
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """How causes of one kind are found. Exactly one of `of_case` and `of_run` is given."""
+    """How causes of one kind are found. Exactly one of `of_case` and `of_job` is given."""
 
     pages: tuple[Page, ...]
     of_case: Callable[[Case], Iterable[Cause]] | None = None
     """Finds causes in a run that was replayed."""
-    of_run: Callable[[Run], Iterable[Cause]] | None = None
+    of_job: Callable[[RecordedJob], Iterable[Cause]] | None = None
     """Finds causes in what was recorded beside the windows; no replay is needed."""
     scenarios: tuple[str, ...] = field(default=())
     """What-ifs that it asks in any case: they are priced together, before the rules run."""

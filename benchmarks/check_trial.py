@@ -38,7 +38,7 @@ from benchmarks.jobs.planted import KINDS, STRETCH, TURNS, recorded
 from benchmarks.settings import show
 from esprof.analyzers.gate.baseline import Baseline, choose_phase, measure
 from esprof.analyzers.gate.check import STATISTICS, Check, Options, Statistic, check, parse_rule
-from esprof.analyzers.steps import job_steps
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.statistics import share_interval
 
 SAME = "none"
@@ -160,10 +160,10 @@ def measured(folder: Path, rounds: int) -> list[Measured]:
     for recording in plan(rounds):
         cpu = recording.path(folder).with_suffix(".json")
         if cpu.exists():
-            run = esprof.load(recording.path(folder))
-            phase = choose_phase(run, MIN_STEPS)
-            steps, cpu_ms = job_steps.numbers(run, phase), np.array(json.loads(cpu.read_text()))
-            found.append(Measured(recording, measure(run, phase), steps, cpu_ms))
+            job = JobSteps(esprof.load(recording.path(folder)))
+            phase = choose_phase(job, MIN_STEPS)
+            steps, cpu_ms = job.numbers(phase), np.array(json.loads(cpu.read_text()))
+            found.append(Measured(recording, measure(job, phase), steps, cpu_ms))
     return found
 
 

@@ -5,14 +5,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from esprof.analyzers.steps.job_steps import Phase, durations_ns, numbers, over_ranks
+from esprof.analyzers.steps.job_steps import ComparedPhase, JobSteps
 from esprof.core.errors import InputError, MismatchError
 from esprof.core.types import NS_PER_S, Rank
 from esprof.run.run import Run
 
 SCHEMA = "esprof.baseline/1"
 
-SHOWN_PHASE: dict[Phase, str] = {"plain": "plain steps (no profiler)", "timed": "timed steps (under the profiler)"}
+SHOWN_PHASE: dict[ComparedPhase, str] = {
+    "plain": "plain steps (no profiler)",
+    "timed": "timed steps (under the profiler)",
+}
 
 _VERSIONS = ("python", "torch", "cuda", "cuda_runtime", "nccl")
 
@@ -34,26 +37,27 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     """For people; another command is no reason to refuse."""
     identity: RunIdentity
-    phase: Phase
+    phase: ComparedPhase
     samples: dict[str, tuple[float, ...]]
     """By metric: `step_time` always; `loader_wait`, `cpu_wait`, `samples_per_s` and `tokens_per_s` where the run tells."""
 
 
-def choose_phase(run: Run, min_steps: int) -> Phase:
-    """`plain` where the run has at least `min_steps` such steps, otherwise `timed`."""
-    return "plain" if len(numbers(run, "plain")) >= min_steps else "timed"
+def choose_phase(steps: JobSteps, min_steps: int) -> ComparedPhase:
+    """`plain` where a run has at least `min_steps` such steps, otherwise `timed`."""
+    return "plain" if len(steps.numbers("plain")) >= min_steps else "timed"
 
 
-def measure(run: Run, phase: Phase) -> Baseline:
-    """The run's samples of `phase`. Raises MismatchError where it has no such step."""
-    steps = numbers(run, phase)
-    if not len(steps):
+def measure(steps: JobSteps, phase: ComparedPhase) -> Baseline:
+    """The samples of a run's steps in `phase`. Raises MismatchError where it has no such step."""
+    run, numbers = steps.run, steps.numbers(phase)
+    if not len(numbers):
         raise MismatchError(
             f"has no {SHOWN_PHASE[phase]} beside its first step",
             path=run.path,
             remedy="Record more steps, or save the baseline anew from a run like this one.",
         )
-    return Baseline(command=run.meta.command, identity=identity_of(run), phase=phase, samples=_samples(run, steps))
+    samples = _samples(steps, numbers)
+    return Baseline(command=run.meta.command, identity=identity_of(run), phase=phase, samples=samples)
 
 
 def decode(raw: bytes, path: Path) -> Baseline:
@@ -105,15 +109,15 @@ def identity_of(run: Run) -> RunIdentity:
     )
 
 
-def _samples(run: Run, steps: np.ndarray) -> dict[str, tuple[float, ...]]:
-    """Per metric one value for each of `steps`; a step in which a rank does not tell the metric has none."""
-    step_ns = durations_ns(run, steps)
+def _samples(steps: JobSteps, numbers: np.ndarray) -> dict[str, tuple[float, ...]]:
+    """Per metric one value for each of the steps `numbers`; a step in which a rank does not tell the metric has none."""
+    step_ns = steps.durations_ns(numbers)
     values = {"step_time": step_ns.astype(np.float64)}
     for metric, column in (("samples_per_s", "samples"), ("tokens_per_s", "tokens")):
-        counts = over_ranks(run, steps, column)
+        counts = steps.over_ranks(numbers, column)
         known = (counts >= 0).all(axis=0) & (step_ns > 0)
         values[metric] = counts.sum(axis=0)[known] * NS_PER_S / step_ns[known]
     for metric, column in (("loader_wait", "loader_wait_ns"), ("cpu_wait", "ready_ns")):
-        waits = over_ranks(run, steps, column)
+        waits = steps.over_ranks(numbers, column)
         values[metric] = waits.max(axis=0)[(waits >= 0).all(axis=0)].astype(np.float64)
     return {metric: tuple(samples.tolist()) for metric, samples in values.items() if len(samples)}

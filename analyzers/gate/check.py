@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.gate.baseline import Baseline, RunIdentity, differences
-from esprof.analyzers.steps.job_steps import Phase
+from esprof.analyzers.steps.job_steps import ComparedPhase
 from esprof.core.errors import MismatchError, UsageError
 from esprof.core.statistics import MIN_REPLICATES, block_length, bootstrap, holm, probability_larger, rank_test
 from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -139,7 +139,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = "esprof.check/1"
     outcome: Outcome
-    phase: Phase
+    phase: ComparedPhase
     alpha: float
     min_steps: int
     metrics: tuple[MetricCheck, ...]

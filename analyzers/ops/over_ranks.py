@@ -20,6 +20,8 @@ from esprof.analyzers.ops.calls import (
     total_gpu_ns,
 )
 from esprof.analyzers.ops.places import places_of
+from esprof.analyzers.samples.job_samples import JobSamples
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core import readable
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Rank, us
@@ -76,16 +78,17 @@ def ops_run(run: Run, asked: Asked = Asked()) -> OpsAnswer:
             path=run.path,
             remedy="Record it without --flight, or with --every or --attach.",
         )
-    return ops(steps_of(run), asked)
+    steps = steps_of(run)
+    return ops(steps, JobSamples(JobSteps(steps.run)), asked)
 
 
-def ops(steps: RecordedSteps, asked: Asked = Asked()) -> OpsAnswer:
-    """The operations of the steady steps."""
+def ops(steps: RecordedSteps, samples: JobSamples, asked: Asked = Asked()) -> OpsAnswer:
+    """The operations of the steady steps; `samples` are of the same run."""
     run = steps.run
     if asked.rank is not None:
         check_rank(run, asked.rank)
     ranks = run.ranks if asked.rank is None else [asked.rank]
-    found = [_of_rank(run, rank, steps, asked.by_shape) for rank in ranks]
+    found = [_of_rank(samples, rank, steps, asked.by_shape) for rank in ranks]
     has_gpu = any(one.gpu_ns for one in found)
     if not has_gpu and asked.sort in ("own-gpu", "total-gpu"):
         raise UsageError("these steps launched no work on a GPU", remedy="Sort by own-cpu or total-cpu.")
@@ -117,8 +120,8 @@ def check_rank(run: Run, rank: Rank) -> None:
         raise UsageError(f"the run has no rank {rank}", remedy=f"It has {readable.ranks(run.ranks)}.")
 
 
-def _of_rank(run: Run, rank: Rank, steps: RecordedSteps, by_shape: bool) -> _RankOps:
-    events = run.events(rank)
+def _of_rank(samples: JobSamples, rank: Rank, steps: RecordedSteps, by_shape: bool) -> _RankOps:
+    events = samples.run.events(rank)
     steady = SteadyTime([steps.borders[rank][step] for step in steps.steady])
     calls = calls_of(events, steady, by_shape)
     launched = launched_by(events, calls)
@@ -141,7 +144,7 @@ def _of_rank(run: Run, rank: Rank, steps: RecordedSteps, by_shape: bool) -> _Ran
         ),
         kernels=_kernels(events, calls, launched),
         shapes=_shapes(events, calls),
-        places=places_of(events, run.samples(rank), calls, steady),
+        places=places_of(events, samples.of(rank), calls, steady),
         gpu_ns=int(launched.dur_ns.sum()),
         outside_ns=int(launched.dur_ns[launched.by < 0].sum()),
         step_ns=steady.total_ns / len(steps.steady),

@@ -5,16 +5,17 @@ import numpy as np
 from esprof.analyzers.ops.calls import RankCalls, SteadyTime, by_pair
 from esprof.analyzers.ops.nesting import nearest, nested
 from esprof.analyzers.samples.frames import frame
+from esprof.analyzers.samples.job_samples import RankLooks
 from esprof.replay.building.lookup import entries
 from esprof.run.schema import Table
 
 
-def places_of(events: Table, samples: Table, calls: RankCalls, steady: SteadyTime) -> dict[tuple[int, str], int]:
+def places_of(events: Table, looks: RankLooks, calls: RankCalls, steady: SteadyTime) -> dict[tuple[int, str], int]:
     """Time by (key of calls, frame of the job's own code), ns: of frames that the profiler recorded, else of those sampled.
 
     A frame that the profiler recorded tells the first line of its function, a sample the line that it was at.
     """
-    return _by_frames(events, calls) or _by_samples(events, samples, calls, steady)
+    return _by_frames(events, calls) or _by_samples(events, looks, calls, steady)
 
 
 def _by_frames(events: Table, calls: RankCalls) -> dict[tuple[int, str], int]:
@@ -35,11 +36,10 @@ def _by_frames(events: Table, calls: RankCalls) -> dict[tuple[int, str], int]:
     return by_pair(calls.key[call], place, names, calls.total_ns[call])
 
 
-def _by_samples(events: Table, samples: Table, calls: RankCalls, steady: SteadyTime) -> dict[tuple[int, str], int]:
-    moment, weight = samples.ints("at_ns"), np.maximum(samples.ints("dur_ns"), 0)
-    code, stacks = samples.codes("stack")
-    names, place_of = _innermost(stacks)
-    place = entries(place_of, code, -1)
+def _by_samples(events: Table, looks: RankLooks, calls: RankCalls, steady: SteadyTime) -> dict[tuple[int, str], int]:
+    moment, weight = looks.at_ns, np.maximum(looks.dur_ns, 0)
+    names, place_of = _innermost(looks.stacks)
+    place = entries(place_of, looks.code, -1)
     role, roles = events.codes("thread_role")
     main = np.flatnonzero(role[calls.row] == (roles.index("main") if "main" in roles else len(roles)))
     used = np.flatnonzero(steady.holds(moment) & (place >= 0))

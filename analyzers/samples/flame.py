@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.samples.frames import Frame, Origin, frame
+from esprof.analyzers.samples.job_samples import JobSamples
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.types import NS_PER_US, Ns, Rank, us
-from esprof.run.run import Run
-from esprof.run.schema import Table
 
-Phase = Literal["stack", "plain", "timed"]
+SampledPhase = Literal["stack", "plain", "timed"]
 
-PHASES: tuple[Phase, ...] = ("stack", "plain", "timed")
+PHASES: tuple[SampledPhase, ...] = ("stack", "plain", "timed")
 """Steps whose samples are taken, best first: those of `stack` steps are twenty times as dense, and the profiler of `timed`
 ones slows what it sees."""
 
@@ -73,7 +73,7 @@ class FlameTree(msgspec.Struct, frozen=True, kw_only=True):
 class Flame(msgspec.Struct, frozen=True, kw_only=True):
     """Sampled stacks of the steps of one phase. The first tree is that of all ranks, those of single ranks follow."""
 
-    phase: Phase
+    phase: SampledPhase
     ranks: tuple[Rank, ...]
     """The ranks that have samples of this phase."""
     trees: tuple[FlameTree, ...]
@@ -90,9 +90,9 @@ class RankStacks:
     samples: int
 
 
-def flame(run: Run) -> Flame | None:
+def flame(samples: JobSamples) -> Flame | None:
     """The stacks of the best phase that has samples on any rank; None where no rank has any."""
-    phase, sampled = chosen(run)
+    phase, sampled = chosen(samples)
     if not sampled:
         return None
     trees = [_tree(None, list(sampled.values()))]
@@ -101,12 +101,12 @@ def flame(run: Run) -> Flame | None:
     return Flame(phase=phase, ranks=tuple(sampled), trees=tuple(trees))
 
 
-def collapsed(run: Run, rank: Rank | None = None) -> str:
+def collapsed(samples: JobSamples, rank: Rank | None = None) -> str:
     """The stacks of the same samples, of one rank or of all, in the format of flamegraph.pl: `caller;callee µs` a line.
 
     Functions are named with their file, the innermost with its line. Empty where there are no samples.
     """
-    _, sampled = chosen(run)
+    _, sampled = chosen(samples)
     lines: Counter[str] = Counter()
     for of, stacks in sampled.items():
         if rank in (None, of):
@@ -115,34 +115,35 @@ def collapsed(run: Run, rank: Rank | None = None) -> str:
     return "".join(f"{line} {ns // NS_PER_US}\n" for line, ns in sorted(lines.items()) if ns >= NS_PER_US)
 
 
-def chosen(run: Run) -> tuple[Phase, dict[Rank, RankStacks]]:
+def chosen(samples: JobSamples) -> tuple[SampledPhase, dict[Rank, RankStacks]]:
     """The best phase that has samples on any rank, and the stacks sampled in it, by rank; none where there is none."""
     for phase in PHASES:
-        found = {rank: of_rank for rank in run.ranks if (of_rank := _sampled(run, rank, phase)).samples}
+        found = {rank: of_rank for rank in samples.run.ranks if (of_rank := _sampled(samples, rank, phase)).samples}
         if found:
             return phase, found
     return PHASES[-1], {}
 
 
-def _sampled(run: Run, rank: Rank, phase: Phase) -> RankStacks:
-    samples = run.samples(rank)
-    if not len(samples):
+def _sampled(samples: JobSamples, rank: Rank, phase: SampledPhase) -> RankStacks:
+    looks = samples.of(rank)
+    if not len(looks):
         return RankStacks((), np.zeros(0, np.int64), None, 0)
-    codes, stacks = samples.codes("stack")
-    used = np.isin(samples.ints("step"), _steps_in(run.steps(rank), phase)) & (codes >= 0)
-    dur, cpu = samples.ints("dur_ns")[used], samples.ints("cpu_ns")[used]
+    used = np.isin(looks.step, _steps_in(samples.steps, rank, phase)) & (looks.code >= 0)
+    code, dur, cpu = looks.code[used], looks.dur_ns[used], looks.cpu_ns[used]
 
     def by_stack(values: np.ndarray) -> np.ndarray:
-        return np.bincount(codes[used], weights=np.maximum(values, 0), minlength=len(stacks)).astype(np.int64)
+        return np.bincount(code, weights=np.maximum(values, 0), minlength=len(looks.stacks)).astype(np.int64)
 
-    return RankStacks(tuple(stacks), by_stack(dur), None if (cpu < 0).any() else by_stack(cpu), int(used.sum()))
+    return RankStacks(tuple(looks.stacks), by_stack(dur), None if (cpu < 0).any() else by_stack(cpu), int(used.sum()))
 
 
-def _steps_in(steps: Table, phase: Phase) -> np.ndarray:
+def _steps_in(steps: JobSteps, rank: Rank, phase: SampledPhase) -> np.ndarray:
     """The numbers of the steps in `phase`, without the job's first step, which holds what a job does only once."""
-    is_it = np.array([of == phase for of in steps.texts("phase")], bool)
-    numbers = steps.ints("step")
-    found: np.ndarray = numbers[is_it & (numbers != numbers.min(initial=0))] if phase == "plain" else numbers[is_it]
+    numbers = steps.in_phase(rank, phase)
+    if phase != "plain":
+        return numbers
+    first = steps.table(rank).ints("step").min(initial=0)
+    found: np.ndarray = numbers[numbers != first]
     return found
 
 

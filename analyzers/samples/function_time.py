@@ -8,14 +8,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from esprof.analyzers.rule import MeasuredPrice
+from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.samples.frames import frame
-from esprof.analyzers.steps import job_steps
+from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS, SLOW
 from esprof.core.statistics import mean_margin
 from esprof.core.types import NS_PER_US, Ns, Rank
-from esprof.replay.cpu.sampled import RankSamples
-from esprof.run.run import Run
 from esprof.run.stacks import CodePlace, functions_of, is_own
 
 ENOUGH = 8
@@ -85,9 +83,11 @@ class OwnFunction:
 class FunctionTimes:
     """The looks at the training threads in the steps without profiler, garbage collections left out."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._steps = job_steps.numbers(run, "plain")
+    def __init__(self, samples: JobSamples) -> None:
+        self._samples = samples
+        self._run = run = samples.run
+        self._job = samples.steps
+        self._steps = self._job.numbers("plain")
         self._stacks: list[str] = []
         self._rank_of_stack: list[int] = []
         """Column of the rank that each is of."""
@@ -99,18 +99,17 @@ class FunctionTimes:
         )
 
     def _looks_of(self, rank: Rank) -> tuple[np.ndarray, ...]:
-        samples = self._run.samples(rank)
-        codes, texts = samples.codes("stack")
-        inside = (codes >= 0) & np.isin(samples.ints("step"), self._steps)
-        end, dur = samples.ints("at_ns")[inside], samples.ints("dur_ns")[inside]
-        own_ns = dur - RankSamples(self._run, rank).collecting_ns(end - dur, end)
-        number = len(self._stacks) + codes[inside]
-        self._stacks += texts
+        looks = self._samples.of(rank)
+        inside = (looks.code >= 0) & np.isin(looks.step, self._steps)
+        end, dur = looks.at_ns[inside], looks.dur_ns[inside]
+        own_ns = dur - self._samples.collecting(rank).collecting_ns(end - dur, end)
+        number = len(self._stacks) + looks.code[inside]
+        self._stacks += looks.stacks
         column = self._run.ranks.index(rank)
-        self._rank_of_stack += [column] * len(texts)
-        ran_ns = own_ns * samples.ints("cpu_ns")[inside] / np.maximum(dur, 1)
+        self._rank_of_stack += [column] * len(looks.stacks)
+        ran_ns = own_ns * looks.cpu_ns[inside] / np.maximum(dur, 1)
         rank_of_look = np.full(int(inside.sum()), column)
-        return rank_of_look, np.searchsorted(self._steps, samples.ints("step")[inside]), number, own_ns, ran_ns
+        return rank_of_look, np.searchsorted(self._steps, looks.step[inside]), number, own_ns, ran_ns
 
     def of(self, function: re.Pattern[str]) -> MeasuredPrice | None:
         """What the functions that the pattern finds (as `file(line): function`) take in a mean step, with all that they
@@ -212,12 +211,12 @@ class FunctionTimes:
 
     @cached_property
     def _step_ns(self) -> float:
-        return float(job_steps.durations_ns(self._run, self._steps).mean())
+        return float(self._job.durations_ns(self._steps).mean())
 
     @cached_property
     def _is_usual(self) -> np.ndarray:
         """The steps that are not slow, bool[steps]."""
-        took = job_steps.durations_ns(self._run, self._steps)
+        took = self._job.durations_ns(self._steps)
         usual: np.ndarray = took <= SLOW * np.median(took)
         return usual
 
@@ -250,11 +249,9 @@ class FunctionTimes:
 
     def _recorded_looks(self, rank: Rank, function: str) -> list[bool]:
         """Whether each look at a function, in a step of which operations were recorded, was within a long one."""
-        samples, steps = self._run.samples(rank), self._run.steps(rank)
-        timed = steps.ints("step")[[phase == "timed" for phase in steps.texts("phase")]]
-        codes, texts = samples.codes("stack")
-        mine = np.array([any(one.function == function for one in _chain(text)) for text in texts] + [False])
-        at = samples.ints("at_ns")[mine[codes] & np.isin(samples.ints("step"), timed)]
+        looks, timed = self._samples.of(rank), self._job.in_phase(rank, "timed")
+        mine = np.array([any(one.function == function for one in _chain(text)) for text in looks.stacks] + [False])
+        at = looks.at_ns[mine[looks.code] & np.isin(looks.step, timed)]
         events = self._run.events(rank)
         is_long = events.is_kind("op") & (events.ints("dur_ns") > LONG)
         begin = events.ints("start_ns")[is_long]
@@ -283,18 +280,16 @@ def _is_part(above: list[str], below: list[str]) -> bool:
     return is_model or bool(_TRAINING.search("\n".join(below)))
 
 
-def leading_functions(run: Run, ranks: Sequence[Rank]) -> set[str]:
+def leading_functions(samples: JobSamples, ranks: Sequence[Rank]) -> set[str]:
     """The functions, as `file: function`, that are on nearly all stacks in windows with stacks."""
     of_function: dict[str, float] = defaultdict(float)
     total = 0.0
     for rank in ranks:
-        samples, steps = run.samples(rank), run.steps(rank)
-        is_stack = np.array([phase == "stack" for phase in steps.texts("phase")], bool)
-        codes, texts = samples.codes("stack")
-        here = (codes >= 0) & np.isin(samples.ints("step"), steps.ints("step")[is_stack])
-        of_stack = np.bincount(codes[here], samples.ints("dur_ns")[here], len(texts))
+        looks = samples.of(rank)
+        here = (looks.code >= 0) & np.isin(looks.step, samples.steps.in_phase(rank, "stack"))
+        of_stack = np.bincount(looks.code[here], looks.dur_ns[here], len(looks.stacks))
         total += float(of_stack.sum())
         for at in np.flatnonzero(of_stack).tolist():
-            for function in functions_of(texts[at]):
+            for function in functions_of(looks.stacks[at]):
                 of_function[function] += of_stack[at]
     return {function for function, ns in of_function.items() if ns >= ON_THE_WAY * total}

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.rule import MeasuredPrice
-from esprof.analyzers.steps import job_steps
+from esprof.analyzers.price import MeasuredPrice
+from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
-from esprof.replay.cpu.sampled import RankSamples
-from esprof.run.run import Run
 
 COLLECT_LESS = (
     "Call gc.freeze() once all is built, so that what lives as long as the job is not looked through again, and raise "
@@ -35,20 +33,21 @@ class Collections:
     """The line that was seen right behind most of their time; "" for none."""
 
 
-def collections(run: Run) -> Collections | None:
+def collections(samples: JobSamples) -> Collections | None:
     """Those of the whole run; None where there are none, or too few steps to tell.
 
     In a step in which several ranks collect, the others wait for the one that takes longest.
     """
-    steps = job_steps.numbers(run, "plain")
+    job = samples.steps
+    steps = job.numbers("plain")
     if len(steps) < FEWEST_STEPS:
         return None
     by_rank: dict[Rank, np.ndarray] = {}
     behind: dict[str, float] = defaultdict(float)
     count = 0
-    for rank in run.ranks:
-        rows = job_steps.rows(run, rank, steps)
-        sampled = RankSamples(run, rank)
+    for rank in job.run.ranks:
+        rows = job.rows(rank, steps)
+        sampled = samples.collecting(rank)
         begin, end = sampled.collections.T
         at = np.searchsorted(rows.ints("start_ns"), begin, side="right") - 1
         inside = (at >= 0) & (begin < (rows.ints("start_ns") + rows.ints("dur_ns"))[at])
@@ -61,7 +60,7 @@ def collections(run: Run) -> Collections | None:
     longest = np.max(list(by_rank.values()), axis=0)
     if not longest.any():
         return None
-    step_ns = float(job_steps.durations_ns(run, steps).mean())
+    step_ns = float(job.durations_ns(steps).mean())
     return Collections(
         MeasuredPrice(saving_ns=float(longest.mean()), margin_ns=mean_margin(longest), step_ns=step_ns),
         count,

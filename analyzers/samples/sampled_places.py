@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.samples.frames import frame
+from esprof.analyzers.samples.job_samples import JobSamples, RankLooks
 from esprof.analyzers.steps.step_groups import SLOW
 from esprof.core.types import Rank
-from esprof.run.run import Run
 from esprof.run.stacks import CodePlace, place_of
 
 ENOUGH = 0.5
@@ -30,45 +30,41 @@ class Seen:
         return self.place.frame if self.place.call is None else f"{self.place.frame}, calling {self.place.call}"
 
 
-def seen_within(run: Run, rank: Rank, spans_ns: np.ndarray) -> Seen | None:
+def seen_within(samples: JobSamples, rank: Rank, spans_ns: np.ndarray) -> Seen | None:
     """Where the job's own code was during `spans_ns`, int64[n, 2], on the rank's clock, which do not overlap.
 
     None where nothing was sampled then, or no function has most of it.
     """
-    samples = run.samples(rank)
-    if not len(samples) or not len(spans_ns):
+    looks = samples.of(rank)
+    if not len(looks) or not len(spans_ns):
         return None
     order = np.argsort(spans_ns[:, 0])
     begin, end = spans_ns[order, 0], spans_ns[order, 1]
-    at = samples.ints("at_ns")
-    span = np.searchsorted(begin, at) - 1
-    return _most(run, rank, (span >= 0) & (at <= end[span]))
+    span = np.searchsorted(begin, looks.at_ns) - 1
+    return _most(looks, (span >= 0) & (looks.at_ns <= end[span]))
 
 
-def seen_calling(run: Run, rank: Rank, callee: re.Pattern[str]) -> tuple[Seen, float] | None:
+def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tuple[Seen, float] | None:
     """The line of the job's own code from which a line was called that `callee` finds, and how long that takes in a mean
     step, ns; None where that was never seen, or from no function most of the time. Slow steps do not count: what they do is
     told of them."""
-    samples, steps = run.samples(rank), run.steps(rank)
+    looks, steps = samples.of(rank), samples.steps.table(rank)
     took = steps.ints("dur_ns")
     usual = steps.ints("step")[took <= SLOW * np.median(took)] if len(took) else took
-    codes, stacks = samples.codes("stack")
-    calls = np.array([bool(callee.search(stack)) for stack in stacks] + [False])
-    chosen = calls[codes] & np.isin(samples.ints("step"), usual)
-    seen = _most(run, rank, chosen)
+    calls = np.array([bool(callee.search(stack)) for stack in looks.stacks] + [False])
+    chosen = calls[looks.code] & np.isin(looks.step, usual)
+    seen = _most(looks, chosen)
     if seen is None:
         return None
-    return seen, float(samples.ints("dur_ns")[chosen].sum()) * seen.share / max(1, len(usual))
+    return seen, float(looks.dur_ns[chosen].sum()) * seen.share / max(1, len(usual))
 
 
-def _most(run: Run, rank: Rank, chosen: np.ndarray) -> Seen | None:
-    samples = run.samples(rank)
-    codes, stacks = samples.codes("stack")
-    chosen = chosen & (codes >= 0)
-    took = np.bincount(codes[chosen], samples.ints("dur_ns")[chosen], len(stacks))
+def _most(looks: RankLooks, chosen: np.ndarray) -> Seen | None:
+    chosen = chosen & (looks.code >= 0)
+    took = np.bincount(looks.code[chosen], looks.dur_ns[chosen], len(looks.stacks))
     of_function: dict[tuple[str, str], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     for at in np.flatnonzero(took).tolist():
-        place = place_of(stacks[at])
+        place = place_of(looks.stacks[at])
         of = frame(place.frame)
         of_function[of.file, of.function][place] += float(took[at])
     if not of_function:

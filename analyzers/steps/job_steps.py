@@ -1,5 +1,6 @@
 """The steps of the whole run, inside windows and out, as the job had them."""
 
+from functools import cached_property, reduce
 from typing import Literal
 
 import numpy as np
@@ -8,63 +9,102 @@ from esprof.core.types import Rank
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
-Phase = Literal["plain", "timed"]
+ComparedPhase = Literal["plain", "timed"]
 """`plain` steps ran without the profiler, `timed` steps under it. The two are never compared with one another."""
 
 
-def numbers(run: Run, phase: Phase) -> np.ndarray:
-    """Numbers of the steps that were in `phase` on every rank, ascending, without the job's first step, int64[steps]."""
-    tables = [run.steps(rank) for rank in run.ranks]
-    if not all(len(table) for table in tables):
-        return np.zeros(0, np.int64)
-    first = min(int(table.ints("step").min()) for table in tables)
-    common: set[int] | None = None
-    for table in tables:
-        here = {step for step, of in zip(table.ints("step").tolist(), table.texts("phase"), strict=True) if of == phase}
-        common = here if common is None else common & here
-    return np.array(sorted((common or set()) - {first}), np.int64)
+class JobSteps:
+    """The steps of a Run on all its ranks. The table of each rank is read once, when first asked for."""
 
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._tables: dict[Rank, Table] = {}
+        self._phases: dict[Rank, np.ndarray] = {}
+        self._rows: dict[Rank, tuple[np.ndarray, np.ndarray]] = {}
+        self._common: dict[ComparedPhase, np.ndarray] = {}
 
-def rows(run: Run, rank: Rank, steps: np.ndarray) -> Table:
-    """What `rank` tells of `steps`, which it has, one row each."""
-    table = run.steps(rank)
-    told, first = np.unique(table.ints("step"), return_index=True)
-    return table.where(first[np.isin(told, steps)])
+    def table(self, rank: Rank) -> Table:
+        """Every step of `rank`, recorded or not; see `schema.STEPS`."""
+        if rank not in self._tables:
+            self._tables[rank] = self.run.steps(rank)
+        return self._tables[rank]
 
+    def phases(self, rank: Rank) -> np.ndarray:
+        """The phase of each step of `rank`, str or None, object[steps]."""
+        if rank not in self._phases:
+            self._phases[rank] = np.array(self.table(rank).texts("phase"), object)
+        return self._phases[rank]
 
-def over_ranks(run: Run, steps: np.ndarray, column: str) -> np.ndarray:
-    """A column of the step tables at `steps`, which all ranks have, int64[ranks, steps]; null is -1."""
-    return np.stack([rows(run, rank, steps).ints(column) for rank in run.ranks])
+    def in_phase(self, rank: Rank, phase: str) -> np.ndarray:
+        """Numbers of the steps of `rank` that were in `phase`, int64[steps]."""
+        found: np.ndarray = self.table(rank).ints("step")[self.phases(rank) == phase]
+        return found
 
+    def last(self, rank: Rank) -> int:
+        """The last step of `rank` that ended; 0 where none is known."""
+        return int(self.table(rank).ints("step").max(initial=0))
 
-def durations_ns(run: Run, steps: np.ndarray) -> np.ndarray:
-    """How long the job took for each of `steps`, ns, int64[steps].
+    def numbers(self, phase: ComparedPhase) -> np.ndarray:
+        """Numbers of the steps that were in `phase` on every rank, ascending, without the job's first step, int64[steps]."""
+        if phase not in self._common:
+            self._common[phase] = self._numbers(phase)
+        return self._common[phase]
 
-    The job's step runs from the moment the last rank begins it to the moment the last rank ends it, so that consecutive
-    steps neither overlap nor leave a gap. A clock that is ahead on one rank moves both borders alike.
-    """
-    starts, took = over_ranks(run, steps, "start_ns"), over_ranks(run, steps, "dur_ns")
-    of_job: np.ndarray = (starts + took).max(axis=0) - starts.max(axis=0)
-    return of_job
+    def _numbers(self, phase: ComparedPhase) -> np.ndarray:
+        ranks = self.run.ranks
+        if not all(len(self.table(rank)) for rank in ranks):
+            return np.zeros(0, np.int64)
+        first = min(int(self.table(rank).ints("step").min()) for rank in ranks)
+        common = np.unique(reduce(np.intersect1d, [self.in_phase(rank, phase) for rank in ranks]))
+        found: np.ndarray = common[common != first]
+        return found
 
+    def _rows_of(self, rank: Rank, steps: np.ndarray) -> np.ndarray:
+        """The rows of `steps` in the table of `rank`, by number of the step; of a step with several rows, the first."""
+        if rank not in self._rows:
+            self._rows[rank] = np.unique(self.table(rank).ints("step"), return_index=True)
+        told, first = self._rows[rank]
+        rows: np.ndarray = first[np.isin(told, steps)]
+        return rows
 
-def epochs(run: Run) -> tuple[int, ...]:
-    """The steps in which the first rank begins a pass over a DataLoader that lasts for more than a step, but for its first.
+    def rows(self, rank: Rank, steps: np.ndarray) -> Table:
+        """What `rank` tells of `steps`, which it has, one row each."""
+        return self.table(rank).where(self._rows_of(rank, steps))
 
-    A pass that begins and ends in one step is a validation.
-    """
-    rank = run.ranks[0]
-    nexts, steps = run.stages(rank).where(run.stages(rank).is_kind("next")), run.steps(rank)
-    starts, numbers = steps.ints("start_ns"), steps.ints("step")
-    if not len(nexts) or not len(steps):
-        return ()
-    order = np.argsort(starts)
-    at = np.searchsorted(starts[order], nexts.ints("end_ns"), side="right") - 1
-    passes = nexts.ints("loader")
-    found = []
-    for number in np.unique(passes).tolist():
-        of_pass = at[passes == number]
-        if of_pass.max() > of_pass.min():
-            found.append(int(of_pass.min()))
-    # The first pass may have begun before the first step.
-    return tuple(dict.fromkeys(int(numbers[order][first]) for first in sorted(found)[1:] if first >= 0))
+    def over_ranks(self, steps: np.ndarray, column: str) -> np.ndarray:
+        """A column of the step tables at `steps`, which all ranks have, int64[ranks, steps]; null is -1."""
+        return np.stack([self.table(rank).ints(column)[self._rows_of(rank, steps)] for rank in self.run.ranks])
+
+    def durations_ns(self, steps: np.ndarray) -> np.ndarray:
+        """How long the job took for each of `steps`, ns, int64[steps].
+
+        The job's step runs from the moment the last rank begins it to the moment the last rank ends it, so that
+        consecutive steps neither overlap nor leave a gap. A clock that is ahead on one rank moves both borders alike.
+        """
+        starts, took = self.over_ranks(steps, "start_ns"), self.over_ranks(steps, "dur_ns")
+        of_job: np.ndarray = (starts + took).max(axis=0) - starts.max(axis=0)
+        return of_job
+
+    @cached_property
+    def epochs(self) -> tuple[int, ...]:
+        """The steps in which the first rank begins a pass over a DataLoader that lasts for more than a step, but for its
+        first.
+
+        A pass that begins and ends in one step is a validation.
+        """
+        rank = self.run.ranks[0]
+        stages, steps = self.run.stages(rank), self.table(rank)
+        nexts = stages.where(stages.is_kind("next"))
+        starts, numbers = steps.ints("start_ns"), steps.ints("step")
+        if not len(nexts) or not len(steps):
+            return ()
+        order = np.argsort(starts)
+        at = np.searchsorted(starts[order], nexts.ints("end_ns"), side="right") - 1
+        passes = nexts.ints("loader")
+        found = []
+        for number in np.unique(passes).tolist():
+            of_pass = at[passes == number]
+            if of_pass.max() > of_pass.min():
+                found.append(int(of_pass.min()))
+        # The first pass may have begun before the first step.
+        return tuple(dict.fromkeys(int(numbers[order][first]) for first in sorted(found)[1:] if first >= 0))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.samples.frames import frame
-from esprof.analyzers.steps import job_steps
+from esprof.analyzers.samples.job_samples import JobSamples
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.analyzers.steps.step_groups import SlowGroup
 from esprof.core.types import Rank
-from esprof.run.run import Run
 
 MOST_OF = 0.5
 """Least share of what slow steps take too long that must lie in one place, to be its cause."""
@@ -41,11 +41,11 @@ class Excess:
     """The last line of the job's own at which most of it happens, where `what` does not say it."""
 
 
-def stage_of(run: Run, group: SlowGroup) -> Excess | None:
+def stage_of(job: JobSteps, group: SlowGroup) -> Excess | None:
     """The stage, or the wait, that slow steps have most of; None where none bears most of what they take too long."""
     most: dict[str, dict[Rank, float]] = defaultdict(dict)
-    for rank in run.ranks:
-        for what, spent_ns in _spent(run, rank, group.steps).items():
+    for rank in job.run.ranks:
+        for what, spent_ns in _spent(job, rank, group.steps).items():
             most[what][rank] = group.between(spent_ns)
     # A save may lie in a stage that the job marked around it.
     enough = [what for what, by_rank in most.items() if max(by_rank.values()) >= MOST_OF * group.excess_ns]
@@ -58,26 +58,26 @@ def stage_of(run: Run, group: SlowGroup) -> Excess | None:
     return Excess(what, lost, is_save=bool(saves))
 
 
-def computing_of(run: Run, group: SlowGroup) -> Excess | None:
+def computing_of(job: JobSteps, group: SlowGroup) -> Excess | None:
     """The ranks that ran for longer in slow steps, where that is most of what these take too long; None for none."""
     lost = {}
-    for rank in run.ranks:
-        ran = job_steps.rows(run, rank, group.steps).ints("cpu_ns")
+    for rank in job.run.ranks:
+        ran = job.rows(rank, group.steps).ints("cpu_ns")
         if (ran >= 0).all() and (beyond := group.between(ran.astype(np.float64))) >= MOST_OF * group.excess_ns:
             lost[rank] = beyond
     return Excess(COMPUTING, lost) if lost else None
 
 
-def _spent(run: Run, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:
+def _spent(job: JobSteps, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:
     """What a rank spends in each of `steps` in stages, in its loader, and without a CPU, ns, float64[steps], by name."""
-    table = job_steps.rows(run, rank, steps)
+    table = job.rows(rank, steps)
     begin = table.ints("start_ns")
     end = begin + table.ints("dur_ns")
     spent = {
         LOADER: np.maximum(table.ints("loader_wait_ns"), 0).astype(np.float64),
         NO_CPU: np.maximum(table.ints("ready_ns"), 0).astype(np.float64),
     }
-    stages = run.stages(rank)
+    stages = job.run.stages(rank)
     marked = stages.where(stages.is_kind("stage") & (stages.ints("worker") < 0))
     start, until = marked.ints("start_ns"), marked.ints("end_ns")
     # A stage lies in the step in which it begins.
@@ -90,9 +90,9 @@ def _spent(run: Run, rank: Rank, steps: np.ndarray) -> dict[str, np.ndarray]:
     return spent
 
 
-def line_of(run: Run, group: SlowGroup) -> Excess | None:
+def line_of(samples: JobSamples, group: SlowGroup) -> Excess | None:
     """The line that slow steps are at and usual ones are not; None where none bears most of what they take too long."""
-    found = {rank: line for rank in run.ranks if (line := _line_of(run, rank, group)) is not None}
+    found = {rank: line for rank in samples.run.ranks if (line := _line_of(samples, rank, group)) is not None}
     if not found:
         return None
     # Others wait for the rank that has something else to do, where they wait in each step.
@@ -113,9 +113,9 @@ class _Line:
     """The last line of the job's own that it led to, behind the one that it called."""
 
 
-def _line_of(run: Run, rank: Rank, group: SlowGroup) -> _Line | None:
+def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
     """Of all lines with what was called before them, the outermost that only slow steps are at for long."""
-    stacks, slow, usual = _sampled(run, rank, group)
+    stacks, slow, usual = _sampled(samples, rank, group)
     usual_ns = float(group.took_ns[group.is_usual].mean())
     tree = _Tree()
     for at in np.flatnonzero((slow > 0) | (usual > 0)).tolist():
@@ -185,13 +185,11 @@ class _Tree:
         return number
 
 
-def _sampled(run: Run, rank: Rank, group: SlowGroup) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _sampled(samples: JobSamples, rank: Rank, group: SlowGroup) -> tuple[list[str], np.ndarray, np.ndarray]:
     """(stacks, how long a slow step is at each, how long a usual one is), ns, float64[stacks]."""
-    samples = run.samples(rank)
-    codes, stacks = samples.codes("stack")
-    steps, took = samples.ints("step"), samples.ints("dur_ns")
+    looks = samples.of(rank)
     means = []
     for mask in (group.is_slow, group.is_usual):
-        here = np.isin(steps, group.steps[mask]) & (codes >= 0)
-        means.append(np.bincount(codes[here], took[here], len(stacks)) / max(1, int(mask.sum())))
-    return stacks, means[0], means[1]
+        here = np.isin(looks.step, group.steps[mask]) & (looks.code >= 0)
+        means.append(np.bincount(looks.code[here], looks.dur_ns[here], len(looks.stacks)) / max(1, int(mask.sum())))
+    return looks.stacks, means[0], means[1]

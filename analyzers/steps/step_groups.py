@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.rule import MeasuredPrice
-from esprof.analyzers.steps import job_steps
+from esprof.analyzers.price import MeasuredPrice
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.statistics import mean_margin
-from esprof.run.run import Run
 
 SLOW = 1.3
 """A step is slow that takes more than so many times the median."""
@@ -89,16 +88,16 @@ class SlowGroup:
         return self.every is not None or (self.when == AT_EPOCHS and self.is_slow.sum() >= FEWEST_EPOCHS)
 
 
-def slow_groups(run: Run) -> list[SlowGroup]:
+def slow_groups(job: JobSteps) -> list[SlowGroup]:
     """The groups of slow steps among those that ran without the profiler; none where these are too few."""
-    steps = job_steps.numbers(run, "plain")
+    steps = job.numbers("plain")
     if len(steps) < FEWEST_STEPS:
         return []
-    took = job_steps.durations_ns(run, steps).astype(np.float64)
+    took = job.durations_ns(steps).astype(np.float64)
     is_slow = took > SLOW * np.median(took)
     left = is_slow.copy()
     found: list[SlowGroup] = []
-    begins = np.isin(steps, job_steps.epochs(run))
+    begins = np.isin(steps, job.epochs)
     of_epochs = is_slow & begins
     if of_epochs.any() and of_epochs.sum() >= REGULAR * begins.sum() and begins.mean() <= MOST_BORDERS:
         found.append(SlowGroup(steps, took, of_epochs, ~is_slow, AT_EPOCHS))

@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.finding import Finding
-from esprof.analyzers.steps import job_steps
-from esprof.analyzers.steps.step_groups import slow_groups
+from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.steps.job_steps import JobSteps
+from esprof.analyzers.steps.step_groups import SlowGroup
 from esprof.core.types import NS_PER_S, NS_PER_US
-from esprof.run.run import Run, Window
+from esprof.run.run import Window
 
 Role = Literal["plain", "timed", "stack", "beside"]
 """Phases of steps, and `beside`: the job's first step, and those in which the profiler warmed up or wrote."""
@@ -70,14 +71,14 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     pass_count: int
 
 
-def step_times(run: Run, findings: Sequence[Finding] = ()) -> StepTimes | None:
+def step_times(job: RecordedJob, findings: Sequence[Finding] = ()) -> StepTimes | None:
     """What the report shows of the steps over the run; None where no step ran without the profiler."""
-    plain = job_steps.numbers(run, "plain")
+    plain = job.steps.numbers("plain")
     if not len(plain):
         return None
-    steps, roles = _steps(run)
-    took_us = job_steps.durations_ns(run, steps) / NS_PER_US
-    start_ns = job_steps.over_ranks(run, steps, "start_ns").max(axis=0)
+    steps, roles = _steps(job.steps)
+    took_us = job.steps.durations_ns(steps) / NS_PER_US
+    start_ns = job.steps.over_ranks(steps, "start_ns").max(axis=0)
     at_s = (start_ns - start_ns[0]) / NS_PER_S
     stretch = max(1, -(-int(steps[-1] - steps[0] + 1) // MOST_BINS)) if len(steps) > 2 * MOST_BINS else 1
 
@@ -92,12 +93,14 @@ def step_times(run: Run, findings: Sequence[Finding] = ()) -> StepTimes | None:
         )
 
     of_plain = took_us[np.isin(steps, plain)]
-    named = [(finding, np.flatnonzero(np.isin(steps, numbers))) for finding, numbers in _named(run, findings)]
+    named = [
+        (finding, np.flatnonzero(np.isin(steps, numbers))) for finding, numbers in _named(job.slow_groups, findings)
+    ]
     slow = [float(np.median(took_us[at])) for _, at in named if len(at)]
     usual = _HEADROOM * max(float(np.quantile(of_plain, 0.99)), 2 * float(np.median(of_plain)), *slow)
     top_us = min(usual, 1.05 * float(took_us.max()))
-    windows = sorted({(one.first, one.last, one.stacks) for meta in run.meta.ranks for one in meta.windows})
-    passes = job_steps.epochs(run)
+    windows = sorted({(one.first, one.last, one.stacks) for meta in job.run.meta.ranks for one in meta.windows})
+    passes = job.steps.epochs
     return StepTimes(
         series={role: series(at) for role in ROLES if len(at := np.flatnonzero(roles == role))},
         marks=tuple(
@@ -121,15 +124,14 @@ def step_times(run: Run, findings: Sequence[Finding] = ()) -> StepTimes | None:
     )
 
 
-def _steps(run: Run) -> tuple[np.ndarray, np.ndarray]:
+def _steps(job: JobSteps) -> tuple[np.ndarray, np.ndarray]:
     """(numbers of the steps that all ranks have, ascending, int64[steps]; the role of each, str[steps])."""
     beside = len(ROLES) - 1
     place: dict[str | None, int] = {role: number for number, role in enumerate(ROLES[:beside])}
     ranks = []
-    for rank in run.ranks:
-        table = run.steps(rank)
-        roles = [place.get(phase, beside) for phase in table.texts("phase")]
-        ranks.append(dict(zip(table.ints("step").tolist(), roles, strict=True)))
+    for rank in job.run.ranks:
+        roles = [place.get(phase, beside) for phase in job.phases(rank).tolist()]
+        ranks.append(dict(zip(job.table(rank).ints("step").tolist(), roles, strict=True)))
     first = min(min(of) for of in ranks)
     steps = sorted(set(ranks[0]).intersection(*ranks[1:]))
     of_job = [beside if step == first else max(of[step] for of in ranks) for step in steps]
@@ -144,9 +146,8 @@ def _extremes(stretch: np.ndarray, took: np.ndarray) -> np.ndarray:
     return np.unique(order[is_first | is_last])
 
 
-def _named(run: Run, findings: Sequence[Finding]) -> Iterator[tuple[Finding, np.ndarray]]:
+def _named(groups: Sequence[SlowGroup], findings: Sequence[Finding]) -> Iterator[tuple[Finding, np.ndarray]]:
     """The findings that name steps, each with their numbers."""
-    groups = slow_groups(run)
     for finding in findings:
         by_step = [
             seen.value for seen in finding.evidence.values() if seen.by == "step" and isinstance(seen.value, dict)

@@ -4,9 +4,10 @@ import numpy as np
 
 from esprof import __version__
 from esprof.analyzers.advisors.job.ests import EstAdvice, advise_ests
-from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.diagnose import diagnose_replayed
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.analyzers.ops import Asked, ops
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.samples.flame import flame
 from esprof.analyzers.steps.step_times import step_times
 from esprof.analyzers.summary.report import Bar, Excerpt, Report
@@ -34,7 +35,8 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
     """Everything that a renderer shows about a run, which is built and replayed unless it is already; findings that
     `ignores` covers are told apart. Raises InputError where the run has no graph."""
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
-    run, diagnosis = replayed.run, diagnose(replayed, ignores)
+    run, job = replayed.run, RecordedJob(replayed.run)
+    diagnosis = diagnose_replayed(replayed, job, ignores)
     return Report(
         title=str(run.path.name) if run.path else "run",
         source=str(run.path or ""),
@@ -45,10 +47,10 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         ranks=run.meta.ranks,
         diagnosis=diagnosis,
         replay=answer(replayed, USUAL),
-        steps=step_times(run, diagnosis.findings),
+        steps=step_times(job, diagnosis.findings),
         timeline=excerpt(replayed),
-        operations=ops(replayed.steps, Asked(top=MOST_OPERATIONS)),
-        flame=flame(run),
+        operations=ops(replayed.steps, job.samples, Asked(top=MOST_OPERATIONS)),
+        flame=flame(job.samples),
         memory=memory_use(run),
         probed=probed(run.probes) if run.probes is not None else None,
         assignment=_assignment(replayed),

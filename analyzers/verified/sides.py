@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.gate.baseline import differences, identity_of
-from esprof.analyzers.steps.job_steps import durations_ns, numbers, over_ranks
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import EsprofError, MismatchError
 from esprof.core.types import NS_PER_US, Rank
 from esprof.run.run import KnobReading, Run
@@ -41,7 +41,8 @@ def side(run: Run, skip: int, steps: int) -> Side:
 
     Raises MismatchError where there are fewer than `FEWEST`.
     """
-    found = numbers(run, "plain")
+    job = JobSteps(run)
+    found = job.numbers("plain")
     found = found[found > skip]
     found = found[:steps] if steps else found
     if len(found) < FEWEST:
@@ -49,9 +50,9 @@ def side(run: Run, skip: int, steps: int) -> Side:
             f"the job made {len(found)} steps after the first {skip}: too few for a mean",
             remedy="Let it make more steps.",
         )
-    waited = over_ranks(run, found, "ready_ns")
+    waited = job.over_ranks(found, "ready_ns")
     return Side(
-        step_us=float(np.mean(durations_ns(run, found))) / NS_PER_US,
+        step_us=float(np.mean(job.durations_ns(found))) / NS_PER_US,
         cpu_wait_us=float(np.mean(waited.max(axis=0))) / NS_PER_US if (waited >= 0).all() else None,
     )
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from esprof.analyzers.samples.frames import frame
+from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.core.types import Rank
-from esprof.run.run import Run
 
 _SCALAR = "aten::_local_scalar_dense"
 ITEM = "aten::item"
@@ -22,8 +22,8 @@ _MOST_OPERATIONS = 1_000
 class Around:
     """The calls of a rank, by their rows in its event table."""
 
-    def __init__(self, run: Run, rank: Rank) -> None:
-        self._events = events = run.events(rank)
+    def __init__(self, samples: JobSamples, rank: Rank) -> None:
+        self._looks, events = samples.of(rank), samples.run.events(rank)
         self._start, self._tid = events.ints("start_ns"), events.ints("tid")
         self._end = self._start + events.ints("dur_ns")
         self._codes, self._texts = events.codes("name")
@@ -31,7 +31,6 @@ class Around:
         self._python = self._by_start(events.is_kind("python"))
         is_module = np.array([text.startswith(MODULE) for text in self._texts] + [False])[self._codes]
         self._modules = self._python[is_module[self._python]]
-        self._samples = run.samples(rank)
 
     def _by_start(self, mask: np.ndarray) -> np.ndarray:
         rows = np.flatnonzero(mask)
@@ -47,9 +46,9 @@ class Around:
 
     def line(self, row: int) -> str | None:
         """The line of the job's own code that made the call, by the samples of the stack, else by the recorded frames."""
-        at = self._samples.ints("at_ns")
-        inside = np.flatnonzero((at >= self._start[row]) & (at <= self._end[row]))
-        stacks = [stack for stack in self._stacks(inside) if stack]
+        at = self._looks.at_ns
+        codes = self._looks.code[(at >= self._start[row]) & (at <= self._end[row])]
+        stacks = [self._looks.stacks[code] for code in codes.tolist() if code >= 0]
         frames = [line for stack in stacks for line in reversed(stack.splitlines())]
         frames += list(self._around(row, self._python))
         return next((text for text in frames if frame(text).origin == "job"), None)
@@ -59,9 +58,6 @@ class Around:
         class as it meets them. None where there is none, or the trace has no modules."""
         names = [name.removeprefix(MODULE) for name in self._around(row, self._modules)]
         return " › ".join(reversed(names)) or None
-
-    def _stacks(self, rows: np.ndarray) -> list[str | None]:
-        return self._samples.where(rows).texts("stack") if len(rows) else []
 
     def _around(self, row: int, ordered: np.ndarray) -> Iterator[str]:
         """The names of those of the rows `ordered` (by start) around the call, innermost first."""

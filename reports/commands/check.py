@@ -7,6 +7,7 @@ import msgspec
 
 from esprof.analyzers.gate.baseline import SHOWN_PHASE, Baseline, choose_phase, decode, measure
 from esprof.analyzers.gate.check import METRICS, Options, check, parse_rule
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.core.output import claim, write_bytes
 from esprof.reports.commands.common import STDOUT, Finite, answer, json_option, open_run, output_options, run_argument
@@ -90,14 +91,14 @@ def command(
         raise UsageError("exactly one of --baseline and --save-baseline is needed")
     before = _read_baseline(baseline, min_steps)
     run, _ = open_run(sources)
-    checked = check(before, measure(run, before.phase), options, run.warnings)
+    checked = check(before, measure(JobSteps(run), before.phase), options, run.warnings)
     as_json = as_json or style == "json"
     answer(checked, lambda value, _: _RENDERERS[style](value), as_json=as_json, output=output, force=force)
     return EXIT_REGRESSION if checked.outcome == "regressed" else EXIT_OK
 
 
 def _save(run: Run, path: Path, min_steps: int) -> None:
-    measured = measure(run, choose_phase(run, min_steps))
+    measured = _measured(run, min_steps)
     text = msgspec.json.encode(measured) + b"\n"
     if path == STDOUT:
         click.echo(text, nl=False)
@@ -107,10 +108,15 @@ def _save(run: Run, path: Path, min_steps: int) -> None:
     click.echo(f"Wrote {steps} {SHOWN_PHASE[measured.phase]} to {path}", err=True)
 
 
+def _measured(run: Run, min_steps: int) -> Baseline:
+    steps = JobSteps(run)
+    return measure(steps, choose_phase(steps, min_steps))
+
+
 def _read_baseline(path: Path, min_steps: int) -> Baseline:
     if path.is_dir():
         run, _ = open_run([str(path)])
-        return measure(run, choose_phase(run, min_steps))
+        return _measured(run, min_steps)
     try:
         return decode(path.read_bytes(), path)
     except OSError as error:

@@ -8,6 +8,8 @@ import click
 
 from esprof.analyzers.ops import Asked, Sort, check_rank, ops_run
 from esprof.analyzers.samples.flame import collapsed
+from esprof.analyzers.samples.job_samples import JobSamples
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Rank
 from esprof.reports.commands.common import (
@@ -80,7 +82,7 @@ def stacks_of(run: Run, rank: Rank | None) -> str:
     """
     if rank is not None:
         check_rank(run, rank)
-    found = collapsed(run, rank)
+    found = collapsed(JobSamples(JobSteps(run)), rank)
     if not found:
         of = "the run" if rank is None else f"rank {rank}"
         raise InputError(f"{of} holds no samples of Python stacks", path=run.path, remedy="`esprof record` takes them.")

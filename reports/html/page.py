@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import PARTS
-from esprof.analyzers.samples.flame import LEAST, Phase
+from esprof.analyzers.samples.flame import LEAST, SampledPhase
 from esprof.analyzers.summary.report import Report
 from esprof.analyzers.views.probed import CurveSummary
 from esprof.core.output import atomic_file
@@ -32,7 +32,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 ROWS = 64
 """Rows of a table on the page; it says how many more there are, and where."""
 
-_PHASES: dict[Phase, str] = {
+_PHASES: dict[SampledPhase, str] = {
     "stack": "steps with stacks",
     "plain": "steps without the profiler",
     "timed": "steps under the profiler, which slows what Python does",

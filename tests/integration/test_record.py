@@ -8,8 +8,11 @@ import pytest
 
 from esprof.analyzers.findings.kernels.padding import padding
 from esprof.analyzers.ops import Asked, ops_run
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case
 from esprof.analyzers.samples.flame import flame
+from esprof.analyzers.samples.job_samples import JobSamples
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.analyzers.views.breakdown import breakdown
 from esprof.replay import Replayed
 from esprof.run.raw.stages import GARBAGE_COLLECTION
@@ -139,7 +142,7 @@ def test_what_batches_hold_of_tokens_and_padding_is_noted_and_named(tmp_path):
     assert set(steps.ints("tokens").tolist()) == {16 * 32}
     assert set(steps.ints("padding").tolist()) == {16 * 16}
     replayed = Replayed.of(padded.run, max_error_pct=1000)
-    case = Case(replayed, breakdown(replayed))
+    case = Case(replayed, RecordedJob(replayed.run), breakdown(replayed))
     assert [cause.evidence["padding"].of(0) for cause in padding(case)] == [0.5]
 
 
@@ -209,7 +212,7 @@ def test_python_without_a_launcher_is_rank_0_of_1(tmp_path):
     assert "time.sleep(" in (JOBS / "train.py").read_text().splitlines()[int(line) - 1]
     outermost = ended.run.samples(0).texts("stack")[-1].split("\n")[0]
     assert re.fullmatch(r".*train\.py\(\d+\): <module>", outermost)
-    found = flame(ended.run)
+    found = flame(JobSamples(JobSteps(ended.run)))
     (tree,) = found.trees
     assert (found.phase, found.ranks, tree.samples > 0, 0 < tree.cpu_us <= tree.us) == ("stack", (0,), True, True)
     by_function = {node.function: node for node in tree.nodes}

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Confidence
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.samples.garbage import COLLECT_LESS
 from esprof.analyzers.steps.slow_places import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
-from esprof.analyzers.steps.step_groups import AT_EPOCHS, AT_RANDOM, FEWEST_EPOCHS, SlowGroup, slow_groups
+from esprof.analyzers.steps.step_groups import AT_EPOCHS, AT_RANDOM, FEWEST_EPOCHS, SlowGroup
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.run.raw.stages import GARBAGE_COLLECTION
@@ -17,16 +18,16 @@ LONG_ROW = 0.25
 """Share of all steps from which on a row of slow ones is named though nothing tells why."""
 
 
-def recurring_steps(run: Run) -> Iterator[Cause]:
+def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
     """The job's slow steps, group by group, where they cost enough."""
-    for group in slow_groups(run):
+    for group in job.slow_groups:
         if not group.measured.is_worth_naming:
             continue
-        stage, line = stage_of(run, group), line_of(run, group)
+        stage, line = stage_of(job.steps, group), line_of(job.samples, group)
         if group.when == AT_EPOCHS and group.is_slow.sum() < FEWEST_EPOCHS and not (stage and stage.what == LOADER):
             continue  # That one epoch began slowly may have any reason.
         if stage or line or _is_rule(group):
-            yield _cause(run, group, stage or (None if line else computing_of(run, group)), line)
+            yield _cause(job.run, group, stage or (None if line else computing_of(job.steps, group)), line)
 
 
 def _is_rule(group: SlowGroup) -> bool:
@@ -154,4 +155,4 @@ _PAGES = (
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_run=recurring_steps)
+RULE = Rule(pages=_PAGES, of_job=recurring_steps)

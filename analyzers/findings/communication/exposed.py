@@ -55,7 +55,7 @@ def exposed_communication(case: Case) -> Iterator[Cause]:
 
 def _waited_for_at(case: Case, saving: float) -> str | None:
     """The line of the job's own code that calls collectives itself, where it spends much of `saving`, ns, in them."""
-    found = [one for rank in case.run.ranks if (one := seen_calling(case.run, rank, _CALLED)) is not None]
+    found = [one for rank in case.run.ranks if (one := seen_calling(case.job.samples, rank, _CALLED)) is not None]
     seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
     return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MUCH * saving else None
 

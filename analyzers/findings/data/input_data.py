@@ -10,6 +10,7 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.samples.sampled_places import Seen, seen_within
 from esprof.analyzers.views.breakdown import stalls
 from esprof.core import readable
@@ -47,7 +48,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     stall = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(stalls_ns[worst])}"
     is_limited = made < LIMITED * ready
     title = f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data"
-    place = _place(case.run, worst)
+    place = _place(case.job.samples, worst)
     yield Cause(
         id="ESP101",
         title=f"{title}, and CPUs are the limit" if is_limited else title,
@@ -61,11 +62,11 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     )
 
 
-def _place(run: Run, rank: Rank) -> Seen | None:
+def _place(samples: JobSamples, rank: Rank) -> Seen | None:
     """The line that makes the batches of `rank`, where that is its own training thread."""
-    stages = run.stages(rank)
+    stages = samples.run.stages(rank)
     own = stages.where(stages.is_kind("next") & (stages.ints("workers") == 0))
-    return seen_within(run, rank, np.stack([own.ints("start_ns"), own.ints("end_ns")], axis=1))
+    return seen_within(samples, rank, np.stack([own.ints("start_ns"), own.ints("end_ns")], axis=1))
 
 
 def _at(place: Seen | None) -> str:

@@ -6,16 +6,9 @@ from esprof.analyzers.evidence import Evidence
 from esprof.core.types import Rank
 from esprof.run.flight.log import Snapshot
 from esprof.run.flight.standstill import Standstill
-from esprof.run.run import Run
 
 _MOST_STACKS = 8
 """Ranks whose place is named: those at fault first."""
-
-
-def last_step(run: Run, rank: Rank) -> int:
-    """The last step of `rank` that ended; 0 where none is known."""
-    steps = run.steps(rank).ints("step")
-    return int(steps.max()) if len(steps) else 0
 
 
 def waiting_evidence(still: Standstill) -> dict[str, Evidence]:

@@ -7,7 +7,8 @@ from typing import Literal
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Confidence
-from esprof.analyzers.findings.hangs.flight_evidence import last_entered, last_step, places, waiting_evidence
+from esprof.analyzers.findings.hangs.flight_evidence import last_entered, places, waiting_evidence
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
@@ -16,7 +17,6 @@ from esprof.run.flight.log import FlightLog, Snapshot, StackFrame
 from esprof.run.flight.standstill import Mismatch, Standstill, StandstillKind, standstill
 from esprof.run.flight.stop import Standing, StopKind, stop
 from esprof.run.raw.reasons import SnapshotReason
-from esprof.run.run import Run
 
 _IDS: dict[StandstillKind, str] = {
     "absent": "ESP801",
@@ -71,10 +71,10 @@ class _Death:
     place: StackFrame | None
 
 
-def hangs(run: Run) -> list[Cause]:
+def hangs(job: RecordedJob) -> list[Cause]:
     """ESP801, 802, 803, 805 or 807: what brought the job to a standstill or to its end, if anything did."""
-    logs = {meta.rank: run.flight(meta.rank) for meta in run.meta.ranks}
-    last = {rank: last_step(run, rank) for rank in logs}
+    logs = {meta.rank: job.run.flight(meta.rank) for meta in job.run.meta.ranks}
+    last = {rank: job.steps.last(rank) for rank in logs}
     open_ones = _open_snapshots(logs, last)
     stopped = stop(open_ones)
     still = standstill(open_ones, [rank for rank, log in logs.items() if log.ended and rank not in open_ones])
@@ -320,4 +320,4 @@ _PAGES = (
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_run=hangs, stops_the_job=True)
+RULE = Rule(pages=_PAGES, of_job=hangs, stops_the_job=True)

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
-from esprof.analyzers.findings.hangs.flight_evidence import last_step, places, waiting_evidence
-from esprof.analyzers.rule import WORTH_NAMING, Cause, Page, Rule
+from esprof.analyzers.findings.hangs.flight_evidence import places, waiting_evidence
+from esprof.analyzers.price import MIN_PCT_OF_STEP
+from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.rule import Cause, Page, Rule
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.readable import duration, ranks
 from esprof.core.types import Ns, Rank
 from esprof.run.flight.log import Snapshot
 from esprof.run.flight.standstill import Standstill, standstill
 from esprof.run.raw.reasons import SnapshotReason
-from esprof.run.run import Run
 
 _MOST_OF = 0.5
 """Share of a step's excess that the others must have waited for a rank, if that is to be the cause."""
@@ -43,32 +45,33 @@ class _SlowStep:
         return tuple(f"{rank} {self.snapshots[rank].place}" for rank in self.ranks)
 
 
-def slow_steps(run: Run) -> Iterator[Cause]:
+def slow_steps(job: RecordedJob) -> Iterator[Cause]:
     """ESP804, for each place that slow steps were caught at, costliest first. Without a price: they are not usual steps."""
     by_cause: dict[tuple[str, ...], list[_SlowStep]] = defaultdict(list)
-    for step, snapshots in sorted(_finished_steps(run).items()):
-        slow = _slow_step(run, step, snapshots)
+    for step, snapshots in sorted(_finished_steps(job).items()):
+        slow = _slow_step(job.steps, step, snapshots)
         by_cause[slow.key].append(slow)
-    worth_ns = WORTH_NAMING / 100 * max((int(run.steps(rank).ints("dur_ns").sum()) for rank in run.ranks), default=0)
+    run_ns = max((int(job.steps.table(rank).ints("dur_ns").sum()) for rank in job.run.ranks), default=0)
+    worth_ns = MIN_PCT_OF_STEP / 100 * run_ns
     costly = sorted((group for group in by_cause.values() if _lost_ns(group) >= worth_ns), key=_lost_ns, reverse=True)
     yield from map(_cause, costly[:_MOST_NAMED])
 
 
-def _finished_steps(run: Run) -> dict[int, dict[Rank, Snapshot]]:
+def _finished_steps(job: RecordedJob) -> dict[int, dict[Rank, Snapshot]]:
     """Step -> rank -> its last snapshot in that step, of steps that ended."""
     found: dict[int, dict[Rank, Snapshot]] = defaultdict(dict)
-    for meta in run.meta.ranks:
-        last = last_step(run, meta.rank)
-        for snapshot in run.flight(meta.rank).snapshots:
+    for meta in job.run.meta.ranks:
+        last = job.steps.last(meta.rank)
+        for snapshot in job.run.flight(meta.rank).snapshots:
             if 0 < snapshot.step <= last and snapshot.reason in (SnapshotReason.SLOW, SnapshotReason.HANG):
                 found[snapshot.step][meta.rank] = snapshot
     return found
 
 
-def _slow_step(run: Run, step: int, snapshots: dict[Rank, Snapshot]) -> _SlowStep:
+def _slow_step(job: JobSteps, step: int, snapshots: dict[Rank, Snapshot]) -> _SlowStep:
     durations = [one.age_ns for one in snapshots.values()]
     for rank in snapshots:
-        steps = run.steps(rank)
+        steps = job.table(rank)
         durations += steps.ints("dur_ns")[np.flatnonzero(steps.ints("step") == step)].tolist()
     usual_ns = max((one.usual_ns or 0 for one in snapshots.values()), default=0)
     cause = standstill(snapshots)
@@ -124,4 +127,4 @@ _PAGES = (
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_run=slow_steps)
+RULE = Rule(pages=_PAGES, of_job=slow_steps)

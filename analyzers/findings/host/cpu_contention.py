@@ -7,7 +7,7 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import CPU_CONTENTION
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.steps import job_steps
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.ranks.blame import arrivals
@@ -28,7 +28,7 @@ wait for that one anyway."""
 def cpu_contention(case: Case) -> Iterator[Cause]:
     """Ranks whose training thread waits for a CPU."""
     steps = np.array(case.replayed.steps.steady)
-    tables = {rank: _told(case.run, rank, steps) for rank in case.replayed.built.dfg.marks.ranks}
+    tables = {rank: _told(case.job.steps, rank, steps) for rank in case.replayed.built.dfg.marks.ranks}
     waited = {rank: float(table.ints("ready_ns").mean()) for rank, table in tables.items() if len(table)}
     if not waited:
         yield from _starved(case)
@@ -84,9 +84,9 @@ def _starved(case: Case) -> Iterator[Cause]:
     )
 
 
-def _told(run: Run, rank: Rank, steps: np.ndarray) -> Table:
+def _told(job: JobSteps, rank: Rank, steps: np.ndarray) -> Table:
     """The rows of those of `steps` that tell how long the training thread waited for a CPU."""
-    table = job_steps.rows(run, rank, steps)
+    table = job.rows(rank, steps)
     return table.where(table.ints("ready_ns") >= 0)
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.rule import WORTH_NAMING, Case, Cause, MeasuredPrice, Page, Rule
+from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
+from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.function_time import FunctionTimes, leading_functions
-from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections, collections
+from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections
 from esprof.analyzers.steps.slow_places import stage_of
-from esprof.analyzers.steps.step_groups import FEWEST_AT_RANDOM, slow_groups
+from esprof.analyzers.steps.step_groups import FEWEST_AT_RANDOM
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
@@ -20,7 +22,6 @@ from esprof.replay.cpu.python_time import PythonTime, text_of
 from esprof.replay.cpu.sampled import AWAKE
 from esprof.replay.whatif.grammar import literal
 from esprof.run.raw.stages import GARBAGE_COLLECTION
-from esprof.run.run import Run
 from esprof.run.stacks import CodePlace, functions_of
 
 ALIKE = 0.5
@@ -79,17 +80,17 @@ class _Spot:
 def python_code(case: Case) -> Iterator[Cause]:
     """Places where all ranks spend time between operations, and garbage collections on any, costliest first."""
     spots = sorted(_spots(case), key=lambda spot: -spot.in_all)
-    worth_ns = WORTH_NAMING / 100 * case.pricer.step_ns
+    worth_ns = MIN_PCT_OF_STEP / 100 * case.pricer.step_ns
     # To take a place out never gains more than the rank spends there that spends most.
     costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MOST_NAMED]
     # Between CPUs nothing hides a collection, so that those of the whole run tell: a window has few, or none.
-    all_of_run = collections(case.run)
-    if all_of_run is not None and (not case.replayed.built.dfg.has_gpu() or _is_told(case.run, all_of_run)):
+    all_of_run = case.job.collections
+    if all_of_run is not None and (not case.replayed.built.dfg.has_gpu() or _is_told(case.job, all_of_run)):
         costly = [spot for spot in costly if not spot.collects]
-        measured, is_told = all_of_run.measured, _is_told(case.run, all_of_run)
+        measured, is_told = all_of_run.measured, _is_told(case.job, all_of_run)
         if measured.is_worth_naming and all_of_run.count >= FEWEST_AT_RANDOM and not is_told:
             yield _collecting(all_of_run.per_step_ns, all_of_run.place, measured)
-    times = None if case.replayed.built.dfg.has_gpu() else FunctionTimes(case.run)
+    times = None if case.replayed.built.dfg.has_gpu() else case.job.function_times
     told: set[str] = set()
     for spot in costly:
         price = _price(case, spot, times)
@@ -102,7 +103,7 @@ def python_code(case: Case) -> Iterator[Cause]:
 
 def _without_gaps(case: Case, times: FunctionTimes, told: Set[str]) -> Iterator[Cause]:
     """Functions that leave no gaps long enough to tell of: those of many short operations. Not those that are `told`."""
-    leading = leading_functions(case.run, case.run.ranks)
+    leading = leading_functions(case.job.samples, case.run.ranks)
     for one in islice((one for one in times.own(leading) if not one.functions & told), MOST_NAMED):
         in_all = sum(one.took_ns.values())
         spot = _Spot(one.place.frame, one.took_ns, one.ran * in_all, {one.place: in_all})
@@ -127,20 +128,20 @@ def _price(case: Case, spot: _Spot, times: FunctionTimes | None) -> str | Measur
     return spot.scenario if case.worth_naming(saving) else None
 
 
-def _is_told(run: Run, all_of_run: Collections) -> bool:
+def _is_told(job: RecordedJob, all_of_run: Collections) -> bool:
     """Whether most of what collections cost is told of the steps that they make slow: that tells more."""
-    most = [group for group in slow_groups(run) if group.measured.saving_ns >= all_of_run.measured.saving_ns / 2]
+    most = [group for group in job.slow_groups if group.measured.saving_ns >= all_of_run.measured.saving_ns / 2]
     groups = [group for group in most if group.measured.is_worth_naming]
-    stages = [stage_of(run, group) for group in groups]
+    stages = [stage_of(job.steps, group) for group in groups]
     return any(stage is not None and stage.what == GARBAGE_COLLECTION for stage in stages)
 
 
 def _spots(case: Case) -> list[_Spot]:
     found: dict[str, _Spot] = {}
     ranks = case.replayed.built.dfg.marks.ranks
-    leading = leading_functions(case.run, ranks)
+    leading = leading_functions(case.job.samples, ranks)
     for rank in ranks:
-        if not (len(case.run.stacks(rank)) or len(case.run.samples(rank)) or len(case.run.stages(rank))):
+        if not (len(case.run.stacks(rank)) or len(case.job.samples.of(rank)) or len(case.run.stages(rank))):
             continue  # Nothing tells of Python there: of a large job that saves a look at all of its nodes.
         places = PythonTime(case.run, case.replayed.built.dfg, rank).places(case.replayed.steps.steady)
         for place, (took_ns, ran) in places.items():

@@ -99,7 +99,7 @@ def _callers(case: Case) -> dict[str, _Caller]:
         mine = kept & (dfg.rank[target] == rank)
         calls = np.unique(target[mine])
         idle = _idle_after(timeline.end_ns[calls], _busy(case, rank))
-        around = Around(case.run, rank)
+        around = Around(case.job.samples, rank)
         for call, ns in zip(calls.tolist(), idle.tolist(), strict=True):
             row = int(dfg.event[call])
             caller = found[around.caller(row) or dfg.label(call)]

@@ -7,8 +7,8 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.types import Rank
-from esprof.run.run import Run
 
 MUCH = 0.2
 """Share of padding from which on it counts: sequences of one batch are never all as long."""
@@ -38,7 +38,7 @@ class _Tokens:
 
 def padding(case: Case) -> Iterator[Cause]:
     """Batches whose tokens only pad, for a good part."""
-    taken = {rank: found for rank in case.run.ranks if (found := _tokens(case.run, rank)) is not None}
+    taken = {rank: found for rank in case.run.ranks if (found := _tokens(case.job.steps, rank)) is not None}
     ranks = tuple(rank for rank, tokens in taken.items() if tokens.share >= MUCH)
     if not ranks:
         return
@@ -80,9 +80,9 @@ def _advice(taken: dict[Rank, _Tokens], ranks: tuple[Rank, ...]) -> str:
     return f"{first}. The saving is a bound: all computing without the share that is padding."
 
 
-def _tokens(run: Run, rank: Rank) -> _Tokens | None:
+def _tokens(job: JobSteps, rank: Rank) -> _Tokens | None:
     """Of the steps that tell both; None where none does."""
-    steps = run.steps(rank)
+    steps = job.table(rank)
     tokens, padded, samples = (steps.ints(column) for column in ("tokens", "padding", "samples"))
     told = (tokens > 0) & (padded >= 0)
     if not told.any():

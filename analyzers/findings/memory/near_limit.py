@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from esprof.analyzers.evidence import Evidence, by_rank
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.views.memory_use import RankMemory, rank_memory
 from esprof.core import readable
 from esprof.core.types import Rank
-from esprof.run.run import Run
 
 NEAR_LIMIT = 92.0
 """Per cent of the limit from which on a peak is named."""
@@ -22,8 +22,9 @@ _ADVICE = {
 }
 
 
-def near_limit(run: Run) -> Iterator[Cause]:
+def near_limit(job: RecordedJob) -> Iterator[Cause]:
     """Ranks whose peak nearly fills what they may have: a device each, or together the machine that they share."""
+    run = job.run
     used = {rank.rank: peak for rank in run.meta.ranks if (peak := rank_memory(run, rank)) is not None}
     sharing: dict[tuple[str, str | Rank | None], list[RankMemory]] = defaultdict(list)
     for rank, peak in used.items():
@@ -71,4 +72,4 @@ _PAGES = (
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_run=near_limit)
+RULE = Rule(pages=_PAGES, of_job=near_limit)

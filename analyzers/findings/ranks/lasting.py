@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.analyzers.rule import Case, MeasuredPrice
-from esprof.analyzers.steps import job_steps
+from esprof.analyzers.price import MeasuredPrice
+from esprof.analyzers.rule import Case
 from esprof.analyzers.steps.step_groups import FEWEST_STEPS
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
@@ -58,10 +58,10 @@ def lasting(case: Case, ranks: Sequence[Rank], saving: float, *, computes: bool)
     By the duration of the job's steps, and, where the ranks are slow because of what their CPUs compute, by their CPU time:
     the least of the two.
     """
-    steps = job_steps.numbers(case.run, "plain")
+    steps = case.job.steps.numbers("plain")
     if len(steps) < FEWEST_STEPS:
         return None
-    took = job_steps.durations_ns(case.run, steps)
+    took = case.job.steps.durations_ns(steps)
     # The profiler makes recorded steps longer: the nearest without it tell what they would take.
     near = np.argsort(np.abs(steps - np.median(case.replayed.steps.steady)), kind="stable")[:NEAREST]
     near_ns = float(np.median(took[near]))
@@ -88,7 +88,7 @@ def _ratio(part: tuple[float, float], whole: tuple[float, float]) -> tuple[float
 def _beyond(case: Case, ranks: Sequence[Rank], steps: np.ndarray) -> np.ndarray | None:
     """By how much the training threads of `ranks` run longer than the median of the others in each of `steps`, ns,
     float64[steps]; None where that was not recorded."""
-    ran = job_steps.over_ranks(case.run, steps, "cpu_ns")
+    ran = case.job.steps.over_ranks(steps, "cpu_ns")
     mine = np.isin(case.run.ranks, ranks)
     if (ran < 0).any() or mine.all():
         return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from esprof.analyzers.findings.ranks.more_work import Comparison
+from esprof.analyzers.rule import Case
 from esprof.analyzers.views.around import Around
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
@@ -161,19 +162,19 @@ _MORE_WORK = (
 )
 
 
-def places_of(replayed: Replayed, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, SlowPlace]:
-    dfg = replayed.built.dfg
+def places_of(case: Case, ranks: tuple[Rank, ...], kind: Lateness) -> dict[Rank, SlowPlace]:
+    dfg = case.replayed.built.dfg
     try:
-        fixed = fix_stragglers(replayed.pricer.blame, ranks, CLASSES[kind.work])
+        fixed = fix_stragglers(case.pricer.blame, ranks, CLASSES[kind.work])
     except Declined:  # Their work of this kind has no counterpart: it was not what was priced.
         return {}
     lost_ns = dfg.dur_ns - fixed.dfg.dur_ns
-    return {rank: place for rank in ranks if (place := place_of_loss(replayed, rank, lost_ns)) is not None}
+    return {rank: place for rank in ranks if (place := place_of_loss(case, rank, lost_ns)) is not None}
 
 
-def place_of_loss(replayed: Replayed, rank: Rank, lost: np.ndarray) -> SlowPlace | None:
+def place_of_loss(case: Case, rank: Rank, lost: np.ndarray) -> SlowPlace | None:
     """Where this rank loses most; `lost` is what each node takes longer than its peers, ns, shape (N,)."""
-    dfg = replayed.built.dfg
+    replayed, dfg = case.replayed, case.replayed.built.dfg
     mine = np.flatnonzero((dfg.rank == rank) & np.isin(dfg.step, replayed.steps.steady) & (lost > 0))
     if not len(mine):
         return None
@@ -184,17 +185,17 @@ def place_of_loss(replayed: Replayed, rank: Rank, lost: np.ndarray) -> SlowPlace
     time_ns[mine] = lost[mine]
     python, call = _python_line(replayed, rank, time_ns, least_ns=SEEN * by_name.max())
     worst = int(mine[np.where(dfg.name[mine] == top, lost[mine], 0).argmax()])
-    return SlowPlace(dfg.names[top], lost_ns, python, call, _modules(replayed, rank, worst))
+    return SlowPlace(dfg.names[top], lost_ns, python, call, _modules(case, rank, worst))
 
 
-def _modules(replayed: Replayed, rank: Rank, node: int) -> str | None:
+def _modules(case: Case, rank: Rank, node: int) -> str | None:
     """The modules around a node; around its launch, if it is a kernel."""
-    dfg = replayed.built.dfg
+    dfg = case.replayed.built.dfg
     if dfg.lanes[dfg.lane[node]].kind == LaneKind.STREAM:
         edges = slice(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])
         node = next(iter(dfg.pred_idx[edges][dfg.pred_kind[edges] == Edge.LAUNCH].tolist()), node)
     row = int(dfg.event[node])
-    return Around(replayed.run, rank).modules(row) if row >= 0 else None
+    return Around(case.job.samples, rank).modules(row) if row >= 0 else None
 
 
 def _python_line(replayed: Replayed, rank: Rank, time_ns: np.ndarray, least_ns: float) -> tuple[str | None, str | None]:

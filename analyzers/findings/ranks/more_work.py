@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from esprof.analyzers.rule import Case
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Edge
 from esprof.replay.ranks.blame import Blame
@@ -79,12 +81,12 @@ _COMPLETE = ("tokens", "elements")
 """What tells, with as many operations, that there is as much to do: samples may be of any size."""
 
 
-def compare(replayed: Replayed, ranks: Sequence[Rank]) -> Comparison:
+def compare(case: Case, ranks: Sequence[Rank]) -> Comparison:
     """Hold the slow `ranks` against all others, in the steady steps."""
-    blame = replayed.pricer.blame
+    replayed, blame = case.replayed, case.pricer.blame
     mine, computing = _computing(blame, ranks)
     took, usual = blame.work_ns[mine & computing].sum(), blame.peers.others[mine & computing].sum()
-    amounts = _amounts(replayed, ranks)
+    amounts = _amounts(case, ranks)
     what = next(iter(amounts), "")
     fixed = mine & computing & _of_optimizer(replayed, ranks)
     known = float(blame.peers.others[fixed].sum())
@@ -115,17 +117,17 @@ def _computing(blame: Blame, ranks: Sequence[Rank]) -> tuple[np.ndarray, np.ndar
     return mine, dfg.of(Cls.COMPUTE, Cls.CPU) & ~np.isnan(blame.peers.others)
 
 
-def _amounts(replayed: Replayed, ranks: Sequence[Rank]) -> dict[str, float]:
+def _amounts(case: Case, ranks: Sequence[Rank]) -> dict[str, float]:
     """How many times as much these ranks have to do as the median of the others, where it is told of all ranks: of tokens,
     samples, elements in the shapes of what operations take, operations, and CPU time of the training threads, in this
     order."""
-    run, steps = replayed.run, replayed.steps.steady
+    replayed, job, steps = case.replayed, case.job.steps, case.replayed.steps.steady
     counts: list[tuple[str, Callable[[Rank], float]]] = [
-        ("tokens", lambda rank: _mean(run, rank, steps, "tokens")),
-        ("samples", lambda rank: _mean(run, rank, steps, "samples")),
-        ("elements", lambda rank: _elements(run, rank, steps)),
+        ("tokens", lambda rank: _mean(job, rank, steps, "tokens")),
+        ("samples", lambda rank: _mean(job, rank, steps, "samples")),
+        ("elements", lambda rank: _elements(case.run, rank, steps)),
         (_OPERATIONS, lambda rank: _operations(replayed, rank)),
-        (_CPU_TIME, lambda rank: _mean(run, rank, steps, "cpu_ns")),
+        (_CPU_TIME, lambda rank: _mean(job, rank, steps, "cpu_ns")),
     ]
     blame = replayed.pricer.blame
     roles = dict(zip(blame.dfg.marks.ranks, blame.roles.tolist(), strict=True))
@@ -141,8 +143,8 @@ def _amounts(replayed: Replayed, ranks: Sequence[Rank]) -> dict[str, float]:
     return found
 
 
-def _mean(run: Run, rank: Rank, steps: Sequence[int], column: str) -> float:
-    table = run.steps(rank)
+def _mean(job: JobSteps, rank: Rank, steps: Sequence[int], column: str) -> float:
+    table = job.table(rank)
     told = table.ints(column)[np.isin(table.ints("step"), steps)]
     return float(told[told > 0].mean()) if (told > 0).any() else 0.0
 

@@ -19,10 +19,10 @@ from esprof.analyzers.findings.ranks.lateness import (
     places_of,
     told_apart,
 )
-from esprof.analyzers.findings.ranks.lone_work import lone_work, price_of
 from esprof.analyzers.findings.ranks.more_work import Comparison, compare
-from esprof.analyzers.rule import Case, Cause, MeasuredPrice, Page, Rule
-from esprof.analyzers.samples.function_time import OwnFunction
+from esprof.analyzers.price import MeasuredPrice
+from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.samples.function_time import OwnFunction, leading_functions
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank, us
@@ -44,7 +44,7 @@ def stragglers(case: Case) -> Iterator[Cause]:
     for cause in _late(case, ranks) if ranks else ():
         named.update(cause.ranks)
         yield cause
-    for rank, work in lone_work(case).items():
+    for rank, work in _lone_work(case).items():
         if rank not in named:
             yield _by_lone_work(rank, work)
 
@@ -90,16 +90,16 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
     saving = case.pricer.saving_ns(scenario)
     margin = abs(case.pricer.error.strict) * case.pricer.step_ns
     is_sure = case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS
-    alone = lone_work(case)
+    alone = _lone_work(case)
     places = {
         rank: replace(place, python=alone[rank].place.frame, call=alone[rank].place.call)
         if rank in alone and not place.python
         else place
-        for rank, place in places_of(case.replayed, ranks, kind).items()
+        for rank, place in places_of(case, ranks, kind).items()
     }
     kind = inside_one_operation(case.pricer.blame, ranks, kind)
     if kind.work in COMPUTING:
-        compared = compare(case.replayed, ranks)
+        compared = compare(case, ranks)
         kind, besides = told_apart(kind, compared), besides | _comparison(compared)
     seen = _lasting(case, ranks, kind, scenario)
     if seen is not None:
@@ -118,9 +118,29 @@ def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, b
     )
 
 
+def _lone_work(case: Case) -> dict[Rank, OwnFunction]:
+    """The function of the job's own code that takes most of each rank, of those that this rank alone is seen in.
+
+    Only between CPUs, where nothing hides it, and where all ranks do the same work.
+    """
+    blame = case.pricer.blame
+    if blame.dfg.has_gpu() or len(set(blame.roles.tolist())) > 1:
+        return {}
+    found: dict[Rank, OwnFunction] = {}
+    for one in case.job.function_times.alone(leading_functions(case.job.samples, case.run.ranks)):
+        found.setdefault(max(one.took_ns, key=lambda rank: one.took_ns[rank]), one)
+    return found
+
+
+def _price_of(one: OwnFunction) -> MeasuredPrice:
+    """What the job's step gains without it: all of what it takes on its rank."""
+    ranks, mean = len(one.took_ns), one.measured
+    return MeasuredPrice(saving_ns=ranks * mean.saving_ns, margin_ns=ranks * mean.margin_ns, step_ns=mean.step_ns)
+
+
 def _by_lone_work(rank: Rank, work: OwnFunction) -> Cause:
     """A rank that only the samples of all steps show to do what no other does."""
-    where, price = printable(work.place.frame, LONGEST_NAME), price_of(work)
+    where, price = printable(work.place.frame, LONGEST_NAME), _price_of(work)
     calls = {"python_call": by_rank({rank: printable(work.place.call, LONGEST_NAME)})} if work.place.call else {}
     return Cause(
         id=UNRECORDED.id,

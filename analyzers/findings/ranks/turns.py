@@ -82,7 +82,7 @@ def _places(case: Case, ranks: Iterable[Rank], steps: np.ndarray, worst: np.ndar
         column = blame.dfg.marks.ranks.index(rank)
         its = np.array(blame.steps)[steps[worst == column]]
         lost = np.where(np.isin(blame.dfg.step, its), np.maximum(blame.excess_ns, 0), 0)
-        if (place := place_of_loss(case.replayed, rank, lost)) is not None:
+        if (place := place_of_loss(case, rank, lost)) is not None:
             found[rank] = place
     return found
 

@@ -10,6 +10,7 @@ from scipy.signal import lfilter
 from esprof.analyzers.gate import check as gate
 from esprof.analyzers.gate.baseline import Baseline, RunIdentity, choose_phase, decode, measure
 from esprof.analyzers.gate.check import Options, check, parse_rule
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import InputError, MismatchError, UsageError
 from esprof.core.types import NS_PER_MS
 from tests.cases import step_runs
@@ -38,7 +39,7 @@ def gated(before, now, *rules, **options):
 def test_step_time_runs_from_last_begin_to_last_end():
     early = step_table([10, 10, 10], start_ns=0)
     late = step_table([12, 10, 9], start_ns=1 * NS_PER_MS)
-    measured = measure(step_runs.run(early, late), "plain")
+    measured = measure(JobSteps(step_runs.run(early, late)), "plain")
     # Ends of rank 0: 10, 20, 30 ms; of rank 1: 13, 23, 32 ms. The first step is left out.
     assert measured.samples["step_time"] == (10 * NS_PER_MS, 9 * NS_PER_MS)
 
@@ -47,18 +48,18 @@ def test_only_steps_of_the_phase_on_every_rank_count():
     phases = ["plain", "plain", "export", "timed", "stack", "plain", "plain"]
     other = ["plain", "plain", "export", "timed", "stack", "warmup", "plain"]
     run = step_runs.run(step_table(range(1, 8), phase=phases), step_table(range(1, 7), phase=other[:6]))
-    assert measure(run, "plain").samples["step_time"] == (2 * NS_PER_MS,)
-    assert measure(run, "timed").samples["step_time"] == (4 * NS_PER_MS,)
+    assert measure(JobSteps(run), "plain").samples["step_time"] == (2 * NS_PER_MS,)
+    assert measure(JobSteps(run), "timed").samples["step_time"] == (4 * NS_PER_MS,)
 
 
 def test_metrics_that_the_run_does_not_tell_are_absent():
-    assert set(measure(step_runs.run(step_table([1, 1])), "plain").samples) == {"step_time"}
+    assert set(measure(JobSteps(step_runs.run(step_table([1, 1]))), "plain").samples) == {"step_time"}
 
 
 def test_rates_add_up_the_ranks_and_loader_wait_is_the_longest():
     slow = step_table([500] * 3, samples=[8, 8, 8], tokens=[None, 80, 80], loader_wait_ns=[0, 5, None])
     fast = step_table([500] * 3, samples=[8, 8, 4], tokens=[80, 80, 80], loader_wait_ns=[0, 7, 7])
-    samples = measure(step_runs.run(slow, fast), "plain").samples
+    samples = measure(JobSteps(step_runs.run(slow, fast)), "plain").samples
     assert samples["samples_per_s"] == (32.0, 24.0)
     assert samples["tokens_per_s"] == (320.0, 320.0)
     assert samples["loader_wait"] == (7.0,)
@@ -66,25 +67,25 @@ def test_rates_add_up_the_ranks_and_loader_wait_is_the_longest():
 
 def test_phase_is_plain_where_there_are_enough():
     run = step_runs.run(step_table([1] * 12, phase=["plain"] * 6 + ["timed"] * 6))
-    assert choose_phase(run, 5) == "plain"
-    assert choose_phase(run, 6) == "timed"
+    assert choose_phase(JobSteps(run), 5) == "plain"
+    assert choose_phase(JobSteps(run), 6) == "timed"
 
 
 def test_a_run_without_steps_of_the_phase_is_refused():
     with pytest.raises(MismatchError, match="no plain steps"):
-        measure(step_runs.run(step_table([1] * 5, phase="timed")), "plain")
+        measure(JobSteps(step_runs.run(step_table([1] * 5, phase="timed"))), "plain")
 
 
 def test_the_wait_for_a_cpu_is_that_of_the_rank_that_waits_longest():
     first, second = step_table([500] * 3, ready_ns=[0, 5, 9]), step_table([500] * 3, ready_ns=[0, 7, None])
-    assert measure(step_runs.run(first, second), "plain").samples["cpu_wait"] == (7.0,)
+    assert measure(JobSteps(step_runs.run(first, second)), "plain").samples["cpu_wait"] == (7.0,)
 
 
 # The baseline file
 
 
 def test_baseline_survives_its_file():
-    measured = measure(step_runs.run(step_table([3, 4, 5]), step_table([3, 4, 5])), "plain")
+    measured = measure(JobSteps(step_runs.run(step_table([3, 4, 5]), step_table([3, 4, 5]))), "plain")
     assert decode(msgspec.json.encode(measured), Path("base.json")) == measured
     assert measured.identity.devices == {0: "NVIDIA H100", 1: "NVIDIA H100"}
 

@@ -4,6 +4,8 @@ import pytest
 
 from esprof.analyzers.samples import flame as module
 from esprof.analyzers.samples.flame import collapsed, flame
+from esprof.analyzers.samples.job_samples import JobSamples
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.run.run import RankMeta, Run, RunMeta
 from esprof.run.schema import SAMPLES, STEPS, table
 
@@ -14,8 +16,8 @@ TORCH = "python3.11/site-packages/torch/nn/modules/{}"
 CALLS = [TORCH.format("module.py(1500): Module._wrapped_call_impl"), TORCH.format("module.py(1700): Module._call_impl")]
 
 
-def run_of(samples, phases=("plain", "plain", "stack", "timed")):
-    """A run of the `samples` of each rank: (step, ms, ms on a CPU, frames). Step 0 is the first of `phases`."""
+def sampled(samples, phases=("plain", "plain", "stack", "timed")):
+    """A job with these `samples` on each rank: (step, ms, ms on a CPU, frames). Step 0 is the first of `phases`."""
     steps = {"step": list(range(len(phases))), "phase": list(phases)}
     tables = {}
     for rank, rows in samples.items():
@@ -29,7 +31,8 @@ def run_of(samples, phases=("plain", "plain", "stack", "timed")):
         tables["samples", rank] = table({name: list(values) for name, values in columns.items()}, SAMPLES)
         tables["steps", rank] = table(steps, STEPS)
     ranks = tuple(RankMeta(rank=rank, events=1) for rank in samples)
-    return Run(RunMeta(world_size=len(samples), ranks=ranks), lambda name, rank: tables.get((name, rank)))
+    run = Run(RunMeta(world_size=len(samples), ranks=ranks), lambda name, rank: tables.get((name, rank)))
+    return JobSamples(JobSteps(run))
 
 
 def shown(tree):
@@ -42,9 +45,8 @@ def shown(tree):
 
 
 def test_functions_are_joined_whatever_line_they_were_at():
-    (tree,) = flame(
-        run_of({0: [(2, 30, 30, [MAIN, FORWARD.format(3)]), (2, 10, 0, [MAIN, FORWARD.format(5)]), (2, 60, 6, [MAIN])]})
-    ).trees
+    rows = [(2, 30, 30, [MAIN, FORWARD.format(3)]), (2, 10, 0, [MAIN, FORWARD.format(5)]), (2, 60, 6, [MAIN])]
+    (tree,) = flame(sampled({0: rows})).trees
     assert shown(tree) == {"main": 100, "main/forward": 40}
     assert (tree.rank, tree.samples, tree.us, tree.cpu_us) == (None, 3, 100_000, 36_000)
     forward = tree.nodes[1]
@@ -56,20 +58,20 @@ def test_functions_are_joined_whatever_line_they_were_at():
     ("steps", "phase"), [((1, 2, 3), "stack"), ((1, 3), "plain"), ((3,), "timed"), ((0, 3), "timed"), ((0,), None)]
 )
 def test_samples_are_those_of_the_best_phase_and_never_of_the_first_step(steps, phase):
-    found = flame(run_of({0: [(step, 10, 10, [MAIN]) for step in steps]}))
+    found = flame(sampled({0: [(step, 10, 10, [MAIN]) for step in steps]}))
     assert (found and found.phase) == phase
     assert found is None or found.trees[0].samples == 1
 
 
 def test_a_run_without_samples_has_no_stacks():
-    assert flame(run_of({0: [], 1: []})) is None
-    assert collapsed(run_of({0: []})) == ""
+    assert flame(sampled({0: [], 1: []})) is None
+    assert collapsed(sampled({0: []})) == ""
 
 
 def test_what_calls_modules_and_functions_that_call_themselves_are_no_levels():
     sequential = TORCH.format("container.py(244): Sequential.forward")
     stack = [MAIN, *CALLS, sequential, *CALLS, sequential, *CALLS, TORCH.format("linear.py(134): Linear.forward")]
-    (tree,) = flame(run_of({0: [(2, 10, 10, stack), (2, 5, 5, [MAIN, *CALLS])]})).trees
+    (tree,) = flame(sampled({0: [(2, 10, 10, stack), (2, 5, 5, [MAIN, *CALLS])]})).trees
     assert shown(tree) == {
         "main": 15,
         "main/Sequential.forward": 10,
@@ -80,14 +82,14 @@ def test_what_calls_modules_and_functions_that_call_themselves_are_no_levels():
 
 
 def test_time_on_a_cpu_is_unknown_where_a_sample_does_not_tell():
-    (tree,) = flame(run_of({0: [(2, 10, 10, [MAIN]), (2, 10, None, [MAIN])]})).trees
+    (tree,) = flame(sampled({0: [(2, 10, 10, [MAIN]), (2, 10, None, [MAIN])]})).trees
     assert (tree.cpu_us, tree.nodes[0].cpu_us) == (None, None)
 
 
 def test_small_functions_of_one_caller_are_joined():
     rows = [(2, 4, 4, [MAIN, f"a.py(1): small{number}"]) for number in range(5)]
     rows += [(2, 1, 1, [FORWARD.format(1), "a.py(1): tiny"]), (2, 979, 0, [FORWARD.format(1)])]
-    (tree,) = flame(run_of({0: rows})).trees
+    (tree,) = flame(sampled({0: rows})).trees
     # What is joined and still below the bound is left out.
     assert shown(tree) == {"forward": 980, "main": 20, "main/5 more": 20}
     assert tree.nodes[2].file == ""
@@ -96,7 +98,7 @@ def test_small_functions_of_one_caller_are_joined():
 def test_a_tree_is_bounded_and_its_callers_stay(monkeypatch):
     monkeypatch.setattr(module, "MOST_NODES", 10)
     rows = [(2, 10 + width, 5, [MAIN, *(f"a.py(1): f{width}_{depth}" for depth in range(5))]) for width in range(20)]
-    (tree,) = flame(run_of({0: rows})).trees
+    (tree,) = flame(sampled({0: rows})).trees
     own = [node for node in tree.nodes if node.file]
     assert 5 <= len(own) <= 10
     assert shown(tree)["main"] == sum(range(10, 30))
@@ -107,7 +109,7 @@ def test_a_tree_is_bounded_and_its_callers_stay(monkeypatch):
 
 def test_all_ranks_come_first_then_those_that_differ_most():
     usual, other = [(2, 100, 100, [MAIN])], [(2, 50, 50, [MAIN]), (2, 50, 0, [MAIN, "slow.py(1): wait"])]
-    found = flame(run_of({**dict.fromkeys(range(12), usual), 12: other}))
+    found = flame(sampled({**dict.fromkeys(range(12), usual), 12: other}))
     assert [tree.rank for tree in found.trees] == [None, 0, 1, 2, 3, 12]
     assert found.ranks == tuple(range(13))
     assert found.trees[0].us == 1_300_000
@@ -120,10 +122,10 @@ def test_stacks_for_other_tools():
         (2, 10, 0, [MAIN, FORWARD.format(3)]),
         (2, 5, 5, [MAIN, "<built-in; sleep>"]),
     ]
-    run = run_of({0: rows, 3: rows[2:]})
-    assert collapsed(run).splitlines() == [
+    job = sampled({0: rows, 3: rows[2:]})
+    assert collapsed(job).splitlines() == [
         "rank 0;main (train.py);<built-in, sleep> 5000",
         "rank 0;main (train.py);forward (models/net.py:3) 40000",
         "rank 3;main (train.py);<built-in, sleep> 5000",
     ]
-    assert collapsed(run, rank=3).splitlines() == ["rank 3;main (train.py);<built-in, sleep> 5000"]
+    assert collapsed(job, rank=3).splitlines() == ["rank 3;main (train.py);<built-in, sleep> 5000"]

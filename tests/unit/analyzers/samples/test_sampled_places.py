@@ -5,7 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.samples.sampled_places import seen_calling, seen_within
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.replay.cpu.sampled import RankSamples
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
@@ -33,14 +35,14 @@ def spans(*ms: tuple[float, float]) -> np.ndarray:
 
 def test_the_function_with_most_samples_is_named_by_its_most_frequent_line():
     looks = [(105, MAIN), (115, f"{MAIN}\n{LOADER}\n{READ}"), (125, f"{MAIN}\n{DECODE}"), (135, f"{MAIN}\n{DECODE}")]
-    seen = seen_within(run(*looks), 0, spans((130, 140), (100, 128)))
+    seen = seen_within(JobSamples(JobSteps(run(*looks))), 0, spans((130, 140), (100, 128)))
     assert seen is not None
     assert (seen.place.frame, seen.share) == (DECODE, 0.75)
     assert seen.text == DECODE
 
 
 def test_what_the_job_called_stands_beside_its_own_line():
-    seen = seen_within(run((105, f"{MAIN}\n{LOADER}")), 0, spans((100, 110)))
+    seen = seen_within(JobSamples(JobSteps(run((105, f"{MAIN}\n{LOADER}")))), 0, spans((100, 110)))
     assert seen is not None
     assert seen.text == f"{MAIN}, calling {LOADER}"
 
@@ -56,24 +58,29 @@ def test_what_the_job_called_stands_beside_its_own_line():
     ids=["no samples", "no spans", "beside the spans", "no function has most"],
 )
 def test_nothing_is_named_where_nothing_tells(looks, where):
-    assert seen_within(run(*looks), 0, where) is None
+    assert seen_within(JobSamples(JobSteps(run(*looks))), 0, where) is None
 
 
 def test_calls_of_a_library_are_told_by_the_line_that_made_them():
     looks = [(at, f"{MAIN}\n{WAIT}") for at in (110, 210, 310)] + [(410, f"{MAIN}\n{READ}")]
-    found = seen_calling(run(*looks), 0, CALLED)
+    found = seen_calling(JobSamples(JobSteps(run(*looks))), 0, CALLED)
     assert found is not None
     seen, took_ns = found
     assert seen.place.frame == MAIN
     assert took_ns == pytest.approx(3 * 10 * MS / 10)
-    assert seen_calling(run((110, MAIN)), 0, CALLED) is None
+    assert seen_calling(JobSamples(JobSteps(run((110, MAIN)))), 0, CALLED) is None
 
 
 def test_calls_in_slow_steps_do_not_count():
     slow = run((110, f"{MAIN}\n{WAIT}"))
     steps = step_table([100, 500, *[100] * 8])
     table_of = {"steps": steps, "samples": slow.samples(0)}
-    assert seen_calling(Run(meta(1), lambda name, rank: table_of.get(name, table({}, EVENTS))), 0, CALLED) is None
+    assert (
+        seen_calling(
+            JobSamples(JobSteps(Run(meta(1), lambda name, rank: table_of.get(name, table({}, EVENTS))))), 0, CALLED
+        )
+        is None
+    )
 
 
 def test_the_line_behind_a_moment_and_how_close_it_was_seen():

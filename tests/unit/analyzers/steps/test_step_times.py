@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from esprof.analyzers import diagnose
-from esprof.analyzers.steps import job_steps
+from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.analyzers.steps.step_times import MOST_BINS, MOST_BORDERS, step_times
 from esprof.core.types import NS_PER_MS
 from esprof.run.run import Run, Window
@@ -21,7 +22,7 @@ def by_step(series):
 
 def test_each_step_is_drawn_once_as_what_it_was():
     phases = ["plain", "plain", "warmup", "timed", "timed", "export", "stack", "plain"]
-    times = step_times(step_runs.run(step_table(range(1, 9), phase=phases)))
+    times = step_times(RecordedJob(step_runs.run(step_table(range(1, 9), phase=phases))))
     assert {role: series.step for role, series in times.series.items()} == {
         "plain": (1, 7),
         "timed": (3, 4),
@@ -36,29 +37,29 @@ def test_each_step_is_drawn_once_as_what_it_was():
 
 def test_a_step_of_the_job_is_plain_where_it_is_on_every_rank():
     other = ["plain", "plain", "export", "plain"]
-    times = step_times(step_runs.run(step_table([1] * 4), step_table([1] * 4, phase=other)))
+    times = step_times(RecordedJob(step_runs.run(step_table([1] * 4), step_table([1] * 4, phase=other))))
     assert (times.series["plain"].step, times.series["beside"].step) == ((1, 3), (0, 2))
 
 
 def test_the_jobs_step_lasts_until_the_last_rank_ends_it():
-    times = step_times(step_runs.run(step_table([10, 10, 10]), step_table([10, 30, 10])))
+    times = step_times(RecordedJob(step_runs.run(step_table([10, 10, 10]), step_table([10, 30, 10]))))
     assert by_step(times.series["plain"]) == {1: 30_000, 2: 10_000}
 
 
 def test_mean_and_median_are_of_plain_steps_without_the_first():
     phases = ["plain"] * 5 + ["timed"]
-    times = step_times(step_runs.run(step_table([500, 10, 10, 10, 30, 900], phase=phases)))
+    times = step_times(RecordedJob(step_runs.run(step_table([500, 10, 10, 10, 30, 900], phase=phases))))
     assert (times.mean_us, times.median_us) == (15_000, 10_000)
 
 
 def test_without_plain_steps_there_is_nothing_to_show():
-    assert step_times(step_runs.run(step_table([10] * 20, phase="timed"))) is None
+    assert step_times(RecordedJob(step_runs.run(step_table([10] * 20, phase="timed")))) is None
 
 
 def test_of_many_steps_the_shortest_and_the_longest_of_each_stretch_stand_for_all():
     took = np.random.default_rng(0).uniform(10, 20, 60_000).round(3)
     took[12_345], took[54_321] = 3, 44
-    times = step_times(step_runs.run(step_table(took)))
+    times = step_times(RecordedJob(step_runs.run(step_table(took))))
     assert times.stretch == 100
     plain = by_step(times.series["plain"])
     assert len(plain) <= 2 * (MOST_BINS + 1)
@@ -75,31 +76,31 @@ def test_of_many_steps_the_shortest_and_the_longest_of_each_stretch_stand_for_al
 def test_a_single_step_of_a_stretch_is_drawn_once():
     phases = ["plain"] * 60_000
     phases[30_000] = "timed"
-    times = step_times(step_runs.run(step_table([10] * 60_000, phase=phases)))
+    times = step_times(RecordedJob(step_runs.run(step_table([10] * 60_000, phase=phases))))
     assert times.series["timed"].step == (30_000,)
 
 
 def test_what_takes_very_long_is_above_the_axis_and_counted():
     took = [10.0] * 200
     took[50] = 1_000
-    times = step_times(step_runs.run(step_table(took)))
+    times = step_times(RecordedJob(step_runs.run(step_table(took))))
     assert times.top_us < 100_000
     assert (times.above, times.longest_us) == (1, 1_000_000)
 
 
 def test_the_axis_reaches_no_further_than_the_steps():
-    times = step_times(step_runs.run(step_table([10, 10.5, 11])))
+    times = step_times(RecordedJob(step_runs.run(step_table([10, 10.5, 11]))))
     assert (times.top_us, times.above) == (1.05 * 11_000, 0)
 
 
 def test_steps_that_come_again_and_again_are_marked_by_their_finding():
     run = step_runs.run(step_table([100.0 if n % 5 else 300.0 for n in range(60)]))
     findings = diagnose(run).findings
-    (mark,) = step_times(run, findings).marks
+    (mark,) = step_times(RecordedJob(run), findings).marks
     assert (mark.id, mark.title) == ("ESP806", findings[0].title)
     assert mark.steps.step == tuple(range(5, 60, 5))
-    assert step_times(run).marks == ()
-    assert step_times(run, findings).above == 0
+    assert step_times(RecordedJob(run)).marks == ()
+    assert step_times(RecordedJob(run), findings).above == 0
 
 
 def test_steps_that_evidence_tells_apart_are_marked():
@@ -108,7 +109,7 @@ def test_steps_that_evidence_tells_apart_are_marked():
         "took": msgspec.convert({"value": {"7": 1, "9": 1, "99": 1}, "by": "step"}, type(first.evidence["prefetch"]))
     }
     slow = msgspec.structs.replace(first, id="ESP804", evidence=evidence)
-    (mark,) = step_times(step_runs.run(step_table([10] * 20)), [slow, first]).marks
+    (mark,) = step_times(RecordedJob(step_runs.run(step_table([10] * 20))), [slow, first]).marks
     # Of step 99 the run has nothing.
     assert (mark.id, mark.steps.step) == ("ESP804", (7, 9))
 
@@ -123,7 +124,7 @@ def with_more(steps, *, windows=(), stages=None) -> Run:
 @pytest.mark.parametrize("count", [2, MOST_BORDERS + 1])
 def test_windows_are_named_unless_there_are_too_many(count):
     windows = tuple(Window(first=10 * n, last=10 * n + 3, stacks=n % 2 == 1) for n in range(count))
-    times = step_times(with_more(step_table([10] * 1_000), windows=windows))
+    times = step_times(RecordedJob(with_more(step_table([10] * 1_000), windows=windows)))
     assert times.window_count == count
     assert times.windows == (windows if count == 2 else ())
 
@@ -138,7 +139,7 @@ def test_a_pass_of_several_steps_begins_with_the_one_that_takes_its_first_batch(
         "end_ns": ends,
     }
     stages = table(columns | {name: [None] * 9 for name in STAGES.names if name not in columns}, STAGES)
-    times = step_times(with_more(step_table([10] * 12), stages=stages))
+    times = step_times(RecordedJob(with_more(step_table([10] * 12), stages=stages)))
     assert (times.passes, times.pass_count) == ((5, 8), 2)
 
 
@@ -156,4 +157,4 @@ def test_a_pass_that_began_before_the_first_step_is_the_first():
         STAGES,
     )
     run = Run(meta(1), lambda name, rank: {"steps": steps, "stages": stages}.get(name, table({}, EVENTS)))
-    assert job_steps.epochs(run) == (3, 6)
+    assert JobSteps(run).epochs == (3, 6)

@@ -8,6 +8,7 @@ import pytest
 
 from esprof.analyzers import diagnose
 from esprof.analyzers.findings.checkpoint.recurring_steps import RULE
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.run.run import Run
 from esprof.run.schema import EVENTS, SAMPLES, STAGES, table
 from tests.cases.step_runs import meta, step_table
@@ -42,7 +43,7 @@ def every(k: int, n: int = 41, slow_ms: float = 400, usual_ms: float = 100, seed
 
 
 def found(run: Run):
-    causes = list(RULE.of_run(run))
+    causes = list(RULE.of_job(RecordedJob(run)))
     msgspec.json.encode([cause.evidence for cause in causes])
     return causes
 

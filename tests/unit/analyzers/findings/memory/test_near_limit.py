@@ -5,6 +5,7 @@ import pytest
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.memory.near_limit import near_limit
+from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.views.memory_use import MOST_CURVES, MOST_POINTS, memory_use
 from esprof.run.run import RankMeta, Run, RunMeta
 from esprof.run.schema import MEMORY, table
@@ -89,7 +90,7 @@ def test_curves_begin_together_where_the_first_rank_begins():
 def test_a_rank_near_its_devices_limit_is_named_and_the_others_are_not():
     full = cuda((1, None, 1, 1), (2, "forward", 3, 3), (2, "backward", 2, 9.5))
     run = run_of(cuda((1, None, 1, 9)), full)
-    (found,) = near_limit(run)
+    (found,) = near_limit(RecordedJob(run))
     assert (found.id, found.ranks, found.scenario) == ("ESP502", (1,), None)
     assert "95 %" in found.title
     assert found.evidence["reached_in"] == by_rank({1: "backward of step 2"})
@@ -99,12 +100,12 @@ def test_a_rank_near_its_devices_limit_is_named_and_the_others_are_not():
 @pytest.mark.parametrize(("hosts", "named"), [(("here",), [(0, 1)]), (("here", "there"), [])])
 def test_ranks_on_one_host_share_its_memory(hosts, named):
     run = run_of(rss(2, 5), rss(4.4), hosts=hosts)
-    assert [found.ranks for found in near_limit(run)] == named
+    assert [found.ranks for found in near_limit(RecordedJob(run))] == named
 
 
 def test_nothing_is_said_without_a_limit():
     full = run_of(rss(9.9))
     (rank,) = full.meta.ranks
     unknown = msgspec.structs.replace(full.meta, ranks=(msgspec.structs.replace(rank, memory_limit=None),))
-    assert list(near_limit(full))
-    assert not list(near_limit(Run(unknown, lambda name, rank: full.memory(rank))))
+    assert list(near_limit(RecordedJob(full)))
+    assert not list(near_limit(RecordedJob(Run(unknown, lambda name, rank: full.memory(rank)))))

@@ -1,0 +1,53 @@
+"""The samples of all ranks of a Run: where their training threads were, by time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from esprof.analyzers.steps.job_steps import JobSteps
+from esprof.core.types import Rank
+from esprof.replay.cpu.sampled import RankSamples
+
+
+@dataclass(frozen=True)
+class RankLooks:
+    """The samples of one rank, by time; each array has an entry for each of them. See `schema.SAMPLES`."""
+
+    at_ns: np.ndarray
+    """When it was taken, on the rank's clock."""
+    dur_ns: np.ndarray
+    """How long it stands for."""
+    cpu_ns: np.ndarray
+    """How much of that the thread ran; -1 where that is not known."""
+    step: np.ndarray
+    code: np.ndarray
+    """Index into `stacks`; -1 where no stack was seen."""
+    stacks: list[str]
+    """The distinct stacks, each a text of lines, the innermost last."""
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+
+class JobSamples:
+    """The samples of a Run on all its ranks. The table of each rank is read once, when first asked for."""
+
+    def __init__(self, steps: JobSteps) -> None:
+        self.steps = steps
+        self.run = steps.run
+        self._looks: dict[Rank, RankLooks] = {}
+        self._collecting: dict[Rank, RankSamples] = {}
+
+    def of(self, rank: Rank) -> RankLooks:
+        if rank not in self._looks:
+            table = self.run.samples(rank)
+            code, stacks = table.codes("stack")
+            at, dur, cpu, step = (table.ints(column) for column in ("at_ns", "dur_ns", "cpu_ns", "step"))
+            self._looks[rank] = RankLooks(at, dur, cpu, step, code, stacks)
+        return self._looks[rank]
+
+    def collecting(self, rank: Rank) -> RankSamples:
+        """The same with the garbage collections of `rank`, as replay looks at them."""
+        if rank not in self._collecting:
+            self._collecting[rank] = RankSamples(self.run, rank)
+        return self._collecting[rank]
