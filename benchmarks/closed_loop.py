@@ -37,9 +37,7 @@ from esprof.analyzers.advisors.job.makespan import in_ranges
 from esprof.core.assignment import Assignment
 from esprof.elastic.plans.tuned import VARIABLE
 from esprof.reports.live.tuning import Tuner, TuningSettings
-from esprof.run import history, rounds
-from esprof.run.live import LiveStep, Tail
-from esprof.run.rounds import Round
+from esprof.run.logs import HISTORY, ROUNDS, LiveStep, Round, Tail
 
 COMPUTES = ("--hidden", "160", "--layers", "3")
 """An EST takes some 30 ms of a core, and the gradient has 3.7 MB."""
@@ -171,7 +169,7 @@ def run_case(name: str, case: Case, folder: Path, turns: int) -> tuple[list[floa
     if not kept.exists():
         kept.write_bytes(msgspec.json.encode(tuned(case, run, folder)))
     steps = msgspec.json.decode(kept.read_bytes(), type=list[LiveStep])
-    made = rounds.read(run)
+    made = ROUNDS.read(run)
     off = [show_round(name, one) for one in made if one.gain_pct is not None]
     if case.again:
         show("false_advice", sum(one.plan is not None for one in made), "rounds", {"case": name, "of": len(made)})
@@ -314,8 +312,8 @@ def job(case: Case) -> list[str]:
 
 def codecs_of(run: Path) -> dict[int, str]:
     """Step -> the codec that a plan has brought there, or "none" where it was taken back."""
-    brought = {one.plan: one.codec for one in rounds.read(run) if one.codec}
-    events = [event for event in history.read(run) if event.plan in brought]
+    brought = {one.plan: one.codec for one in ROUNDS.read(run) if one.codec}
+    events = [event for event in HISTORY.read(run) if event.plan in brought]
     adopted = {event.step: brought[event.plan] for event in events if event.what == "adopted"}
     return adopted | {event.step: "none" for event in events if event.what == "reverted"}
 

@@ -24,8 +24,7 @@ from benchmarks.settings import show
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.promise import promise
 from esprof.core.output import write_bytes
-from esprof.run import ledger
-from esprof.run.ledger import Line, ObservedOutcome, ReplayPromise
+from esprof.run.logs import LEDGER, LedgerLine, ObservedOutcome, ReplayPromise
 
 BEGIN, END = "<!-- ledger: written by `python -m benchmarks.ledger` -->", "<!-- end of the ledger -->"
 _SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n", re.DOTALL)
@@ -89,7 +88,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="PAGE")
     parser.add_argument("--note", default="", help="a sentence for the page")
     options = parser.parse_args()
-    lines = [line for run in options.runs for line in ledger.read(run)]
+    lines = [line for run in options.runs for line in LEDGER.read(run)]
     outcomes = [line for line in lines if isinstance(line, ObservedOutcome)]
     if not outcomes:
         parser.error("these ledgers hold no outcome; `esprof verify` writes them")
@@ -109,7 +108,7 @@ def carried_out(run: esprof.Run, spec: str, before_ms: Sequence[float], after_ms
     pairs = Pairs([1e3 * ms for ms in before_ms], [1e3 * ms for ms in after_ms])
     outcome = pairs.outcome(made, "test bed")
     for line in (made, outcome):
-        ledger.append(run.path, line)
+        LEDGER.append(run.path, line)
     return outcome
 
 
@@ -125,14 +124,14 @@ def everything(outcomes: Sequence[ObservedOutcome]) -> Group:
     return Group("**all**", "", "", outcomes)
 
 
-def unkept(lines: Iterable[Line]) -> list[ReplayPromise]:
+def unkept(lines: Iterable[LedgerLine]) -> list[ReplayPromise]:
     """Promises of which nothing was measured: the knob did not take, or somebody broke off."""
     lines = list(lines)
     told = {line.id for line in lines if isinstance(line, ObservedOutcome)}
     return [line for line in lines if isinstance(line, ReplayPromise) and line.id not in told]
 
 
-def section(lines: Sequence[Line], note: str) -> str:
+def section(lines: Sequence[LedgerLine], note: str) -> str:
     outcomes = [line for line in lines if isinstance(line, ObservedOutcome)]
     table = [
         "| what-if | job | changed by | answers | median error % | mean % | worst % | held | noise % |",

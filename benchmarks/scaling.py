@@ -43,7 +43,7 @@ from esprof.elastic.launch.generation import WorkerPlace
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
 from esprof.elastic.launch.told import want
 from esprof.elastic.verify.diff import diff
-from esprof.run.history import read
+from esprof.run.logs import HISTORY
 
 PHASES = ("leave", "start", "import", "process group", "restore", "first step")
 SCRIPT = ("-m", "benchmarks.jobs.scaled")
@@ -145,7 +145,7 @@ def kills(folder: Path, changes: int, seed: int) -> None:
         until_steps(folder, 2)
 
     supervised(folder, [WorkerPlace(), WorkerPlace()], kill, world=2)
-    events = read(folder / "run")
+    events = HISTORY.read(folder / "run")
     crashes = [event for event in events if event.what == "scaled" and "signal 9" in event.reason]
     steps = [moment["step"] for moment in moments(folder) if moment["what"] == "step"]
     lost = [before - after + 1 for before, after in pairwise(steps) if after <= before]
@@ -170,11 +170,11 @@ def plans(folder: Path, changes: int, seed: int) -> None:
         until_steps(folder, 2)
 
     supervised(folder, [WorkerPlace(), WorkerPlace()], adopt, world=2)
-    told = [event.what for event in read(folder / "run") if event.what in ("adopted", "refused", "reverted")]
+    told = [event.what for event in HISTORY.read(folder / "run") if event.what in ("adopted", "refused", "reverted")]
     context = {name: told.count(name) for name in ("adopted", "refused", "reverted")} | {"seed": seed} | machine()
     tell_equal("plans", folder, context)
     if told.count("adopted") != 2 * changes:
-        reasons = {event.reason for event in read(folder / "run") if event.what == "refused"}
+        reasons = {event.reason for event in HISTORY.read(folder / "run") if event.what == "refused"}
         raise SystemExit(f"plans: {told.count('adopted')} of {2 * changes} were adopted: {reasons}")
 
 
@@ -191,7 +191,7 @@ def judged(folder: Path, changes: int, seed: int) -> None:
         for process in running.processes:
             process.terminate()
         running.wait(60)
-    events = {(event.what, event.version): event for event in read(folder / "run")}
+    events = {(event.what, event.version): event for event in HISTORY.read(folder / "run")}
     adopted, reverted, missed = (events[key] for key in (("adopted", 1), ("reverted", 1), ("missed", 2)))
     context = {"window": window, "before_us": reverted.before_us, "after_us": reverted.after_us} | machine()
     show("bad_plan_left_after", reverted.step - adopted.step, "steps", context)
@@ -205,12 +205,12 @@ def _has_steps(folder: Path, count: int) -> bool:
 
 
 def _has_ended(folder: Path, version: int, ends: Sequence[str]) -> bool:
-    return any(event.version == version and event.what in ends for event in read(folder / "run"))
+    return any(event.version == version and event.what in ends for event in HISTORY.read(folder / "run"))
 
 
 def _is_answered(folder: Path, plans: int) -> bool:
     """Whether the job has said something of so many plans."""
-    return sum(event.what in ("adopted", "refused") for event in read(folder / "run")) >= plans
+    return sum(event.what in ("adopted", "refused") for event in HISTORY.read(folder / "run")) >= plans
 
 
 def plan_bytes(
@@ -315,7 +315,7 @@ def changes_of(folder: Path) -> Iterator[tuple[int, int, dict[str, float]]]:
     """(processes before, processes after, seconds by phase) of each change, by what rank 0 has noted, and when the job's
     history says that it had left."""
     of_zero = [moment for moment in moments(folder) if moment["rank"] == 0 and moment["what"] in ("made", "step")]
-    left_ns = [event.time_ns for event in read(folder / "run") if event.what == "left"]
+    left_ns = [event.time_ns for event in HISTORY.read(folder / "run") if event.what == "left"]
     for last, moment, first in zip(of_zero, of_zero[1:], of_zero[2:], strict=False):
         if (last["what"], moment["what"], first["what"]) != ("step", "made", "step"):
             continue

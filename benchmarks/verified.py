@@ -24,8 +24,7 @@ from typing import Any
 from benchmarks import ledger as figures
 from benchmarks.settings import show
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION
-from esprof.run import ledger
-from esprof.run.ledger import ObservedOutcome
+from esprof.run.logs import LEDGER, ObservedOutcome
 
 RANKS = 2
 STEPS = 40
@@ -100,7 +99,7 @@ def main() -> None:
         record(job, run, options.keep)
         if spec not in done(run):
             verify(job, spec, run, options.keep, options.repeats)
-    lines = [line for job in jobs for line in ledger.read(options.keep / job.called)]
+    lines = [line for job in jobs for line in LEDGER.read(options.keep / job.called)]
     outcomes = [line for line in lines if isinstance(line, ObservedOutcome)]
     if outcomes:
         figures.everything(outcomes).show()
@@ -112,7 +111,7 @@ def chosen(jobs: Sequence[Job], only: re.Pattern[str]) -> Iterator[tuple[Job, st
 
 def done(run: Path) -> set[str]:
     """The what-ifs of which the Run's ledger tells what came."""
-    return {line.spec for line in ledger.read(run) if isinstance(line, ObservedOutcome)}
+    return {line.spec for line in LEDGER.read(run) if isinstance(line, ObservedOutcome)}
 
 
 def record(job: Job, run: Path, keep: Path) -> None:

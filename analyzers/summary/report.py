@@ -11,8 +11,7 @@ from esprof.analyzers.views.memory_use import MemoryUse
 from esprof.analyzers.views.probed import Probed
 from esprof.core.types import Rank
 from esprof.replay.answer import ReplayAnswer
-from esprof.run.history import JobEvent
-from esprof.run.rounds import Round
+from esprof.run.logs import JobEvent, Round
 from esprof.run.run import RankMeta
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.sides import KnobValue, Side
-from esprof.run.ledger import Estimate, JobClass, ReplayPromise
+from esprof.run.logs import Estimate, JobClass, ReplayPromise
 from esprof.run.run import RunWarning
 
 Verdict = Literal["held", "close", "missed", "measured"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.core.statistics import mean_margin
-from esprof.run.ledger import Estimate, ObservedOutcome, ReplayPromise
+from esprof.run.logs import Estimate, ObservedOutcome, ReplayPromise
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from esprof.replay import Replayed, answer
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.replay.whatif.term import Term
-from esprof.run.ledger import JobClass, ReplayPromise
+from esprof.run.logs import JobClass, ReplayPromise
 from esprof.run.run import Run
 from esprof.run.schema import Table
 

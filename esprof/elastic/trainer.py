@@ -70,8 +70,7 @@ from esprof.elastic.verify.fingerprint import Level, pin
 from esprof.elastic.verify.hashlog import HashLog
 from esprof.elastic.verify.rollcall import AloneRollCall, roll_call
 from esprof.elastic.verify.steplog import Fingerprint
-from esprof.run.history import JobEvent
-from esprof.run.live import LiveStep
+from esprof.run.logs import JobEvent, LiveStep
 from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 

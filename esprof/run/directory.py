@@ -4,7 +4,7 @@ Every file is whole or absent, and for its owner alone: names of files, hosts an
 business.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,10 @@ from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.files import flight_path, table_path
 from esprof.run.flight.log import FlightLog
-from esprof.run.history import read as read_history
+from esprof.run.logs import HISTORY, ROUNDS, JsonLog
 from esprof.run.memory_limit import memory_limit
 from esprof.run.probes import SCHEMA as PROBES_SCHEMA
 from esprof.run.probes import Probes
-from esprof.run.rounds import read as read_rounds
 from esprof.run.run import SCHEMA, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
@@ -115,10 +114,10 @@ def read_run(path: Path) -> Run:
     probes, fault = _probes_or_fault(path)
     if fault is not None:
         warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
-    history, fault = _log_or_fault(read_history, path, "history")
+    history, fault = _log_or_fault(HISTORY, path, "history")
     if fault is not None:
         warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
-    rounds, fault = _log_or_fault(read_rounds, path, "rounds of tuning")
+    rounds, fault = _log_or_fault(ROUNDS, path, "rounds of tuning")
     if fault is not None:
         warnings.append(RunWarning(WarningCode.TABLE_UNREADABLE, fault))
     if not whole:
@@ -147,11 +146,9 @@ def _probes_or_fault(path: Path) -> tuple[Probes | None, str | None]:
         return None, f"its probes cannot be read ({error.reason})"
 
 
-def _log_or_fault(
-    read: Callable[[Path], tuple[_Line, ...]], path: Path, what: str
-) -> tuple[tuple[_Line, ...], str | None]:
+def _log_or_fault(log: JsonLog[_Line], path: Path, what: str) -> tuple[tuple[_Line, ...], str | None]:
     try:
-        return read(path), None
+        return log.read(path), None
     except InputError as error:
         return (), f"its {what} cannot be read ({error.reason})"
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.flight.log import FlightLog
-from esprof.run.history import JobEvent
+from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Probes
-from esprof.run.rounds import Round
 from esprof.run.schema import MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 
 SCHEMA = "esprof.run/1"

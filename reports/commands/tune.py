@@ -19,7 +19,7 @@ from esprof.reports.live.tuning import Tuner, TuningSettings
 from esprof.reports.terminal.text import Screen
 from esprof.reports.terminal.tuned import Tuned, draw_round, draw_tuned
 from esprof.run import request
-from esprof.run.rounds import Round
+from esprof.run.logs import Round
 
 _DEFAULT = TuningSettings()
 

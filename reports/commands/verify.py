@@ -23,7 +23,8 @@ from esprof.reports import units
 from esprof.reports.commands.common import Finite, answer, beside, json_option, open_run, status
 from esprof.reports.commands.record import say
 from esprof.reports.terminal.verified import draw_verified
-from esprof.run import files, ledger
+from esprof.run import files
+from esprof.run.logs import LEDGER, ReplayPromise
 from esprof.run.raw.settings import Settings
 from esprof.run.run import WarningCode
 
@@ -134,7 +135,7 @@ def command(
     made = None
     if spec is not None:
         made = _promise(run, spec, max_error)
-        ledger.append(recorded, made)
+        LEDGER.append(recorded, made)
         if not quiet:
             before, after = units.duration(made.step_us), units.duration(made.predicted_us)
             say(f"promised of {spec}: a step of {after} instead of {before}, both under the profiler")
@@ -142,7 +143,7 @@ def command(
     with _ended_in_order():
         pairs, knobs = _measure(VerifyPlan(job, values, settings), run, repeats, quiet=quiet)
     if made is not None:
-        ledger.append(recorded, pairs_of(pairs).outcome(made, "verify"))
+        LEDGER.append(recorded, pairs_of(pairs).outcome(made, "verify"))
     told = verified(spec or unpromised or "", job_class(run), pairs, knobs, made, steps=steps, max_error_pct=max_error)
     answer(told, draw_verified, as_json=as_json)
     return EXIT_REGRESSION if told.verdict == "missed" else EXIT_OK
@@ -194,7 +195,7 @@ def _open(recorded: Path) -> Run:
     return run
 
 
-def _promise(run: Run, spec: str, may_be_off_pct: float) -> ledger.ReplayPromise:
+def _promise(run: Run, spec: str, may_be_off_pct: float) -> ReplayPromise:
     """Whoever lets a promise be off by more than replay usually may be lets replay be so, too."""
     try:
         with status("Replaying"):

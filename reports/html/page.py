@@ -26,7 +26,7 @@ from esprof.reports.classes import time_class
 from esprof.reports.html.environment import templates
 from esprof.reports.terminal import advice, probed
 from esprof.reports.terminal.tuned import OUTCOMES
-from esprof.run.history import What
+from esprof.run.logs import EventKind
 
 _TEMPLATES = Path(__file__).parent / "templates"
 ROWS = 64
@@ -38,7 +38,7 @@ _PHASES: dict[SampledPhase, str] = {
     "timed": "steps under the profiler, which slows what Python does",
 }
 
-SAID: dict[What, str] = {
+SAID: dict[EventKind, str] = {
     "started": "started",
     "trying": "plan tried by turns",
     "scaled": "number of processes changed",

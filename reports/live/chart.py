@@ -8,8 +8,7 @@ from statistics import median
 
 import msgspec
 
-from esprof.run.history import JobEvent
-from esprof.run.live import LiveStep
+from esprof.run.logs import JobEvent, LiveStep
 
 SIDE = 1_000
 """Both sides of the drawing, which the page stretches."""

@@ -22,7 +22,7 @@ from esprof.core.plan import (
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile
 from esprof.run import files
-from esprof.run.history import JobEvent, Setting, append
+from esprof.run.logs import HISTORY, JobEvent, Setting
 
 NO_PROMISE_US = sys.float_info.max
 """Upper end of the promise of a plan that promises nothing."""
@@ -34,20 +34,20 @@ _ANY_MARGIN = 1e6
 def accept(run: Path, plan: Plan, history: Sequence[JobEvent], step: int) -> Plan:
     """Hand the plan to the job; returns it as it was handed over. Raises OutputError, before or after that."""
     given = _hand_over(run, plan, history)
-    append(run, JobEvent(what="accepted", step=step, plan=given.id, version=given.version))
+    HISTORY.append(run, JobEvent(what="accepted", step=step, plan=given.id, version=given.version))
     return given
 
 
 def reject(run: Path, plan: Plan, step: int) -> None:
     """Remember that the plan is not wanted. Raises OutputError."""
-    append(run, JobEvent(what="rejected", step=step, plan=plan.id))
+    HISTORY.append(run, JobEvent(what="rejected", step=step, plan=plan.id))
 
 
 def roll_back(run: Path, adopted: JobEvent, history: Sequence[JobEvent], step: int) -> Plan:
     """Hand over a plan of what held before `adopted`; returns it as it was handed over. Raises OutputError."""
     assert adopted.was is not None, "that can be rolled back"
     given = _hand_over(run, plan_back(run, adopted, adopted.was), history)
-    append(run, JobEvent(what="rolled_back", step=step, plan=adopted.plan, version=adopted.version))
+    HISTORY.append(run, JobEvent(what="rolled_back", step=step, plan=adopted.plan, version=adopted.version))
     return given
 
 

@@ -11,11 +11,9 @@ from esprof.core.plan import Plan, PlanStatus, read_plan
 from esprof.reports.live.kept import Kept
 from esprof.reports.live.offer import LatestSearch, read_looked
 from esprof.reports.live.shift import Shift
-from esprof.run import files, history, rounds
+from esprof.run import files
 from esprof.run.files import status_path
-from esprof.run.history import JobEvent
-from esprof.run.live import LiveStep, Tail
-from esprof.run.rounds import Round
+from esprof.run.logs import HISTORY, ROUNDS, JobEvent, LiveStep, Round, Tail
 
 _KEPT = 1_000
 """Steps that are remembered."""
@@ -43,10 +41,10 @@ class WatchedJob:
         self._plan: Kept[Plan | None] = Kept(run / files.PLAN, read_plan, None)
         self._status: Kept[PlanStatus | None] = Kept(status_path(run / files.PLAN), _read_status, None)
         self._history: Kept[tuple[JobEvent, ...]] = Kept(
-            run / files.HISTORY, lambda path: history.read(path.parent), ()
+            run / files.HISTORY, lambda path: HISTORY.read(path.parent), ()
         )
         self._looked: Kept[LatestSearch | None] = Kept(run / files.ADVICE, read_looked, None)
-        self._rounds: Kept[tuple[Round, ...]] = Kept(run / files.ROUNDS, lambda path: rounds.read(path.parent), ())
+        self._rounds: Kept[tuple[Round, ...]] = Kept(run / files.ROUNDS, lambda path: ROUNDS.read(path.parent), ())
 
     def refresh(self) -> bool:
         """Read what has changed; returns whether anything has."""

@@ -6,7 +6,7 @@ from itertools import takewhile
 from statistics import median
 
 from esprof.core.statistics import two_sided_rank_test
-from esprof.run.live import LiveStep
+from esprof.run.logs import LiveStep
 
 _NEWEST = 10
 """Steps that have to be unlike those before."""

@@ -27,10 +27,9 @@ from esprof.elastic.plans.source import PlanFile
 from esprof.replay.replayed import Replayed
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.reports.live.shift import Shift
-from esprof.run import files, history, rounds
-from esprof.run.live import Tail
+from esprof.run import files
+from esprof.run.logs import HISTORY, ROUNDS, Round, RoundKind, Tail
 from esprof.run.request import TelemetryRequest
-from esprof.run.rounds import Kind, Round
 from esprof.run.run import Run
 
 _NICE = 15
@@ -93,7 +92,7 @@ class Tuner:
         self._is_encoded = False
         """Whether a codec was kept."""
         self._asks_s = 0.0
-        self.rounds = list(rounds.read(run))
+        self.rounds = list(ROUNDS.read(run))
 
     def tune(self) -> None:
         """The calling thread gets a low priority: the job, which may be on the same machine, should not miss its CPU time.
@@ -101,14 +100,14 @@ class Tuner:
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(_NICE, os.getpriority(os.PRIO_PROCESS, thread)))
         noticed: int | None = None
-        kind: Kind = "assignment"
+        kind: RoundKind = "assignment"
         begun, failed = len(self.rounds), 0
         while self._wait_for_steps():
             self._changed = False
             made = self._round(kind, noticed)
             if made is None:
                 continue
-            rounds.append(self._run, made)
+            ROUNDS.append(self._run, made)
             self.rounds.append(made)
             self._tell(made)
             if self._settings.most_rounds and len(self.rounds) - begun >= self._settings.most_rounds:
@@ -167,7 +166,7 @@ class Tuner:
                     self._stop.set()
         return self._stop.is_set()
 
-    def _round(self, kind: Kind, noticed: int | None) -> Round | None:
+    def _round(self, kind: RoundKind, noticed: int | None) -> Round | None:
         """What came of one round; None where the job was changed while it was asked: then it is asked again."""
         since = self._shift.since
         told = Round(
@@ -232,7 +231,7 @@ class Tuner:
     def _asked(self, request: TelemetryRequest) -> Run:
         return fresh(self._run, request, wait_s=_ANSWERS_S)
 
-    def _error(self, kind: Kind, replayed: Replayed) -> float:
+    def _error(self, kind: RoundKind, replayed: Replayed) -> float:
         """How far a prediction may be off, as a share of a step: as replay was on this run, or as predictions of this job's
         gains by such plans were too high so far. That it may be off by more, as for other jobs, does no harm: what comes of
         it will be measured."""
@@ -250,7 +249,7 @@ class Tuner:
 
     def _taken_back(self) -> set[object]:
         """Codecs that this job has had and given up, also before this loop began: they have changed bits enough."""
-        back = {event.plan for event in history.read(self._run) if event.what == "reverted"}
+        back = {event.plan for event in HISTORY.read(self._run) if event.what == "reverted"}
         return {one.codec for one in self.rounds if one.codec and one.plan in back}
 
     def _handed_over(self, plan: Plan) -> tuple[Plan, PlanStatus | None]:

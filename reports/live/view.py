@@ -9,9 +9,7 @@ from esprof.core.plan import Plan, PlanStatus
 from esprof.reports.live.decisions import rejected, revocable
 from esprof.reports.live.job import WatchedJob
 from esprof.reports.live.offer import Offer
-from esprof.run.history import JobEvent
-from esprof.run.live import LiveStep
-from esprof.run.rounds import Round
+from esprof.run.logs import JobEvent, LiveStep, Round
 
 NEWEST = 50
 """Steps that figures of now are of."""

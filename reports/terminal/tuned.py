@@ -6,9 +6,9 @@ from rich.text import Text
 from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, grid, headline
-from esprof.run.rounds import Outcome, Round
+from esprof.run.logs import Round, RoundOutcome
 
-OUTCOMES: dict[Outcome, str] = {
+OUTCOMES: dict[RoundOutcome, str] = {
     "kept": "kept",
     "missed": "kept, less than promised",
     "reverted": "taken back",

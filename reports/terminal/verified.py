@@ -8,7 +8,7 @@ from esprof.analyzers.verified.answer import Verified
 from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, headline, warned
-from esprof.run.ledger import Estimate
+from esprof.run.logs import Estimate
 
 _SAID = {
     "held": "held: the step observed lies in the interval promised",

@@ -1,7 +1,7 @@
 """Promises and what came of them, made by hand."""
 
 from esprof.analyzers.verified.pairs import Pairs
-from esprof.run.ledger import JobClass, ObservedOutcome, ReplayPromise
+from esprof.run.logs import JobClass, ObservedOutcome, ReplayPromise
 
 GLOO = JobClass(backend="gloo", devices="CPU", world_size=2, gradients="DDP")
 

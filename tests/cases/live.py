@@ -7,8 +7,7 @@ from esprof.reports.live.gate import Gate
 from esprof.reports.live.hub import Hub
 from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_looked
 from esprof.reports.live.server import Site
-from esprof.run.history import JobEvent, Setting, append
-from esprof.run.live import LiveStep
+from esprof.run.logs import HISTORY, JobEvent, LiveStep, Setting
 from tests.cases.plans import plan_of
 
 EVEN, UNEVEN = ((0, 1), (2, 3)), ((0, 1, 2), (3,))
@@ -46,7 +45,7 @@ def offer_of(ests=UNEVEN, now=EVEN, **plan):
 def running(run, steps=60):
     """The Run directory of a job that has an offer and no plan yet."""
     run.mkdir(parents=True, exist_ok=True)
-    append(run, JobEvent(what="started", step=0, reason="4 ESTs on 2 processes"))
+    HISTORY.append(run, JobEvent(what="started", step=0, reason="4 ESTs on 2 processes"))
     write_steps(run, [live_step(step) for step in range(steps)])
     write_looked(run, LatestSearch(offer=offer_of()))
     return run
@@ -57,7 +56,9 @@ def adopted(run, plan=None, state="adopted", was=EVEN, codec=None, step=60):
     plan = plan or plan_of(UNEVEN)
     write_plan(run / "plan.json", plan)
     setting = Setting(ests=was, codec=codec)
-    append(run, JobEvent(what=state, step=step, plan=plan.id, version=plan.version, was=setting, before_us=40_000.0))
+    HISTORY.append(
+        run, JobEvent(what=state, step=step, plan=plan.id, version=plan.version, was=setting, before_us=40_000.0)
+    )
     status = PlanStatus(state=state, plan=plan.id, version=plan.version, step=step)
     (run / "plan.status.json").write_bytes(msgspec.json.encode(status))
     write_steps(run, [live_step(step + at, 25_000.0, (3, 1), version=plan.version) for at in range(20)])

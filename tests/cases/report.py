@@ -28,10 +28,9 @@ from esprof.replay.answer import (
 )
 from esprof.replay.replayed import Replayed
 from esprof.reports.charts import Figure, all_figures
-from esprof.run.history import JobEvent
+from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Sweep
-from esprof.run.rounds import Round
 from esprof.run.run import RankMeta, RunWarning, Window
 from tests.cases.elastic_runs import elastic_run
 from tests.cases.probed import link, points, probes

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from esprof.core.plan import write_plan
-from esprof.elastic.launch.told import read_log, read_state
+from esprof.elastic.launch.told import LAUNCH_LOG, read_state
 from esprof.elastic.verify.diff import diff
-from esprof.run.history import read
+from esprof.run.logs import HISTORY
 from tests.cases import record
 from tests.cases.command_line import esprof
 from tests.cases.elastic_job import small_trainer
@@ -39,7 +39,7 @@ def wait_for(process, what):
 
 
 def events(folder, what):
-    return [event for event in read(folder / "run") if event.what == what]
+    return [event for event in HISTORY.read(folder / "run") if event.what == what]
 
 
 def assert_equal_to_one_process(folder):
@@ -84,7 +84,7 @@ def test_one_controller_changes_the_number_of_processes_and_goes_on_after_a_cras
     job.send_signal(signal.SIGTERM)
     assert job.wait(_WAITS_S) == 0, job.stderr.read()
 
-    assert [line.what for line in read_log(launch) if line.what != "asked"] == [
+    assert [line.what for line in LAUNCH_LOG.read(launch) if line.what != "asked"] == [
         *("began", "left", "began", "left", "began", "left", "began", "crashed", "began", "ended")
     ]
     first, second, third, fourth = events(folder, "scaled")

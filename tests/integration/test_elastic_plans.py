@@ -7,7 +7,7 @@ import time
 import pytest
 
 from esprof.core.plan import write_plan
-from esprof.run.history import read
+from esprof.run.logs import HISTORY
 from tests.cases import record
 from tests.cases.command_line import esprof
 from tests.cases.elastic_job import small_trainer
@@ -30,7 +30,7 @@ def job(tmp_path_factory):
     with subprocess.Popen(
         list(map(str, words)), env=record.environment(), text=True, stderr=subprocess.PIPE
     ) as process:
-        while not read(run):
+        while not HISTORY.read(run):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.02)
         plans = {"fits": plan_of(OTHER), "larger": plan_of(((0, 1), (2, 3), (4,)), n_est=5), "back": plan_of(EVEN)}
@@ -68,7 +68,7 @@ def test_the_bits_are_those_of_a_job_without_plans(job):
 @pytest.mark.promise
 def test_the_history_tells_it_in_order(job):
     folder, _ = job
-    events = read(folder / "run")
+    events = HISTORY.read(folder / "run")
     assert [event.what for event in events] == ["started", "adopted", "refused", "adopted"]
     assert events[1].step < events[3].step
     page = folder / "report.html"

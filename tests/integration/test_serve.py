@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from esprof.core.plan import read_plan
-from esprof.run.history import read
+from esprof.run.logs import HISTORY
 from tests.cases import live, record
 from tests.cases.browser import chromium, requests
 
@@ -163,7 +163,7 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         page.press("roll-back")
         page.shows("history", "plan rolled back by a person")
         page.shows("plan", "goes back", "version 2")
-        until(lambda: read(job)[-1].version == 2 and read(job)[-1].what == "adopted")
+        until(lambda: HISTORY.read(job)[-1].version == 2 and HISTORY.read(job)[-1].what == "adopted")
         page.shows("ranks", "4 (0–3)", "4 (4–7)")
         assert {url.partition("?")[0] for url in requests(browser) if not url.startswith("data:")} <= {
             *(address + path for path in ("", "live.css", "live.js", "jobs/1", "jobs/1/events")),
@@ -175,7 +175,7 @@ def test_a_person_follows_a_job_accepts_a_plan_and_rolls_it_back(browser, job):
         server.terminate()
         server.wait(timeout=30)
     # A job may be quicker to adopt a plan than the server to write down who wanted it.
-    told = [event.what for event in read(job)]
+    told = [event.what for event in HISTORY.read(job)]
     assert [told.count(what) for what in ("started", "accepted", "rolled_back", "adopted")] == [1, 1, 1, 2]
 
 

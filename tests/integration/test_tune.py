@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from esprof.run import rounds
-from esprof.run.history import read
-from esprof.run.live import Tail
+from esprof.run.logs import HISTORY, ROUNDS, Tail
 from tests.cases import record
 from tests.cases.command_line import esprof
 from tests.cases.elastic_job import small_trainer
@@ -38,16 +36,16 @@ def test_the_job_s_exit_code_passes_through_and_its_rounds_are_told(tuned):
     told = json.loads(ended.stdout)
     assert told["schema"] == "esprof.tune/1"
     assert [one["round"] for one in told["rounds"]] == list(range(len(told["rounds"])))
-    assert len(rounds.read(folder / "run")) == len(told["rounds"]) >= 1
+    assert len(ROUNDS.read(folder / "run")) == len(told["rounds"]) >= 1
 
 
 @pytest.mark.promise
 def test_the_rank_that_is_slow_was_to_have_less(tuned):
     folder, ended = tuned
     # On a busy machine the first steps may be too uneven to tell.
-    first = next(one for one in rounds.read(folder / "run") if one.counts)
+    first = next(one for one in ROUNDS.read(folder / "run") if one.counts)
     assert first.counts[1] < 2 < first.counts[0], ended.stderr
-    assert "trying" in [event.what for event in read(folder / "run")]
+    assert "trying" in [event.what for event in HISTORY.read(folder / "run")]
 
 
 @pytest.mark.promise
@@ -126,7 +124,7 @@ def test_a_job_that_has_itself_tuned(tmp_path):
     words = record.ranks(2, record.JOBS / "tunes_itself.py", run)
     ended = record.run(words)
     assert ended.code == 0, ended.stderr
-    assert len(rounds.read(run)) == 1
+    assert len(ROUNDS.read(run)) == 1
     assert "esprof: round 0" in ended.stderr
     wait_for(lambda: not loops(run))
 

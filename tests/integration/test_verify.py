@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from esprof.run import ledger
-from esprof.run.ledger import ObservedOutcome, ReplayPromise
+from esprof.run.logs import LEDGER, ObservedOutcome, ReplayPromise
 from tests.cases.command_line import esprof
 from tests.cases.record import ESPROF, JOBS, Ended, Running, ranks, record, run, torchrun
 
@@ -54,7 +53,7 @@ def test_a_change_is_made_and_told(made):
 
 
 def test_the_promise_was_written_before_anything_was_measured(made, recorded):
-    promise, outcome = ledger.read(recorded)
+    promise, outcome = LEDGER.read(recorded)
     assert isinstance(promise, ReplayPromise)
     assert isinstance(outcome, ObservedOutcome)
     assert (promise.id, promise.spec, outcome.by) == (outcome.id, "bucket_mb=25", "verify")
@@ -97,8 +96,8 @@ def test_a_job_that_fails_is_an_error_and_leaves_the_promise_alone(made, recorde
     ended = verify(recorded, "--what-if", "data[ready]=0", job=["--fail-with", "esprof_guest.recorder.knobs"])
     assert (ended.code, ended.stdout) == (1, "")
     assert "as it is, the command ended with 7" in ended.stderr
-    assert [line.spec for line in ledger.read(recorded) if isinstance(line, ObservedOutcome)] == ["bucket_mb=25"]
-    assert ledger.read(recorded)[-1].spec == "data[ready]=0"
+    assert [line.spec for line in LEDGER.read(recorded) if isinstance(line, ObservedOutcome)] == ["bucket_mb=25"]
+    assert LEDGER.read(recorded)[-1].spec == "data[ready]=0"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +135,7 @@ def test_a_promise_that_replay_does_not_make(recorded):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_what_is_broken_off_leaves_no_process_and_no_file(recorded, tmp_path, number, code):
-    before = len(ledger.read(recorded))
+    before = len(LEDGER.read(recorded))
     started = tmp_path / "started"
     started.mkdir()
     command = torchrun("to_verify.py", "--started", started, "--slow", 0.5)
@@ -152,7 +151,7 @@ def test_what_is_broken_off_leaves_no_process_and_no_file(recorded, tmp_path, nu
     assert not any(is_alive(pid) for pid in pids)
     assert [path.name for path in recorded.parent.iterdir()] == ["run"]
     # The promise was made; that nothing was measured of it is seen by that.
-    assert len(ledger.read(recorded)) == before + 1
+    assert len(LEDGER.read(recorded)) == before + 1
 
 
 def is_alive(pid: int) -> bool:

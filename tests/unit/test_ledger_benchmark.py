@@ -7,9 +7,8 @@ import pytest
 
 from benchmarks.ledger import BEGIN, END, carried_out, everything, groups, section, section_of, unkept, with_section
 from esprof import load
-from esprof.run import ledger
 from esprof.run.directory import write_run
-from esprof.run.ledger import JobClass
+from esprof.run.logs import LEDGER, JobClass
 from tests.cases.graph import gloo, op, run_of, step
 from tests.cases.ledger import outcome_of, promised
 
@@ -48,7 +47,7 @@ def test_the_section_takes_the_place_of_the_one_before():
 
 def test_the_command_writes_the_page(tmp_path):
     for line in lines():
-        ledger.append(tmp_path / "run", line)
+        LEDGER.append(tmp_path / "run", line)
     page = tmp_path / "page.md"
     page.write_text("# Accuracy\n")
     command = [sys.executable, "-m", "benchmarks.ledger", str(tmp_path / "run"), "--write", str(page), "--note", "So."]
@@ -66,6 +65,6 @@ def test_what_the_test_bed_changed_goes_into_the_same_ledger(tmp_path):
     made = run_of({0: rows, 1: rows})
     write_run(tmp_path / "run", made.meta, {("events", rank): made.events(rank) for rank in made.ranks})
     outcome = carried_out(load(tmp_path / "run"), "network=2x", [50.0, 50.0], [46.0, 47.0])
-    promise, told = ledger.read(tmp_path / "run")
+    promise, told = LEDGER.read(tmp_path / "run")
     assert (told, told.id, told.by) == (outcome, promise.id, "test bed")
     assert told.observed.us == 46_500

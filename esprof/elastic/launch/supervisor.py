@@ -17,12 +17,12 @@ from esprof.core.errors import EsprofError, UsageError
 from esprof.core.types import Ns
 from esprof.elastic.launch.generation import Generation, WorkerPlace, environment
 from esprof.elastic.launch.told import (
+    LAUNCH_LOG,
     Launch,
     LaunchState,
     Left,
     Logged,
     grant,
-    log,
     read_left,
     taken,
     wanted,
@@ -247,7 +247,8 @@ class Supervisor:
     def _log(self, what: str, world: int, why: str = "") -> None:
         """The job goes on where this cannot be written."""
         with suppress(EsprofError):
-            log(self._folder, Logged(what=what, time_ns=time.time_ns(), generation=self._number, world=world, why=why))  # type: ignore[arg-type]
+            line = Logged(what=what, time_ns=time.time_ns(), generation=self._number, world=world, why=why)  # type: ignore[arg-type]
+            LAUNCH_LOG.append(self._folder, line)
 
     @contextmanager
     def _hearing(self) -> Iterator[None]:

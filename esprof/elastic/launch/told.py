@@ -13,7 +13,7 @@ from esprof.core.errors import UsageError
 from esprof.core.output import unwritable, write_bytes
 from esprof.core.types import Ns
 from esprof.run import files
-from esprof.run.lines import append_line, read_lines
+from esprof.run.logs import JsonLog
 
 VARIABLE = "ESPROF_LAUNCH"
 
@@ -69,7 +69,8 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
 
 
-_LOGGED = msgspec.json.Decoder(Logged)
+LAUNCH_LOG: JsonLog[Logged] = JsonLog(files.LAUNCH_LOG, Logged)
+"""What the launcher of a folder did."""
 
 
 @contextmanager
@@ -146,16 +147,6 @@ def grant(folder: Path) -> None:
     """What was wanted is done, or something else has come since."""
     with suppress(OSError):
         (folder / files.WORLD_WANTED).unlink(missing_ok=True)
-
-
-def log(folder: Path, line: Logged) -> None:
-    """Raises OutputError."""
-    append_line(folder / files.LAUNCH_LOG, line)
-
-
-def read_log(folder: Path) -> tuple[Logged, ...]:
-    """Raises InputError where it cannot be read."""
-    return read_lines(folder / files.LAUNCH_LOG, _LOGGED)
 
 
 def is_ready(folder: Path, generation: int, rank: int) -> bool:

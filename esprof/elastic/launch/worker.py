@@ -8,7 +8,7 @@ from itertools import pairwise
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.types import Ns, Rank
 from esprof.elastic.launch.told import Launch, Left, launch_of_environment, write_left
-from esprof.run.history import JobEvent
+from esprof.run.logs import JobEvent
 
 
 class Launched:

@@ -26,7 +26,7 @@ from esprof.elastic.plans.trial import TrialSchedule
 from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.fingerprint import Level
-from esprof.run.history import JobEvent, Setting
+from esprof.run.logs import JobEvent, Setting
 
 Ests = tuple[tuple[int, ...], ...]
 

@@ -13,8 +13,7 @@ from esprof.core.errors import EsprofError
 from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.telemetry.onlookers import Onlookers
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
-from esprof.run.history import JobEvent, append
-from esprof.run.live import LiveStep
+from esprof.run.logs import HISTORY, JobEvent, LiveStep
 from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 
@@ -47,7 +46,7 @@ class Account:
         if self._run is None:
             return
         try:
-            append(self._run, event)
+            HISTORY.append(self._run, event)
         except EsprofError as error:
             warnings.warn(f"what happened is not in the job's history: {error}", stacklevel=3)
 

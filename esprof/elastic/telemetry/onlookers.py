@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 
 from esprof.core.errors import EsprofError
-from esprof.run.live import Live, LiveStep
+from esprof.run.logs import Live, LiveStep
 from esprof.run.request import TelemetryRequest, waiting, withdraw
 
 

@@ -13,7 +13,7 @@ import pytest
 from esprof.core.errors import UsageError
 from esprof.elastic.launch.generation import WorkerPlace
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
-from esprof.elastic.launch.told import Left, launch_of_environment, read_log, taken, want
+from esprof.elastic.launch.told import LAUNCH_LOG, Left, launch_of_environment, taken, want
 from esprof.elastic.launch.worker import Launched
 
 WORKER = """
@@ -62,7 +62,7 @@ def supervised(folder, body, places=3, world=1, drive=None, broken=None, **setti
     if thread:
         thread.join()
     seen = [json.loads(line) for line in (launch / "seen").read_text().splitlines()]
-    return code, seen, [(line.what, line.world) for line in read_log(launch)]
+    return code, seen, [(line.what, line.world) for line in LAUNCH_LOG.read(launch)]
 
 
 def wait_until(found):

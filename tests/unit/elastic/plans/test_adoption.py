@@ -13,7 +13,7 @@ from esprof.elastic import Assignment, Drain
 from esprof.elastic.plans import memory
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.signature import model_signature
-from esprof.run.history import read
+from esprof.run.logs import HISTORY
 from tests.cases.elastic import loss_fn, on_threads
 from tests.cases.elastic_job import Net, bits, small_trainer
 from tests.cases.plans import Place, plan_of
@@ -212,7 +212,7 @@ def test_a_plan_that_makes_steps_longer_is_taken_back_within_its_window(tmp_path
     adopted, reverted = place.statuses
     assert reverted["step"] == adopted["step"] + 1 + 5  # One step settles.
     assert reverted["after_us"] > 1.2 * reverted["before_us"]
-    assert [event.what for event in read(tmp_path)][-2:] == ["adopted", "reverted"]
+    assert [event.what for event in HISTORY.read(tmp_path)][-2:] == ["adopted", "reverted"]
 
 
 def test_a_plan_that_was_taken_back_is_not_adopted_by_the_job_that_goes_on(tmp_path):

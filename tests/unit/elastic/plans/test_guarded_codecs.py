@@ -5,7 +5,7 @@ import pytest
 from esprof.core.plan import CodecChoice, CompressionBody, GuardSettings
 from esprof.elastic import Assignment
 from esprof.elastic.compress.ests import EstGuard, Guarded
-from esprof.run.history import read
+from esprof.run.logs import HISTORY
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
 from tests.cases.plans import Place, plan_of
@@ -41,7 +41,7 @@ def test_a_codec_that_loses_too_much_is_given_up_at_the_next_step_wherever_ests_
     assert place.states == ["pending", "adopted", "reverted"]
     assert place.statuses[-1]["step"] == 3
     assert "given up its codec: the mean gradient is off by" in place.statuses[-1]["reason"]
-    assert [event.what for event in read(tmp_path)][-1] == "reverted"
+    assert [event.what for event in HISTORY.read(tmp_path)][-1] == "reverted"
 
 
 def test_a_codec_within_its_guard_stays_and_a_look_changes_no_bit():
@@ -107,7 +107,7 @@ def test_a_codec_that_is_given_up_after_the_job_began_anew_is_in_its_history(tmp
     plan = guarded(LOSSY, apply_at=1, world=1, every=2, windows=2, most_unsent=0.1)
     trained(4, Place(plan))
     trained(10, Place())
-    told = read(tmp_path)[-1] if read(tmp_path)[-1].what == "reverted" else read(tmp_path)[-2]
+    told = HISTORY.read(tmp_path)[-1] if HISTORY.read(tmp_path)[-1].what == "reverted" else HISTORY.read(tmp_path)[-2]
     assert "what is not sent grows" in told.reason
     assert told.plan is not None
 

@@ -10,8 +10,7 @@ from esprof.elastic import Assignment
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.judgement import TrialJudge
 from esprof.elastic.plans.trial import TrialSchedule, TrialSteps
-from esprof.run.history import read
-from esprof.run.live import Tail
+from esprof.run.logs import HISTORY, Tail
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
 from tests.cases.plans import Place, plan_of
@@ -118,7 +117,7 @@ def test_a_job_tries_a_plan_by_turns_and_keeps_it(tmp_path, monkeypatch):
     begun = place.statuses[0]["step"]
     assert found[begun:] == [*blocks, EVEN, *[BETTER] * (28 - begun - len(blocks) - 1)]
     assert place.statuses[1]["gain_low_us"] > 0
-    assert [event.what for event in read(tmp_path)][-2:] == ["trying", "kept"]
+    assert [event.what for event in HISTORY.read(tmp_path)][-2:] == ["trying", "kept"]
 
 
 def test_a_job_leaves_a_bad_plan_after_one_block_and_hears_of_the_next(tmp_path, monkeypatch):

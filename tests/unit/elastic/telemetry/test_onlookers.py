@@ -6,7 +6,7 @@ import esprof
 from esprof.core.errors import OutputError
 from esprof.elastic.telemetry import recorder
 from esprof.run import request
-from esprof.run.live import Tail
+from esprof.run.logs import Tail
 from esprof.run.request import TelemetryRequest
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import small_trainer

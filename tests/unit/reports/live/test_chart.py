@@ -5,7 +5,7 @@ import json
 import pytest
 
 from esprof.reports.live.chart import SIDE, chart_of
-from esprof.run.history import JobEvent
+from esprof.run.logs import JobEvent
 from tests.cases.live import live_step
 
 

@@ -16,7 +16,7 @@ from esprof.elastic.reduce import measured as measuring
 from esprof.elastic.reduce.measured import measured
 from esprof.reports.live.fresh import fresh, has_ended
 from esprof.run import request
-from esprof.run.history import JobEvent, append
+from esprof.run.logs import HISTORY, JobEvent
 from esprof.run.request import TelemetryRequest
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_job import bits, small_trainer
@@ -218,5 +218,5 @@ def test_of_a_job_that_has_ended_what_there_is(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "kill", gone)
     assert fresh(tmp_path).steps(0).arrow.num_rows == 3
-    append(tmp_path, JobEvent(what="started", step=3))
+    HISTORY.append(tmp_path, JobEvent(what="started", step=3))
     assert not has_ended(tmp_path)  # Another one goes on in its place.

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from esprof.reports.live.shift import Shift
-from esprof.run.live import LiveStep
+from esprof.run.logs import LiveStep
 
 
 def step(number, took, busy=(50.0, 50.0), ests=(4, 4), **more):

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from esprof.core.plan import read_plan, write_plan
 from esprof.reports.live.offer import LatestSearch, write_looked
 from esprof.reports.live.server import Site, frame
-from esprof.run.history import JobEvent, append, read
+from esprof.run.logs import HISTORY, JobEvent
 from tests.cases import live
 from tests.cases.plans import plan_of
 
@@ -107,7 +107,7 @@ def test_names_of_a_job_are_shown_and_do_nothing(tmp_path):
     plan = msgspec.structs.replace(offer.plan, id=HOSTILE)
     write_looked(run, LatestSearch(offer=msgspec.structs.replace(offer, ranks=ranks, plan=plan, warnings=(HOSTILE,))))
     live.adopted(run, msgspec.structs.replace(plan_of(live.UNEVEN), id=HOSTILE))
-    append(run, JobEvent(what="refused", step=3, plan=HOSTILE, reason=HOSTILE))
+    HISTORY.append(run, JobEvent(what="refused", step=3, plan=HOSTILE, reason=HOSTILE))
     (run / "rounds.jsonl").write_text(
         json.dumps({"round": 1, "kind": "assignment", "step": 3, "outcome": "unknown", "why": HOSTILE})
     )
@@ -185,7 +185,7 @@ def test_accepting_hands_the_plan_to_the_job(run, page):
     assert page.post("accept", "plan-1").status_code == 303
     plan = read_plan(run / "plan.json")
     assert (plan.id, plan.parts.assignment.body.ests) == ("plan-1", live.UNEVEN)
-    event = read(run)[-1]
+    event = HISTORY.read(run)[-1]
     assert (event.what, event.plan, event.version, event.step) == ("accepted", "plan-1", 1, 60)
     text = page.text()
     assert "Waiting for the job" in text
@@ -222,12 +222,12 @@ def test_rolling_back_hands_over_what_held_before(run, page):
     assert plan.parts.assignment.body.ests == live.EVEN
     assert plan.parts.compression.body.default.codec == "fp16"
     assert plan.fallback.margin > 1000  # The job must not judge what a person wants.
-    assert read(run)[-1].what == "rolled_back"
+    assert HISTORY.read(run)[-1].what == "rolled_back"
 
 
 def test_what_was_taken_back_cannot_be_rolled_back(run, page):
     plan = live.adopted(run)
-    append(run, JobEvent(what="reverted", step=80, plan=plan.id, version=1))
+    HISTORY.append(run, JobEvent(what="reverted", step=80, plan=plan.id, version=1))
     page.post("roll-back", "plan-1:1")
     assert read_plan(run / "plan.json").version == 1
     assert 'id="button-roll-back"' not in page.text()
@@ -337,7 +337,7 @@ def test_a_stream_brings_each_part_once_and_then_what_changes(run):
         assert set(changed) == {"now", "steps", "ranks"}
         assert "20.0 ms" in changed["now"]
         # Who comes back gets what came since.
-        append(run, JobEvent(what="checkpoint", step=100))
+        HISTORY.append(run, JobEvent(what="checkpoint", step=100))
         seen = hub.jobs["run"].parts.newest
         await hub.update()
         again = Stream(hub, gate, seen)

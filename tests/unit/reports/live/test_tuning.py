@@ -16,10 +16,7 @@ from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.runtime.agree import tell_all
 from esprof.reports.live import tuning
 from esprof.reports.live.tuning import Tuner, TuningSettings
-from esprof.run import rounds
-from esprof.run.history import JobEvent, append, read
-from esprof.run.live import Live, LiveStep
-from esprof.run.rounds import Round
+from esprof.run.logs import HISTORY, ROUNDS, JobEvent, Live, LiveStep, Round
 from tests.cases.elastic import on_threads
 from tests.cases.elastic_runs import elastic_run, exchange
 
@@ -59,7 +56,7 @@ class MadeUpJob:
         fits = Fits(
             n_est=N_EST, level="D1", scaled=False, model_signature="", gradient_bytes=0, check_world=lambda *_: None
         )
-        adoption = Adoption(PlanFile(self.run / "plan.json"), fits, transport, partial(append, self.run))
+        adoption = Adoption(PlanFile(self.run / "plan.json"), fits, transport, partial(HISTORY.append, self.run))
         live, draw, assignment, step = Live(self.run), random.Random(0), self.assignment, 0
         while not any(tell_all(transport, self.is_over and is_first)):
             news = any(tell_all(transport, adoption.has_news()))
@@ -118,15 +115,15 @@ def test_an_uneven_job_comes_to_the_best_split_and_is_left_alone_then(tmp_path, 
     assert kept.gain_low_pct <= kept.gain_pct <= kept.gain_high_pct
     assert kept.gain_pct == pytest.approx(100 * (1 - 6_400 / 12_400), abs=2)
     assert kept.error_pct == pytest.approx(0, abs=8)
-    assert [event.what for event in read(tmp_path)] == ["trying", "kept"]
-    assert rounds.read(tmp_path) == tuple(found)
+    assert [event.what for event in HISTORY.read(tmp_path)] == ["trying", "kept"]
+    assert ROUNDS.read(tmp_path) == tuple(found)
 
 
 def test_a_steady_job_gets_no_advice(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000), scatter=0.03)
     found = job.tuned(monkeypatch, lambda job, _: job.step > 600)
     assert {one.outcome for one in found} == {"nothing"}
-    assert read(tmp_path) == ()
+    assert HISTORY.read(tmp_path) == ()
 
 
 def test_a_rank_that_becomes_slow_in_mid_run_is_noticed(tmp_path, monkeypatch):
@@ -227,8 +224,8 @@ def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tm
     job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
     job.codecs = {"int8": 10}
     monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
-    rounds.append(tmp_path, Round(round=0, kind="compression", step=5, outcome="kept", plan="first", codec="int8"))
-    append(tmp_path, JobEvent(what="reverted", step=300, plan="first"))
+    ROUNDS.append(tmp_path, Round(round=0, kind="compression", step=5, outcome="kept", plan="first", codec="int8"))
+    HISTORY.append(tmp_path, JobEvent(what="reverted", step=300, plan="first"))
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
     assert (found[1].outcome, found[1].codec, found[1].why) == ("nothing", "int8", "it was tried, and taken back")
 
@@ -244,10 +241,10 @@ def test_a_codec_that_gains_nothing_goes(tmp_path, monkeypatch):
 def test_predictions_from_before_a_change_tell_no_error(tmp_path):
     off = {"kind": "assignment", "outcome": "kept", "predicted_gain_pct": 60.0, "gain_pct": 10.0}
     for number, noticed in enumerate((None, 400)):
-        rounds.append(tmp_path, Round(round=number, step=number, noticed_step=noticed, **off))
+        ROUNDS.append(tmp_path, Round(round=number, step=number, noticed_step=noticed, **off))
         error = Tuner(tmp_path, SETTINGS, threading.Event(), lambda _: None)._error("assignment", promising(0.03))
         assert error == pytest.approx(0.5)
-    rounds.append(tmp_path, Round(round=2, step=900, kind="assignment", outcome="nothing", noticed_step=800))
+    ROUNDS.append(tmp_path, Round(round=2, step=900, kind="assignment", outcome="nothing", noticed_step=800))
     error = Tuner(tmp_path, SETTINGS, threading.Event(), lambda _: None)._error("assignment", promising(0.03))
     assert error == pytest.approx(0.03)
 

@@ -9,7 +9,7 @@ from esprof.core.plan import write_plan
 from esprof.reports.live.job import WatchedJob
 from esprof.reports.live.offer import LatestSearch, write_looked
 from esprof.reports.live.view import view_of
-from esprof.run.history import JobEvent, append
+from esprof.run.logs import HISTORY, JobEvent
 from tests.cases import live
 from tests.cases.plans import plan_of
 
@@ -40,7 +40,7 @@ def test_which_ests_run_where_is_told_where_the_counts_agree(run):
     assert [rank.ests for rank in seen(run).ranks] == [None, None]
     plan = live.adopted(run)
     assert [rank.ests for rank in seen(run).ranks] == [(0, 1, 2), (3,)]
-    append(run, JobEvent(what="reverted", step=90, plan=plan.id, version=1))
+    HISTORY.append(run, JobEvent(what="reverted", step=90, plan=plan.id, version=1))
     live.write_steps(run, [live.live_step(90)])
     assert [rank.ests for rank in seen(run).ranks] == [(0, 1), (2, 3)]
 
@@ -56,11 +56,11 @@ def test_whether_it_runs(run, tmp_path):
     os.utime(run / "live.jsonl", (hour, hour))
     view = seen(run)
     assert (view.state, view.quiet_s) == ("quiet", 3 * 3600)
-    append(run, JobEvent(what="left", step=60))
+    HISTORY.append(run, JobEvent(what="left", step=60))
     assert seen(run).state == "left"
     (tmp_path / "new").mkdir()
     assert seen(tmp_path / "new").state == "empty"
-    append(tmp_path / "new", JobEvent(what="started", step=0))
+    HISTORY.append(tmp_path / "new", JobEvent(what="started", step=0))
     assert seen(tmp_path / "new").state == "waiting"
 
 
@@ -82,7 +82,7 @@ def test_the_status_of_an_earlier_plan_is_not_that_of_the_newest(run):
 def test_a_plan_that_is_tried_can_be_rolled_back_until_the_job_starts_anew(run):
     live.adopted(run, state="trying")
     assert seen(run).plan.adopted.was.ests == live.EVEN
-    append(run, JobEvent(what="started", step=60))
+    HISTORY.append(run, JobEvent(what="started", step=60))
     assert seen(run).plan.adopted is None
 
 
