@@ -7,10 +7,9 @@ import pytest
 from hypothesis import settings
 
 _IS_THOROUGH = settings.get_current_profile_name() == "thorough"
-_FEWER = 10
 
 
 def thorough(examples: int = 100) -> Callable[[Any], Any]:
     """Mark a property that takes seconds: `make test` tries a tenth of its examples, `make test-all` all of them."""
-    tried = examples if _IS_THOROUGH else examples // _FEWER
+    tried = examples if _IS_THOROUGH else max(examples // 10, 3)
     return lambda test: pytest.mark.thorough(settings(max_examples=tried)(test))

@@ -140,6 +140,7 @@ def test_code_is_compiled_again_when_what_it_was_made_of_has_changed(kernel):
     assert kernel.ask() == (35, True)
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_once_do_not_disturb_each_other(kernel):
     assert {answer for answer, _ in map(result, [kernel.start() for _ in range(3)])} == {35}
     assert kernel.ask() == (35, True)

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.elastic import Assignment
 from tests.cases.elastic import Job, Samples, curve, loss_fn, on_threads, static_curve, trainer
+from tests.cases.properties import thorough
 
 CODECS = ["none", "fp16", "bf16", "topk:0.2"]
 
@@ -36,7 +37,7 @@ def runs(draw):
     return job, world, {step: draw(parts(n_est, world)) for step in (0, 1, 3)}
 
 
-@settings(deadline=None, max_examples=30)
+@thorough(30)
 @given(runs())
 def test_any_history_gives_the_bits_of_the_static_run(run):
     job, world, history = run
@@ -44,7 +45,7 @@ def test_any_history_gives_the_bits_of_the_static_run(run):
         assert bits == static_curve(replace(job, bucket_mb=0.001))
 
 
-@settings(deadline=None, max_examples=15)
+@thorough(15)
 @given(runs())
 def test_every_sample_is_seen_once_an_epoch(run):
     job, world, history = run

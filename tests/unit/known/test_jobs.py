@@ -5,13 +5,14 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.known.changes import changed, true_steps
 from benchmarks.known.jobs import SHAPES, job
 from benchmarks.known.machine import run
 from benchmarks.known.program import Kind
+from tests.cases.properties import thorough
 
 JOBS = st.tuples(st.sampled_from(list(SHAPES)), st.integers(0, 1))
 
@@ -32,7 +33,7 @@ def on_streams(timeline):
 
 
 @given(JOBS)
-@settings(max_examples=15, deadline=None)
+@thorough(15)
 def test_a_stream_does_one_thing_at_a_time_in_the_order_of_its_launches(which):
     one, timeline = made(*which)
     for rows in on_streams(timeline):
@@ -41,7 +42,7 @@ def test_a_stream_does_one_thing_at_a_time_in_the_order_of_its_launches(which):
 
 
 @given(JOBS)
-@settings(max_examples=15, deadline=None)
+@thorough(15)
 def test_no_kernel_begins_before_its_launch_ends(which):
     _, timeline = made(*which)
     calls = {(row.rank, row.correlation): row for row in timeline.rows if row.correlation and isinstance(row.lane, str)}
@@ -50,7 +51,7 @@ def test_no_kernel_begins_before_its_launch_ends(which):
 
 
 @given(JOBS)
-@settings(max_examples=15, deadline=None)
+@thorough(15)
 def test_every_transfer_takes_its_time_after_the_last_member_came(which):
     one, timeline = made(*which)
     ns = one.program.drawn
@@ -65,7 +66,7 @@ def test_every_transfer_takes_its_time_after_the_last_member_came(which):
 
 
 @given(JOBS)
-@settings(max_examples=10, deadline=None)
+@thorough(10)
 def test_twice_the_durations_are_twice_the_steps(which):
     one, timeline = made(*which)
     program = one.program
@@ -76,14 +77,14 @@ def test_twice_the_durations_are_twice_the_steps(which):
 
 
 @given(JOBS)
-@settings(max_examples=5, deadline=None)
+@thorough(5)
 def test_a_job_is_the_same_each_time(which):
     _, timeline = made(*which)
     assert run(job(*which).program) == timeline
 
 
 @given(JOBS, st.sampled_from(["gpu=2x", "communication=0", "data=0", "cpu=2x", "gpu=2x,network=2x"]))
-@settings(max_examples=10, deadline=None)
+@thorough(10)
 def test_less_work_ends_no_later(which, scenario):
     one, timeline = made(*which)
     faster = run(one.program, changed(one.program, scenario))
@@ -108,6 +109,7 @@ def test_other_buckets_leave_all_but_the_transfers_as_it_was():
     assert sum(carried[0]) == pytest.approx(sum(carried[1]), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_planted_cause_is_on_its_rank_and_mended():
     one = next(one for seed in range(50) if (one := job("gloo", seed)).plant and one.plant.kind is Kind.CPU)
     excess = [cost for cost in one.program.costs if cost.excess]

@@ -30,7 +30,9 @@ def recorded(tmp_path_factory):
     return recorded
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", ["ddp", *(pytest.param(one, marks=pytest.mark.slow) for one in SHAPES if one != "ddp")]
+)
 def test_every_shape_is_read_without_warnings(recorded, shape):
     one, _, found = recorded(shape)
     assert not found.warnings

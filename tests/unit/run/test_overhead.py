@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from esprof.run import overhead as module
 from esprof.run.overhead import Overhead, overhead
+from tests.cases.properties import thorough
 
 
 def job(seed, steps, correlation, scatter=0.1):
@@ -34,6 +35,7 @@ def however_wide(monkeypatch):
     monkeypatch.setattr(module, "_MUCH_PCT", float("inf"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize(("windows", "gap"), [(1, 100), (10, 30)])
 def test_the_interval_holds_the_truth_as_often_as_it_says(correlation, windows, gap, however_wide):
@@ -57,6 +59,7 @@ def test_an_interval_is_narrower_where_steps_scatter_less_or_windows_are_more(ho
     assert width(0.1, 20) < width(0.1, 1) / 2
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1_000), windows=st.integers(1, 4), length=st.integers(3, 12))
 def test_it_is_what_a_plain_bootstrap_finds(seed, windows, length):
@@ -84,6 +87,7 @@ def by_hand(timed, plain, rng):
     return [100 * (ratio - 1), 100 * (ratio / chances[-1] - 1), 100 * (ratio / chances[0] - 1)]
 
 
+@thorough()
 @given(times=st.floats(1.0, 3.0))
 def test_steps_that_take_times_as_long_cost_times_as_much(
     times,

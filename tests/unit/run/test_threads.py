@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys, threading
 from pathlib import Path
@@ -35,6 +37,7 @@ for one in threads:
 """
 
 
+@pytest.mark.slow
 def test_threads_that_read_notes_at_once_do_not_crash(tmp_path):
     for _ in range(3):
         ended = subprocess.run([sys.executable, "-c", CODE, str(tmp_path)], capture_output=True, text=True, timeout=120)

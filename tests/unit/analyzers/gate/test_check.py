@@ -343,6 +343,7 @@ def test_one_hiccup_is_no_regression_and_hides_none():
     assert slower.metrics[0].outcome == "regressed"
 
 
+@pytest.mark.slow
 def test_the_same_code_fails_no_more_often_than_said_whatever_its_tails():
     """200 pairs of 40 steps, of which one in twenty takes three to thirty times as long."""
     rng = np.random.default_rng(11)

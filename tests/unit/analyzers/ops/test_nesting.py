@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esprof.analyzers.ops.nesting import nearest, nested, with_inner
+from tests.cases.properties import thorough
 
 KEYS = 3
 
@@ -52,7 +53,7 @@ def stands_in(calls, inner, outer):
     return inner > outer and thread[inner] == thread[outer] and start[inner] < end[outer] and end[inner] <= end[outer]
 
 
-@settings(deadline=None)  # the first call compiles
+@thorough()
 @given(any_calls())
 def test_at_each_instant_the_call_that_began_last_owns_the_time(calls):
     thread, start, end, key = calls

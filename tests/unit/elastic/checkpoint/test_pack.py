@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from esprof.core.errors import UsageError
 from esprof.elastic.checkpoint.pack import pack, unpack
+from tests.cases.properties import thorough
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 NESTED = st.recursive(
@@ -23,6 +24,7 @@ NESTED = st.recursive(
 )
 
 
+@thorough()
 @given(NESTED)
 def test_what_is_packed_comes_back_the_same(value):
     packed = json.loads(json.dumps(pack(value, "here", {})))

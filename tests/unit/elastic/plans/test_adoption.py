@@ -135,6 +135,7 @@ def test_what_does_not_fit_is_refused_and_training_goes_on(static, plan, says):
     assert says in place.statuses[0]["reason"]
 
 
+@pytest.mark.slow
 def test_a_plan_torn_at_any_place_is_refused():
     """As a file that is written while the job reads it."""
     whole = msgspec.json.encode(plan_of(((0, 1, 2, 3),), signature=model_signature(Net(5))))

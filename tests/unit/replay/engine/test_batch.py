@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.replay.engine import longest_path
 from esprof.replay.engine.batch import Batch
+from tests.cases.properties import thorough
 from tests.cases.random_graphs import dfg_of, graphs
 
 CLASSES = 4
@@ -36,14 +37,14 @@ def one_by_one(dfg, factor, dur_class, residual_class):
     return np.stack(ends, axis=1)
 
 
-@settings(max_examples=200, deadline=None)
+@thorough(200)
 @given(scenarios() | scenarios(longest=10**12))
 def test_a_batch_is_what_single_replays_are(case):
     dfg, *scaling = case
     assert (Batch(dfg).ends(np.arange(dfg.nodes), *scaling) == one_by_one(dfg, *scaling)).all()
 
 
-@settings(max_examples=100, deadline=None)
+@thorough()
 @given(scenarios(), st.integers(0, CLASSES - 1))
 def test_more_speed_is_never_slower_and_none_is_the_graph_as_it_is(case, faster):
     dfg, factor, *classes = case

@@ -1,14 +1,15 @@
 """The longest path against plain Python, on random graphs."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.replay.engine.longest_path import ends, residuals, run
+from tests.cases.properties import thorough
 from tests.cases.random_graphs import dfg_of, graphs, longest_path
 
 
-@settings(max_examples=200, deadline=None)
+@thorough(200)
 @given(graphs())
 def test_the_forward_pass_is_the_longest_path(dfg):
     start, end = run(dfg, dfg.dur_ns, dfg.residual_ns)
@@ -16,7 +17,7 @@ def test_the_forward_pass_is_the_longest_path(dfg):
     assert (end - start == dfg.dur_ns).all()
 
 
-@settings(max_examples=200, deadline=None)
+@thorough(200)
 @given(graphs())
 def test_residuals_are_never_negative_and_restore_every_recorded_start_that_was_possible(dfg):
     residual = residuals(dfg.dur_ns, dfg.recorded_ns, dfg.pred_ptr, dfg.pred_idx, dfg.pred_lag)
@@ -26,7 +27,7 @@ def test_residuals_are_never_negative_and_restore_every_recorded_start_that_was_
     assert (start[residual > 0] == dfg.recorded_ns[residual > 0]).all()
 
 
-@settings(max_examples=200, deadline=None)
+@thorough(200)
 @given(graphs(), st.integers(0, 10_000))
 def test_longer_work_never_ends_sooner(dfg, seed):
     more = np.random.default_rng(seed).integers(0, 30, dfg.nodes)

@@ -6,11 +6,12 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from esprof.core.errors import InputError
 from esprof.replay.engine import longest_path
 from esprof.replay.engine.schedule import freeze, schedule
+from tests.cases.properties import thorough
 from tests.cases.random_graphs import LANES, dfg_of, graphs, list_schedule, predecessors, ready
 
 
@@ -50,7 +51,7 @@ def test_a_cycle_is_an_error():
         schedule(dfg_of([0, 1, 2], [1, 1, 1], [(1, 2, 0), (2, 1, 0)]))
 
 
-@settings(max_examples=300, deadline=None)
+@thorough(300)
 @given(graphs(in_order=False))
 def test_it_schedules_as_plain_python_does(dfg):
     plan = schedule(dfg)
@@ -60,7 +61,7 @@ def test_it_schedules_as_plain_python_does(dfg):
         assert [n for n in plan.order.tolist() if dfg.lane[n] == lane] == [n for n in order if dfg.lane[n] == lane]
 
 
-@settings(max_examples=300, deadline=None)
+@thorough(300)
 @given(graphs(in_order=False))
 def test_the_frozen_graph_takes_as_long_as_the_schedule_and_is_its_own_schedule(dfg):
     plan = schedule(dfg)
@@ -75,7 +76,7 @@ def test_the_frozen_graph_takes_as_long_as_the_schedule_and_is_its_own_schedule(
     assert freeze(frozen, again.order).edges == frozen.edges
 
 
-@settings(max_examples=200, deadline=None)
+@thorough(200)
 @given(graphs(least_lag=0, in_order=False))
 def test_a_lane_runs_one_node_at_a_time_and_never_idles_while_one_is_ready(dfg):
     plan = schedule(dfg)
@@ -103,6 +104,7 @@ print(plan.order.tolist(), plan.start_ns.tolist(), frozen.pred_idx.tolist())
 """
 
 
+@pytest.mark.slow
 def test_the_hash_seed_does_not_matter():
     seen = {
         subprocess.run(

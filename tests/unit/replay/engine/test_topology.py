@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.core.errors import InputError
 from esprof.replay.building.records import edges_of, joined
 from esprof.replay.dfg import Edge
 from esprof.replay.engine import topology
+from tests.cases.properties import thorough
 
 
 def edge(source: int, target: int, kind: Edge = Edge.WAIT, lag: int = 0) -> np.ndarray:
@@ -100,7 +101,7 @@ def graphs(draw):
     return draw(st.lists(st.integers(0, 20), min_size=nodes, max_size=nodes)), edges
 
 
-@settings(max_examples=200, deadline=None)
+@thorough(200)
 @given(graphs())
 def test_sorting_is_kahns_algorithm_and_keeps_every_edge(graph):
     starts, edges = graph

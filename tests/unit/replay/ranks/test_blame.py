@@ -242,6 +242,7 @@ def test_places_are_told_apart_among_more_names_than_a_byte_counts():
     assert blame_of(run).persist(np.array([0, 1])).tolist() == [False, True]
 
 
+@pytest.mark.slow
 def test_ranks_that_are_alike_are_seldom_called_slow():
     """100 jobs of two ranks and three steps of ten operations that scatter by a fifth: chance makes one in a hundred."""
 

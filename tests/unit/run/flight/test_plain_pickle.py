@@ -67,6 +67,7 @@ def test_deep_nesting_is_refused():
         read_plain_pickle(pickle.dumps(value, 2))
 
 
+@pytest.mark.slow
 def test_a_million_levels_are_refused_without_recursion():
     with pytest.raises(NotPlain, match="deep"):
         read_plain_pickle(b"\x80\x02" + b"]" * 1_000_000 + b"a" * 999_999 + b".")

@@ -15,6 +15,7 @@ from esprof.analyzers.advisors.cluster.mix import Mix, SharingJob, Together, rea
 from esprof.analyzers.advisors.cluster.policies import pose
 from esprof.analyzers.advisors.cluster.program import Infeasible, solve
 from esprof.core.errors import InputError, MismatchError, UsageError
+from tests.cases.properties import thorough
 
 GAVEL = Path(__file__).parents[6] / "shared/data/gavel"
 OPTIMA = {
@@ -66,6 +67,7 @@ def mix_of(drawn, **more):
 
 
 @pytest.mark.parametrize("objective", OPTIMA)
+@thorough()
 @given(drawn=jobs)
 def test_every_answer_is_proven_and_merging_changes_none(objective, drawn):
     mix = mix_of([*drawn, *drawn])  # Each job twice: they are merged.
@@ -94,6 +96,7 @@ def decisions(mix):
             ]
 
 
+@thorough()
 @given(drawn=jobs)
 def test_no_decision_in_whole_numbers_is_better(drawn):
     mix = mix_of(drawn)

@@ -3,17 +3,18 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.cluster.scaling import SizeChoice, deal_out
+from tests.cases.properties import thorough
 
 choices = st.lists(
     st.builds(SizeChoice, devices=st.integers(0, 4), value=st.integers(0, 9).map(float)), min_size=1, max_size=4
 )
 
 
-@settings(max_examples=500)
+@thorough(500)
 @given(st.lists(choices, min_size=1, max_size=4), st.integers(0, 9))
 def test_no_sizes_are_worth_more(jobs, devices):
     worths = [

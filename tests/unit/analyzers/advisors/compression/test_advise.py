@@ -61,6 +61,7 @@ def test_what_the_gradient_may_lose_is_shared_out():
     assert advice.gap_kind == "exact"
 
 
+@pytest.mark.slow
 def test_many_choices_are_searched():
     advice = advised(
         exchange("half", 0.5, 10), exchange("third", 3, 8), exchange("lossy", 0.1, 1, vnmse=0.3), buckets=(1,) * 7

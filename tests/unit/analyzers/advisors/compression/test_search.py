@@ -4,13 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.compression.instance import graph
 from esprof.analyzers.advisors.compression.search import algorithm_1, heuristic, search
 from esprof.analyzers.advisors.compression.timeline import BucketTimeline, Costs
 from esprof.replay.engine.timeline import replay
+from tests.cases.properties import thorough
 
 times = st.integers(0, 40).map(float)
 
@@ -49,7 +50,7 @@ def sizes_of(timeline):
     return timeline.costs.link[:, 0].astype(np.int64)
 
 
-@settings(max_examples=500)
+@thorough(500)
 @given(st.one_of(timelines(), with_budgets()))
 def test_no_choice_ends_sooner(timeline):
     best = min(timeline.end_ns(one) for one in every_choice(timeline))
@@ -59,7 +60,7 @@ def test_no_choice_ends_sooner(timeline):
     assert timeline.bound_ns() <= best
 
 
-@settings(max_examples=300)
+@thorough(300)
 @given(st.one_of(timelines(), with_budgets()))
 def test_what_is_put_together_gives_a_lower_bound(timeline):
     best = min(timeline.end_ns(one) for one in every_choice(timeline))
@@ -75,6 +76,7 @@ def test_the_recurrence_is_the_replay_of_the_graph(timeline, random):
     assert replay(graph(timeline.costs, choice)).step_ns()[0] == timeline.end_ns(choice)
 
 
+@thorough()
 @given(timelines())
 def test_cheaper_is_never_slower(timeline):
     costs, sizes = timeline.costs, sizes_of(timeline)

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.analyzers.advisors.job.makespan import (
@@ -17,6 +17,7 @@ from esprof.analyzers.advisors.job.makespan import (
 )
 from esprof.core.errors import UsageError
 from esprof.core.tree import cover
+from tests.cases.properties import thorough
 
 
 def device(est_s, name="d", **more):
@@ -56,7 +57,7 @@ def all_counts(some, n_est, most_devices):
             yield counts
 
 
-@settings(max_examples=500)
+@thorough(500)
 @given(st.lists(devices, min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 4))
 def test_no_assignment_is_shorter(some, n_est, most_devices):
     lengths = [step_s(some, counts) for counts in all_counts(some, n_est, most_devices)]

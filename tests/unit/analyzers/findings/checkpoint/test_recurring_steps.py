@@ -129,6 +129,7 @@ def test_no_period_is_made_up(step_ms):
     assert found(job(step_ms)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "share"), [(12, 0.3), (20, 0.2), (30, 0.15), (100, 1 / 8)])
 def test_the_period_is_not_seen_where_chance_makes_steps_slow(n, share):
     rng = np.random.default_rng(5)

@@ -24,6 +24,6 @@ def test_all_gathers_behind_reduce_scatters_of_their_process_group_are_named(tmp
     assert min(found.evidence["queued_per_step"].of(rank) for rank in found.ranks) > 0
 
 
-@pytest.mark.parametrize("shape", ["fsdp", "ddp", "tensor"])
+@pytest.mark.parametrize("shape", ["fsdp", *(pytest.param(one, marks=pytest.mark.slow) for one in ("ddp", "tensor"))])
 def test_streams_with_collectives_of_one_kind_have_no_queue(tmp_path, shape):
     assert queued(tmp_path, shape) == []
