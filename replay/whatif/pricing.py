@@ -8,7 +8,6 @@ down the work beside them.
 """
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -63,8 +62,6 @@ class Pricer:
     """Recorded duration of each steady step, ns."""
     max_error_pct: float = MAX_ERROR_PCT
     """Error known for this run, in per cent of a step, above which no scenario is priced."""
-    executor: Executor | None = None
-    """What runs the replays of several scenarios; None runs them in this thread."""
     _known: dict[tuple[str, ...], Price | Declined] = field(default_factory=dict, repr=False)
     """Price of each scenario that was asked for, by its terms in canonical spelling, sorted."""
 
@@ -221,7 +218,7 @@ class Pricer:
 
     @cached_property
     def _replays(self) -> Replays:
-        return Replays(self.dfg, self.executor)
+        return Replays(self.dfg)
 
     @cached_property
     def _costs(self) -> StepCosts:

@@ -1,9 +1,8 @@
 """Replays of several edited graphs: those that differ from the recorded one in times alone are replayed side by side."""
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -28,23 +27,19 @@ class Replays:
     """Replays edits of one graph."""
 
     recorded: Dfg
-    executor: Executor | None
-    """What runs several replays; None runs them in this thread."""
 
     def ends(self, dfgs: Sequence[Dfg]) -> list[StepEnds]:
         """What a replay of each graph tells of its steps."""
-        share_out = self.executor.map if self.executor is not None else map
         alike = [number for number, dfg in enumerate(dfgs) if dfg.pred_idx is self.recorded.pred_idx]
         at_once = max(1, _MAX_VALUES // self.recorded.nodes)
         groups = [alike[first : first + at_once] for first in range(0, len(alike), at_once)] if len(alike) > 1 else []
         side_by_side = {number for group in groups for number in group}
-        rest = [number for number in range(len(dfgs)) if number not in side_by_side]
-        found: dict[int, StepEnds] = dict(zip(rest, share_out(replay, [dfgs[number] for number in rest]), strict=True))
-        longer = [np.stack([longer_ns(self.recorded, dfgs[number]) for number in group], axis=1) for group in groups]
-        for group, columns in zip(
-            groups, share_out(partial(self._batch.ends_after, self._observed), longer), strict=True
-        ):
-            for number, end in zip(group, columns.T, strict=True):
+        found: dict[int, StepEnds] = {
+            number: replay(dfg) for number, dfg in enumerate(dfgs) if number not in side_by_side
+        }
+        for group in groups:
+            longer = np.stack([longer_ns(self.recorded, dfgs[number]) for number in group], axis=1)
+            for number, end in zip(group, self._batch.ends_after(self._observed, longer).T, strict=True):
                 end_ns = np.zeros(self.recorded.nodes, np.int64)
                 end_ns[self._observed] = end
                 found[number] = StepEnds(dfg=dfgs[number], end_ns=end_ns)

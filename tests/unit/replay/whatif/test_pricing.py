@@ -1,6 +1,5 @@
 """What-if answers as a whole: bounds, the error known for the run, and when nothing is answered."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -280,13 +279,6 @@ def test_several_scenarios_at_once_have_the_prices_that_each_has_alone(pricer):
     alone = [outcome(replace(pricer, _known={}).prices([spec])[0]) for spec in SPECS]
     assert together == alone
     assert len({str(one) for one in together}) > 4
-
-
-def test_an_executor_makes_no_difference():
-    pricer = next(pricers())
-    with ThreadPoolExecutor(2) as executor:
-        shared_out = replace(pricer, executor=executor, _known={}).prices(SPECS)
-    assert [outcome(price) for price in shared_out] == [outcome(price) for price in pricer.prices(SPECS)]
 
 
 def test_no_scenario_is_replayed_twice_however_it_is_written(monkeypatch):
