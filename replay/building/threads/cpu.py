@@ -30,7 +30,7 @@ from esprof.replay.dfg import Edge, Lane, LaneKind
 _ENGINE = "autograd::engine"
 """What the names of the nodes that a backward pass runs through begin with."""
 
-_BACKWARD = ("BackwardNames", "AccumulateGrad", "c10d::", "copy_bucket_to_grad")
+_BACKWARD = ("Backward", "AccumulateGrad", "c10d::", "copy_bucket_to_grad")
 """Parts of the names of what a backward pass does."""
 
 

@@ -66,6 +66,15 @@ def test_the_waiter_may_run_before_the_transfer_has_noted_its_end():
     assert not [n for n in range(dfg.nodes) if dfg.rank[n] == 0 and dfg.cls[n] == Cls.HOST_GAP]
 
 
+def test_a_backward_pass_is_known_by_the_name_of_its_last_operation():
+    """The thread goes on 2 ms before the transfer's recorded end: too early for a gap that follows anything else."""
+    for name, waits in (("AddmmBackward0", True), ("aten::addmm", False)):
+        rows = ddp_rank()
+        rows[-1:] = [op(name, 30_100, 100), op("Optimizer.step", 42_000, 8_000)]
+        dfg = build(run_of({0: rows, 1: ddp_rank(slow=10)}))
+        assert any(dfg.label(n) == "wait for collectives" for n in dfg.nodes_of(0)) == waits
+
+
 def test_a_transfer_whose_thread_was_stopped_had_ended_before_the_next_one():
     """Rank 0's first all-reduce is noted 6 ms late: both its ranks went on long before that, and so they do in replay."""
 
