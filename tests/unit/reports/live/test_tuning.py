@@ -250,7 +250,7 @@ def test_predictions_from_before_a_change_tell_no_error(tmp_path):
 
 
 def promising(error):
-    return SimpleNamespace(pricer=SimpleNamespace(error=error))
+    return SimpleNamespace(pricer=SimpleNamespace(error=SimpleNamespace(of_run=error)))
 
 
 def test_a_run_that_cannot_be_read_does_not_end_the_loop(tmp_path):
