@@ -33,7 +33,7 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.gradients.gloo_buckets import backward_passes
 from esprof.replay.whatif.graph import edits
-from esprof.reports.commands.demo import SHARE
+from esprof.reports.commands.demo import FAULT_SHARE
 
 HALF = 0.5
 
@@ -98,8 +98,8 @@ def cases(folder: Path) -> Iterator[Case]:
         yield Case(job, "bucket 25 to 1 MB", large, base, "bucket_mb=1")
         yield Case(job, "fp16 gradients", base, replace(base, argv=(*base.argv, "--fp16")), with_fp16)
     even = demo(folder, "even")
-    yield Case("demo", "slow loader mended", demo(folder, "loader", slow_storage=[0, SHARE]), even, "data=0")
-    yield Case("demo", "slow rank mended", demo(folder, "rank", rest=[0, SHARE]), even, "straggler=fix")
+    yield Case("demo", "slow loader mended", demo(folder, "loader", slow_storage=[0, FAULT_SHARE]), even, "data=0")
+    yield Case("demo", "slow rank mended", demo(folder, "rank", rest=[0, FAULT_SHARE]), even, "straggler=fix")
 
 
 def demo(folder: Path, name: str, **faults: list[float]) -> Setting:

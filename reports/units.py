@@ -13,7 +13,7 @@ from esprof.core.types import NS_PER_S, NS_PER_US, Ns, Rank
 from esprof.run.overhead import Overhead
 
 UNKNOWN = "–"
-_LISTED = 8
+_MAX_VALUES_LISTED = 8
 """Values that a line of evidence shows before it says how many more there are."""
 
 
@@ -131,8 +131,8 @@ def evidence(name: str, seen: Evidence) -> tuple[str, str]:
         return label, _shown(seen.value, seen.unit)
     noun = "" if seen.by == "cause" else f"{seen.by} "
     texts = [f"{noun}{key}: {_shown(value, seen.unit)}" for key, value in seen.value.items()]
-    more = [f"and {len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
-    return label, ", ".join(texts[:_LISTED] + more) or "none"
+    more = [f"and {len(texts) - _MAX_VALUES_LISTED} more"] if len(texts) > _MAX_VALUES_LISTED else []
+    return label, ", ".join(texts[:_MAX_VALUES_LISTED] + more) or "none"
 
 
 def _shown(value: Value, unit: Unit | None) -> str:

@@ -13,7 +13,7 @@ from esprof.reports.commands.common import answer, json_option, status
 from esprof.reports.terminal.applied import draw_applied
 from esprof.run import files
 
-_CONNECT_S = 10.0
+_MAX_WAIT_FOR_STORE_S = 10.0
 
 
 @click.command("apply")
@@ -59,4 +59,4 @@ def _source(target: str) -> PlanSource:
         return PlanFile(path)
     from esprof.elastic.plans.store import connect  # It loads torch.
 
-    return connect(target, _CONNECT_S)
+    return connect(target, _MAX_WAIT_FOR_STORE_S)

@@ -21,18 +21,18 @@ from esprof.run.run import Run
 
 JOB = Path(recorder.__file__).parent / "demo_job.py"
 WORKERS = 2
-SHARE = 0.4
+FAULT_SHARE = 0.4
 """What the fault takes, as a share of a step without it: more than any other cost of the job, less than the work itself."""
-FAULTS = {"none": (0.0, 0.0), "slow-loader": (SHARE, 0.0), "slow-rank": (0.0, SHARE)}
+FAULTS = {"none": (0.0, 0.0), "slow-loader": (FAULT_SHARE, 0.0), "slow-rank": (0.0, FAULT_SHARE)}
 """What the rank's storage takes, and what its device rests."""
-FAMILY = {"slow-loader": "ESP1", "slow-rank": "ESP2"}
+FAMILY_OF_FAULT = {"slow-loader": "ESP1", "slow-rank": "ESP2"}
 WINDOW = Settings(steps=16)
 """A little longer than usual, so that a moment in which others had the processors weighs less."""
-QUIET_PCT = 5
+MAX_QUIET_COST_PCT = 5
 """Without a fault nothing costs more than this, in per cent of a step."""
-BUSY = 0.1
+MAX_WAIT_SHARE = 0.1
 """The share of their time that workers wait for a processor where others use it, too; on an idle machine it is 0.02."""
-UNEVEN = 0.05
+MAX_CPU_EXCESS = 0.05
 """By how much more processor time the same work may take one worker than another, where nothing else slows its core."""
 
 
@@ -51,9 +51,9 @@ class MachineFacts:
     def others(self) -> list[str]:
         """What shows that others use this machine, too; nothing on an idle one."""
         found, uneven = [], max(self.cpu_s) / min(self.cpu_s) - 1
-        if max(self.waited) >= BUSY:
+        if max(self.waited) >= MAX_WAIT_SHARE:
             found.append(f"the workers stood waiting for a processor {100 * max(self.waited):.0f} % of the time")
-        if uneven >= UNEVEN:
+        if uneven >= MAX_CPU_EXCESS:
             found.append(f"the same work took one of them {100 * uneven:.0f} % more processor time than the other")
         return found
 
@@ -121,11 +121,11 @@ def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: MachineFacts)
     # That the job has not all of the machine is no fault of the job.
     findings = [finding for finding in diagnosis.findings if finding.id != CPU_CONTENTION]
     if fault == "none":
-        if all(finding.saving_pct <= QUIET_PCT for finding in findings):
+        if all(finding.saving_pct <= MAX_QUIET_COST_PCT for finding in findings):
             return None
         shown = f"nothing was planted, and yet the run shows {findings[0].id} first"
     else:
-        if findings and findings[0].id.startswith(FAMILY[fault]) and findings[0].ranks == (rank,):
+        if findings and findings[0].id.startswith(FAMILY_OF_FAULT[fault]) and findings[0].ranks == (rank,):
             return None
         shown = f"the {fault} planted on rank {rank} is not the first finding of this run"
     if not measured.others:
@@ -157,7 +157,7 @@ def _scale(fault: str, measured: MachineFacts) -> str:
     step_ms = 1000 * measured.step_s
     if fault == "none":
         return f"unrecorded, a step of this job takes {step_ms:.0f} ms here"
-    return f"unrecorded, a step of this job takes {step_ms:.0f} ms here; the fault adds {SHARE * step_ms:.0f} ms"
+    return f"unrecorded, a step of this job takes {step_ms:.0f} ms here; the fault adds {FAULT_SHARE * step_ms:.0f} ms"
 
 
 def _planted(fault: str, rank: int) -> str:

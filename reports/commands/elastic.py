@@ -46,7 +46,7 @@ def diff_command(log_a: Path, log_b: Path, as_json: bool, output: Path, force: b
     return _EXIT_CODES[found.outcome]
 
 
-_BEAT_S = 0.05
+_POLL_PROCESSES_S = 0.05
 
 
 @command.command("launch", context_settings={"allow_interspersed_args": False})
@@ -148,7 +148,7 @@ def scale_command(world: int, folder: Path, wait: float) -> int:
             if not wait:
                 return EXIT_OK
             raise EsprofError(f"the job still has {state.world} processes after {wait:g} s: it goes on to change")
-        time.sleep(_BEAT_S)
+        time.sleep(_POLL_PROCESSES_S)
     click.echo(f"The job has {world} processes", err=True)
     return EXIT_OK
 

@@ -12,7 +12,7 @@ import click
 from esprof.core.errors import EXIT_OK, EsprofError, MissingDependencyError, UsageError
 from esprof.reports.live.lock import Lock
 
-LEAST_TOKEN = 16
+_MIN_TOKEN_CHARACTERS = 16
 """Characters of a token that nobody guesses."""
 
 
@@ -52,8 +52,8 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
     folders = list(dict.fromkeys(run.resolve() for run in runs))
     for folder in folders:
         _make(folder)
-    if token is not None and len(token) < LEAST_TOKEN:
-        raise UsageError(f"a token needs {LEAST_TOKEN} characters, or it can be guessed")
+    if token is not None and len(token) < _MIN_TOKEN_CHARACTERS:
+        raise UsageError(f"a token needs {_MIN_TOKEN_CHARACTERS} characters, or it can be guessed")
     with ExitStack() as ends:
         locks = [ends.enter_context(Lock(folder)) for folder in folders]
         listener = ends.enter_context(_listen(host, port))

@@ -23,7 +23,7 @@ from esprof.run.logs import Round
 
 _DEFAULT = TuningSettings()
 
-_ENDS_S = 5.0
+_MAX_WAIT_FOR_LOOP_S = 5.0
 """How long the loop gets to end once the job has."""
 
 
@@ -151,6 +151,6 @@ def _beside(job: tuple[str, ...], run: Path, tuner: Tuner, stop: Event, stdout: 
     code = run_child(job, os.environ | {VARIABLE: str(run.absolute())}, stdout=stdout, glance=begin)
     stop.set()
     if thread.ident is not None:
-        thread.join(_ENDS_S)
+        thread.join(_MAX_WAIT_FOR_LOOP_S)
     request.withdraw(run)
     return code

@@ -29,16 +29,16 @@ from esprof.reports.terminal.tuned import OUTCOMES
 from esprof.run.logs import EventKind
 
 _TEMPLATES = Path(__file__).parent / "templates"
-ROWS = 64
+MAX_ROWS = 64
 """Rows of a table on the page; it says how many more there are, and where."""
 
-_PHASES: dict[SampledPhase, str] = {
+_PHASE_TEXTS: dict[SampledPhase, str] = {
     "stack": "steps with stacks",
     "plain": "steps without the profiler",
     "timed": "steps under the profiler, which slows what Python does",
 }
 
-SAID: dict[EventKind, str] = {
+EVENT_TEXTS: dict[EventKind, str] = {
     "started": "started",
     "trying": "plan tried by turns",
     "scaled": "number of processes changed",
@@ -73,11 +73,11 @@ def render_html(report: Report) -> str:
             policy=_policy(scripts),
             style=Markup(_template_text("report.css")),
             parts=PARTS,
-            rows=ROWS,
-            phases=_PHASES,
+            rows=MAX_ROWS,
+            phases=_PHASE_TEXTS,
             least_pct=100 * LEAST,
             measured=_measured(report),
-            said=SAID,
+            said=EVENT_TEXTS,
             outcomes=OUTCOMES,
             assignment_said=advice.said(report.assignment) if report.assignment else "",
         )

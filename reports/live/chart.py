@@ -13,13 +13,13 @@ from esprof.run.logs import JobEvent, LiveStep
 SIDE = 1_000
 """Both sides of the drawing, which the page stretches."""
 
-_FEWEST = 2
-_HEADROOM = 1.15
-_OUTLIER = 1.6
+_MIN_STEPS = 2
+_HEIGHT_OVER_LONGEST = 1.15
+_MAX_OVER_HIGHEST_MEDIAN = 1.6
 """Steps are drawn up to so many times the highest median: one slow step must not flatten all others."""
-_NEAR_TOP_PCT = 5.0
+_MIN_TICK_FROM_TOP_PCT = 5.0
 """A tick's number stands above its line."""
-_APART = 0.14
+_LABEL_SHARE_OF_WIDTH = 0.14
 """Share of the width that a label takes."""
 
 
@@ -68,13 +68,13 @@ class Chart:
 def chart_of(steps: Sequence[LiveStep], marks: Sequence[JobEvent]) -> Chart | None:
     """None where there are too few steps for one."""
     shown = [step for step in steps if not step.twice]
-    if len(shown) < _FEWEST:
+    if len(shown) < _MIN_STEPS:
         return None
     first, last = shown[0].step, shown[-1].step
     took = [step.took_us for step in shown]
     groups = [list(group) for _, group in groupby(shown, key=lambda step: (step.version, step.ests))]
     medians = [median(step.took_us for step in group) for group in groups]
-    top_us = _HEADROOM * min(max(took), _OUTLIER * max(medians)) or 1.0
+    top_us = _HEIGHT_OVER_LONGEST * min(max(took), _MAX_OVER_HIGHEST_MEDIAN * max(medians)) or 1.0
 
     def x(step: float) -> float:
         return (step - first) / (last - first) if last > first else 0.0
@@ -94,7 +94,7 @@ def chart_of(steps: Sequence[LiveStep], marks: Sequence[JobEvent]) -> Chart | No
         over=tuple(round(SIDE * x(step.step)) for step in shown if step.took_us > top_us),
         longest_us=max(took),
         across=tuple(Tick(100 * x(value), value) for value in _ticks(first, last, 5, least=1.0)),
-        up=tuple(tick for tick in up if tick.at_pct > _NEAR_TOP_PCT),
+        up=tuple(tick for tick in up if tick.at_pct > _MIN_TICK_FROM_TOP_PCT),
         marks=tuple(_marks([(x(event.step - 0.5), event) for event in marks])),
         data=msgspec.json.encode(
             [[step.step, round(step.took_us, 1), round(100 * x(step.step), 2)] for step in shown]
@@ -116,6 +116,6 @@ def _marks(placed: Sequence[tuple[float, JobEvent]]) -> list[EventMark]:
     for at, event in placed:
         at = min(1.0, max(0.0, at))
         has_room = at >= free
-        free = at + _APART if has_room else free
+        free = at + _LABEL_SHARE_OF_WIDTH if has_room else free
         found.append(EventMark(100 * at, event, has_room))
     return found

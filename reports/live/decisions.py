@@ -27,7 +27,7 @@ from esprof.run.logs import HISTORY, JobEvent, Setting
 NO_PROMISE_US = sys.float_info.max
 """Upper end of the promise of a plan that promises nothing."""
 
-_ANY_MARGIN = 1e6
+_UNREACHED_MARGIN = 1e6
 """A person's word stands: the job does not go forward again because steps were shorter."""
 
 
@@ -91,7 +91,7 @@ def plan_back(run: Path, adopted: JobEvent, was: Setting) -> Plan:
         id=f"back-{sha256(msgspec.json.encode(parts)).hexdigest()[:11]}",
         parent=adopted.plan,
         job=PlannedJob(n_est=sum(map(len, was.ests)), world=len(was.ests)),
-        fallback=Fallback(margin=_ANY_MARGIN),
+        fallback=Fallback(margin=_UNREACHED_MARGIN),
         parts=parts,
     )
 

@@ -10,8 +10,8 @@ from esprof.core.errors import EsprofError
 from esprof.run import files, request
 from esprof.run.request import TelemetryRequest
 
-_BEAT_S = 0.02
-_LOOKS_S = 1.0
+_POLL_ANSWER_S = 0.02
+_POLL_JOB_S = 1.0
 """How often it is looked whether the job is there still."""
 
 
@@ -25,10 +25,10 @@ def fresh(run: Path, asked: TelemetryRequest = TelemetryRequest(), *, wait_s: fl
         return load(run)
     asked_ns = time.time_ns()
     request.ask(run, asked)
-    until, looks_s = time.monotonic() + wait_s, time.monotonic() + _LOOKS_S
+    until, looks_s = time.monotonic() + wait_s, time.monotonic() + _POLL_JOB_S
     while request.is_open(run):
         if time.monotonic() > looks_s:
-            looks_s += _LOOKS_S
+            looks_s += _POLL_JOB_S
             if has_ended(run):
                 request.withdraw(run)
                 return load(run)
@@ -38,7 +38,7 @@ def fresh(run: Path, asked: TelemetryRequest = TelemetryRequest(), *, wait_s: fl
                 f"the job at {run} has not written its telemetry for {wait_s:g} s",
                 remedy="Is it running, and was it given telemetry=RUN?",
             )
-        time.sleep(_BEAT_S)
+        time.sleep(_POLL_ANSWER_S)
     told = load(run)
     if (told.meta.created_ns or 0) < asked_ns:
         raise EsprofError(f"the job at {run} could not write its telemetry", remedy="Its stderr says why.")

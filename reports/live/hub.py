@@ -16,13 +16,13 @@ from esprof.reports.live.job import WatchedJob
 from esprof.reports.live.view import View, view_of
 from esprof.verbs import module_line
 
-_BEAT_S = 1.0
+_REFRESH_VIEWED_S = 1.0
 """How often the files are looked at while somebody looks at a page."""
-_SLOW_BEAT_S = 5.0
+_REFRESH_UNVIEWED_S = 5.0
 """And while nobody does."""
-_LOOK_WITHIN_S = 300.0
+_MAX_SEARCH_S = 300.0
 """A search for advice that takes longer is given up."""
-_LOOK_APART_S = 600.0
+_MIN_BETWEEN_SEARCHES_S = 600.0
 """Least time between two searches that nobody has asked for."""
 
 
@@ -167,7 +167,7 @@ class Hub:
     async def _watch(self) -> None:
         while True:
             parts = (self.list, *(watched.parts for watched in self.jobs.values()))
-            beat = _BEAT_S if any(one.viewers for one in parts) else _SLOW_BEAT_S
+            beat = _REFRESH_VIEWED_S if any(one.viewers for one in parts) else _REFRESH_UNVIEWED_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._beat.wait(), beat)
             self._beat.clear()
@@ -194,7 +194,7 @@ class Hub:
         """Search for advice by ourselves where steps have lastingly changed: once, and not soon again."""
         has_shifted, watched.job.has_shifted = watched.job.has_shifted, False
         is_searching = watched.search is not None and not watched.search.done()
-        if has_shifted and not is_searching and time.monotonic() - watched.looked_at > _LOOK_APART_S:
+        if has_shifted and not is_searching and time.monotonic() - watched.looked_at > _MIN_BETWEEN_SEARCHES_S:
             watched.search = asyncio.create_task(self._search(watched))
 
     async def _search(self, watched: Watched) -> None:
@@ -235,9 +235,9 @@ async def _run_look(run: Path, since: int) -> str:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        _, told = await asyncio.wait_for(process.communicate(), _LOOK_WITHIN_S)
+        _, told = await asyncio.wait_for(process.communicate(), _MAX_SEARCH_S)
     except TimeoutError:
-        return f"The search for advice was given up after {_LOOK_WITHIN_S:g} s."
+        return f"The search for advice was given up after {_MAX_SEARCH_S:g} s."
     finally:
         if process.returncode is None:
             process.kill()

@@ -15,10 +15,10 @@ from esprof.run import files
 from esprof.run.files import status_path
 from esprof.run.logs import HISTORY, ROUNDS, JobEvent, LiveStep, Round, Tail
 
-_KEPT = 1_000
+_MAX_STEPS_KEPT = 1_000
 """Steps that are remembered."""
 
-_COMPARED = 300
+_MAX_STEPS_COMPARED = 300
 """Steps of those that have come at once that are looked at for a change: it takes a statistical test for each."""
 
 
@@ -27,7 +27,7 @@ class WatchedJob:
 
     def __init__(self, run: Path, name: str) -> None:
         self.run, self.name = run, name
-        self.steps: deque[LiveStep] = deque(maxlen=_KEPT)
+        self.steps: deque[LiveStep] = deque(maxlen=_MAX_STEPS_KEPT)
         self.last_step_at: float | None = None
         """When the newest step came, in seconds since the Unix epoch."""
         self.said = ""
@@ -107,7 +107,7 @@ class WatchedJob:
             if self.steps and step.step <= self.steps[-1].step:  # It went on from a checkpoint, or began anew.
                 self.steps.clear()
             self.steps.append(step)
-        shifted = [self._shift.note(step) for step in come[-_COMPARED:]]
+        shifted = [self._shift.note(step) for step in come[-_MAX_STEPS_COMPARED:]]
         self.last_step_at = self._written_at() if first_look else time.time()
         # What lies in the past when this process starts is no reason to do anything.
         self.has_shifted |= any(shifted) and not first_look

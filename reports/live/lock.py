@@ -13,7 +13,7 @@ from esprof.core.errors import EsprofError
 from esprof.core.output import unwritable
 from esprof.run import files
 
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 
 
 class _Holder(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Lock:
 
     def _held_by(self) -> str:
         try:
-            holder = msgspec.json.decode(os.pread(self._file, _MOST_BYTES, 0), type=_Holder)
+            holder = msgspec.json.decode(os.pread(self._file, _MAX_BYTES, 0), type=_Holder)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return ""
         return f" at {holder.address} (process {holder.pid} on {holder.host})"

@@ -16,7 +16,7 @@ from esprof.reports.live.fresh import fresh
 from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_looked
 from esprof.run.request import TelemetryRequest
 
-_NICE = 15
+_NICENESS = 15
 
 
 def look(run: Path, since: int) -> LatestSearch:
@@ -33,7 +33,7 @@ def look(run: Path, since: int) -> LatestSearch:
 
 
 def main() -> int:
-    os.nice(_NICE)
+    os.nice(_NICENESS)
     run, since = Path(sys.argv[1]), int(sys.argv[2])
     try:
         write_looked(run, look(run, since))

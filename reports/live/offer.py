@@ -11,7 +11,7 @@ from esprof.core.plan import Plan, check
 from esprof.core.types import Ns, Rank
 from esprof.run import files
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 
 
 class RankOffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ def read_looked(path: Path) -> LatestSearch | None:
     """What the file holds; None where there is none. Raises InputError where it is broken."""
     try:
         with path.open("rb") as file:
-            looked = msgspec.json.decode(file.read(_MOST_BYTES), type=LatestSearch)
+            looked = msgspec.json.decode(file.read(_MAX_BYTES), type=LatestSearch)
         if looked.offer is not None and looked.offer.plan is not None:
             check(looked.offer.plan)
         if looked.offer is not None and not looked.offer.baselines.get("now"):

@@ -10,10 +10,10 @@ from esprof.core.plan import CompressionBody
 from esprof.core.readable import runs
 from esprof.reports import units
 from esprof.reports.html.environment import templates
-from esprof.reports.html.page import SAID
+from esprof.reports.html.page import EVENT_TEXTS
 from esprof.reports.live.chart import SIDE, chart_of
 from esprof.reports.live.decisions import NO_PROMISE_US
-from esprof.reports.live.view import ROWS, View
+from esprof.reports.live.view import MAX_ROWS, View
 from esprof.reports.terminal.advice import ests_text
 from esprof.reports.terminal.tuned import OUTCOMES
 
@@ -61,9 +61,9 @@ def asset(name: str) -> bytes:
 def _environment() -> Environment:
     environment = templates(_TEMPLATES, longest=2_000)
     environment.globals |= {
-        "said": SAID,
+        "said": EVENT_TEXTS,
         "outcomes": OUTCOMES,
-        "rows": ROWS,
+        "rows": MAX_ROWS,
         "side": SIDE,
         "no_promise_us": NO_PROMISE_US,
     }

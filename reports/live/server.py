@@ -21,8 +21,8 @@ from esprof.reports.live.hub import Hub, PageParts, Watched
 
 _HEARTBEAT_S = 15.0
 """So often something is sent on every stream: so a browser that has gone is noticed."""
-_LARGEST_FORM = 4096
-_MOST_AT_ONCE = 200
+_MAX_FORM_BYTES = 4096
+_MAX_OPEN_REQUESTS = 200
 """Requests that are answered at a time; a page that is open is one."""
 _TYPES = {"live.css": "text/css", "live.js": "text/javascript"}
 
@@ -156,7 +156,7 @@ def serve(hub: Hub, gate: Gate, listener: socket.socket) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=_MOST_AT_ONCE,
+        limit_concurrency=_MAX_OPEN_REQUESTS,
         timeout_graceful_shutdown=5,
     )
     PageServer(config, hub).run([listener])
@@ -171,6 +171,6 @@ async def _form(request: Request) -> dict[str, str]:
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _LARGEST_FORM:
+        if len(body) > _MAX_FORM_BYTES:
             raise HTTPException(413)
     return dict(parse_qsl(body.decode(errors="replace")))

@@ -8,11 +8,11 @@ from statistics import median
 from esprof.core.statistics import two_sided_rank_test
 from esprof.run.logs import LiveStep
 
-_NEWEST = 10
+_NEWEST_STEPS = 10
 """Steps that have to be unlike those before."""
-_MAX_BEFORE = 100
+_MAX_STEPS_BEFORE = 100
 """Steps that they are held against, at most."""
-_MIN_BEFORE = 20
+_MIN_STEPS_BEFORE = 20
 _MIN_CHANGE_SHARE = 0.1
 """Least change, relative, that counts."""
 _ALPHA = 1e-4
@@ -27,7 +27,7 @@ class Shift:
     def __init__(self) -> None:
         self._doing: tuple[object, ...] | None = None
         self._last = -1
-        self._steps: deque[tuple[float, ...]] = deque(maxlen=_MAX_BEFORE + _NEWEST)
+        self._steps: deque[tuple[float, ...]] = deque(maxlen=_MAX_STEPS_BEFORE + _NEWEST_STEPS)
         self.since: int | None = None
         """The first step that is like the newest ones, as far as is known."""
 
@@ -51,10 +51,10 @@ class Shift:
         updated_us = step.updated_us or (0.0,) * len(step.ests)
         of_ranks = zip(step.busy_us, step.ests, updated_us, strict=False)
         self._steps.append((step.took_us, *(busy / ests if ests else updated for busy, ests, updated in of_ranks)))
-        if len(self._steps) < _MIN_BEFORE + _NEWEST:
+        if len(self._steps) < _MIN_STEPS_BEFORE + _NEWEST_STEPS:
             return False
         steps = list(self._steps)
-        series = zip(zip(*steps[:-_NEWEST], strict=True), zip(*steps[-_NEWEST:], strict=True), strict=True)
+        series = zip(zip(*steps[:-_NEWEST_STEPS], strict=True), zip(*steps[-_NEWEST_STEPS:], strict=True), strict=True)
         alike = [_like_the_last(before, newest) for before, newest in series if _differ(before, newest)]
         if not alike:
             return False

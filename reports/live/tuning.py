@@ -32,18 +32,18 @@ from esprof.run.logs import HISTORY, ROUNDS, Round, RoundKind, Tail
 from esprof.run.request import TelemetryRequest
 from esprof.run.run import Run
 
-_NICE = 15
-_BEAT_S = 0.05
-_ASKS_S = 1.0
-_TRIES = 3
+_NICENESS = 15
+_POLL_FILES_S = 0.05
+_POLL_JOB_S = 1.0
+_MAX_FAILED_ROUNDS = 3
 """Rounds in a row that may fail, as where steps were too uneven to be replayed, before the loop waits for a change."""
-_ANSWERS_S = 60.0
+_MAX_WAIT_FOR_ANSWER_S = 60.0
 """A job that says nothing for so long is asked no more, in this round."""
 
-_LEAST_ERROR = 0.015
+_MIN_ERROR_SHARE = 0.015
 """What a prediction may be off at the least, as a share of a step; a gain of less than twice that is worth no trial."""
 
-_OVER = ("kept", "missed", "reverted", "refused")
+_FINAL_STATES = ("kept", "missed", "reverted", "refused")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Tuner:
         """The calling thread gets a low priority: the job, which may be on the same machine, should not miss its CPU time.
         Raises OutputError where the Run cannot be written."""
         thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, max(_NICE, os.getpriority(os.PRIO_PROCESS, thread)))
+        os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
         noticed: int | None = None
         kind: RoundKind = "assignment"
         begun, failed = len(self.rounds), 0
@@ -112,7 +112,7 @@ class Tuner:
             self._tell(made)
             if self._settings.most_rounds and len(self.rounds) - begun >= self._settings.most_rounds:
                 return
-            if made.outcome == "unknown" and made.plan is None and failed < _TRIES:
+            if made.outcome == "unknown" and made.plan is None and failed < _MAX_FAILED_ROUNDS:
                 failed += 1
                 self._shift.begin(self._last_step + 1)  # Other steps may tell more.
                 continue
@@ -137,7 +137,7 @@ class Tuner:
             since = self._shift.since
             if since is not None and self._last_step + 1 - since >= self._settings.steps:
                 return True
-            self._stop.wait(_BEAT_S)
+            self._stop.wait(_POLL_FILES_S)
         return False
 
     def _next_shift(self) -> int | None:
@@ -147,7 +147,7 @@ class Tuner:
             if self._changed:
                 self._changed = False
                 return self._last_step
-            self._stop.wait(_BEAT_S)
+            self._stop.wait(_POLL_FILES_S)
         return None
 
     def _look(self) -> None:
@@ -160,7 +160,7 @@ class Tuner:
         """Whether the loop is to end: somebody has said so, or the job has ended, which is looked at once a second."""
         now = time.monotonic()
         if now >= self._asks_s:
-            self._asks_s = now + _ASKS_S
+            self._asks_s = now + _POLL_JOB_S
             with suppress(EsprofError):  # Of a Run that cannot be read just now a round will tell.
                 if has_ended(self._run):
                     self._stop.set()
@@ -188,7 +188,7 @@ class Tuner:
         if plan is None:
             return msgspec.structs.replace(told, outcome="nothing")
         given, status = self._handed_over(plan)
-        if status is None or status.state not in _OVER:
+        if status is None or status.state not in _FINAL_STATES:
             why = "the job ended, did not answer, or was given another plan, before it told"
             return msgspec.structs.replace(told, plan=plan.id, why=why)
         self._look()
@@ -229,7 +229,7 @@ class Tuner:
         return told, msgspec.structs.replace(advice.plan, fallback=fallback)
 
     def _asked(self, request: TelemetryRequest) -> Run:
-        return fresh(self._run, request, wait_s=_ANSWERS_S)
+        return fresh(self._run, request, wait_s=_MAX_WAIT_FOR_ANSWER_S)
 
     def _error(self, kind: RoundKind, replayed: Replayed) -> float:
         """How far a prediction may be off, as a share of a step: as replay was on this run, or as predictions of this job's
@@ -241,7 +241,7 @@ class Tuner:
             if one.kind == kind and one.gain_pct is not None and one.predicted_gain_pct is not None
         ]
         seen = math.sqrt(fmean(gap * gap for gap in off)) if off else 0.0
-        return max(_LEAST_ERROR, replayed.pricer.error.of_run, seen)
+        return max(_MIN_ERROR_SHARE, replayed.pricer.error.of_run, seen)
 
     def _begins_at(self) -> int:
         """The round before which the job was seen to change last."""
@@ -255,7 +255,7 @@ class Tuner:
     def _handed_over(self, plan: Plan) -> tuple[Plan, PlanStatus | None]:
         """(the plan as the job has it, what became of it once that is decided; None where the job says nothing of it)."""
         given, _ = hand_over(plan, self._plans, 0)
-        until = time.monotonic() + _ANSWERS_S
+        until = time.monotonic() + _MAX_WAIT_FOR_ANSWER_S
         status = None
         while not self._is_over() and (status is not None or time.monotonic() < until):
             now = status_of(self._plans.told())
@@ -263,9 +263,9 @@ class Tuner:
                 status = now
             elif now is not None and now.version is not None and now.version > given.version:
                 return given, None  # Somebody has handed over another one since.
-            if status is not None and status.state in _OVER:
+            if status is not None and status.state in _FINAL_STATES:
                 break
-            self._stop.wait(_BEAT_S)
+            self._stop.wait(_POLL_FILES_S)
         return given, status
 
 

@@ -11,21 +11,21 @@ from esprof.reports.live.job import WatchedJob
 from esprof.reports.live.offer import Offer
 from esprof.run.logs import JobEvent, LiveStep, Round
 
-NEWEST = 50
+_NEWEST_STEPS = 50
 """Steps that figures of now are of."""
 
-SHOWN = 400
+_MAX_STEPS_SHOWN = 400
 """Steps in the chart."""
 
-ROWS = 64
+MAX_ROWS = 64
 """Ranks in a table."""
 
-EVENTS = 50
+_MAX_EVENTS = 50
 """Events of the history."""
 
-_QUIET_S = 10.0
+_QUIET_AFTER_S = 10.0
 """A job that has told of no step for so long, and for 20 steps' time, is not said to run."""
-_QUIET_STEPS = 20
+_QUIET_AFTER_STEPS = 20
 
 State = Literal["empty", "waiting", "running", "quiet", "left"]
 
@@ -101,7 +101,7 @@ class View:
 
 def view_of(job: WatchedJob) -> View:
     """What is shown of a job now."""
-    steps, history = tuple(job.steps)[-SHOWN:], job.history
+    steps, history = tuple(job.steps)[-_MAX_STEPS_SHOWN:], job.history
     newest = _newest(tuple(job.steps))
     ranks = _ranks(newest, job)
     busy = [rank.busy_us for rank in ranks]
@@ -132,7 +132,7 @@ def view_of(job: WatchedJob) -> View:
         looked_ns=looked.time_ns if looked is not None else None,
         reason=looked.reason if looked is not None else "",
         is_looking=job.is_looking,
-        history=history[::-1][:EVENTS],
+        history=history[::-1][:_MAX_EVENTS],
         events=len(history),
         rounds=job.rounds,
         problems=job.problems,
@@ -144,7 +144,7 @@ def _newest(steps: tuple[LiveStep, ...]) -> tuple[LiveStep, ...]:
     """The newest steps that are alike: of one plan and one set of processes, and measures at all."""
     alike: list[LiveStep] = []
     for step in reversed(steps):
-        if (step.version, step.ests) != (steps[-1].version, steps[-1].ests) or len(alike) == NEWEST:
+        if (step.version, step.ests) != (steps[-1].version, steps[-1].ests) or len(alike) == _NEWEST_STEPS:
             break
         if not step.twice:
             alike.append(step)
@@ -189,7 +189,7 @@ def _state(job: WatchedJob, step_us: float | None) -> tuple[State, float | None]
     if job.last_step_at is None:
         return ("empty" if last is None else "waiting"), None
     quiet_s = time.time() - job.last_step_at
-    if quiet_s < max(_QUIET_S, _QUIET_STEPS * (step_us or 0) / 1e6):
+    if quiet_s < max(_QUIET_AFTER_S, _QUIET_AFTER_STEPS * (step_us or 0) / 1e6):
         return "running", None
     unit = 10 if quiet_s < 60 else 60 if quiet_s < 3600 else 3600
     return "quiet", quiet_s // unit * unit

@@ -17,10 +17,10 @@ from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
 
-_ROWS = 40
+_MAX_ROWS = 40
 """Jobs or ranks that a table shows; the JSON has all."""
 
-_VALUES: dict[Objective, str] = {
+_OBJECTIVE_TEXTS: dict[Objective, str] = {
     "throughput": "together {} steps/s",
     "fairness": "the least of all gets {} of its normal throughput",
     "finish-time": "the last-off of all takes {} times what it would alone on an n-th of the devices",
@@ -31,10 +31,10 @@ _VALUES: dict[Objective, str] = {
 
 def draw_mix(advice: MixAdvice, screen: Screen = PLAIN) -> str:
     """What each job gets, then why nothing is better."""
-    said = _VALUES[advice.objective].format(decimal(advice.value))
+    said = _OBJECTIVE_TEXTS[advice.objective].format(decimal(advice.value))
     blocks: list[RenderableType] = [headline(f"{said[0].upper()}{said[1:]}", screen), Text(), _jobs(advice)]
-    if len(advice.mix.jobs) > _ROWS:
-        blocks.append(Text(f"and {len(advice.mix.jobs) - _ROWS:,} jobs more (--json)"))
+    if len(advice.mix.jobs) > _MAX_ROWS:
+        blocks.append(Text(f"and {len(advice.mix.jobs) - _MAX_ROWS:,} jobs more (--json)"))
     return drawn(screen, *blocks, Text(), *_mix_facts(advice, screen))
 
 
@@ -45,7 +45,7 @@ def _jobs(advice: MixAdvice) -> Table:
         by_job.setdefault(one.job, []).append(one)
         if one.with_ is not None:
             by_job.setdefault(one.with_, []).append(one)
-    for job in advice.mix.jobs[:_ROWS]:
+    for job in advice.mix.jobs[:_MAX_ROWS]:
         rows.add_row(
             printable(job.name, 24),
             printable(job.workload, 32),
@@ -71,7 +71,7 @@ def _gets(given: Sequence[Given]) -> str:
 
 def _mix_facts(advice: MixAdvice, screen: Screen) -> Iterable[Text]:
     for name, value in advice.baselines.items():
-        yield fact("Else", f"{_VALUES[advice.objective].format(decimal(value))} ({name})", screen)
+        yield fact("Else", f"{_OBJECTIVE_TEXTS[advice.objective].format(decimal(value))} ({name})", screen)
     proof = advice.certificate
     how = "by dual values" if proof.kind == "duals" else "by search"
     yield fact("Proof", f"no decision is better than {decimal(proof.bound)}: {how}, gap {proof.gap:.1g}", screen)
@@ -90,8 +90,8 @@ def _mix_facts(advice: MixAdvice, screen: Screen) -> Iterable[Text]:
 def draw_ests(advice: EstAdvice, screen: Screen = PLAIN) -> str:
     """What each rank should run, then what that rests on."""
     blocks: list[RenderableType] = [headline(said(advice), screen), Text(), _ranks(advice.decision.ranks)]
-    if len(advice.decision.ranks) > _ROWS:
-        blocks.append(Text(f"and {len(advice.decision.ranks) - _ROWS:,} ranks more (--json)"))
+    if len(advice.decision.ranks) > _MAX_ROWS:
+        blocks.append(Text(f"and {len(advice.decision.ranks) - _MAX_ROWS:,} ranks more (--json)"))
     if advice.growth is not None:
         blocks += [Text(), heading("With other devices, by computing alone"), _growth(advice.growth)]
     return drawn(screen, *blocks, Text(), *_est_facts(advice, screen))
@@ -105,7 +105,7 @@ def draw_batches(advice: BatchAdvice, screen: Screen = PLAIN) -> str:
     else:
         headed = f"Keep what you have: a step takes {now}, and with the best batches it would take {then}"
     rows = grid("rank", "device", ">computes now", ">samples now", ">advised", ">weight of its loss", padding=2)
-    for rank in advice.decision[:_ROWS]:
+    for rank in advice.decision[:_MAX_ROWS]:
         counts = (str(rank.samples_now), str(rank.samples), f"{rank.weight:.4g}")
         rows.add_row(str(rank.rank), printable(rank.device or units.UNKNOWN, 24), units.duration(rank.busy_us), *counts)
     low, high = units.duration(advice.low_us), units.duration(advice.high_us)
@@ -148,7 +148,7 @@ def _ranks(ranks: Sequence[RankPlan]) -> Table:
     rows = grid(
         "rank", "device", ">an EST", ">its last", ">update", "now", "advised", ">busy now", ">advised", padding=2
     )
-    for rank in ranks[:_ROWS]:
+    for rank in ranks[:_MAX_ROWS]:
         rows.add_row(
             str(rank.rank),
             printable(rank.device or units.UNKNOWN, 24),

@@ -11,7 +11,7 @@ from esprof.analyzers.advisors.compression.instance import OPTIONS, InstanceAnsw
 from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
 
-_SAID = {"now": "as it is", "zero cost": "free codecs (a bound)", "no exchange": "nothing sent (a bound)"}
+_BASELINE_NAMES = {"now": "as it is", "zero cost": "free codecs (a bound)", "no exchange": "nothing sent (a bound)"}
 
 
 def draw_instance(found: InstanceAnswer, screen: Screen = PLAIN) -> str:
@@ -57,7 +57,7 @@ def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
         )
     steps = grid("codec for all", ">step", padding=2)
     for name, step in advice.baselines.items():
-        steps.add_row(_SAID.get(name, name), units.duration(step))
+        steps.add_row(_BASELINE_NAMES.get(name, name), units.duration(step))
     each = {"all_reduce": "Buckets", "reduce_scatter": "Reduce-scatters", "ests": "ESTs"}[advice.collective]
     blocks += [heading(each), rows, Text(), heading("Else"), steps, Text()]
     return drawn(screen, *blocks, *_facts(advice, screen))

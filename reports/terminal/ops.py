@@ -12,7 +12,7 @@ from esprof.reports import units
 from esprof.reports.operations import SORTED_BY, detail, label, spread
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline, warned
 
-_NARROWEST = 24
+_MIN_NAME_COLUMNS = 24
 """Columns that names have at least."""
 
 
@@ -38,7 +38,7 @@ def _table(answer: OpsAnswer, screen: Screen) -> Table:
     ranks = () if _is_one(answer) else (">ranks",)
     rows = grid("operation", ">calls", *gpu, ">own\nCPU", ">total\nCPU", ">share", *ranks, padding=2)
     # What the other columns take at most; names have the rest.
-    name = max(_NARROWEST, screen.width - 26 - 18 * answer.has_gpu - 24 * bool(ranks))
+    name = max(_MIN_NAME_COLUMNS, screen.width - 26 - 18 * answer.has_gpu - 24 * bool(ranks))
     for op in answer.ops:
         lines = [(printable(label(op), name), "bold"), *((f"\n  {line}", "dim") for line in detail(op, name - 2))]
         times = (op.own_gpu_us, op.total_gpu_us) if answer.has_gpu else ()

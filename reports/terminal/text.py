@@ -23,18 +23,18 @@ from esprof.reports import units
 from esprof.reports.classes import time_class
 from esprof.run.run import RunWarning
 
-_TOP = 3
+_MAX_FINDINGS_IN_VERDICT = 3
 """Findings in a verdict."""
-_SCREEN = 20
+_MAX_LINES_OF_VERDICT = 20
 """Lines of a verdict at most: a screen has 24, the prompt and the job's last words among them."""
-_ROWS = 16
+_MAX_ROWS = 16
 """Rows of a table; it says how many more there are, and where."""
-_NARROWEST = 40
+_MIN_COLUMNS = 40
 """Columns below which a verdict does not fit its screen."""
-_WIDEST = 1_000
-_MEASURE = Console(file=io.StringIO(), markup=False, emoji=False)
+_MAX_COLUMNS = 1_000
+_WRAPPING_CONSOLE = Console(file=io.StringIO(), markup=False, emoji=False)
 """Wraps text; nothing is ever printed on it."""
-_MARKS = {"critical": "bold red", "warning": "yellow", "info": "blue"}
+_SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _columns(stream: TextIO | None) -> int:
     except ValueError:
         asked = 0
     if asked > 0:
-        return min(max(asked, _NARROWEST), _WIDEST)
+        return min(max(asked, _MIN_COLUMNS), _MAX_COLUMNS)
     try:
         return min(os.get_terminal_size(stream.fileno()).columns, 120) if stream is not None else PLAIN.width
     except OSError:
@@ -81,15 +81,21 @@ def verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
         warnings = units.plural(len(diagnosis.warnings), "warning")
         foot.append(fact("Note", f"{warnings}; `esprof diagnose` shows them", screen, at_most=1))
     if not diagnosis.findings:
-        return drawn(screen, headline(diagnosis.verdict, screen, _SCREEN - _height(foot) - 1), Text(), *foot)
+        return drawn(
+            screen, headline(diagnosis.verdict, screen, _MAX_LINES_OF_VERDICT - _height(foot) - 1), Text(), *foot
+        )
     first = diagnosis.findings[0]
     foot.append(fact("Next", first.command or f"esprof explain {first.id}", screen))
-    room = _SCREEN - _height(foot) - 4  # Four are a blank line above and below the findings, and two of advice.
+    room = (
+        _MAX_LINES_OF_VERDICT - _height(foot) - 4
+    )  # Four are a blank line above and below the findings, and two of advice.
     head = [headline(diagnosis.verdict, screen, room - 2)]
     room -= _height(head)
     head.append(Text())
-    for number, finding in enumerate(diagnosis.findings[:_TOP], 1):
-        lines = _finding_lines(number, finding, diagnosis.world_size, screen, room - 1 if number == 1 else _SCREEN)
+    for number, finding in enumerate(diagnosis.findings[:_MAX_FINDINGS_IN_VERDICT], 1):
+        lines = _finding_lines(
+            number, finding, diagnosis.world_size, screen, room - 1 if number == 1 else _MAX_LINES_OF_VERDICT
+        )
         if _height(lines) > room:
             break
         head += lines
@@ -191,7 +197,7 @@ def fact(name: str, text: str, screen: Screen, at_most: int = 2) -> Text:
 def _wrapped(text: str, width: int, at_most: int | None) -> list[str]:
     """`text` in lines of `width` columns (a wide character takes two), at most `at_most`; a longer one ends in `…`."""
     width = max(width, 24)
-    lines = Text(printable(" ".join(text.split()), 2_000)).wrap(_MEASURE, width)
+    lines = Text(printable(" ".join(text.split()), 2_000)).wrap(_WRAPPING_CONSOLE, width)
     shown = [line.plain.rstrip() for line in lines[:at_most]]
     if at_most is not None and len(lines) > at_most:
         shown[-1] = set_cell_size(shown[-1], min(cell_len(shown[-1]), width - 2)).rstrip() + " …"
@@ -239,7 +245,7 @@ def _finding_lines(
     where = units.ranks(finding.ranks, world_size)
     worth = (*(saving if finding.saving_us else ()), where, f"{finding.confidence} confidence")
     return [
-        Text.assemble(f"{number:>2}  ", (finding.id, _MARKS[finding.severity]), (f" {title}", "bold")),
+        Text.assemble(f"{number:>2}  ", (finding.id, _SEVERITY_STYLES[finding.severity]), (f" {title}", "bold")),
         Text("    " + " ".join(_wrapped(" · ".join(worth), screen.width - 4, at_most=1))),
     ]
 
@@ -261,7 +267,7 @@ def _ignored(one: Ignored) -> Group:
 def _breakdown(answer: Diagnosis) -> Table:
     narrow = [time_class(part).label.replace(" ", "\n").replace("communication", "commu-\nnication") for part in PARTS]
     table = grid(">rank", ">step", *(f">{label}" for label in narrow), ">over-\nlap", "device")
-    for rank in answer.breakdown[:_ROWS]:
+    for rank in answer.breakdown[:_MAX_ROWS]:
         parts = (_bare_ms(getattr(rank, part)) for part in PARTS)
         overlap = units.UNKNOWN if rank.overlap_pct is None else units.pct(rank.overlap_pct)
         device = printable(rank.device or units.UNKNOWN, 40)
@@ -289,7 +295,7 @@ def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:
 
 def _steps(answer: ReplayAnswer) -> Table:
     table = grid(">step", ">measured", ">replayed", ">error")
-    for step in answer.steps[:_ROWS]:
+    for step in answer.steps[:_MAX_ROWS]:
         replayed, error = units.duration(step.replayed_us), units.error_pct(step.error_pct)
         table.add_row(str(step.step), units.duration(step.measured_us), replayed, error)
     return table
@@ -305,7 +311,7 @@ def _critical_path(answer: ReplayAnswer) -> Table:
     table = grid("class", ">time", ">share", ">rank", ">time", ">share")
     classes = sorted(((us, name) for name, us in path.classes.items() if us > 0), reverse=True)
     left = [(time_class(name).label, units.duration(us), units.pct(100 * us / path.span_us)) for us, name in classes]
-    right = [_share(share.rank, share.us, share.pct) for share in path.by_rank[:_ROWS]]
+    right = [_share(share.rank, share.us, share.pct) for share in path.by_rank[:_MAX_ROWS]]
     blank = ("", "", "")
     for row in range(max(len(left), len(right))):
         table.add_row(*(left[row] if row < len(left) else blank), *(right[row] if row < len(right) else blank))
@@ -359,8 +365,8 @@ def warned(warnings: Sequence[RunWarning]) -> Iterable[Text]:
 
 
 def _cut(number: int, where: str) -> Iterable[str]:
-    if number > _ROWS:
-        yield f"{_ROWS} of {units.count(number)} shown; `{where}` lists all"
+    if number > _MAX_ROWS:
+        yield f"{_MAX_ROWS} of {units.count(number)} shown; `{where}` lists all"
 
 
 def grid(*columns: str, header: bool = True, padding: int = 3) -> Table:

@@ -10,7 +10,7 @@ from esprof.reports import units
 from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, headline, warned
 from esprof.run.logs import Estimate
 
-_SAID = {
+_VERDICTS = {
     "held": "held: the step observed lies in the interval promised",
     "close": "close: outside the interval promised, and no farther from the promise than allowed",
     "missed": "missed: outside the interval promised, and farther from the promise than allowed",
@@ -22,7 +22,7 @@ def draw_verified(told: Verified, screen: Screen = PLAIN) -> str:
     """The verdict, the steps promised and observed with their intervals, and what was changed."""
     return drawn(
         screen,
-        headline(f"{printable(told.spec)}: {_SAID[told.verdict]}", screen),
+        headline(f"{printable(told.spec)}: {_VERDICTS[told.verdict]}", screen),
         "",
         _steps(told),
         "",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from esprof.analyzers.finding import CPU_CONTENTION
-from esprof.reports.commands.demo import FAMILY, QUIET_PCT
+from esprof.reports.commands.demo import FAMILY_OF_FAULT, MAX_QUIET_COST_PCT
 from tests.cases.browser import chromium
 from tests.cases.marks import soak
 from tests.cases.record import ESPROF, Ended, run
@@ -55,7 +55,7 @@ BUSY = "esprof: this machine is busy: "
 def test_the_planted_fault_is_the_first_finding_on_its_rank_or_the_demo_says_why_not(demo, fault, rank):
     found = demo(fault, rank)
     first = next(finding for finding in found.findings if finding["id"] != CPU_CONTENTION)
-    if not (first["id"].startswith(FAMILY[fault]) and first["ranks"] == [rank]):
+    if not (first["id"].startswith(FAMILY_OF_FAULT[fault]) and first["ranks"] == [rank]):
         assert BUSY in found.ended.stderr, found.findings
     savings = [finding["saving_us"] for finding in found.findings]
     assert savings == sorted(savings, reverse=True)
@@ -63,7 +63,7 @@ def test_the_planted_fault_is_the_first_finding_on_its_rank_or_the_demo_says_why
 
 def test_without_a_fault_nothing_is_found_above_5_percent_or_the_demo_says_why(demo):
     found = demo("none", 1)
-    if any(finding["saving_pct"] > QUIET_PCT for finding in found.findings if finding["id"] != CPU_CONTENTION):
+    if any(finding["saving_pct"] > MAX_QUIET_COST_PCT for finding in found.findings if finding["id"] != CPU_CONTENTION):
         assert BUSY in found.ended.stderr, found.findings
 
 

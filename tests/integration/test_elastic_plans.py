@@ -90,7 +90,7 @@ def test_nobody_listens(tmp_path):
     ("target", "says"), [("no/folder/plan.json", "no folder"), ("127.0.0.1:1/key", "no store answers")]
 )
 def test_targets_that_are_none(tmp_path, target, says, monkeypatch):
-    monkeypatch.setattr("esprof.reports.commands.apply._CONNECT_S", 0.5)
+    monkeypatch.setattr("esprof.reports.commands.apply._MAX_WAIT_FOR_STORE_S", 0.5)
     write_plan(tmp_path / "plan.json", plan_of(EVEN))
     told = esprof("apply", tmp_path / "plan.json", target, cwd=tmp_path)
     assert told.returncode == 2

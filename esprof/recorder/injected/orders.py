@@ -11,11 +11,11 @@ from ...run.raw import names
 from .clock.channel import WindowRequest
 from .state import StepState
 
-FEWEST_STEPS = 3
+_MIN_STEPS_AHEAD = 3
 """Fewest steps from the running one to a window's first: ranks may be a step apart, and one may be ending just now."""
 
 _RECENT_STEPS = 20
-_LARGEST_FILE = 1_000
+_MAX_ORDER_BYTES = 1_000
 
 
 class Order(NamedTuple):
@@ -57,7 +57,7 @@ class OrderBox:
 
     def _order(self, name: str, asked_ns: int) -> list[Order]:
         with suppress(OSError, ValueError), open(os.path.join(self._folder, name)) as file:
-            content = json.loads(file.read(_LARGEST_FILE))
+            content = json.loads(file.read(_MAX_ORDER_BYTES))
             return [Order(asked_ns, content)] if isinstance(content, dict) else []
         return []
 
@@ -68,4 +68,4 @@ def step_ahead(state: StepState, lead_s: float) -> int | None:
     if not recent:
         return None
     steps = math.ceil(lead_s * 1e9 / max(median(recent), 1))
-    return state.step + max(FEWEST_STEPS, steps)
+    return state.step + max(_MIN_STEPS_AHEAD, steps)

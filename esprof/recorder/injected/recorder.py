@@ -33,7 +33,7 @@ from .steps.saves import SaveProbe
 from .windows.schedule import WindowSchedule
 from .windows.windows import Windows
 
-_CLOCK_SET_NS = 1_000_000_000
+_MIN_CLOCK_JUMP_NS = 1_000_000_000
 """Least difference (ns) between a step's wall time and its monotonic time that shows that the wall clock was set."""
 
 
@@ -201,7 +201,7 @@ class Recorder:
         state = self.state
         phase = self._windows.phase_of_ended(state.step)
         took, steady = now - state.start_ns, time.monotonic_ns() - self._began_ns
-        if abs(took - steady) > _CLOCK_SET_NS:
+        if abs(took - steady) > _MIN_CLOCK_JUMP_NS:
             took = steady
         if phase == "plain":
             state.recent.append(took)

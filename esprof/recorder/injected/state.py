@@ -2,7 +2,7 @@
 
 from collections import deque
 
-_RECENT = 1000
+_MAX_RECENT_STEPS = 1000
 
 
 class StepState:
@@ -35,5 +35,5 @@ class StepState:
         """The kernel's number of the training thread."""
         self.sampled_closely = False
         """Whether a window with stacks is open."""
-        self.recent: deque[int] = deque(maxlen=_RECENT)
+        self.recent: deque[int] = deque(maxlen=_MAX_RECENT_STEPS)
         """Durations of the latest steps without profiler, in ns."""

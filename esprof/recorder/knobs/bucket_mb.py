@@ -7,7 +7,7 @@ from .knob import Knob, KnobState, Reader, united
 from .models import NONE_MADE, Arguments, watch
 
 _MIB = 1 << 20
-_LEAST, _MOST = 1e-3, 1e6
+_MIN_MIB, _MAX_MIB = 1e-3, 1e6
 
 
 def _spelled(text: str) -> str:
@@ -15,8 +15,8 @@ def _spelled(text: str) -> str:
         size = float(text)
     except ValueError:
         size = 0.0
-    if not _LEAST <= size <= _MOST:
-        raise ValueError(f"{text!r} is not a number of MiB from {_LEAST:g} to {_MOST:g}")
+    if not _MIN_MIB <= size <= _MAX_MIB:
+        raise ValueError(f"{text!r} is not a number of MiB from {_MIN_MIB:g} to {_MAX_MIB:g}")
     return _shown(int(size * _MIB))
 
 

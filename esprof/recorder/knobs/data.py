@@ -7,7 +7,7 @@ from typing import Any
 from .knob import Knob, KnobState, Reader, united
 
 _MADE, _READY = "made", "0"
-_FIRST = "_esprof_first_batch"
+_FIRST_BATCH_ATTRIBUTE = "_esprof_first_batch"
 
 
 def _spelled(text: str) -> str:
@@ -51,16 +51,16 @@ def _length(loader: Any) -> int | None:
 
 def _again(loader: Any, original: Any, length: int, seen: set[str]) -> Iterator[Any]:
     """As many batches as `loader` has, all of them its first."""
-    if length and _FIRST not in vars(loader):
+    if length and _FIRST_BATCH_ATTRIBUTE not in vars(loader):
         batches = original(loader)
-        setattr(loader, _FIRST, next(batches))
+        setattr(loader, _FIRST_BATCH_ATTRIBUTE, next(batches))
         # Workers that wait for an order take no CPU, but they would make some batches ahead.
         getattr(batches, "_shutdown_workers", lambda: None)()
         loader._iterator = None
     for number in range(length):
         if number:
             seen.add(_READY)
-        yield getattr(loader, _FIRST)
+        yield getattr(loader, _FIRST_BATCH_ATTRIBUTE)
 
 
 KNOB = Knob(

@@ -18,8 +18,8 @@ from esprof.run import files
 from esprof.run.flight.log import may_be_alive
 from esprof.run.raw import names
 
-_GLANCE_S = 0.25
-_SETTLE_S = 1.0
+_POLL_NOTES_S = 0.25
+_MAX_WAIT_AFTER_LOSS_S = 1.0
 """Seconds to wait after a window was noted as lost: one that was cut short is noted as recorded just after that."""
 
 
@@ -103,7 +103,7 @@ def attach(run: Path, at: int | None = None, timeout_s: float = 600) -> Attached
     while not ranks.settled:
         if time.monotonic() > deadline:
             raise _no_answer(run, ranks, timeout_s)
-        time.sleep(_GLANCE_S)
+        time.sleep(_POLL_NOTES_S)
         ranks.look()
     answers = tuple(log.answer for log in ranks.logs)
     if all(answer.outcome == "ended" for answer in answers):
@@ -202,7 +202,7 @@ class _RankLog:
     @property
     def settled(self) -> bool:
         if self.answer.outcome == "lost":
-            return time.monotonic() - self._lost_s > _SETTLE_S
+            return time.monotonic() - self._lost_s > _MAX_WAIT_AFTER_LOSS_S
         return self.answer.outcome != "waiting"
 
     def look(self) -> None:

@@ -14,7 +14,7 @@ _STOPS = _FORWARDED - {signal.SIGUSR1}
 _SENT_BY_KERNEL = 0x80
 """`si_code` of a signal that the terminal sent: to every process in its foreground, the child among them."""
 
-_POLL_S = 1.0
+_POLL_CHILD_S = 1.0
 _DUPLICATE_WITHIN_S = 1.0
 """Seconds within which a signal that comes again counts as the same: one may have been sent to this process, the other to
 its whole process group."""
@@ -75,7 +75,7 @@ def _wait(
         if done:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        news = signal.sigtimedwait(heard, _POLL_S)
+        news = signal.sigtimedwait(heard, _POLL_CHILD_S)
         if news is None:
             glance()
             continue

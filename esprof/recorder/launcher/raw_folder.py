@@ -34,7 +34,7 @@ _NAMES_OF_A_JOB = (
 _ANY_JOB = "any"
 """Name of the job in a folder that is open to all."""
 
-_TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
+_ERRORS_OF_TAKEN_NAME = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 
 
 def enter(run: Path, settings: Settings, rank: Rank, world_size: int) -> Path:
@@ -95,7 +95,7 @@ def _make(run: Path, settings: Settings, job: str) -> bool:
         made.rename(run)
     except OSError as error:
         shutil.rmtree(made, ignore_errors=True)
-        if error.errno not in _TAKEN:
+        if error.errno not in _ERRORS_OF_TAKEN_NAME:
             raise
         return False
     return True

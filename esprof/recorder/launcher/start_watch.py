@@ -10,9 +10,9 @@ from esprof.run.flight.log import Snapshot, may_be_alive, read_snapshot
 from esprof.run.flight.stop import Standing, stop
 from esprof.run.raw import names
 
-_PATIENCE_S = 2.5
+_MAX_WAIT_FOR_SNAPSHOTS_S = 2.5
 """Seconds that all processes may take to show where they are, each of which looks for orders once a second."""
-_MOST_NAMED = 4
+_MAX_RANKS_NAMED = 4
 _NO_SIGN = "gives no sign: it has not begun, native code holds Python's lock, or it is not on this machine"
 
 
@@ -41,7 +41,7 @@ class StartWatch:
         elif self._asked_s is None:
             self._asked_s = now_s
             ask_for_snapshots(self._raw)
-        elif now_s - self._asked_s >= _PATIENCE_S and str(found) != str(self._said):
+        elif now_s - self._asked_s >= _MAX_WAIT_FOR_SNAPSHOTS_S and str(found) != str(self._said):
             self._report(found, looks)
 
     def _latest(self, files: Iterable[str]) -> dict[Rank, Snapshot]:
@@ -58,7 +58,7 @@ class StartWatch:
         self._said = found
         how = "the job is slow to start" if found.kind == "slow" else "the job stands still before its first step"
         self._say(f"{how}, for {readable.duration(found.waited_ns)} now: {found}")
-        for rank in found.at_fault[:_MOST_NAMED]:
+        for rank in found.at_fault[:_MAX_RANKS_NAMED]:
             place = looks[rank].whereabouts if rank in looks else None
             self._say(f"  rank {rank} {f'is at {place}' if place else _NO_SIGN}")
 

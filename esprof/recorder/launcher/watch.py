@@ -18,10 +18,10 @@ from esprof.run.raw import names
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.settings import Settings
 
-_PATIENCE_S = 2.0
+_MAX_WAIT_FOR_SNAPSHOTS_S = 2.0
 """Seconds that the snapshots of all ranks, or the note of what ended one of them, may take to appear."""
-_MOST_NAMED = 4
-_ALONE = ("loader", "alone")
+_MAX_RANKS_NAMED = 4
+_KINDS_ALONE = ("loader", "alone")
 """Kinds of standstills of which it is not known before all ranks are seen that they keep no other rank waiting."""
 _LAST_WORDS = ("end", "stopped")
 """Kinds of the rows that a rank leaves only if it ends in good order, or if its recorder gave up before."""
@@ -95,7 +95,7 @@ class _Standstills:
     def _stopped_alone(self) -> Standing | None:
         """Ranks that stand still, and wait in no collective."""
         found = stop(self._latest)
-        return found if found is not None and found.kind in _ALONE else None
+        return found if found is not None and found.kind in _KINDS_ALONE else None
 
     def _take_in(self, name: str) -> SnapshotReason | None:
         """Read the file `name` if it is a snapshot, and return its reason."""
@@ -111,8 +111,10 @@ class _Standstills:
 
     def _look_into(self, found: Standstill | Standing | None, now_s: float, deaths: "_Deaths") -> None:
         assert self._open_since_s is not None
-        is_time = now_s - self._open_since_s >= _PATIENCE_S
-        is_clear = found is not None and found.kind not in ("unseen", *_ALONE) and found.waited_ns >= self._worth_ns
+        is_time = now_s - self._open_since_s >= _MAX_WAIT_FOR_SNAPSHOTS_S
+        is_clear = (
+            found is not None and found.kind not in ("unseen", *_KINDS_ALONE) and found.waited_ns >= self._worth_ns
+        )
         if found is not None and found.waited_ns >= self._worth_ns and (is_clear or is_time):
             self._open_since_s = None
             if str(found) != str(self._reported):
@@ -130,7 +132,7 @@ class _Standstills:
         self._notes = {rank: _bytes_of_steps(self._raw, rank) for rank in found.waiting_ranks}
         step = max(snapshot.step for snapshot in self._latest.values())
         self._say(f"step {step} has stood still for {found.waited_ns / NS_PER_S:.0f} s: {found}")
-        for rank in found.at_fault[:_MOST_NAMED]:
+        for rank in found.at_fault[:_MAX_RANKS_NAMED]:
             self._say(f"  rank {rank} {self._where(rank, found, deaths)}")
 
     def _where(self, rank: Rank, found: Standstill | Standing, deaths: "_Deaths") -> str:
@@ -176,7 +178,7 @@ class _Deaths:
         """Report the death of `rank` if it is news, and return whether it was. A rank that got SIGTERM was ended by the
         launcher, or by a person."""
         cause = read_flight(self._raw, names.files_of(rank), ended=False)
-        if not (cause.fault or cause.was_terminated) and now_s - self.dead[rank] < _PATIENCE_S:
+        if not (cause.fault or cause.was_terminated) and now_s - self.dead[rank] < _MAX_WAIT_FOR_SNAPSHOTS_S:
             return False
         self._settled.add(rank)
         if cause.was_terminated or not (cause.fault or others_live):

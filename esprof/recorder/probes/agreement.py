@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_PATIENCE = timedelta(seconds=60)
+_MAX_WAIT_FOR_RANKS = timedelta(seconds=60)
 """How long a rank waits for others: one that failed does not come."""
 
-_MOST_GROUPS = 8
+_MAX_GROUPS = 8
 """Sets of ranks of which collectives are measured: those of the job's groups that come first."""
 
 
@@ -27,7 +27,7 @@ class Agreement:
         self.groups: list[tuple[tuple[int, ...], Any]] = []
         self.backend: str | None = None
         if world > 1 and dist.is_available() and dist.is_initialized():
-            self._control = dist.new_group(backend="gloo", timeout=_PATIENCE)
+            self._control = dist.new_group(backend="gloo", timeout=_MAX_WAIT_FOR_RANKS)
             self.backend = str(dist.get_backend())
             self.groups = self._made()
 
@@ -69,8 +69,8 @@ class Agreement:
         everyone = tuple(range(dist.get_world_size()))
         mine = [sorted(ranks) for ranks in dist.distributed_c10d._world.pg_group_ranks.values()]
         others = [tuple(one) for one in self.united(mine) if 1 < len(one) < len(everyone)]
-        sets = [everyone, *sorted(set(others), key=others.index)[:_MOST_GROUPS]]
-        made = [(one, dist.new_group(list(one), backend=self.backend, timeout=_PATIENCE)) for one in sets]
+        sets = [everyone, *sorted(set(others), key=others.index)[:_MAX_GROUPS]]
+        made = [(one, dist.new_group(list(one), backend=self.backend, timeout=_MAX_WAIT_FOR_RANKS)) for one in sets]
         return [(one, group if dist.get_rank() in one else None) for one, group in made]
 
 

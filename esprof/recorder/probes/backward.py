@@ -17,11 +17,11 @@ from .collectives import measured, started, tensor_of
 _PASS_NS = 8_000_000
 """About how long a pass takes: short, so that a count of passes tells the time in which transfers go on."""
 _ROWS, _WIDTH = 128, 512
-_MOST_LAYERS = 64
+_MAX_LAYERS = 64
 _BESIDE_NS = 500_000_000
 """About how long transfers, or encodings, go on beside passes."""
-_MOST_AT_ONCE = 256
-_REPEATS = 20
+_MAX_TRANSFERS_PER_REPEAT = 256
+_MAX_REPEATS = 20
 
 
 class RepeatedBackward:
@@ -34,7 +34,7 @@ class RepeatedBackward:
         self._make(1)
         for _ in range(2):
             took = min(self._took_ns() for _ in range(3))
-            self._make(max(1, min(_MOST_LAYERS, round(len(self._weights) * _PASS_NS / took))))
+            self._make(max(1, min(_MAX_LAYERS, round(len(self._weights) * _PASS_NS / took))))
 
     @property
     def flop(self) -> int:
@@ -78,8 +78,8 @@ def beside_all_reduce(bench: Bench, backward: RepeatedBackward, sizes: list[int]
         for number, size in enumerate(sizes):
             bench.take(1 / (len(sizes) - number))
             buffer, (took_ns,) = tensor_of(size, bench), bench.agreement.most(_time_of(bench, group, size))
-            count = max(2, min(_MOST_AT_ONCE, _BESIDE_NS // took_ns))
-            for _ in range(max(1, min(_REPEATS, bench.repeats(_BESIDE_NS + count * took_ns, to_come=1)))):
+            count = max(2, min(_MAX_TRANSFERS_PER_REPEAT, _BESIDE_NS // took_ns))
+            for _ in range(max(1, min(_MAX_REPEATS, bench.repeats(_BESIDE_NS + count * took_ns, to_come=1)))):
                 bench.agreement.meet()
                 bench.note(bench.mine("backward", "matmul", "bytes"), size, [_pass_alone(backward)])
                 bench.agreement.meet()
@@ -98,8 +98,8 @@ def beside(bench: Bench, backward: RepeatedBackward, other: str, what: MeasuredS
     began = time.perf_counter_ns()
     once()
     took_ns = max(1, time.perf_counter_ns() - began)
-    count = max(2, min(_MOST_AT_ONCE, _BESIDE_NS // took_ns))
-    for _ in range(max(1, min(_REPEATS, bench.repeats(count * took_ns)))):
+    count = max(2, min(_MAX_TRANSFERS_PER_REPEAT, _BESIDE_NS // took_ns))
+    for _ in range(max(1, min(_MAX_REPEATS, bench.repeats(count * took_ns)))):
         passes = _Passes(backward)
         began = time.perf_counter_ns()
         for _ in range(count):

@@ -15,16 +15,16 @@ from .agreement import Agreement
 Once = Callable[[], object]
 """Does the thing that is timed, from begin to end: nothing of it goes on when this returns."""
 
-_LEAST, _MOST = 3, 30
+_MIN_REPEATS, _MAX_REPEATS = 3, 30
 """Repeats at one size."""
-_WARM_UP, _FIRST = 8, 2
+_WARM_UP_OF_SWEEP, _WARM_UP_OF_SIZE = 8, 2
 """Repeats that do not count: at the first size of a sweep, and at each."""
-_HALF, _SHARE_OF_ALL = 0.5, 0.15
+_MAX_SHARE_OF_SWEEP, _MAX_SHARE_OF_ALL = 0.5, 0.15
 """Which part of the time that is left to a sweep the fewest repeats of one size may take; which part of all that is left
 they may take where the size is wanted."""
 
 
-_PART_OF_MEMORY = 32
+_PARTS_OF_FREE_MEMORY = 32
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Bench:
         self._notes = NewFile(path)
         self._began = time.monotonic()
         self._budget_s = budget_s
-        (taken,) = agreement.most(-_free_bytes(device) // _PART_OF_MEMORY)
-        self.room = max(1 << 20, -taken)
+        (taken,) = agreement.most(-_free_bytes(device) // _PARTS_OF_FREE_MEMORY)
+        self.max_bytes = max(1 << 20, -taken)
         """Largest size in bytes that is measured: some buffers of that size fit into the memory of every rank's device."""
         self._stage_ends_s = budget_s
         self._ends_s = budget_s
@@ -105,13 +105,13 @@ class Bench:
         take more than their part of the share. `in_step`: all ranks begin each repeat together. What is prepared does the
         thing so many `times`; where `noted` does not hold, nothing is noted. `before` each repeat something is made ready.
         """
-        ascending = sorted(size for size in {*sizes, *wanted} if what.unit != "bytes" or size <= self.room)
+        ascending = sorted(size for size in {*sizes, *wanted} if what.unit != "bytes" or size <= self.max_bytes)
         for place, size in enumerate(ascending):
             once, to_come = prepare(size), len(ascending) - place
             if place == 0:
-                for _ in range(_WARM_UP):
+                for _ in range(_WARM_UP_OF_SWEEP):
                     self._timed(once, before, in_step=in_step)
-            least = _LEAST if place == 0 else 0
+            least = _MIN_REPEATS if place == 0 else 0
             timed = self._repeated(once, before, to_come, least, wanted=size in wanted, in_step=in_step)
             if timed and noted():
                 samples, cpu = zip(*timed, strict=True)
@@ -153,17 +153,17 @@ class Bench:
         worst, elapsed_ms = self.agreement.most(max(1, worst_ns), round(1e3 * self.elapsed_s))
         left_ns = 1e9 * (self._ends_s - elapsed_ms / 1e3)
         affordable = int(left_ns / to_come / worst)
-        if affordable >= _LEAST:
-            return min(affordable, _MOST)
+        if affordable >= _MIN_REPEATS:
+            return min(affordable, _MAX_REPEATS)
         everything_ns = 1e9 * (self._budget_s - elapsed_ms / 1e3)
-        most_ns = max(_HALF * left_ns, _SHARE_OF_ALL * everything_ns if wanted else 0)
-        return _LEAST if _LEAST * worst <= most_ns else 0
+        most_ns = max(_MAX_SHARE_OF_SWEEP * left_ns, _MAX_SHARE_OF_ALL * everything_ns if wanted else 0)
+        return _MIN_REPEATS if _MIN_REPEATS * worst <= most_ns else 0
 
     def _repeated(
         self, once: Once | None, before: Callable[[], object], to_come: int, least: int, *, wanted: bool, in_step: bool
     ) -> list[tuple[int, int]] | None:
         """ns of each repeat, and of CPU time; empty where this rank has no part in it, None where there is no time."""
-        first = [self._timed(once, before, in_step=in_step)[0] for _ in range(_FIRST)]
+        first = [self._timed(once, before, in_step=in_step)[0] for _ in range(_WARM_UP_OF_SIZE)]
         count = max(least, self.repeats(first[-1], to_come, wanted=wanted))
         timed = [self._timed(once, before, in_step=in_step) for _ in range(count)]
         return (timed if once is not None else []) if count else None

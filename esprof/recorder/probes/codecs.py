@@ -10,8 +10,8 @@ from .agreement import filled
 from .bench import Bench, Once
 
 _SIZES = [1 << power for power in range(10, 28)]
-_BESIDE = [1 << 20]
-_ITEM = 4
+_SIZES_BESIDE_PASS = [1 << 20]
+_ELEMENT_BYTES = 4
 
 
 def registered(bench: Bench) -> dict[str, Any]:
@@ -49,12 +49,12 @@ def beside_backward(bench: Bench, codecs: dict[str, Any], passes: backward.Repea
         bench.take(1 / (len(codecs) - number))
         for kind in ("encode", "decode"):
             what = bench.mine(kind, spec, "bytes", beside="backward")
-            for size in _BESIDE:
+            for size in _SIZES_BESIDE_PASS:
                 backward.beside(bench, passes, f"{kind} {spec}", what, size, _once(kind, made, size, bench))
 
 
 def _once(kind: str, made: Any, size: int, bench: Bench) -> Once:
-    gradient, state = gradient_of(size // _ITEM, bench.device), dict[str, Tensor]()
+    gradient, state = gradient_of(size // _ELEMENT_BYTES, bench.device), dict[str, Tensor]()
     wire = made.encode(gradient, state)
     if kind == "encode":
         return lambda: made.encode(gradient, state)

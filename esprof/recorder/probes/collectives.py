@@ -11,7 +11,7 @@ from .agreement import filled
 from .bench import Bench, MeasuredSizes, Once
 
 _SIZES = [8, *(1 << power for power in range(10, 28))]
-_ITEM = 4
+_ELEMENT_BYTES = 4
 
 Make = Callable[[int, tuple[int, ...], Any, Bench], Once | None]
 """(elements of the larger side, ranks, group, bench) -> what does it once; None for a rank that has no part in it."""
@@ -57,7 +57,7 @@ def measured(bench: Bench, name: str, ranks: tuple[int, ...], **more: Any) -> Me
 
 def tensor_of(size: int, bench: Bench) -> Tensor:
     """A buffer of `size` bytes on the bench's device."""
-    return filled(size // _ITEM, bench.device)
+    return filled(size // _ELEMENT_BYTES, bench.device)
 
 
 def _sweep(bench: Bench, name: str, ranks: tuple[int, ...], group: Any, wanted: list[int]) -> None:
@@ -66,7 +66,11 @@ def _sweep(bench: Bench, name: str, ranks: tuple[int, ...], group: Any, wanted: 
     noted = {"send_recv": bench.rank == ranks[0], "broadcast": bench.rank != ranks[0]}.get(name, True)
 
     def prepare(size: int) -> Once | None:
-        return make(-(-size // _ITEM // len(ranks)) * len(ranks), ranks, group, bench) if group is not None else None
+        return (
+            make(-(-size // _ELEMENT_BYTES // len(ranks)) * len(ranks), ranks, group, bench)
+            if group is not None
+            else None
+        )
 
     try:
         bench.sweep(

@@ -14,9 +14,9 @@ from .bench import Bench, Once
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _SIDES = (128, 256, 512, 1024, 2048, 4096, 8192)
-_COPIES = [1 << power for power in range(16, 27, 2)]
-_LAUNCHES = (1, 10, 100, 1000)
-_ITEM = 4
+_COPY_SIZES = [1 << power for power in range(16, 27, 2)]
+_LAUNCH_COUNTS = (1, 10, 100, 1000)
+_ELEMENT_BYTES = 4
 
 
 def products(bench: Bench) -> None:
@@ -25,7 +25,7 @@ def products(bench: Bench) -> None:
         bench.take(1 / (len(_DTYPES) - number))
         with torch.no_grad():
             what = bench.mine("matmul", name, "flop")
-            sides = [side for side in _SIDES if _ITEM * side * side <= bench.room]
+            sides = [side for side in _SIDES if _ELEMENT_BYTES * side * side <= bench.max_bytes]
             bench.sweep(what, [2 * side**3 for side in sides], partial(_product, bench.device, getattr(torch, name)))
 
 
@@ -40,18 +40,18 @@ def memory(bench: Bench) -> None:
     """The device's memory, copied and read."""
 
     def copy(size: int) -> Once:
-        source = filled(size // _ITEM, bench.device)
+        source = filled(size // _ELEMENT_BYTES, bench.device)
         target = torch.empty_like(source)
         return lambda: target.copy_(source)
 
     def read(size: int) -> Once:
-        source = filled(size // _ITEM, bench.device)
+        source = filled(size // _ELEMENT_BYTES, bench.device)
         return lambda: source.sum()
 
     bench.take(0.5)
-    bench.sweep(bench.mine("copy", "memory", "bytes"), _COPIES, copy)
+    bench.sweep(bench.mine("copy", "memory", "bytes"), _COPY_SIZES, copy)
     bench.take(1.0)
-    bench.sweep(bench.mine("read", "memory", "bytes"), _COPIES, read)
+    bench.sweep(bench.mine("read", "memory", "bytes"), _COPY_SIZES, read)
 
 
 def launches(bench: Bench) -> None:
@@ -66,7 +66,7 @@ def launches(bench: Bench) -> None:
         return once
 
     with torch.no_grad():
-        bench.sweep(bench.mine("launch", "operation", "calls"), _LAUNCHES, prepare)
+        bench.sweep(bench.mine("launch", "operation", "calls"), _LAUNCH_COUNTS, prepare)
 
 
 def threads(bench: Bench) -> None:

@@ -13,10 +13,10 @@ from .bench import Bench, MeasuredSizes
 from .codecs import gradient_of
 
 _SIZES = [1 << power for power in (14, 18, 21, 24)]
-_SMALL = 1 << 12
+_SMALLEST_SCATTER_BYTES = 1 << 12
 """Reduce-scatters have no least size, as buckets do."""
-_ITEM = 4
-_TOO_LONG = "it would take more than its share of the time"
+_ELEMENT_BYTES = 4
+_OVER_BUDGET = "it would take more than its share of the time"
 
 
 def by_codec(bench: Bench, codecs: dict[str, Any], wanted: list[int]) -> None:
@@ -28,12 +28,19 @@ def by_codec(bench: Bench, codecs: dict[str, Any], wanted: list[int]) -> None:
 
     ((ranks, group), *_) = bench.agreement.groups
     link = Counted(GroupTransport(group))
-    sizes = [*sorted(wanted, reverse=True), *(size for size in _SIZES if size not in wanted and size <= bench.room)]
+    sizes = [
+        *sorted(wanted, reverse=True),
+        *(size for size in _SIZES if size not in wanted and size <= bench.max_bytes),
+    ]
     for place, size in enumerate(sizes):
         for number, (spec, made) in enumerate(codecs.items()):
             bench.take(1 / ((len(sizes) - place) * len(codecs) - number))
             one = _RepeatedExchange(
-                exchange_for(made, None), made, gradient_of(size // _ITEM, bench.device), link, Links(link, link)
+                exchange_for(made, None),
+                made,
+                gradient_of(size // _ELEMENT_BYTES, bench.device),
+                link,
+                Links(link, link),
             )
             _measure(bench, one, ranks, spec, size, is_wanted=size in wanted)
 
@@ -47,7 +54,7 @@ def _measure(
     count = bench.repeats(took_ns, to_come=1, wanted=is_wanted)
     whole = MeasuredSizes("exchange", spec, "bytes", ranks, bench.device.type, bench.agreement.backend)
     if not count:
-        bench.left_out(f"exchange by {spec} of {size} bytes", _TOO_LONG, by_budget=True)
+        bench.left_out(f"exchange by {spec} of {size} bytes", _OVER_BUDGET, by_budget=True)
         return
     took, begun, coding, cpu = zip(*(one.once(bench) for _ in range(count)), strict=True)
     bench.note(bench.mine("begin", spec, "bytes"), size, begun)
@@ -61,11 +68,11 @@ def of_shards(bench: Bench, wanted: list[int]) -> None:
     from esprof.elastic.compress.sharded import NarrowReduceScatter, add, narrowed
 
     ((ranks, group), *_) = bench.agreement.groups
-    others = (size for size in (_SMALL, *_SIZES) if size not in wanted and size <= bench.room)
+    others = (size for size in (_SMALLEST_SCATTER_BYTES, *_SIZES) if size not in wanted and size <= bench.max_bytes)
     sizes = [*sorted(wanted, reverse=True), *others]
     for place, size in enumerate(sizes):
         bench.take(1 / (len(sizes) - place))
-        gradient = gradient_of(max(1, size // _ITEM // len(ranks)) * len(ranks), bench.device)
+        gradient = gradient_of(max(1, size // _ELEMENT_BYTES // len(ranks)) * len(ranks), bench.device)
         shard, scatter = gradient.new_empty(len(gradient) // len(ranks)), NarrowReduceScatter()
         sent = narrowed(gradient)
         parts: list[Callable[[], object]] = [
@@ -76,7 +83,7 @@ def of_shards(bench: Bench, wanted: list[int]) -> None:
         _, (took_ns, _) = (_timed(bench, parts[0]) for _ in range(2))
         count = bench.repeats(took_ns, to_come=1, wanted=size in wanted)
         if not count:
-            bench.left_out(f"a reduce-scatter of {size} bytes as bf16", _TOO_LONG, by_budget=True)
+            bench.left_out(f"a reduce-scatter of {size} bytes as bf16", _OVER_BUDGET, by_budget=True)
             continue
         scatter.sent_bytes = 0
         whole, before, after = zip(*([_timed(bench, part) for part in parts] for _ in range(count)), strict=True)

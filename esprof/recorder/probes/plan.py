@@ -18,13 +18,13 @@ from . import backward, codecs, collectives, devices, exchanges, storage
 from .agreement import Agreement
 from .bench import Bench
 
-_MOST_WANTED = 6
+_MAX_SIZES_OF_JOB = 6
 """Sizes of the job's own collectives of one kind at which is measured, the largest."""
 
-_LEAST_LARGE = 1 << 14
+_MIN_SIZE_FOR_CODECS = 1 << 14
 """Smallest of them, bytes, for which codecs and work beside them are measured."""
 
-_LEAST_SCATTERED = 1 << 10
+_MIN_SCATTER_SIZE = 1 << 10
 """The same for reduce-scatters: less is no gradient, but a loss or a count."""
 
 _KINDS = {
@@ -79,10 +79,10 @@ def measure(raw: str, rank: int, world: int, budget_s: float, done: Sequence[str
 def _stages(bench: Bench, raw: str) -> list[ProbeStage]:
     wanted = _sizes_of_job(bench)
     buckets = wanted.get("all_reduce", [])
-    large = [size for size in buckets if size >= _LEAST_LARGE]
+    large = [size for size in buckets if size >= _MIN_SIZE_FOR_CODECS]
     # Gloo carries out a reduce-scatter by an all-reduce, and calls it that.
-    of_scatters = {size for size in (*buckets, *wanted.get("reduce_scatter", [])) if size >= _LEAST_SCATTERED}
-    scattered = sorted(of_scatters)[-_MOST_WANTED:]
+    of_scatters = {size for size in (*buckets, *wanted.get("reduce_scatter", [])) if size >= _MIN_SCATTER_SIZE}
+    scattered = sorted(of_scatters)[-_MAX_SIZES_OF_JOB:]
     known = codecs.registered(bench)
     passes: list[backward.RepeatedBackward] = []
 
@@ -152,7 +152,7 @@ def _sizes_of_job(bench: Bench) -> dict[str, list[int]]:
         [[kind, size] for kind, sizes in found.items() for size in sorted(_lasting(sizes)) if size]
     )
     kinds = sorted({kind for kind, _ in named})
-    return {kind: sorted({size for of, size in named if of == kind})[-_MOST_WANTED:] for kind in kinds}
+    return {kind: sorted({size for of, size in named if of == kind})[-_MAX_SIZES_OF_JOB:] for kind in kinds}
 
 
 def _lasting(sizes: Counter[int]) -> set[int]:

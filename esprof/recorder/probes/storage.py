@@ -17,11 +17,11 @@ from contextlib import suppress
 from ...run.raw import names
 from .bench import Bench, Once
 
-_SIZES = [1 << power for power in range(14, 25, 2)]
-_SAVES = [1 << power for power in range(20, 28, 2)]
-_THREADS = (1, 4)
-_LEAST_FILE = 256
-_MOST_FILES = 512
+_READ_SIZES = [1 << power for power in range(14, 25, 2)]
+_SAVE_SIZES = [1 << power for power in range(20, 28, 2)]
+_THREAD_COUNTS = (1, 4)
+_MIN_FILE_BYTES = 256
+_MAX_FILES = 512
 
 Piece = tuple[int, int, int]
 """(file descriptor, offset, bytes)."""
@@ -36,9 +36,9 @@ def loads(bench: Bench, raw: str) -> None:
         return
     opened = [(os.open(path, os.O_RDONLY), size) for path, size in files]
     try:
-        for number, (cold, threads) in enumerate(itertools.product((True, False), _THREADS)):
-            bench.take(1 / (2 * len(_THREADS) - number))
-            _load(bench, opened, [size for size in _SIZES if size <= total], threads, cold=cold)
+        for number, (cold, threads) in enumerate(itertools.product((True, False), _THREAD_COUNTS)):
+            bench.take(1 / (2 * len(_THREAD_COUNTS) - number))
+            _load(bench, opened, [size for size in _READ_SIZES if size <= total], threads, cold=cold)
     finally:
         for descriptor, _ in opened:
             os.close(descriptor)
@@ -78,7 +78,7 @@ def saves(bench: Bench, raw: str) -> None:
         return once
 
     try:
-        bench.sweep(bench.mine("save", "fsync", "bytes"), _SAVES, prepare)
+        bench.sweep(bench.mine("save", "fsync", "bytes"), _SAVE_SIZES, prepare)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -166,11 +166,11 @@ def _opened(raw: str) -> list[tuple[str, int]]:
                     path = line.rstrip("\n")
                     if (
                         os.path.isfile(path)
-                        and (size := os.path.getsize(path)) >= _LEAST_FILE
+                        and (size := os.path.getsize(path)) >= _MIN_FILE_BYTES
                         and os.access(path, os.R_OK)
                     ):
                         found[path] = size
-    return sorted(found.items(), key=lambda one: -one[1])[:_MOST_FILES]
+    return sorted(found.items(), key=lambda one: -one[1])[:_MAX_FILES]
 
 
 def _is_first_here() -> bool:

@@ -11,7 +11,7 @@ _SIOCGIFADDR = 0x8915
 _ANY_PORT = 9
 _FAR_AWAY = "2001:db8::1"
 """An address that nobody has: the interface on the way to it leads to other networks."""
-_MOST = 8
+_MAX_ADDRESSES = 8
 
 
 def loopback() -> str:
@@ -32,7 +32,7 @@ def own_addresses() -> list[str]:
     candidates = [*_towards(os.environ.get("MASTER_ADDR", "")), *_of_interfaces(), *_towards(_FAR_AWAY)]
     # Debian gives a host's own name an address such as 127.0.1.1, which is of use to nobody else.
     outside = [a for a in dict.fromkeys(candidates) if not a.startswith(("127.", "::1", "fe80"))]
-    return outside[:_MOST] or [loopback()]
+    return outside[:_MAX_ADDRESSES] or [loopback()]
 
 
 def _towards(host: str) -> Iterator[str]:

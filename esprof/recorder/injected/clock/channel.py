@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from .addresses import loopback, own_addresses
 
-MOST_ORDERS = 4
+MAX_ORDERS = 4
 
 _SIGNATURE_BYTES = 16
-_FIELDS = 4 + MOST_ORDERS
+_FIELDS = 4 + MAX_ORDERS
 """Fields of a packet: its kind; the number of the question; when the question came in and was answered; and the orders, or
 the request."""
 _BODY = struct.Struct(f"!B{_FIELDS - 1}q")
@@ -31,10 +31,10 @@ _ASK, _ANSWER = 1, 2
 _SO_TIMESTAMPNS = 35
 """Socket option of asm-generic/socket.h, without a name in Python: the kernel then says when each packet came in."""
 _TIMESPEC = struct.Struct("@ll")
-_ROOM = 4 << 20
+_RECEIVE_BUFFER_BYTES = 4 << 20
 """Bytes of packets that may wait to be read: a thousand ranks may ask at the same moment."""
-_MOST_AT_ONCE = 2_000
-_MOST_UNANSWERED = 64
+_MAX_PACKETS_AT_ONCE = 2_000
+_MAX_UNANSWERED_ASKS = 64
 
 
 class WindowRequest(NamedTuple):
@@ -71,7 +71,7 @@ class ChannelServer:
     def answer(self, orders: Sequence[int]) -> list[WindowRequest]:
         """Answer all questions that have come in, and return the requests in them."""
         requests = []
-        for _ in range(_MOST_AT_ONCE):
+        for _ in range(_MAX_PACKETS_AT_ONCE):
             packet = _received(self._socket)
             if packet is None:
                 break
@@ -81,7 +81,7 @@ class ChannelServer:
             _, number, _, _, requested_ns, at, *_ = body
             if requested_ns:
                 requests.append(WindowRequest(requested_ns, at))
-            reply = _signed(self._token, _ANSWER, number, packet.came_ns, time.time_ns(), *orders[-MOST_ORDERS:])
+            reply = _signed(self._token, _ANSWER, number, packet.came_ns, time.time_ns(), *orders[-MAX_ORDERS:])
             with suppress(OSError):  # The other rank is gone, or cannot be reached: it will ask again.
                 self._socket.sendto(reply, packet.sender)
         return requests
@@ -114,7 +114,7 @@ class Client:
             self._asked[number] = _Question(way, time.time_ns())
             with suppress(OSError):  # No way leads there from here.
                 self._socket.sendto(packet, _as_seen_by(self._socket, way))
-        for old in list(self._asked)[:-_MOST_UNANSWERED]:
+        for old in list(self._asked)[:-_MAX_UNANSWERED_ASKS]:
             del self._asked[old]
 
     def hear(self) -> tuple[list[ChannelReading], list[int]]:
@@ -171,7 +171,7 @@ class _Socket(socket.socket):
 def _listening(one_machine: bool) -> _Socket:
     bound = _socket(loopback() if one_machine else "")
     with suppress(OSError):
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
     return bound
 
 

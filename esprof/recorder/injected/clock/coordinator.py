@@ -17,14 +17,14 @@ from ..orders import OrderBox, step_ahead
 from ..state import StepState
 from ..windows.schedule import WindowSchedule
 from .addresses import is_one_machine
-from .channel import MOST_ORDERS, ChannelReading, ChannelServer, Client, WindowRequest
+from .channel import MAX_ORDERS, ChannelReading, ChannelServer, Client, WindowRequest
 from .readings import ClockNotes, note_clock
 
-_NS = 1_000_000_000
-_KEY = "esprof/rank-0"
-_ASKS_A_SECOND = 200
+_NS_PER_S = 1_000_000_000
+_STORE_KEY = "esprof/rank-0"
+_MAX_ASKS_PER_S = 200
 """Questions that rank 0 answers in a second at most, on average: where there are more ranks, each asks less often."""
-_PATIENCE_NS = 30 * _NS
+_MAX_WAIT_FOR_RANK_0_NS = 30 * _NS_PER_S
 
 
 class Coordinator:
@@ -74,9 +74,9 @@ class Leader:
         self._schedule = schedule
         self._box = OrderBox(raw)
         self._server = server
-        self._every_ns = round(settings.every_s * _NS)
+        self._every_ns = round(settings.every_s * _NS_PER_S)
         by_time = settings.windows and not settings.by_steps
-        self._next_ns = now_ns + round(settings.skip_s * _NS) if by_time else None
+        self._next_ns = now_ns + round(settings.skip_s * _NS_PER_S) if by_time else None
         self._waiting: list[WindowRequest] = []
         self._known: set[int] = set()
         self._orders: list[int] = []
@@ -111,7 +111,7 @@ class Leader:
         for request in self._waiting:
             at = max(soonest, request.at)
             if self._schedule.order(at):
-                self._orders = [*self._orders[1 - MOST_ORDERS :], at]
+                self._orders = [*self._orders[1 - MAX_ORDERS :], at]
         self._waiting.clear()
 
 
@@ -131,7 +131,7 @@ class Follower:
         self._in_window = False
         self._given_up = False
         self._since_ns = now_ns
-        self._interval_ns = round(interval_s(state.world_size) * _NS)
+        self._interval_ns = round(interval_s(state.world_size) * _NS_PER_S)
         # Each rank asks at a moment of its own.
         self._next_ns = now_ns + self._interval_ns * state.rank // state.world_size
 
@@ -168,7 +168,7 @@ class Follower:
             if not os.path.exists(os.path.join(self._raw, names.notes_of(0))):
                 self._box = OrderBox(self._raw)
         else:
-            self._next_ns = now_ns + _NS
+            self._next_ns = now_ns + _NS_PER_S
             self._lose_patience(now_ns, "left no address in the job's store")
 
     def _ask(self, client: Client, now_ns: int) -> None:
@@ -198,14 +198,14 @@ class Follower:
             self._log.note("missed", at=at, step=step)
 
     def _lose_patience(self, now_ns: int, why: str) -> None:
-        if now_ns - self._since_ns > _PATIENCE_NS:
+        if now_ns - self._since_ns > _MAX_WAIT_FOR_RANK_0_NS:
             self._given_up = True
             self._log.note("fault", message=f"no clock to compare with, and no windows on demand: rank 0 {why}")
 
 
 def interval_s(world_size: int) -> float:
     """Seconds between two questions of a rank."""
-    return max(1.0, world_size / _ASKS_A_SECOND)
+    return max(1.0, world_size / _MAX_ASKS_PER_S)
 
 
 def _open_server(log: Log) -> ChannelServer | None:
@@ -215,7 +215,7 @@ def _open_server(log: Log) -> ChannelServer | None:
         if store is None:
             return None
         server = ChannelServer(one_machine=is_one_machine())
-        store.set(_KEY, server.address)
+        store.set(_STORE_KEY, server.address)
         return server
     except (OSError, RuntimeError, ValueError) as fault:
         # The training thread may have ended the group just now, as a short job does: then there is nobody to lead.
@@ -228,4 +228,4 @@ def _address_in_store() -> str | None:
     """Rank 0's address, if it is in the job's store, without waiting. No reference to the store is kept: it must be freed
     when the job drops it."""
     store = dist.distributed_c10d._get_default_store()
-    return str(store.get(_KEY), "ascii") if store is not None and store.check([_KEY]) else None
+    return str(store.get(_STORE_KEY), "ascii") if store is not None and store.check([_STORE_KEY]) else None

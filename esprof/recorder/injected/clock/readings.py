@@ -5,10 +5,10 @@ from collections import deque
 from ..log.notes import Log
 from .channel import ChannelReading
 
-_AT_ONCE = 8
+_READINGS_PER_NOTE = 8
 """Readings of which the one with the shortest round trip counts."""
-_EVERY_NS = 60_000_000_000
-_NOTES_AN_AGE = 64
+_MIN_BETWEEN_NOTES_NS = 60_000_000_000
+_NOTES_PER_AGE = 64
 """A clock is noted again after 1/64 of the job's age, so that a month makes some hundreds of rows."""
 
 
@@ -17,7 +17,7 @@ class ClockNotes:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._latest: deque[ChannelReading] = deque(maxlen=_AT_ONCE)
+        self._latest: deque[ChannelReading] = deque(maxlen=_READINGS_PER_NOTE)
         self._is_rank_0s = False
         self.is_new = True
         """Whether the first readings, which are taken quickly, are not complete yet."""
@@ -35,12 +35,12 @@ class ClockNotes:
 
     def note_where_due(self, now_ns: int, *, at_border: bool) -> None:
         """Note the clock if it is time to, or if a window has just begun or ended."""
-        if self.is_new and len(self._latest) == _AT_ONCE:
+        if self.is_new and len(self._latest) == _READINGS_PER_NOTE:
             self.is_new, self._first_ns = False, now_ns
         elif self.is_new or not (at_border or now_ns >= self._next_ns):
             return
         self.note()
-        self._next_ns = now_ns + max(_EVERY_NS, (now_ns - self._first_ns) // _NOTES_AN_AGE)
+        self._next_ns = now_ns + max(_MIN_BETWEEN_NOTES_NS, (now_ns - self._first_ns) // _NOTES_PER_AGE)
 
     def note(self) -> None:
         """Note the best of the latest readings, if there are any since the last note."""

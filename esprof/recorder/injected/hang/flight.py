@@ -28,18 +28,18 @@ from .snapshot import (
 )
 from .stillness import Stillness
 
-_MOST = 16
+_MAX_SNAPSHOTS_KEPT = 16
 """Snapshots that a rank keeps on disk."""
-_SLOW_APART_NS = 30 * 10**9
+_MIN_BETWEEN_SLOW_NS = 30 * 10**9
 _RECKON_EVERY_NS = 10 * 10**9
-_ENOUGH_STEPS = 50
+_MIN_STEPS_FOR_P99 = 50
 """Fewest steps of which a 99th percentile is taken."""
 _SLOW_FACTOR, _SLOW_MARGIN_NS = 2, 20 * 10**6
 _HANG_FACTOR = 3
-_TOLD_OF_A_STEP = 4
+_FIELDS_OF_STEP = 4
 """How many fields of a step's row a snapshot tells: number, start, duration, phase."""
 
-_CALLS_OF_SLOW_STEP = 100
+_MAX_CALLS_OF_SLOW_STEP = 100
 """Collectives that a snapshot of a slow step keeps, of the thousands that PyTorch remembers."""
 _WINDOWS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "windows")
 _WINDOW_CODE = tuple(os.path.join(_WINDOWS, name) for name in ("window.py", "windows.py"))
@@ -59,7 +59,7 @@ class Usual:
         steps = sorted(recent)
         if not steps:
             return cls()
-        p99 = steps[(99 * len(steps) - 1) // 100] if len(steps) >= _ENOUGH_STEPS else None
+        p99 = steps[(99 * len(steps) - 1) // 100] if len(steps) >= _MIN_STEPS_FOR_P99 else None
         return cls(int(median(steps)), p99, steps[-1])
 
     @property
@@ -135,7 +135,7 @@ class FlightWatch:
             if self._standstill.is_new(step, now_ns, hang_ns) or is_news:
                 self._take(SnapshotReason.HANG, threads(self._state.thread))
         elif age_ns > self._usual.slow_ns and self._slow_step != step and now_ns >= self._next_slow_ns:
-            self._slow_step, self._next_slow_ns = step, now_ns + _SLOW_APART_NS
+            self._slow_step, self._next_slow_ns = step, now_ns + _MIN_BETWEEN_SLOW_NS
             self._take(SnapshotReason.SLOW, threads(self._state.thread))
 
     def _stands_still(self) -> bool:
@@ -173,10 +173,10 @@ class FlightWatch:
             "usual_ns": usual.median_ns,
             "p99_ns": usual.p99_ns,
             "threads": threads,
-            "steps": [row[:_TOLD_OF_A_STEP] for row in self._log.tail("steps")],
+            "steps": [row[:_FIELDS_OF_STEP] for row in self._log.tail("steps")],
             "workers": awaited_workers(state.thread) if reason in (SnapshotReason.HANG, SnapshotReason.ASKED) else [],
             "groups": groups(),
-            "calls": calls(_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
+            "calls": calls(_MAX_CALLS_OF_SLOW_STEP if reason == SnapshotReason.SLOW else None),
         } | (error or self._stillness_told())
         self._make_room()
         path = os.path.join(self._raw, names.snapshot(state.rank, self._taken))
@@ -186,7 +186,7 @@ class FlightWatch:
 
     def _make_room(self) -> None:
         """Remove the oldest snapshot of a slow step, or else the oldest of all, where there are too many."""
-        if len(self._kept) >= _MOST:
+        if len(self._kept) >= _MAX_SNAPSHOTS_KEPT:
             oldest = next((kept for kept in self._kept if kept[0] == SnapshotReason.SLOW), self._kept[0])
             self._kept.remove(oldest)
             os.unlink(oldest[1])

@@ -17,7 +17,7 @@ from ...shared.torch_features import dump_collectives
 from . import loader_waits
 from .worker_stack import dump_of, state_of
 
-_MOST_THREADS, _MOST_FRAMES, _MOST_WORKERS = 64, 100, 8
+_MAX_THREADS, _MAX_FRAMES, _MAX_WORKERS = 64, 100, 8
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
@@ -35,7 +35,7 @@ def threads(training: int) -> list[dict[str, object]]:
     stacks.sort(key=lambda stack: stack[0] != training)
     return [
         {"name": names_of.get(ident, ""), "training": ident == training, "frames": _frames(frame)}
-        for ident, frame in stacks[:_MOST_THREADS]
+        for ident, frame in stacks[:_MAX_THREADS]
     ]
 
 
@@ -47,7 +47,7 @@ def thread_of_error(error: BaseException) -> dict[str, object]:
         code = trace.tb_frame.f_code
         frames.insert(0, (code.co_filename, trace.tb_lineno or 0, code.co_name))
         trace = trace.tb_next
-    return {"name": threading.current_thread().name, "training": True, "frames": frames[:_MOST_FRAMES]}
+    return {"name": threading.current_thread().name, "training": True, "frames": frames[:_MAX_FRAMES]}
 
 
 def error_fields(error: BaseException) -> dict[str, object]:
@@ -85,7 +85,7 @@ def awaited_workers(training: int) -> list[dict[str, object]]:
     """The loader workers of which one has the batch that the thread `training` waits for, and where they are."""
     return [
         {"worker": number, "pid": pid, "state": state_of(pid), "dump": dump_of(pid)}
-        for number, pid in loader_waits.workers(training)[:_MOST_WORKERS]
+        for number, pid in loader_waits.workers(training)[:_MAX_WORKERS]
     ]
 
 
@@ -96,6 +96,6 @@ def write_snapshot(path: str, snapshot: dict[str, object]) -> None:
 
 
 def _frames(innermost: FrameType) -> list[tuple[str, int, str]]:
-    """(file, line, function) of the frames, innermost first, at most _MOST_FRAMES."""
-    frames = islice(outwards(innermost), _MOST_FRAMES)
+    """(file, line, function) of the frames, innermost first, at most _MAX_FRAMES."""
+    frames = islice(outwards(innermost), _MAX_FRAMES)
     return [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name) for frame in frames]

@@ -34,8 +34,8 @@ from .snapshot import awaited_workers, calls, error_fields, groups, outwards, th
 from .stillness import Stillness
 
 _TICK_S = 1.0
-_TICKS_OF_PATIENCE = 8
-_JOINS = "init_process_group"
+_TICKS_PER_PATIENCE = 8
+_JOIN_FUNCTION = "init_process_group"
 
 
 class _Life(NamedTuple):
@@ -142,7 +142,7 @@ class StartupWatch:
         self._stillness = Stillness(self._patience_ns)
         orders = OrderBox(self._raw)
         orders.new()
-        tick_s = min(_TICK_S, self._patience_ns / 1e9 / _TICKS_OF_PATIENCE)
+        tick_s = min(_TICK_S, self._patience_ns / 1e9 / _TICKS_PER_PATIENCE)
         while self._fuse.on and not life.ending.wait(tick_s):
             self._fuse.run(self._tick, life, orders)
 
@@ -172,7 +172,7 @@ class StartupWatch:
 
     def _is_joining(self) -> bool:
         frames = outwards(sys._current_frames().get(self._thread))
-        return any(frame.f_code.co_name == _JOINS for frame in frames)
+        return any(frame.f_code.co_name == _JOIN_FUNCTION for frame in frames)
 
     def _is_in_collective(self) -> bool:
         """Whether a collective that was entered long ago is not over."""

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from .snapshot import collective_progress, outwards
 
-_CPU_SHARE = 0.02
+_MAX_IDLE_CPU_SHARE = 0.02
 """Share of one CPU up to which a thread only wakes and looks. Gloo has one for each process group, which wakes a hundred
 times a second and takes 0.2 % of a fast CPU."""
-_BYTES = 1 << 20
+_MAX_IDLE_BYTES = 1 << 20
 """Bytes read and written within a part of the patience above which a process does something."""
-_PARTS = 4
-_MOST_FRAMES = 200
-_MOST_PLACES = 100_000
+_PARTS_PER_PATIENCE = 4
+_MAX_FRAMES = 200
+_MAX_PLACES = 100_000
 
 
 class _Progress(NamedTuple):
@@ -40,7 +40,7 @@ class Stillness:
 
     def __init__(self, patience_ns: float) -> None:
         """What the process does is summed up over the fourth part of `patience_ns`."""
-        self._part_ns = patience_ns / _PARTS
+        self._part_ns = patience_ns / _PARTS_PER_PATIENCE
         self._places: set[int] = set()
         self._status = b""
         self._summed_ns = time.monotonic_ns()
@@ -51,7 +51,7 @@ class Stillness:
         """See what the thread has done since the last look."""
         now_ns, place, moved = time.monotonic_ns(), _place(thread), collective_progress()
         if place not in self._places or moved != self._status:
-            if len(self._places) >= _MOST_PLACES:
+            if len(self._places) >= _MAX_PLACES:
                 self._places.clear()
             self._places.add(place)
             self._new_ns, self._status = now_ns, moved
@@ -74,10 +74,10 @@ class Stillness:
 
 def _is_work(before: _Progress, after: _Progress, elapsed_ns: int) -> bool:
     """Whether a process did something in between, beyond threads that only wake and look."""
-    most_ns = _CPU_SHARE * elapsed_ns
+    most_ns = _MAX_IDLE_CPU_SHARE * elapsed_ns
     ran_ns = (cpu_ns - before.threads.get(thread, 0) for thread, cpu_ns in after.threads.items())
     looked_ns = sum(cpu_ns for cpu_ns in ran_ns if cpu_ns <= most_ns)
-    return after.cpu_ns - before.cpu_ns - looked_ns > most_ns or after.size - before.size > _BYTES
+    return after.cpu_ns - before.cpu_ns - looked_ns > most_ns or after.size - before.size > _MAX_IDLE_BYTES
 
 
 def _done() -> _Progress:
@@ -100,7 +100,7 @@ def _cpu_of_threads() -> dict[int, int]:
 
 def _place(thread: int) -> int:
     frames = outwards(sys._current_frames().get(thread))
-    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame, _ in zip(frames, range(_MOST_FRAMES), strict=False)))
+    return hash(tuple((id(frame.f_code), frame.f_lasti) for frame, _ in zip(frames, range(_MAX_FRAMES), strict=False)))
 
 
 def _cpu_of_children(pid: int) -> int:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 _NAME = "esprof-stack"
 _LINK = f"/memfd:{_NAME} (deleted)"
-_PATIENCE_S, _PAUSE_S = 0.5, 0.02
+_MAX_WAIT_FOR_STACK_S, _POLL_STACK_S = 0.5, 0.02
 _BEGINS = b"(most recent call first):"
 
 
@@ -40,9 +40,9 @@ def dump_of(pid: int) -> str | None:
         with open(path, "rb") as file:
             before = file.seek(0, os.SEEK_END)
             os.kill(pid, _signal())
-            deadline, text = time.monotonic() + _PATIENCE_S, b""
+            deadline, text = time.monotonic() + _MAX_WAIT_FOR_STACK_S, b""
             while time.monotonic() < deadline:
-                time.sleep(_PAUSE_S)
+                time.sleep(_POLL_STACK_S)
                 file.seek(before)
                 seen, text = text, file.read()
                 if _BEGINS in text and text == seen:

@@ -8,7 +8,7 @@ from typing import Protocol
 from .fuse import Fuse
 
 TICK_S = 0.25
-_PATIENCE_S = 5.0
+_MAX_WAIT_FOR_THREAD_S = 5.0
 
 
 class WriterPart(Protocol):
@@ -39,7 +39,7 @@ class BackgroundWriter:
     def stop(self) -> None:
         """End the thread, close the parts and write the last notes. Raises what writing raises."""
         self._ending.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_MAX_WAIT_FOR_THREAD_S)
         for part, fuse in self._parts:
             fuse.run(part.close)
         if self.fault is not None:

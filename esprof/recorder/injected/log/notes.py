@@ -11,19 +11,19 @@ from ....run.raw import names
 from ....run.raw.files import NewFile
 from .rolling import RollingFile
 
-_MAX_WAITING = 10_000
-_TAIL = 200
+_MAX_WAITING_ROWS = 10_000
+_MAX_TAIL_ROWS = 200
 
 
 class Log:
     """The notes of one rank: permanent rows, written at once, and rolling ones, which wait in memory for `flush`.
 
-    Until `open` all rows wait, the newest _MAX_WAITING. A log belongs to the process that opened it: what a forked child
-    notes is dropped.
+    Until `open` all rows wait, the newest _MAX_WAITING_ROWS. A log belongs to the process that opened it: what a forked
+    child notes is dropped.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING)
+        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING_ROWS)
         self._rows: dict[str, deque[tuple[object, ...]]] = {}
         self._tails: dict[str, deque[tuple[object, ...]]] = {}
         self._file: NewFile | None = None
@@ -64,8 +64,8 @@ class Log:
         """Note a row that need not be kept for good; `flush` writes it."""
         rows = self._rows.get(kind)
         if rows is None:
-            rows = self._rows[kind] = deque(maxlen=_MAX_WAITING)
-            self._tails[kind] = deque(maxlen=_TAIL)
+            rows = self._rows[kind] = deque(maxlen=_MAX_WAITING_ROWS)
+            self._tails[kind] = deque(maxlen=_MAX_TAIL_ROWS)
         rows.append(row)
 
     def flush(self) -> None:
@@ -88,7 +88,7 @@ class Log:
 
     def tail(self, kind: str) -> list[tuple[object, ...]]:
         """The last rows of a kind, oldest first."""
-        return [*self._tails.get(kind, ()), *self._rows.get(kind, ())][-_TAIL:]
+        return [*self._tails.get(kind, ()), *self._rows.get(kind, ())][-_MAX_TAIL_ROWS:]
 
     def close(self) -> None:
         """Let go of the files and their lock; what is noted from now on is dropped."""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-_PARTS = 8
+_MAX_PARTS = 8
 
 _MASK = "attention_mask"
 """What tokenizers call the tensor (B x T) that is 0 where a token only pads its sequence."""
 
-_MOST_COUNTED = 1 << 20
+_MAX_MASK_ELEMENTS = 1 << 20
 """Elements of a mask that are counted, which takes less than a millisecond; of a larger one nothing is noted."""
 
 _UNSIGNED: dict[int, Any] = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
@@ -34,7 +34,7 @@ def padding(batch: Any) -> int | None:
         or mask.dim() != 2
         or mask.is_floating_point()
         or mask.is_complex()
-        or not 0 < mask.numel() <= _MOST_COUNTED
+        or not 0 < mask.numel() <= _MAX_MASK_ELEMENTS
         or not mask.is_contiguous()
     ):
         return None
@@ -49,7 +49,7 @@ def _mask_in(batch: Any, depth: int) -> Any:
     if isinstance(own, dict) and _MASK in own:
         return own[_MASK]
     if depth and isinstance(batch, list | tuple):
-        for part in batch[:_PARTS]:
+        for part in batch[:_MAX_PARTS]:
             mask = _mask_in(part, depth - 1)
             if mask is not None:
                 return mask
@@ -75,11 +75,11 @@ def _first_tensor(batch: Any, depth: int) -> torch.Tensor | None:
         return None
     parts: Iterable[Any] = ()
     if isinstance(batch, list | tuple):
-        parts = batch[:_PARTS]
+        parts = batch[:_MAX_PARTS]
     elif isinstance(batch, Mapping):
-        parts = islice(batch.values(), _PARTS)
+        parts = islice(batch.values(), _MAX_PARTS)
     elif _mask_in(batch, 0) is not None:  # An object with what tokenizers make.
-        parts = islice(vars(batch).values(), _PARTS)
+        parts = islice(vars(batch).values(), _MAX_PARTS)
     for part in parts:
         tensor = _first_tensor(part, depth - 1)
         if tensor is not None:

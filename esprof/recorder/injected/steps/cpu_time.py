@@ -10,13 +10,13 @@ from ..log.fuse import Fuse
 from ..log.notes import Log
 from . import control_groups
 
-THROTTLED_EVERY_NS = 250_000_000
+MIN_BETWEEN_READINGS_NS = 250_000_000
 """Least time (ns) between two readings of how long control groups were throttled: for one the kernel may visit all CPUs."""
 
 _UNITS = {b"throttled_usec": 1_000, b"throttled_time": 1}
 """Line of `cpu.stat` that tells it, in cgroup v2 and v1 -> ns in its unit."""
 
-_LONGEST_STAT = 4096
+_MAX_STAT_BYTES = 4096
 
 
 class Ran(NamedTuple):
@@ -70,7 +70,7 @@ class CpuTime:
         is_first = self._groups is None
         if self._groups is None:
             self._groups = _cpu_stats()
-        self._due_ns = now_ns + THROTTLED_EVERY_NS
+        self._due_ns = now_ns + MIN_BETWEEN_READINGS_NS
         before, self._throttled_ns = self._throttled_ns, sum(map(_throttled_ns, self._groups))
         return None if is_first or not self._groups else self._throttled_ns - before
 
@@ -92,5 +92,5 @@ def _cpu_stats() -> list[int]:
 
 def _throttled_ns(file: int) -> int:
     """How long the control group of an open `cpu.stat` has been throttled, ns, summed over CPUs."""
-    lines = (line.split() for line in os.pread(file, _LONGEST_STAT, 0).splitlines())
+    lines = (line.split() for line in os.pread(file, _MAX_STAT_BYTES, 0).splitlines())
     return next((int(words[1]) * _UNITS[words[0]] for words in lines if words and words[0] in _UNITS), 0)

@@ -10,7 +10,7 @@ from types import FrameType
 from ....run.raw.stages import GARBAGE_COLLECTION
 from ..state import StepState
 
-_SHORTEST_NS = 500_000
+_MIN_COLLECTION_NS = 500_000
 """Collections below this many ns are not noted: the young ones come many times a second, and take microseconds."""
 
 
@@ -34,7 +34,7 @@ class CollectionProbe:
             self._began_ns = time.time_ns()
         elif self._began_ns and threading.get_ident() == self._state.thread:
             ended_ns = time.time_ns()
-            if ended_ns - self._began_ns > _SHORTEST_NS:
+            if ended_ns - self._began_ns > _MIN_COLLECTION_NS:
                 self._note((GARBAGE_COLLECTION, self._began_ns, ended_ns))
                 frame = sys._getframe().f_back
                 if frame is not None:  # Python's end collects, too.

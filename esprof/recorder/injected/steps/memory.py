@@ -17,7 +17,7 @@ from ..log.notes import Log
 from ..state import StepState
 from . import control_groups
 
-EVERY_NS = 250_000_000
+MIN_BETWEEN_SAMPLES_NS = 250_000_000
 """Least time (ns) between two sampled steps: the steps in between cost no more than a look at the clock."""
 
 _PAGE = resource.getpagesize()
@@ -79,7 +79,7 @@ class MemoryProbe:
         self._has_backward = False
         self._in_sampled_step = now_ns >= self._due_ns
         if self._in_sampled_step:
-            self._due_ns = now_ns + EVERY_NS
+            self._due_ns = now_ns + MIN_BETWEEN_SAMPLES_NS
 
     def _begin_backward(self) -> None:
         self._note("forward", self._state.step)

@@ -7,9 +7,9 @@ from typing import Any
 from ....run.raw import names
 from ....run.raw.files import NewFile
 
-_MOST = 256
-_FOREIGN = ("/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/tmp/torchelastic")
-_CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
+_MAX_FILES = 256
+_FOREIGN_FOLDERS = ("/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/tmp/torchelastic")
+_CODE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
 
 
 class OpenedFiles:
@@ -31,7 +31,11 @@ class OpenedFiles:
         path, _, flags = arguments
         if not isinstance(path, str) or not isinstance(flags, int) or flags & (os.O_WRONLY | os.O_RDWR):
             return
-        if path.startswith((self._raw, sys.prefix, sys.base_prefix, *_FOREIGN)) or path.endswith(_CODE) or "\n" in path:
+        if (
+            path.startswith((self._raw, sys.prefix, sys.base_prefix, *_FOREIGN_FOLDERS))
+            or path.endswith(_CODE_SUFFIXES)
+            or "\n" in path
+        ):
             return
         try:
             self._note(os.path.abspath(path))
@@ -41,7 +45,7 @@ class OpenedFiles:
     def _note(self, path: str) -> None:
         if self._pid != os.getpid():  # A forked worker has a list of its own.
             self._files, self._list, self._pid = {}, None, os.getpid()
-        if path in self._files or len(self._files) >= _MOST:
+        if path in self._files or len(self._files) >= _MAX_FILES:
             return
         self._files[path] = None
         if self._list is None:

@@ -22,18 +22,18 @@ from ..hang import loader_waits
 from ..log.fuse import Fuse
 from .module_calls import OutermostCalls
 
-_PATIENCE = 50
+_MAX_MARKS_OF_OTHERS = 50
 """Marks of others after which the optimizer, the iterator or the module that marked the steps counts as done: a training may
 follow another."""
 
-_LONG_S = 30.0
+_MAX_ABSENCE_S = 30.0
 """A thread that has not come for so long has handed over to others: the main thread, say, which only tried the model."""
 
-_ENOUGH_BATCHES = 20
+_MAX_BATCHES_BEFORE_TRAINING = 20
 """Batches without gradients after which a process whose optimizer has never stepped counts as one that only evaluates:
 trainers that try the validation before the training take fewer."""
 
-_MANY_CALLS = 1000
+_MAX_CALLS_IN_BATCH = 1000
 """Calls of modules within one batch from which on the batch tells no steps: the loop goes on without the loader."""
 
 
@@ -82,7 +82,7 @@ class Pace:
         self._iterator, self._thread, self._calls_in_batch = weakref.ref(iterator), thread, 0
         if self._has_optimizer:  # Calls of modules are not watched any more.
             self._evaluated = 0 if torch.is_grad_enabled() else self._evaluated + 1
-            worked = self._evaluated > _ENOUGH_BATCHES
+            worked = self._evaluated > _MAX_BATCHES_BEFORE_TRAINING
         if iterator._num_yielded and (worked or self._by is PacedBy.LOADER) and self._iterators.marks(iterator):
             self._border(PacedBy.LOADER)
 
@@ -117,7 +117,11 @@ class Pace:
     def _is_in_batch(self) -> bool:
         """Whether a loop over a DataLoader goes on in this thread."""
         iterator = self._iterator() if self._iterator is not None else None
-        return iterator is not None and threading.get_ident() == self._thread and self._calls_in_batch < _MANY_CALLS
+        return (
+            iterator is not None
+            and threading.get_ident() == self._thread
+            and self._calls_in_batch < _MAX_CALLS_IN_BATCH
+        )
 
     def _may_mark(self, by: PacedBy) -> bool:
         return self._by is None or not self._by.is_better_than(by)
@@ -144,7 +148,7 @@ class OneThread:
             threading.current_thread(),
             time.monotonic(),
         )
-        if one is not here and one is not None and one.is_alive() and now - self._came < _LONG_S:
+        if one is not here and one is not None and one.is_alive() and now - self._came < _MAX_ABSENCE_S:
             return False
         if one is not here:
             self._thread = weakref.ref(here)
@@ -167,7 +171,7 @@ class _First:
         """Whether what `thing` does now ends a step."""
         one = self._one() if self._one is not None else None
         self._others = 0 if one is thing else self._others + 1
-        if one is None or self._others > _PATIENCE:
+        if one is None or self._others > _MAX_MARKS_OF_OTHERS:
             self._one, self._others = weakref.ref(thing), 0
             return not self._begins
         return one is thing

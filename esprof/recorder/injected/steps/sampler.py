@@ -19,17 +19,17 @@ CLOSE_SWITCH_S = 0.0001
 """How soon Python then hands its lock from one thread to the other. By default (5 ms), a look often has to wait until the
 thread calls an operation, and finds all time before in that line."""
 LATE_PERIOD_S = 0.1
-"""Once `_MANY` samples have been taken: notes of a long job must not be filled with them."""
-_MANY = 30_000
+"""Once `_MAX_SAMPLES_AT_FULL_RATE` samples have been taken: notes of a long job must not be filled with them."""
+_MAX_SAMPLES_AT_FULL_RATE = 30_000
 
-_MOST_CLOSE = 5_000
+_MAX_CLOSE_SAMPLES = 5_000
 """Looks at short distance in a row: a window whose last step goes on, into an evaluation say, is not looked at for ever."""
 
-_MOST_FRAMES = 200
-_MOST_CALLERS = 50_000
+_MAX_FRAMES = 200
+_MAX_CALLERS = 50_000
 """Lines from which another was called that are kept apart; beyond them a sample ends at the last line that is known."""
 
-_PATIENCE_S = 1.0
+_MAX_WAIT_FOR_THREAD_S = 1.0
 _INJECTED = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGE = os.path.dirname(os.path.dirname(_INJECTED))
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -71,7 +71,7 @@ class StackSampler:
 
     def stop(self) -> None:
         self._ending.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_MAX_WAIT_FOR_THREAD_S)
         self._leave_switch_interval()
 
     def look_at(self, frame: FrameType) -> None:
@@ -79,7 +79,9 @@ class StackSampler:
         if (
             os.getpid() != self._pid
             or self._ending.is_set()
-            or (self._taken >= _MANY and time.monotonic_ns() - self._looked_ns < LATE_PERIOD_S * 1e9)
+            or (
+                self._taken >= _MAX_SAMPLES_AT_FULL_RATE and time.monotonic_ns() - self._looked_ns < LATE_PERIOD_S * 1e9
+            )
         ):
             return
         # Not to wait: the other thread is looking anyway.
@@ -97,13 +99,13 @@ class StackSampler:
 
     def _period_s(self) -> float:
         self._close = self._close + 1 if self._state.sampled_closely else 0
-        if 0 < self._close <= _MOST_CLOSE:
+        if 0 < self._close <= _MAX_CLOSE_SAMPLES:
             if self._jobs_switch_s is None:
                 self._jobs_switch_s = sys.getswitchinterval()
                 sys.setswitchinterval(CLOSE_SWITCH_S)
             return CLOSE_PERIOD_S
         self._leave_switch_interval()
-        return PERIOD_S if self._taken < _MANY else LATE_PERIOD_S
+        return PERIOD_S if self._taken < _MAX_SAMPLES_AT_FULL_RATE else LATE_PERIOD_S
 
     def _leave_switch_interval(self) -> None:
         before, self._jobs_switch_s = self._jobs_switch_s, None
@@ -156,7 +158,7 @@ class _Callers:
                     f"{_INJECTED}/"
                 ):  # The recorder's wrappers stand between the job's own frames.
                     continue
-                if len(self._numbers) >= _MOST_CALLERS:
+                if len(self._numbers) >= _MAX_CALLERS:
                     return number
                 known = self._noted(number, code, line)
             number = known
@@ -186,7 +188,7 @@ def _outermost_first(frame: FrameType | None) -> list[tuple[CodeType, int]]:
     """The code and the line of each frame. A function that calls itself counts once, at its innermost line: else each depth
     of a recursion would be a stack of its own."""
     frames: list[tuple[CodeType, int]] = []
-    while frame is not None and len(frames) < _MOST_FRAMES:
+    while frame is not None and len(frames) < _MAX_FRAMES:
         if not frames or frames[-1][0] is not frame.f_code:
             frames.append((frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back

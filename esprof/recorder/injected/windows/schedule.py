@@ -2,7 +2,7 @@
 
 from ....run.raw.settings import Settings
 
-_KEPT_ORDERS = 8
+_MAX_ORDERS_KEPT = 8
 
 
 class WindowSchedule:
@@ -21,7 +21,7 @@ class WindowSchedule:
         around = range(at - self._plan.span + 1, at + self._plan.span)
         if any(base in around for base in self._ordered) or any(self._is_planned(step) for step in around):
             return False
-        self._ordered = (*self._ordered[-_KEPT_ORDERS:], at)
+        self._ordered = (*self._ordered[-_MAX_ORDERS_KEPT:], at)
         return True
 
     def forget(self) -> None:

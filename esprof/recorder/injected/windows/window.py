@@ -22,7 +22,7 @@ _STEP = "esprof.step#"
 _END = re.compile(rb'"traceName": ".*"[^{}\[\]]*\}\s*\Z')
 """What a whole trace ends with: its own path, and before torch 2.7 two numbers more."""
 
-_LONGEST_END = 8192
+_MAX_END_BYTES = 8192
 
 
 class ProfilerWindow:
@@ -133,7 +133,7 @@ def _check_whole(path: str) -> None:
     """Raise OSError where the trace is cut short or not there: the exporter does not say so when the disk is full."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - _LONGEST_END))
+            file.seek(max(0, os.path.getsize(path) - _MAX_END_BYTES))
             is_whole = _END.search(file.read()) is not None
     except FileNotFoundError:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # Raises where it is the folder that refuses.

@@ -15,8 +15,8 @@ from esprof.recorder.launcher.attach import Attached, RankAnswer, attach, order_
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(attach_module, "_GLANCE_S", 0.01)
-    monkeypatch.setattr(attach_module, "_SETTLE_S", 0.05)
+    monkeypatch.setattr(attach_module, "_POLL_NOTES_S", 0.01)
+    monkeypatch.setattr(attach_module, "_MAX_WAIT_AFTER_LOSS_S", 0.05)
 
 
 class Rank:

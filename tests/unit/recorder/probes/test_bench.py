@@ -64,7 +64,7 @@ def test_who_has_no_part_in_it_notes_nothing(bench, path):
 
 
 def test_sizes_beyond_the_memory_are_left_out(bench, path):
-    bench.room = 100
+    bench.max_bytes = 100
     bench.sweep(bench.mine("copy", "memory", "bytes"), [8, 1 << 40], lambda _: lambda: None)
     assert [point["size"] for point in noted(path, "point")] == [8]
 

@@ -3,13 +3,25 @@
 import msgspec
 import pytest
 
-from esprof.reports.commands.demo import BUSY, QUIET_PCT, SHARE, UNEVEN, WORKERS, MachineFacts, config, unclear
+from esprof.reports.commands.demo import (
+    FAULT_SHARE,
+    MAX_CPU_EXCESS,
+    MAX_QUIET_COST_PCT,
+    MAX_WAIT_SHARE,
+    WORKERS,
+    MachineFacts,
+    config,
+    unclear,
+)
 from tests.cases import report as reportcase
 
 PLANTED, OTHER, *_ = reportcase.findings(ranks=2)
-EVEN = [4.0, 4.0 * (1 + UNEVEN / 2)]
-QUIET, WAITED = MachineFacts(0.1, [BUSY / 2] * WORKERS, EVEN), MachineFacts(0.1, [BUSY / 2, 2 * BUSY], EVEN)
-SLOWED = MachineFacts(0.1, [BUSY / 2] * WORKERS, [4.0, 4.0 * (1 + 2 * UNEVEN)])
+EVEN = [4.0, 4.0 * (1 + MAX_CPU_EXCESS / 2)]
+QUIET, WAITED = (
+    MachineFacts(0.1, [MAX_WAIT_SHARE / 2] * WORKERS, EVEN),
+    MachineFacts(0.1, [MAX_WAIT_SHARE / 2, 2 * MAX_WAIT_SHARE], EVEN),
+)
+SLOWED = MachineFacts(0.1, [MAX_WAIT_SHARE / 2] * WORKERS, [4.0, 4.0 * (1 + 2 * MAX_CPU_EXCESS)])
 
 
 def said(findings, fault="slow-loader", rank=1, measured=QUIET):
@@ -35,21 +47,23 @@ def test_a_fault_that_is_found_first_on_its_rank_needs_no_word(measured):
 )
 def test_what_is_not_as_planted_is_laid_to_a_busy_machine_only_if_it_is_busy(findings, fault, rank):
     waited = said(findings, fault, rank, WAITED)
-    assert waited.startswith(f"this machine is busy: the workers stood waiting for a processor {200 * BUSY:.0f} %")
+    assert waited.startswith(
+        f"this machine is busy: the workers stood waiting for a processor {200 * MAX_WAIT_SHARE:.0f} %"
+    )
     slowed = said(findings, fault, rank, SLOWED)
-    assert slowed.startswith(f"this machine is busy: the same work took one of them {200 * UNEVEN:.0f} % more")
+    assert slowed.startswith(f"this machine is busy: the same work took one of them {200 * MAX_CPU_EXCESS:.0f} % more")
     quiet = said(findings, fault, rank, QUIET)
     assert "not busy" in quiet
     assert "worth a report" in quiet
 
 
 def test_small_costs_are_usual_without_a_fault():
-    small = msgspec.structs.replace(PLANTED, saving_pct=QUIET_PCT)
+    small = msgspec.structs.replace(PLANTED, saving_pct=MAX_QUIET_COST_PCT)
     assert said([small], "none") is None
     assert said([], "none") is None
 
 
 def test_the_fault_is_its_share_of_a_step_on_its_rank_alone():
-    assert config("slow-loader", 1) == {"slow_storage": [0.0, SHARE], "rest": [0.0, 0.0]}
-    assert config("slow-rank", 0) == {"slow_storage": [0.0, 0.0], "rest": [SHARE, 0.0]}
+    assert config("slow-loader", 1) == {"slow_storage": [0.0, FAULT_SHARE], "rest": [0.0, 0.0]}
+    assert config("slow-rank", 0) == {"slow_storage": [0.0, 0.0], "rest": [FAULT_SHARE, 0.0]}
     assert config("none", 0) == {"slow_storage": [0.0, 0.0], "rest": [0.0, 0.0]}

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from esprof.recorder.injected.steps import loader  # noqa: E402  needs torch
-from esprof.recorder.injected.steps.batch import _MOST_COUNTED, padding, size  # noqa: E402
+from esprof.recorder.injected.steps.batch import _MAX_MASK_ELEMENTS, padding, size  # noqa: E402
 
 IMAGES, TOKENS, MASK = (
     torch.zeros(4, 3, 8, 8),
@@ -68,7 +68,7 @@ class Odd(torch.Tensor):
         ({"attention_mask": HALF.to("meta")}, None),
         ({"attention_mask": HALF.to_sparse()}, None),
         ({"attention_mask": HALF.as_subclass(Odd)}, None),
-        ({"attention_mask": torch.zeros(1, _MOST_COUNTED + 1, dtype=torch.bool)}, None),
+        ({"attention_mask": torch.zeros(1, _MAX_MASK_ELEMENTS + 1, dtype=torch.bool)}, None),
         (Batch(), None),
         ([], None),
     ],

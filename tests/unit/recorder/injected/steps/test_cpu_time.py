@@ -22,7 +22,7 @@ def group(tmp_path, monkeypatch):
     """The `cpu.stat` of the only control group that there is."""
     path = tmp_path / "cpu.stat"
     monkeypatch.setattr(control_groups, "files", lambda *names: [str(path), str(tmp_path / "hidden")])
-    monkeypatch.setattr(cpu_time, "THROTTLED_EVERY_NS", 0)
+    monkeypatch.setattr(cpu_time, "MIN_BETWEEN_READINGS_NS", 0)
     return path
 
 
@@ -79,7 +79,7 @@ def test_throttling_is_told_since_the_last_time(meter, group, before, after):
 
 
 def test_throttling_is_read_now_and_then(meter, group, monkeypatch):
-    monkeypatch.setattr(cpu_time, "THROTTLED_EVERY_NS", 3600 * 10**9)
+    monkeypatch.setattr(cpu_time, "MIN_BETWEEN_READINGS_NS", 3600 * 10**9)
     group.write_text("throttled_usec 5\n")
     meter.at_border()
     assert meter.at_border().throttled_ns is None

@@ -53,7 +53,7 @@ class Training:
 
 @pytest.fixture
 def every_step(monkeypatch):
-    monkeypatch.setattr(memory, "EVERY_NS", 0)
+    monkeypatch.setattr(memory, "MIN_BETWEEN_SAMPLES_NS", 0)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_each_phase_of_a_step_is_sampled_at_its_end(training):
 
 
 def test_fast_steps_are_not_sampled(training, monkeypatch):
-    monkeypatch.setattr(memory, "EVERY_NS", 3600 * 10**9)
+    monkeypatch.setattr(memory, "MIN_BETWEEN_SAMPLES_NS", 3600 * 10**9)
     job = training()
     for _ in range(5):
         job.step()

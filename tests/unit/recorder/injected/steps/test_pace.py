@@ -100,7 +100,7 @@ def test_many_calls_in_a_batch_are_one_step(job):
 
 
 def test_a_loop_that_keeps_one_batch_has_its_calls_as_steps(job, monkeypatch):
-    monkeypatch.setattr(pace, "_MANY_CALLS", 10)
+    monkeypatch.setattr(pace, "_MAX_CALLS_IN_BATCH", 10)
     iterator = iter(DataLoader(torch.zeros(3, 2)))
     job.pace.batch_wanted(iterator)
     batch, model = next(iterator), nn.Linear(2, 2)
