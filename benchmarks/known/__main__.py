@@ -1,6 +1,6 @@
 """How far what-ifs and diagnoses are from a truth that is known: jobs made up, run exactly, recorded as torch would.
 
-    python -m benchmarks.known [--programs 300] [--seed N] [--class NAME] [--without RULE]
+    python -m benchmarks.known [--programs 300] [--seed N] [--class NAME] [--steps N] [--without RULE]
 
 The figures depend on the programs alone, not on the machine. One JSON line a figure comes after the tables.
 """
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0, help="of the first program; the others follow")
     parser.add_argument("--class", dest="shape", choices=SHAPES, help="jobs of this class only")
+    parser.add_argument("--steps", type=int, help="that a window has, else four to eight")
     parser.add_argument("--max-error", type=float, default=10.0, help="as of `esprof replay`")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs that are judged side by side")
     names = [rule.name for rule in fields(Rules)]
@@ -38,7 +39,7 @@ def main() -> int:
     judged = []
     with ProcessPoolExecutor(asked.jobs) as pool:
         of_seeds = [shapes[seed % len(shapes)] for seed in seeds]
-        for one in pool.map(judge, of_seeds, seeds, repeat(asked.max_error), repeat(rules)):
+        for one in pool.map(judge, of_seeds, seeds, repeat(asked.max_error), repeat(rules), repeat(asked.steps)):
             judged.append(one)
             if sys.stderr.isatty():
                 print(f"\r{len(judged)}/{asked.programs}", end="", file=sys.stderr)

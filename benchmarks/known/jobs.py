@@ -54,10 +54,10 @@ class Job:
     """What is special about it, to look at the errors of such jobs."""
 
 
-def job(shape: str, seed: int, bucket_mb: float | None = None, *, apart: bool = False) -> Job:
-    """The job of that shape and seed, always the same; with `bucket_mb` (MiB), as it is with other gradient buckets, and
-    `apart`, with a stream for each kind of collective."""
-    drawn = sketch(seed, SHAPES[shape].worlds)
+def job(shape: str, seed: int, bucket_mb: float | None = None, *, apart: bool = False, steps: int | None = None) -> Job:
+    """The job of that shape and seed, always the same; with `bucket_mb` (MiB), as it is with other gradient buckets, with
+    `apart`, with a stream for each kind of collective, and with `steps`, with a window of so many steps."""
+    drawn = sketch(seed, SHAPES[shape].worlds, steps)
     drawn.bucket_mb, drawn.apart = bucket_mb, apart
     groups = SHAPES[shape].write(drawn)
     program = drawn.build.program(spacing_ns=drawn.spacing_ns)

@@ -2,8 +2,9 @@
 
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -112,11 +113,12 @@ class Judged:
     failure: str = ""
 
 
-def judge(shape: str, seed: int, max_error_pct: float, rules: Rules = ALL_RULES) -> Judged:
-    """Write, ask and judge one job. What fails is the answer, with its last line and place."""
+def judge(shape: str, seed: int, max_error_pct: float, rules: Rules = ALL_RULES, steps: int | None = None) -> Judged:
+    """Write, ask and judge one job, with a window of so many `steps` if given. What fails is the answer, with its last line
+    and place."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return _judge(job(shape, seed), Path(folder), max_error_pct, rules)
+            return _judge(partial(job, shape, seed, steps=steps), Path(folder), max_error_pct, rules)
     except Exception as error:  # noqa: BLE001 - Whatever esprof trips over is counted and shown.
         place = traceback.extract_tb(error.__traceback__)[-1]
         return Judged(
@@ -124,7 +126,9 @@ def judge(shape: str, seed: int, max_error_pct: float, rules: Rules = ALL_RULES)
         )
 
 
-def _judge(one: Job, folder: Path, max_error_pct: float, rules: Rules) -> Judged:
+def _judge(made: Callable[..., Job], folder: Path, max_error_pct: float, rules: Rules) -> Judged:
+    """`made` makes the job, with what is else than usual."""
+    one = made()
     write(folder, one.program, run(one.program), one.groups, one.recording)
     said = ask(folder, _scenarios(one), max_error_pct, rules)
     without = () if one.recording.missing is None else (one.recording.missing,)
@@ -132,11 +136,11 @@ def _judge(one: Job, folder: Path, max_error_pct: float, rules: Rules) -> Judged
     def true_us(scenario: str) -> float:
         program, change = one.program, scenario
         if scenario.startswith("bucket_mb="):
-            program, change = job(one.shape, one.seed, float(scenario.partition("=")[2])).program, AS_IT_RAN
+            program, change = made(float(scenario.partition("=")[2])).program, AS_IT_RAN
         elif scenario == APART:
-            program, change = job(one.shape, one.seed, apart=True).program, AS_IT_RAN
-        steps = true_steps(program, change, without, None if one.recording.steps else one.recording.first)
-        return fmean(steps[number] for number in said.steps) / 1e3
+            program, change = made(apart=True).program, AS_IT_RAN
+        took = true_steps(program, change, without, None if one.recording.steps else one.recording.first)
+        return fmean(took[number] for number in said.steps) / 1e3
 
     before = true_us(AS_IT_RAN)
     verdicts = tuple(

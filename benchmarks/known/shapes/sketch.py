@@ -48,8 +48,9 @@ def link(sketch: Sketch, share: float = 1.0) -> Link:
     return Link(round(latency), float(sketch.rng.uniform(20, 200)) / share)
 
 
-def sketch(seed: int, worlds: Sequence[int]) -> Sketch:
-    """Draw a job. Each habit stands alone: it is drawn whatever the others are."""
+def sketch(seed: int, worlds: Sequence[int], steps: int | None = None) -> Sketch:
+    """Draw a job, with a window of so many `steps`, else of four to eight. Each habit stands alone: it is drawn whatever the
+    others are."""
     rng = np.random.default_rng(seed)
     world = int(rng.choice(list(worlds)))
     noise = Noise(
@@ -59,10 +60,11 @@ def sketch(seed: int, worlds: Sequence[int]) -> Sketch:
         tails=float(rng.choice([0.0, 0.0, 0.001, 0.004])),
     )
     waits = rng.choice(["item", "event", "seldom"], p=[0.6, 0.25, 0.15])
+    drawn_steps = int(rng.integers(4, 9))
     habits = Habits(
         # Ranks that may be a step or two ahead of each other take that many steps to get there.
         warmup={"item": 2, "event": 14, "seldom": 6}[str(waits)],
-        steps=int(rng.integers(4, 9)),
+        steps=drawn_steps if steps is None else steps,
         item_every={"item": 1, "event": 0, "seldom": 3}[str(waits)],
         event_sync=bool(waits == "event"),
         workers=[None, 0, 0, 2, 4][int(rng.integers(0, 5))],
