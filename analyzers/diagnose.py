@@ -165,6 +165,11 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
     without = step_ns - ns(first.saving_us)
     if without <= 0:
         return f"{first.title}. It is all of the step of {readable.duration(step_ns)}.{caveat}"
+    if not first.is_saving:
+        saving = readable.interval(ns(first.saving_low_us), ns(first.saving_high_us))
+        return (
+            f"{first.title}. Mending it may save nothing: {saving} of a step of {readable.duration(step_ns)}.{caveat}"
+        )
     return (
         f"{first.title}. Mending it would take a step from {readable.duration(step_ns)} to {readable.duration(without)} "
         f"({step_ns / without:.2f}×).{caveat}"

@@ -38,6 +38,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     command: str | None = None
     """The esprof command that shows or proves it."""
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether mending it saves anything for certain: its interval does not hold zero."""
+        return self.saving_low_us > 0
+
 
 class Ignored(msgspec.Struct, frozen=True, kw_only=True):
     """A finding that somebody knows of and has asked to leave out, why, and the last day on which it is left out."""

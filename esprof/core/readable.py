@@ -15,6 +15,13 @@ def duration(ns: float) -> str:
     return f"{decimal(ns / NS_PER_S)} s" if in_s else f"{decimal(ns / NS_PER_MS)} ms"
 
 
+def interval(low_ns: float, high_ns: float) -> str:
+    """Two spans of time that bound another: `36.8 to 45.0 ms`, `0 to 32.8 ms`, `9,800 ms to 12.1 s`."""
+    low, high = duration(low_ns), duration(high_ns)
+    number, unit = low.split(" ")
+    return f"{number if high.endswith(f' {unit}') or low_ns == 0 else low} to {high}"
+
+
 def size(amount: float) -> str:
     """Bytes in binary units: `512 B`, `25.0 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):

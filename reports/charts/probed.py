@@ -7,7 +7,7 @@ from typing import Any
 from esprof.analyzers.views.probed import CurveSummary, Probed
 from esprof.reports.charts.figure import MARGIN, Figure, label, laid_out
 from esprof.reports.terminal.probed import slowest_of_alike, title
-from esprof.reports.units import duration, size
+from esprof.reports.units import duration, interval, size
 
 _CHARTS = (
     ("links-chart", "What collectives take by size", ("collective",)),
@@ -66,7 +66,7 @@ def _measured(curve: CurveSummary, colour: str) -> dict[str, Any]:
         "line": {"color": colour, "width": 1.5},
         "marker": {"color": colour, "size": 4},
         "customdata": [
-            f"{size(point.size)}: {duration(point.median_us)} ({duration(point.low_us)} to {duration(point.high_us)})"
+            f"{size(point.size)}: {duration(point.median_us)} ({interval(point.low_us, point.high_us)})"
             for point in curve.points
         ],
         "hovertemplate": f"{name}, %{{customdata}}<extra></extra>",

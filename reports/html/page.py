@@ -112,6 +112,8 @@ def _environment() -> Environment:
         name: getattr(units, name)
         for name in (
             "duration",
+            "interval",
+            "saving",
             "pct",
             "bound_pct",
             "overhead",

@@ -68,7 +68,8 @@ def _environment() -> Environment:
         "no_promise_us": NO_PROMISE_US,
     }
     environment.filters |= {
-        name: getattr(units, name) for name in ("duration", "pct", "count", "rate", "when", "plural", "error_pct")
+        name: getattr(units, name)
+        for name in ("duration", "interval", "pct", "count", "rate", "when", "plural", "error_pct")
     }
     environment.filters |= {"ests": ests_text, "runs": runs, "codecs": _codecs, "span": _span, "tick": _tick}
     return environment

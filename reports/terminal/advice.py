@@ -108,9 +108,9 @@ def draw_batches(advice: BatchAdvice, screen: Screen = PLAIN) -> str:
     for rank in advice.decision[:_MAX_ROWS]:
         counts = (str(rank.samples_now), str(rank.samples), f"{rank.weight:.4g}")
         rows.add_row(str(rank.rank), printable(rank.device or units.UNKNOWN, 24), units.duration(rank.busy_us), *counts)
-    low, high = units.duration(advice.low_us), units.duration(advice.high_us)
+    interval = units.interval(advice.low_us, advice.high_us)
     error = units.pct(advice.error_pct)
-    facts = [fact("Range", f"{low} to {high}; such predictions may be {error} of a step off", screen)]
+    facts = [fact("Range", f"{interval}; such predictions may be {error} of a step off", screen)]
     facts += [fact("Note", warning, screen) for warning in advice.warnings]
     facts.append(fact("Lacks", "; ".join(advice.not_modelled), screen))
     return drawn(screen, headline(headed, screen), Text(), rows, Text(), *facts)
@@ -169,8 +169,8 @@ def ests_text(ests: Sequence[int]) -> str:
 
 
 def _est_facts(advice: EstAdvice, screen: Screen) -> Iterable[Text]:
-    low, high = units.duration(advice.low_us), units.duration(advice.high_us)
-    yield fact("Range", f"{low} to {high}; such predictions may be {units.pct(advice.error_pct)} of a step off", screen)
+    interval = units.interval(advice.low_us, advice.high_us)
+    yield fact("Range", f"{interval}; such predictions may be {units.pct(advice.error_pct)} of a step off", screen)
     yield fact("Else", f"an even split: {units.duration(advice.baselines['even split'])}", screen)
     proof = advice.certificate
     text = (

@@ -64,8 +64,8 @@ def draw_compression(advice: CompressionAdvice, screen: Screen = PLAIN) -> str:
 
 
 def _facts(advice: CompressionAdvice, screen: Screen) -> Iterable[Text]:
-    low, high = units.duration(advice.low_us), units.duration(advice.high_us)
-    yield fact("Range", f"{low} to {high}; such predictions may be {units.pct(advice.error_pct)} of a step off", screen)
+    interval = units.interval(advice.low_us, advice.high_us)
+    yield fact("Range", f"{interval}; such predictions may be {units.pct(advice.error_pct)} of a step off", screen)
     yield fact(
         "Exposed", f"{units.duration(advice.exposed_us)} of a step are waited for gradients to be exchanged", screen
     )

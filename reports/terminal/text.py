@@ -237,13 +237,12 @@ def _finding_lines(
 ) -> list[Text]:
     """What and where, in at most so many lines; and in one line what mending it is worth."""
     title = f"\n{11 * ' '}".join(_wrapped(finding.title, screen.width - 11, at_most))
-    saving = (
-        f"saves {units.duration(finding.saving_us)}/step ± {units.duration(finding.saving_high_us - finding.saving_us)} "
-        f"({units.pct(finding.saving_pct)})",
-        f"{units.rate(finding.saving_device_hours_per_day)} device-h/day",
-    )
-    where = units.ranks(finding.ranks, world_size)
-    worth = (*(saving if finding.saving_us else ()), where, f"{finding.confidence} confidence")
+    worth = [units.ranks(finding.ranks, world_size), f"{finding.confidence} confidence"]
+    if finding.is_saving:
+        hours = f"{units.rate(finding.saving_device_hours_per_day)} device-h/day"
+        worth = [f"saves {units.saving(finding)} a step, {units.pct(finding.saving_pct)}", hours, *worth]
+    elif finding.saving_us:
+        worth = [f"saving {units.saving(finding)}", *worth]
     return [
         Text.assemble(f"{number:>2}  ", (finding.id, _SEVERITY_STYLES[finding.severity]), (f" {title}", "bold")),
         Text("    " + " ".join(_wrapped(" · ".join(worth), screen.width - 4, at_most=1))),
@@ -280,9 +279,9 @@ def _what_ifs(answer: ReplayAnswer) -> Table:
     for scenario in answer.what_if:
         if scenario.answered:
             predicted, speedup = units.duration(scenario.predicted_us), units.times(scenario.speedup)
-            low, high = units.duration(scenario.saving_low_us), units.duration(scenario.saving_high_us)
             saves, note = units.duration(scenario.saving_us), printable(scenario.note or "", 300)
-            table.add_row(printable(scenario.spec), predicted, speedup, saves, f"{low} … {high}", note)
+            interval = units.interval(scenario.saving_low_us, scenario.saving_high_us)
+            table.add_row(printable(scenario.spec), predicted, speedup, saves, interval, note)
     return table
 
 

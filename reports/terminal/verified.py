@@ -36,18 +36,17 @@ def _steps(told: Verified) -> Table:
     rows = {"as it is": told.before, "promised": told.predicted, "observed": told.observed}
     for name, estimate in rows.items():
         if estimate is not None:
-            table.add_row(name, units.duration(estimate.us), _interval(estimate), units.pct(_share(told, estimate)))
+            table.add_row(
+                name,
+                units.duration(estimate.us),
+                units.interval(estimate.low_us, estimate.high_us),
+                units.pct(_share(told, estimate)),
+            )
     return table
 
 
 def _share(told: Verified, estimate: Estimate) -> float:
     return 100 * estimate.us / told.before.us
-
-
-def _interval(estimate: Estimate) -> str:
-    if estimate.low_us is None:
-        return units.UNKNOWN
-    return f"{units.duration(estimate.low_us)} to {units.duration(estimate.high_us)}"
 
 
 def _facts(told: Verified) -> Iterable[tuple[str, str]]:

@@ -50,6 +50,13 @@ def test_a_line_that_is_known_is_named():
     assert finding.title in diagnose(replayed).verdict
 
 
+def test_where_the_first_saving_may_be_none_no_gain_is_promised():
+    run = job(30, cpu_ns=[40 * NS] * 6, ready_ns=[ready * NS for ready in (0, 0, 0, 0, 0, 50)])
+    (finding,) = diagnose(run).findings
+    assert not finding.is_saving
+    assert diagnose(run).verdict.startswith(f"{finding.title}. Mending it may save nothing: 0 to ")
+
+
 @pytest.mark.parametrize(("ready_ms", "confidence"), [(2, "high"), (30, "medium")])
 def test_where_threads_lack_cpus_no_other_finding_is_sure(ready_ms, confidence):
     run = job(30, [seen("train.py(9): hook", 30)], cpu_ns=[40 * NS] * 6, ready_ns=[ready_ms * NS] * 6)

@@ -1,5 +1,6 @@
 """Figures as people read them."""
 
+import msgspec
 import pytest
 
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
@@ -7,6 +8,7 @@ from esprof.analyzers.finding import Throughput
 from esprof.core import readable
 from esprof.reports import units
 from esprof.run.overhead import Overhead
+from tests.cases import report as case
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,35 @@ def test_overhead_is_told_by_its_interval(low, high, text):
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0.1 %"), (0.84, "0.9 %"), (3.0, "3.0 %")])
 def test_an_error_is_bounded_from_above(value, text):
     assert units.bound_pct(value) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (36_810, 44_990, "36.8 to 45.0 ms"),
+        (0, 32_800, "0 to 32.8 ms"),
+        (-700, 500, "-0.70 to 0.50 ms"),
+        (9_800_000, 12_100_000, "9,800 ms to 12.1 s"),
+        (0, 12_100_000, "0 to 12.1 s"),
+        (None, 12, "–"),
+    ],
+)
+def test_an_interval_is_told_by_its_ends(low, high, text):
+    assert units.interval(low, high) == text
+
+
+@pytest.mark.parametrize(
+    ("us", "low", "text"),
+    [
+        (10_800, 2_000, "10.8 ms (2.00 to 32.8 ms)"),
+        (10_800, 0, "not distinguishable from zero (0 to 32.8 ms)"),
+        (0, 0, "–"),
+    ],
+)
+def test_a_saving_is_told_with_the_interval_that_json_has(us, low, text):
+    found = case.findings()[0]
+    priced = msgspec.structs.replace(found, saving_us=us, saving_low_us=low, saving_high_us=32_800)
+    assert units.saving(priced) == text
 
 
 def test_a_point_in_time_is_utc():

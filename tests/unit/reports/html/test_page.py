@@ -75,6 +75,14 @@ def test_the_verdict_comes_before_what_carries_it(html):
     assert found == sorted(found)
 
 
+def test_a_saving_that_may_be_none_is_not_listed_as_one():
+    unsure = msgspec.structs.replace(case.findings()[0], saving_low_us=0.0)
+    text = "\n".join(Page(render_html(case.report(diagnosis=case.diagnosis(found=(unsure,))))).text)
+    assert "not distinguishable from zero (0 to 45.0 ms)" in text
+    assert "Best single fix" not in text
+    assert "device-hours a day" not in text
+
+
 def test_every_link_leads_to_a_place_on_the_page(html):
     page = Page(html)
     targets = set(page.attributes("id"))

@@ -75,10 +75,23 @@ def test_a_title_is_whole_or_not_there(titles, width):
         assert told in brief or (number > 1 and f" {number} {first.id}" not in brief)
 
 
+def test_a_saving_that_may_be_none_is_not_listed_as_one():
+    unsure = msgspec.structs.replace(case.findings()[0], saving_low_us=0.0)
+    shown = case.diagnosis(found=(unsure,))
+    for draw in (terminal.verdict, terminal.diagnosis):
+        text = draw(shown)
+        assert "saving not distinguishable from zero (0 to 45.0 ms) · rank 1 · high confidence" in text
+        assert "saves" not in text
+        assert "device-h" not in text
+
+
 def test_what_is_ignored_is_named_with_why_and_until_when():
     ignoring = case.ignoring(case.diagnosis())
     for shown in (terminal.verdict(ignoring, Screen(200)), terminal.diagnosis(ignoring, Screen(200))):
-        assert "ESP301 until 2027-05-31 (saves 3.40 ms/step, 2.8 %): the link is upgraded in May" in shown
+        assert (
+            "ESP301 until 2027-05-31, saves 3.40 ms (3.06 to 3.74 ms) a step, 2.8 %: the link is upgraded in May"
+            in shown
+        )
     assert ignoring.ignored[0].finding.advice not in terminal.diagnosis(ignoring)
 
 
