@@ -37,7 +37,7 @@ from torch.utils.data import Dataset
 
 import esprof
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
-from esprof.elastic import Assignment, ElasticTrainer, PlanKey, Proof
+from esprof.elastic import Assignment, Data, ElasticTrainer, Placement, PlanKey, Proof
 from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.plans.store import EVERY_S
 from esprof.elastic.reduce.layout import Layout
@@ -101,7 +101,7 @@ def gpt() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def elastic(n_est: int, telemetry: Path | None = None) -> ElasticTrainer:
-    return ElasticTrainer(*gpt(), loss_of, Text(), n_est, batch_size=BATCH, telemetry=telemetry, proof=UNVERIFIED)
+    return ElasticTrainer(*gpt(), loss_of, Data(Text(), batch_size=BATCH), n_est, telemetry=telemetry, proof=UNVERIFIED)
 
 
 def switching(steps: int) -> None:
@@ -201,7 +201,12 @@ def splits(repeats: int) -> None:
     for parts in ([[0], [1]], [[0, 1], [2, 3]], [[0, 1, 2], [3, 4, 5]], [[0, 1, 2, 3], [4, 5]]):
         n_est = sum(map(len, parts))
         trainer = ElasticTrainer(
-            *gpt(), loss_of, Text(), n_est, batch_size=1, assignment=Assignment.of(parts), proof=UNVERIFIED
+            *gpt(),
+            loss_of,
+            Data(Text(), batch_size=1),
+            n_est,
+            placement=Placement(assignment=Assignment.of(parts)),
+            proof=UNVERIFIED,
         )
         trainer.step()
         dist.barrier()
@@ -266,7 +271,7 @@ def wide_loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
 
 def wide_trainer(n_est: int) -> ElasticTrainer:
     numbers = torch.utils.data.TensorDataset(torch.ones(256, 1536))
-    return ElasticTrainer(*wide(), wide_loss, numbers, n_est, batch_size=1, proof=UNVERIFIED)
+    return ElasticTrainer(*wide(), wide_loss, Data(numbers, batch_size=1), n_est, proof=UNVERIFIED)
 
 
 def peak_in(step: Callable[[], Any]) -> int:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from esprof.elastic import ElasticTrainer
+from esprof.elastic import Data, ElasticTrainer
 
 KINDS = 4
 
@@ -48,10 +48,8 @@ def main() -> None:
     torch.manual_seed(0)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    data = Stripes()
-    trainer = ElasticTrainer(
-        model, optimizer, loss_of, data, n_est=options.workers, batch_size=16, telemetry=options.telemetry
-    )
+    data = Data(Stripes(), batch_size=16)
+    trainer = ElasticTrainer(model, optimizer, loss_of, data, n_est=options.workers, telemetry=options.telemetry)
     for result in trainer.fit(options.epochs):
         if dist.get_rank() == 0 and trainer.next_step % trainer.order.steps_per_epoch == 0:
             print(f"epoch {result.epoch}: loss of worker 0 is {result.losses[0]:.4f}")

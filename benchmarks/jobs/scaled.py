@@ -20,7 +20,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
-from esprof.elastic import Checkpoint, Drain, Drained, ElasticTrainer, Proof  # noqa: E402
+from esprof.elastic import Checkpoint, Data, Drain, Drained, ElasticTrainer, Placement, Proof  # noqa: E402
 
 N_EST = 4
 WIDTH = 1024
@@ -42,7 +42,7 @@ def main() -> None:
         return
     dist.init_process_group("gloo")
     rank, world, group_ns = dist.get_rank(), dist.get_world_size(), time.time_ns()
-    elastic = trainer(asked.folder, asked.pause, plan=asked.folder / "plan.json", drain=Drain())
+    elastic = trainer(asked.folder, asked.pause, placement=Placement(plan=asked.folder / "plan.json"), drain=Drain())
 
     def note(what: str, **more: Any) -> None:
         line = json.dumps({"what": what, "rank": rank, "world": world, "ns": time.time_ns(), **more}) + "\n"
@@ -77,9 +77,8 @@ def trainer(folder: Path, pause_s: float, **more: Any) -> ElasticTrainer:
         model,
         optimizer,
         loss_of,
-        TensorDataset(numbers),
+        Data(TensorDataset(numbers), batch_size=2),
         N_EST,
-        batch_size=2,
         checkpoint=Checkpoint(folder / "checkpoints", every=20),
         proof=Proof(verify_every=0, hash_log=folder / "hashes.jsonl"),
         telemetry=folder / "run",

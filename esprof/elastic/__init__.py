@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from esprof.elastic.compress.codecs.codec import Codec
     from esprof.elastic.compress.codecs.registry import register_codec
     from esprof.elastic.data.loaders import Loaders
-    from esprof.elastic.options import Checkpoint, Data, Drain, Gradients, Proof, Tuning
+    from esprof.elastic.options import Checkpoint, Data, Drain, Gradients, Placement, Proof, Tuning, Updates
     from esprof.elastic.plans.store import PlanKey
     from esprof.elastic.runtime.drain import Drained
+    from esprof.elastic.runtime.result import StepResult
     from esprof.elastic.runtime.termination import outlive_sigterm
-    from esprof.elastic.trainer import ElasticTrainer, StepResult
+    from esprof.elastic.trainer import ElasticTrainer
 
 __all__ = [
     "Assignment",
@@ -27,10 +28,12 @@ __all__ = [
     "ElasticTrainer",
     "Gradients",
     "Loaders",
+    "Placement",
     "PlanKey",
     "Proof",
     "StepResult",
     "Tuning",
+    "Updates",
     "outlive_sigterm",
     "register_codec",
 ]
@@ -45,10 +48,12 @@ _HOME = {
     "ElasticTrainer": "esprof.elastic.trainer",
     "Gradients": "esprof.elastic.options",
     "Loaders": "esprof.elastic.data.loaders",
+    "Placement": "esprof.elastic.options",
     "PlanKey": "esprof.elastic.plans.store",
     "Proof": "esprof.elastic.options",
-    "StepResult": "esprof.elastic.trainer",
+    "StepResult": "esprof.elastic.runtime.result",
     "Tuning": "esprof.elastic.options",
+    "Updates": "esprof.elastic.options",
     "outlive_sigterm": "esprof.elastic.runtime.termination",
     "register_codec": "esprof.elastic.compress.codecs.registry",
 }

@@ -1,19 +1,26 @@
-"""What an ElasticTrainer may be told, in groups by what it is for. Each group checks itself when it is made."""
+"""The options of an ElasticTrainer, in groups by what they are for. Each group checks itself when it is made."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import Dataset
 
+from esprof.core.assignment import Assignment
 from esprof.core.errors import UsageError
 from esprof.elastic.compress.codecs.registry import check_codec
+from esprof.elastic.data.loaders import Loaders
+from esprof.elastic.plans.source import PlanSource
 from esprof.elastic.reduce.choice import Reduction
+from esprof.elastic.runtime.result import StepResult
+from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.fingerprint import Level
 
 Amp = Literal["bf16", "fp16"] | None
@@ -22,11 +29,22 @@ Amp = Literal["bf16", "fp16"] | None
 ScheduleBy = Literal["step", "epoch"]
 """The unit after which a scheduler steps."""
 
+BeforeUpdate = Callable[[int], None]
+"""Is given the number of the step, when all parameters have its mean gradient."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Data:
-    """How samples become batches. With `Loaders`, which make batches themselves, only `accumulate` counts."""
+    """The samples of a job, and how they become batches. With `Loaders`, which make batches themselves, only `batch_size`,
+    `seed` and `accumulate` count."""
 
+    dataset: Dataset[Any] | Loaders
+    """The same on all ranks; `Loaders` in place of a dataset that has a state."""
+    _: KW_ONLY
+    batch_size: int
+    """Samples in a batch of one EST."""
+    seed: int = 0
+    """Seed of the samples' order and of every random number."""
     accumulate: int = 1
     """Batches that each EST takes in one step; the gradient is that of all of them."""
     shuffle: bool | None = None
@@ -49,11 +67,36 @@ class Data:
     """Whether batches are put into pinned host memory, from which they reach a GPU faster."""
 
     def __post_init__(self) -> None:
-        check(accumulate=self.accumulate, num_workers=self.num_workers, prefetch_factor=self.prefetch_factor)
+        check(batch_size=self.batch_size, accumulate=self.accumulate)
+        check(num_workers=self.num_workers, prefetch_factor=self.prefetch_factor)
         if self.sampler is not None and self.shuffle is not None:
             raise UsageError(f"shuffle={self.shuffle} makes no sense with a sampler, which has an order of its own")
         if self.prefetch_factor is not None and not self.num_workers:
             raise UsageError("prefetch_factor makes no sense without num_workers: there is nobody to work ahead")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updates:
+    """What the script does around each update. All ranks do the same."""
+
+    scheduler: LRScheduler | Sequence[LRScheduler] | None = None
+    """Steps the learning rate; several optimizers may have one each. It steps with its optimizer."""
+    scheduler_by: ScheduleBy = "step"
+    """Whether schedulers step after each step, or after each epoch."""
+    before_update: BeforeUpdate | None = None
+    """Called with the step's number when the parameters have the step's gradient."""
+    after_step: Callable[[StepResult], object] | None = None
+    """Called with the result when a step is over."""
+    state: Mapping[str, Stateful] | None = None
+    """What the script keeps besides, by names of its own, such as a moving average of the weights: objects with
+    `state_dict()` and `load_state_dict()`, the same on all ranks, which are saved and restored with the rest."""
+
+    def __post_init__(self) -> None:
+        check(scheduler_by=self.scheduler_by)
+
+    @property
+    def schedulers(self) -> tuple[LRScheduler, ...]:
+        return as_tuple(self.scheduler)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +197,34 @@ class Tuning:
 
     def __post_init__(self) -> None:
         check(run=self.run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where ESTs run, and where changes of that come from."""
+
+    assignment: Assignment | None = None
+    """Which ESTs run on which rank at first; None stands for evenly and contiguously."""
+    plan: str | Path | PlanSource | None = None
+    """Where plans for the running job come from: a file, or a `PlanKey`. docs/elastic.md says what becomes of them."""
+    tuning: Tuning | None = None
+    """A loop beside the job that finds such plans. Where there is one, or `esprof tune` has started the job, `telemetry` and
+    `plan` that are None are the loop's."""
+    transport: Transport | None = None
+    """Connects the processes; None stands for torch.distributed, where that was initialized."""
+
+    def assignment_of(self, n_est: int, world: int) -> Assignment:
+        """Which ESTs run where at first, on `world` ranks. Raises UsageError for an assignment that does not fit."""
+        assignment = self.assignment or Assignment.even(n_est, world)
+        assignment.check_fits(n_est, world)
+        return assignment
+
+
+def as_tuple(parts: Any) -> tuple[Any, ...]:
+    """One or several of a kind, or none, as a tuple."""
+    if parts is None:
+        return ()
+    return tuple(parts) if isinstance(parts, Sequence) else (parts,)
 
 
 def check(**options: object) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from esprof.elastic import Checkpoint, ElasticTrainer, Proof
+from esprof.elastic import Checkpoint, Data, ElasticTrainer, Proof
 
 CONTEXT, HIDDEN, HEADS, BYTES = 64, 160, 4, 256
 
@@ -80,9 +80,8 @@ def main() -> None:
         model,
         torch.optim.AdamW(model.parameters(), lr=1e-3),
         loss_of,
-        Text(),
+        Data(Text(), batch_size=2),
         n_est=options.workers,
-        batch_size=2,
         checkpoint=Checkpoint(options.checkpoints, every=50) if options.checkpoints else None,
         proof=Proof(hash_log=options.hashes),
     )

@@ -30,10 +30,8 @@ def main() -> None:
         model,
         optimizer,
         loss_of,
-        samples,
+        Data(samples, batch_size=32, accumulate=2),  # Accelerator(gradient_accumulation_steps=2)
         n_est=WORKERS,
-        batch_size=32,
-        data=Data(accumulate=2),  # Accelerator(gradient_accumulation_steps=2)
         gradients=Gradients(
             clip_norm=1.0
         ),  # clip_grad_norm_(…, 1.0); Accelerator(mixed_precision="bf16") is amp="bf16"

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from esprof.elastic import ElasticTrainer
+from esprof.elastic import Data, ElasticTrainer
 
 WORKERS = 2
 
@@ -39,7 +39,8 @@ def main() -> None:
     torch.manual_seed(0)
     module = Classifier()
     samples = TensorDataset(torch.randn(1920, 128), torch.randint(10, (1920,)))
-    trainer = ElasticTrainer(module, module.configure_optimizers(), loss_of, samples, n_est=WORKERS, batch_size=32)
+    data = Data(samples, batch_size=32)
+    trainer = ElasticTrainer(module, module.configure_optimizers(), loss_of, data, n_est=WORKERS)
     for result in trainer.fit(epochs=2):
         last = result
     validate(module)

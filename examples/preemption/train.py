@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from esprof.elastic import Checkpoint, Drain, Drained, ElasticTrainer
+from esprof.elastic import Checkpoint, Data, Drain, Drained, ElasticTrainer
 
 
 def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -36,7 +36,7 @@ def main() -> None:
     drain = Drain(exit_code=75, within_s=options.within)
     checkpoint = Checkpoint(options.folder, every=8)
     trainer = ElasticTrainer(
-        model, optimizer, loss_of, samples, n_est=4, batch_size=8, checkpoint=checkpoint, drain=drain
+        model, optimizer, loss_of, Data(samples, batch_size=8), n_est=4, checkpoint=checkpoint, drain=drain
     )
     try:
         for result in trainer.fit(epochs=4):

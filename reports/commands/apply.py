@@ -24,7 +24,7 @@ _MAX_WAIT_FOR_STORE_S = 10.0
 def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
     """Hand a plan to a running elastic job, and tell what comes of it.
 
-    TARGET is what the job was given as ElasticTrainer(plan=…): the file, a folder that holds it as plan.json, or
+    TARGET is what the job was given as Placement(plan=…): the file, a folder that holds it as plan.json, or
     HOST:PORT/KEY of a store. The plan's version becomes one above that of the plan before it. A plan that the job refuses
     is an error, with the job's reason; so is a job that says nothing within --wait. With --wait 0 nobody waits.
 

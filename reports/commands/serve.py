@@ -28,9 +28,9 @@ _MIN_TOKEN_CHARACTERS = 16
 def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> int:
     """Serve a page of running elastic jobs, their plans and advice.
 
-    RUN is what the job was given as ElasticTrainer(telemetry=RUN, plan="RUN/plan.json"). On the page a person looks for
-    advice, accepts or rejects it, and rolls plans back. All that is decided is kept in RUN: the server can be ended, and
-    started again, at any time. A job that has ended can still be looked at.
+    RUN is what the job was given as ElasticTrainer(telemetry=RUN, placement=Placement(plan="RUN/plan.json")). On the
+    page a person looks for advice, accepts or rejects it, and rolls plans back. All that is decided is kept in RUN: the
+    server can be ended, and started again, at any time. A job that has ended can still be looked at.
 
     It listens on this machine alone; with another --host it asks for a token, and makes one where none is given. The
     address goes to stdout.

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import Dataset, default_collate
 
-from esprof.elastic import Assignment, Data, ElasticTrainer, Gradients, Proof
+from esprof.elastic import Assignment, Data, ElasticTrainer, Gradients, Placement, Proof, Updates
 from esprof.elastic.runtime.rng import RngState, derived_seed, kept, seed_all, seeded
 from esprof.elastic.runtime.transport import Transport, Work
 
@@ -154,11 +154,14 @@ def trainer(
         model,
         optimizer,
         loss_fn,
-        dataset or Samples(job.samples, tokens=job.model == "gpt"),
+        Data(
+            dataset or Samples(job.samples, tokens=job.model == "gpt"),
+            batch_size=2,
+            accumulate=job.accumulate,
+            drop_last=job.drop_last,
+        ),
         job.n_est,
-        batch_size=2,
-        scheduler=StepLR(optimizer, 2, 0.9),
-        data=Data(accumulate=job.accumulate, drop_last=job.drop_last),
+        updates=Updates(scheduler=StepLR(optimizer, 2, 0.9)),
         gradients=Gradients(
             amp=job.amp,
             codec=job.codecs[0][1],
@@ -172,8 +175,7 @@ def trainer(
             threads=job.threads,
             verify_every=job.verify_every,
         ),
-        assignment=Assignment.of(parts),
-        transport=transport,
+        placement=Placement(assignment=Assignment.of(parts), transport=transport),
         **more,
     )
     for step, codec in job.codecs[1:]:

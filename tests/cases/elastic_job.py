@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from esprof.core.errors import EsprofError
-from esprof.elastic import Assignment, Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof
+from esprof.elastic import Assignment, Checkpoint, Data, Drain, ElasticTrainer, Gradients, Placement, Proof, Updates
 from tests.cases.elastic import Samples, loss_fn, on_threads, state_hash
 
 N_EST = 4
@@ -35,7 +35,15 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=1e-2)
 
 
-GROUPS = {"data": Data, "gradients": Gradients, "checkpoint": Checkpoint, "proof": Proof, "drain": Drain}
+GROUPS = {
+    "data": Data,
+    "updates": Updates,
+    "gradients": Gradients,
+    "checkpoint": Checkpoint,
+    "proof": Proof,
+    "drain": Drain,
+    "placement": Placement,
+}
 
 
 def grouped(options):
@@ -65,9 +73,9 @@ def small_trainer(
     model = model() if model else Net(classes)
     made = optimizer(model.parameters())
     options = {"batch_size": 2, "clip_norm": 1.0, "bucket_mb": 0.001, "threads": threads} | options
-    samples = samples or Samples(61, tokens=False)
-    scheduler = scheduler and scheduler(made)
-    return ElasticTrainer(model, made, loss, samples, n_est, scheduler=scheduler, **grouped(options))
+    options["dataset"] = samples or Samples(61, tokens=False)
+    options["scheduler"] = scheduler and scheduler(made)
+    return ElasticTrainer(model, made, loss, n_est=n_est, **grouped(options))
 
 
 def bits(trainer, steps):

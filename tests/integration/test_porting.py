@@ -58,13 +58,12 @@ def test_the_guides_code_runs(tmp_path):
 
 
 def test_the_guide_shows_every_option():
-    from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof, Tuning
+    from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Placement, Proof, Tuning, Updates
 
     text = (ROOT / "docs" / "porting.md").read_text()
     shown = re.search(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1]
-    groups = [
-        name for made in (Data, Gradients, Checkpoint, Proof, Drain, Tuning) for name in made.__dataclass_fields__
-    ]
+    made = (Data, Updates, Gradients, Checkpoint, Proof, Drain, Placement, Tuning)
+    groups = [name for group in made for name in group.__dataclass_fields__]
     own = ElasticTrainer.__init__.__kwdefaults__
-    missing = {*groups, *own} - {"_", "folder", "run", "transport", "batch_size"} - set(re.findall(r"\w+", shown))
+    missing = {*groups, *own} - {"_", "folder", "run", "transport", "dataset"} - set(re.findall(r"\w+", shown))
     assert missing == set()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu.jobs.common import Options, carry_out, loss_of, network, parser, texts, together
-from esprof.elastic import ElasticTrainer, Proof
+from esprof.elastic import Data, ElasticTrainer, Proof
 
 
 def main() -> None:
@@ -32,9 +32,8 @@ def steps(options: Options) -> Iterator[float]:
         model,
         optimizer,
         loss_on_device,
-        texts(options, seed=0),
+        Data(texts(options, seed=0), batch_size=options.batch),
         options.ests,
-        batch_size=options.batch,
         proof=Proof(hash_log=options.hashes),
     )
     while True:

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from esprof.core.errors import MismatchError, UsageError
 from esprof.elastic.checkpoint.pack import pack, unpack
-from esprof.elastic.verify.hashlog import as_numpy
+from esprof.elastic.verify.content import as_numpy
 
 OWN, MODULES = "state", "extra_state"
 """Where the two kinds stand in a checkpoint: the script's own by the names that it gave them, modules by their names."""

@@ -124,7 +124,7 @@ class Checkpoints:
             self.finish()
         except EsprofError as error:
             if self._transport.rank == 0:
-                warnings.warn(f"no checkpoint was written: {error}", stacklevel=3)
+                warnings.warn(f"no checkpoint was written: {error}", stacklevel=4)
 
     def close(self) -> None:
         """End the thread; nothing may be under way."""
@@ -146,7 +146,7 @@ _SAME = "Let the script do the same to its state on all ranks, and modules chang
 def _warn_of(damaged: Iterable[InputError], name: str) -> None:
     for error in damaged:
         found = InputError(error.reason, path=error.path)
-        warnings.warn(f"{found}: this checkpoint is left out, and the job goes on from {name}", stacklevel=5)
+        warnings.warn(f"{found}: this checkpoint is left out, and the job goes on from {name}", stacklevel=6)
 
 
 def _own_group(transport: Transport) -> dist.ProcessGroup | None:

@@ -92,23 +92,22 @@ class LoaderFeed:
         return loader.next(self._make, est, self.order.n_est, self.order.seed, per_epoch)
 
 
-def feed(
-    dataset: Dataset[Any] | Loaders, n_est: int, batch_size: int, seed: int, data: Data, *, outlive: bool = False
-) -> Feed:
-    """The feed for a dataset, or for `Loaders`; with `outlive` the processes that make a dataset's batches outlive a SIGTERM
-    to all of the job's. Raises UsageError where the length of an epoch is not known."""
+def feed(data: Data, n_est: int, *, outlive: bool = False) -> Feed:
+    """The feed for a job's data; with `outlive` the processes that make a dataset's batches outlive a SIGTERM to all of the
+    job's. Raises UsageError where the length of an epoch is not known."""
 
+    dataset, seed = data.dataset, data.seed
     sampled = SampledOrder(data.sampler, seed) if data.sampler is not None else None
     shuffle = sampled is None and data.shuffle is not False
 
     def order(samples: int) -> SampleOrder:
-        return SampleOrder(samples, n_est, batch_size, data.accumulate, seed, data.drop_last, shuffle, sampled)
+        return SampleOrder(samples, n_est, data.batch_size, data.accumulate, seed, data.drop_last, shuffle, sampled)
 
     if isinstance(dataset, Loaders):
         if sampled is not None:
             raise UsageError("Loaders take no sampler", remedy="Give each EST's loader its own.")
         batches = batches_per_epoch(dataset.make, n_est, seed, data.accumulate)
-        return LoaderFeed(dataset, order(batches * batch_size * n_est))
+        return LoaderFeed(dataset, order(batches * data.batch_size * n_est))
     if not isinstance(dataset, Sized):
         raise UsageError(
             "the dataset has no length", remedy="Pass Loaders in its place: a StatefulDataLoader for each EST."

@@ -19,71 +19,17 @@ from esprof.core.errors import EsprofError, UsageError
 from esprof.core.plan import CompressionBody, Plan, PlanStatus, State, read_plan_bytes, status_of
 from esprof.elastic.compress.codecs.registry import check_codec
 from esprof.elastic.compress.ests import Guarded
+from esprof.elastic.plans.change import Change, Ests, Fits, Now
 from esprof.elastic.plans.judgement import Judge, LatestSteps, TrialJudge, Verdict, WindowJudge, promise_of
 from esprof.elastic.plans.memory import check_room
 from esprof.elastic.plans.source import PlanSource
 from esprof.elastic.plans.trial import TrialSchedule
 from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.runtime.transport import Transport
-from esprof.elastic.verify.fingerprint import Level
 from esprof.run.logs import JobEvent, Setting
-
-Ests = tuple[tuple[int, ...], ...]
 
 _HAD: tuple[State, ...] = ("trying", "adopted", "kept", "missed")
 """What a job says of a plan that it has, or has had."""
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ranks change together."""
-
-    plan: str
-    version: int
-    at_step: int
-    ests: Ests | None
-    """Those of each rank; None where they stay."""
-    codec: str | None
-    """None where it stays."""
-    guard: Guarded | None = None
-    """Of that codec."""
-    window: int = 1
-    blocks: int = 0
-    """It is tried first, so many times for so many steps; 0 for no trial."""
-    world: int | None = None
-    """Processes that the job is to go on with; None for as many as now. Nothing else changes before that."""
-    settles: bool = False
-    """Whether this takes back what the plan has changed, or keeps for good what was tried."""
-    goes_back: bool = False
-    """Which of the two."""
-
-
-@dataclass(frozen=True)
-class Fits:
-    """What a plan has to fit: the same for the whole life of a trainer."""
-
-    n_est: int
-    level: Level
-    scaled: bool
-    """Whether the loss is scaled, as fp16's is."""
-    model_signature: str
-    gradient_bytes: int
-    """Of all parameters."""
-    check_world: Callable[[int, int], None]
-    """Raises UsageError where a job cannot become one of so many processes, from so many."""
-
-
-@dataclass(frozen=True)
-class Now:
-    """What holds at a border between steps."""
-
-    step: int
-    """The one to come."""
-    assignment: Assignment
-    codec: str
-    guard: Guarded | None
-    """Of that codec, where a plan has brought it."""
-    context_bytes: int
-    """Of the largest EST context that this rank has."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from esprof.elastic.options import Tuning
+from esprof.elastic.options import Placement, Tuning
 from esprof.elastic.plans.source import PlanSource
 from esprof.run import files
 from esprof.verbs import command_line
@@ -22,9 +22,10 @@ _ENDS_S = 5.0
 
 
 def or_tuned(
-    telemetry: str | Path | None, plan: str | Path | PlanSource | None, tuning: Tuning | None
+    telemetry: str | Path | None, placement: Placement
 ) -> tuple[str | Path | None, str | Path | PlanSource | None]:
-    """The `telemetry` and `plan` of a trainer; those of its loop where they are None."""
+    """(Run directory, source of plans) of a trainer; those of its loop where they are None."""
+    plan, tuning = placement.plan, placement.tuning
     run = os.environ.get(VARIABLE) or (tuning.run if tuning is not None else None)
     if not run:
         return telemetry, plan

@@ -18,6 +18,7 @@ from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
@@ -32,6 +33,23 @@ _TRIED = 64
 """Elements by which it is tried whether a codec works."""
 _TENSORS = 4
 """Flat gradients that a measurement needs besides the partial sums: the gradient, the mean, what is sent, and an inbox."""
+
+
+def measure_exchanges(
+    request: TelemetryRequest,
+    est_s: Sequence[float],
+    state: TrainingState,
+    layout: Layout,
+    transport: Transport,
+    assignment: Assignment,
+    leaves: Callable[[], bool],
+) -> tuple[Exchange, ...]:
+    """What is asked for, as `measured` has it, of a running job; nothing where its gradients are not added as a tree."""
+    if not isinstance(state.reducer, TreeReducer):
+        return ()
+    spec, scaled = state.codec_spec(state.next_step), state.scaler.is_enabled()
+    with torch.no_grad():
+        return measured(request, layout, transport, assignment, est_s, spec, scaled=scaled, leaves=leaves)
 
 
 def measured(

@@ -93,7 +93,7 @@ class Termination:
         if threading.current_thread() is not threading.main_thread():
             warnings.warn(
                 "SIGTERM is not heard, only a notice file and request_drain(): the trainer was not made in the main thread",
-                stacklevel=4,
+                stacklevel=6,
             )
             return
         assert self._pipe is not None

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from esprof.core.assignment import Assignment
 from esprof.elastic.checkpoint import extra
+from esprof.elastic.data.loaders import Loaders
 from esprof.elastic.data.order import SampleOrder
-from esprof.elastic.options import Checkpoint, Gradients, Proof, ScheduleBy
+from esprof.elastic.options import Checkpoint, Data, Gradients, Proof, Updates
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.fingerprint import (
@@ -61,11 +62,11 @@ class JobTerms:
 
 
 def job_fields(
-    state: TrainingState, order: SampleOrder, gradients: Gradients, scheduler_by: ScheduleBy, *, loaders: bool
+    state: TrainingState, order: SampleOrder, data: Data, updates: Updates, gradients: Gradients
 ) -> dict[str, Value]:
     """The fields of the fingerprint that say what the job is."""
     own = {
-        "loaders": loaders,
+        "loaders": isinstance(data.dataset, Loaders),
         "amp": gradients.amp,
         "reduction": gradients.reduction,
         # The bits of a tree's sum do not depend on the buckets.
@@ -74,24 +75,31 @@ def job_fields(
         "clip_norm": gradients.clip_norm,
         "find_unused": gradients.find_unused,
         "scheduler": ", ".join(type(scheduler).__name__ for scheduler in state.schedulers) or None,
-        "scheduler_by": scheduler_by,
+        "scheduler_by": updates.scheduler_by,
     }
     return {**order.fields(), **own, **optimizer_fields(state.optimizers), **model_fields(state.model)}
 
 
 def start_terms(
-    state: TrainingState, gradients: Gradients, proof: Proof, checkpoint: Checkpoint | None, *, telemetry: bool
+    state: TrainingState,
+    gradients: Gradients,
+    proof: Proof,
+    checkpoint: Checkpoint | None,
+    asked: Mapping[str, bool],
 ) -> dict[str, object]:
-    """What must be alike when a job starts or goes on, and may be something else the next time."""
+    """What must be alike when a job starts or goes on, and may be something else the next time; `asked` is whether there is
+    telemetry, a source of plans and a drain."""
     return {
         "scheduler": [plain(scheduler.state_dict()) for scheduler in state.schedulers],
         "bucket_mb": gradients.bucket_mb,
-        "telemetry": telemetry,
+        "telemetry": asked["telemetry"],
         "hash_log": proof.hash_log is not None,
         "verify_every": proof.verify_every,
         "checkpoint": checkpoint is not None,
         "checkpoint_every": checkpoint.every if checkpoint is not None else 0,
         **(extra.digests(*extra.pack_extra(state.model, state.own)) if checkpoint is not None else {}),
+        "plan": asked["plan"],
+        "drain": asked["drain"],
     }
 
 

@@ -10,10 +10,14 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from esprof.core.assignment import Est
+from esprof.core.assignment import Assignment, Est
+from esprof.core.errors import UsageError
 from esprof.elastic.compress.codecs.codec import Codec
-from esprof.elastic.compress.codecs.registry import codec
+from esprof.elastic.compress.codecs.registry import check_codec, codec
 from esprof.elastic.compress.ests import EstGuard, Guarded
+from esprof.elastic.options import Gradients, Updates
+from esprof.elastic.reduce.choice import reducer
+from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import Reducer
 from esprof.elastic.runtime.context import EstContext
 from esprof.elastic.runtime.transport import Transport
@@ -42,6 +46,36 @@ class TrainingState:
     guard: EstGuard | None = None
     """Of the codec that a plan has brought; None where there is none."""
 
+    @classmethod
+    def begun(
+        cls,
+        model: nn.Module,
+        optimizers: tuple[Optimizer, ...],
+        updates: Updates,
+        gradients: Gradients,
+        seed: int,
+        layout: Layout,
+        transport: Transport,
+        assignment: Assignment,
+    ) -> "TrainingState":
+        """What a job is before its first step, on this rank."""
+        device, bucket_mb, n_est = layout.device, gradients.bucket_mb, assignment.n_est
+        scaler = GradScaler(device.type, enabled=gradients.amp == "fp16")
+        scaler.scale(torch.zeros((), device=device))  # It begins by this; a rank may have no EST to do so.
+        return cls(
+            model,
+            optimizers,
+            updates.schedulers,
+            scaler=scaler,
+            reducer=reducer(
+                gradients.reduction, layout, transport, n_est, bucket_mb, find_unused=gradients.find_unused
+            ),
+            codecs={0: gradients.codec},
+            contexts={est: EstContext.new(seed + est, device) for est in assignment.ests[transport.rank]},
+            device=device,
+            own=dict(updates.state or {}),
+        )
+
     def share(self, transport: Transport) -> None:
         """Start from rank 0's parameters and buffers on all ranks, as under DistributedDataParallel."""
         for tensor in [*self.model.parameters(), *self.model.buffers()]:
@@ -50,6 +84,12 @@ class TrainingState:
     def codec_spec(self, step: int) -> str:
         """Text of the codec that encodes gradients in a step."""
         return self.codecs[self._codec_start(step)]
+
+    def check_codec(self, spec: str, from_step: int) -> None:
+        """Raise UsageError for a codec that is unknown or does not fit, and for a step that is past."""
+        if from_step < self.next_step:
+            raise UsageError(f"step {from_step} is past: the next one is {self.next_step}")
+        check_codec(spec, scaled=self.scaler.is_enabled())
 
     def set_codec(self, spec: str, guard: Guarded | None) -> None:
         """Encode gradients so from the next step on, guarded or not."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from esprof.core.assignment import Assignment, Est
 from esprof.core.errors import UsageError
 from esprof.elastic.data.feed import Feed
-from esprof.elastic.options import Amp
+from esprof.elastic.options import Gradients
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
@@ -118,8 +118,7 @@ class Turns:
     transport: Transport
     feed: Feed
     spans: StepSpans
-    amp: Amp
-    find_unused: bool
+    gradients: Gradients
     edits: Edits
     across_ranks: bool
     """Whether another rank must come to the same bits."""
@@ -163,7 +162,7 @@ class Turns:
             with self.spans.turn(est):
                 first_run = first_runs[place] if twice else None
                 found.losses[est] = self._turn(est, phase, first_run, last=est == mine[-1])
-            if self.find_unused:
+            if self.gradients.find_unused:
                 found.used.add_(self._mask())
         if twice:
             with self.spans.silent():
@@ -180,7 +179,11 @@ class Turns:
 
     def _outcome(self, assignment: Assignment) -> tuple[TurnsOutcome, Tensor]:
         """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
-        n_est, world, unused = assignment.n_est, assignment.world, len(self.layout.slots) if self.find_unused else 0
+        n_est, world, unused = (
+            assignment.n_est,
+            assignment.world,
+            len(self.layout.slots) if self.gradients.find_unused else 0,
+        )
         sizes = {"losses": n_est, "told": world, "news": 1, "asked": 1, "write": 1, "busy": world}
         sizes |= {"updated": world, "used": unused}
         shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
@@ -265,7 +268,7 @@ class Turns:
     def _leave(self, est: Est, flat: Tensor) -> None:
         self.edits.end_turn(est)
         self._buffers.leave(est)
-        for slot in self.layout.slots if self.find_unused else ():
+        for slot in self.layout.slots if self.gradients.find_unused else ():
             if slot.name not in self._reached_in_turn:
                 slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
 
@@ -308,7 +311,7 @@ class Turns:
             with self.spans("backward"):
                 self.state.scaler.scale(loss * weight).backward()
         self._reached_in_turn |= self._reached
-        if not self.find_unused and len(self._reached) < len(self.layout.slots):
+        if not self.gradients.find_unused and len(self._reached) < len(self.layout.slots):
             self._refuse_unreached(phase)
         return loss.detach()
 
@@ -322,9 +325,9 @@ class Turns:
             )
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
-        if self.amp is None:
+        if self.gradients.amp is None:
             return contextlib.nullcontext()
-        return torch.autocast(self.state.device.type, _TYPES[self.amp])
+        return torch.autocast(self.state.device.type, _TYPES[self.gradients.amp])
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:

@@ -1,18 +1,15 @@
 """The update of a step: what is done to the mean gradient, and with it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from torch import nn
 from torch.optim import Optimizer
 
-from esprof.elastic.options import ScheduleBy
+from esprof.elastic.options import Gradients, Updates
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.runtime.rng import derived_seed, seed_all
 from esprof.elastic.runtime.training import TrainingState
-
-BeforeUpdate = Callable[[int], None]
-"""Is given the number of the step, when all parameters have its mean gradient."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +19,8 @@ class Update:
     state: TrainingState
     layout: Layout
     seed: int
-    clip_norm: float | None
-    before: BeforeUpdate | None
-    scheduler_by: ScheduleBy
+    gradients: Gradients
+    asked: Updates
 
     def run(self, optimizers: Collection[Optimizer], unused: Collection[Slot], *, epoch_ends: bool) -> bool:
         """Update by these optimizers, and count the step. Parameters of `unused` have no gradient, as under DDP.
@@ -38,15 +34,15 @@ class Update:
             slot.parameter.grad = None
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
-        if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self._updated(optimizers), self.clip_norm)
-        if self.before is not None:
-            self.before(state.next_step)
+        if self.gradients.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._updated(optimizers), self.gradients.clip_norm)
+        if self.asked.before_update is not None:
+            self.asked.before_update(state.next_step)
         for optimizer in optimizers:
             scaler.step(optimizer)
         scaler.update()
         state.next_step += 1
-        if self.scheduler_by == "step" or epoch_ends:
+        if self.asked.scheduler_by == "step" or epoch_ends:
             for scheduler in state.schedulers:
                 if scheduler.optimizer in optimizers:
                     scheduler.step()

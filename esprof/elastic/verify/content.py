@@ -9,10 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esprof.elastic.verify.hashlog import as_numpy
-
 _DEEPEST = 6
 """How deep containers and objects are looked into."""
+
+
+def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The values in host memory, contiguous; a type that NumPy lacks, such as bfloat16, as integers of its bits."""
+    host = tensor.detach().cpu().contiguous()
+    if host.dtype.is_floating_point and host.dtype not in (torch.float16, torch.float32, torch.float64):
+        host = host.view({1: torch.int8, 2: torch.int16}[host.dtype.itemsize])
+    return host.numpy()
 
 
 def content(value: object) -> str:

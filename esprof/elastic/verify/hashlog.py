@@ -4,20 +4,23 @@ import hashlib
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
-import torch
 from torch import Tensor
 
+from esprof.core.assignment import Assignment
 from esprof.core.errors import MismatchError, OutputError
 from esprof.core.output import atomic_file
-from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.checkpoint.snapshot import NamedTensors, training_tensors
+from esprof.elastic.options import Proof
+from esprof.elastic.runtime.agree import tell_all, together
+from esprof.elastic.runtime.result import StepResult
+from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.verify.content import as_numpy
 from esprof.elastic.verify.steplog import Digest, Fingerprint, Header, StepLine, StepLog, different, values_path
-
-NamedTensors = dict[str, Tensor]
 
 _encoder = msgspec.json.Encoder()
 
@@ -112,12 +115,34 @@ class HashLog:
         return found
 
 
-def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """The values in host memory, contiguous; a type that NumPy lacks, such as bfloat16, as integers of its bits."""
-    host = tensor.detach().cpu().contiguous()
-    if host.dtype.is_floating_point and host.dtype not in (torch.float16, torch.float32, torch.float64):
-        host = host.view({1: torch.int8, 2: torch.int16}[host.dtype.itemsize])
-    return host.numpy()
+class StepHashes:
+    """Logs the steps of a running job, where `Proof` asks for that. All ranks make the same calls."""
+
+    def __init__(self, proof: Proof, fingerprint: Fingerprint, state: TrainingState, transport: Transport) -> None:
+        """Raises as HashLog does, on all ranks."""
+        self._state = state
+        self._log: HashLog | None = None
+        if proof.hash_log:
+            path, values = Path(proof.hash_log), proof.hash_log_values
+            with together(transport):
+                self._log = HashLog(path, fingerprint, state.next_step, transport, values=values)
+
+    def write(self, result: StepResult, assignment: Assignment) -> None:
+        """Add the line of a step that has just ended."""
+        if self._log is not None:
+            self._log.write(
+                result.step,
+                result.epoch,
+                result.losses,
+                training_tensors(self._state),
+                skipped=result.skipped,
+                assignment=assignment.ests,
+                codec=self._state.codec_spec(result.step),
+            )
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._log.close()
 
 
 def _kept(path: Path, fingerprint: Fingerprint, next_step: int) -> Iterator[StepLine]:

@@ -28,6 +28,15 @@ _REMEDY = (
 )
 
 
+_STEPS_VERIFIED_AT_START = 2
+"""What an EST leaves behind in one may show in the next."""
+
+
+def is_run_twice(step: int, first_step: int, every: int | None) -> bool:
+    """Whether the turns of a step are run twice, in a process that began with `first_step`; `every` is that of `Proof`."""
+    return every != 0 and (step < first_step + _STEPS_VERIFIED_AT_START or (every is not None and step % every == 0))
+
+
 @dataclass
 class FirstRun:
     """A turn as it was run the first time: what it began with, and what it came to."""

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
-from esprof.elastic import Data, Proof
+from esprof.elastic import Proof
 from tests.cases.programs.script import KINDS, WIDTH, Points, Script, either, equal, like, refused
 
 
@@ -27,7 +27,7 @@ class Moved(Points):
 
 
 def _workers(count, **options):
-    return {"data": Data(num_workers=count, **options)}
+    return {"num_workers": count, **options}
 
 
 # Noise.
@@ -54,13 +54,13 @@ def noise_of_all_generators():
 @equal
 def closure_in_workers():
     """A dataset that holds a lambda, which a forked loader process takes over."""
-    return Script(data=Moved(lambda data, index: index / 40), options=_workers(2))
+    return Script(data=Moved(lambda data, index: index / 40), batches=_workers(2))
 
 
 @equal
 def noise_in_workers():
     """The same in two loader processes."""
-    return Script(data=Moved(_noise), options=_workers(2))
+    return Script(data=Moved(_noise), batches=_workers(2))
 
 
 def _seeded_noise(data, index):
@@ -77,7 +77,7 @@ def seed_of_the_sample():
 @equal
 def seed_of_the_sample_in_workers():
     """The same in two loader processes."""
-    return Script(data=Moved(_seeded_noise), options=_workers(2))
+    return Script(data=Moved(_seeded_noise), batches=_workers(2))
 
 
 def _own(generator, draw):
@@ -115,7 +115,7 @@ def numpy_generator_of_a_dataset_in_workers():
     """A numpy Generator of which each loader process has a copy."""
     data = Moved(_draw)
     data.generator = np.random.default_rng(0)
-    return Script(data=data, options=_workers(2))
+    return Script(data=data, batches=_workers(2))
 
 
 def _worker_number(data, index):
@@ -125,7 +125,7 @@ def _worker_number(data, index):
 @refused
 def worker_number():
     """A sample that depends on the loader process which makes it."""
-    return Script(data=Moved(_worker_number), options=_workers(2))
+    return Script(data=Moved(_worker_number), batches=_workers(2))
 
 
 @refused
@@ -251,7 +251,7 @@ def collate_with_noise():
         points, kinds = default_collate(samples)
         return points + 0.1 * torch.randn_like(points), kinds
 
-    return Script(options=_workers(0, collate_fn=collate))
+    return Script(batches=_workers(0, collate_fn=collate))
 
 
 @refused
@@ -264,7 +264,7 @@ def collate_with_a_counter():
         points, kinds = default_collate(samples)
         return points * 0.95 ** len(made), kinds
 
-    return Script(options=_workers(0, collate_fn=collate))
+    return Script(batches=_workers(0, collate_fn=collate))
 
 
 @like("collate_with_noise")
@@ -281,7 +281,7 @@ def samples_of_unlike_length():
         points = torch.nn.utils.rnn.pad_sequence([point for point, _ in samples], batch_first=True)
         return F.pad(points, (0, WIDTH - points.shape[1])), torch.tensor([kind for _, kind in samples])
 
-    return Script(data=Sequences(), options=_workers(0, collate_fn=collate))
+    return Script(data=Sequences(), batches=_workers(0, collate_fn=collate))
 
 
 @equal
@@ -292,7 +292,7 @@ def last_step_with_less():
         def __len__(self):
             return 27
 
-    return Script(data=More(), options=_workers(0, drop_last=False))
+    return Script(data=More(), batches=_workers(0, drop_last=False))
 
 
 @equal
@@ -321,4 +321,4 @@ def endless_dataset():
 @equal
 def sorted_samples():
     """shuffle=False."""
-    return Script(options=_workers(0, shuffle=False))
+    return Script(batches=_workers(0, shuffle=False))

@@ -3,7 +3,6 @@
 import torch
 from torch import nn
 
-from esprof.elastic import Data
 from tests.cases.programs.script import Script, either, equal, like, mean_loss, net, refused
 
 
@@ -30,11 +29,11 @@ class Applied(nn.Module):
         return self.function(x)
 
 
-def _hooked(register, options=None):
+def _hooked(register, batches=None):
     """A script whose model has had hooks registered before the trainer is made."""
     model = net()
     register(model)
-    return Script(model, options=options or {})
+    return Script(model, batches=batches or {})
 
 
 @like("noise_in_a_hook")
@@ -155,7 +154,7 @@ def accumulated_gradient_hook():
 @either
 def accumulated_gradient_hook_of_two_batches():
     """The same with two batches a step, of which the first is halved twice."""
-    return _hooked(_halve_accumulated, {"data": Data(accumulate=2)})
+    return _hooked(_halve_accumulated, {"accumulate": 2})
 
 
 @like("gradient_hook_afterwards")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from esprof.elastic import Data, Proof
+from esprof.elastic import Proof
 from tests.cases.programs.script import Points, Script, either, equal, like, mean_loss, net, refused
 
 # What they return.
@@ -175,7 +175,7 @@ def _zeroing(set_to_none, accumulate):
         model.zero_grad(set_to_none=set_to_none)
         return mean_loss(model, batch)
 
-    return Script(loss=loss, options={"data": Data(accumulate=accumulate)})
+    return Script(loss=loss, batches={"accumulate": accumulate})
 
 
 @refused
@@ -254,7 +254,7 @@ def samples_in_place():
         points = torch.stack([point.mul_(1.1) for point, _ in batch])
         return F.cross_entropy(model(points), torch.tensor([kind for _, kind in batch]))
 
-    return Script(loss=loss, data=Kept(), options={"data": Data(collate_fn=list), "proof": Proof(verify_every=1)})
+    return Script(loss=loss, data=Kept(), batches={"collate_fn": list}, options={"proof": Proof(verify_every=1)})
 
 
 @like("gradient_penalty")

@@ -137,7 +137,7 @@ def other_learning_rate_on_a_rank():
 @refused
 def other_seed_on_a_rank():
     """Rank 1 passes another seed."""
-    return Script(net(nn.Dropout(0.3)), options={"seed": rank()})
+    return Script(net(nn.Dropout(0.3)), batches={"seed": rank()})
 
 
 @refused

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset
 
-from esprof.elastic import Assignment, ElasticTrainer, Loaders
+from esprof.elastic import Assignment, Data, ElasticTrainer, Loaders, Placement, Updates
 
 N_EST = 4
 WIDTH, KINDS = 8, 3
@@ -58,6 +58,8 @@ class Script:
     data: Dataset | Loaders = field(default_factory=Points)
     optimizer: Callable[[nn.Module], Optimizer] = sgd
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
+    batches: dict[str, Any] = field(default_factory=dict)
+    """Options of `Data`, other than the samples and the batch size."""
     options: dict[str, Any] = field(default_factory=dict)
     """ElasticTrainer's others."""
     prepare: Callable[[ElasticTrainer], None] = lambda trainer: None
@@ -71,11 +73,10 @@ class Script:
             self.model,
             optimizer,
             self.loss,
-            self.data,
+            Data(self.data, batch_size=2, **self.batches),
             N_EST,
-            batch_size=2,
-            scheduler=self.scheduler and self.scheduler(optimizer),
-            assignment=assignment,
+            updates=Updates(scheduler=self.scheduler and self.scheduler(optimizer)),
+            placement=Placement(assignment=assignment),
             **self.options,
         )
         self.prepare(made)

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
 
-from esprof.elastic import Data, Gradients
+from esprof.elastic import Gradients
 from tests.cases.programs.script import KINDS, WIDTH, Script, either, equal, like, mean_loss, net, refused
 
 
@@ -71,7 +71,7 @@ def own_autocast():
 @equal
 def accumulation():
     """Three batches a step, with BatchNorm and dropout."""
-    return Script(net(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Dropout(0.3))), options={"data": Data(accumulate=3)})
+    return Script(net(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Dropout(0.3))), batches={"accumulate": 3})
 
 
 @equal

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from esprof.elastic import ElasticTrainer, Proof
+from esprof.elastic import Data, ElasticTrainer, Placement, Proof
 from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
 
 SLEEPS_S = (0.01, 0.04)
@@ -30,12 +30,11 @@ trainer = ElasticTrainer(
     model,
     OPTIMIZERS["sgd"](model.parameters()),
     slow_loss,
-    Samples(256, tokens=False),
+    Data(Samples(256, tokens=False), batch_size=2),
     8,
-    batch_size=2,
     proof=Proof(verify_every=0),
     telemetry=run,
-    plan=run / "plan.json",
+    placement=Placement(plan=run / "plan.json"),
 )
 ends = torch.zeros(1)
 while not ends.item():

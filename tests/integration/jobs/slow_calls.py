@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from esprof.elastic import ElasticTrainer
+from esprof.elastic import Data, ElasticTrainer, Updates
 from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
 
 LONG_S = 10
@@ -30,10 +30,9 @@ trainer = ElasticTrainer(
     model,
     OPTIMIZERS["sgd"](model.parameters()),
     loss_fn,
-    Samples(64, tokens=False),
+    Data(Samples(64, tokens=False), batch_size=2),
     3,
-    batch_size=2,
-    before_update=slow_at_last,
+    updates=Updates(before_update=slow_at_last),
 )
 trainer.step()
 if rank == 2:

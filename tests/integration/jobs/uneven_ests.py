@@ -5,7 +5,7 @@ import time
 
 import torch.distributed as dist
 
-from esprof.elastic import ElasticTrainer, Proof
+from esprof.elastic import Data, ElasticTrainer, Proof
 from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
 
 SLEEPS_S = (0.02, 0.08)
@@ -23,9 +23,8 @@ trainer = ElasticTrainer(
     model,
     OPTIMIZERS["sgd"](model.parameters()),
     slow_loss,
-    Samples(256, tokens=False),
+    Data(Samples(256, tokens=False), batch_size=2),
     8,
-    batch_size=2,
     proof=Proof(verify_every=0),
     telemetry=sys.argv[1],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from esprof.core.errors import MismatchError
-from esprof.elastic import Assignment, Checkpoint, ElasticTrainer
+from esprof.elastic import Assignment, Checkpoint, Data, ElasticTrainer
 from tests.cases.elastic import MODELS, OPTIMIZERS, Samples, loss_fn
 
 what, folder = sys.argv[1:]
@@ -26,9 +26,8 @@ trainer = ElasticTrainer(
     model,
     OPTIMIZERS["sgd"](model.parameters()),
     loss,
-    Samples(64, tokens=False),
+    Data(Samples(64, tokens=False), batch_size=2),
     4,
-    batch_size=2,
     checkpoint=Checkpoint(folder),
 )
 try:

@@ -11,23 +11,27 @@ import torch
 from torch.utils.data import IterableDataset
 
 from esprof.core.errors import UsageError
-from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Proof, register_codec
+from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Placement, Proof, Updates, register_codec
 from esprof.elastic.compress.codecs.cast import Cast
 from esprof.elastic.compress.codecs.registry import codec
 from tests.cases.elastic import loss_fn
 from tests.cases.elastic_job import GROUPS, small_trainer
 
 
+def batches(**options):
+    return Data([], **({"batch_size": 1} | options))
+
+
 @pytest.mark.parametrize(
     ("made", "option"),
     [
         (small_trainer, {"n_est": 0}),
-        (small_trainer, {"batch_size": 0}),
-        (small_trainer, {"batch_size": 1.5}),
-        (small_trainer, {"scheduler_by": "epochs"}),
-        (Data, {"accumulate": 0}),
-        (Data, {"num_workers": -1}),
-        (partial(Data, num_workers=1), {"prefetch_factor": 0}),
+        (batches, {"batch_size": 0}),
+        (batches, {"batch_size": 1.5}),
+        (Updates, {"scheduler_by": "epochs"}),
+        (batches, {"accumulate": 0}),
+        (batches, {"num_workers": -1}),
+        (partial(batches, num_workers=1), {"prefetch_factor": 0}),
         (Gradients, {"amp": "fp8"}),
         (Gradients, {"reduction": "foo"}),
         (Gradients, {"bucket_mb": 0}),
@@ -55,12 +59,14 @@ def test_an_option_that_makes_no_sense_is_named(made, option):
 
 def test_what_is_expected_is_said():
     with pytest.raises(UsageError, match="accumulate=0 makes no sense: it is a whole number from 1 on"):
-        Data(accumulate=0)
+        batches(accumulate=0)
     with pytest.raises(UsageError, match="'D2' makes no sense: it is 'D0' or 'D1' or 'hetero-relaxed'"):
         Proof(determinism="D2")
 
 
-@pytest.mark.parametrize("made", [Data(), Gradients(), Checkpoint("folder"), Proof(), Drain()])
+@pytest.mark.parametrize(
+    "made", [batches(), Updates(), Gradients(), Checkpoint("folder"), Proof(), Drain(), Placement()]
+)
 def test_what_was_checked_stays(made):
     with pytest.raises(FrozenInstanceError):
         made.__setattr__(next(iter(made.__dataclass_fields__)), None)
@@ -104,22 +110,22 @@ def test_a_dataset_without_a_length_is_refused():
 
     model = torch.nn.Linear(2, 2)
     with pytest.raises(UsageError, match="the dataset has no length") as raised:
-        ElasticTrainer(model, torch.optim.SGD(model.parameters()), loss_fn, Endless(), 1, batch_size=1)
+        ElasticTrainer(model, torch.optim.SGD(model.parameters()), loss_fn, Data(Endless(), batch_size=1), 1)
     assert raised.value.remedy.startswith("Pass Loaders in its place")
 
 
 def test_the_documentation_has_every_option_with_its_default():
     page = (Path(__file__).parents[3] / "docs" / "elastic.md").read_text()
     documented = re.findall(r"^\|[^|]*\| `(\w+)` \| ?(.*?) ?\|", page, re.MULTILINE)
-    asked = [parameter for made in (ElasticTrainer, *GROUPS.values()) for parameter in options(made)]
+    asked = [parameter for made in (*GROUPS.values(), ElasticTrainer) for parameter in options(made)]
     assert documented == [(name, default) for name, default in asked if name not in GROUPS]
 
 
 def options(made):
-    """Name and default, as the documentation has it, of what is optional; a checkpoint's folder has none."""
+    """Name and default, as the documentation has it, of each option; what has to be given has none."""
     for name, parameter in inspect.signature(made).parameters.items():
         default = parameter.default
         if default is not parameter.empty:
             yield name, f'"{default}"' if isinstance(default, str) else str(default)
-        elif made is Checkpoint:
+        elif made is not ElasticTrainer:
             yield name, ""

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from esprof.core.assignment import Assignment
 from esprof.core.errors import UsageError
-from esprof.elastic import Checkpoint, ElasticTrainer, Gradients, Proof
+from esprof.elastic import Checkpoint, Data, ElasticTrainer, Gradients, Placement, Proof, Updates
 from tests.cases.elastic import Job, Paths, Samples, curve, loss_fn, on_threads, state_hash, static_curve
 from tests.cases.elastic_job import Net, adamw, bits, bits_of_ranks, small_trainer
 
@@ -65,17 +65,15 @@ def gan(transport=None, parts=((0, 1, 2, 3),), losses=(of_critic, of_generator),
     ]
     schedulers = [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) for optimizer in optimizers]
     assignment = Assignment.of(parts)
-    data = Samples(64, tokens=False)
+    data = Data(Samples(64, tokens=False), batch_size=2)
     return ElasticTrainer(
         model,
         optimizers,
         list(losses),
         data,
         4,
-        batch_size=2,
-        scheduler=schedulers,
-        transport=transport,
-        assignment=assignment,
+        updates=Updates(scheduler=schedulers),
+        placement=Placement(transport=transport, assignment=assignment),
         gradients=Gradients(clip_norm=1.0, bucket_mb=0.001),
         **options,
     )
@@ -127,7 +125,7 @@ def test_several_optimizers_step_by_one_loss():
         parameters = list(model.parameters())
         groups = [parameters[:2], parameters[2:]] if split else [parameters]
         optimizers = [torch.optim.SGD(group, 0.1, momentum=0.9) for group in groups]
-        return ElasticTrainer(model, optimizers, loss_fn, Samples(61, tokens=False), 4, batch_size=2)
+        return ElasticTrainer(model, optimizers, loss_fn, Data(Samples(61, tokens=False), batch_size=2), 4)
 
     whole, split = trainer(split=False), trainer(split=True)
     for _ in range(3):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from esprof.core.errors import InputError, UsageError
-from esprof.elastic import Assignment, Checkpoint, Data, ElasticTrainer, Loaders
+from esprof.elastic import Assignment, Checkpoint, Data, ElasticTrainer, Loaders, Placement
 from esprof.elastic.data.loaders import EstLoader, batches_per_epoch
 from esprof.elastic.runtime.context import EstContext
 from tests.cases.elastic import on_threads
@@ -115,12 +115,14 @@ def test_loading_takes_nothing_from_the_ests_own_stream():
     assert drawn[1] == random.random()
 
 
-def trainer(make, **options):
+def trainer(make, accumulate=1, **options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     loss = lambda model, batch: model(batch).pow(2).mean()  # noqa: E731
-    return ElasticTrainer(model, optimizer, loss, Loaders(make), 2, batch_size=2, **options)
+    return ElasticTrainer(
+        model, optimizer, loss, Data(Loaders(make), batch_size=2, accumulate=accumulate), 2, **options
+    )
 
 
 @pytest.mark.parametrize("make", [shuffled, walk])
@@ -139,7 +141,7 @@ def test_loaders_move_with_their_ests(make):
     history = [[[0, 1], []], [[1], [0]], [[], [0, 1]]]
 
     def losses(transport):
-        job, found = trainer(make, transport=transport, assignment=Assignment.of(history[0])), []
+        job, found = trainer(make, placement=Placement(transport=transport, assignment=Assignment.of(history[0]))), []
         for parts in history:
             job.assign(Assignment.of(parts))
             found += [job.step().losses for _ in range(3)]
@@ -160,7 +162,7 @@ def test_training_goes_on_from_a_checkpoint(make, tmp_path):
 
 def test_an_epoch_is_as_long_as_the_loaders():
     assert trainer(walk).order.steps_per_epoch == 3
-    assert trainer(walk, data=Data(accumulate=3)).order.steps_per_epoch == 1
+    assert trainer(walk, accumulate=3).order.steps_per_epoch == 1
 
 
 class Threads(Shuffled):

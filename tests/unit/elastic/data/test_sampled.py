@@ -179,22 +179,23 @@ def test_what_is_no_sampler_of_a_whole_epoch_is_refused(reason):
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_order_and_a_sampler_are_not_both_asked_for(shuffle):
     with pytest.raises(UsageError, match=f"shuffle={shuffle} makes no sense with a sampler"):
-        Data(sampler=[1, 2], shuffle=shuffle)
+        Data([], batch_size=1, sampler=[1, 2], shuffle=shuffle)
 
 
 def test_loaders_have_samplers_of_their_own():
     model = torch.nn.Linear(2, 2)
-    optimizer, data = torch.optim.SGD(model.parameters()), Data(sampler=[1, 2])
+    optimizer = torch.optim.SGD(model.parameters())
+    data = Data(Loaders(lambda est, n_est: None), batch_size=1, sampler=[1, 2])
     with pytest.raises(UsageError, match="Loaders take no sampler"):
-        ElasticTrainer(model, optimizer, loss_fn, Loaders(lambda est, n_est: None), 1, batch_size=1, data=data)
+        ElasticTrainer(model, optimizer, loss_fn, data, 1)
 
 
 def test_working_ahead_needs_workers():
     with pytest.raises(UsageError, match="prefetch_factor makes no sense without num_workers"):
-        Data(prefetch_factor=2)
+        Data([], batch_size=1, prefetch_factor=2)
 
 
 def test_what_is_asked_of_the_loader_reaches_it():
     trainer = small_trainer(num_workers=2, prefetch_factor=5, pin_memory=True)
-    loader = trainer._feed._batches._loader
+    loader = trainer._turns.feed._batches._loader
     assert (loader.num_workers, loader.prefetch_factor, loader.pin_memory) == (2, 5, True)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from esprof.core.errors import UsageError
-from esprof.elastic import Assignment, ElasticTrainer
+from esprof.elastic import Assignment, Data, ElasticTrainer
 from esprof.elastic.runtime.support import check, to_device
 from tests.cases.elastic import Job, Samples, trainer
 from tests.cases.elastic_job import small_trainer
@@ -69,9 +69,8 @@ def test_a_parameter_without_a_gradient_is_named():
         model,
         torch.optim.SGD(model.parameters(), 0.1),
         lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
-        Samples(8, tokens=False),
+        Data(Samples(8, tokens=False), batch_size=2),
         2,
-        batch_size=2,
     )
     with pytest.raises(UsageError) as raised:
         elastic.step()

@@ -25,13 +25,19 @@ class Numbers(torch.utils.data.Dataset):
         return torch.full((3,), float(index)), torch.tensor([index / 32])
 
 
-def trainer(path, **options):
+def trainer(path, **batches):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     loss = lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1])  # noqa: E731
     return ElasticTrainer(
-        model, optimizer, loss, Numbers(), 2, batch_size=2, telemetry=path, proof=Proof(verify_every=0), **options
+        model,
+        optimizer,
+        loss,
+        Data(Numbers(), batch_size=2, **batches),
+        2,
+        telemetry=path,
+        proof=Proof(verify_every=0),
     )
 
 
@@ -56,7 +62,7 @@ def rows(run, *kinds):
 
 
 def test_the_run_tells_of_each_part_of_each_step_for_each_est(tmp_path):
-    job = trainer(tmp_path / "run", data=Data(accumulate=2))
+    job = trainer(tmp_path / "run", accumulate=2)
     for _ in range(3):
         job.step()
     job.flush()

@@ -12,8 +12,9 @@ import torch
 
 from esprof.core.errors import InputError, MismatchError
 from esprof.elastic.runtime.transport import Alone
+from esprof.elastic.verify.content import as_numpy
 from esprof.elastic.verify.diff import Distance, diff, distance
-from esprof.elastic.verify.hashlog import HashLog, as_numpy
+from esprof.elastic.verify.hashlog import HashLog
 from esprof.elastic.verify.steplog import Fingerprint, StepLog
 from tests.unit.test_cli import run_main
 

@@ -11,7 +11,8 @@ import pytest
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError
 from esprof.core.plan import read_plan
-from esprof.elastic.plans.adoption import Adoption, Fits, Now
+from esprof.elastic.plans.adoption import Adoption
+from esprof.elastic.plans.change import Fits, Now
 from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.runtime.agree import tell_all
 from esprof.reports.live import tuning

@@ -1,0 +1,83 @@
+"""When a running job's state goes to its folder of checkpoints, if it has one."""
+
+import warnings
+from collections.abc import Callable, Collection
+
+from esprof.core.assignment import Est
+from esprof.core.errors import UsageError
+from esprof.elastic.checkpoint.saving import Checkpoints
+from esprof.elastic.checkpoint.snapshot import capture, restore
+from esprof.elastic.options import Checkpoint
+from esprof.elastic.runtime.training import TrainingState
+from esprof.elastic.runtime.transport import Transport
+from esprof.elastic.verify.rollcall import RollCall
+from esprof.elastic.verify.steplog import Fingerprint
+from esprof.run.logs import JobEvent
+
+
+class JobCheckpoints:
+    """Saves the state of a job between two steps. All ranks make the same calls."""
+
+    def __init__(
+        self,
+        asked: Checkpoint | None,
+        state: TrainingState,
+        ests: Collection[Est],
+        transport: Transport,
+        fingerprint: Fingerprint,
+        roll_call: RollCall,
+        record: Callable[[JobEvent], None],
+    ) -> None:
+        """`record` takes what happens; `ests` are those of this rank."""
+        self._state, self._rank = state, transport.rank
+        self.checkpoints: Checkpoints | None = None
+        """None for a job without a folder."""
+        if asked is not None:
+            self.checkpoints = Checkpoints(
+                asked,
+                transport,
+                fingerprint,
+                roll_call,
+                lambda saved: record(JobEvent(what="checkpoint", step=saved.step)),
+            )
+            if (found := self.checkpoints.read_latest(ests)) is not None:
+                restore(state, *found)
+
+    def whole_step(self) -> Callable[[], int | None]:
+        """Gives the step of the newest whole checkpoint, and keeps no hold of the job's state."""
+        checkpoints = self.checkpoints
+        return lambda: checkpoints.whole_step if checkpoints is not None else None
+
+    def begin_if_due(self) -> None:
+        """Begin the checkpoint that is due between two steps: as the next one begins, so that it holds what the script has
+        done after the last, such as an update of an average."""
+        if self.checkpoints is not None and self.checkpoints.due(self._state.next_step):
+            self._begin(self.checkpoints)
+
+    def save(self) -> None:
+        """Save, and return once it is on disk. Raises OutputError on all ranks where it cannot be written, and UsageError
+        without a folder."""
+        if self.checkpoints is None:
+            raise UsageError("there is no folder to save to", remedy="Pass checkpoint=Checkpoint(FOLDER).")
+        self._begin(self.checkpoints)
+        self.checkpoints.finish()
+
+    def save_to_leave(self) -> None:
+        """The same for a job that leaves; rank 0 warns where there is no folder."""
+        if self.checkpoints is not None:
+            self.save()
+        elif self._rank == 0:
+            warnings.warn("the job leaves without a checkpoint: it has no folder for one", stacklevel=4)
+
+    def finish_or_warn(self) -> None:
+        """Wait for the checkpoint under way, if there is one; rank 0 warns where it could not be written."""
+        if self.checkpoints is not None:
+            self.checkpoints.finish_or_warn()
+
+    def close(self) -> None:
+        """End the thread that writes."""
+        if self.checkpoints is not None:
+            self.checkpoints.close()
+
+    def _begin(self, checkpoints: Checkpoints) -> None:
+        checkpoints.begin(self._state.next_step, lambda: capture(self._state))

@@ -1,0 +1,91 @@
+"""How a job leaves between two steps: all ranks say who was asked, tell the launcher, and end."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from esprof.core.errors import UsageError
+from esprof.core.types import Ns
+from esprof.elastic.launch.told import Left
+from esprof.elastic.launch.worker import Launched
+from esprof.elastic.options import Drain
+from esprof.elastic.runtime.agree import tell_all
+from esprof.elastic.runtime.drain import Drained, Leaver
+from esprof.elastic.runtime.transport import Transport
+from esprof.run.logs import JobEvent
+
+_GLOO_ENDS_S = 0.5
+"""PyTorch 2.13 may abort a process that ends right after its last collective on gloo."""
+
+
+class Departure:
+    """Whether all ranks have agreed to leave, and what each does for that. Nobody is heard without `Drain`."""
+
+    def __init__(
+        self,
+        drain: Drain | None,
+        launched: Launched,
+        transport: Transport,
+        last_saved: Callable[[], int | None],
+        record: Callable[[JobEvent], None],
+    ) -> None:
+        """`last_saved` gives the step of the newest whole checkpoint; `record` takes what happens."""
+        self.leaver = Leaver(drain, transport.rank, last_saved) if drain is not None else None
+        self._launched, self._transport, self._record = launched, transport, record
+        self._world_after: int | None = None
+        """Processes that the job is to go on with once it has left; None where nobody has said that."""
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether all ranks know that they leave as the next step begins."""
+        return self.leaver is not None and self.leaver.agreed
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether this process was asked to leave."""
+        return self.leaver is not None and self.leaver.reason is not None
+
+    def ask(self, reason: str) -> None:
+        """Ask this process to leave. Raises UsageError where the job leaves at nobody's request."""
+        if self.leaver is None:
+            raise UsageError("this job leaves at nobody's request", remedy="Pass drain=Drain().")
+        self.leaver.ask(reason)
+
+    def agree(self) -> None:
+        """All ranks know of a request."""
+        if self.leaver is not None:
+            self.leaver.agree()
+
+    def leave_for(self, world: int) -> None:
+        """All ranks have agreed that the job is to go on with `world` processes."""
+        assert self.leaver is not None, "who is launched can leave"
+        self._world_after = world
+        self.leaver.agree()
+
+    def reasons(self) -> list[str | None]:
+        """Why each rank was asked; None for one that was not. All ranks call this."""
+        assert self.leaver is not None, "who leaves was heard"
+        self.leaver.look_for_notice()
+        return tell_all(self._transport, self.leaver.reason)
+
+    def saved(self, step: int, reasons: Sequence[str | None], stopped_ns: Ns) -> Drained:
+        """Tell history and launcher that all is saved, and the job goes on with `step`. Returns what ends the process."""
+        assert self.leaver is not None, "who leaves was heard"
+        asked = [f"{reason} (rank {rank})" for rank, reason in enumerate(reasons) if reason is not None]
+        why = asked[0] if asked else f"{self._world_after} processes are to go on"
+        self._record(JobEvent(what="left", step=step, reason=why))
+        if self._launched.hears(self._transport.rank):
+            self._launched.left(
+                Left(step=step, world=self._world_after, reason=why, asked=self.is_asked, stopped_ns=stopped_ns)
+            )
+        self.leaver.saved()
+        return Drained(self.leaver.code, step, self.leaver.reason or why)
+
+    def wait_for_gloo(self) -> None:
+        """Give the backend the time that it needs between its last collective and the end of the process."""
+        if self._transport.world > 1:
+            time.sleep(_GLOO_ENDS_S)
+
+    def close(self) -> None:
+        """Hear of no more requests."""
+        if self.leaver is not None:
+            self.leaver.close()

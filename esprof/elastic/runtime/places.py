@@ -1,0 +1,37 @@
+"""Which ESTs run on which rank of a running job, and how they move."""
+
+from esprof.core.assignment import Assignment, Est
+from esprof.core.types import Bytes
+from esprof.elastic.data.feed import Feed
+from esprof.elastic.runtime.context import move
+from esprof.elastic.runtime.training import TrainingState
+from esprof.elastic.runtime.transport import Transport
+
+
+class EstPlaces:
+    """The job's assignment as it is now. All ranks make the same calls."""
+
+    def __init__(self, assignment: Assignment, state: TrainingState, feed: Feed, transport: Transport) -> None:
+        self.assignment = assignment
+        self._state, self._feed, self._transport = state, feed, transport
+
+    @property
+    def mine(self) -> tuple[Est, ...]:
+        """The ESTs of this rank, in the order of their turns."""
+        return self.assignment.ests[self._transport.rank]
+
+    @property
+    def largest_context(self) -> Bytes:
+        """Size of the largest EST context that this rank has; 0 where it has none."""
+        contexts = self._state.contexts.values()
+        return max((sum(tensor.nbytes for tensor in context.tensors().values()) for context in contexts), default=0)
+
+    def begin(self) -> None:
+        """Feed this rank's ESTs from the next step on."""
+        self._feed.move(self.mine, self._state.next_step)
+
+    def move(self, assignment: Assignment) -> None:
+        """From the next step on run the ESTs by `assignment`: what belongs to an EST goes to its new rank."""
+        move(self._state.contexts, self.assignment, assignment, self._transport, self._state.device)
+        self.assignment = assignment
+        self.begin()

@@ -1,0 +1,113 @@
+"""One global step of a job: the turns of its ESTs, the update, and what the ranks tell each other in it."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from esprof.elastic.compress.ests import EstGuard
+from esprof.elastic.plans.apply import PlanApplier
+from esprof.elastic.runtime.agree import digest
+from esprof.elastic.runtime.departure import Departure
+from esprof.elastic.runtime.phases import LossPhase
+from esprof.elastic.runtime.places import EstPlaces
+from esprof.elastic.runtime.result import StepResult
+from esprof.elastic.runtime.terms import JobTerms, step_terms
+from esprof.elastic.runtime.turns import CodecLook, Telling, Turns, TurnsOutcome
+from esprof.elastic.runtime.update import Update
+from esprof.elastic.telemetry.account import Account
+from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
+from esprof.elastic.telemetry.step_times import StepTimes
+
+
+@dataclass
+class StepRunner:
+    """Makes the steps of a job, one at a time. All ranks make the same calls."""
+
+    turns: Turns
+    update: Update
+    phases: tuple[LossPhase, ...]
+    """They take turns, step by step."""
+    places: EstPlaces
+    agreement: JobTerms
+    trainer: int
+    """Number of this trainer among those of the process: of several, all ranks have to take the steps in the same order."""
+    telemetry: Telemetry | NoTelemetry
+    account: Account
+    times: StepTimes
+    plans: PlanApplier
+    departure: Departure
+    _updated_us: float = field(default=0.0, init=False)
+    """What the last update took."""
+
+    def run(self, *, verified: bool) -> StepResult:
+        """Make the next step; where it is `verified`, its turns are run twice."""
+        state, number = self.turns.state, self.turns.state.next_step
+        guard, phase = state.guarding, self.phases[number % len(self.phases)]
+        looks = guard is not None and guard.looks_at(number, len(self.phases))
+        self.telemetry.begin_step(verified=verified or looks)
+        terms = self._terms(number, verified=verified)
+        telling = Telling(
+            digest(terms), self.plans.adoption.has_news(), self.account.is_asked(number), self._updated_us
+        )
+        found = self.turns.run(self.places.assignment, phase, telling, twice=verified, looks=looks)
+        alarm = self._look(number, guard, found.looked) if guard is not None and found.looked is not None else None
+        skipped = self._update(number, phase, found)
+        self._hear(number, terms, found, is_measure=not (verified or looks or self.account.has_paused))
+        result = self._result(number, found, skipped=skipped)
+        if guard is not None:
+            guard.note(result.loss)
+        if alarm is not None and guard is not None:
+            state.set_codec(guard.settings.fallback, None)
+            self.plans.adoption.codec_given_up(state.next_step, guard.of, alarm)
+        return result
+
+    def _terms(self, number: int, *, verified: bool) -> dict[str, object]:
+        """What has to be alike on all ranks. Of a step that is `verified` they are compared before it."""
+        edits, feed = self.turns.edits, self.turns.feed
+        terms = step_terms(self.turns.state, self.places.assignment) | edits.of_the_script() | {"trainer": self.trainer}
+        if verified:
+            is_d1 = self.agreement.fingerprint.determinism == "D1"
+            self.agreement.check_alike(number, terms | (edits.all() if is_d1 else {}))
+            feed.check_sample(number, self.turns.transport)
+        return terms
+
+    def _look(self, number: int, guard: EstGuard, looked: CodecLook) -> str | None:
+        """Why the codec is to be given up; None where it is not, or the loss scale was too large to tell."""
+        state, n_est = self.turns.state, self.turns.feed.order.n_est
+        if state.scaler.is_enabled() and not math.isfinite(looked.lost):
+            return None
+        states = {est: context.codec for est, context in state.contexts.items()}
+        return guard.look(number, looked.lost, looked.squares, states, n_est, self.turns.transport, state.device)
+
+    def _update(self, number: int, phase: LossPhase, found: TurnsOutcome) -> bool:
+        """Update the parameters. Returns whether fp16's scaler held the optimizers back."""
+        order, slots = self.turns.feed.order, self.turns.layout.slots
+        epoch_ends = order.epoch(number) != order.epoch(number + 1)
+        unused = [slot for slot, times in zip(slots, found.used.tolist(), strict=False) if not times]
+        begun_ns = time.perf_counter_ns()
+        with self.telemetry.spans("optimizer"):
+            skipped = self.update.run(phase.optimizers, unused, epoch_ends=epoch_ends)
+        self._updated_us = (time.perf_counter_ns() - begun_ns) / 1e3
+        self.telemetry.end_step(number, sum(order.share(number, est) for est in self.places.mine))
+        return skipped
+
+    def _hear(self, number: int, terms: Mapping[str, object], found: TurnsOutcome, *, is_measure: bool) -> None:
+        """Take in what the ranks have told each other with the losses, so that no step waits for it."""
+        if found.asked.item():
+            self.departure.agree()
+        if len(set(found.told.tolist())) > 1:
+            self.agreement.check_alike(number, terms)
+        self.plans.has_news = bool(found.news)
+        assignment, busy_us, adoption = self.places.assignment, found.busy.tolist(), self.plans.adoption
+        version, updated_us = adoption.version_at(number), found.updated.tolist()
+        took_us = self.times.step_ended(number, busy_us, updated_us, assignment, version, is_measure=is_measure)
+        if is_measure and took_us is not None:
+            adoption.step_ended(number, took_us)
+        self.account.step_ended(asked=bool(found.write), busy_us=busy_us, assignment=assignment, is_measure=is_measure)
+
+    def _result(self, number: int, found: TurnsOutcome, *, skipped: bool) -> StepResult:
+        order, losses = self.turns.feed.order, found.losses.tolist()
+        samples = tuple(order.share(number, est) for est in range(order.n_est))
+        known = tuple(loss if count else float("nan") for loss, count in zip(losses, samples, strict=True))
+        return StepResult(number, order.epoch(number), known, samples, skipped)
