@@ -12,7 +12,6 @@ from esprof.analyzers.largest_part import computing, largest_part
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case, as_measured, no_more_than, priced, unpriced
 from esprof.analyzers.steps.job_steps import JobSteps
-from esprof.analyzers.views.breakdown import breakdown
 from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.types import NS_PER_S, ns, us
@@ -48,7 +47,7 @@ def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: floa
 
 def diagnose_replayed(replayed: Replayed, job: RecordedJob, ignores: Ignores) -> Diagnosis:
     """The same of a run that is replayed already, by the steps and samples that `job` has of it."""
-    case = Case(replayed, job, breakdown(replayed))
+    case = Case(replayed, job)
     case.pricer.prices(scenario for rule in RULES for scenario in rule.scenarios)
     found = [priced(cause, case) for rule in RULES if rule.of_case for cause in rule.of_case(case)]
     found, ignored = ignores.part(_less_sure(found) + _beside(job))

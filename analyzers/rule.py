@@ -3,12 +3,14 @@
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import Confidence, Finding, RankBreakdown, Severity
 from esprof.analyzers.price import MIN_PCT_OF_STEP, MeasuredPrice
 from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.views.breakdown import breakdown
 from esprof.core.types import Rank, ns, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.pricing import Pricer
@@ -77,8 +79,11 @@ class Case:
     replayed: Replayed
     job: RecordedJob
     """The steps and samples of the same run."""
-    parts: tuple[RankBreakdown, ...]
-    """Where the step of each rank goes."""
+
+    @cached_property
+    def parts(self) -> tuple[RankBreakdown, ...]:
+        """Where the step of each rank goes."""
+        return breakdown(self.replayed)
 
     @property
     def run(self) -> Run:

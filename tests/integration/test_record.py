@@ -13,7 +13,6 @@ from esprof.analyzers.rule import Case
 from esprof.analyzers.samples.flame import flame
 from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.job_steps import JobSteps
-from esprof.analyzers.views.breakdown import breakdown
 from esprof.replay import Replayed
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Window
@@ -142,7 +141,7 @@ def test_what_batches_hold_of_tokens_and_padding_is_noted_and_named(tmp_path):
     assert set(steps.ints("tokens").tolist()) == {16 * 32}
     assert set(steps.ints("padding").tolist()) == {16 * 16}
     replayed = Replayed.of(padded.run, max_error_pct=1000)
-    case = Case(replayed, RecordedJob(replayed.run), breakdown(replayed))
+    case = Case(replayed, RecordedJob(replayed.run))
     assert [cause.evidence["padding"].of(0) for cause in padding(case)] == [0.5]
 
 

@@ -5,7 +5,6 @@ import pytest
 from esprof.analyzers.findings.evidence.unlike_probes import unlike_probes
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Case
-from esprof.analyzers.views.breakdown import breakdown
 from esprof.replay import Replayed
 from tests.cases.gloo_buckets import run_with
 from tests.cases.probed import link, probes
@@ -18,7 +17,7 @@ def found(*sweeps, sizes=(1,) * 8, buckets=(1,) * 8):
     run = run_with(sizes, buckets)
     run.probes = probes(*sweeps) if sweeps else None
     replayed = Replayed.of(run, max_error_pct=100)
-    return list(unlike_probes(Case(replayed, RecordedJob(replayed.run), tuple(breakdown(replayed)))))
+    return list(unlike_probes(Case(replayed, RecordedJob(replayed.run))))
 
 
 @pytest.mark.parametrize("times", [0.5, 2])

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from esprof.analyzers import diagnose
-from esprof.analyzers.findings.ranks.more_work import compare
+from esprof.analyzers.findings.ranks.more_work import Comparison, compare
+from esprof.analyzers.recorded_job import RecordedJob
+from esprof.analyzers.rule import Case
 from esprof.replay import Replayed
 from esprof.run.run import Run
 from tests.cases.graph import EPOCH_NS, Row, gloo, op, run_of, step
@@ -42,6 +44,11 @@ def job(slow: list, usual: list | None = None, **columns) -> Run:
 
 def straggler(run: Run):
     return next(one for one in diagnose(run).findings if one.id.startswith("ESP20"))
+
+
+def compared_with(run: Run) -> Comparison:
+    """Rank 1 against the others."""
+    return compare(Case(Replayed.of(run), RecordedJob(run)), [1])
 
 
 def test_a_rank_with_more_tokens_has_more_work():
@@ -83,7 +90,7 @@ def test_an_optimizer_that_takes_longer_too_tells_slower_execution():
 
 
 def test_what_is_done_more_often_is_more_work():
-    compared = compare(Replayed.of(job(rank(20, 5, operations=3), rank(20, 5))), [1])
+    compared = compared_with(job(rank(20, 5, operations=3), rank(20, 5)))
     assert (compared.what, compared.amount) == ("operations", pytest.approx(5 / 3))
     assert compared.is_more_work
 
@@ -120,4 +127,4 @@ def test_one_slow_operation_is_neither_more_work_nor_a_slower_device():
             found += [optimizer, op("aten::_foreach_add_", at + 70 * MS + 10, 5 * MS)]
         return found
 
-    assert compare(Replayed.of(job(rows(30), rows(10))), [1]).is_more_work is None
+    assert compared_with(job(rows(30), rows(10))).is_more_work is None
