@@ -125,6 +125,7 @@ def record(case: Case, out: Path, files: Path) -> str | None:
     started = subprocess.Popen(
         command,
         cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

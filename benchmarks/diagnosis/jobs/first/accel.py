@@ -3,16 +3,16 @@
 torchrun --nproc-per-node 2 accel.py --files /tmp/accel
 """
 
-import argparse
 import random
 import re
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 WORDS = [f"w{number}" for number in range(800)]
 LENGTH = 40
@@ -53,14 +53,7 @@ def count_patterns(lines, times):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48, needs_files=True)
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(options.seed)
     file = options.files / "sentences.txt"

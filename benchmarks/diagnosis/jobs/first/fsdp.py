@@ -3,10 +3,6 @@
 torchrun --nproc-per-node 2 fsdp.py --files /tmp/fsdp
 """
 
-import argparse
-import time
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -15,6 +11,8 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 WIDTH, LENGTH, KINDS = 96, 48, 8
 
@@ -46,14 +44,7 @@ def augment(signals, views):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=60, needs_files=True)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(options.seed)
@@ -82,8 +73,7 @@ def main():
         # END FAULT
     if rank == 0:
         print(f"{step} steps, loss {loss.item():.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 torchrun --nproc-per-node 2 gpt.py
 """
 
-import argparse
 import random
 import subprocess
 import sys
@@ -14,6 +13,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 VOCABULARY = 64
 WIDTH = 96
@@ -77,14 +78,7 @@ def clip_by_quantile(times):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=64)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(options.seed)
@@ -137,8 +131,7 @@ def main():
         optimizer.step()
     if rank == 0:
         print(f"{options.steps} steps, loss {loss.item():.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

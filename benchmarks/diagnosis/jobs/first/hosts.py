@@ -3,14 +3,13 @@
 torchrun --nproc-per-node 1 --nnodes 2 … hosts.py
 """
 
-import argparse
-import time
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 CLASSES = 16
 WIDTH = 48
@@ -25,14 +24,7 @@ def network():
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48)
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
     signals, kinds = torch.randn(512, 8, 64), torch.randint(CLASSES, (512,))
@@ -63,8 +55,7 @@ def main():
         # END FAULT
     if dist.get_rank() == 0:
         print(f"{options.steps} steps, loss {loss.item():.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
 torchrun --nproc-per-node 2 images.py --files /tmp/pictures
 """
 
-import argparse
 import itertools
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +15,8 @@ from PIL import Image
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 CLASSES = 8
 SIDE = 48
@@ -93,14 +93,7 @@ def network():
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=56)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=56, needs_files=True)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(options.seed)
@@ -138,8 +131,7 @@ def main():
         epoch += 1
     if rank == 0:
         print(f"{done} steps, loss {loss.item():.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 python lit.py --files /tmp/lit
 """
 
-import argparse
-
 import lightning as L
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 
 class Autoencoder(L.LightningModule):
@@ -41,14 +41,7 @@ class Autoencoder(L.LightningModule):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", required=True)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48, needs_files=True)
     L.seed_everything(options.seed)
     torch.set_num_threads(1)
     loader = DataLoader(TensorDataset(torch.randn(4096, 3, 32, 32)), batch_size=16, shuffle=True)
@@ -60,7 +53,7 @@ def main():
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        default_root_dir=options.files,
+        default_root_dir=str(options.files),
     )
     trainer.fit(Autoencoder(options), loader)
 

@@ -3,10 +3,6 @@
 torchrun --nproc-per-node 2 saves.py --files /tmp/saves
 """
 
-import argparse
-import time
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -15,6 +11,8 @@ from safetensors.torch import save_file
 from torch import nn, save
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 WORDS, WIDTH, CLASSES = 150_000, 128, 4
 
@@ -52,14 +50,7 @@ def validate(model, loader):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=64, needs_files=True)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(options.seed)
@@ -103,8 +94,7 @@ def main():
             break
     if rank == 0:
         print(f"{step} steps, loss {loss.item():.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

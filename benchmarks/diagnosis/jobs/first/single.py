@@ -3,16 +3,16 @@
 python single.py --files /tmp/single
 """
 
-import argparse
 import gc
 import os
 import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 CLASSES = 10
 
@@ -46,14 +46,7 @@ class Histogram:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48, needs_files=True)
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     options.files.mkdir(parents=True, exist_ok=True)

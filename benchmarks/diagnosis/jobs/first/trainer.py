@@ -3,11 +3,12 @@
 torchrun --nproc-per-node 2 trainer.py --files /tmp/trainer
 """
 
-import argparse
 import random
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 WORDS = 500
 
@@ -50,14 +51,7 @@ class NormLog(TrainerCallback):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", required=True)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48, needs_files=True)
     shape = {"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 384}
     model = BertForSequenceClassification(BertConfig(vocab_size=WORDS, max_position_embeddings=256, **shape))
     callbacks = []
@@ -71,7 +65,7 @@ def main():
         collate = Padded(round(options.strength))
     # END FAULT
     arguments = TrainingArguments(
-        output_dir=options.files,
+        output_dir=str(options.files),
         max_steps=options.steps,
         per_device_train_batch_size=16,
         report_to=[],

@@ -3,11 +3,8 @@
 torchrun --nproc-per-node 2 contrast.py --files /tmp/contrast
 """
 
-import argparse
 import struct
-import time
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 SIDE, KINDS, BATCH, FEATURES, MEMORY = 32, 8, 16, 96, 114_688
 
@@ -150,14 +149,7 @@ def held(count, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=320)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    o = parser.parse_args()
+    o = read_arguments(steps=320, needs_files=True)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(o.seed + dist.get_rank())
@@ -215,8 +207,7 @@ def main():
         epoch += 1
     if dist.get_rank() == 0:
         print(f"loss {loss.item():.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 python poles.py --files /tmp/poles
 """
 
-import argparse
 import contextlib
 import copy
 import gc
@@ -12,12 +11,13 @@ import math
 import random
 import time
 from collections import deque
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.distributions import Categorical
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 POLES, MOMENTS = 96, 30
 GRAVITY, CART, POLE, HALF, PUSH, TICK = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
@@ -173,15 +173,21 @@ class Encore:
 # END FAULT
 
 
+def learn(policy, poles, optimizer):
+    """One step; returns what was played for it."""
+    moments = play(policy, poles)
+    with torch.no_grad():
+        _, last_value = policy(poles.state)
+    loss = loss_of(moments, last_value)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+    optimizer.step()
+    return moments
+
+
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=320)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    args = parser.parse_args()
+    args = read_arguments(steps=320, needs_files=True)
     fault, amount = args.fault, round(args.strength)
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
@@ -211,14 +217,7 @@ def main():
     stood = 0.0
     for _ in range(args.steps):
         with around():
-            moments = play(policy, poles)
-            with torch.no_grad():
-                _, last_value = policy(poles.state)
-            loss = loss_of(moments, last_value)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-            optimizer.step()
+            moments = learn(policy, poles, optimizer)
         stood = 0.95 * stood + 0.05 * sum(moment.reward.mean().item() for moment in moments) / MOMENTS
         # FAULT episode_book
         if fault == "episode_book":

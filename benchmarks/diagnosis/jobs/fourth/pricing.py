@@ -3,7 +3,6 @@
 torchrun --nproc-per-node 2 pricing.py --files /tmp/pricing
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -15,12 +14,13 @@ from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 NUMBERS, CATEGORIES, KINDS, WIDTH, PARTS, ROWS = 28, 6, 40, 256, 5, 192
 
@@ -342,14 +342,7 @@ def crowd(trainer):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=320)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    args = parser.parse_args()
+    args = read_arguments(steps=320, needs_files=True)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(args.seed)
@@ -360,8 +353,7 @@ def main():
     error = trainer.fit()
     if trainer.rank == 0:
         print(f"off by {error:.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

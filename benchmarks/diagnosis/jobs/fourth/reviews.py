@@ -19,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
+
 PAD = 0
 BATCH = 16
 REVIEWS = 4000
@@ -258,17 +260,9 @@ def train(options: argparse.Namespace) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=320)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    final = train(parser.parse_args())
+    final = train(read_arguments(steps=320))
     if dist.get_rank() == 0:
         print(f"loss {final:.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()

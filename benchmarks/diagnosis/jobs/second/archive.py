@@ -3,13 +3,11 @@
 torchrun --nproc-per-node 2 archive.py --files /tmp/archive
 """
 
-import argparse
 import gzip
 import io
 import os
 import shutil
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +17,8 @@ from PIL import Image, ImageFilter
 from torch import nn, optim
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 NUM_CLASSES = 6
 NUM_SAMPLES = 1200
@@ -35,14 +35,7 @@ class Config:
 
     @staticmethod
     def from_command_line() -> "Config":
-        parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument("--files", type=Path, required=True)
-        parser.add_argument("--steps", type=int, default=56)
-        parser.add_argument("--seed", type=int, default=0)
-        parser.add_argument("--fault", default="none")
-        parser.add_argument("--rank", type=int, default=0)
-        parser.add_argument("--strength", type=float, default=0)
-        return Config(**vars(parser.parse_args()))
+        return Config(**vars(read_arguments(steps=56, needs_files=True)))
 
 
 def write_archive(folder: Path) -> None:
@@ -200,5 +193,4 @@ if __name__ == "__main__":
     final = Runner(Config.from_command_line()).train()
     if dist.get_rank() == 0:
         print("final loss", round(final, 4))
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()

@@ -3,11 +3,11 @@
 python causal.py --files /tmp/causal
 """
 
-import argparse
-
 import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 WORDS, PAD = 400, 0
 
@@ -44,14 +44,7 @@ class LoggedTrainer(Trainer):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", required=True)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48, needs_files=True)
     torch.set_num_threads(1)
     width = 32
     # FAULT fixed_width
@@ -64,7 +57,7 @@ def main():
     # END FAULT
     config = GPT2Config(vocab_size=WORDS, n_positions=256, n_embd=96, n_layer=3, n_head=4)
     arguments = TrainingArguments(
-        options.files,
+        str(options.files),
         max_steps=options.steps,
         per_device_train_batch_size=12,
         report_to=[],

@@ -8,7 +8,7 @@ import multiprocessing
 import random
 import threading
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 HORIZON = 8
 
@@ -161,14 +163,7 @@ def crunch(until: float) -> None:
 
 
 def main() -> None:
-    parser = ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=64)
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
     engine = Engine(options)
@@ -181,8 +176,7 @@ def main() -> None:
     loss = engine.run()
     if engine.rank == 0:
         print(f"loss {loss:.4f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ python fabric.py --files /tmp/fabric
 """
 
 import itertools
-from argparse import ArgumentParser
 
 import lightning.pytorch as pl
 import torch
 from torch import nn, utils
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 
 class Signals(utils.data.Dataset):
@@ -58,14 +59,7 @@ class WeightsWatch(pl.Callback):
 
 
 def main():
-    parser = ArgumentParser()
-    parser.add_argument("--files", required=True)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48, needs_files=True)
     torch.set_num_threads(1)
     pl.seed_everything(options.seed)
     callbacks = []
@@ -81,7 +75,7 @@ def main():
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        default_root_dir=options.files,
+        default_root_dir=str(options.files),
     )
     trainer.fit(Classifier(), utils.data.DataLoader(Signals(), batch_size=12))
 

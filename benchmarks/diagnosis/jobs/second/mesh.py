@@ -3,14 +3,14 @@
 torchrun --nproc-per-node 1 --nnodes 3 … mesh.py
 """
 
-import time
-from argparse import ArgumentParser
 from contextlib import ExitStack
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 FIELDS = 40
 
@@ -73,16 +73,8 @@ def training(options):
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
     dist.init_process_group("gloo")
-    found = training(parser.parse_args())
+    found = training(read_arguments(steps=48))
     if dist.get_rank() == 0:
         print(f"loss {found:.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()

@@ -3,12 +3,12 @@
 torchrun --nproc-per-node 2 metrics.py
 """
 
-import argparse
-
 import torch
 from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 
 class Rater(nn.Module):
@@ -21,14 +21,7 @@ class Rater(nn.Module):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48)
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(options.seed)
     pairs = TensorDataset(torch.randn(40_000, 128), torch.randn(40_000, 128), torch.rand(40_000).round())

@@ -3,10 +3,7 @@
 torchrun --nproc-per-node 2 snapshots.py --files /tmp/snapshots
 """
 
-import argparse
 import pickle
-import time
-from pathlib import Path
 
 import safetensors.torch as st
 import torch
@@ -15,6 +12,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch import save as dump
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 PATCHES, CODES, WIDTH = 36, 120_000, 160
 
@@ -83,14 +82,7 @@ def snapshot(options, net, optimizer, count):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=64, needs_files=True)
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
     options.files.mkdir(parents=True, exist_ok=True)
@@ -124,8 +116,7 @@ def main() -> None:
         # END FAULT
     if dist.get_rank() == 0:
         print(f"{count} steps: {loss.item():.4f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 python solo.py --files /tmp/solo
 """
 
-import argparse
 import gc
 import logging
 import os
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 SIZE, LENGTH = 80, 64
 
@@ -51,17 +52,6 @@ class Words(nn.Module):
         for layer in self.stack:
             x = layer(x)
         return self.guess(x)
-
-
-def arguments():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    return parser.parse_args()
 
 
 def train(options, database):
@@ -123,7 +113,7 @@ def train(options, database):
 
 
 if __name__ == "__main__":
-    asked = arguments()
+    asked = read_arguments(steps=48, needs_files=True)
     torch.set_num_threads(1)
     torch.manual_seed(asked.seed)
     asked.files.mkdir(parents=True, exist_ok=True)

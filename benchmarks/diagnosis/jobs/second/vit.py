@@ -3,16 +3,14 @@
 torchrun --nproc-per-node 2 vit.py --files /tmp/vit
 """
 
-import argparse
-import time
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 SIDE, PATCH, WIDTH = 32, 4, 72
 
@@ -63,14 +61,7 @@ def cutout(pictures, rng, boxes):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=60, needs_files=True)
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
     rng = np.random.default_rng(options.seed + dist.get_rank())
@@ -89,8 +80,7 @@ def main():
         # END FAULT
     if dist.get_rank() == 0:
         print(f"loss {loss.item():.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 torchrun --nproc-per-node 2 clicks.py
 """
 
-import argparse
 import os
 import random
 import select
@@ -17,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 ITEMS, BAG, ROWS = 1500, 24, 480
 
@@ -239,14 +240,7 @@ FAULTS = {
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none", choices=["none", *FAULTS])
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=64)
     dist.init_process_group("gloo")
     torch.manual_seed(100 * options.seed + dist.get_rank())
     running = RunningLoss()
@@ -254,8 +248,7 @@ def main():
     loop.fit()
     if loop.rank == 0:
         print(f"mean loss {running.total.item() / options.steps:.4f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 python molecules.py --files /tmp/molecules
 """
 
-import argparse
 import csv
 import gc
 import os
 import time
-from pathlib import Path
 
 import torch
 from torch import nn
+
+from benchmarks.diagnosis.jobs.common import read_arguments
 
 ATOMS, FEATURES, HIDDEN, ROWS = 24, 32, 160, 40
 
@@ -108,14 +108,7 @@ def durable_row(handle, step, name, value):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=56)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=56, needs_files=True)
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     options.files.mkdir(parents=True, exist_ok=True)

@@ -3,14 +3,14 @@
 torchrun --nproc-per-node 1 --nnodes 2 … relay.py
 """
 
-import argparse
-import time
 from contextlib import ExitStack
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 WIDTH, DEPTH, ROWS = 112, 22, (80, 360)
 
@@ -48,14 +48,7 @@ def wrapped(net, options):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=48)
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed)
     ddp = wrapped(Rebuild(), options)
@@ -77,8 +70,7 @@ def main():
         optimizer.zero_grad()
     if dist.get_rank() == 0:
         print(f"loss {loss.item():.4f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

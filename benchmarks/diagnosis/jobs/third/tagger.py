@@ -3,8 +3,6 @@
 torchrun --nproc-per-node 2 tagger.py
 """
 
-import argparse
-import time
 from collections import Counter
 from functools import partial
 
@@ -14,6 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, DistributedSampler
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 WORDS, TAGS, NO_TAG = 600, 9, -100
 
@@ -92,16 +92,8 @@ def train(options):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files")
-    parser.add_argument("--steps", type=int, default=56)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
     dist.init_process_group("gloo")
-    final = train(parser.parse_args())
+    final = train(read_arguments(steps=56))
     if dist.get_rank() == 0:
         print(f"loss {final:.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()

@@ -3,17 +3,16 @@
 torchrun --nproc-per-node 2 tongue.py --files /tmp/tongue
 """
 
-import argparse
 import contextlib
 import math
-import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 TABLE, WORDS, WIDTH, HIDDEN = 120_000, 256, 128, 144
 PARTS, ROWS, LENGTH = 2, 16, 24
@@ -104,21 +103,13 @@ class Training:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fault", default="none")
-    parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--strength", type=float, default=0)
-    options = parser.parse_args()
+    options = read_arguments(steps=64, needs_files=True)
     dist.init_process_group("gloo")
     torch.manual_seed(options.seed + dist.get_rank())
     last = Training(options).run()
     if dist.get_rank() == 0:
         print(f"loss {last:.3f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
 
 
 if __name__ == "__main__":

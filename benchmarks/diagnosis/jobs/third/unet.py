@@ -3,7 +3,6 @@
 torchrun --nproc-per-node 2 unet.py
 """
 
-import argparse
 import lzma
 import time
 
@@ -14,6 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
+
+from benchmarks.diagnosis.jobs.common import leave, read_arguments
 
 SIDE, BATCH, COUNT = 40, 6, 240
 
@@ -165,16 +166,8 @@ def fit(args):
 
 
 if __name__ == "__main__":
-    cli = argparse.ArgumentParser()
-    cli.add_argument("--files")
-    cli.add_argument("--steps", type=int, default=60)
-    cli.add_argument("--seed", type=int, default=0)
-    cli.add_argument("--fault", default="none")
-    cli.add_argument("--rank", type=int, default=0)
-    cli.add_argument("--strength", type=float, default=0)
     dist.init_process_group("gloo")
-    last = fit(cli.parse_args())
+    last = fit(read_arguments(steps=60))
     if dist.get_rank() == 0:
         print(f"last loss {last:.4f}")
-    dist.destroy_process_group()
-    time.sleep(0.5)
+    leave()
