@@ -72,7 +72,7 @@ FIRST = (
     Job("gpt", GPT, ("bucket_mb=2", "compress=bf16"), rate="500mbit"),
     Job("cnn", CNN, ("data[ready]=0", "compress=fp16"), rate="500mbit"),
 )
-"""How far off such promises may be was read off these (`margins.MODEL_ERROR`)."""
+"""How far off such promises may be was read off these (`replay/whatif/error/model_errors.json`)."""
 
 SECOND = (
     Job("lstm", ("--bucket-mb", "1"), ("bucket_mb=25", "compress=bf16", "data[ready]=0")),

@@ -28,7 +28,9 @@ from benchmarks.diagnosis.judge import (
     judged,
     truths,
 )
-from benchmarks.diagnosis.tables import show_all, show_felt
+from benchmarks.diagnosis.tables import model_errors, show_all, show_felt
+from benchmarks.model_errors import of_answers, write
+from esprof.replay.whatif.error.model_errors import JobClass
 
 SETS = {"first": first.JOBS, "second": second.JOBS, "third": third.JOBS, "fourth": fourth.JOBS}
 
@@ -45,7 +47,9 @@ def main() -> int:
         if not options.again:
             able = [case for case in chosen if not _skipped(case)]
             failed = carry_out(able, folder, options.repeats)
-        report(chosen, folder, measured_only=options.measured_only)
+        cases_judged = report(chosen, folder, measured_only=options.measured_only)
+    if options.write_model_errors:
+        write_model_errors(cases_judged, options)
     return 1 if failed else 0
 
 
@@ -58,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--only", type=re.compile, default=re.compile(""), help="cases whose `JOB FAULT` this matches")
     parser.add_argument("--measured-only", action="store_true", help="say what each fault costs, and ask no rules")
+    parser.add_argument(
+        "--write-model-errors",
+        action="store_true",
+        help="write what ESP402's prices were off by for intervals",
+    )
     folders = parser.add_mutually_exclusive_group()
     folders.add_argument("--keep", type=Path, help="folder for the recordings; those already there are not made again")
     folders.add_argument("--again", type=Path, metavar="FOLDER", help="ask about the recordings that were kept there")
@@ -78,12 +87,21 @@ def _skipped(case: Case) -> bool:
     return reason is not None
 
 
-def report(chosen: list[Case], folder: Path, *, measured_only: bool) -> None:
+def write_model_errors(cases_judged: Iterable[Judged], options: argparse.Namespace) -> None:
+    """Rules of Python code ask `python=`, on CPUs."""
+    shares = model_errors(cases_judged).get("ESP402", [])
+    command = f"python -m benchmarks.diagnosis --set {options.set}"
+    found: dict[tuple[JobClass, str], float] = {("cpu", "python"): of_answers(shares)} if shares else {}
+    write("diagnosis", command, ", ".join(map(str, options.seeds)), found)
+
+
+def report(chosen: list[Case], folder: Path, *, measured_only: bool) -> list[Judged]:
+    """Print all; what was judged, nothing where it is measured only."""
     recorded = list(kept(chosen, folder))
     found = list(truths(recorded))
     show_felt([Judged(truth, [], []) for truth, _ in found])
     if measured_only:
-        return
+        return []
     controls: list[Control] = []
     for one in recorded:
         without = communication_us(one.case, recorded)
@@ -93,7 +111,9 @@ def report(chosen: list[Case], folder: Path, *, measured_only: bool) -> None:
                 print(f"{one.case.name}: not diagnosed: {findings}", file=sys.stderr)
             else:
                 controls.append(control(one.case.job, findings, without))
-    show_all([judged(truth, one.runs) for truth, one in found], controls)
+    cases_judged = [judged(truth, one.runs) for truth, one in found]
+    show_all(cases_judged, controls)
+    return cases_judged
 
 
 if __name__ == "__main__":

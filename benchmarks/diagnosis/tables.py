@@ -4,9 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import mean, median
 
-import numpy as np
-
 from benchmarks.diagnosis.judge import FALSE_PCT, Control, Judged, Score
+from benchmarks.model_errors import of_answers
 from benchmarks.settings import show
 
 
@@ -125,9 +124,9 @@ def _figures(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
     if errors:
         show("diagnosis_saving_error_median", median(errors), "%", {"cases": len(errors)})
         show("diagnosis_saving_error_mean", mean(errors), "%", {"cases": len(errors)})
-    for named, shares in _model_errors(cases).items():
+    for named, shares in model_errors(cases).items():
         of_named = {"id": named, "recordings": len(shares)}
-        show("diagnosis_model_error", float(np.quantile(shares, 0.95)), "share of a step", of_named)
+        show("diagnosis_model_error", of_answers(shares), "share of a step", of_named)
     if controls:
         false = sum(one.largest_pct > FALSE_PCT for one in controls)
         of = {"recordings": len(controls), "above_pct": FALSE_PCT}
@@ -139,7 +138,7 @@ def _figures(cases: Sequence[Judged], controls: Sequence[Control]) -> None:
     show("diagnosis_failures", failed, "recordings", counted)
 
 
-def _model_errors(cases: Iterable[Judged]) -> dict[str, list[float]]:
+def model_errors(cases: Iterable[Judged]) -> dict[str, list[float]]:
     """Id of a finding -> by how much of a step its price is off, for each recording in which it names what was planted."""
     off: dict[str, list[float]] = defaultdict(list)
     for one in cases:

@@ -1,6 +1,7 @@
 """How far what-ifs and diagnoses are from a truth that is known: jobs made up, run exactly, recorded as torch would.
 
     python -m benchmarks.known [--programs 300] [--seed N] [--class NAME] [--steps N] [--without RULE]
+    python -m benchmarks.known --seed 1 --programs 180 --write-model-errors
 
 The figures depend on the programs alone, not on the machine. One JSON line a figure comes after the tables.
 """
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from benchmarks.known.jobs import SHAPES
 from benchmarks.known.judge import Judged, judge
-from benchmarks.known.tables import report
+from benchmarks.known.tables import model_errors, report
+from benchmarks.model_errors import of_answers, write
 from esprof.replay.rules import ALL_RULES, Rules
 
 
@@ -32,6 +34,7 @@ def main() -> int:
     names = [rule.name for rule in fields(Rules)]
     parser.add_argument("--without", choices=names, metavar="RULE", help=f"build graphs without it: {', '.join(names)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every answer, one JSON line each")
+    parser.add_argument("--write-model-errors", action="store_true", help="write what gains were off by for intervals")
     asked = parser.parse_args()
     shapes = [asked.shape] if asked.shape else [name for name, one in SHAPES.items() if one.is_common]
     seeds = range(asked.seed, asked.seed + asked.programs)
@@ -46,7 +49,17 @@ def main() -> int:
     if asked.json:
         asked.json.write_text("".join(f"{json.dumps(line, default=float)}\n" for line in lines(judged)))
     report(judged)
+    if asked.write_model_errors:
+        write_model_errors(judged, asked.shape, seeds)
     return 0
+
+
+def write_model_errors(judged: Iterable[Judged], shape: str | None, seeds: range) -> None:
+    of = f" --class {shape}" if shape else ""
+    command = f"python -m benchmarks.known{of} --seed {seeds[0]} --programs {len(seeds)}"
+    found = model_errors(verdict for one in judged for verdict in one.verdicts)
+    shares = {key: of_answers(off) for key, off in found.items()}
+    write(shape or "known", command, f"{seeds[0]} to {seeds[-1]}", shares)
 
 
 def lines(judged: Iterable[Judged]) -> Iterator[dict[str, object]]:

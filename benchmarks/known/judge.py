@@ -15,6 +15,7 @@ from benchmarks.known.kineto import write
 from benchmarks.known.machine import run
 from benchmarks.known.program import Kind
 from esprof.replay.rules import ALL_RULES, Rules
+from esprof.replay.whatif.error.model_errors import JobClass
 
 ON_GPUS = (
     "gpu=2x", "gpu=0.5x", "rank0.gpu=2x", "cpu=2x", "host=2x", "network=2x", "network=0.5x", "kernel[gemm]=2x",
@@ -74,8 +75,8 @@ class Verdict:
         return self.saving[0] - 0.01 <= gain <= self.saving[1] + 0.01
 
     @property
-    def job(self) -> str:
-        """The class of job, as intervals have it (`esprof.replay.whatif.error.margins`)."""
+    def job(self) -> JobClass:
+        """The class of job, as intervals have it (`esprof.replay.whatif.error.model_errors`)."""
         return "partial" if "rank missing" in self.traits else "cpu" if self.shape == "gloo" else "gpu"
 
     @property

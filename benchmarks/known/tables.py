@@ -9,6 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.known.judge import FELT, Blame, Judged, Verdict
+from benchmarks.model_errors import of_answers
+from esprof.replay.whatif.error.model_errors import JobClass
 
 Key = TypeVar("Key", bound=Hashable)
 One = TypeVar("One")
@@ -47,7 +49,9 @@ def report(judged: Sequence[Judged]) -> None:
     for term, some in by_term.items():
         _figures(some, what_if=term)
     _blame_figures(blames)
-    _model_errors(verdicts)
+    for (job, kind), shares in model_errors(verdicts).items():
+        context = {"job": job, "term": kind, "answers": len(shares)}
+        _figure("known_model_error", of_answers(shares), "share of a step", **context)
 
 
 def _by_trait(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
@@ -161,12 +165,11 @@ def _blame_figures(blames: Sequence[Blame]) -> None:
         )
 
 
-def _model_errors(verdicts: Iterable[Verdict]) -> None:
-    """What 19 of 20 gains were off by, by class of job and kind of term: `replay.whatif.error.margins.MODEL_ERROR`."""
+def model_errors(verdicts: Iterable[Verdict]) -> dict[tuple[JobClass, str], list[float]]:
+    """What gains of single terms were off by, shares of a step, by class of job and kind of term."""
     single = [one for one in verdicts if one.predicted is not None and "," not in re.sub(r"\[.*]", "", one.scenario)]
-    for (job, term), some in sorted(_by(single, lambda one: (one.job, _kind(one.scenario))).items()):
-        quantile = float(np.quantile([one.model_error for one in some], 0.95))
-        _figure("known_model_error", quantile, "share of a step", job=job, term=term, answers=len(some))
+    grouped = _by(single, lambda one: (one.job, _kind(one.scenario)))
+    return {key: [one.model_error for one in some] for key, some in sorted(grouped.items())}
 
 
 def _kind(scenario: str) -> str:

@@ -100,6 +100,7 @@ def test_wheel_holds_what_is_needed_and_no_foreign_name(wheel):
     assert {
         "esprof/py.typed",
         "esprof/recorder/hook/sitecustomize.py",
+        "esprof/replay/whatif/error/model_errors.json",
         "esprof/reports/html/templates/report.html",
     } <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)

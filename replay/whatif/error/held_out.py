@@ -1,10 +1,11 @@
 """Prediction of steps that the fit has not seen: the honest measure of what durations alone can tell."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from esprof.core.statistics import means_of
+from esprof.core.statistics import mean_margin, means_of
 from esprof.core.types import us
 from esprof.replay.answer import HeldOut, Prediction
 from esprof.replay.dfg import Dfg
@@ -106,3 +107,13 @@ def mean_error(prediction: Prediction) -> float | None:
         return None
     measured = sum(step.measured_us for step in prediction.held_out)
     return sum(step.predicted_us for step in prediction.held_out) / measured - 1
+
+
+def beyond_scatter(relative_error: float, seen: Sequence[float], unseen: Sequence[float]) -> float:
+    """What of an error of the mean of `unseen` steps the scatter of steps does not explain, relative, never negative.
+
+    `seen` are the durations on which the prediction rests, `unseen` those that it is held against, in one unit.
+    """
+    together = np.array([*seen, *unseen], float)
+    scatter = mean_margin(together) * np.sqrt(len(together)) * np.sqrt(1 / len(seen) + 1 / len(unseen))
+    return max(0.0, abs(relative_error) - float(scatter / np.mean(unseen)))

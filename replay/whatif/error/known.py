@@ -11,8 +11,8 @@ from esprof.core.types import Ns
 from esprof.replay.answer import Prediction
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay, strict
-from esprof.replay.whatif.error.held_out import mean_error, predict
-from esprof.replay.whatif.error.margins import BUSY, beyond_scatter, model_error
+from esprof.replay.whatif.error.held_out import beyond_scatter, mean_error, predict
+from esprof.replay.whatif.error.model_errors import BUSY_SHARE_OF_CPUS, JobClass, model_error
 from esprof.replay.whatif.graph.host_cpus import least_ns
 from esprof.replay.whatif.graph.loaders import has_unseen_workers
 from esprof.run.run import Run
@@ -102,15 +102,15 @@ class KnownError:
         return self.of_terms(terms) * max(float(self.measured_ns.mean()), predicted_ns)
 
     @cached_property
-    def job_class(self) -> str:
-        """The class of job by which it is known how far predictions may be off (`MODEL_ERROR`)."""
+    def job_class(self) -> JobClass:
+        """The class of job by which it is known how far predictions may be off."""
         if self.run.missing_ranks:
             return "partial"
         if self.dfg.has_gpu():
             return "gpu"
         steps = tuple(self.dfg.marks.steps[position] for position in self.steady_at)
         least = least_ns(self.run, steps)
-        return "busy" if least is not None and least.mean() >= BUSY * self.measured_ns.mean() else "cpu"
+        return "busy" if least is not None and least.mean() >= BUSY_SHARE_OF_CPUS * self.measured_ns.mean() else "cpu"
 
     def caveats(self, predicted_ns: Ns | float) -> Iterator[str]:
         """What the interval of a scenario that predicts steps of `predicted_ns` (mean, ns) cannot hold."""

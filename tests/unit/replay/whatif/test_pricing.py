@@ -11,7 +11,7 @@ from esprof.replay import Replayed, answer
 from esprof.replay.building.build import build
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif import pricing
-from esprof.replay.whatif.error import margins
+from esprof.replay.whatif.error import model_errors
 from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import fix_stragglers
@@ -135,7 +135,7 @@ def test_steps_that_scatter_say_nothing_against_the_graph_but_widen_the_interval
 
 
 def test_a_gain_that_is_the_same_in_steps_that_scatter_is_known_better_than_the_steps(monkeypatch):
-    monkeypatch.setattr(margins, "MODEL_ERROR", {"cpu": {"kernel": 0.0}})
+    monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"kernel": 0.0}})
     rows = []
     for number, length in enumerate((10, 10, 10, 10, 20, 20)):
         begin = 20 * MS * number
@@ -150,7 +150,7 @@ def test_a_gain_that_is_the_same_in_steps_that_scatter_is_known_better_than_the_
 
 
 def test_the_interval_of_a_change_is_never_less_than_what_changes_were_off_by(monkeypatch):
-    monkeypatch.setattr(margins, "MODEL_ERROR", {"cpu": {"cpu": 0.03, "network": 0.04}})
+    monkeypatch.setattr(model_errors, "known_errors", lambda: {"cpu": {"cpu": 0.03, "network": 0.04}})
     (changed,) = answer(uneven_run(10), ["cpu=2x"]).what_if
     assert (changed.saving_low_us, changed.saving_high_us) == pytest.approx((4.7 * MS, 5.3 * MS))
     (unchanged,) = answer(uneven_run(10), ["cpu=1x"]).what_if

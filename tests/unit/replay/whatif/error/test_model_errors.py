@@ -1,0 +1,58 @@
+"""What changes of a kind are known to be off by."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from esprof.replay.whatif.error import model_errors as module
+from esprof.replay.whatif.error.model_errors import (
+    MODEL_ERRORS_FILE,
+    JobClass,
+    ModelErrors,
+    known_errors,
+    model_error,
+)
+from esprof.replay.whatif.terms import TERMS
+
+
+def test_errors_of_several_terms_add_up_by_their_squares(monkeypatch):
+    monkeypatch.setattr(module, "known_errors", lambda: {"gpu": {"gpu": 0.03, "network": 0.04, "data": 0.12}})
+    assert model_error("gpu", ["gpu", "network"]) == pytest.approx(0.05)
+    assert model_error("gpu", ["gpu", "network", "data"]) == pytest.approx(0.13)
+
+
+def test_a_term_that_stands_twice_counts_once(monkeypatch):
+    monkeypatch.setattr(module, "known_errors", lambda: {"gpu": {"gpu": 0.03, "network": 0.04}})
+    assert model_error("gpu", ["gpu", "gpu"]) == pytest.approx(0.03)
+
+
+def test_a_term_that_is_not_known_has_the_greatest_error_of_its_class(monkeypatch):
+    monkeypatch.setattr(module, "known_errors", lambda: {"gpu": {"gpu": 0.03, "network": 0.04}, "cpu": {"cpu": 0.5}})
+    assert model_error("gpu", ["compress"]) == pytest.approx(0.04)
+    assert model_error("gpu", ["compress", "gpu"]) == pytest.approx(0.05)
+
+
+def test_all_errors_that_are_known_are_those_of_terms():
+    assert {term for known in known_errors().values() for term in known} <= set(TERMS)
+
+
+def test_the_file_is_read_once():
+    assert known_errors() is known_errors()
+
+
+def test_every_error_has_a_source_that_is_described():
+    read = msgspec.json.decode(MODEL_ERRORS_FILE.read_bytes(), type=ModelErrors)
+    used = {source for terms in read.errors.values() for by_source in terms.values() for source in by_source}
+    assert used == set(read.sources)
+    assert set(read.errors) == set(read.min_share_of_step) == set(get_args(JobClass))
+
+
+def test_of_several_sources_the_greatest_counts_and_none_is_below_the_least():
+    read = ModelErrors(
+        min_share_of_step={"cpu": 0.05, "busy": 0.06},
+        sources={},
+        errors={"cpu": {"cpu": {"a": 0.07, "b": 0.09}, "data": {"a": 0.01}}, "busy": {"data": {"b": 0.2}}},
+    )
+    assert read.of("cpu") == {"cpu": 0.09, "data": 0.05}
+    assert read.of("busy") == {"cpu": 0.09, "data": 0.2}
