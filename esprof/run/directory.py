@@ -22,9 +22,9 @@ from esprof.run import files
 from esprof.run.files import flight_path, table_path
 from esprof.run.flight.log import FlightLog
 from esprof.run.logs import HISTORY, ROUNDS, JsonLog
-from esprof.run.memory_limit import memory_limit
 from esprof.run.probes import SCHEMA as PROBES_SCHEMA
 from esprof.run.probes import Probes
+from esprof.run.reading import memory_limit
 from esprof.run.run import SCHEMA, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import ADDED, EVENTS, MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
 

@@ -16,8 +16,8 @@ from esprof.reports.commands.common import answer, beside, job_arguments, json_o
 from esprof.reports.commands.record import record, say, say_recorded
 from esprof.reports.terminal.probed import draw_probed
 from esprof.run import files
+from esprof.run.collect.own_steps import own_steps
 from esprof.run.directory import read_probes, write_probes
-from esprof.run.own_steps import own_steps
 from esprof.run.probes import Probes, Sweep, VariedStep, put_together
 from esprof.run.raw.settings import Settings
 

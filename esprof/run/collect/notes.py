@@ -1,4 +1,4 @@
-"""What the job's processes and the launcher note in `raw`, row by row, and what that comes to for one rank."""
+"""What the job's processes note in `raw`, row by row, and what that comes to for one rank."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -392,14 +392,3 @@ class RankRows:
                 self.samples += line.rows
             case Stages():
                 stages += line.rows
-
-
-class LaunchedJob(msgspec.Struct, frozen=True):
-    """`job.json`: what the launcher started, and when."""
-
-    command: tuple[str, ...] = ()
-    launcher_pid: int | None = None
-    """Process id of the launcher; None for a job that records itself."""
-    started_ns: _Time | None = None
-    exit_code: int | None = None
-    """Exit code of the command, where processes of the job outlived it; else None."""

@@ -7,14 +7,13 @@ rest is kept.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from esprof.core.output import write_bytes
-from esprof.core.types import Rank
+from esprof.core.types import Ns, Rank
 from esprof.run.collect.notes import (
-    LaunchedJob,
     MarkedStage,
     RankIdentity,
     RankNotes,
@@ -33,12 +32,23 @@ _RANK_ROWS: msgspec.json.Decoder[RankRow] = msgspec.json.Decoder(RankRow)
 _ROLLED_ROWS: msgspec.json.Decoder[RolledRows] = msgspec.json.Decoder(RolledRows)
 
 
+class LaunchedJob(msgspec.Struct, frozen=True):
+    """`job.json`: what the launcher started, and when."""
+
+    command: tuple[str, ...] = ()
+    launcher_pid: int | None = None
+    """Process id of the launcher; None for a job that records itself."""
+    started_ns: Annotated[Ns, msgspec.Meta(ge=0, lt=1 << 62)] | None = None  # Garbage may stand there.
+    exit_code: int | None = None
+    """Exit code of the command, where processes of the job outlived it; else None."""
+
+
 def write_job(raw: Path, job: LaunchedJob) -> None:
     write_bytes(raw / names.JOB, msgspec.json.encode(job))
 
 
 def read_job(raw: Path) -> LaunchedJob:
-    """The job that is recorded in `raw`; an empty Job where `job.json` is missing or garbage."""
+    """The job that is recorded in `raw`; an empty one where `job.json` is missing or garbage."""
     try:
         return msgspec.json.decode((raw / names.JOB).read_bytes(), type=LaunchedJob)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

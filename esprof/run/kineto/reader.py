@@ -20,7 +20,7 @@ from esprof.run.kineto.lenient import Misfits, decode, prepare
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
 from esprof.run.kineto.steps import TraceSteps
-from esprof.run.memory_limit import memory_limit
+from esprof.run.reading import memory_limit
 from esprof.run.run import MOST_RANKS, Group, RunWarning
 from esprof.run.schema import Table
 

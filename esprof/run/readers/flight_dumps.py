@@ -12,9 +12,8 @@ from esprof.core.types import Rank
 from esprof.run.flight.dump import HEAD_BYTES, Dump, looks_like_a_dump, read_dump, snapshots_of
 from esprof.run.flight.log import FlightLog, StackFrame, main_stack
 from esprof.run.kineto.content import content
-from esprof.run.memory_limit import memory_limit
-from esprof.run.parallel import run_all
 from esprof.run.readers.reader import Reader
+from esprof.run.reading import memory_limit, run_all
 from esprof.run.run import MOST_RANKS, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import EVENTS, table
 

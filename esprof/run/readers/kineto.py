@@ -11,8 +11,8 @@ from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.run.kineto.reader import Trace, read_trace
-from esprof.run.parallel import run_all
 from esprof.run.readers.reader import Reader
+from esprof.run.reading import run_all
 from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import Table
 

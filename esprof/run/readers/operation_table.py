@@ -16,9 +16,8 @@ from esprof.core.text import printable
 from esprof.core.types import Ns, Rank
 from esprof.run.collective_names import collective_word
 from esprof.run.groups import group_name, parse_ranks
-from esprof.run.memory_limit import memory_limit
-from esprof.run.parallel import run_all
 from esprof.run.readers.reader import Reader
+from esprof.run.reading import memory_limit, run_all
 from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import EVENTS, Table, table
 

@@ -32,7 +32,7 @@ def recorded(steps, cost, windows, length, gap):
 @pytest.fixture
 def however_wide(monkeypatch):
     """Every interval is told."""
-    monkeypatch.setattr(module, "_MUCH_PCT", float("inf"))
+    monkeypatch.setattr(module, "_MAX_UNSURE_PCT", float("inf"))
 
 
 @pytest.mark.slow

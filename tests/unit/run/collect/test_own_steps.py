@@ -2,7 +2,7 @@
 
 import pytest
 
-from esprof.run.own_steps import own_steps
+from esprof.run.collect.own_steps import own_steps
 from esprof.run.schema import STEPS, table
 from tests.cases.graph import op, run_of, step
 
