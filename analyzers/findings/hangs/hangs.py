@@ -14,7 +14,7 @@ from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Ns, Rank
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame
-from esprof.run.flight.standstill import Mismatch, Standstill, StandstillKind, standstill
+from esprof.run.flight.standstill import Mismatch, Standstill, StandstillKind, open_snapshots, standstill
 from esprof.run.flight.stop import Standing, StopKind, stop
 from esprof.run.raw.reasons import SnapshotReason
 
@@ -75,7 +75,7 @@ def hangs(job: RecordedJob) -> list[Cause]:
     """ESP801, 802, 803, 805 or 807: what brought the job to a standstill or to its end, if anything did."""
     logs = {meta.rank: job.run.flight(meta.rank) for meta in job.run.meta.ranks}
     last = {rank: job.steps.last(rank) for rank in logs}
-    open_ones = _open_snapshots(logs, last)
+    open_ones = open_snapshots(logs, last)
     stopped = stop(open_ones)
     still = standstill(open_ones, [rank for rank, log in logs.items() if log.ended and rank not in open_ones])
     alive_then = [rank for rank, one in open_ones.items() if one.reason != SnapshotReason.ERROR]
@@ -96,18 +96,6 @@ def hangs(job: RecordedJob) -> list[Cause]:
     if raised:
         return [_death_cause(raised, None, logs, last)]
     return _unstarted(open_ones, logs) if any(log.starting for log in logs.values()) else []
-
-
-def _open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) -> dict[Rank, Snapshot]:
-    """Of each rank the latest snapshot of a step that never ended, though the job did not end in peace there."""
-    found = {}
-    for rank, log in logs.items():
-        since_last = [one for one in log.snapshots if one.step > last[rank] or log.starting or not log.counts_steps]
-        of_step = [one for one in since_last if one.reason != SnapshotReason.SLOW]
-        errors = [one for one in of_step if one.reason == SnapshotReason.ERROR]
-        if of_step and (errors or not log.ended):
-            found[rank] = next((one for one in reversed(of_step) if one.reason != SnapshotReason.ERROR), of_step[-1])
-    return found
 
 
 def _deaths(logs: Mapping[Rank, FlightLog]) -> tuple[list[_Death], list[_Death], list[_Death]]:

@@ -2,24 +2,35 @@
 
 A rank numbers the collectives of each process group as it enters them. Members that agree enter the same collective under
 the same number, so a rank whose numbers lag behind, or stand for other collectives, is where a job went wrong.
+
+Who waits for whom is a graph (`wait_for_graph`). Its sinks, which others wait for and which wait for none, are at fault;
+without a sink the ranks wait for each other in a cycle.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from typing import Literal
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from esprof.core import readable
 from esprof.core.types import Bytes, Ns, Rank
-from esprof.run.flight.log import EnteredCall, Snapshot
+from esprof.run.flight.log import EnteredCall, FlightLog, Snapshot
 from esprof.run.groups import group_name
+from esprof.run.raw.reasons import SnapshotReason
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from esprof.run.run import Run
 
 Group = tuple[tuple[Rank, ...], str, str]
 """Ranks, name and backend of a process group: a name is unique among the members only, and each backend of a group numbers
 its own collectives."""
 StandstillKind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
 _Numbers = dict[int, EnteredCall]
+_Wait = tuple[StandstillKind, "WaitingCollective", set[Rank]]
+"""That the ranks which wait in a collective wait for these ranks, and what keeps those from entering it."""
 _SAME_SIZE = ("allreduce", "broadcast")
 """Collectives that take a tensor of the same size from every rank."""
 
@@ -130,12 +141,41 @@ def standstill(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ())
     `ended` are the ranks whose process has ended in good order.
     """
     calls = calls_by_group(snapshots)
-    fronts = [front for group in calls if (front := _front(group, calls[group], snapshots))]
-    fronts.sort(key=lambda front: -len(front.waiting))
+    fronts = _fronts(calls, snapshots)
     mismatch = next((found for group in calls if (found := _mismatch(group, calls[group]))), None)
     if mismatch is not None:
         return Standstill(kind="mismatch", waiting=tuple(fronts), at_fault=mismatch.odd, mismatch=mismatch)
     return _of_fronts(fronts, frozenset(ended)) if fronts else None
+
+
+def wait_for_graph(run: "Run") -> "nx.DiGraph":
+    """Who waited for whom when the job of `run` stood still, a `networkx.DiGraph`: an edge leads from a rank that waits in a
+    collective to one that has not entered it. Empty where no rank waits for another.
+
+    Edges have the attributes `kind` (`absent`, `gone` or `unseen`, as in `Standstill`), `collective`, its `number` among
+    those of its process group, `group` (the ranks of that group, such as `0-3`), and `waited_ns`. The ranks whose
+    `out_degree` is 0 are at fault; `networkx.find_cycle` finds those that wait for each other.
+    """
+    logs = {meta.rank: run.flight(meta.rank) for meta in run.meta.ranks}
+    last = {rank: int(run.steps(rank).ints("step").max(initial=0)) for rank in logs}
+    snapshots = open_snapshots(logs, last)
+    ended = frozenset(rank for rank, log in logs.items() if log.ended and rank not in snapshots)
+    return _graph(_waits(_fronts(calls_by_group(snapshots), snapshots), ended))
+
+
+def open_snapshots(logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]) -> dict[Rank, Snapshot]:
+    """Of each rank the latest snapshot of a step that never ended, though the job did not end in peace there.
+
+    `last` is the last step of each rank that ended; 0 where none is known.
+    """
+    found = {}
+    for rank, log in logs.items():
+        since_last = [one for one in log.snapshots if one.step > last[rank] or log.starting or not log.counts_steps]
+        of_step = [one for one in since_last if one.reason != SnapshotReason.SLOW]
+        errors = [one for one in of_step if one.reason == SnapshotReason.ERROR]
+        if of_step and (errors or not log.ended):
+            found[rank] = next((one for one in reversed(of_step) if one.reason != SnapshotReason.ERROR), of_step[-1])
+    return found
 
 
 def calls_by_group(snapshots: Mapping[Rank, Snapshot]) -> dict[Group, dict[Rank, _Numbers]]:
@@ -155,6 +195,14 @@ def calls_by_group(snapshots: Mapping[Rank, Snapshot]) -> dict[Group, dict[Rank,
         for rank in members[ranks, name]:
             found[ranks, name, backend].setdefault(rank, {})
     return dict(found)
+
+
+def _fronts(
+    calls: Mapping[Group, Mapping[Rank, _Numbers]], snapshots: Mapping[Rank, Snapshot]
+) -> list[WaitingCollective]:
+    """The collective that each group waits in, if it does; those with most waiting ranks first."""
+    found = [front for group in calls if (front := _front(group, calls[group], snapshots))]
+    return sorted(found, key=lambda front: -len(front.waiting))
 
 
 def _front(
@@ -183,23 +231,47 @@ def _front(
     )
 
 
-def _of_fronts(fronts: list[WaitingCollective], ended: frozenset[Rank]) -> Standstill:
-    """The standstill of ranks that wait: at fault are those waited for that wait for no other rank themselves."""
-    links = [front for front in fronts if front.missing or front.unknown]
-    held_up = {rank for front in links for rank in front.waiting}
-    choices: tuple[tuple[StandstillKind, Callable[[WaitingCollective], set[Rank]]], ...] = (
-        ("absent", lambda front: set(front.missing)),
-        ("gone", lambda front: set(front.unknown) & ended),
-        ("unseen", lambda front: set(front.unknown)),
-    )
-    for kind, awaited in choices:
-        for front in links:
-            at_fault = awaited(front) - held_up
-            if at_fault:
-                return Standstill(kind=kind, waiting=(front,), at_fault=tuple(sorted(at_fault)))
-    if links:
-        return Standstill(kind="circle", waiting=tuple(links), at_fault=tuple(sorted(held_up)))
+def _of_fronts(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Standstill:
+    """The standstill of ranks that wait: at fault are the sinks of the graph, of the surest wait for one."""
+    waits = list(_waits(fronts, ended))
+    graph = _graph(waits)
+    sinks = {rank for rank, awaited in graph.out_degree if not awaited}
+    for kind, front, awaited in waits:
+        if at_fault := awaited & sinks:
+            return Standstill(kind=kind, waiting=(front,), at_fault=tuple(sorted(at_fault)))
+    if graph:
+        links = tuple(front for front in fronts if front.missing or front.unknown)
+        return Standstill(kind="circle", waiting=links, at_fault=tuple(sorted(graph)))
     return Standstill(kind="stuck", waiting=(fronts[0],), at_fault=fronts[0].waiting)
+
+
+def _waits(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Iterator[_Wait]:
+    """The waits of ranks for others, the surest first: for ranks that were seen elsewhere, that have ended, that are not
+    seen."""
+    for front in fronts:
+        yield "absent", front, set(front.missing)
+    for front in fronts:
+        yield "gone", front, set(front.unknown) & ended
+    for front in fronts:
+        yield "unseen", front, set(front.unknown)
+
+
+def _graph(waits: Iterable[_Wait]) -> "nx.DiGraph":
+    """The graph of `waits`: of several between two ranks the first is told."""
+    import networkx as nx  # Takes a second: only a job that stands still needs it.
+
+    graph = nx.DiGraph()
+    for kind, front, awaited in waits:
+        told = {
+            "kind": kind,
+            "collective": front.what.collective,
+            "number": front.number,
+            "group": group_name(front.group),
+            "waited_ns": front.waited_ns,
+        }
+        edges = ((waiting, rank) for waiting in front.waiting for rank in awaited)
+        graph.add_edges_from((edge for edge in edges if not graph.has_edge(*edge)), **told)
+    return graph
 
 
 def _mismatch(group: Group, calls: Mapping[Rank, _Numbers]) -> Mismatch | None:

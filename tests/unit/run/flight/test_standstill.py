@@ -1,9 +1,11 @@
 """Who keeps whom waiting, told from one look at each rank."""
 
+import networkx as nx
 import pytest
 
-from esprof.run.flight.standstill import standstill
-from tests.cases.flight import BEGAN_NS, SEEN_NS, S, call, looks, snapshot
+from esprof.run.flight.log import FlightLog
+from esprof.run.flight.standstill import standstill, wait_for_graph
+from tests.cases.flight import BEGAN_NS, SEEN_NS, S, call, killed, looks, run_of_flight, snapshot
 
 
 def test_ranks_that_wait_for_none_stand_not_still():
@@ -156,3 +158,47 @@ def test_the_wait_of_most_ranks_is_told_where_there_are_two():
         )
     )
     assert (found.at_fault, found.waiting[0].waiting) == ((3,), (0, 1))
+
+
+def hung(*snapshots, **others):
+    return run_of_flight({one.rank: killed(one) for one in snapshots} | {int(r[1:]): log for r, log in others.items()})
+
+
+def test_the_graph_leads_to_the_rank_that_waits_for_none():
+    graph = wait_for_graph(
+        hung(
+            snapshot(0, [call(5, group="1", over=False)], groups={"0": (0, 1, 2), "1": (0, 1)}),
+            snapshot(1, [call(4, group="1"), call(7, group="2", over=False)], groups=GROUPS),
+            snapshot(2, [call(6, group="2")], groups={"0": (0, 1, 2), "2": (1, 2)}),
+        )
+    )
+    assert sorted(graph.edges) == [(0, 1), (1, 2)]
+    assert [rank for rank, awaited in graph.out_degree if not awaited] == [2]
+    assert graph.edges[1, 2] == {
+        "kind": "absent",
+        "collective": "all_reduce",
+        "number": 7,
+        "group": "1-2",
+        "waited_ns": SEEN_NS - BEGAN_NS - 1000,
+    }
+
+
+def test_the_graph_holds_the_cycle_of_ranks_that_wait_for_each_other():
+    both = {"a": (0, 1), "b": (0, 1)}
+    graph = wait_for_graph(
+        hung(
+            snapshot(0, [call(3, group="a", over=False)], groups=both),
+            snapshot(1, [call(8, group="b", over=False)], groups=both),
+        )
+    )
+    assert sorted(nx.find_cycle(graph)) == [(0, 1), (1, 0)]
+
+
+def test_the_graph_tells_ranks_that_ended_from_those_that_are_not_seen():
+    waiting = snapshot(0, [call(1, over=False)], world=3)
+    graph = wait_for_graph(hung(waiting, r1=FlightLog(ended=True), r2=killed()))
+    assert {(a, b): kind for a, b, kind in graph.edges(data="kind")} == {(0, 1): "gone", (0, 2): "unseen"}
+
+
+def test_a_job_that_ended_in_peace_has_an_empty_graph():
+    assert not wait_for_graph(run_of_flight({rank: FlightLog(ended=True) for rank in (0, 1)}))
