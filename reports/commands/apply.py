@@ -6,11 +6,12 @@ from pathlib import Path
 import click
 
 from esprof.core.errors import EXIT_OK, EsprofError, UsageError
-from esprof.core.plan import read_plan
+from esprof.core.plan import PlanStatus, read_plan
 from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile, PlanSource
+from esprof.reports import units
 from esprof.reports.commands.common import answer, json_option, status
-from esprof.reports.terminal.applied import draw_applied
+from esprof.reports.terminal.text import PLAIN, Screen, drawn, headline
 from esprof.run import files
 
 _MAX_WAIT_FOR_STORE_S = 10.0
@@ -45,7 +46,7 @@ def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
         )
     if told.state == "refused":
         raise EsprofError(f"the job refused the plan: {told.reason}")
-    answer(told, draw_applied, as_json=as_json)
+    answer(told, _draw, as_json=as_json)
     return EXIT_OK
 
 
@@ -60,3 +61,20 @@ def _source(target: str) -> PlanSource:
     from esprof.elastic.plans.store import connect  # It loads torch.
 
     return connect(target, _MAX_WAIT_FOR_STORE_S)
+
+
+def _draw(told: PlanStatus, screen: Screen = PLAIN) -> str:
+    """What the job says of the plan, in a line."""
+    about = f"plan {told.plan}, version {told.version}"
+    if told.state == "pending":
+        return drawn(screen, headline(f"The job will adopt {about} at step {told.step}", screen))
+    if told.state == "adopted":
+        return drawn(screen, headline(f"The job has adopted {about} before step {told.step}", screen))
+    said = {
+        "kept": "keeps",
+        "missed": "keeps, though it brings less than promised,",
+        "reverted": "has taken back, since it made steps longer,",
+    }[told.state]
+    steps = f": a step takes {units.duration(told.after_us)}" if told.after_us is not None else ""
+    before = f", and took {units.duration(told.before_us)} before" if told.before_us is not None else ""
+    return drawn(screen, headline(f"The job {said} {about}{steps}{before}", screen))

@@ -18,10 +18,12 @@ from esprof import Run, load
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.core.errors import UsageError
 from esprof.core.output import claim, unwritable, write_bytes
+from esprof.core.types import Bytes, Rank
 from esprof.replay.steps import at_window
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.pyproject import read_ignores
 from esprof.reports.terminal.text import Screen
+from esprof.run.run import RunWarning
 
 STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -155,6 +157,38 @@ def answer_text(text: str, *, output: Path, force: bool, colour: bool = False, q
 
 def json_text(value: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """`esprof report --json` and `esprof merge --json`."""
+
+    schema: str = "esprof.written/1"
+    what: str
+    """`page` or `run`."""
+    path: str
+    """As the command line named it."""
+    bytes: Bytes
+    """Of the file, or of all files in the Run directory."""
+    world_size: int
+    ranks: tuple[Rank, ...]
+    """The ranks that it tells of."""
+    missing_ranks: tuple[Rank, ...]
+    warnings: tuple[RunWarning, ...]
+
+
+def answer_written(what: str, path: Path, run: Run, warnings: Sequence[RunWarning]) -> None:
+    """Answer on stdout that `what`, made of `run`, was written to `path`, and what it lacks."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    written = Written(
+        what=what,
+        path=str(path),
+        bytes=sum(file.stat().st_size for file in files),
+        world_size=run.world_size,
+        ranks=tuple(run.ranks),
+        missing_ranks=run.missing_ranks,
+        warnings=tuple(warnings),
+    )
+    click.echo(json_text(written))
 
 
 def wrote(what: str, path: Path) -> None:

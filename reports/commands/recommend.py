@@ -90,6 +90,39 @@ def command(
     esprof recommend --jobs jobs.yaml --inventory gpus.yaml --objective makespan
     esprof recommend --check plan.json
     """
+    _refuse_misplaced(sources, jobs, inventory, only, max_vnmse, instance, checked, output, as_shipped=as_shipped)
+    if output is not None:
+        claim(output, force=force)
+    if checked is not None:
+        return _check(checked)
+    if instance is not None:
+        answer(solve(instance, as_shipped=as_shipped), draw_instance, as_json=as_json)
+        return EXIT_OK
+    devices = _devices(inventory) if inventory else None
+    if jobs is not None:
+        counts = devices.counts if devices else None
+        advice = _mix_advice(jobs, counts, throughputs, prices, objective or "fairness", whole=whole)
+        return _answer_mix(advice, output, as_json=as_json)
+    if objective or whole or prices or throughputs:
+        raise UsageError("--objective, --whole, --prices and --throughputs are of several jobs: they need --jobs")
+    if only == "compression":
+        return _compression(sources, MAX_VNMSE if max_vnmse is None else max_vnmse, output, as_json=as_json)
+    return _one(sources, devices, output, as_json=as_json)
+
+
+def _refuse_misplaced(
+    sources: tuple[str, ...],
+    jobs: Path | None,
+    inventory: Path | None,
+    only: str | None,
+    max_vnmse: float | None,
+    instance: Path | None,
+    checked: Path | None,
+    output: Path | None,
+    *,
+    as_shipped: bool,
+) -> None:
+    """Raise UsageError where options exclude each other, or have no meaning for what is asked."""
     if sum((len(sources) > 0, jobs is not None, instance is not None, checked is not None)) != 1:
         raise UsageError("exactly one of RUN, --jobs, --instance and --check is needed")
     if (only is not None or max_vnmse is not None) and not sources:
@@ -106,26 +139,27 @@ def command(
         raise UsageError(
             "--inventory is of the devices that jobs get: it needs RUN or --jobs, without --only compression"
         )
-    if output is not None:
-        claim(output, force=force)
-    if checked is not None:
-        return _check(checked)
-    if instance is not None:
-        answer(solve(instance, as_shipped=as_shipped), draw_instance, as_json=as_json)
-        return EXIT_OK
-    devices = _devices(inventory) if inventory else None
-    if jobs is None:
-        if objective or whole or prices or throughputs:
-            raise UsageError("--objective, --whole, --prices and --throughputs are of several jobs: they need --jobs")
-        if only == "compression":
-            return _compression(sources, MAX_VNMSE if max_vnmse is None else max_vnmse, output, as_json=as_json)
-        return _one(sources, devices, output, as_json=as_json)
+
+
+def _mix_advice(
+    jobs: Path,
+    counts: dict[str, int] | None,
+    throughputs: Path | None,
+    prices: Path | None,
+    objective: Objective,
+    *,
+    whole: bool,
+) -> MixAdvice:
+    """Advice for several jobs, on `counts` devices of each type."""
     money = read(prices, _DevicePrices) if prices else None
     filled = (lambda listed: with_throughputs(listed, throughputs)) if throughputs else (lambda listed: listed)
-    mix = read_mix(jobs, devices.counts if devices else None, filled)
+    mix = read_mix(jobs, counts, filled)
     if money is not None:
         mix = interrupted(mix, money.interruptions_per_hour, money.recovery)
-    advice = advise(mix, objective or "fairness", money.per_hour if money else None, whole=whole)
+    return advise(mix, objective, money.per_hour if money else None, whole=whole)
+
+
+def _answer_mix(advice: MixAdvice, output: Path | None, *, as_json: bool) -> int:
     if output is not None:
         write_bytes(output, msgspec.json.format(msgspec.json.encode(advice), indent=1) + b"\n")
     answer(advice, draw_mix, as_json=as_json)

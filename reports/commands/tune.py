@@ -94,15 +94,7 @@ def command(
     """
     if with_parent is not None:
         end_with_parent(with_parent)
-    if bool(job) == (attach is not None):
-        raise UsageError("tune needs either a command, after --, or --attach RUN")
-    run = output if attach is None else attach
-    if attach is None:
-        if shutil.which(job[0]) is None:
-            raise UsageError(f"cannot run {job[0]!r}: no such command")
-        make_room(run, force)
-    elif not run.is_dir():
-        raise UsageError(f"there is no Run directory {run}")
+    run = _run_of(job, output, attach, force=force)
     found: list[Round] = []
 
     def tell(one: Round) -> None:
@@ -130,6 +122,20 @@ def command(
     if not quiet or as_json:
         answer(Tuned(run=str(run), rounds=tuple(found)), draw_tuned, as_json=as_json)
     return code
+
+
+def _run_of(job: tuple[str, ...], output: Path, attach: Path | None, *, force: bool) -> Path:
+    """The Run directory, made anew for a job that is to be started. Raises UsageError where there is nothing to tune."""
+    if bool(job) == (attach is not None):
+        raise UsageError("tune needs either a command, after --, or --attach RUN")
+    if attach is None:
+        if shutil.which(job[0]) is None:
+            raise UsageError(f"cannot run {job[0]!r}: no such command")
+        make_room(output, force)
+        return output
+    if not attach.is_dir():
+        raise UsageError(f"there is no Run directory {attach}")
+    return attach
 
 
 def _beside(job: tuple[str, ...], run: Path, tuner: Tuner, stop: Event, stdout: int) -> int:

@@ -2,13 +2,14 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
 from esprof.core.errors import EsprofError, InputError, unreadable
 from esprof.core.plan import Plan, PlanStatus, read_plan
-from esprof.reports.live.kept import Kept
 from esprof.reports.live.offer import LatestSearch, read_looked
 from esprof.reports.live.shift import Shift
 from esprof.run import files
@@ -20,6 +21,9 @@ _MAX_STEPS_KEPT = 1_000
 
 _MAX_STEPS_COMPARED = 300
 """Steps of those that have come at once that are looked at for a change: it takes a statistical test for each."""
+
+
+_Content = TypeVar("_Content")
 
 
 class WatchedJob:
@@ -38,13 +42,15 @@ class WatchedJob:
         """Whether steps have lastingly changed since somebody last asked this."""
         self._tail, self._shift = Tail(run), Shift()
         self._tail_problem: str | None = None
-        self._plan: Kept[Plan | None] = Kept(run / files.PLAN, read_plan, None)
-        self._status: Kept[PlanStatus | None] = Kept(status_path(run / files.PLAN), _read_status, None)
-        self._history: Kept[tuple[JobEvent, ...]] = Kept(
+        self._plan: _WatchedFile[Plan | None] = _WatchedFile(run / files.PLAN, read_plan, None)
+        self._status: _WatchedFile[PlanStatus | None] = _WatchedFile(status_path(run / files.PLAN), _read_status, None)
+        self._history: _WatchedFile[tuple[JobEvent, ...]] = _WatchedFile(
             run / files.HISTORY, lambda path: HISTORY.read(path.parent), ()
         )
-        self._looked: Kept[LatestSearch | None] = Kept(run / files.ADVICE, read_looked, None)
-        self._rounds: Kept[tuple[Round, ...]] = Kept(run / files.ROUNDS, lambda path: ROUNDS.read(path.parent), ())
+        self._looked: _WatchedFile[LatestSearch | None] = _WatchedFile(run / files.ADVICE, read_looked, None)
+        self._rounds: _WatchedFile[tuple[Round, ...]] = _WatchedFile(
+            run / files.ROUNDS, lambda path: ROUNDS.read(path.parent), ()
+        )
 
     def refresh(self) -> bool:
         """Read what has changed; returns whether anything has."""
@@ -118,6 +124,34 @@ class WatchedJob:
             return min(time.time(), (self.run / files.LIVE).stat().st_mtime)
         except OSError:
             return time.time()
+
+
+class _WatchedFile(Generic[_Content]):
+    """What one file holds, read anew when it has changed. One that cannot be read has `missing`, and a `problem`."""
+
+    def __init__(self, path: Path, read: Callable[[Path], _Content], missing: _Content) -> None:
+        """`read` raises EsprofError where the file makes no sense; it is not called where there is none."""
+        self._path, self._read, self._missing = path, read, missing
+        self._seen: tuple[int, int, int] | None = None
+        self.value = missing
+        self.problem: str | None = None
+
+    def refresh(self) -> bool:
+        """Whether it has changed."""
+        try:
+            now = self._path.stat()
+            seen = (now.st_mtime_ns, now.st_ino, now.st_size)
+        except OSError:
+            seen = None
+        if seen == self._seen:
+            return False
+        self._seen, self.value, self.problem = seen, self._missing, None
+        if seen is not None:
+            try:
+                self.value = self._read(self._path)
+            except (EsprofError, RecursionError) as error:
+                self.problem = " ".join(str(error).split())
+        return True
 
 
 def _read_status(path: Path) -> PlanStatus:

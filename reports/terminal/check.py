@@ -1,7 +1,8 @@
-"""`esprof check` for people: the terminal's text and a pull request's Markdown."""
+"""`esprof check` as the terminal's text, as a pull request's Markdown, and as JUnit XML, which CI systems read."""
 
 import re
 import shlex
+from xml.etree import ElementTree
 
 from esprof.analyzers.gate.baseline import SHOWN_PHASE
 from esprof.analyzers.gate.check import Check, MetricCheck
@@ -114,3 +115,36 @@ def _signed(value: float, unit: str) -> str:
 def _inert(text: str) -> str:
     """`text` as inline code in which nothing is Markdown, HTML, a link or a mention."""
     return "<code>" + re.sub(r"[^\w ./=-]|_", lambda match: f"&#{ord(match.group())};", text) + "</code>"
+
+
+def render_junit(check: Check) -> str:
+    """One test case a rule: a regression is a failure, an inconclusive rule is skipped; the suite prints the text."""
+    outcomes = [metric.outcome for metric in check.metrics]
+    attributes = {
+        "name": "esprof check",
+        "tests": str(len(outcomes)),
+        "failures": str(outcomes.count("regressed")),
+        "errors": "0",
+        "skipped": str(outcomes.count("inconclusive")),
+    }
+    suite = ElementTree.Element("testsuite", attributes)
+    suite.extend(_case(metric) for metric in check.metrics)
+    ElementTree.SubElement(suite, "system-out").text = _legal(render_text(check))
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
+
+
+def _case(metric: MetricCheck) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", classname="esprof.check", name=f"{metric.rule} {metric.statistic}")
+    if metric.outcome == "regressed":
+        ElementTree.SubElement(case, "failure", type="regression", message=sentence(metric))
+    elif metric.outcome == "inconclusive":
+        ElementTree.SubElement(case, "skipped", message=sentence(metric))
+    return case
+
+
+def _legal(text: str) -> str:
+    """`text`, which is printable already, without the two characters beyond those that XML has no way to write."""
+    return text.translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})

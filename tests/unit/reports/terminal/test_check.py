@@ -7,8 +7,7 @@ import pytest
 
 from esprof.analyzers.gate.baseline import RunIdentity
 from esprof.analyzers.gate.check import Check, MetricCheck, MoreSteps
-from esprof.reports.junit import render_junit
-from esprof.reports.terminal.check import render_markdown, render_text, sentence
+from esprof.reports.terminal.check import render_junit, render_markdown, render_text, sentence
 from esprof.run.run import RunWarning
 
 HOSTILE = "<script>alert(1)</script>\n::error file=x::owned\x1b[31m\u202e|`*[a](http://x)@someone \uffff"
