@@ -16,9 +16,10 @@ def render(report: "Report", format: str = "text") -> str:
     """`report` as text for a terminal, as the self-contained page, or as JSON. Raises UsageError for another format."""
     # Each renderer loads when it is asked for: every verb of the command line imports this package.
     if format == "text":
-        from esprof.reports.terminal import text
+        from esprof.reports.terminal.diagnosis import draw_diagnosis
+        from esprof.reports.terminal.replay import draw_replay
 
-        return f"{text.diagnosis(report.diagnosis)}\n\n{text.replay(report.replay)}"
+        return f"{draw_diagnosis(report.diagnosis)}\n\n{draw_replay(report.replay)}"
     if format == "html":
         from esprof.reports.html.page import render_html
 

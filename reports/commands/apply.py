@@ -11,7 +11,7 @@ from esprof.elastic.plans.hand_over import hand_over
 from esprof.elastic.plans.source import PlanFile, PlanSource
 from esprof.reports import units
 from esprof.reports.commands.common import answer, json_option, status
-from esprof.reports.terminal.text import PLAIN, Screen, drawn, headline
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, headline
 from esprof.run import files
 
 _MAX_WAIT_FOR_STORE_S = 10.0

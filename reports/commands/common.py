@@ -22,7 +22,7 @@ from esprof.core.types import Bytes, Rank
 from esprof.replay.steps import at_window
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.reports.pyproject import read_ignores
-from esprof.reports.terminal.text import Screen
+from esprof.reports.terminal.screen import Screen
 from esprof.run.run import RunWarning
 
 STDOUT = Path("-")

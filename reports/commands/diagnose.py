@@ -17,7 +17,7 @@ from esprof.reports.commands.common import (
     status,
     window_option,
 )
-from esprof.reports.terminal import text
+from esprof.reports.terminal.diagnosis import draw_diagnosis
 
 
 @click.command("diagnose")
@@ -44,4 +44,4 @@ def command(
     run, _ = open_run(sources, window)
     with status("Diagnosing"):
         found = diagnose(run, ignores, max_error)
-    answer(found, text.diagnosis, as_json=as_json, output=output, force=force)
+    answer(found, draw_diagnosis, as_json=as_json, output=output, force=force)

@@ -7,7 +7,7 @@ from esprof.analyzers.findings import PAGES
 from esprof.analyzers.rule import Page
 from esprof.core.errors import UsageError
 from esprof.reports.commands.common import answer, json_option
-from esprof.reports.terminal import text
+from esprof.reports.terminal.diagnosis import draw_pages
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ def command(finding_id: str | None, as_json: bool) -> None:
     Without an ID, such as ESP101, it lists all that esprof can find.
     """
     explained = Explanation(pages=_pages(finding_id))
-    answer(explained, lambda found, screen: text.pages(found.pages, screen), as_json=as_json)
+    answer(explained, lambda found, screen: draw_pages(found.pages, screen), as_json=as_json)
 
 
 def _pages(finding_id: str | None) -> tuple[Page, ...]:

@@ -304,10 +304,11 @@ def diagnosed(recording: Recording, ignores: Callable[[], Ignores] = Ignores) ->
 
 
 def say_verdict(diagnosis: Diagnosis) -> None:
-    from esprof.reports.terminal.text import Screen, verdict
+    from esprof.reports.terminal.diagnosis import draw_verdict
+    from esprof.reports.terminal.screen import Screen
 
     screen = Screen.of(sys.stderr)
-    click.echo(f"\n{verdict(diagnosis, screen)}", err=True, color=screen.colour)
+    click.echo(f"\n{draw_verdict(diagnosis, screen)}", err=True, color=screen.colour)
 
 
 def say(message: str) -> None:

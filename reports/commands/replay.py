@@ -16,7 +16,7 @@ from esprof.reports.commands.common import (
     status,
     window_option,
 )
-from esprof.reports.terminal import text
+from esprof.reports.terminal.replay import draw_replay
 
 
 @click.command("replay")
@@ -55,4 +55,4 @@ def command(
     run, read_s = open_run(sources, window)
     with status("Replaying"):
         replayed = replay.answer(replay.Replayed.of(run, read_s, max_error_pct=max_error), scenarios)
-    answer(replayed, text.replay, as_json=as_json, output=output, force=force)
+    answer(replayed, draw_replay, as_json=as_json, output=output, force=force)

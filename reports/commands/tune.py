@@ -16,7 +16,7 @@ from esprof.recorder.launcher.child import run_child
 from esprof.recorder.launcher.launch import make_room
 from esprof.reports.commands.common import answer, job_arguments
 from esprof.reports.live.tuning import Tuner, TuningSettings
-from esprof.reports.terminal.text import Screen
+from esprof.reports.terminal.screen import Screen
 from esprof.reports.terminal.tuned import Tuned, draw_round, draw_tuned
 from esprof.run import request
 from esprof.run.logs import Round

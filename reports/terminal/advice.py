@@ -15,7 +15,7 @@ from esprof.core import readable
 from esprof.core.readable import decimal
 from esprof.core.text import printable
 from esprof.reports import units
-from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline
 
 _MAX_ROWS = 40
 """Jobs or ranks that a table shows; the JSON has all."""

@@ -9,7 +9,7 @@ from rich.text import Text
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.instance import OPTIONS, InstanceAnswer
 from esprof.reports import units
-from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline
 
 _BASELINE_NAMES = {"now": "as it is", "zero cost": "free codecs (a bound)", "no exchange": "nothing sent (a bound)"}
 

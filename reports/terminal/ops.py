@@ -10,7 +10,7 @@ from esprof.core.readable import decimal
 from esprof.core.text import printable
 from esprof.reports import units
 from esprof.reports.operations import SORTED_BY, detail, label, spread
-from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline, warned
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline, warned
 
 _MIN_NAME_COLUMNS = 24
 """Columns that names have at least."""

@@ -12,7 +12,7 @@ from esprof.core.readable import decimal
 from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.reports import units
-from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, heading, headline
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, heading, headline
 from esprof.run.probes import Condition
 
 _NAMES = {

@@ -5,7 +5,7 @@ from rich.text import Text
 
 from esprof.core.text import printable
 from esprof.reports import units
-from esprof.reports.terminal.text import PLAIN, Screen, drawn, grid, headline
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, grid, headline
 from esprof.run.logs import Round, RoundOutcome
 
 OUTCOMES: dict[RoundOutcome, str] = {

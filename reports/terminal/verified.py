@@ -7,7 +7,7 @@ from rich.table import Table
 from esprof.analyzers.verified.answer import Verified
 from esprof.core.text import printable
 from esprof.reports import units
-from esprof.reports.terminal.text import PLAIN, Screen, drawn, fact, grid, headline, warned
+from esprof.reports.terminal.screen import PLAIN, Screen, drawn, fact, grid, headline, warned
 from esprof.run.logs import Estimate
 
 _VERDICTS = {

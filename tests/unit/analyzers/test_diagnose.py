@@ -15,7 +15,8 @@ from esprof.core.types import NS_PER_MS as MS
 from esprof.replay import answer
 from esprof.replay.building.build import build
 from esprof.replay.whatif.terms.balance import stage_ns
-from esprof.reports.terminal import text
+from esprof.reports.terminal.diagnosis import draw_diagnosis
+from esprof.reports.terminal.replay import draw_replay
 from esprof.run.run import Run, RunWarning
 from tests.cases.graph import (
     EPOCH_NS,
@@ -139,8 +140,8 @@ def test_device_hours_are_those_of_the_ranks_that_the_run_has():
     assert found(job, "ESP201").saving_device_hours_per_day == found(here, "ESP201").saving_device_hours_per_day
     assert diagnose(job).missing_ranks == tuple(range(2, 128))
     assert diagnose(here).missing_ranks == ()
-    assert "on 2 of 128 ranks" in text.diagnosis(diagnose(job))
-    assert "on 2 of 128 ranks" in text.replay(answer(job))
+    assert "on 2 of 128 ranks" in draw_diagnosis(diagnose(job))
+    assert "on 2 of 128 ranks" in draw_replay(answer(job))
 
 
 def test_a_rank_with_slower_compute_is_told_from_one_that_sleeps():

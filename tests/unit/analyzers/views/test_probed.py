@@ -5,7 +5,7 @@ import pytest
 
 from esprof.analyzers.views.probed import probed
 from esprof.reports.terminal.probed import draw_probed, slowest_of_alike, title
-from esprof.reports.terminal.text import Screen
+from esprof.reports.terminal.screen import Screen
 from esprof.run.probes import Condition, NotMeasured, Point, Sweep, VariedStep
 from tests.cases.probed import link, points, probes, slowing
 

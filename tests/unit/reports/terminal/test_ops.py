@@ -6,7 +6,7 @@ from rich.cells import cell_len
 
 from esprof.reports.operations import short_kernel
 from esprof.reports.terminal.ops import render_text
-from esprof.reports.terminal.text import Screen
+from esprof.reports.terminal.screen import Screen
 from tests.cases import report as case
 from tests.cases.gold import assert_gold
 

@@ -8,7 +8,7 @@ from esprof.analyzers.evidence import Evidence, by_rank, by_step
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.findings import PAGES
 from esprof.core.types import NS_PER_MS as MS
-from esprof.reports.terminal import text as terminal
+from esprof.reports.terminal.diagnosis import draw_diagnosis, draw_verdict
 from esprof.run.flight.log import FlightLog, Worker
 from tests.cases.flight import SEEN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, killed, run_of_flight, snapshot
 from tests.cases.graph import ddp_rank, run_of
@@ -189,12 +189,12 @@ def test_the_terminal_shows_a_hang_without_a_breakdown_and_makes_names_harmless(
     place = ("/job/\x1b[31mtrain.py", 20, "step\x1b[0m")
     moved = msgspec.structs.replace(ELSEWHERE, threads=snapshot(1, [], place=place).threads)
     diagnosis = diagnose(run_of_flight({0: killed(WAITING), 1: killed(moved)}))
-    for text in (terminal.diagnosis(diagnosis), terminal.verdict(diagnosis)):
+    for text in (draw_diagnosis(diagnosis), draw_verdict(diagnosis)):
         assert "The job hung in step 9" in text
         assert "Where a step goes" not in text
         assert "10.0 ms on 2 ranks (mean of all)" in text
         assert "\x1b" not in text
-    assert len(terminal.verdict(diagnosis).splitlines()) <= 20
+    assert len(draw_verdict(diagnosis).splitlines()) <= 20
 
 
 def at_start(rank, **fields):

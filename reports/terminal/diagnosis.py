@@ -1,0 +1,177 @@
+"""The answer of `diagnose` for a terminal: the verdict first, then what carries it; and the pages of `explain`."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from esprof.analyzers.finding import PARTS, Diagnosis, Finding, Ignored
+from esprof.analyzers.rule import Page
+from esprof.core.readable import decimal
+from esprof.core.text import printable
+from esprof.replay.answer import ReplayAnswer
+from esprof.reports import units
+from esprof.reports.classes import time_class
+from esprof.reports.terminal.screen import (
+    MAX_ROWS,
+    PLAIN,
+    Screen,
+    cut_note,
+    drawn,
+    fact,
+    grid,
+    heading,
+    headline,
+    warned,
+    wrapped,
+)
+
+_MAX_FINDINGS_IN_VERDICT = 3
+"""Findings in a verdict."""
+_MAX_LINES_OF_VERDICT = 20
+"""Lines of a verdict at most: a screen has 24, the prompt and the job's last words among them."""
+_SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": "blue"}
+
+
+def draw_verdict(diagnosis: Diagnosis, screen: Screen = PLAIN) -> str:
+    """The diagnosis in at most 20 lines: what is wrong, what it costs, how sure that is, and what to do next.
+
+    A finding that does not fit is left out, rather than its title cut.
+    """
+    foot = [*_footing(diagnosis, screen)]
+    if diagnosis.ignored:
+        foot.append(fact("Ignored", "; ".join(map(units.ignored, diagnosis.ignored)), screen, at_most=1))
+    if diagnosis.warnings:
+        warnings = units.plural(len(diagnosis.warnings), "warning")
+        foot.append(fact("Note", f"{warnings}; `esprof diagnose` shows them", screen, at_most=1))
+    if not diagnosis.findings:
+        return drawn(
+            screen, headline(diagnosis.verdict, screen, _MAX_LINES_OF_VERDICT - _height(foot) - 1), Text(), *foot
+        )
+    first = diagnosis.findings[0]
+    foot.append(fact("Next", first.command or f"esprof explain {first.id}", screen))
+    room = (
+        _MAX_LINES_OF_VERDICT - _height(foot) - 4
+    )  # Four are a blank line above and below the findings, and two of advice.
+    head = [headline(diagnosis.verdict, screen, room - 2)]
+    room -= _height(head)
+    head.append(Text())
+    for number, finding in enumerate(diagnosis.findings[:_MAX_FINDINGS_IN_VERDICT], 1):
+        lines = _finding_lines(
+            number, finding, diagnosis.world_size, screen, room - 1 if number == 1 else _MAX_LINES_OF_VERDICT
+        )
+        if _height(lines) > room:
+            break
+        head += lines
+        room -= _height(lines)
+    return drawn(screen, *head, Text(), fact("Fix", first.advice, screen, at_most=min(room + 2, 4)), *foot)
+
+
+def draw_diagnosis(answer: Diagnosis, screen: Screen = PLAIN) -> str:
+    """Every finding with its evidence, then where each rank's step goes."""
+    blocks: list[RenderableType] = [headline(answer.verdict, screen), ""]
+    for number, finding in enumerate(answer.findings, 1):
+        blocks += _finding_lines(number, finding, answer.world_size, screen)
+        blocks += [*_finding_details(finding), ""]
+    if answer.ignored:
+        blocks += [heading("Ignored"), *map(_ignored, answer.ignored), ""]
+    if answer.breakdown:
+        blocks += [
+            heading("Where a step goes, in ms"),
+            _breakdown(answer),
+            *cut_note(len(answer.breakdown), "esprof diagnose --json"),
+            "",
+        ]
+    blocks += [*_footing(answer, screen), *warned(answer.warnings)]
+    return drawn(screen, *blocks)
+
+
+def draw_pages(found: Sequence[Page], screen: Screen = PLAIN) -> str:
+    """The pages of findings in full where it is one, by name where there are more."""
+    if len(found) > 1:
+        table = grid("id", "finding", "family")
+        for page in found:
+            table.add_row(page.id, page.title, page.family)
+        return drawn(screen, table)
+    blocks: list[RenderableType] = []
+    for page in found:
+        blocks.append(Text.assemble((page.id, "bold"), " ", (page.title, "bold"), (f"  ({page.family})", "dim")))
+        for part in ("meaning", "evidence", "price", "remedy"):
+            blocks += ["", heading(part.capitalize()), Padding(getattr(page, part), (0, 0, 0, 2))]
+    return drawn(screen, *blocks)
+
+
+def _footing(answer: Diagnosis, screen: Screen) -> Iterable[Text]:
+    """What the figures are of, and how far replay can be trusted with them."""
+    rates = ", ".join(units.rates(answer.throughput)) if answer.throughput else units.UNKNOWN
+    ranks = units.recorded_ranks(answer.world_size, answer.missing_ranks)
+    if answer.replay_error_pct is None:
+        yield fact("Step", f"{units.duration(answer.step_us)} on {ranks} (mean of all); {rates}", screen)
+        yield fact("Replay", "none: there is no window that could be replayed", screen)
+        return
+    steps = units.plural(len(answer.steps), "steady step")
+    yield fact("Step", f"{step_time(answer)} on {ranks} (mean of {steps}); {rates}", screen)
+    error, explained = units.bound_pct(answer.replay_error_pct), units.pct(answer.explained_pct)
+    yield fact("Replay", f"reproduces these steps within {error}; {explained} of the time is explained", screen)
+
+
+def step_time(answer: Diagnosis | ReplayAnswer) -> str:
+    """Under the profiler, ± what chance makes of the mean; and, where steps without it were seen, what the job's step takes
+    when nobody looks."""
+    scatter = "" if answer.scatter_pct is None else f" ± {units.pct(answer.scatter_pct)}"
+    step = f"{units.duration(answer.step_us)}{scatter}"
+    if answer.unprofiled_step_us is None:
+        return step
+    return f"{step} under the profiler, {units.duration(answer.unprofiled_step_us)} without,"
+
+
+def _height(lines: Iterable[Text]) -> int:
+    return sum(text.plain.count("\n") + 1 for text in lines)
+
+
+def _finding_lines(
+    number: int, finding: Finding, world_size: int, screen: Screen, at_most: int | None = None
+) -> list[Text]:
+    """What and where, in at most so many lines; and in one line what mending it is worth."""
+    title = f"\n{11 * ' '}".join(wrapped(finding.title, screen.width - 11, at_most))
+    worth = [units.ranks(finding.ranks, world_size), f"{finding.confidence} confidence"]
+    if finding.is_saving:
+        hours = f"{units.rate(finding.saving_device_hours_per_day)} device-h/day"
+        worth = [f"saves {units.saving(finding)} a step, {units.pct(finding.saving_pct)}", hours, *worth]
+    elif finding.saving_us:
+        worth = [f"saving {units.saving(finding)}", *worth]
+    return [
+        Text.assemble(f"{number:>2}  ", (finding.id, _SEVERITY_STYLES[finding.severity]), (f" {title}", "bold")),
+        Text("    " + " ".join(wrapped(" · ".join(worth), screen.width - 4, at_most=1))),
+    ]
+
+
+def _finding_details(finding: Finding) -> Iterable[RenderableType]:
+    evidence = grid("", "", header=False)
+    for label, text in (units.evidence(key, value) for key, value in finding.evidence.items()):
+        evidence.add_row(Text(printable(label), style="dim"), printable(text, 300))
+    advice = [Text(printable(line, 2_000)) for line in finding.advice.splitlines()]
+    then = [Text.assemble(("next  ", "dim"), printable(finding.command, 2_000))] if finding.command else []
+    yield Padding(Group(*advice, evidence, *then), (0, 0, 0, 4))
+
+
+def _ignored(one: Ignored) -> Group:
+    details = Text(printable(units.ignored(one), 2_000))
+    return Group(Text(printable(one.finding.title, 2_000)), Padding(details, (0, 0, 0, 4)))
+
+
+def _breakdown(answer: Diagnosis) -> Table:
+    narrow = [time_class(part).label.replace(" ", "\n").replace("communication", "commu-\nnication") for part in PARTS]
+    table = grid(">rank", ">step", *(f">{label}" for label in narrow), ">over-\nlap", "device")
+    for rank in answer.breakdown[:MAX_ROWS]:
+        parts = (_bare_ms(getattr(rank, part)) for part in PARTS)
+        overlap = units.UNKNOWN if rank.overlap_pct is None else units.pct(rank.overlap_pct)
+        device = printable(rank.device or units.UNKNOWN, 40)
+        table.add_row(str(rank.rank), _bare_ms(rank.step_us), *parts, overlap, device)
+    return table
+
+
+def _bare_ms(us: float) -> str:
+    return decimal(us / 1_000)

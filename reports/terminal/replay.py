@@ -1,0 +1,136 @@
+"""The answer of `replay` for a terminal."""
+
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from esprof.core.text import printable
+from esprof.core.types import Rank
+from esprof.replay.answer import Coverage, ReplayAnswer
+from esprof.reports import units
+from esprof.reports.classes import time_class
+from esprof.reports.terminal.diagnosis import step_time
+from esprof.reports.terminal.screen import (
+    MAX_ROWS,
+    PLAIN,
+    Screen,
+    cut_note,
+    drawn,
+    fact,
+    grid,
+    heading,
+    headline,
+    warned,
+)
+
+
+def draw_replay(answer: ReplayAnswer, screen: Screen = PLAIN) -> str:
+    """What each scenario would give, how well the replay reproduces the run, and where its critical path runs."""
+    steps = units.plural(len(answer.steps), "steady step")
+    ranks = units.recorded_ranks(answer.world_size, answer.coverage.missing_ranks)
+    blocks: list[RenderableType] = [
+        headline(f"A step takes {step_time(answer)} on {ranks} (mean of {steps}).", screen),
+        "",
+    ]
+    if answer.what_if:
+        of = ", of the step under the profiler" if answer.unprofiled_step_us is not None else ""
+        blocks += [heading(f"What if{of}"), _what_ifs(answer), *_unanswered(answer), ""]
+    blocks += [
+        heading("Steps replayed"),
+        _steps(answer),
+        *cut_note(len(answer.steps), "esprof replay --json"),
+        *_left_out(answer),
+        "",
+        heading(f"Critical path, {units.duration(answer.critical_path.span_us)}"),
+        _critical_path(answer),
+        "",
+        *(fact(name, text, screen) for name, text in _quality(answer)),
+        *warned(answer.warnings),
+    ]
+    return drawn(screen, *blocks)
+
+
+def _what_ifs(answer: ReplayAnswer) -> Table:
+    table = grid("scenario", ">predicted", ">speed-up", ">saves", ">interval", "note")
+    for scenario in answer.what_if:
+        if scenario.answered:
+            predicted, speedup = units.duration(scenario.predicted_us), units.times(scenario.speedup)
+            saves, note = units.duration(scenario.saving_us), printable(scenario.note or "", 300)
+            interval = units.interval(scenario.saving_low_us, scenario.saving_high_us)
+            table.add_row(printable(scenario.spec), predicted, speedup, saves, interval, note)
+    return table
+
+
+def _unanswered(answer: ReplayAnswer) -> Iterable[Text]:
+    for scenario in answer.what_if:
+        if not scenario.answered:
+            reason = printable(scenario.reason or "no reason given", 500)
+            yield Text.assemble(printable(scenario.spec), (" not answered: ", "yellow"), reason)
+
+
+def _steps(answer: ReplayAnswer) -> Table:
+    table = grid(">step", ">measured", ">replayed", ">error")
+    for step in answer.steps[:MAX_ROWS]:
+        replayed, error = units.duration(step.replayed_us), units.error_pct(step.error_pct)
+        table.add_row(str(step.step), units.duration(step.measured_us), replayed, error)
+    return table
+
+
+def _left_out(answer: ReplayAnswer) -> Iterable[str]:
+    for step in answer.left_out:
+        yield f"step {step.step} ({units.duration(step.measured_us)}) left out: {printable(step.reason, 300)}"
+
+
+def _critical_path(answer: ReplayAnswer) -> Table:
+    path = answer.critical_path
+    table = grid("class", ">time", ">share", ">rank", ">time", ">share")
+    classes = sorted(((us, name) for name, us in path.classes.items() if us > 0), reverse=True)
+    left = [(time_class(name).label, units.duration(us), units.pct(100 * us / path.span_us)) for us, name in classes]
+    right = [_share(share.rank, share.us, share.pct) for share in path.by_rank[:MAX_ROWS]]
+    blank = ("", "", "")
+    for row in range(max(len(left), len(right))):
+        table.add_row(*(left[row] if row < len(left) else blank), *(right[row] if row < len(right) else blank))
+    return table
+
+
+def _share(rank: Rank, us: float, pct: float) -> tuple[str, str, str]:
+    return str(rank), units.duration(us), units.pct(pct)
+
+
+def _quality(answer: ReplayAnswer) -> Iterable[tuple[str, str]]:
+    coverage, timing = answer.coverage, answer.timing_s
+    yield (
+        "Replay",
+        f"{units.pct(answer.explained_pct)} explained; {units.error_pct(answer.strict_error_pct)} without residuals",
+    )
+    yield "Unseen", _held_out(answer)
+    yield "Matched", f"{_matched(coverage)}; {_waits(coverage)}"
+    read, build, replay = (units.duration(1e6 * seconds) for seconds in (timing.read, timing.build, timing.replay))
+    graph = f"{units.plural(answer.graph.nodes, 'node')}, {units.plural(answer.graph.edges, 'edge')}"
+    yield "Graph", f"{graph}; read {read}, build {build}, replay {replay}"
+
+
+def _matched(coverage: Coverage) -> str:
+    if not coverage.collectives:
+        return "no collectives"
+    return f"{units.count(coverage.collectives_matched)} of {units.count(coverage.collectives)} collectives"
+
+
+def _waits(coverage: Coverage) -> str:
+    if not coverage.waits:
+        return "no waits"
+    recorded, inferred = units.count(coverage.waits_recorded), units.count(coverage.waits_inferred)
+    return f"of {units.plural(coverage.waits, 'wait')}, {recorded} by record and {inferred} by time alone"
+
+
+def _held_out(answer: ReplayAnswer) -> str:
+    prediction = answer.prediction
+    if not prediction.held_out:
+        return prediction.reason or "no step was held out"
+    errors = [abs(step.error_pct) for step in prediction.held_out]
+    return (
+        f"{units.plural(len(errors), 'step')} predicted from {units.plural(len(prediction.fit_steps), 'other')}: off by "
+        f"{units.pct(sum(errors) / len(errors))} on average, {units.pct(max(errors))} at worst"
+    )

@@ -1,0 +1,117 @@
+"""What every text for a terminal is made of: a screen, and headlines, facts and tables that fit it."""
+
+import io
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from esprof.core.text import printable
+from esprof.reports import units
+from esprof.run.run import RunWarning
+
+MAX_ROWS = 16
+"""Rows of a table; it says how many more there are, and where."""
+_MIN_COLUMNS = 40
+"""Columns below which a verdict does not fit its screen."""
+_MAX_COLUMNS = 1_000
+_WRAPPING_CONSOLE = Console(file=io.StringIO(), markup=False, emoji=False)
+"""Wraps text; nothing is ever printed on it."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What a text is drawn for: `width` in columns, and whether colour is wanted."""
+
+    width: int = 100
+    colour: bool = False
+
+    @classmethod
+    def of(cls, stream: TextIO | None) -> "Screen":
+        """`stream` as it is, None being a file: colour only on a terminal, and never under NO_COLOR or on a dumb one."""
+        on_terminal = stream is not None and stream.isatty()
+        colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return cls(_columns(stream), colour)
+
+
+PLAIN = Screen()
+
+
+def _columns(stream: TextIO | None) -> int:
+    """As COLUMNS asks, on a terminal and elsewhere; without it, as wide as the terminal, but hard to read beyond 120."""
+    try:
+        asked = int(os.environ.get("COLUMNS", ""))
+    except ValueError:
+        asked = 0
+    if asked > 0:
+        return min(max(asked, _MIN_COLUMNS), _MAX_COLUMNS)
+    try:
+        return min(os.get_terminal_size(stream.fileno()).columns, 120) if stream is not None else PLAIN.width
+    except OSError:
+        return PLAIN.width
+
+
+def drawn(screen: Screen, *blocks: RenderableType) -> str:
+    """`blocks` below each other. Markup, emoji codes and highlighting are off: a name in brackets is a name."""
+    console = Console(
+        file=io.StringIO(),
+        width=screen.width,
+        force_terminal=screen.colour,
+        color_system="standard" if screen.colour else None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    with console.capture() as capture:
+        console.print(Group(*blocks))
+    # A CI log takes a line that begins with "::" for a command to the runner; wrapping may put a name there.
+    return "\n".join(re.sub(r"^(\s*)::", r"\1: :", line.rstrip()) for line in capture.get().splitlines())
+
+
+def headline(text: str, screen: Screen, at_most: int | None = None) -> Text:
+    return Text("\n".join(wrapped(text, screen.width, at_most)), style="bold")
+
+
+def heading(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+def fact(name: str, text: str, screen: Screen, at_most: int = 2) -> Text:
+    lines = wrapped(text, screen.width - 8, at_most)
+    return Text.assemble((f"{name:<8}", "dim"), "\n        ".join(lines))
+
+
+def wrapped(text: str, width: int, at_most: int | None) -> list[str]:
+    """`text` in lines of `width` columns (a wide character takes two), at most `at_most`; a longer one ends in `…`."""
+    width = max(width, 24)
+    lines = Text(printable(" ".join(text.split()), 2_000)).wrap(_WRAPPING_CONSOLE, width)
+    shown = [line.plain.rstrip() for line in lines[:at_most]]
+    if at_most is not None and len(lines) > at_most:
+        shown[-1] = set_cell_size(shown[-1], min(cell_len(shown[-1]), width - 2)).rstrip() + " …"
+    return shown
+
+
+def warned(warnings: Sequence[RunWarning]) -> Iterable[Text]:
+    for warning in warnings:
+        yield Text.assemble(("warning ", "yellow"), f"{printable(warning.code)}: {printable(warning.message, 500)}")
+
+
+def grid(*columns: str, header: bool = True, padding: int = 3) -> Table:
+    """A table without rules. A column whose name starts with `>` is right-aligned and never wraps."""
+    found = Table(box=None, show_header=header, header_style="dim", pad_edge=False, padding=(0, padding, 0, 0))
+    for name in columns:
+        right = name.startswith(">")
+        found.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+    return found
+
+
+def cut_note(number: int, where: str) -> Iterable[str]:
+    if number > MAX_ROWS:
+        yield f"{MAX_ROWS} of {units.count(number)} shown; `{where}` lists all"
