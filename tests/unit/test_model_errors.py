@@ -18,13 +18,13 @@ def test_a_benchmark_writes_its_own_figures_and_leaves_the_others(tmp_path, monk
     shutil.copy(MODEL_ERRORS_FILE, file)
     before = read(file)
     model_errors.write(
-        "diagnosis", "python -m benchmarks.diagnosis", "0, 1", {("cpu", "python"): 0.171, ("cpu", "cpu"): 0.02}, file
+        "diagnosis", "python -m benchmarks.diagnosis", "0, 1", {("cpu", "python"): 0.171, ("cpu", "data"): 0.07}, file
     )
     after = read(file)
     told = after.sources["diagnosis"]
     assert (told.command, told.commit, told.seeds) == ("python -m benchmarks.diagnosis", "abc1234", "0, 1")
     assert after.errors["cpu"]["python"] == {"diagnosis": 0.18}
-    assert after.of("cpu") == before.of("cpu") | {"python": 0.18}
+    assert after.of("cpu") == before.of("cpu") | {"python": 0.18, "data": 0.07}
     assert (after.of("gpu"), after.of("partial")) == (before.of("gpu"), before.of("partial"))
 
 
