@@ -10,7 +10,7 @@ import numpy as np
 from esprof.core import readable
 from esprof.core.errors import InputError, UsageError
 from esprof.core.types import Ns, Rank
-from esprof.replay.building.gpu.runtime_names import allocates
+from esprof.replay.runtime_names import allocates
 from esprof.run.run import Run, RunWarning
 from esprof.run.schema import Table
 

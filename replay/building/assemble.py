@@ -7,11 +7,10 @@ import numpy as np
 
 from esprof.replay.building.collectives.rendezvous import Rendezvous
 from esprof.replay.building.counts import BuildCounts
-from esprof.replay.building.keys import counterparts
-from esprof.replay.building.lookup import numbered
-from esprof.replay.building.names import spelled
-from esprof.replay.building.part import RankPart
-from esprof.replay.building.records import edges_of, joined, nodes_of
+from esprof.replay.building.lookup import numbered, occurrences, pairs
+from esprof.replay.building.node_names import spelled
+from esprof.replay.building.node_records import edges_of, joined, nodes_of
+from esprof.replay.building.rank_part import RankPart
 from esprof.replay.dfg import GUESSES, JOIN_LANE, Cls, Dfg, Edge, Lane, StepMarks
 from esprof.replay.engine import topology
 from esprof.replay.engine.longest_path import residuals
@@ -101,7 +100,7 @@ def graph_of(
     The names of the nodes are indexes into `names`; `marks` hold numbers of nodes as they stand in `nodes`.
     """
     order, before = in_order.order, in_order.predecessors
-    key = counterparts(nodes, lanes)
+    key = _keys(nodes, lanes)
     number = np.empty(len(order), np.int64)  # The inverse of `order`: the new number of each node.
     number[order] = np.arange(len(order))
     t0 = int(nodes["start_ns"].min())
@@ -128,3 +127,31 @@ def graph_of(
         lanes=tuple(lanes),
         marks=StepMarks(marks.steps, marks.ranks, number[marks.first], number[marks.last]),
     )
+
+
+def _keys(nodes: np.ndarray, lanes: Sequence[Lane]) -> np.ndarray:
+    """`Dfg.key`, int32[N]: a number for each lane role, name, neighbour before, and occurrence in the step; -1 on no lane.
+
+    `nodes` stand lane by lane. Gaps and waits come and go between ranks: they count as no neighbours.
+    """
+    roles = {role: number for number, role in enumerate(dict.fromkeys(lane.role for lane in lanes))}
+    # The last entry is that of JOIN_LANE, which is -1.
+    role = np.array([*(roles[lane.role] for lane in lanes), len(roles)])[nodes["lane"]]
+    name, at = nodes["name"], np.arange(len(nodes))
+    is_neighbour = (nodes["cls"] != Cls.HOST_GAP) & (nodes["cls"] != Cls.WAIT)
+    # The running maximum is the last neighbour up to each node; moved on by one, the last before it. Then its name, if it
+    # is on the same lane.
+    before = np.maximum.accumulate(np.where(is_neighbour, at, -1))
+    before = np.append(-1, before[:-1])
+    before = np.where((before >= 0) & (nodes["lane"][before] == nodes["lane"]), name[before], -1)
+    what, distinct = numbered(pairs(name * (len(roles) + 1) + role, before + 1))
+    # Occurrences are counted within one lane and step: `visit` is a number for each such pair. They are counted in order of
+    # visits, and put back where the nodes stand.
+    step = nodes["step"] - nodes["step"].min()
+    visit = (nodes["lane"].astype(np.int64) - JOIN_LANE) * (step.max() + 1) + step
+    by_visit = np.argsort(visit, kind="stable")
+    turn = np.empty(len(nodes), np.int32)
+    turn[by_visit], turns = occurrences(what[by_visit], visit[by_visit], len(distinct))
+    # Each `what` has as many keys as it occurs in one visit at most, behind those of all before it.
+    key = (np.cumsum(turns) - turns)[what] + turn
+    return np.where(nodes["lane"] == JOIN_LANE, -1, key).astype(np.int32)

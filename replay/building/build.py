@@ -11,8 +11,8 @@ from esprof.replay.building.assemble import assemble
 from esprof.replay.building.collectives.matching import CollectiveCalls, calls_of, is_partial, match
 from esprof.replay.building.collectives.rendezvous import Rendezvous, meet
 from esprof.replay.building.counts import BuildCounts
-from esprof.replay.building.part import rank_part
 from esprof.replay.building.rank_events import read_rank
+from esprof.replay.building.rank_part import rank_part
 from esprof.replay.dfg import Dfg
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of

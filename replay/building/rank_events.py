@@ -10,7 +10,7 @@ import numpy as np
 from esprof.core.errors import InputError
 from esprof.core.types import Ns, Rank
 from esprof.replay.building.lookup import Sequences, entries, numbered, position
-from esprof.replay.building.names import TEXTS
+from esprof.replay.building.node_names import TEXTS
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
@@ -82,7 +82,7 @@ class RankEvents:
     name: np.ndarray
     """Name of each event, int32, index into `texts`."""
     texts: tuple[str, ...]
-    """Texts of the builder (`names.TEXTS`), then names of events, and last an empty text for events without a name."""
+    """Texts of the builder (`node_names.TEXTS`), then names of events, and last an empty text for events without a name."""
     kind: np.ndarray
     """Kind of each event, int32, index into `kinds`."""
     kinds: tuple[str, ...]

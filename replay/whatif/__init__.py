@@ -1,1 +1,3 @@
-"""What-if questions: how they are asked, what they change in the graph, and how far the answer is to be trusted."""
+"""What-if questions. `pricing` answers them and says how; `grammar` reads them, `terms/` holds a file for each kind of term,
+`graph/` and `gradients/` what they change in the graph, `transfers/` what transfers take, `error/` how far an answer may be
+off."""

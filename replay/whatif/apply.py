@@ -8,10 +8,10 @@ import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.links import link_share
-from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Resource, Speed, Term, TermPhase
+from esprof.replay.whatif.transfers.links import link_share
+from esprof.replay.whatif.transfers.probed import ProbedTransfers
 
 _UNMATCHED = "collectives that have no match on all their ranks stay as they were"
 

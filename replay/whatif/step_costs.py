@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from esprof.replay.engine.timeline import StepEnds, Timeline
-from esprof.replay.whatif.graph.work import waits_for_device
+from esprof.replay.whatif.graph.selections import waits_for_device
 
 MAX_BACKLOG_SHARE = 0.01
 """Share of a step that a GPU may lie further behind its CPU than as recorded, and count as no further behind."""

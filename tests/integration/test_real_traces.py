@@ -24,12 +24,12 @@ from esprof.analyzers.finding import PARTS
 from esprof.analyzers.ops import Asked, ops_run
 from esprof.core.types import NS_PER_MS, NS_PER_S
 from esprof.replay.building.build import build
-from esprof.replay.building.gpu.runtime_names import copies_across_bus
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.replayed import Replayed, answer
 from esprof.replay.rules import ALL_RULES
+from esprof.replay.runtime_names import copies_across_bus
 from esprof.replay.steps import step_borders
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import Declined

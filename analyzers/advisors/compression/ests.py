@@ -21,8 +21,7 @@ from esprof.core.errors import EsprofError
 from esprof.core.plan import CodecChoice, CompressionBody, GuardSettings, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.graph.est_codecs import exchanged
-from esprof.replay.whatif.graph.est_turns import EstTurns
+from esprof.replay.whatif.graph.est_turns import EstTurns, exchanged
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Exchange
 

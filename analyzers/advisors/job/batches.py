@@ -16,7 +16,7 @@ from esprof.core.types import NS_PER_S, Rank, us
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.work import cpu_work, gpu_work
+from esprof.replay.whatif.graph.selections import cpu_work, gpu_work
 
 _SURE = 2.0
 """Errors of a prediction that a gain must be worth at least."""

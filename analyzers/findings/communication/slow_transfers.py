@@ -11,7 +11,7 @@ from esprof.analyzers.views.transfers import SteadyTransfers, transfers
 from esprof.core.types import NS_PER_S
 from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.grammar import literal
-from esprof.replay.whatif.links import line
+from esprof.replay.whatif.transfers.links import line
 
 FAST = 0.1
 """Share of the transfers of a kind, those with the least time a byte, that show what its link can do."""

@@ -13,7 +13,7 @@ from esprof.analyzers.views.transfers import SMALL, SteadyTransfers, transfers
 from esprof.core import readable
 from esprof.core.types import Bytes, Rank
 from esprof.replay.whatif.gradients.buckets import MIB
-from esprof.replay.whatif.links import line
+from esprof.replay.whatif.transfers.links import line
 
 MANY = 8
 """Fewer small transfers a step and rank are what any job has: a norm, a loss, a flag."""

@@ -10,7 +10,7 @@ from esprof.analyzers.views.transfers import SteadyTransfers, transfers
 from esprof.core import readable
 from esprof.core.readable import decimal
 from esprof.core.types import Rank
-from esprof.replay.whatif.probed import sweep_of
+from esprof.replay.whatif.transfers.probed import sweep_of
 from esprof.run.collective_names import collective_word
 
 ALIKE = (0.8, 1.25)

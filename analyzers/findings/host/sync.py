@@ -12,7 +12,7 @@ from esprof.analyzers.views.around import ITEM, Around
 from esprof.core import readable
 from esprof.core.types import Ns, Rank
 from esprof.replay.dfg import LaneKind
-from esprof.replay.whatif.graph.work import waits_for_device
+from esprof.replay.whatif.graph.selections import waits_for_device
 
 _NONE = "sync=0"
 

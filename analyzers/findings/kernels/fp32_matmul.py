@@ -10,7 +10,7 @@ from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core.types import Rank
 from esprof.replay.dfg import Dfg
-from esprof.replay.whatif.graph.work import gpu_work
+from esprof.replay.whatif.graph.selections import gpu_work
 
 WORTH_SAYING = 0.1
 """Least share of the GPUs' work, below which other things matter more than a change of precision."""

@@ -14,7 +14,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core.types import Rank
 from esprof.replay.dfg import Edge, LaneKind
 from esprof.replay.whatif.grammar import literal
-from esprof.replay.whatif.graph.work import gpu_work
+from esprof.replay.whatif.graph.selections import gpu_work
 
 FAR = 0.25
 """Share of the device's peak below which a kernel counts as far from it. Large multiplications reach from half of it on."""

@@ -11,10 +11,10 @@ from esprof.replay.building.collectives.rendezvous import Met
 from esprof.replay.building.collectives.transfers import Placed, placed_at
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import numbered
+from esprof.replay.building.node_records import NextPlace, edges_of
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import NextPlace, edges_of
-from esprof.replay.building.threads.chain import Works
-from esprof.replay.building.threads.cpu import Chains
+from esprof.replay.building.threads.cpu_threads import Chains
+from esprof.replay.building.threads.layout import Works
 from esprof.replay.dfg import Edge, Lane, LaneKind
 from esprof.replay.issued import carried_out_as, issued_by
 from esprof.run.collective_names import collective_word
@@ -30,7 +30,7 @@ class GlooWork:
     lanes: tuple[Lane, ...]
     """A lane for each of gloo's threads, and the rank's link."""
     nodes: np.ndarray
-    """Nodes of all CPU collectives, also of those whose call was not found (`records.NODE`)."""
+    """Nodes of all CPU collectives, also of those whose call was not found (`node_records.NODE`)."""
     call: np.ndarray
     """Row of the `c10d::` call that issued each collective."""
     thread: np.ndarray
@@ -48,7 +48,7 @@ class GlooWork:
     noted: np.ndarray
     """How long after the end of each transfer its own thread noted that end."""
     queue: np.ndarray
-    """Edges by which a thread of gloo comes to its next collective when it is done with the one before (`records.EDGE`)."""
+    """Edges by which a thread of gloo comes to its next collective when it is done with the one before (`EDGE`)."""
     blocks: np.ndarray
     """bool: the call returns right when the transfer is done: it waited for the transfer, or their threads share a core."""
 

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.replay.building.collectives.rendezvous import Met
-from esprof.replay.building.gpu.runtime_names import copies_across_bus
 from esprof.replay.building.lookup import entries
-from esprof.replay.building.names import NameForm, packed
+from esprof.replay.building.node_names import NameForm, packed
+from esprof.replay.building.node_records import NextPlace, nodes_of
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import NextPlace, nodes_of
 from esprof.replay.dfg import Cls
+from esprof.replay.runtime_names import copies_across_bus
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Rows as nodes (`records.NODE`): a matched collective has two, an arrival and a transfer, all other work has one."""
+    """Rows as nodes (`NODE`): a matched collective has two, an arrival and a transfer, all other work has one."""
 
     nodes: np.ndarray
     first: np.ndarray

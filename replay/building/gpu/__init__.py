@@ -1,1 +1,2 @@
-"""GPU streams, and what their work and the runtime's calls wait for."""
+"""GPU streams: their work and its launches (`kernels`), what streams wait for (`streams`, `pending_events`), and what the
+runtime's calls wait for (`runtime_waits`)."""

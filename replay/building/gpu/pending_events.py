@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.core.compiled import compiled
 from esprof.replay import rules
-from esprof.replay.building.gpu.gpu import GpuWork
+from esprof.replay.building.gpu.kernels import GpuWork
 from esprof.replay.building.lookup import Sequences, entries
 
 _MOST_PENDING = 256

@@ -6,13 +6,13 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.building.counts import BuildCounts
-from esprof.replay.building.gpu.gpu import GpuWork
-from esprof.replay.building.gpu.runtime_names import CALL_TRAITS, call_traits
+from esprof.replay.building.gpu.kernels import GpuWork
 from esprof.replay.building.lookup import Sequences, entries, position
-from esprof.replay.building.names import Text
-from esprof.replay.building.records import edges_of
-from esprof.replay.building.threads.cpu import Chains
+from esprof.replay.building.node_names import Text
+from esprof.replay.building.node_records import edges_of
+from esprof.replay.building.threads.cpu_threads import Chains
 from esprof.replay.dfg import Edge
+from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 _MOST_IN_FLIGHT = 4
 """How many events back a script may wait for one that it recorded."""

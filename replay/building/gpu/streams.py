@@ -6,12 +6,12 @@ import numpy as np
 
 from esprof.core.compiled import compiled
 from esprof.replay import rules
-from esprof.replay.building.gpu.gpu import GpuWork
+from esprof.replay.building.gpu.kernels import GpuWork
 from esprof.replay.building.gpu.pending_events import likely_waits
-from esprof.replay.building.gpu.runtime_names import CALL_TRAITS, call_traits
 from esprof.replay.building.lookup import entries, position
-from esprof.replay.building.records import edges_of
+from esprof.replay.building.node_records import edges_of
 from esprof.replay.dfg import Edge
+from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 _LOOK_BACK = 4
 """How many of the pieces that ended last before a late kernel began are searched for one of another stream."""

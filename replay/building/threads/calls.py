@@ -4,10 +4,10 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.building.collectives.gloo import GlooWork
-from esprof.replay.building.gpu.gpu import GpuWork
+from esprof.replay.building.gpu.kernels import GpuWork
 from esprof.replay.building.gpu.runtime_waits import Causes, RuntimeCalls, own_ns
-from esprof.replay.building.names import NameForm, packed
-from esprof.replay.building.threads.chain import ALL, ThreadRows
+from esprof.replay.building.node_names import NameForm, packed
+from esprof.replay.building.threads.layout import ALL, ThreadRows
 from esprof.replay.building.threads.loader import LoaderWork
 from esprof.replay.dfg import Cls
 

@@ -7,10 +7,10 @@ import numpy as np
 from esprof.core.types import Ns
 from esprof.replay import rules
 from esprof.replay.building.lookup import entries, numbered, pairs, position
-from esprof.replay.building.names import Text, plain
+from esprof.replay.building.node_names import Text, plain
+from esprof.replay.building.node_records import NextPlace, edges_of, joined, nodes_of
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import NextPlace, edges_of, joined, nodes_of
-from esprof.replay.building.threads.cpu import Chains
+from esprof.replay.building.threads.cpu_threads import Chains
 from esprof.replay.dfg import Cls, Edge, Lane, LaneKind
 from esprof.run.schema import StageKind, Table
 

@@ -5,7 +5,7 @@ import numpy as np
 from esprof.replay import rules
 from esprof.replay.building.lookup import numbered
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.threads.chain import Works
+from esprof.replay.building.threads.layout import Works
 
 _COMPUTES = "aten::"
 """What the names of PyTorch's own operators begin with: they compute, and know of no process group."""
@@ -52,7 +52,7 @@ def _silences(events: RankEvents, row: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _end_with_one(begin: np.ndarray, end: np.ndarray, works: Works) -> np.ndarray:
     """Mask of the silences at whose end a collective ends that was outstanding at their beginning.
 
-    The waiting thread may go on before the transfer's own thread has noted the end (`chain._awaited`).
+    The waiting thread may go on before the transfer's own thread has noted the end (`layout._awaited`).
     """
     early = np.where(end - begin > 2 * rules.WAKE_UP, rules.WAKE_UP, rules.SYNC_EARLY)
     last = np.searchsorted(works.end, end + early, side="right") - 1

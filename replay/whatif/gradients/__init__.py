@@ -1,1 +1,2 @@
-"""What-ifs on gradients: buckets, shards and compressed exchanges."""
+"""What-ifs on gradients: other buckets (`buckets`, by `gloo_buckets` or `nccl_buckets` and `nccl_passes`), shards (`shards`)
+and compressed exchanges (`compressed`), all found in the backward pass (`backward`)."""

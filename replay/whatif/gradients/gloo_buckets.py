@@ -8,8 +8,8 @@ import numpy as np
 from esprof.core.types import Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif.gradients.backward import EVALUATE, BackwardPass, NotBuckets, Tie, gradient_elements
-from esprof.replay.whatif.links import stretches
-from esprof.replay.whatif.probed import ProbedTransfers
+from esprof.replay.whatif.transfers.links import stretches
+from esprof.replay.whatif.transfers.probed import ProbedTransfers
 from esprof.run.run import Run
 
 _COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"

@@ -15,7 +15,7 @@ from esprof.core.types import Bytes, Rank
 from esprof.replay.dfg import Dfg, Edge
 from esprof.replay.whatif.gradients.backward import BackwardPass, Issue, NotBuckets, Tie, gradient_elements
 from esprof.replay.whatif.gradients.nccl_passes import Pass, Passes
-from esprof.replay.whatif.links import latencies_ns
+from esprof.replay.whatif.transfers.links import latencies_ns
 from esprof.run.run import Run
 
 _SHARDED = ("FullyShardedDataParallel.", "FSDP::")

@@ -15,10 +15,10 @@ from esprof.core.assignment import Assignment
 from esprof.core.tree import cover
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.graph.work import HOST_WORK
-from esprof.replay.whatif.links import link_share
-from esprof.replay.whatif.probed import ProbedTransfers
+from esprof.replay.whatif.graph.selections import HOST_WORK
 from esprof.replay.whatif.scenario import Declined
+from esprof.replay.whatif.transfers.links import link_share
+from esprof.replay.whatif.transfers.probed import ProbedTransfers
 from esprof.run.run import Run
 
 _EXCHANGE = "all_to_all"
@@ -32,6 +32,10 @@ _LEAST_SHARE = 1 / 64
 
 _ABOUT = 0.1
 """Ranks whose times differ by less than this share come at about the same time: steps scatter as much."""
+
+
+_ADDS = ("reduce", "stage")
+"""Operations of the thread that trains in which gradients are added up."""
 
 
 @dataclass(frozen=True)
@@ -240,3 +244,19 @@ def _most_carried(assignment: Assignment) -> float:
     sent = [count * (assignment.world - 1) for count in nodes]
     received = [sum(nodes) - count for count in nodes]
     return float(max(1, *sent, *received))
+
+
+def exchanged(turns: EstTurns, took_ns: float) -> Dfg:
+    """The graph in which bringing the gradients to their mean takes so long, from when the last rank has ended its turns:
+    encoded gradients travel when all of a rank's ESTs have had theirs. What that took so far, it takes no more."""
+    dfg = turns.dfg
+    dur, residual = dfg.dur_ns.copy(), dfg.residual_ns.copy()
+    sends = carries_gradients(dfg)
+    dur[sends], residual[sends] = 0, 0
+    is_adding = np.array([name in _ADDS for name in dfg.names])[dfg.name] & dfg.on(LaneKind.CPU)
+    for rank in dfg.marks.ranks:
+        adding = np.flatnonzero(is_adding & (dfg.lane == dfg.main_lane(rank)))
+        dur[adding] = 0
+        last = {int(dfg.step[node]): int(node) for node in adding[np.argsort(dfg.recorded_ns[adding], kind="stable")]}
+        dur[list(last.values())] = round(took_ns)
+    return replace(dfg, dur_ns=dur, residual_ns=residual)

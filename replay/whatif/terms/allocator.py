@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.work import of_ranks, required
+from esprof.replay.whatif.graph.selections import of_ranks, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 

@@ -7,9 +7,9 @@ import numpy as np
 from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.whatif.gradients.backward import NotBuckets
 from esprof.replay.whatif.gradients.buckets import rebucket
-from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, number
+from esprof.replay.whatif.transfers.probed import ProbedTransfers
 
 MORE, MANY = 2, 8
 """How many times as many transfers as recorded give a note (MORE), or are declined (MANY): what a transfer costs beside its

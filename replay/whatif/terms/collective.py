@@ -3,7 +3,7 @@
 import numpy as np
 
 from esprof.replay.dfg import Cls
-from esprof.replay.whatif.graph.work import named, not_recorded, required
+from esprof.replay.whatif.graph.selections import named, not_recorded, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, regex, speed_up
 

@@ -1,7 +1,7 @@
 """`communication=0`: transfers that take no time."""
 
 from esprof.replay.dfg import Cls
-from esprof.replay.whatif.graph.work import not_recorded, taking_no_time
+from esprof.replay.whatif.graph.selections import not_recorded, taking_no_time
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 

@@ -9,7 +9,7 @@ from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import replay
 from esprof.replay.whatif.graph.host_cpus import least_ns
 from esprof.replay.whatif.graph.loaders import IN_THE_RANK
-from esprof.replay.whatif.graph.work import taking_no_time
+from esprof.replay.whatif.graph.selections import taking_no_time
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 

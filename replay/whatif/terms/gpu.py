@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from esprof.replay.whatif.graph.work import gpu_work, of_ranks, required
+from esprof.replay.whatif.graph.selections import gpu_work, of_ranks, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from esprof.replay.dfg import Cls, LaneKind
-from esprof.replay.whatif.graph.asleep import long_gaps
-from esprof.replay.whatif.graph.work import of_ranks, required
+from esprof.replay.whatif.graph.idle_gaps import long_gaps
+from esprof.replay.whatif.graph.selections import of_ranks, required
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, speed_up
 

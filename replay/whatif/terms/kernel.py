@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from esprof.replay.whatif.graph.nested import share_in
-from esprof.replay.whatif.graph.work import cpu_work, gpu_work, named, not_recorded, required
+from esprof.replay.whatif.graph.nested_operations import share_in
+from esprof.replay.whatif.graph.selections import cpu_work, gpu_work, named, not_recorded, required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Kind, Resource, Speed, Term, regex, speed_up
 

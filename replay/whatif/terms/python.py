@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.replay.cpu.python_time import PythonTime, matches
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.work import required
+from esprof.replay.whatif.graph.selections import required
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, regex, zero
 

@@ -9,7 +9,7 @@ from esprof.core.types import Rank
 from esprof.replay.dfg import LaneKind
 from esprof.replay.ranks.stalls import starved_ns
 from esprof.replay.whatif.graph import edits
-from esprof.replay.whatif.graph.work import HOST_WORK
+from esprof.replay.whatif.graph.selections import HOST_WORK
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, zero
 

@@ -5,7 +5,7 @@ import pytest
 
 from esprof.analyzers import diagnose
 from esprof.replay import answer
-from esprof.replay.whatif.links import line
+from esprof.replay.whatif.transfers.links import line
 from tests.cases import gloo_buckets, nccl_buckets
 from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, gloo_transfer
 from tests.cases.graph import op, run_of, step

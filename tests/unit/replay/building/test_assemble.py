@@ -3,7 +3,7 @@
 import numpy as np
 
 from esprof.replay.building.assemble import graph_of
-from esprof.replay.building.records import edges_of, nodes_of
+from esprof.replay.building.node_records import edges_of, nodes_of
 from esprof.replay.dfg import JOIN_LANE, Cls, Dfg, Edge, Lane, LaneKind, StepMarks
 from esprof.replay.engine import topology
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esprof.core.errors import InputError
-from esprof.replay.building.records import edges_of, joined
+from esprof.replay.building.node_records import edges_of, joined
 from esprof.replay.dfg import Edge
 from esprof.replay.engine import topology
 from tests.cases.properties import thorough

@@ -11,9 +11,9 @@ from esprof.replay.whatif.apply import apply
 from esprof.replay.whatif.gradients.backward import NotBuckets, _first_shape
 from esprof.replay.whatif.gradients.buckets import MIB, fill, rebucket
 from esprof.replay.whatif.grammar import parse
-from esprof.replay.whatif.links import TYPICAL, link_share, stretches
 from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.transfers.links import TYPICAL, link_share, stretches
 from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, ddp_step, gloo_transfer, run_with
 from tests.cases.graph import GLOO, op, run_of, step
 

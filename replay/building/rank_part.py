@@ -9,11 +9,11 @@ from esprof.core.types import Rank
 from esprof.replay.building.collectives import gloo
 from esprof.replay.building.collectives.rendezvous import Met
 from esprof.replay.building.counts import BuildCounts
-from esprof.replay.building.gpu import gpu, runtime_waits, streams
+from esprof.replay.building.gpu import kernels, runtime_waits, streams
+from esprof.replay.building.node_records import NextPlace, in_lane_order, joined
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import NextPlace, in_lane_order, joined
-from esprof.replay.building.threads import calls, cpu, loader
-from esprof.replay.building.threads.chain import Works
+from esprof.replay.building.threads import calls, cpu_threads, loader
+from esprof.replay.building.threads.layout import Works
 from esprof.replay.dfg import Edge, Lane
 from esprof.replay.rules import Rules
 
@@ -25,9 +25,9 @@ class RankPart:
     rank: Rank
     lanes: tuple[Lane, ...]
     nodes: np.ndarray
-    """Records of type `records.NODE`, lane by lane."""
+    """Records of type `node_records.NODE`, lane by lane."""
     edges: np.ndarray
-    """Records of type `records.EDGE`, in any order."""
+    """Records of type `node_records.EDGE`, in any order."""
     texts: tuple[str, ...]
     """Texts of which the nodes' packed names are made."""
     first: np.ndarray
@@ -71,7 +71,7 @@ class _Draft:
 class _Work:
     """What a rank did, and what its threads waited for."""
 
-    on_gpu: gpu.GpuWork
+    on_gpu: kernels.GpuWork
     on_gloo: gloo.GlooWork
     loading: loader.LoaderWork
     runtime: runtime_waits.RuntimeCalls
@@ -81,7 +81,7 @@ class _Work:
     """Rows of the calls that launched work and did not wait."""
     issued: list[Works]
     """Collectives that each thread issued to gloo's threads, an entry for each thread."""
-    chains: cpu.Chains
+    chains: cpu_threads.Chains
     unknown: loader.UnknownBatches
 
 
@@ -98,14 +98,14 @@ def rank_part(events: RankEvents, met: Met, rules: Rules) -> RankPart:
         likely = waits.edges["kind"] == Edge.LIKELY_WAIT
         edges = joined([edges, waits.edges if rules.likely_waits else waits.edges[~likely]])
         edges = joined([edges, streams.late_kernels(work.on_gpu, nodes, edges)])
-    first, last = cpu.step_marks(events, work.chains)
+    first, last = cpu_threads.step_marks(events, work.chains)
     counts = _coverage(work) + BuildCounts(waits_rejected=waits.rejected)
     return RankPart(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
 
 
 def _work(draft: _Draft, events: RankEvents, met: Met, rules: Rules) -> _Work:
     """Add the nodes of a rank to `draft`. GPU, gloo and loader come first, since the chains of threads look at them."""
-    on_gpu = draft.add(gpu.gpu_work(events, met, draft.place, has_queue=rules.launch_queue))
+    on_gpu = draft.add(kernels.gpu_work(events, met, draft.place, has_queue=rules.launch_queue))
     on_gloo = draft.add(gloo.gloo_work(events, met, draft.place))
     loading = draft.add(loader.loader_work(events, draft.place))
     runtime = runtime_waits.runtime_calls(on_gpu)
@@ -115,7 +115,7 @@ def _work(draft: _Draft, events: RankEvents, met: Met, rules: Rules) -> _Work:
     calls.mark_loads(rows, loading)
     launches = calls.mark_runtime_calls(rows, on_gpu, runtime, causes, hidden)
     issued = gloo.works_of(on_gloo, len(events.threads.roles))
-    chains = draft.add(cpu.chains(events, rows, issued, draft.place))
+    chains = draft.add(cpu_threads.chains(events, rows, issued, draft.place))
     unknown = draft.add(loader.unknown_batches(events, loading, chains, draft.place))
     return _Work(on_gpu, on_gloo, loading, runtime, causes, hidden, launches, issued, chains, unknown)
 
@@ -128,10 +128,10 @@ def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np
     in_order = len(nodes) - len(work.unknown.nodes)
     return joined(
         [
-            gpu.stream_order(work.on_gpu),
+            kernels.stream_order(work.on_gpu),
             in_lane_order(nodes["lane"][:in_order], len(work.on_gpu.nodes)),
-            cpu.hand_overs(work.on_gpu.events, chains),
-            gpu.launches(work.on_gpu, chains, held, is_short=rules.launch_latency),
+            cpu_threads.hand_overs(work.on_gpu.events, chains),
+            kernels.launches(work.on_gpu, chains, held, is_short=rules.launch_latency),
             runtime_waits.sync_edges(work.on_gpu, work.runtime, work.causes, chains),
             runtime_waits.hidden_edges(work.on_gpu, work.hidden, chains),
             runtime_waits.queue_edges(work.on_gpu, work.launches, chains),
@@ -149,8 +149,8 @@ def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np
 def _coverage(work: _Work) -> BuildCounts:
     """How much work and how many waits a rank has, and what could not be explained of them."""
     return (
-        gpu.coverage(work.on_gpu)
+        kernels.coverage(work.on_gpu)
         + runtime_waits.coverage(work.runtime, work.causes, work.chains)
-        + cpu.coverage(work.chains)
+        + cpu_threads.coverage(work.chains)
         + gloo.coverage(work.on_gloo)
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from esprof.core.types import NS_PER_US, Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.probed import Link, ProbedTransfers
+from esprof.replay.whatif.transfers.probed import Link, ProbedTransfers
 
 UNDISTURBED = 0.05
 """Share of the transfers, those with the least time a byte, that are taken to be limited by nothing but the link."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.core.compiled import compiled_in_place
 from esprof.replay import rules
-from esprof.replay.building.names import CODE_BITS, NameForm, Text, packed, plain
+from esprof.replay.building.node_names import CODE_BITS, NameForm, Text, packed, plain
 from esprof.replay.dfg import Cls
 
 ALL = -1

@@ -4,7 +4,7 @@ import pytest
 
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from esprof.replay.whatif.probed import ProbedTransfers
+from esprof.replay.whatif.transfers.probed import ProbedTransfers
 from tests.cases.gloo_buckets import run_with
 from tests.cases.probed import link, probes, slowing
 

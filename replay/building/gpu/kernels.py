@@ -10,12 +10,12 @@ from esprof.replay import rules
 from esprof.replay.building.collectives.rendezvous import Met
 from esprof.replay.building.collectives.transfers import placed_at
 from esprof.replay.building.counts import BuildCounts
-from esprof.replay.building.gpu.runtime_names import CALL_TRAITS, call_traits
 from esprof.replay.building.lookup import Sequences, entries, numbered
+from esprof.replay.building.node_records import NextPlace, edges_of, joined
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import NextPlace, edges_of, joined
-from esprof.replay.building.threads.cpu import Chains
+from esprof.replay.building.threads.cpu_threads import Chains
 from esprof.replay.dfg import Edge, Lane, LaneKind
+from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class GpuWork:
     streams: np.ndarray
     """Number of the stream of each lane, shape (lanes,)."""
     nodes: np.ndarray
-    """The nodes of all pieces (`records.NODE`), lane by lane."""
+    """The nodes of all pieces (`node_records.NODE`), lane by lane."""
     row: np.ndarray
     """Row of each piece in the event table."""
     lane: np.ndarray

@@ -9,8 +9,8 @@ import numpy as np
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine.timeline import Timeline, replay
-from esprof.replay.whatif.probed import ProbedTransfers
 from esprof.replay.whatif.scenario import Scenario
+from esprof.replay.whatif.transfers.probed import ProbedTransfers
 from esprof.run.run import Run
 
 _SLOWED_WORK = (Cls.COMPUTE, Cls.CPU, Cls.HOST_GAP)

@@ -4,7 +4,7 @@ import numpy as np
 
 from esprof.core.types import NS_PER_MS, Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.graph.work import HOST_WORK
+from esprof.replay.whatif.graph.selections import HOST_WORK
 from esprof.run.run import Run
 
 LONG_GAP_NS = NS_PER_MS

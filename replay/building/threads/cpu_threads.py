@@ -10,10 +10,10 @@ import numpy as np
 from esprof.replay import rules
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import Sequences
-from esprof.replay.building.names import Text, plain
+from esprof.replay.building.node_names import Text, plain
+from esprof.replay.building.node_records import NODE, NextPlace, edges_of, joined
 from esprof.replay.building.rank_events import RankEvents
-from esprof.replay.building.records import NODE, NextPlace, edges_of, joined
-from esprof.replay.building.threads.chain import (
+from esprof.replay.building.threads.layout import (
     MOST_NODES,
     NODES_OF_PAUSE,
     BackwardNames,
@@ -110,7 +110,7 @@ def _is_backward(name: str) -> bool:
 
 
 def _threads(events: RankEvents, borders: np.ndarray, works: Sequence[Works]) -> list[ChainThread]:
-    """The rank's threads, as `chain` lays them out."""
+    """The rank's threads, as `layout` lays them out."""
     threads = events.threads
     rows = [threads.row[begin:end] for begin, end in pairwise(threads.ptr.tolist())]
     partner = {threads.main: threads.autograd, threads.autograd: threads.main}

@@ -24,7 +24,7 @@ NODE = np.dtype(
     ],
     align=True,
 )
-"""A node as in the Dfg, at its absolute recorded time in ns; its name is packed (`names.packed`). `meets` tells of an
+"""A node as in the Dfg, at its absolute recorded time in ns; its name is packed (`node_names.packed`). `meets` tells of an
 arrival at a collective whether other ranks wait for it, and of a transfer whether it waits for other ranks. The nodes of
 a lane stand together, in the order in which the lane ran them."""
 
