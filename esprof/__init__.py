@@ -13,16 +13,33 @@ from typing import TYPE_CHECKING, Any
 from esprof.version import __version__
 
 if TYPE_CHECKING:
+    from esprof.analyzers.diagnose import diagnose
+    from esprof.api import Analysis, analyze
     from esprof.elastic.plans.ddp import apply_plan
     from esprof.recorder.api import environment, record, stage, step
     from esprof.run.load import load
     from esprof.run.run import Run
 
-__all__ = ["Run", "__version__", "apply_plan", "environment", "load", "record", "stage", "step"]
+__all__ = [
+    "Analysis",
+    "Run",
+    "__version__",
+    "analyze",
+    "apply_plan",
+    "diagnose",
+    "environment",
+    "load",
+    "record",
+    "stage",
+    "step",
+]
 
 _HOME = {
+    "Analysis": "esprof.api",
     "Run": "esprof.run.run",
+    "analyze": "esprof.api",
     "apply_plan": "esprof.elastic.plans.ddp",
+    "diagnose": "esprof.analyzers.diagnose",
     "environment": "esprof.recorder.api",
     "load": "esprof.run.load",
     "record": "esprof.recorder.api",

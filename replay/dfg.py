@@ -3,14 +3,10 @@
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from esprof.core.types import Ns, Rank
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 class Cls(IntEnum):
@@ -203,21 +199,3 @@ class Dfg:
 
     def label(self, node: int) -> str:
         return self.names[int(self.name[node])]
-
-    def to_networkx(self, limit: int = 10_000) -> "nx.DiGraph":
-        """The first `limit` nodes as a networkx graph, for people to look at."""
-        import networkx as nx
-
-        graph = nx.DiGraph()
-        for node in range(min(limit, self.nodes)):
-            graph.add_node(
-                node,
-                name=self.label(node),
-                cls=Cls(self.cls[node]).label,
-                rank=int(self.rank[node]),
-                dur_ns=int(self.dur_ns[node]),
-            )
-            for edge in range(self.pred_ptr[node], self.pred_ptr[node + 1]):
-                kind = Edge(self.pred_kind[edge]).name.lower()
-                graph.add_edge(int(self.pred_idx[edge]), node, kind=kind, lag_ns=int(self.pred_lag[edge]))
-        return graph

@@ -1,19 +1,28 @@
 """The Run: what was recorded of one job, on all its ranks."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 
+from esprof.core import readable
+from esprof.core.text import printable
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.flight.log import FlightLog
 from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Probes
 from esprof.run.schema import MEMORY, SAMPLES, STACKS, STAGES, STEPS, Table, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from esprof.api import Analysis
 
 SCHEMA = "esprof.run/1"
 
@@ -272,6 +281,41 @@ class Run:
     def stacks(self, rank: Rank) -> Table:
         """Python frames behind host gaps; empty where no window with stacks was recorded. See `schema.STACKS`."""
         return self._table("stacks", rank) or table({}, STACKS)
+
+    def step_times(self) -> "pd.DataFrame":
+        """Every step of every rank as a pandas table, recorded or not; see `schema.STEPS`. Times are microseconds."""
+        return _api().step_times(self)
+
+    def analyze(self, window: int | None = None) -> "Analysis":
+        """Build the graph and replay it, once for all that is asked of the Analysis (`esprof.analyze`)."""
+        analysis: Analysis = _api().analyze(self, window)
+        return analysis
+
+    def __repr__(self) -> str:
+        lacks = f" of {self.world_size}" if self.missing_ranks else ""
+        ranks = f"{len(self.ranks)}{lacks} rank{'' if self.world_size == 1 else 's'}"
+        windows = {window for meta in self.meta.ranks for window in meta.windows if not window.stacks}
+        steps = sorted({step for window in windows for step in range(window.first, window.last + 1)})
+        parts = (ranks, readable.numbered("step", steps) if steps else "", _job_of(self))
+        return f"<Run {', '.join(filter(None, parts))}>"
+
+    def _repr_html_(self) -> str:
+        html: str = _api().run_html(self)
+        return html
+
+
+def _api() -> Any:
+    """The Python API, of the layer above all others: found by name, and not before somebody asks."""
+    return import_module("esprof.api")
+
+
+def _job_of(run: Run) -> str:
+    """What the run is of, in a word: its script or module, or where it was read from."""
+    command = run.meta.command
+    scripts: Sequence[str] = [Path(word).name for word in command if word.endswith(".py")]
+    modules = [after for before, after in pairwise(command) if before == "-m"]
+    source = run.path.name if run.path else ""
+    return printable((scripts[:1] or modules[-1:] or [source])[0], 60)
 
 
 def _steps_of_trace(events: Table) -> Table:

@@ -133,17 +133,25 @@ def critical_path(timeline: Timeline, first: int, last: int) -> list[Piece]:
         spend(int(timeline.start_ns[node]), Cls(dfg.cls[node]), rank)
         unexplained = Cls.CONTENTION if dfg.contended[node] else Cls.RESIDUAL
         spend(int(timeline.start_ns[node] - dfg.residual_ns[node]), unexplained, rank)
-        edges = slice(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])
-        if edges.start == edges.stop:
+        binding = binding_edge(timeline, node)
+        if binding is None:
             # Nothing came before: this rank was late into the window.
             spend(begin, Cls.WAIT, rank)
             break
-        ready = timeline.end_ns[dfg.pred_idx[edges]] + dfg.pred_lag[edges]
-        binding = edges.start + int(np.argmax(ready))
         source = int(dfg.pred_idx[binding])
         spend(int(timeline.end_ns[source]), _CLASS_OF_LAG[Edge(dfg.pred_kind[binding])], rank)
         node = source
     return pieces[::-1]
+
+
+def binding_edge(timeline: Timeline, node: int) -> int | None:
+    """The edge that lets `node` start last, an index into `pred_idx`; None where it has no predecessor."""
+    dfg = timeline.dfg
+    edges = slice(int(dfg.pred_ptr[node]), int(dfg.pred_ptr[node + 1]))
+    if edges.start == edges.stop:
+        return None
+    ready = timeline.end_ns[dfg.pred_idx[edges]] + dfg.pred_lag[edges]
+    return edges.start + int(np.argmax(ready))
 
 
 def class_totals(pieces: list[Piece]) -> dict[str, Ns]:

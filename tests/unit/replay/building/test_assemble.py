@@ -66,11 +66,3 @@ def test_marks_follow_their_nodes():
 def test_what_edges_do_not_explain_is_residual():
     dfg = graph(mains(2), [(0, "a", 0, 10), (1, "b", 25, 5)], [(0, 1, 3)])
     assert dfg.residual_ns.tolist() == [0, 12]
-
-
-def test_the_networkx_view_is_bounded_and_says_why_nodes_wait():
-    dfg = graph(mains(2), [(0, "a", 0, 10), (1, "b", 12, 10)], [(0, 1, 2)], cls=[Cls.CPU, Cls.COMPUTE])
-    view = dfg.to_networkx(limit=2)
-    assert view.edges[0, 1] == {"kind": "launch", "lag_ns": 2}
-    assert view.nodes[1]["cls"] == "compute"
-    assert len(dfg.to_networkx(limit=1)) == 1

@@ -1,0 +1,226 @@
+"""Answers as pandas tables. Columns name their unit: `_us` (microseconds), `_pct` (per cent), `_bytes`.
+
+Each function takes what another layer has answered; a table is empty, with all its columns, where there is nothing.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from esprof.analyzers.finding import PARTS, Diagnosis, Finding, RankBreakdown
+from esprof.analyzers.ops import Op, OpsAnswer
+from esprof.core import readable
+from esprof.core.errors import UsageError
+from esprof.core.types import NS_PER_US, Ns
+from esprof.replay.answer import ReplayAnswer, StepLeftOut, StepTime, WhatIf
+from esprof.replay.dfg import JOIN_LANE, Cls, Dfg
+from esprof.replay.engine.timeline import Timeline
+from esprof.replay.replayed import Replayed
+from esprof.run.run import Run
+
+_CLASSES = [cls.label for cls in Cls]
+
+
+def step_times(run: Run) -> pd.DataFrame:
+    """Every step of every rank, recorded or not: the columns of `schema.STEPS`, their times in microseconds.
+
+    `start_us` counts from the start of the first step of any rank, by the ranks' own clocks.
+    """
+    frames = [run.steps(rank).to_pandas().assign(rank=rank) for rank in run.ranks]
+    table = pd.concat(frames, ignore_index=True)
+    table["start_ns"] -= table["start_ns"].min()
+    times = [name for name in table.columns if name.endswith("_ns")]
+    table[times] = table[times] / NS_PER_US
+    table = table.rename(columns={name: f"{name.removesuffix('_ns')}_us" for name in times})
+    return table[["rank", *(name for name in table.columns if name != "rank")]]
+
+
+def steps(answer: ReplayAnswer) -> pd.DataFrame:
+    """A row a step of the graph: what it took, measured and replayed; or why it was left out."""
+    replayed, left_out = _table(answer.steps, StepTime), _table(answer.left_out, StepLeftOut)
+    parts = [part for part in (replayed, left_out) if len(part)]
+    joined = pd.concat(parts, ignore_index=True) if parts else replayed
+    columns = [*replayed.columns, "reason"]
+    return (
+        joined.reindex(columns=columns)
+        .rename(columns={"reason": "left_out_for"})
+        .sort_values("step", ignore_index=True)
+    )
+
+
+def breakdown(diagnosis: Diagnosis) -> pd.DataFrame:
+    """A row a rank: where its mean step goes. The parts sum to `step_us`."""
+    table = _table(diagnosis.breakdown, RankBreakdown).set_index("rank")
+    return table.rename(columns={"host_name": "host"} | {part: f"{part}_us" for part in PARTS})
+
+
+def findings(diagnosis: Diagnosis) -> pd.DataFrame:
+    """A row a finding, most time first. `evidence` tells what they rest on."""
+    return _table(diagnosis.findings, Finding).drop(columns="evidence")
+
+
+def evidence(diagnosis: Diagnosis) -> pd.DataFrame:
+    """A row an observation: the finding that rests on it, its name, value and unit, and of which rank, step or cause."""
+    rows = []
+    for finding in diagnosis.findings:
+        for name, seen in finding.evidence.items():
+            values = seen.value.items() if isinstance(seen.value, dict) else [(None, seen.value)]
+            rows += [(finding.id, name, seen.by, key, value, seen.unit) for key, value in values]
+    return pd.DataFrame(rows, columns=["finding", "name", "by", "key", "value", "unit"])
+
+
+def operations(answer: OpsAnswer, by_rank: bool) -> pd.DataFrame:
+    """A row an operation, per mean steady step, the mean of the ranks; with `by_rank`, a row an operation and rank."""
+    found = _table(answer.ops, Op).drop(
+        columns=["by_rank", "kernels", "kernels_found", "inputs", "inputs_found", "places"]
+    )
+    found["differs"] = found["differs"].astype("Int64")
+    if not by_rank:
+        return found
+    told = [{"name": op.name, "kind": op.kind, "shapes": op.shapes} for op in answer.ops]
+    rows = [
+        about | msgspec.structs.asdict(one) for about, op in zip(told, answer.ops, strict=True) for one in op.by_rank
+    ]
+    columns = ["rank", *(name for name in found.columns if name not in ("share_pct", "differs"))]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def what_if(answer: ReplayAnswer) -> pd.DataFrame:
+    """A row a scenario, as asked; of one that was declined the figures are NaN and `reason` says why."""
+    figures = [name for name in msgspec.structs.asdict(WhatIf(spec="", answered=False)) if name.endswith("_us")]
+    table = _table(answer.what_if, WhatIf)
+    return table.astype(dict.fromkeys([*figures, "speedup"], float))
+
+
+def critical_path(replayed: Replayed) -> pd.DataFrame:
+    """A row a stretch of the path through the steady steps, in order, without gap or overlap within neighbouring steps.
+
+    `class` is what the stretch counts as; `name` and `lane` are those of the node that the path runs through.
+    """
+    dfg, path = replayed.built.dfg, replayed.path
+    nodes = np.array([piece.node for piece in path], np.int64)
+    start = np.array([piece.start_ns for piece in path], np.int64)
+    end = np.array([piece.end_ns for piece in path], np.int64)
+    classes = np.array([piece.cls for piece in path], np.int8)
+    table = _nodes(dfg, nodes, _categories(classes, _CLASSES)) | {
+        "rank": np.array([piece.rank for piece in path], np.int64),
+        "start_us": _in_us(start - start_ns(replayed.timeline)),
+        "dur_us": _in_us(end - start),
+    }
+    return pd.DataFrame(table)
+
+
+def timeline(replayed: Replayed, steps: Collection[int] | None) -> pd.DataFrame:
+    """A row a node of the graph that takes time, on every lane of every rank, in order of rank, lane and start."""
+    dfg, times = replayed.built.dfg, replayed.timeline
+    nodes = np.flatnonzero((dfg.dur_ns > 0) & (dfg.lane != JOIN_LANE) & in_steps(dfg, steps))
+    nodes = nodes[np.lexsort((times.start_ns[nodes], dfg.lane[nodes], dfg.rank[nodes]))]
+    table = _nodes(dfg, nodes, _categories(dfg.cls[nodes], _CLASSES)) | {
+        "start_us": _in_us(times.start_ns[nodes] - start_ns(times)),
+        "dur_us": _in_us(times.end_ns[nodes] - times.start_ns[nodes]),
+        "bytes": _known(dfg.bytes[nodes]),
+    }
+    return pd.DataFrame(table).rename(columns={"bytes": "moved_bytes"})
+
+
+def collectives(replayed: Replayed) -> pd.DataFrame:
+    """A row a rank of each matched collective or transfer between two ranks, in order of the first arrival.
+
+    `late_us` is how long after the first rank it arrived, `waited_us` how long until the transfer began, which it does
+    when the last rank is there.
+    """
+    dfg, times, run = replayed.built.dfg, replayed.timeline, replayed.run
+    arrive, transfer = (_of_collectives(dfg, cls) for cls in (Cls.WAIT, Cls.COMMUNICATION))
+    arrive_ns, begin_ns, end_ns = times.end_ns[arrive], times.start_ns[transfer], times.end_ns[transfer]
+    table = pd.DataFrame(
+        {
+            "collective": dfg.collective[transfer],
+            "step": dfg.step[transfer],
+            "rank": dfg.rank[transfer],
+            "name": _names(dfg, transfer),
+            "group": _groups(run, dfg, transfer),
+            "moved_bytes": _known(dfg.bytes[transfer]),
+            "arrived_us": _in_us(arrive_ns - start_ns(times)),
+            "late_us": 0.0,
+            "waited_us": _in_us(begin_ns - arrive_ns),
+            "transfer_us": _in_us(end_ns - begin_ns),
+        }
+    )
+    first_us = table.groupby("collective")["arrived_us"].transform("min")
+    table["late_us"] = (table["arrived_us"] - first_us).round(3)
+    in_order = np.lexsort((table["rank"], table["collective"], first_us))
+    return table.iloc[in_order].reset_index(drop=True)
+
+
+def in_steps(dfg: Dfg, steps: Collection[int] | None) -> np.ndarray:
+    """bool[N], mask of the nodes of these steps; of all where that is None. Raises UsageError for a step that the graph
+    lacks."""
+    if steps is None:
+        return np.ones(dfg.nodes, bool)
+    unknown = sorted(set(steps).difference(dfg.marks.steps))
+    if unknown:
+        raise UsageError(
+            f"the graph has no {readable.numbered('step', unknown)}",
+            remedy=f"It has {readable.numbered('step', dfg.marks.steps)}.",
+        )
+    mask: np.ndarray = np.isin(dfg.step, list(steps))
+    return mask
+
+
+def start_ns(timeline: Timeline) -> Ns:
+    """When the first rank enters the first step, ns since `dfg.t0_ns`: from where tables and graphs count."""
+    return int(timeline.end_ns[timeline.dfg.marks.first[0]].min())
+
+
+def _table(rows: Sequence[msgspec.Struct], of: type[msgspec.Struct]) -> pd.DataFrame:
+    """A row a struct, a column a field."""
+    return pd.DataFrame([msgspec.structs.asdict(row) for row in rows], columns=list(of.__struct_fields__))
+
+
+def _nodes(dfg: Dfg, nodes: np.ndarray, classes: pd.Categorical) -> dict[str, Any]:
+    """The columns that tell what `nodes` (ids) are, in the order in which they are shown."""
+    lanes = pd.Categorical(["", *(lane.role for lane in dfg.lanes)])
+    # The first entry is that of lane -1, the joins of collectives.
+    of_lane = _categories(lanes.codes[dfg.lane[nodes] + 1], list(lanes.categories))
+    return {
+        "step": dfg.step[nodes],
+        "rank": dfg.rank[nodes],
+        "lane": of_lane,
+        "class": classes,
+        "name": _names(dfg, nodes),
+    }
+
+
+def _names(dfg: Dfg, nodes: np.ndarray) -> pd.Categorical:
+    return _categories(dfg.name[nodes], list(dfg.names))
+
+
+def _categories(codes: np.ndarray, texts: list[str]) -> pd.Categorical:
+    return pd.Categorical.from_codes(codes, texts)
+
+
+def _known(amounts: np.ndarray) -> pd.Series:
+    """Amounts of bytes; those below 0 are not known."""
+    return pd.Series(amounts, dtype="Int64").mask(amounts < 0)
+
+
+def _of_collectives(dfg: Dfg, cls: Cls) -> np.ndarray:
+    """Ids of the nodes of this class that are part of collectives on a rank, in order of collective and rank."""
+    nodes = np.flatnonzero((dfg.collective >= 0) & (dfg.rank >= 0) & dfg.of(cls))
+    ordered: np.ndarray = nodes[np.lexsort((dfg.rank[nodes], dfg.collective[nodes]))]
+    return ordered
+
+
+def _groups(run: Run, dfg: Dfg, nodes: np.ndarray) -> list[str | None]:
+    """The process group of each of `nodes`; None where its source does not tell."""
+    texts = {rank: run.events(rank).texts("group") for rank in np.unique(dfg.rank[nodes]).tolist()}
+    places = zip(dfg.rank[nodes].tolist(), dfg.event[nodes].tolist(), strict=True)
+    return [texts[rank][row] if row >= 0 else None for rank, row in places]
+
+
+def _in_us(ns: np.ndarray) -> np.ndarray:
+    rounded: np.ndarray = np.round(ns / NS_PER_US, 3)
+    return rounded
