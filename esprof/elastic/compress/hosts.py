@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from esprof.core.errors import UsageError
+from esprof.core.plan import CodecChoice
 from esprof.elastic.compress import exchanges
 from esprof.elastic.compress.codecs.codec import State
 from esprof.elastic.compress.exchanges import Counted, Links, Steps, part_size
@@ -47,6 +48,25 @@ class Hosts:
         # Of what one rank adds, its host's mean gets a share.
         whole[link.rank * part : (link.rank + 1) * part] = kept * link.world
         return whole[:numel]
+
+
+class SharedHosts:
+    """The hosts of a job's ranks, found out the first time that they matter. All ranks make the same calls."""
+
+    def __init__(self, group: dist.ProcessGroup, *, beside: bool) -> None:
+        """`beside` as `hosts_of` has it."""
+        self._group, self._beside = group, beside
+        self.found: Hosts | None = None
+
+    @property
+    def known(self) -> Hosts:
+        assert self.found is not None, "no choice is taken before the hosts that it needs are known"
+        return self.found
+
+    def find_for(self, *choices: CodecChoice) -> None:
+        """Find them out if a choice needs them. Raises UsageError where ranks cannot exchange gradients between hosts."""
+        if self.found is None and any(choice.topology == "hierarchical" for choice in choices):
+            self.found = hosts_of(self._group, beside=self._beside)
 
 
 def hosts_of(group: dist.ProcessGroup, *, beside: bool) -> Hosts:

@@ -80,7 +80,7 @@ def codecs(*specs):
         train(ddp, optimizer, STEPS - 1)
         before, before_between = compression.sent_bytes, compression.sent_between_hosts_bytes
         loss = train(ddp, optimizer, 1, STEPS - 1)
-        sizes = [sum(one.sizes.values()) for one in compression._buckets.values()]
+        sizes = [sum(one.sizes.values()) for one in compression.buckets.known.values()]
         between = compression.sent_between_hosts_bytes - before_between
         told[spec] = [bits(ddp), loss, compression.sent_bytes - before, sizes, between]
         compression.close()
@@ -107,7 +107,7 @@ def swapped(topology="flat"):
     """Choices that change in mid-run, at steps that all ranks agree on; then a checkpoint, and all again from there."""
     ddp, optimizer, compression = made(how="none", views=True)
     train(ddp, optimizer, 10)
-    names = [list(one) for one in compression._buckets]
+    names = [list(one) for one in compression.buckets.known]
     listed = CompressionBody(default=chosen("sign"), warm_up_steps=0)
     compression.adopt(listed, at_step=15)
     train(ddp, optimizer, 20, 10)
@@ -144,10 +144,10 @@ def planned():
     told = {"codecs": []}
     for step in range(30):
         train(ddp, optimizer, 1, step, compression)
-        told["codecs"].append([one.choice.codec for one in compression._buckets.values()])
+        told["codecs"].append([one.choice.codec for one in compression.buckets.known.values()])
     compression.observe(1e6)
     train(ddp, optimizer, 6, 30)
-    told["then"] = [one.choice.codec for one in compression._buckets.values()]
+    told["then"] = [one.choice.codec for one in compression.buckets.known.values()]
     told["events"] = [event.what for event in compression.events]
     compression.close()
     try:
@@ -199,7 +199,9 @@ def guarded(topology="flat"):
             ddp.module[0].weight.register_hook(lambda grad: grad * float("nan"))
         train(ddp, optimizer, 2, 5)
         told[name] = sorted({event.what for event in compression.events})
-        told[f"{name} choices"] = [[one.choice.codec, one.choice.topology] for one in compression._buckets.values()]
+        told[f"{name} choices"] = [
+            [one.choice.codec, one.choice.topology] for one in compression.buckets.known.values()
+        ]
         told[f"{name} looks"] = [[look.step, look.vnmse] for looks in compression.looks().values() for look in looks]
         compression.close()
     return told
@@ -246,7 +248,7 @@ def other_hosts():
     except EsprofError as error:
         told["adopt"] = str(error)
     train(ddp, optimizer, 3, 3)
-    told["codec"] = [one.choice.codec for one in compression._buckets.values()]
+    told["codec"] = [one.choice.codec for one in compression.buckets.known.values()]
     compression.close()
     return told
 
@@ -316,7 +318,7 @@ def wrapped(told):
         warnings.simplefilter("always")
         ddp = esprof.apply_plan(model(), told, gradient_as_bucket_view=True)
     train(ddp, torch.optim.SGD(ddp.parameters(), lr=0.004), 4)
-    codecs = [one.choice.codec for one in ddp.compression._buckets.values()]
+    codecs = [one.choice.codec for one in ddp.compression.buckets.known.values()]
     found = {"codecs": codecs, "cap": ddp.bucket_bytes_cap, "said": [str(one.message) for one in said]}
     ddp.compression.close()
     for name, other in {"wrapped": ddp, "model": nn.Linear(20, 1)}.items():

@@ -41,7 +41,7 @@ def test_a_plan_lists_no_frozen_parameters():
     body = CompressionBody(buckets=(BucketChoice(codec="int8", index=0, elements=(40, 1)),))
     compression = compress(ddp, body)
     trained(ddp)
-    assert [one.choice.codec for one in compression._buckets.values()] == ["int8"]
+    assert [one.choice.codec for one in compression.buckets.known.values()] == ["int8"]
     compression.close()
 
 
