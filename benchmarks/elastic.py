@@ -39,7 +39,7 @@ import esprof
 from benchmarks.jobs.gpt import BYTES, CONTEXT, Block
 from esprof.elastic import Assignment, Data, ElasticTrainer, Placement, PlanKey, Proof
 from esprof.elastic.plans.source import PlanFile
-from esprof.elastic.plans.store import EVERY_S
+from esprof.elastic.plans.store import POLL_INTERVAL_S
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.runtime.transport import GroupTransport
@@ -141,7 +141,7 @@ def watching(steps: int) -> None:
         path.write_text("{}")
         for where, source, count, apart_s in (
             ("file", PlanFile(path), 1000, 0.0),
-            ("store", PlanKey(store, "plan"), 10, EVERY_S),  # It is asked no more often.
+            ("store", PlanKey(store, "plan"), 10, POLL_INTERVAL_S),  # It is asked no more often.
         ):
             looks = []
             for _ in range(count):

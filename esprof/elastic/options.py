@@ -279,7 +279,7 @@ def _none_or(rule: _Rule) -> _Rule:
     return lambda value: value is None or holds(value), f"None or {expected}"
 
 
-_POSITIVE: _Rule = (
+_POSITIVE_OR_NONE: _Rule = (
     lambda value: value is None or (isinstance(value, Real) and float(value) > 0),
     "None or a number above 0",
 )
@@ -302,8 +302,8 @@ _RULES: dict[str, _Rule] = {
     "prefetch_factor": _none_or_at_least(1),
     "amp": _one_of(None, "bf16", "fp16"),
     "reduction": _one_of(*get_args(Reduction)),
-    "bucket_mb": _POSITIVE,
-    "clip_norm": _POSITIVE,
+    "bucket_mb": _POSITIVE_OR_NONE,
+    "clip_norm": _POSITIVE_OR_NONE,
     "folder": _PATH,
     "run": _PATH,
     "every": _at_least(0),

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from esprof.elastic.runtime.drain import ASKED_AGAIN, OUT_OF_TIME
+from esprof.elastic.runtime.drain import EXIT_ASKED_AGAIN, EXIT_OUT_OF_TIME
 from esprof.elastic.verify.diff import diff
 from tests.cases.elastic_job import trained
 from tests.cases.record import JOBS, environment, run
@@ -147,7 +147,7 @@ def test_a_second_sigterm_ends_a_rank_at_once_that_is_in_a_collective_or_in_code
         for process in job.processes:
             process.terminate()
         time.sleep(ONE_REQUEST_S)
-    assert job.end()[0] == [ASKED_AGAIN] * 2
+    assert job.end()[0] == [EXIT_ASKED_AGAIN] * 2
     for rank, stderr in enumerate(job.stderr):
         assert f"rank {rank} was asked to leave a second time; the last checkpoint is that before step " in stderr
 
@@ -155,7 +155,7 @@ def test_a_second_sigterm_ends_a_rank_at_once_that_is_in_a_collective_or_in_code
 def test_a_rank_that_is_stuck_ends_in_time_and_its_loaders_too(tmp_path):
     options = {"folder": str(tmp_path / "checkpoints"), "num_workers": 2}
     job = Ranks(1, tmp_path, [[0, 3, ["sleep"]]], options=options, drain={"within_s": 1.0})
-    assert job.end()[0] == [OUT_OF_TIME]
+    assert job.end()[0] == [EXIT_OUT_OF_TIME]
     assert "rank 0 was asked to leave 1 s ago (SIGTERM), and has not come to save" in job.stderr[0]
     assert "there is no checkpoint" in job.stderr[0]
     job.assert_none_is_left()

@@ -33,9 +33,9 @@ SCHEMA = "esprof.checkpoint/1"
 
 _MANIFEST = "manifest.json"
 _METADATA = ".metadata"
-_WHOLE = re.compile(r"step-(\d{8,})")
-_UNFINISHED = ".step-*.tmp"
-_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_WHOLE_FOLDER = re.compile(r"step-(\d{8,})")
+_UNFINISHED_FOLDERS = ".step-*.tmp"
+_NO_LOCK_ERRORS = (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of a network file system that cannot lock a folder."""
 
 
@@ -164,7 +164,7 @@ def _locked(folder: Path) -> Iterator[None]:
         reason = "another job is writing a checkpoint there"
         raise OutputError(reason, path=folder, remedy="Give each job a folder of its own.") from None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in _NO_LOCK_ERRORS:
             os.close(descriptor)
             raise
     try:
@@ -175,7 +175,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove what a killed job, or one without room, left behind."""
-    for leftover in folder.glob(_UNFINISHED):
+    for leftover in folder.glob(_UNFINISHED_FOLDERS):
         shutil.rmtree(leftover)
 
 
@@ -221,7 +221,7 @@ def _set_aside(whole: Path) -> Path:
 
 def _step(path: Path) -> int | None:
     """The step of the checkpoint in the folder `path`, by its name; None for another folder."""
-    match = _WHOLE.fullmatch(path.name)
+    match = _WHOLE_FOLDER.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
@@ -242,10 +242,10 @@ def _refusals(path: Path) -> Iterator[None]:
         refusal = _refusal(error)
         if refusal is None:
             raise
-        raise OutputError(f"cannot be written: {refusal.strerror}", path=path, remedy=_ROOM) from error
+        raise OutputError(f"cannot be written: {refusal.strerror}", path=path, remedy=_ROOM_REMEDY) from error
     except CheckpointException as error:
         first = next(iter(error.failures.values()))[0]
-        raise OutputError(f"cannot be written: {first}", path=path, remedy=_ROOM) from error
+        raise OutputError(f"cannot be written: {first}", path=path, remedy=_ROOM_REMEDY) from error
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
@@ -259,4 +259,4 @@ def _without(path: Path) -> str:
     return f"Restore it, or remove the checkpoints in {path.parent} to start anew."
 
 
-_ROOM = "Choose a folder with room and write access."
+_ROOM_REMEDY = "Choose a folder with room and write access."

@@ -132,7 +132,7 @@ class Checkpoints:
 
     def _write(self, step: int, tensors: NamedTensors, staging_ns: Ns) -> Saved:
         started_ns = time.monotonic_ns()
-        require_alike(self._transport, f"before step {step}", extra_digests(tensors), _SAME)
+        require_alike(self._transport, f"before step {step}", extra_digests(tensors), _SAME_STATE_REMEDY)
         checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep)
         self.whole_step = step
         saved = Saved(step, staging_ns, time.monotonic_ns() - started_ns)
@@ -140,7 +140,9 @@ class Checkpoints:
         return saved
 
 
-_SAME = "Let the script do the same to its state on all ranks, and modules change theirs in no forward pass."
+_SAME_STATE_REMEDY = (
+    "Let the script do the same to its state on all ranks, and modules change theirs in no forward pass."
+)
 
 
 def _warn_of(damaged: Iterable[InputError], name: str) -> None:

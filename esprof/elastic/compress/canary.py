@@ -16,7 +16,7 @@ Train = Callable[[How | None, int], Iterable[float]]
 """Trains from a seed, all anew, with the gradients compressed so or, for None, as they are; gives this rank's loss of each
 step. The seed decides all that is random."""
 
-_LAST_PART = 4
+_LAST_PART_OF_STEPS = 4
 """The last loss is the mean of the last fourth of the steps."""
 
 
@@ -64,7 +64,9 @@ def canary(train: Train, how: How, *, seeds: Sequence[int] = (0, 1, 2), toleranc
     lengths = {len(losses) for one in runs for losses in one}
     if len(lengths) != 1 or 0 in lengths:
         raise UsageError(f"trainings made {sorted(lengths)} steps, and can only be compared with as many each")
-    plain, compressed = ([mean(losses[-max(1, len(losses) // _LAST_PART) :]) for losses in one] for one in runs)
+    plain, compressed = (
+        [mean(losses[-max(1, len(losses) // _LAST_PART_OF_STEPS) :]) for losses in one] for one in runs
+    )
     return Canary(lengths.pop(), _over_ranks(plain), _over_ranks(compressed), tolerance)
 
 

@@ -17,7 +17,7 @@ from esprof.elastic.compress.codecs.codec import State
 from esprof.elastic.compress.exchanges import Counted
 from esprof.elastic.runtime.transport import Work
 
-_FIRST_LOSSES = 20
+_MIN_LOSSES_FOR_SPIKE = 20
 """Losses from which on one can be told from the others."""
 
 
@@ -93,7 +93,7 @@ class Losses:
         if not math.isfinite(loss):
             self.spiked = True
             return
-        if self._count >= _FIRST_LOSSES:
+        if self._count >= _MIN_LOSSES_FOR_SPIKE:
             deviation = math.sqrt(self._squares / (self._count - 1))
             self.spiked |= loss > self._mean + self.spike * max(deviation, 1e-12 * abs(self._mean))
         # Welford's running mean and sum of squares.

@@ -13,7 +13,7 @@ from esprof.core.errors import UsageError
 from esprof.elastic.runtime.rng import derived_seed, seeded
 from esprof.elastic.verify.steplog import Value
 
-_PURE = "Leave its generator=None, and let it depend on nothing but set_epoch() and the global generators, which are seeded."
+_PURE_REMEDY = "Leave its generator=None, and let it depend on nothing but set_epoch() and the global generators, which are seeded."
 
 
 class SampledOrder:
@@ -36,7 +36,7 @@ class SampledOrder:
         """epoch, from 0 -> the indices of its samples in order; 1-D."""
         first, second, again = self._epoch(0), self._epoch(1), self._epoch(0)
         if not np.array_equal(first, again):
-            raise UsageError(f"sampler {self._name} gives another order when it is asked again", remedy=_PURE)
+            raise UsageError(f"sampler {self._name} gives another order when it is asked again", remedy=_PURE_REMEDY)
         self._digest = hashlib.sha256(first.tobytes() + second.tobytes()).hexdigest()[:16]
 
     def fields(self) -> dict[str, Value]:

@@ -20,7 +20,7 @@ from esprof.elastic.launch.told import VARIABLE, Launch, is_ready
 from esprof.run.files import ready_path
 from esprof.verbs import module_line
 
-_ENDS_S = 10.0
+_MAX_WAIT_FOR_END_S = 10.0
 """How long workers that have left get to end by themselves."""
 
 
@@ -117,7 +117,7 @@ class Generation:
 
     def end(self) -> None:
         """Wait for workers that have left, for a while, and end the rest."""
-        until = time.monotonic() + _ENDS_S
+        until = time.monotonic() + _MAX_WAIT_FOR_END_S
         while None in self.codes() and time.monotonic() < until:
             time.sleep(0.02)
         self.kill()

@@ -21,7 +21,7 @@ from esprof.elastic.launch.told import VARIABLE, Launch, read_left, taken
 from esprof.recorder.launcher.child import run_child
 
 _SIOCGIFADDR = 0x8915
-_RESTARTS = 10_000
+_MAX_RESTARTS = 10_000
 """Each host that leaves costs those that stay one; joining costs none."""
 
 
@@ -57,7 +57,7 @@ def command(asked: HostsMeeting, procs_per_host: int, script: Sequence[str]) -> 
         *(sys.executable, "-m", "torch.distributed.run"),
         f"--nnodes={asked.least}:{asked.most}",
         f"--nproc-per-node={procs_per_host}",
-        f"--max-restarts={_RESTARTS}",
+        f"--max-restarts={_MAX_RESTARTS}",
         "--monitor-interval=0.1",
         "--rdzv-backend=c10d",
         f"--rdzv-id={asked.job}",

@@ -29,8 +29,8 @@ from esprof.elastic.launch.told import (
     write_state,
 )
 
-_BEAT_S = 0.02
-_QUICK_S = 30.0
+_POLL_INTERVAL_S = 0.02
+_EARLY_CRASH_WITHIN_S = 30.0
 """Workers that crash sooner than this after they began have not got far."""
 
 
@@ -115,7 +115,7 @@ class Supervisor:
     def _wait(self, generation: Generation) -> None:
         """Until its workers only wait to begin; or one is dead, which is seen when it has begun."""
         while not generation.is_ready and all(code is None for code in generation.codes()) and not self._stops:
-            time.sleep(_BEAT_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _begin(self, running: Generation, launch: Launch, before: Generation | None) -> None:
         """Let a generation begin; the one before it has saved, or is dead, and ends beside it."""
@@ -152,7 +152,7 @@ class Supervisor:
                 return self._crashed(running, codes, time.monotonic() - began_s)
             if not self._stops:
                 self._change(running)
-            time.sleep(_BEAT_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _change(self, running: Generation) -> None:
         """Where another number of workers is wanted: start them, and ask those that run to leave once they are ready."""
@@ -206,7 +206,7 @@ class Supervisor:
         running.kill()
         how = f"a process ended by signal {-code}" if code < 0 else f"a process ended with code {code}"
         self._log("crashed", running.world, how)
-        self._crashes = self._crashes + 1 if lived_s < _QUICK_S else 0
+        self._crashes = self._crashes + 1 if lived_s < _EARLY_CRASH_WITHIN_S else 0
         if self._crashes >= self._settings.most_crashes:
             self._say(f"{how}; that was number {self._crashes} in a row: giving up")
             self._log("gave up", running.world, how)

@@ -28,7 +28,7 @@ from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.runtime.transport import Transport
 from esprof.run.logs import JobEvent, Setting
 
-_HAD: tuple[State, ...] = ("trying", "adopted", "kept", "missed")
+_TAKEN_STATES: tuple[State, ...] = ("trying", "adopted", "kept", "missed")
 """What a job says of a plan that it has, or has had."""
 
 
@@ -145,7 +145,7 @@ class Adoption:
         if self.has_news() and (known := self._known()) is not None:
             plan, state = known
             self._is_proven = state in ("kept", "missed")
-            has_other_world = state in _HAD and plan.job.world != now.assignment.world
+            has_other_world = state in _TAKEN_STATES and plan.job.world != now.assignment.world
             if state == "reverted" or has_other_world:
                 self._raw = None
             if has_other_world and not self._is_proven:

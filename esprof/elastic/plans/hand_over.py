@@ -8,7 +8,7 @@ from esprof.core.errors import UsageError
 from esprof.core.plan import Plan, PlanStatus, read_plan_bytes, status_of
 from esprof.elastic.plans.source import PlanSource
 
-_BEAT_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
 def hand_over(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, PlanStatus | None]:
@@ -28,7 +28,7 @@ def hand_over(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, Plan
         status = status_of(target.told())
         if status is not None and (status.plan, status.version) == (plan.id, plan.version):
             return plan, status
-        time.sleep(_BEAT_S)
+        time.sleep(_POLL_INTERVAL_S)
     return plan, None
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from esprof.core.output import write_bytes
 from esprof.run.files import status_path
 
-_MOST_BYTES = 64 << 20
+_MAX_PLAN_BYTES = 64 << 20
 
 
 class PlanSource(Protocol):
@@ -37,7 +37,7 @@ class PlanFile:
         try:
             now = self._path.stat()
             seen = (now.st_mtime_ns, now.st_ino, now.st_size)
-            if seen == self._seen or now.st_size > _MOST_BYTES:
+            if seen == self._seen or now.st_size > _MAX_PLAN_BYTES:
                 return None
             content = self._path.read_bytes()
         except OSError:

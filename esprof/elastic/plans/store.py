@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from esprof.core.errors import OutputError, UsageError
 
-EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 """A store is asked no more often: that takes a message to another process and back."""
 
 
@@ -24,7 +24,7 @@ class PlanKey:
         now = time.monotonic()
         if now < self._next_s:
             return None
-        self._next_s = now + EVERY_S
+        self._next_s = now + POLL_INTERVAL_S
         content = self._get(self._key)
         if content is None or content == self._seen:
             return None

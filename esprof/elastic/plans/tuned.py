@@ -16,9 +16,9 @@ from esprof.verbs import command_line
 VARIABLE = "ESPROF_TUNE"
 """The Run directory."""
 
-_OF_RANKS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
 """Variables by which a process would be taken for one of the job's."""
-_ENDS_S = 5.0
+_MAX_WAIT_FOR_END_S = 5.0
 
 
 def or_tuned(
@@ -43,7 +43,7 @@ class Loop:
         self._process: subprocess.Popen[bytes] | None = None
         try:
             run.mkdir(parents=True, exist_ok=True)
-            environment = {name: value for name, value in os.environ.items() if name not in _OF_RANKS}
+            environment = {name: value for name, value in os.environ.items() if name not in _RANK_VARIABLES}
             self._process = subprocess.Popen(
                 command_line("tune", *options), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
             )
@@ -65,4 +65,4 @@ def begin(tuning: Tuning | None, rank: int) -> Loop | None:
 def _end(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_ENDS_S)
+        process.wait(_MAX_WAIT_FOR_END_S)

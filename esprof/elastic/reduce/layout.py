@@ -9,10 +9,10 @@ from torch.utils.hooks import RemovableHandle
 
 from esprof.core.errors import UsageError
 
-_NOTHING = -0.0
+_EMPTY_GRADIENT = -0.0
 """What a gradient starts from: adding -0.0 leaves every number as it is, while adding 0.0 turns -0.0 into 0.0."""
 
-_ALIGNMENT = 64
+_ALIGNMENT_BYTES = 64
 """Bytes to which each slot, and each rank's shard of a bucket, is aligned: a kernel may add in another order where its input
 begins within a vector, and where a shard begins depends on the world's size."""
 
@@ -77,7 +77,7 @@ class Layout:
     def attach(self, flat: Tensor, *, clear: bool) -> None:
         """Make the parts of `flat` the parameters' gradients; with `clear` they start from nothing."""
         if clear:
-            flat.fill_(_NOTHING)
+            flat.fill_(_EMPTY_GRADIENT)
         for slot in self.slots:
             slot.parameter.grad = self._views[slot.name] = slot.of(flat).view_as(slot.parameter)
 
@@ -142,7 +142,7 @@ def _buckets(named: list[tuple[str, nn.Parameter]], world: int, most: int) -> tu
     buckets: list[Bucket] = []
     slots: list[Slot] = []
     begin = at = 0
-    aligned = _ALIGNMENT // named[0][1].dtype.itemsize
+    aligned = _ALIGNMENT_BYTES // named[0][1].dtype.itemsize
     for place, (name, parameter) in enumerate(named):
         slots.append(Slot(name, parameter, at, len(buckets)))
         at += _up_to(parameter.numel(), aligned)

@@ -23,15 +23,15 @@ from esprof.elastic.runtime.transport import Transport
 from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 
-_LEAST, _MOST, _WITHIN_S = 3, 10, 1.0
+_MIN_REPEATS, _MAX_REPEATS, _MAX_REPEATING_S = 3, 10, 1.0
 """Repeats of each: as many as there is time for."""
-_ALL_S = 15.0
+_MAX_TOTAL_S = 15.0
 """After so long no other one is begun."""
-_LATE_S = 0.5
+_MAX_LATENESS_S = 0.5
 """So much later than the first rank the last one comes at most: what is sent meanwhile has mostly arrived by then."""
-_TRIED = 64
+_TRIAL_ELEMENTS = 64
 """Elements by which it is tried whether a codec works."""
-_TENSORS = 4
+_FLAT_TENSORS_NEEDED = 4
 """Flat gradients that a measurement needs besides the partial sums: the gradient, the mean, what is sent, and an inbox."""
 
 
@@ -71,7 +71,7 @@ def measured(
     All ranks call this. Each EST's gradient is taken to be the mean of the last step, which all ranks have; no generator
     draws, and nothing of the job changes.
     """
-    if not (request.ests or request.max_vnmse) or not _has_room(layout, transport, _TENSORS):
+    if not (request.ests or request.max_vnmse) or not _has_room(layout, transport, _FLAT_TENSORS_NEEDED):
         return ()
     gradient = _last_mean(layout)
     norm = tell_all(transport, float(torch.linalg.vector_norm(gradient, dtype=torch.float64)))[0]
@@ -83,7 +83,7 @@ def measured(
 
     def wanted() -> Iterator[tuple[_PlacedExchange, float | None]]:
         for ests in _fitting(request, assignment):
-            if _has_room(layout, transport, _TENSORS + len(cover(ests.ests[transport.rank], ests.n_est))):
+            if _has_room(layout, transport, _FLAT_TENSORS_NEEDED + len(cover(ests.ests[transport.rank], ests.n_est))):
                 yield exchange(ests, codec(spec)), None
         tells = math.isfinite(norm) and norm > 0  # Of zeros, or what is no number, no codec loses anything.
         if not request.max_vnmse or spec != "none" or not tells:
@@ -91,7 +91,7 @@ def measured(
         yield exchange(assignment, None), None
         for made in _codecs(transport, scaled=scaled):
             one = exchange(assignment, made)
-            if one.sends_less and _has_room(layout, transport, _TENSORS + assignment.n_est):
+            if one.sends_less and _has_room(layout, transport, _FLAT_TENSORS_NEEDED + assignment.n_est):
                 yield one, request.max_vnmse
 
     return tuple(_in_time(wanted(), transport, leaves))
@@ -112,7 +112,7 @@ def _in_time(
     """The measurements, until they have taken so long that the job should not wait for more, or a rank is to leave."""
     begun = time.monotonic()
     for one, most_lost in wanted:
-        told = tell_all(transport, [time.monotonic() - begun > _ALL_S, leaves()])
+        told = tell_all(transport, [time.monotonic() - begun > _MAX_TOTAL_S, leaves()])
         if told[0][0] or any(is_leaving for _, is_leaving in told):
             return
         if (measurement := one.measure(most_lost)) is not None:
@@ -148,7 +148,7 @@ def _made(spec: str) -> Codec | None:
     try:
         made = codec(spec)
         if made is not None:
-            made.decode(made.encode(torch.ones(_TRIED), {}), torch.empty(_TRIED))
+            made.decode(made.encode(torch.ones(_TRIAL_ELEMENTS), {}), torch.empty(_TRIAL_ELEMENTS))
     except Exception:  # noqa: BLE001 Whatever somebody's own code may raise.
         return None
     return made
@@ -178,7 +178,9 @@ class _PlacedExchange:
         """None where it loses more than that."""
         first_ns, mean = self._once()
         lost = self._layout.lost(mean, self._gradient)
-        repeats = min(_MOST, max(_LEAST, int(_WITHIN_S * NS_PER_S / (first_ns + self._last_s * NS_PER_S))))
+        repeats = min(
+            _MAX_REPEATS, max(_MIN_REPEATS, int(_MAX_REPEATING_S * NS_PER_S / (first_ns + self._last_s * NS_PER_S)))
+        )
         # No number, where the codec's own do not reach so far, is too much. And kernels of several types of devices may
         # differ in the last bit: rank 0's figure counts.
         if most_lost is not None and not lost <= most_lost:
@@ -227,5 +229,5 @@ def _lateness(est_s: Sequence[float], assignment: Assignment, rank: Rank) -> tup
     """(how much later than the first rank this one comes to the exchange, how much later the last one does), in seconds."""
     comes_s = [each * len(ests) for each, ests in zip(est_s, assignment.ests, strict=True)]
     last_s = max(comes_s) - min(comes_s)
-    scale = min(1.0, _LATE_S / last_s) if last_s > 0 else 1.0
+    scale = min(1.0, _MAX_LATENESS_S / last_s) if last_s > 0 else 1.0
     return (comes_s[rank] - min(comes_s)) * scale, last_s * scale

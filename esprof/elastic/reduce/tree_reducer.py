@@ -18,7 +18,7 @@ from esprof.elastic.runtime.transport import Transport, Work
 CodecStates = Mapping[Est, dict[str, State]]
 """EST -> name of a parameter -> what the codec keeps for them."""
 
-_AHEAD = 1
+_BUCKETS_AHEAD = 1
 """Buckets that are under way when the one before them is folded and shared: so much later may another rank be without making
 this one wait, and so many more buckets need room to arrive."""
 
@@ -207,7 +207,7 @@ class TreeReducer:
             fold.push(Node(self._last.est, 1), self._last.flat[where])
         if self.transport.world > 1:
             self._sent.append(self._exchange(bucket, [partial for _, partial in fold.partials]))
-            if len(self._sent) > _AHEAD:
+            if len(self._sent) > _BUCKETS_AHEAD:
                 self._share_next()
 
     def _exchange(self, bucket: Bucket, partials: list[Tensor]) -> "_SentBucket":

@@ -13,7 +13,7 @@ from esprof.elastic.runtime.drain import Drained, Leaver
 from esprof.elastic.runtime.transport import Transport
 from esprof.run.logs import JobEvent
 
-_GLOO_ENDS_S = 0.5
+_WAIT_FOR_GLOO_S = 0.5
 """PyTorch 2.13 may abort a process that ends right after its last collective on gloo."""
 
 
@@ -83,7 +83,7 @@ class Departure:
     def wait_for_gloo(self) -> None:
         """Give the backend the time that it needs between its last collective and the end of the process."""
         if self._transport.world > 1:
-            time.sleep(_GLOO_ENDS_S)
+            time.sleep(_WAIT_FOR_GLOO_S)
 
     def close(self) -> None:
         """Hear of no more requests."""

@@ -16,16 +16,16 @@ from esprof.core.types import Rank
 from esprof.elastic.options import Drain
 from esprof.elastic.runtime.termination import termination
 
-OUT_OF_TIME = 124
+EXIT_OUT_OF_TIME = 124
 """Exit code of a process that was asked and has not saved within its time; as of timeout(1)."""
 
-ASKED_AGAIN = 128 + 15
+EXIT_ASKED_AGAIN = 128 + 15
 """Exit code of a process that was asked a second time before it had saved; as of one that SIGTERM ended, in a shell."""
 
-_LOOKS_S = 0.5
+_NOTICE_POLL_INTERVAL_S = 0.5
 """How often a notice file is looked for."""
 
-_FLUSH_S = 1.0
+_MAX_FLUSH_S = 1.0
 """How long what was printed is waited for at a forced end."""
 
 
@@ -96,18 +96,18 @@ class Leaver:
     def insist(self) -> None:
         if self._has_saved:
             self._end(self.code, "was asked to leave a second time, after it had saved")
-        self._end(ASKED_AGAIN, f"was asked to leave a second time; {self._last()}")
+        self._end(EXIT_ASKED_AGAIN, f"was asked to leave a second time; {self._last()}")
 
     def look(self) -> float | None:
         self.look_for_notice()
         if self._asked_s is None:
-            return _LOOKS_S if self._notice is not None else None
+            return _NOTICE_POLL_INTERVAL_S if self._notice is not None else None
         left_s = self._asked_s + self._options.within_s - time.monotonic()
         if left_s <= 0:
             asked = f"was asked to leave {self._options.within_s:g} s ago ({self.reason or 'by another rank'})"
             if self._has_saved:
                 self._end(self.code, f"{asked}, has saved, and did not end")
-            self._end(OUT_OF_TIME, f"{asked}, and has not come to save; {self._last()}")
+            self._end(EXIT_OUT_OF_TIME, f"{asked}, and has not come to save; {self._last()}")
         return left_s
 
     def look_for_notice(self) -> None:
@@ -135,5 +135,5 @@ class Leaver:
                 child.kill()
         flush = threading.Thread(target=sys.stdout.flush, daemon=True)  # Whoever is stuck may hold its lock.
         flush.start()
-        flush.join(_FLUSH_S)
+        flush.join(_MAX_FLUSH_S)
         os._exit(code)

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 
-_ONE_REQUEST_S = 1.0
+_SAME_REQUEST_WITHIN_S = 1.0
 """Signals that come so soon after the first are the same request: a scheduler that signals all processes of a job, and
 torchrun, which passes on what it gets, reach a rank twice."""
 
@@ -151,7 +151,7 @@ class Termination:
             if first_s is None:
                 first_s = time.monotonic()
                 self._ask()
-            elif time.monotonic() - first_s > _ONE_REQUEST_S:
+            elif time.monotonic() - first_s > _SAME_REQUEST_WITHIN_S:
                 for listener in self._listeners:
                     listener.insist()
         for end in pipe:

@@ -25,7 +25,7 @@ from esprof.elastic.verify.fingerprint import (
 )
 from esprof.elastic.verify.steplog import Fingerprint, Scalar, Value
 
-_SAME_CALLS = "Let every rank make the same calls between the same two steps, and set the same."
+_SAME_CALLS_REMEDY = "Let every rank make the same calls between the same two steps, and set the same."
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class JobTerms:
 
     def check_alike(self, step: int, fields: Mapping[str, object]) -> None:
         """Raise MismatchError for the first of the fields that is not the same on all ranks, before or in this step."""
-        require_alike(self.transport, f"step {step}", fields, _SAME_CALLS)
+        require_alike(self.transport, f"step {step}", fields, _SAME_CALLS_REMEDY)
 
 
 def job_fields(

@@ -12,7 +12,7 @@ from esprof.elastic.options import Checkpoint
 from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.runtime.transport import Transport
 
-_IN_A_NEW_JOB = 1
+_THREADS_OF_A_NEW_JOB = 1
 """What torchrun gives to each of several processes on a machine; to a single one it leaves all CPUs."""
 
 
@@ -20,7 +20,7 @@ def set_threads(asked: int | None, saved: Checkpoint | None, transport: Transpor
     """Let this process compute with `asked` threads, or as the job did that it goes on with; rank 0 says so where that is a
     change. All ranks call this."""
     found = _of_checkpoint(Path(saved.folder)) if saved is not None and transport.rank == 0 else None
-    before, now = torch.get_num_threads(), asked or tell_all(transport, found)[0] or _IN_A_NEW_JOB
+    before, now = torch.get_num_threads(), asked or tell_all(transport, found)[0] or _THREADS_OF_A_NEW_JOB
     if now == before:
         return
     torch.set_num_threads(now)

@@ -13,7 +13,7 @@ from esprof.elastic.verify import collectives
 from esprof.elastic.verify.rollcall import AloneRollCall, RollCall
 from esprof.recorder.shared.torch_features import all_gather
 
-_PATIENCE = timedelta(seconds=0.5)
+_WAIT_AT_ONCE = timedelta(seconds=0.5)
 """How long a transfer is waited for at once."""
 
 
@@ -126,7 +126,7 @@ class _GuardedTransfer:
     def wait(self) -> object:
         while True:
             try:
-                return self._work.wait(_PATIENCE)
+                return self._work.wait(_WAIT_AT_ONCE)
             except RuntimeError:
                 if self._work.is_completed():  # It has failed, or came just after this wait had timed out.
                     return self._ended()

@@ -17,7 +17,7 @@ from esprof.run.logs import HISTORY, JobEvent, LiveStep
 from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
 
-_REMEMBERED = 15
+_STEPS_REMEMBERED = 15
 """Steps that tell what an EST takes."""
 
 Measure = Callable[[TelemetryRequest, Sequence[float]], tuple[Exchange, ...]]
@@ -36,7 +36,7 @@ class Account:
         self._request: TelemetryRequest | None = None
         self._is_asked = False
         """Whether all ranks know of a request."""
-        self._est_us: deque[list[float | None]] = deque(maxlen=_REMEMBERED)
+        self._est_us: deque[list[float | None]] = deque(maxlen=_STEPS_REMEMBERED)
         """What an EST took on each rank in the last steps; None on one that had none."""
         self.has_paused = False
         """Whether something else was done since the last step, so that the next one is no measure."""

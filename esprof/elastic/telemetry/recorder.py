@@ -29,10 +29,10 @@ from esprof.run.groups import group_name
 from esprof.run.run import Exchange, Group, RankMeta, RunMeta, Window
 from esprof.run.schema import EVENTS, STEPS, Table, table
 
-_KEPT = 256
+_MAX_STEPS_KEPT = 256
 """Number of steps that a Run holds, the newest ones."""
 
-_CALLS = {
+_CALL_OF_COLLECTIVE = {
     "all_to_all": "c10d::alltoall_base_",
     "all_gather": "c10d::_allgather_base_",
     "broadcast": "c10d::broadcast_",
@@ -40,8 +40,8 @@ _CALLS = {
 }
 """What PyTorch's profiler calls the call that starts a collective."""
 
-_NEXT = "enumerate(DataLoader)#_{}DataLoaderIter.__next__"
-_LANES = {"gloo": 2}
+_LOADER_EVENT = "enumerate(DataLoader)#_{}DataLoaderIter.__next__"
+_TRANSFERS_AT_ONCE = {"gloo": 2}
 """Transfers that a backend makes at the same time: gloo has as many threads. NCCL has one stream for a group."""
 
 
@@ -79,7 +79,7 @@ class _EventRow:
 
 
 class Telemetry:
-    """Notes every step of this rank, and writes the newest _KEPT as a Run: after every _KEPT steps, and on `write`.
+    """Notes every step of this rank, and writes the newest _MAX_STEPS_KEPT as a Run: after every _MAX_STEPS_KEPT steps, and on `write`.
 
     A step lasts from the end of the one before to its own. Backends do not tell when they took up a transfer: that is worked
     out from when each was started and done. All ranks must make the same calls.
@@ -101,8 +101,8 @@ class Telemetry:
         self.unwatched = transport
         self._device = device
         self._model_signature = model_signature
-        self._next = _NEXT.format("MultiProcessing" if workers else "SingleProcess")
-        self._steps: deque[_Step] = deque(maxlen=_KEPT)
+        self._next = _LOADER_EVENT.format("MultiProcessing" if workers else "SingleProcess")
+        self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS_KEPT)
         self._since_written = 0
         self._begun_ns = time.time_ns()
         self._phase = "timed"
@@ -123,7 +123,7 @@ class Telemetry:
         self._steps.append(_Step(number, self._begun_ns, end_ns, self._phase, samples, spans, transfers))
         self._begun_ns, self._phase = end_ns, "timed"
         self._since_written += 1
-        if self._since_written == _KEPT:
+        if self._since_written == _MAX_STEPS_KEPT:
             self.write()
 
     def write(self, since: int = 0, exchanges: Sequence[Exchange] = ()) -> None:
@@ -184,7 +184,9 @@ class Telemetry:
                     yield _EventRow(span.what, "op", start, end - start, step.number, span.est)
         for transfer in step.transfers:
             issuing = transfer.issued_ns - transfer.start_ns
-            yield _EventRow(_CALLS[transfer.collective], "op", transfer.start_ns, issuing, step.number, transfer.est)
+            yield _EventRow(
+                _CALL_OF_COLLECTIVE[transfer.collective], "op", transfer.start_ns, issuing, step.number, transfer.est
+            )
 
     def _meta(self, events: int, steps: list[_Step]) -> RankMeta:
         name, accelerators = device()
@@ -246,7 +248,7 @@ class _Lanes:
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self._free_ns = [0] * _LANES.get(backend, 1)
+        self._free_ns = [0] * _TRANSFERS_AT_ONCE.get(backend, 1)
 
     def rows(self, step: _Step) -> Iterator[_EventRow]:
         for transfer in step.transfers:

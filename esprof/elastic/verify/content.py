@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_DEEPEST = 6
+_MAX_DEPTH = 6
 """How deep containers and objects are looked into."""
 
 
@@ -30,7 +30,7 @@ def content(value: object) -> str:
 
 def _add(digest: Any, value: object, depth: int) -> None:
     digest.update(type(value).__name__.encode())
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return
     match value:
         case None | bool() | int() | float() | complex() | str() | bytes():

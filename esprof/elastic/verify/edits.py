@@ -9,7 +9,7 @@ from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
 from esprof.elastic.verify.content import content
 
-_IN_A_TURN = (
+_EDIT_IN_TURN_REMEDY = (
     "ESTs that run one after the other would not start alike. Leave weights to the optimizer: no max_norm of an embedding, "
     "no optimizer that steps within the backward pass, no change of weights in forward or in the loss function."
 )
@@ -58,7 +58,8 @@ class Edits:
             names = [name for (name, _), before, after in changed if before != after]
             more = " and others" if len(names) > 5 else ""
             raise UsageError(
-                f"{', '.join(names[:5])}{more} changed while EST {est} computed its gradient", remedy=_IN_A_TURN
+                f"{', '.join(names[:5])}{more} changed while EST {est} computed its gradient",
+                remedy=_EDIT_IN_TURN_REMEDY,
             )
 
     def _all(self) -> Iterator[tuple[str, Tensor]]:

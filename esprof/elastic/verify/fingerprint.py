@@ -30,13 +30,13 @@ from esprof.recorder.shared.torch_features import precision_settings
 
 Level = Literal["D0", "D1", "hetero-relaxed"]
 
-_RELAXED = (
+_RELAXED_REMEDY = (
     "or pass Proof(determinism='hetero-relaxed'), which promises the same batches and order of sums but no equal bits."
 )
 _KERNEL_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
-_SAME_SCRIPT = "Let every rank build the same model, optimizer, dataset and ElasticTrainer."
+_SAME_SCRIPT_REMEDY = "Let every rank build the same model, optimizer, dataset and ElasticTrainer."
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
+_IMPLEMENTATION_OPTIONS = ("foreach", "fused", "capturable", "differentiable")
 
 
 def pin(optimizers: Sequence[Optimizer], device: torch.device) -> None:
@@ -71,11 +71,11 @@ def agree(
     `terms` must be the same on all ranks, too, but may change when the job goes on, so they are no part of the fingerprint.
     Raises MismatchError where the ranks train different things, or at D1 where they compute on different machines.
     """
-    require_alike(transport, "job", job, _SAME_SCRIPT)
-    require_alike(transport, "terms", terms, _SAME_SCRIPT)
+    require_alike(transport, "job", job, _SAME_SCRIPT_REMEDY)
+    require_alike(transport, "terms", terms, _SAME_SCRIPT_REMEDY)
     machines = tell_all(transport, machine)
     if level == "D1":
-        _check_alike("machine", machines, f"Make them equal, {_RELAXED}")
+        _check_alike("machine", machines, f"Make them equal, {_RELAXED_REMEDY}")
     processes: dict[str, Value] = {"assignment": assignment} if level == "D0" else {}
     return Fingerprint(level, job, {name: _joined([other[name] for other in machines]) for name in machine}, processes)
 
@@ -86,7 +86,7 @@ def check_unchanged(settings: Mapping[str, Scalar], level: str) -> None:
     if found and level != "hetero-relaxed":
         raise UsageError(
             f"{found.field} was {found.a} when the trainer was made and is {found.b} now",
-            remedy=f"Set it before the trainer is made, {_RELAXED}",
+            remedy=f"Set it before the trainer is made, {_RELAXED_REMEDY}",
         )
 
 
@@ -103,7 +103,7 @@ def check_same_job(saved: Fingerprint, now: Fingerprint, path: Path) -> None:
     if now.determinism != "hetero-relaxed":
         found = different("machine", saved.machine, now.machine)
         if found:
-            raise _other_job(found, path, f"Go on where it was saved, {_RELAXED}")
+            raise _other_job(found, path, f"Go on where it was saved, {_RELAXED_REMEDY}")
     if now.determinism == "D0":
         found = different("processes", saved.processes, now.processes)
         if found:
@@ -128,7 +128,7 @@ def optimizer_fields(optimizers: Sequence[Optimizer]) -> dict[str, Value]:
     for called, optimizer in _named(optimizers).items():
         kind = type(optimizer)
         fields[called] = f"{kind.__module__}.{kind.__qualname__}"
-        for name in _IMPLEMENTATION:
+        for name in _IMPLEMENTATION_OPTIONS:
             values = [bool(group[name]) for group in optimizer.param_groups if name in group]
             if values:
                 fields[f"{called}.{name}"] = _joined(values)

@@ -28,25 +28,25 @@ from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.recorder.shared.torch_features import own_client
 
-_BEAT_S = 0.5
+_TELL_INTERVAL_S = 0.5
 """How often a rank tells where it is and, if it waits, looks where others are."""
 
-_WAITS_S = 2.0
+_MIN_WAIT_BEFORE_LOOK_S = 2.0
 """How long a rank is in a call before it looks where the others are."""
 
-_STRAY_S = 6.0
+_MAX_FOREIGN_CALL_S = 6.0
 """How long another rank is in the same call of torch.distributed, outside of the trainer, before it counts as lost."""
 
-_GRACE_S = 3.0
+_MAX_WAIT_BEFORE_EXIT_S = 3.0
 """How long a rank has to come out of what waits for others once it is known that nobody will come; then the process ends."""
 
-_LOOKED_AT = 16
+_MAX_RANKS_LOOKED_AT = 16
 """How many ranks each rank looks at, those after it: together they look at all, whatever the world's size."""
 
-_NO_WORK_S = 0.001
+_MAX_CPU_WHILE_WAITING_S = 0.001
 """A thread that runs no longer than this between two beats waits."""
 
-_LONGEST = 300
+_MAX_ERROR_CHARACTERS = 300
 """Characters of an error that other ranks are told."""
 
 _numbers = count()
@@ -112,7 +112,7 @@ class StoreRollCall:
 
     def __init__(self, store: Any, rank: Rank, world: int) -> None:
         self._rank, self._world = rank, world
-        self._others = [(rank + by) % world for by in range(1, min(world, _LOOKED_AT + 1))]
+        self._others = [(rank + by) % world for by in range(1, min(world, _MAX_RANKS_LOOKED_AT + 1))]
         self.number = next(_numbers)
         self._store = _Board(_client(store), f"esprof/elastic/calls/{self.number}")
         self._place = _RankPlace(0, "nothing", "out")
@@ -142,7 +142,7 @@ class StoreRollCall:
         try:
             yield
         except BaseException as error:
-            told = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _LONGEST)
+            told = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _MAX_ERROR_CHARACTERS)
             self._move(_RankPlace(self._place.number, name, "failed", told))
             self._tell()
             raise
@@ -157,9 +157,9 @@ class StoreRollCall:
             raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.")
 
     def explain(self, error: Exception) -> None:
-        until = time.monotonic() + _WAITS_S
+        until = time.monotonic() + _MIN_WAIT_BEFORE_LOOK_S
         while self._verdict is None and time.monotonic() < until and not self._over.is_set():
-            time.sleep(_BEAT_S / 5)
+            time.sleep(_TELL_INTERVAL_S / 5)
             self._look(transfer_failed=True)
         if self._verdict is not None:
             raise MismatchError(self._verdict, remedy="Let every rank make the same calls of its trainer.") from error
@@ -194,7 +194,7 @@ class StoreRollCall:
         self._tell()
         place, now = self._place, time.monotonic()
         waits = place.state == "in" or (self._told is not None and self._told.told)
-        if self._verdict is None and waits and now - self._since > _WAITS_S:
+        if self._verdict is None and waits and now - self._since > _MIN_WAIT_BEFORE_LOOK_S:
             self._look()
         if self._verdict is None:
             return
@@ -203,15 +203,17 @@ class StoreRollCall:
             faulthandler.cancel_dump_traceback_later()
             return
         ran_s = time.clock_gettime(time.pthread_getcpuclockid(self._main))
-        if ran_s - self._ran_s > _NO_WORK_S:
+        if ran_s - self._ran_s > _MAX_CPU_WHILE_WAITING_S:
             self._ran_s, self._still_since = ran_s, now
-        elif now - self._still_since > _GRACE_S:
+        elif now - self._still_since > _MAX_WAIT_BEFORE_EXIT_S:
             _leave()
         self._set_alarm()
 
     def _set_alarm(self) -> None:
         """End the process after a while unless this is called again, even where no thread of Python can run."""
-        faulthandler.dump_traceback_later(_GRACE_S + _WAITS_S, exit=True, file=self._nowhere)
+        faulthandler.dump_traceback_later(
+            _MAX_WAIT_BEFORE_EXIT_S + _MIN_WAIT_BEFORE_LOOK_S, exit=True, file=self._nowhere
+        )
 
     def _move(self, place: _RankPlace) -> None:
         self._place, self._since = place, time.monotonic()
@@ -282,8 +284,12 @@ class StoreRollCall:
         before, since = self._seen.get(rank, (None, 0.0))
         if before is None or before != place:
             before, since = self._seen[rank] = place, time.monotonic()
-        found_for_s = (place.beats - before.beats) * _BEAT_S
-        return bool(place.told) and time.monotonic() - since > _STRAY_S and found_for_s > _STRAY_S / 2
+        found_for_s = (place.beats - before.beats) * _TELL_INTERVAL_S
+        return (
+            bool(place.told)
+            and time.monotonic() - since > _MAX_FOREIGN_CALL_S
+            and found_for_s > _MAX_FOREIGN_CALL_S / 2
+        )
 
     def _nobody_comes_to(self, lost: Rank) -> bool:
         """Whether no rank is left that could come to the call of torch.distributed in which `lost` waits: all others are in
@@ -343,7 +349,7 @@ def _start(roll: StoreRollCall) -> None:
 
 
 def _run(roll: "weakref.ref[StoreRollCall]", over: threading.Event) -> None:
-    while not over.wait(_BEAT_S):
+    while not over.wait(_TELL_INTERVAL_S):
         there = roll()
         if there is None:
             return

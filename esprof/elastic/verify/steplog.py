@@ -95,9 +95,9 @@ class StepLog:
         for number, line in _lines(path):
             header = _decode(path, number, line, Header)
             if header.schema != SCHEMA:
-                raise InputError(f"schema {header.schema!r} is not {SCHEMA!r}", path=path, remedy=_OTHER)
+                raise InputError(f"schema {header.schema!r} is not {SCHEMA!r}", path=path, remedy=_NO_LOG_REMEDY)
             return cls(path, header.fingerprint)
-        raise InputError("has no header", path=path, remedy=_OTHER)
+        raise InputError("has no header", path=path, remedy=_NO_LOG_REMEDY)
 
     def steps(self) -> Iterator[StepLine]:
         """The lines of the log, in the order of their steps. Raises InputError for a broken one."""
@@ -106,7 +106,9 @@ class StepLog:
             if number > 1:
                 line = _decode(self.path, number, text, StepLine)
                 if line.step <= before:
-                    raise InputError(f"line {number}: step {line.step} follows {before}", path=self.path, remedy=_OTHER)
+                    raise InputError(
+                        f"line {number}: step {line.step} follows {before}", path=self.path, remedy=_NO_LOG_REMEDY
+                    )
                 before = line.step
                 yield line
 
@@ -124,7 +126,7 @@ def different(where: str, a: Mapping[str, object], b: Mapping[str, object]) -> D
     return None
 
 
-_OTHER = "Name a hash_log= that an ElasticTrainer wrote, with the esprof that wrote it."
+_NO_LOG_REMEDY = "Name a hash_log= that an ElasticTrainer wrote, with the esprof that wrote it."
 _Line = TypeVar("_Line")
 
 
@@ -147,4 +149,4 @@ def _decode(path: Path, number: int, line: bytes, kind: type[_Line]) -> _Line:
     try:
         return msgspec.json.decode(line, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise InputError(f"line {number} is none of a step log: {error}", path=path, remedy=_OTHER) from error
+        raise InputError(f"line {number} is none of a step log: {error}", path=path, remedy=_NO_LOG_REMEDY) from error

@@ -12,7 +12,7 @@ from torch import Tensor
 from esprof.core.errors import UsageError
 from esprof.elastic.compress.codecs.codec import State, counted, typed, with_residual
 
-_RUN = 64
+_ENTRIES_AT_ONCE = 64
 """Entries that random-k takes together: neighbours are read much faster than single ones."""
 _STEP_BYTES = 8
 
@@ -84,7 +84,7 @@ class RandomK:
     def _runs(self, numel: int) -> tuple[int, int]:
         """(entries of a run, runs that are sent). What is left behind the last whole run goes with none of them: the last
         run begins sooner."""
-        run = _RUN if numel >= 2 * _RUN else 1
+        run = _ENTRIES_AT_ONCE if numel >= 2 * _ENTRIES_AT_ONCE else 1
         return run, min(numel // run, max(1, math.floor(numel * self._ratio / run)))
 
     def _index(self, like: Tensor, number: int) -> Tensor:

@@ -47,7 +47,7 @@ def store():
 
 
 def test_a_key_of_a_store_from_another_connection(store, monkeypatch):
-    monkeypatch.setattr("esprof.elastic.plans.store.EVERY_S", 0.1)
+    monkeypatch.setattr("esprof.elastic.plans.store.POLL_INTERVAL_S", 0.1)
     place, ours = PlanKey(store, "plan"), connect(f"127.0.0.1:{store.port}/plan", 10)
     assert (place.poll(), ours.told()) == (None, None)
     ours.put(b"one")

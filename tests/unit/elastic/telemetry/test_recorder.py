@@ -86,7 +86,7 @@ def test_steps_follow_one_another_and_count_their_samples(tmp_path):
 
 
 def test_the_newest_steps_are_kept_and_written_by_themselves(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "_KEPT", 4)
+    monkeypatch.setattr(recorder, "_MAX_STEPS_KEPT", 4)
     job = trainer(tmp_path / "run")
     for _ in range(3):
         job.step()
