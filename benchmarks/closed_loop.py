@@ -35,7 +35,7 @@ from benchmarks.testbed.bed import Bed, hosts
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.job.makespan import in_ranges
 from esprof.core.assignment import Assignment
-from esprof.elastic.plans.tuned import VARIABLE
+from esprof.elastic.plans.tuning_loop import VARIABLE
 from esprof.reports.live.tuning import Tuner, TuningSettings
 from esprof.run.logs import HISTORY, ROUNDS, LiveStep, Round, Tail
 

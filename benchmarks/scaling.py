@@ -40,8 +40,8 @@ from benchmarks.testbed import network
 from benchmarks.testbed.bed import Bed, hosts
 from esprof.core.output import write_bytes
 from esprof.elastic.launch.generation import WorkerPlace
+from esprof.elastic.launch.messages import want
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
-from esprof.elastic.launch.told import want
 from esprof.elastic.verify.diff import diff
 from esprof.run.logs import HISTORY
 

@@ -36,25 +36,24 @@ from esprof.elastic.plans.apply import PlanApplier
 from esprof.elastic.plans.change import Fits
 from esprof.elastic.plans.signature import model_signature
 from esprof.elastic.plans.source import PlanSource, source_of
-from esprof.elastic.plans.tuned import begin, or_tuned
+from esprof.elastic.plans.tuning_loop import start_loop, with_tuning
 from esprof.elastic.reduce.choice import bucket_bytes
 from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.measured import measure_exchanges
 from esprof.elastic.runtime import support
+from esprof.elastic.runtime.agreement import JobAgreement, job_fields, set_threads, start_terms
 from esprof.elastic.runtime.departure import Departure
 from esprof.elastic.runtime.phases import LossFn, LossPhase, phases
 from esprof.elastic.runtime.places import EstPlaces
 from esprof.elastic.runtime.result import StepResult
 from esprof.elastic.runtime.rng import derived_seed, seed_all
 from esprof.elastic.runtime.step import StepRunner
-from esprof.elastic.runtime.terms import JobTerms, job_fields, start_terms
-from esprof.elastic.runtime.threads import set_threads
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import transport_for
 from esprof.elastic.runtime.turns import Turns
 from esprof.elastic.runtime.update import Update
-from esprof.elastic.telemetry.account import Account
 from esprof.elastic.telemetry.recorder import open_telemetry
+from esprof.elastic.telemetry.reporter import JobReporter
 from esprof.elastic.telemetry.spans import StepSpans
 from esprof.elastic.telemetry.step_times import StepTimes
 from esprof.elastic.verify.edits import Edits
@@ -102,7 +101,7 @@ class ElasticTrainer:
         self._launched = Launched()
         if drain is None and self._launched.is_launched:
             drain = Drain()
-        telemetry, plan = or_tuned(telemetry, placement)
+        telemetry, plan = with_tuning(telemetry, placement)
         optimizers = as_tuple(optimizer)
         loss_phases = _checked(model, optimizers, loss_fn, n_est, updates, gradients, proof)
         batches = feed(data, n_est, outlive=drain is not None)
@@ -113,7 +112,7 @@ class ElasticTrainer:
         self.layout = Layout(model, transport.world, bucket_bytes(gradients.bucket_mb))
         workers, signature = data.num_workers, model_signature(model)
         self._telemetry = open_telemetry(telemetry, transport, self.layout.device, workers, signature)
-        self._account = Account(Path(telemetry) if telemetry else None, self._telemetry)
+        self._reporter = JobReporter(Path(telemetry) if telemetry else None, self._telemetry)
         self._transport = self._telemetry.transport
         self.state = TrainingState.begun(
             model, optimizers, updates, gradients, data.seed, self.layout, self._transport, assignment
@@ -123,7 +122,7 @@ class ElasticTrainer:
         with self._roll_call.call("ElasticTrainer()"):
             self._agree(data, updates, gradients, checkpoint, proof, asked)
         self._first_step = self.next_step
-        last_saved, record = self._saving.whole_step(), self._account.record
+        last_saved, record = self._saving.whole_step(), self._reporter.record
         self._departure = Departure(drain, self._launched, self._transport, last_saved, record)
         self._unusable: str | None = None
         """Why no further step can be made; None while one can."""
@@ -141,7 +140,7 @@ class ElasticTrainer:
         self._plans = self._open_plans(plan, proof.determinism)
         self._runner = self._open_runner(Update(self.state, self.layout, data.seed, gradients, updates), loss_phases)
         self._begin()
-        self._loop = begin(placement.tuning, transport.rank)
+        self._loop = start_loop(placement.tuning, transport.rank)
         self._launched.made()
 
     def _agree(
@@ -154,12 +153,12 @@ class ElasticTrainer:
         asked: Mapping[str, bool],
     ) -> None:
         """Let all ranks agree on the job, and begin it alike, from its last checkpoint where there is one."""
-        transport, assignment, record = self._transport, self.assignment, self._account.record
+        transport, assignment, record = self._transport, self.assignment, self._reporter.record
         set_threads(proof.threads, checkpoint, transport)
         pin(self.state.optimizers, self.layout.device)
         job = job_fields(self.state, self.order, data, updates, gradients)
         start = start_terms(self.state, gradients, proof, checkpoint, asked)
-        self._agreement = JobTerms.reach(proof.determinism, transport, self.state, assignment, job, start)
+        self._agreement = JobAgreement.reach(proof.determinism, transport, self.state, assignment, job, start)
         self.state.share(transport)
         self._saving = JobCheckpoints(
             checkpoint, self.state, self._places.mine, transport, self.fingerprint, self._roll_call, record
@@ -171,7 +170,7 @@ class ElasticTrainer:
         """What applies plans; one that is there already is applied before the first step."""
         check_world = partial(self._launched.check_world, saves=self.checkpoints is not None)
         fits = Fits.of(self.state, self.layout, self.order.n_est, level, check_world)
-        adoption = Adoption(source_of(plan), fits, self._transport, self._account.record)
+        adoption = Adoption(source_of(plan), fits, self._transport, self._reporter.record)
         applier = PlanApplier(adoption, self.state, self._places, self._departure)
         if plan is not None:
             with self._roll_call.call("ElasticTrainer()"):
@@ -187,15 +186,15 @@ class ElasticTrainer:
             self._agreement,
             self._roll_call.number,
             self._telemetry,
-            self._account,
-            StepTimes(self._account, self._launched, self._transport),
+            self._reporter,
+            StepTimes(self._reporter, self._launched, self._transport),
             self._plans,
             self._departure,
         )
 
     def _begin(self) -> None:
         where = f"{self.order.n_est} ESTs on {self._transport.world} processes"
-        self._account.record(JobEvent(what="started", step=self.next_step, reason=where))
+        self._reporter.record(JobEvent(what="started", step=self.next_step, reason=where))
         self._between_steps()
         if (leaver := self._departure.leaver) is not None:
             leaver.listen()
@@ -239,7 +238,7 @@ class ElasticTrainer:
         number = self.next_step
         with self._roll_call.call(f"step {number}"):
             self._check_usable()
-            self._account.answer(self._measured)
+            self._reporter.answer(self._measured)
             self._plans.apply_due()
             self._saving.begin_if_due()
             self.layout.check()
@@ -341,7 +340,7 @@ class ElasticTrainer:
     def _let_go(self, why: str) -> None:
         self._unusable = why
         self._turns.close()
-        self._account.close()
+        self._reporter.close()
         if self._loop is not None:
             self._loop.close()
         self._saving.close()

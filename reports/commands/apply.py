@@ -7,7 +7,7 @@ import click
 
 from esprof.core.errors import EXIT_OK, EsprofError, UsageError
 from esprof.core.plan import PlanStatus, read_plan
-from esprof.elastic.plans.hand_over import hand_over
+from esprof.elastic.plans.delivery import deliver
 from esprof.elastic.plans.source import PlanFile, PlanSource
 from esprof.reports import units
 from esprof.reports.commands.common import answer, json_option, status
@@ -35,7 +35,7 @@ def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
     """
     source = _source(target)
     with status("Waiting for the job"):
-        given, told = hand_over(read_plan(plan), source, wait)
+        given, told = deliver(read_plan(plan), source, wait)
     if told is None:
         if not wait:
             click.echo(f"Handed over plan {given.id}, version {given.version}", err=True)

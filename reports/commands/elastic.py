@@ -11,8 +11,8 @@ import click
 from esprof.core.errors import EXIT_ERROR, EXIT_OK, EXIT_REGRESSION, EsprofError, UsageError
 from esprof.elastic.launch.generation import WorkerPlace
 from esprof.elastic.launch.hosts import HostsMeeting, run
+from esprof.elastic.launch.messages import LaunchState, read_state, want
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
-from esprof.elastic.launch.told import LaunchState, read_state, want
 from esprof.elastic.verify.diff import diff
 from esprof.reports.commands.common import answer, json_option, output_options
 from esprof.reports.terminal.elastic import render_diff

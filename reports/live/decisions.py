@@ -19,7 +19,7 @@ from esprof.core.plan import (
     PlanParts,
     PlanPromise,
 )
-from esprof.elastic.plans.hand_over import hand_over
+from esprof.elastic.plans.delivery import deliver
 from esprof.elastic.plans.source import PlanFile
 from esprof.run import files
 from esprof.run.logs import HISTORY, JobEvent, Setting
@@ -100,5 +100,5 @@ def _hand_over(run: Path, plan: Plan, history: Sequence[JobEvent]) -> Plan:
     """The version is above all that the job was ever told of: a file of the last plan may be torn."""
     told = max((event.version for event in history if event.version is not None), default=0)
     plan = msgspec.structs.replace(plan, version=max(plan.version, told + 1))
-    given, _ = hand_over(plan, PlanFile(run / files.PLAN), wait_s=0)
+    given, _ = deliver(plan, PlanFile(run / files.PLAN), wait_s=0)
     return given

@@ -22,7 +22,7 @@ from esprof.analyzers.advisors.compression.ests import advise_est_codec
 from esprof.analyzers.advisors.job.ests import EstAdvice, NotTold, advise_ests, shortlist
 from esprof.core.errors import EsprofError
 from esprof.core.plan import Fallback, Plan, PlanStatus, status_of
-from esprof.elastic.plans.hand_over import hand_over
+from esprof.elastic.plans.delivery import deliver
 from esprof.elastic.plans.source import PlanFile
 from esprof.replay.replayed import Replayed
 from esprof.reports.live.fresh import fresh, has_ended
@@ -254,7 +254,7 @@ class Tuner:
 
     def _handed_over(self, plan: Plan) -> tuple[Plan, PlanStatus | None]:
         """(the plan as the job has it, what became of it once that is decided; None where the job says nothing of it)."""
-        given, _ = hand_over(plan, self._plans, 0)
+        given, _ = deliver(plan, self._plans, 0)
         until = time.monotonic() + _MAX_WAIT_FOR_ANSWER_S
         status = None
         while not self._is_over() and (status is not None or time.monotonic() < until):

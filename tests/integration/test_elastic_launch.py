@@ -9,7 +9,7 @@ import time
 import pytest
 
 from esprof.core.plan import write_plan
-from esprof.elastic.launch.told import LAUNCH_LOG, read_state
+from esprof.elastic.launch.messages import LAUNCH_LOG, read_state
 from esprof.elastic.verify.diff import diff
 from esprof.run.logs import HISTORY
 from tests.cases import record

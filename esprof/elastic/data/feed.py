@@ -1,18 +1,24 @@
 """Where the ESTs of a process get their batches: from one dataset for all, or from a loader each."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Any, Protocol
 
 from torch.utils.data import Dataset
 
 from esprof.core.assignment import Est
-from esprof.core.errors import UsageError
+from esprof.core.errors import MismatchError, UsageError
 from esprof.elastic.data.loaders import EstLoader, Loaders, batches_per_epoch
 from esprof.elastic.data.order import Batches, SampleOrder
 from esprof.elastic.data.sampled import SampledOrder
 from esprof.elastic.options import Data
+from esprof.elastic.runtime.agree import tell_all, together
 from esprof.elastic.runtime.transport import Transport
-from esprof.elastic.verify.samples import check_sample
+from esprof.elastic.verify.content import content
+
+_OWN_STATE_REMEDY = (
+    "Take random numbers from random, numpy.random or torch, which are seeded for each sample, or from a generator that is "
+    "made of the index; or pass Loaders, for datasets that have a state."
+)
 
 
 class Feed(Protocol):
@@ -113,3 +119,25 @@ def feed(data: Data, n_est: int, *, outlive: bool = False) -> Feed:
             "the dataset has no length", remedy="Pass Loaders in its place: a StatefulDataLoader for each EST."
         )
     return DatasetFeed(dataset, order(sampled.length if sampled is not None else len(dataset)), data, outlive=outlive)
+
+
+def check_sample(index: int, make: Callable[[int], object], transport: Transport) -> None:
+    """Raise UsageError where `make(index)` gives another sample the second time, MismatchError where ranks have different
+    ones. All ranks call this."""
+    with together(transport):
+        try:
+            first, again = content(make(index)), content(make(index))
+        except Exception as error:
+            raise UsageError(
+                f"sample {index} cannot be made in the training process: {type(error).__name__}: {error}",
+                remedy=_OWN_STATE_REMEDY,
+            ) from error
+        if first != again:
+            raise UsageError(f"sample {index} was another one when it was made a second time", remedy=_OWN_STATE_REMEDY)
+    everyone = tell_all(transport, first)
+    for rank, other in enumerate(everyone):
+        if other != everyone[0]:
+            raise MismatchError(
+                f"sample {index} is another one on rank {rank} than on rank 0",
+                remedy="Let every rank build the same dataset, from the same files; each takes its share by itself.",
+            )

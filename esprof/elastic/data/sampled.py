@@ -13,7 +13,10 @@ from esprof.core.errors import UsageError
 from esprof.elastic.runtime.rng import derived_seed, seeded
 from esprof.elastic.verify.steplog import Value
 
-_PURE_REMEDY = "Leave its generator=None, and let it depend on nothing but set_epoch() and the global generators, which are seeded."
+_PURE_REMEDY = (
+    "Leave its generator=None, and let it depend on nothing but set_epoch() and the global generators, "
+    "which are seeded."
+)
 
 
 class SampledOrder:

@@ -16,7 +16,7 @@ import msgspec
 
 from esprof.core.errors import UsageError
 from esprof.elastic.launch.bootstrap import READY
-from esprof.elastic.launch.told import VARIABLE, Launch, is_ready
+from esprof.elastic.launch.messages import VARIABLE, Launch, is_ready
 from esprof.run.files import ready_path
 from esprof.verbs import module_line
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from esprof.core.errors import EXIT_OK, UsageError
-from esprof.elastic.launch.told import VARIABLE, Launch, read_left, taken
+from esprof.elastic.launch.messages import VARIABLE, Launch, read_left, taken
 from esprof.recorder.launcher.child import run_child
 
 _SIOCGIFADDR = 0x8915

@@ -16,7 +16,7 @@ from types import FrameType
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.types import Ns
 from esprof.elastic.launch.generation import Generation, WorkerPlace, environment
-from esprof.elastic.launch.told import (
+from esprof.elastic.launch.messages import (
     LAUNCH_LOG,
     Launch,
     LaunchState,

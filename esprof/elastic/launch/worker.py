@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.types import Ns, Rank
-from esprof.elastic.launch.told import Launch, Left, launch_of_environment, write_left
+from esprof.elastic.launch.messages import Launch, Left, launch_of_environment, write_left
 from esprof.run.logs import JobEvent
 
 

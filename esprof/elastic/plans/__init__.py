@@ -1,1 +1,1 @@
-"""Plans that a running job adopts: where they come from, whether they fit, and whether they were any good."""
+"""Plans for a running job: read (source), agreed on by all ranks (adoption), carried out (apply), and judged (judgement)."""

@@ -60,12 +60,14 @@ def move(
     for est in range(before.n_est):
         source, target = before.owner(est), after.owner(est)
         if source != target:
-            context = hand_over(contexts.pop(est, None), source, transport, device)
+            context = broadcast_context(contexts.pop(est, None), source, transport, device)
             if target == transport.rank:
                 contexts[est] = context
 
 
-def hand_over(context: EstContext | None, source: int, transport: Transport, device: torch.device) -> EstContext:
+def broadcast_context(
+    context: EstContext | None, source: int, transport: Transport, device: torch.device
+) -> EstContext:
     """The context of an EST that `source` has (None elsewhere), on every rank: a header of names and shapes, then bytes."""
     tensors = context.tensors() if context is not None else {}
     header = json.dumps(

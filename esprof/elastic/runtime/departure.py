@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from esprof.core.errors import UsageError
 from esprof.core.types import Ns
-from esprof.elastic.launch.told import Left
+from esprof.elastic.launch.messages import Left
 from esprof.elastic.launch.worker import Launched
 from esprof.elastic.options import Drain
 from esprof.elastic.runtime.agree import tell_all

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from esprof.elastic.compress.ests import EstGuard
 from esprof.elastic.plans.apply import PlanApplier
 from esprof.elastic.runtime.agree import digest
+from esprof.elastic.runtime.agreement import JobAgreement, step_terms
 from esprof.elastic.runtime.departure import Departure
 from esprof.elastic.runtime.phases import LossPhase
 from esprof.elastic.runtime.places import EstPlaces
 from esprof.elastic.runtime.result import StepResult
-from esprof.elastic.runtime.terms import JobTerms, step_terms
 from esprof.elastic.runtime.turns import CodecLook, Telling, Turns, TurnsOutcome
 from esprof.elastic.runtime.update import Update
-from esprof.elastic.telemetry.account import Account
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
+from esprof.elastic.telemetry.reporter import JobReporter
 from esprof.elastic.telemetry.step_times import StepTimes
 
 
@@ -29,11 +29,11 @@ class StepRunner:
     phases: tuple[LossPhase, ...]
     """They take turns, step by step."""
     places: EstPlaces
-    agreement: JobTerms
+    agreement: JobAgreement
     trainer: int
     """Number of this trainer among those of the process: of several, all ranks have to take the steps in the same order."""
     telemetry: Telemetry | NoTelemetry
-    account: Account
+    reporter: JobReporter
     times: StepTimes
     plans: PlanApplier
     departure: Departure
@@ -48,12 +48,12 @@ class StepRunner:
         self.telemetry.begin_step(verified=verified or looks)
         terms = self._terms(number, verified=verified)
         telling = Telling(
-            digest(terms), self.plans.adoption.has_news(), self.account.is_asked(number), self._updated_us
+            digest(terms), self.plans.adoption.has_news(), self.reporter.is_asked(number), self._updated_us
         )
         found = self.turns.run(self.places.assignment, phase, telling, twice=verified, looks=looks)
         alarm = self._look(number, guard, found.looked) if guard is not None and found.looked is not None else None
         skipped = self._update(number, phase, found)
-        self._hear(number, terms, found, is_measure=not (verified or looks or self.account.has_paused))
+        self._hear(number, terms, found, is_measure=not (verified or looks or self.reporter.has_paused))
         result = self._result(number, found, skipped=skipped)
         if guard is not None:
             guard.note(result.loss)
@@ -104,7 +104,7 @@ class StepRunner:
         took_us = self.times.step_ended(number, busy_us, updated_us, assignment, version, is_measure=is_measure)
         if is_measure and took_us is not None:
             adoption.step_ended(number, took_us)
-        self.account.step_ended(asked=bool(found.write), busy_us=busy_us, assignment=assignment, is_measure=is_measure)
+        self.reporter.step_ended(asked=bool(found.write), busy_us=busy_us, assignment=assignment, is_measure=is_measure)
 
     def _result(self, number: int, found: TurnsOutcome, *, skipped: bool) -> StepResult:
         order, losses = self.turns.feed.order, found.losses.tolist()

@@ -1,1 +1,1 @@
-"""The run that an elastic job records of itself."""
+"""What a running elastic job tells of itself: its Run, its steps as they end, and its history."""

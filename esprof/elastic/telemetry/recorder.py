@@ -22,7 +22,7 @@ from esprof.core.types import Ns
 from esprof.elastic.runtime.agree import tell_all, together
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.telemetry.spans import Span, StepSpans
-from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
+from esprof.elastic.telemetry.transfers import Transfer, WatchedTransport
 from esprof.recorder.shared.identity import device, peak_memory, versions
 from esprof.run.directory import write_meta, write_table
 from esprof.run.groups import group_name
@@ -79,7 +79,8 @@ class _EventRow:
 
 
 class Telemetry:
-    """Notes every step of this rank, and writes the newest _MAX_STEPS_KEPT as a Run: after every _MAX_STEPS_KEPT steps, and on `write`.
+    """Notes every step of this rank, and writes the newest _MAX_STEPS_KEPT as a Run: as often as so many are over, and on
+    `write`.
 
     A step lasts from the end of the one before to its own. Backends do not tell when they took up a transfer: that is worked
     out from when each was started and done. All ranks must make the same calls.

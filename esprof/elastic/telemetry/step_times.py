@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from esprof.core.assignment import Assignment
 from esprof.elastic.launch.worker import Launched
 from esprof.elastic.runtime.transport import Transport
-from esprof.elastic.telemetry.account import Account
+from esprof.elastic.telemetry.reporter import JobReporter
 from esprof.run.logs import LiveStep
 
 
 class StepTimes:
     """Times steps from the end of the one before; the first from when this was made."""
 
-    def __init__(self, account: Account, launched: Launched, transport: Transport) -> None:
-        self._account, self._launched, self._transport = account, launched, transport
+    def __init__(self, reporter: JobReporter, launched: Launched, transport: Transport) -> None:
+        self._reporter, self._launched, self._transport = reporter, launched, transport
         self._ended_ns = time.perf_counter_ns()
 
     def step_ended(
@@ -34,9 +34,9 @@ class StepTimes:
         if self._transport.rank != 0:
             return None
         if (scaled := self._launched.stepped(number, self._transport.world)) is not None:
-            self._account.record(scaled)
+            self._reporter.record(scaled)
         took_us = (ended_ns - before_ns) / 1e3
-        self._account.show(
+        self._reporter.show(
             LiveStep(
                 step=number,
                 took_us=took_us,

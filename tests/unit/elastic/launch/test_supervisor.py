@@ -12,8 +12,8 @@ import pytest
 
 from esprof.core.errors import UsageError
 from esprof.elastic.launch.generation import WorkerPlace
+from esprof.elastic.launch.messages import LAUNCH_LOG, Left, launch_of_environment, taken, want
 from esprof.elastic.launch.supervisor import Supervisor, SupervisorSettings
-from esprof.elastic.launch.told import LAUNCH_LOG, Left, launch_of_environment, taken, want
 from esprof.elastic.launch.worker import Launched
 
 WORKER = """

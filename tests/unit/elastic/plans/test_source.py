@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from esprof.core.errors import OutputError, UsageError
 from esprof.core.plan import PlanStatus
-from esprof.elastic.plans.hand_over import hand_over
+from esprof.elastic.plans.delivery import deliver
 from esprof.elastic.plans.source import PlanFile
 from esprof.elastic.plans.store import PlanKey, connect
 from tests.cases.plans import plan_of
@@ -85,15 +85,15 @@ def test_what_is_no_address(address):
 
 def test_a_plan_gets_a_version_above_the_last_one(tmp_path):
     place = PlanFile(tmp_path / "plan.json")
-    first, status = hand_over(plan_of(EVEN), place, 0)
+    first, status = deliver(plan_of(EVEN), place, 0)
     assert (first.version, status) == (1, None)
-    second, _ = hand_over(plan_of(EVEN), place, 0)
+    second, _ = deliver(plan_of(EVEN), place, 0)
     assert (second.version, second.parent) == (2, "plan-1")
     place.tell(msgspec.json.encode(PlanStatus(state="refused", plan="x", version=7, step=1)))
-    third, _ = hand_over(plan_of(EVEN), place, 0)
+    third, _ = deliver(plan_of(EVEN), place, 0)
     assert third.version == 8
     (tmp_path / "plan.json").write_bytes(b"spoilt")
-    assert hand_over(plan_of(EVEN, version=20), place, 0)[0].version == 20
+    assert deliver(plan_of(EVEN, version=20), place, 0)[0].version == 20
 
 
 def test_it_waits_for_what_the_job_says_of_this_very_plan(tmp_path):
@@ -109,6 +109,6 @@ def test_it_waits_for_what_the_job_says_of_this_very_plan(tmp_path):
 
     thread = threading.Thread(target=job)
     thread.start()
-    given, told = hand_over(plan_of(EVEN), place, 30)
+    given, told = deliver(plan_of(EVEN), place, 30)
     thread.join()
     assert (told.state, told.step, given.version) == ("adopted", 4, 1)

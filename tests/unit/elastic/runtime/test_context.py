@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from esprof.elastic.runtime.context import EstContext, hand_over
+from esprof.elastic.runtime.context import EstContext, broadcast_context
 from esprof.elastic.runtime.rng import RngState, seed_all
 from tests.cases.elastic import on_threads
 
@@ -45,7 +45,7 @@ def test_all_ranks_get_the_context_that_one_has(source):
     expected = [draws() for _ in range(3)]
 
     def body(transport):
-        return hand_over(context if transport.rank == source else None, source, transport, CPU)
+        return broadcast_context(context if transport.rank == source else None, source, transport, CPU)
 
     for got in on_threads(3, body):
         got.rng.restore(CPU)

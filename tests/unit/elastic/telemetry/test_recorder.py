@@ -11,7 +11,7 @@ import esprof
 from esprof.elastic import Data, ElasticTrainer, Proof
 from esprof.elastic.telemetry import recorder
 from esprof.elastic.telemetry.spans import StepSpans
-from esprof.elastic.telemetry.watched import Transfer, WatchedTransport
+from esprof.elastic.telemetry.transfers import Transfer, WatchedTransport
 from esprof.replay.building.build import build_counted
 
 CPU = torch.device("cpu")

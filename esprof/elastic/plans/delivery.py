@@ -11,7 +11,7 @@ from esprof.elastic.plans.source import PlanSource
 _POLL_INTERVAL_S = 0.05
 
 
-def hand_over(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, PlanStatus | None]:
+def deliver(plan: Plan, target: PlanSource, wait_s: float) -> tuple[Plan, PlanStatus | None]:
     """(the plan as it was handed over, what the job says of it; None where it says nothing for so long).
 
     Its version becomes one above that of the plan that the job was given before. Raises OutputError where it cannot be put

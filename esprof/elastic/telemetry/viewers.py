@@ -8,7 +8,7 @@ from esprof.run.logs import Live, LiveStep
 from esprof.run.request import TelemetryRequest, waiting, withdraw
 
 
-class Onlookers:
+class RunViewers:
     """On rank 0, of a job that has a Run; elsewhere nobody looks. Nothing that goes wrong here hurts the job."""
 
     def __init__(self, run: Path | None) -> None:

@@ -11,8 +11,8 @@ import msgspec
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError
 from esprof.elastic.runtime.agree import tell_all
-from esprof.elastic.telemetry.onlookers import Onlookers
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
+from esprof.elastic.telemetry.viewers import RunViewers
 from esprof.run.logs import HISTORY, JobEvent, LiveStep
 from esprof.run.request import TelemetryRequest
 from esprof.run.run import Exchange
@@ -24,7 +24,7 @@ Measure = Callable[[TelemetryRequest, Sequence[float]], tuple[Exchange, ...]]
 """Measures what a request asks for, on all ranks; the second argument is what an EST takes on each, in seconds."""
 
 
-class Account:
+class JobReporter:
     """Of one trainer. Rank 0 alone writes of steps and events, and hears requests; nothing that goes wrong with that hurts
     the job."""
 
@@ -32,7 +32,7 @@ class Account:
         """`run` is the Run directory, None where there is none."""
         self._telemetry = telemetry
         self._run = run if telemetry.unwatched.rank == 0 else None
-        self._onlookers = Onlookers(self._run)
+        self._viewers = RunViewers(self._run)
         self._request: TelemetryRequest | None = None
         self._is_asked = False
         """Whether all ranks know of a request."""
@@ -52,7 +52,7 @@ class Account:
 
     def is_asked(self, step: int) -> bool:
         """Whether this rank knows of somebody who wants the telemetry after this step."""
-        self._request = self._onlookers.wanted(step)
+        self._request = self._viewers.wanted(step)
         return self._request is not None
 
     def step_ended(self, *, asked: bool, busy_us: Sequence[float], assignment: Assignment, is_measure: bool) -> None:
@@ -63,7 +63,7 @@ class Account:
             self._est_us.append([us / count if count else None for us, count in zip(busy_us, counts, strict=True)])
 
     def show(self, step: LiveStep) -> None:
-        self._onlookers.show(step)
+        self._viewers.show(step)
 
     def answer(self, measure: Measure) -> None:
         """Write the telemetry that somebody has asked for, with what else they want to know. All ranks call this between two
@@ -74,10 +74,10 @@ class Account:
         told = tell_all(self._telemetry.unwatched, msgspec.to_builtins(self._request))[0]
         request = msgspec.convert(told, TelemetryRequest)
         self._telemetry.write(max(0, request.since), measure(request, self._est_s()))
-        self._onlookers.served(request)
+        self._viewers.served(request)
 
     def close(self) -> None:
-        self._onlookers.close()
+        self._viewers.close()
 
     def _est_s(self) -> list[float]:
         """What an EST takes on each rank, in the median of the last steps; on one that had none, as on the others. Before

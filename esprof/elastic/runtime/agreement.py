@@ -1,14 +1,22 @@
 """What all ranks of a job have to hold alike: what the job is, how it starts, and what a step depends on."""
 
 import json
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from esprof.core.assignment import Assignment
+from esprof.core.errors import EsprofError
+from esprof.elastic.checkpoint import checkpoint as saved_checkpoint
 from esprof.elastic.checkpoint import extra
 from esprof.elastic.data.loaders import Loaders
 from esprof.elastic.data.order import SampleOrder
 from esprof.elastic.options import Checkpoint, Data, Gradients, Proof, Updates
+from esprof.elastic.runtime.agree import tell_all
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.verify.fingerprint import (
@@ -25,11 +33,14 @@ from esprof.elastic.verify.fingerprint import (
 )
 from esprof.elastic.verify.steplog import Fingerprint, Scalar, Value
 
+_THREADS_OF_A_NEW_JOB = 1
+"""What torchrun gives to each of several processes on a machine; to a single one it leaves all CPUs."""
+
 _SAME_CALLS_REMEDY = "Let every rank make the same calls between the same two steps, and set the same."
 
 
 @dataclass(frozen=True)
-class JobTerms:
+class JobAgreement:
     """What the ranks agreed on before the first step, to which each later one holds them."""
 
     transport: Transport
@@ -46,7 +57,7 @@ class JobTerms:
         assignment: Assignment,
         job: dict[str, Value],
         start: dict[str, object],
-    ) -> "JobTerms":
+    ) -> "JobAgreement":
         """Let all ranks agree. Raises MismatchError where the ranks are not of one job, or do not start it alike."""
         terms, ests = step_terms(state, assignment) | start, json.dumps(assignment.ests)
         fingerprint = agree(level, transport, job, machine_fields(state.device), terms, ests)
@@ -112,3 +123,27 @@ def step_terms(state: TrainingState, assignment: Assignment) -> dict[str, object
         "eval": [name for name, module in state.model.named_modules() if not module.training],
         **group_fields(state.optimizers),
     }
+
+
+def set_threads(asked: int | None, saved: Checkpoint | None, transport: Transport) -> None:
+    """Let this process compute with `asked` threads, or as the job did that it goes on with; rank 0 says so where that is a
+    change. All ranks call this."""
+    found = _of_checkpoint(Path(saved.folder)) if saved is not None and transport.rank == 0 else None
+    before, now = torch.get_num_threads(), asked or tell_all(transport, found)[0] or _THREADS_OF_A_NEW_JOB
+    if now == before:
+        return
+    torch.set_num_threads(now)
+    if transport.rank == 0:
+        by_itself = "as in the job's checkpoint" if found else "so that bits do not depend on the number of processes"
+        why = "as asked for" if asked else f"{by_itself}; Proof(threads=N) sets another number"
+        sys.stderr.write(f"esprof: {now} CPU thread{'s' * (now > 1)} a process, not {before}: {why}\n")
+
+
+def _of_checkpoint(folder: Path) -> int | None:
+    """The threads with which the job in this folder was trained; None where there is none, or none that can be read."""
+    with suppress(EsprofError):  # Whoever reads the checkpoints tells what is wrong with them.
+        for path in reversed(saved_checkpoint.in_folder(folder)):
+            with suppress(EsprofError):
+                threads = saved_checkpoint.read_manifest(path).fingerprint.machine.get("threads")
+                return threads if isinstance(threads, int) else None
+    return None

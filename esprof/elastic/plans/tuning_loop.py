@@ -21,7 +21,7 @@ _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")
 _MAX_WAIT_FOR_END_S = 5.0
 
 
-def or_tuned(
+def with_tuning(
     telemetry: str | Path | None, placement: Placement
 ) -> tuple[str | Path | None, str | Path | PlanSource | None]:
     """(Run directory, source of plans) of a trainer; those of its loop where they are None."""
@@ -32,7 +32,7 @@ def or_tuned(
     return telemetry or run, plan or Path(run) / files.PLAN
 
 
-class Loop:
+class TuningLoop:
     """`esprof tune --attach` in a process of its own, as long as the job lives. Whatever befalls it, the job goes on."""
 
     def __init__(self, tuning: Tuning) -> None:
@@ -57,9 +57,9 @@ class Loop:
             _end(self._process)
 
 
-def begin(tuning: Tuning | None, rank: int) -> Loop | None:
+def start_loop(tuning: Tuning | None, rank: int) -> TuningLoop | None:
     """The loop of a job that asks for one, on rank 0; none where `esprof tune` has started the job, and is that."""
-    return Loop(tuning) if tuning is not None and rank == 0 and not os.environ.get(VARIABLE) else None
+    return TuningLoop(tuning) if tuning is not None and rank == 0 and not os.environ.get(VARIABLE) else None
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
