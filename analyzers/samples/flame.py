@@ -28,7 +28,7 @@ MOST_NODES = 200
 MOST_NODES_OF_A_RANK = 60
 """The same, in the tree of one rank beside it."""
 
-MOST_RANKS = 5
+MAX_RANKS = 5
 """Ranks that have a tree of their own, beside that of all."""
 
 MOST_LINES = 3
@@ -148,7 +148,7 @@ def _steps_in(steps: JobSteps, rank: Rank, phase: SampledPhase) -> np.ndarray:
 
 
 def _most_different(sampled: dict[Rank, RankStacks]) -> list[Rank]:
-    """At most MOST_RANKS of the ranks, ascending: those that spend their time least as the ranks do on average."""
+    """At most MAX_RANKS of the ranks, ascending: those that spend their time least as the ranks do on average."""
     shares = {rank: _innermost(stacks) for rank, stacks in sampled.items()}
     mean: dict[tuple[str, str], float] = {}
     for of_rank in shares.values():
@@ -158,7 +158,7 @@ def _most_different(sampled: dict[Rank, RankStacks]) -> list[Rank]:
         rank: sum(abs(of_rank.get(function, 0.0) - share) for function, share in mean.items())
         for rank, of_rank in shares.items()
     }
-    return sorted(sorted(away, key=lambda rank: (-away[rank], rank))[:MOST_RANKS])
+    return sorted(sorted(away, key=lambda rank: (-away[rank], rank))[:MAX_RANKS])
 
 
 def _innermost(sampled: RankStacks) -> dict[tuple[str, str], float]:

@@ -12,7 +12,7 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_REGRESSION = 3
 
-_LONGEST = 2_000
+_MAX_CHARS_SHOWN = 2_000
 """Characters of a path or reason that are shown: a path may have 4096, a reason may quote what it refuses."""
 
 
@@ -32,9 +32,9 @@ class EsprofError(Exception):
 
     def __str__(self) -> str:
         # Path and reason may hold names from a trace or a foreign folder: on one line, they cannot forge another message.
-        where = f"{printable(str(self.path), _LONGEST)}: " if self.path is not None else ""
+        where = f"{printable(str(self.path), _MAX_CHARS_SHOWN)}: " if self.path is not None else ""
         then = f"\n  {self.remedy}" if self.remedy else ""
-        return f"{where}{printable(self.reason, _LONGEST)}{then}"
+        return f"{where}{printable(self.reason, _MAX_CHARS_SHOWN)}{then}"
 
 
 class InputError(EsprofError):

@@ -15,7 +15,7 @@ from esprof.core.output import write_bytes
 
 SCHEMA = "esprof.core.plan/1"
 
-_MOST_BYTES = 64 << 20
+_MAX_PLAN_BYTES = 64 << 20
 """A plan for a million ESTs takes less."""
 
 
@@ -219,10 +219,10 @@ def read_plan(path: Path) -> Plan:
     """The plan of a file. Raises InputError where it is none, or contradicts itself."""
     try:
         with path.open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
+            raw = file.read(_MAX_PLAN_BYTES + 1)
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(raw) > _MOST_BYTES:
+    if len(raw) > _MAX_PLAN_BYTES:
         raise InputError("is too large for a plan", path=path)
     try:
         return read_plan_bytes(raw)

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from esprof.core.types import NS_PER_MS, NS_PER_S, Rank
 
-_MOST_RUNS = 10
+_MAX_RUNS_NAMED = 10
 """Runs of neighbours that a list names before it says how many numbers more there are."""
 
 
@@ -50,7 +50,7 @@ def numbered(noun: str, numbers: Iterable[int]) -> str:
 def runs(numbers: Iterable[int]) -> str:
     """Numbers as runs of neighbours, in order: `0–2, 5`. Of many runs the first are named: `0, 2, 4 and 97 more`."""
     found = stretches(numbers)
-    named, more = found[:_MOST_RUNS], sum(map(len, found[_MOST_RUNS:]))
+    named, more = found[:_MAX_RUNS_NAMED], sum(map(len, found[_MAX_RUNS_NAMED:]))
     text = ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in named)
     return f"{text} and {more:,} more" if more else text
 

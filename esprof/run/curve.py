@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-BEYOND = 2.0
+MAX_FACTOR_BEYOND = 2.0
 """How many times smaller than the smallest measured size, or larger than the largest, a size may be."""
 
 
@@ -52,13 +52,13 @@ class Curve:
         return cls(np.array(sizes, np.int64), median, (high - low) / 2 / median)
 
     def at(self, size: float) -> float:
-        """What it takes at `size`, ns. Raises BeyondCurveError for one more than BEYOND times beyond the measured ones."""
+        """What it takes at `size`, ns. Raises BeyondCurveError for one that `holds` denies."""
         self._check(size)
         return float(self._between(np.array([float(size)]))[0])
 
     def holds(self, size: float) -> bool:
         """Whether `at` answers for this size."""
-        return float(self.sizes[0]) / BEYOND <= size <= float(self.sizes[-1]) * BEYOND
+        return float(self.sizes[0]) / MAX_FACTOR_BEYOND <= size <= float(self.sizes[-1]) * MAX_FACTOR_BEYOND
 
     def slope(self) -> float:
         """ns for one more unit of size where sizes are large: between the largest, and the largest of at most a quarter of
@@ -84,7 +84,8 @@ class Curve:
     def _check(self, size: float) -> None:
         if not self.holds(size):
             raise BeyondCurveError(
-                f"{size:g} is more than {BEYOND:g} times beyond what was measured, {self.sizes[0]} to {self.sizes[-1]}"
+                f"{size:g} is more than {MAX_FACTOR_BEYOND:g} times beyond what was measured, "
+                f"{self.sizes[0]} to {self.sizes[-1]}"
             )
 
     def _between(self, sizes: np.ndarray) -> np.ndarray:
@@ -94,5 +95,5 @@ class Curve:
         left = np.clip(np.searchsorted(self.sizes, sizes, side="right") - 1, 0, len(self.sizes) - 2)
         slope = np.diff(self.median_ns)[left] / np.diff(self.sizes)[left]
         between = self.median_ns[left] + slope * (sizes - self.sizes[left])
-        least: np.ndarray = np.maximum(between, self.median_ns.min() / BEYOND)
+        least: np.ndarray = np.maximum(between, self.median_ns.min() / MAX_FACTOR_BEYOND)
         return least

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from esprof.core.readable import stretches
 from esprof.core.types import Rank
-from esprof.run.run import MOST_RANKS, Group
+from esprof.run.run import MAX_RANKS, Group
 
 _LIST = re.compile(r"\s*[\[(]?\s*\d{1,7}(\s*,\s*\d{1,7})*\s*[\])]?\s*", re.ASCII)
 
@@ -19,7 +19,7 @@ def parse_ranks(listed: list[int] | str | None) -> tuple[Rank, ...] | None:
     """Ranks out of a trace's `[0, 1]`; None where the list is missing, was cut off with `...`, or is no list of ranks."""
     if isinstance(listed, str):
         listed = [int(number) for number in re.findall(r"\d+", listed)] if _LIST.fullmatch(listed) else None
-    return tuple(sorted(set(listed))) if listed and all(0 <= rank < MOST_RANKS for rank in listed) else None
+    return tuple(sorted(set(listed))) if listed and all(0 <= rank < MAX_RANKS for rank in listed) else None
 
 
 def named_groups(

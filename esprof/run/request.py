@@ -8,7 +8,7 @@ import msgspec
 from esprof.core.output import write_bytes
 from esprof.run import files
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class TelemetryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ def waiting(run: Path) -> TelemetryRequest | None:
     """What the job is asked for; None where that is nothing, or no request."""
     path = run / files.TELEMETRY_REQUEST
     try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             return None
         return msgspec.json.decode(path.read_bytes(), type=TelemetryRequest)
     except (OSError, msgspec.MsgspecError, RecursionError):

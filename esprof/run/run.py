@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "esprof.run/1"
 
-MOST_RANKS = 1 << 20
+MAX_RANKS = 1 << 20
 """Largest world size: a greater number in a file is garbage, and a range over it would exhaust the memory."""
 
-_RankField = Annotated[Rank, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+_RankField = Annotated[Rank, msgspec.Meta(ge=0, lt=MAX_RANKS)]
 
 
 class WarningCode(StrEnum):
@@ -153,7 +153,7 @@ class RunMeta(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     model_signature: str | None = None
     """What tells the model from others; None where the job did not say."""
-    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     ranks: tuple[RankMeta, ...]
     groups: tuple[Group, ...] = ()
     exchanges: tuple[Exchange, ...] = ()

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from esprof.core.types import NS_PER_US, Ns
 
-SHORTEST_SILENCE: Ns = 50 * NS_PER_US
+MIN_SILENCE_NS: Ns = 50 * NS_PER_US
 """Shortest time without an operation, ns, of which it is told what Python did: shorter ones are ordinary Python between
 two operations."""
 
-SHORTEST_SEEN: Ns = 1_000 * NS_PER_US
+MIN_SILENCE_SAMPLED_NS: Ns = 1_000 * NS_PER_US
 """Shortest silence, ns, of which each is sampled in windows with stacks. A shorter one is told by the sample in it, or by
 the one that comes within as long behind it; those of which no sample tells are taken to be like the others of their name."""
 

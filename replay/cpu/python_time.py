@@ -15,7 +15,7 @@ from esprof.replay.cpu.sampled import PlaceShare, RankSamples, is_waiting
 from esprof.replay.dfg import Cls, Dfg, gap_name
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
-from esprof.run.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, CodePlace
+from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, CodePlace
 
 _OPERATIONS = (Cls.CPU, Cls.COMPUTE)
 
@@ -129,7 +129,7 @@ class PythonTime:
     def _nodes(self) -> np.ndarray:
         """Mask of the nodes that places can be told of: long gaps and operations on the main thread."""
         dfg = self.dfg
-        long_gap = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > SHORTEST_SILENCE)
+        long_gap = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > MIN_SILENCE_NS)
         mask: np.ndarray = (dfg.lane == dfg.main_lane(self.rank)) & (long_gap | dfg.of(*_OPERATIONS))
         return mask
 
@@ -165,7 +165,7 @@ class PythonTime:
             place = silence.place
             if place is not None and place.call == GARBAGE_COLLECTION:
                 continue  # Collections are told by their own times: steps without stacks need not have as many.
-            if silence.is_gap and (place is not None or silence.dur_ns >= SHORTEST_SEEN):
+            if silence.is_gap and (place is not None or silence.dur_ns >= MIN_SILENCE_SAMPLED_NS):
                 gaps[silence.kind] += silence.dur_ns
             if place is not None:
                 sum_ns, sum_cpu = took[silence.kind][place]

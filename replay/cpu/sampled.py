@@ -10,7 +10,7 @@ import numpy as np
 from esprof.core.types import Ns, Rank
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
-from esprof.run.stacks import SHORTEST_SEEN, CodePlace, place_of
+from esprof.run.stacks import MIN_SILENCE_SAMPLED_NS, CodePlace, place_of
 
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
 """What the line contains at which Python waits for a collective."""
@@ -95,7 +95,7 @@ class RankSamples:
         moment; "" for no line."""
         at, _, _, codes, texts = self._samples
         look = np.searchsorted(at, moments_ns)
-        is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= SHORTEST_SEEN
+        is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= MIN_SILENCE_SAMPLED_NS
         seen = np.append(codes, -1)[look].tolist()
         return [
             (place_of(texts[code]).frame if code >= 0 else "", near)

@@ -9,7 +9,7 @@ from esprof.core.errors import UsageError
 from esprof.core.types import Rank
 from esprof.replay.whatif.term import Term
 from esprof.replay.whatif.terms import TERMS
-from esprof.run.run import MOST_RANKS
+from esprof.run.run import MAX_RANKS
 
 _RANKS = r"\d{1,7}(?:-\d{1,7})?"
 _TARGET = re.compile(
@@ -79,7 +79,7 @@ def _ranks(text: str) -> tuple[Rank, ...]:
     found: set[Rank] = set()
     for part in text.split("+"):
         first, _, last = part.partition("-")
-        found.update(range(int(first), min(int(last or first), MOST_RANKS) + 1))
+        found.update(range(int(first), min(int(last or first), MAX_RANKS) + 1))
     if not found:
         raise UsageError(f"{text!r} names no rank", remedy="Ranks are written rank3, rank0-3 or rank0-3+6.")
     return tuple(sorted(found))

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from esprof.core.types import NS_PER_S, Ns, Rank
-from esprof.run.clocks.fit import SHORTEST_FOR_DRIFT_NS, Floats, Ints
+from esprof.run.clocks.fit import MIN_SPAN_FOR_DRIFT_NS, Floats, Ints
 from esprof.run.schema import Table
 
-_WORSE_BY = 3
+_MAX_RTT_PER_TYPICAL = 3
 """Readings whose round trip is longer than the typical one by this factor are left out."""
 
-_APART_NS = NS_PER_S
+_MIN_SPACING_NS = NS_PER_S
 """Least time (ns) between two readings that are both used."""
-_BEYOND_NS = 3_600_000_000_000
+_MAX_EXTENSION_NS = 3_600_000_000_000
 """How far (ns) the line of a clock goes on before its first reading and after its last one."""
 _PPM = 1e-6
 
@@ -96,10 +96,10 @@ def clock_of(readings: Iterable[ExchangeReading]) -> HostOffset | None:
     since = (at - origin_ns).astype(np.float64)
     drift = _drift(since, offset, rtt)
     # Jobs step before the first reading and after the last one: there the clock goes on as it did.
-    beyond = _BEYOND_NS * (drift or 0.0)
+    beyond = _MAX_EXTENSION_NS * (drift or 0.0)
     return HostOffset(
         origin_ns=origin_ns,
-        at_ns=np.array([since[0] - _BEYOND_NS, *since, since[-1] + _BEYOND_NS]),
+        at_ns=np.array([since[0] - _MAX_EXTENSION_NS, *since, since[-1] + _MAX_EXTENSION_NS]),
         ahead_ns=np.array([offset[0] - beyond, *offset, offset[-1] + beyond]),
         drift_ppm=None if drift is None else round(drift / _PPM, 3),
         error_ns=int((rtt.max() + 1) // 2),
@@ -127,19 +127,19 @@ def _surest(readings: Iterable[ExchangeReading]) -> list[tuple[Ns, Ns, Ns]]:
     rows = sorted({(one.at_ns, one.offset_ns, one.rtt_ns) for one in readings}, key=lambda row: row[2])
     if not rows:
         return []
-    longest = _WORSE_BY * rows[len(rows) // 2][2]
+    longest = _MAX_RTT_PER_TYPICAL * rows[len(rows) // 2][2]
     taken: list[tuple[Ns, Ns, Ns]] = []
     for row in rows:
         place = bisect(taken, row)
         near = taken[max(place - 1, 0) : place + 1]
-        if row[2] <= longest and all(abs(other[0] - row[0]) >= _APART_NS for other in near):
+        if row[2] <= longest and all(abs(other[0] - row[0]) >= _MIN_SPACING_NS for other in near):
             taken.insert(place, row)
     return taken
 
 
 def _drift(since: Floats, offset: Ints, rtt: Ints) -> float | None:
     """Slope of the line through the readings, weighted by 1 / round trip; None where they span too short a time."""
-    if since[-1] - since[0] < SHORTEST_FOR_DRIFT_NS:
+    if since[-1] - since[0] < MIN_SPAN_FOR_DRIFT_NS:
         return None
     slope, _ = np.polyfit(since, (offset - offset[0]).astype(np.float64), 1, w=1.0 / np.maximum(rtt, 1))
     return float(slope)

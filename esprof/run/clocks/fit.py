@@ -10,12 +10,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-FEWEST = 3
+MIN_COLLECTIVES = 3
 """Fewest collectives of the same hosts that tie their clocks."""
 
-FEWEST_FOR_DRIFT = 50
+MIN_COLLECTIVES_FOR_DRIFT = 50
 """Fewest collectives that tell a drift: with fewer, its noise is larger than the drift of a real clock (some ppm)."""
-SHORTEST_FOR_DRIFT_NS = 10_000_000_000
+MIN_SPAN_FOR_DRIFT_NS = 10_000_000_000
 """Shortest window (ns) that tells a drift: over less, its noise is larger than the drift of a real clock (some ppm)."""
 
 _HUBER = 1.345
@@ -100,8 +100,8 @@ def _ties(readings: Readings) -> tuple[Ints, Ints, Bools]:
     first, last = np.full(len(members), np.inf), np.full(len(members), -np.inf)
     np.minimum.at(first, group, earliest)
     np.maximum.at(last, group, earliest)
-    tied = (times >= FEWEST) & (members.sum(axis=1) > 1)
-    steady = tied & (times >= FEWEST_FOR_DRIFT) & (last - first >= SHORTEST_FOR_DRIFT_NS)
+    tied = (times >= MIN_COLLECTIVES) & (members.sum(axis=1) > 1)
+    steady = tied & (times >= MIN_COLLECTIVES_FOR_DRIFT) & (last - first >= MIN_SPAN_FOR_DRIFT_NS)
     return _components(members[tied]), _components(members[steady]), tied[group]
 
 

@@ -9,7 +9,7 @@ from esprof.core.types import Ns, Rank
 from esprof.run.raw.names import RankFiles, files_of
 from esprof.run.raw.paced import PacedBy
 from esprof.run.raw.reasons import LossReason
-from esprof.run.run import MOST_RANKS
+from esprof.run.run import MAX_RANKS
 
 # Garbage may look like a row: what no table could hold is no row.
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
@@ -25,8 +25,8 @@ class _NotedRow(msgspec.Struct, frozen=True, tag_field="kind"):
 
 
 class RankIdentity(_NotedRow, frozen=True, tag="rank"):
-    rank: Annotated[Rank, msgspec.Meta(ge=0, lt=MOST_RANKS)]
-    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    rank: Annotated[Rank, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     host: str
     pid: _Large
     device: str

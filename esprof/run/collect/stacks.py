@@ -12,7 +12,7 @@ from esprof.core.types import Ns
 from esprof.run.collect.notes import Caller, MarkedStage, RankNotes, RankRows, Sample
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.schema import SAMPLES, STACKS, Table, table
-from esprof.run.stacks import SHORTEST_SEEN, SHORTEST_SILENCE, CodePlace, place_of
+from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, CodePlace, place_of
 
 _BACKWARD = ": _engine_run_backward\n"
 """How the line ends that waits for a backward pass, where others follow: hooks and functions written in Python."""
@@ -74,7 +74,7 @@ def stacks_of(events: Table, samples: Table, stages: Sequence[MarkedStage]) -> T
 
 
 def silences(main: Table) -> Iterator[Silence]:
-    """Silences longer than SHORTEST_SILENCE between the operations of a thread, in order of time."""
+    """Silences longer than MIN_SILENCE_NS between the operations of a thread, in order of time."""
     operations = main.where(main.is_kind("op", "runtime", "loader"))
     if not len(operations):
         return
@@ -87,7 +87,7 @@ def silences(main: Table) -> Iterator[Silence]:
     # Rows are sorted by start, so that the n-th beginning is that of row n.
     outermost = np.flatnonzero((depth == 1) & opens[order])
     top = (np.cumsum(opens[order]) - 1)[outermost]
-    for at in np.flatnonzero(np.diff(moments) > SHORTEST_SILENCE).tolist():
+    for at in np.flatnonzero(np.diff(moments) > MIN_SILENCE_NS).tolist():
         latest = int(np.searchsorted(outermost, at, side="right")) - 1
         before = names[top[latest]] or ""
         after = (names[top[latest + 1]] or "") if depth[at] == 0 else None
@@ -108,7 +108,7 @@ class _Looks:
     def during(self, gap: Silence) -> list[tuple[str | None, str | None, Ns, Ns | None]]:
         """(frame, call, how long, how much of that the thread ran), ns, of each place that it was at during `gap`."""
         first, last = np.searchsorted(self._at, [gap.start_ns, gap.end_ns], side="right").tolist()
-        is_sampled = gap.end_ns - gap.start_ns >= SHORTEST_SEEN
+        is_sampled = gap.end_ns - gap.start_ns >= MIN_SILENCE_SAMPLED_NS
         if self._is_behind(gap, first, last):
             last += 1
         took: dict[CodePlace, float] = defaultdict(float)
@@ -137,9 +137,9 @@ class _Looks:
         """Whether the look that came first behind `gap` tells of it. Those from `first` to before `last` came during it."""
         if last == len(self._at):
             return False
-        if gap.end_ns - gap.start_ns < SHORTEST_SEEN:
+        if gap.end_ns - gap.start_ns < MIN_SILENCE_SAMPLED_NS:
             # Operations release Python's lock: looks come when the next one has begun.
-            return first == last and bool(self._at[last] - gap.end_ns <= SHORTEST_SEEN)
+            return first == last and bool(self._at[last] - gap.end_ns <= MIN_SILENCE_SAMPLED_NS)
         # Python's lock was held through most of the silence.
         return bool(self._at[last] - self._dur[last] <= (gap.start_ns + gap.end_ns) / 2)
 

@@ -8,12 +8,12 @@ import pickletools
 from collections.abc import Callable
 from typing import Any
 
-_MOST_VALUES = 5_000_000
+_MAX_VALUES = 5_000_000
 """Values that a pickle may stand for, shared ones counted wherever they stand: by sharing, a small file could stand for
 more than any memory holds."""
 _DEEPEST = 32
 """Containers within one another; a dump of the Flight Recorder has five."""
-_LONGEST_INT = 1 << 63
+_MAX_INT = 1 << 63
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _LITERALS = frozenset(
@@ -69,8 +69,8 @@ class _Reader:
 
     def take(self, name: str, argument: Any, at: int) -> None:
         """Carry out one instruction, which stands at byte `at`."""
-        if len(self._stack) + len(self._memo) > _MOST_VALUES:
-            raise NotPlain(f"is a pickle of more than {_MOST_VALUES} values")
+        if len(self._stack) + len(self._memo) > _MAX_VALUES:
+            raise NotPlain(f"is a pickle of more than {_MAX_VALUES} values")
         if name in _LITERALS:
             self._literal(argument)
         elif name in _CONSTANTS:
@@ -115,7 +115,7 @@ class _Reader:
         self._tuple(self._since_mark())
 
     def _literal(self, value: Any) -> None:
-        if isinstance(value, int) and not -_LONGEST_INT <= value < _LONGEST_INT:
+        if isinstance(value, int) and not -_MAX_INT <= value < _MAX_INT:
             raise NotPlain("holds a number of more than 64 bits")
         if isinstance(value, str):
             value = value.encode(
@@ -181,8 +181,8 @@ class _Reader:
         depth = max([depth, *(part[1] + 1 for part in parts)])
         if depth > _DEEPEST:
             raise NotPlain(f"is a pickle that is nested more than {_DEEPEST} deep")
-        if values > _MOST_VALUES:
-            raise NotPlain(f"is a pickle that stands for more than {_MOST_VALUES} values")
+        if values > _MAX_VALUES:
+            raise NotPlain(f"is a pickle that stands for more than {_MAX_VALUES} values")
         self._measures[id(container)] = (values, depth)
 
 

@@ -21,7 +21,7 @@ from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
 from esprof.run.kineto.steps import TraceSteps
 from esprof.run.reading import memory_limit
-from esprof.run.run import MOST_RANKS, Group, RunWarning
+from esprof.run.run import MAX_RANKS, Group, RunWarning
 from esprof.run.schema import Table
 
 _ABSOLUTE_NS: Ns = 10**17
@@ -155,7 +155,7 @@ def _trace_of(path: Path, scanned: Scan, told: TraceSteps | None) -> Trace:
     rows, times, lost = _timed(TraceRows(scanned, misfits), document.base_time_nanoseconds)
     _decline_unknown_accelerators(path, rows)
     info = document.distributed_info or _Distributed()
-    world = info.world_size if 0 < (info.world_size or 0) <= MOST_RANKS else None
+    world = info.world_size if 0 < (info.world_size or 0) <= MAX_RANKS else None
     groups = named_groups(
         (str(pg.pg_name), _members(pg, world), pg.backend_config, pg.pg_desc) for pg in info.pg_config
     )
@@ -163,7 +163,7 @@ def _trace_of(path: Path, scanned: Scan, told: TraceSteps | None) -> Trace:
     used = set(np.unique(events.ints("device")).tolist())
     return Trace(
         events=events,
-        rank=info.rank if 0 <= (info.rank or 0) < MOST_RANKS else None,
+        rank=info.rank if 0 <= (info.rank or 0) < MAX_RANKS else None,
         world_size=world,
         groups=tuple(groups.values()),
         host=document.host_name,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from .files import write_new
 from .names import SETTINGS
 
-_STARTS_LAST = 12
+_START_HANG_FACTOR = 12
 """How many times longer than in a step a rank may stand still before its first step is over."""
 
 
@@ -80,7 +80,7 @@ class Settings:
     @property
     def start_s(self) -> float:
         """Seconds without any progress after which a rank that has ended no step yet counts as hung; 0 for never."""
-        return _STARTS_LAST * self.hang_s
+        return _START_HANG_FACTOR * self.hang_s
 
     @property
     def by_steps(self) -> bool:

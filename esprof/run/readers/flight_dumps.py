@@ -14,7 +14,7 @@ from esprof.run.flight.log import FlightLog, StackFrame, main_stack
 from esprof.run.kineto.content import content
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import memory_limit, run_all
-from esprof.run.run import MOST_RANKS, RankMeta, Run, RunMeta, RunWarning, WarningCode
+from esprof.run.run import MAX_RANKS, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import EVENTS, table
 
 SOURCE = "flight-recorder"
@@ -57,8 +57,8 @@ def _attempt(path: Path) -> _Found | InputError:
 def _rank_in(path: Path) -> Rank:
     """The rank, which only the name of the file tells: torch ends it in the rank."""
     match = _RANK_IN_NAME.search(path.name)
-    rank = int(match[1] or match[2]) if match else MOST_RANKS
-    if rank >= MOST_RANKS:
+    rank = int(match[1] or match[2]) if match else MAX_RANKS
+    if rank >= MAX_RANKS:
         remedy = "Name it as torch does, such as nccl_trace_rank_0; the dump itself does not tell the rank."
         raise InputError("does not tell of which rank it is: its name holds none", path=path, remedy=remedy)
     return rank

@@ -13,7 +13,7 @@ from esprof.core.types import Rank
 from esprof.run.kineto.reader import Trace, read_trace
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import run_all
-from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
+from esprof.run.run import MAX_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import Table
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
@@ -99,7 +99,7 @@ def _told_rank(file: Path, trace: Trace) -> Rank | None:
     if trace.rank is not None:
         return trace.rank
     match = _RANK_IN_NAME.search(file.name)
-    return int(match.group(1)) if match and int(match.group(1)) < MOST_RANKS else None
+    return int(match.group(1)) if match and int(match.group(1)) < MAX_RANKS else None
 
 
 def _refuse_other_times(by_rank: dict[Rank, Trace], path: Path) -> None:

@@ -18,17 +18,17 @@ from esprof.run.collective_names import collective_word
 from esprof.run.groups import group_name, parse_ranks
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import memory_limit, run_all
-from esprof.run.run import MOST_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
+from esprof.run.run import MAX_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import EVENTS, Table, table
 
 _NEEDED = ("rank", "op", "start", "end")
-_NUMBERS = {"rank": MOST_RANKS, "step": 1 << 31, "stream": 1 << 31, "bytes": 1 << 62}
+_NUMBERS = {"rank": MAX_RANKS, "step": 1 << 31, "stream": 1 << 31, "bytes": 1 << 62}
 """Columns of whole numbers from 0 to below these."""
 _TEXTS = ("op", "group")
 _COLUMNS = "docs/inputs.md tells the columns and their units."
 _TIMES = "Use timestamps, or whole ns since 1970 or since the job began."
 _BYTES_A_VALUE = 8
-_LONGEST_TEXT = 10_000
+_MAX_TEXT_CHARS = 10_000
 
 _OTHER_UNITS = tuple((1_500_000_000 * unit, 2_500_000_000 * unit) for unit in (1, 10**3, 10**6))
 """Between which all times of a table are taken for ones since 1970 in s, ms or µs, of 2017 to 2049. As ns since a job began
@@ -140,7 +140,7 @@ def _text(path: Path, rows: pa.Table, name: str) -> pa.ChunkedArray:
         raise _wrong(path, f"has {name} as {column.type}, not as text")
     column = _cast(path, name, column, pa.dictionary(pa.int32(), pa.string()))
     longest = max((pc.max(pc.utf8_length(chunk.dictionary)).as_py() or 0 for chunk in column.chunks), default=0)
-    if longest > _LONGEST_TEXT:
+    if longest > _MAX_TEXT_CHARS:
         raise _wrong(path, f"has {name} of {longest} characters")
     return column.cast(pa.string())
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esprof.run.curve import BEYOND, BeyondCurveError, Curve
+from esprof.run.curve import MAX_FACTOR_BEYOND, BeyondCurveError, Curve
 
 points = st.dictionaries(st.integers(1, 1 << 27), st.integers(1, 10**10), min_size=1, max_size=12)
 
@@ -19,14 +19,14 @@ def test_between_measured_sizes_it_goes_straight(found, where):
     sizes = sorted(found)
     size = sizes[0] + where * (sizes[-1] - sizes[0])
     expected = np.interp(size, sizes, [found[one] for one in sizes])
-    assert curve_of(found).at(size) == pytest.approx(max(expected, min(found.values()) / BEYOND), rel=1e-9)
+    assert curve_of(found).at(size) == pytest.approx(max(expected, min(found.values()) / MAX_FACTOR_BEYOND), rel=1e-9)
 
 
 @given(points)
 def test_no_answer_is_below_half_the_least_that_was_measured(found):
     curve = curve_of(found)
-    for size in (curve.sizes[0] / BEYOND, curve.sizes[-1] * BEYOND):
-        assert curve.at(float(size)) >= min(found.values()) / BEYOND
+    for size in (curve.sizes[0] / MAX_FACTOR_BEYOND, curve.sizes[-1] * MAX_FACTOR_BEYOND):
+        assert curve.at(float(size)) >= min(found.values()) / MAX_FACTOR_BEYOND
 
 
 def test_beyond_its_ends_the_outermost_stretch_goes_on_to_twice_the_size():

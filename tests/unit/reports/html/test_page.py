@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from plotly.offline import get_plotlyjs
 
-from esprof.analyzers.samples.flame import MOST_NODES, MOST_NODES_OF_A_RANK, MOST_RANKS
+from esprof.analyzers.samples.flame import MAX_RANKS, MOST_NODES, MOST_NODES_OF_A_RANK
 from esprof.core.errors import OutputError
 from esprof.reports.html.page import render_html, write_report
 from tests.cases import report as case
@@ -149,7 +149,7 @@ def test_the_page_is_bounded():
     flame = case.flame(512, functions)
     trees = (msgspec.structs.replace(tree, nodes=tree.nodes[:MOST_NODES_OF_A_RANK]) for tree in flame.trees[1:])
     flame = msgspec.structs.replace(flame, trees=(flame.trees[0], *trees))
-    assert len(flame.trees) == MOST_RANKS + 1
+    assert len(flame.trees) == MAX_RANKS + 1
     bounded = case.report(ranks=512, timeline=case.excerpt(bars=bars), steps=case.steps(1_200), flame=flame)
     html = render_html(bounded)
     assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_050_000

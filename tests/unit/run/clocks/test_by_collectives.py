@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
 from esprof.run.clocks.by_collectives import SKEW_NS, Clocks, HostClock, MatchedCalls, align_hosts, transfers
-from esprof.run.clocks.fit import FEWEST, FEWEST_FOR_DRIFT, SHORTEST_FOR_DRIFT_NS
+from esprof.run.clocks.fit import MIN_COLLECTIVES, MIN_COLLECTIVES_FOR_DRIFT, MIN_SPAN_FOR_DRIFT_NS
 
 EPOCH_NS = 1_712_000_000_000_000_000
 EVERY_MS = 2
@@ -169,7 +169,7 @@ def test_too_few_collectives_tie_no_clocks():
     def clocks(count):
         return align_hosts(wrong(calls_of([[0, 1, 2], [2, 3]], count), [0, 0, 0, 9 * NS_PER_MS]), apart("abcd"))
 
-    few, enough = clocks(FEWEST - 1), clocks(FEWEST)
+    few, enough = clocks(MIN_COLLECTIVES - 1), clocks(MIN_COLLECTIVES)
     assert [clock.host for clock in few.untied] == ["b", "c", "d"]
     assert [few.shift_ns(rank) for rank in range(4)] == [0, 0, 0, 0]
     assert enough.untied == ()
@@ -208,7 +208,7 @@ def test_a_gain_is_left_alone_while_it_moves_nothing():
 
 
 @pytest.mark.parametrize(
-    ("count", "window_ns"), [(120, SHORTEST_FOR_DRIFT_NS - NS_PER_S), (FEWEST_FOR_DRIFT - 1, 12 * NS_PER_S)]
+    ("count", "window_ns"), [(120, MIN_SPAN_FOR_DRIFT_NS - NS_PER_S), (MIN_COLLECTIVES_FOR_DRIFT - 1, 12 * NS_PER_S)]
 )
 def test_a_short_window_tells_no_drift(count, window_ns):
     _, _, clocks = drifting(count, window_ns)
