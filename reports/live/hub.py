@@ -203,7 +203,7 @@ class Hub:
         job.is_looking, job.said = True, ""
         try:
             await self._refresh(watched)
-            job.said = await _run_look(job.run, job.since or 0)
+            job.said = await _run_search(job.run, job.since or 0)
         finally:
             job.is_looking, watched.looked_at = False, time.monotonic()
         await self._refresh(watched)
@@ -226,10 +226,10 @@ def _view(watched: Watched) -> View:
     return watched.view
 
 
-async def _run_look(run: Path, since: int) -> str:
+async def _run_search(run: Path, since: int) -> str:
     """What went wrong; nothing where it left an answer in the Run."""
     process = await asyncio.create_subprocess_exec(
-        *module_line("esprof.reports.live.look", str(run), str(since)),
+        *module_line("esprof.reports.live.advice_search", str(run), str(since)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -10,8 +10,8 @@ import msgspec
 
 from esprof.core.errors import EsprofError, InputError, unreadable
 from esprof.core.plan import Plan, PlanStatus, read_plan
-from esprof.reports.live.offer import LatestSearch, read_looked
-from esprof.reports.live.shift import Shift
+from esprof.reports.live.offer import LatestSearch, read_search
+from esprof.reports.live.step_shift import Shift
 from esprof.run import files
 from esprof.run.files import status_path
 from esprof.run.logs import HISTORY, ROUNDS, JobEvent, LiveStep, Round, Tail
@@ -47,7 +47,7 @@ class WatchedJob:
         self._history: _WatchedFile[tuple[JobEvent, ...]] = _WatchedFile(
             run / files.HISTORY, lambda path: HISTORY.read(path.parent), ()
         )
-        self._looked: _WatchedFile[LatestSearch | None] = _WatchedFile(run / files.ADVICE, read_looked, None)
+        self._looked: _WatchedFile[LatestSearch | None] = _WatchedFile(run / files.ADVICE, read_search, None)
         self._rounds: _WatchedFile[tuple[Round, ...]] = _WatchedFile(
             run / files.ROUNDS, lambda path: ROUNDS.read(path.parent), ()
         )

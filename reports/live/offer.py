@@ -63,12 +63,12 @@ class LatestSearch(msgspec.Struct, frozen=True, kw_only=True):
     """Why there was none."""
 
 
-def write_looked(run: Path, looked: LatestSearch) -> None:
+def write_search(run: Path, looked: LatestSearch) -> None:
     """Keep it in the Run directory. Raises OutputError."""
     write_bytes(run / files.ADVICE, msgspec.json.encode(looked))
 
 
-def read_looked(path: Path) -> LatestSearch | None:
+def read_search(path: Path) -> LatestSearch | None:
     """What the file holds; None where there is none. Raises InputError where it is broken."""
     try:
         with path.open("rb") as file:

@@ -25,8 +25,8 @@ from esprof.core.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.elastic.plans.delivery import deliver
 from esprof.elastic.plans.source import PlanFile
 from esprof.replay.replayed import Replayed
-from esprof.reports.live.fresh import fresh, has_ended
-from esprof.reports.live.shift import Shift
+from esprof.reports.live.current_run import current_run, has_ended
+from esprof.reports.live.step_shift import Shift
 from esprof.run import files
 from esprof.run.logs import HISTORY, ROUNDS, Round, RoundKind, Tail
 from esprof.run.request import TelemetryRequest
@@ -229,7 +229,7 @@ class Tuner:
         return told, msgspec.structs.replace(advice.plan, fallback=fallback)
 
     def _asked(self, request: TelemetryRequest) -> Run:
-        return fresh(self._run, request, wait_s=_MAX_WAIT_FOR_ANSWER_S)
+        return current_run(self._run, request, wait_s=_MAX_WAIT_FOR_ANSWER_S)
 
     def _error(self, kind: RoundKind, replayed: Replayed) -> float:
         """How far a prediction may be off, as a share of a step: as replay was on this run, or as predictions of this job's

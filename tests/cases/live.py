@@ -5,7 +5,7 @@ import msgspec
 from esprof.core.plan import PlanStatus, write_plan
 from esprof.reports.live.gate import Gate
 from esprof.reports.live.hub import Hub
-from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_looked
+from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_search
 from esprof.reports.live.server import Site
 from esprof.run.logs import HISTORY, JobEvent, LiveStep, Setting
 from tests.cases.plans import plan_of
@@ -47,7 +47,7 @@ def running(run, steps=60):
     run.mkdir(parents=True, exist_ok=True)
     HISTORY.append(run, JobEvent(what="started", step=0, reason="4 ESTs on 2 processes"))
     write_steps(run, [live_step(step) for step in range(steps)])
-    write_looked(run, LatestSearch(offer=offer_of()))
+    write_search(run, LatestSearch(offer=offer_of()))
     return run
 
 

@@ -20,7 +20,7 @@ def test_advice_is_looked_for_once_where_steps_have_lastingly_changed(tmp_path, 
         looked.append(path)
         return ""
 
-    monkeypatch.setattr(hubs, "_run_look", look)
+    monkeypatch.setattr(hubs, "_run_search", look)
     _, hub, _ = live.site(run)
 
     async def watch():

@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from esprof.core.plan import read_plan, write_plan
-from esprof.reports.live.offer import LatestSearch, write_looked
+from esprof.reports.live.offer import LatestSearch, write_search
 from esprof.reports.live.server import Site, frame
 from esprof.run.logs import HISTORY, JobEvent
 from tests.cases import live
@@ -105,7 +105,7 @@ def test_names_of_a_job_are_shown_and_do_nothing(tmp_path):
     offer = live.offer_of()
     ranks = tuple(msgspec.structs.replace(rank, device=f"{rank.rank}{HOSTILE}") for rank in offer.ranks)
     plan = msgspec.structs.replace(offer.plan, id=HOSTILE)
-    write_looked(run, LatestSearch(offer=msgspec.structs.replace(offer, ranks=ranks, plan=plan, warnings=(HOSTILE,))))
+    write_search(run, LatestSearch(offer=msgspec.structs.replace(offer, ranks=ranks, plan=plan, warnings=(HOSTILE,))))
     live.adopted(run, msgspec.structs.replace(plan_of(live.UNEVEN), id=HOSTILE))
     HISTORY.append(run, JobEvent(what="refused", step=3, plan=HOSTILE, reason=HOSTILE))
     (run / "rounds.jsonl").write_text(

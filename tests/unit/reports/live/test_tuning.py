@@ -86,7 +86,7 @@ class MadeUpJob:
 
     def tuned(self, monkeypatch, until, settings=SETTINGS):
         """The rounds of a loop that tunes this job until `until(job, rounds)`."""
-        monkeypatch.setattr(tuning, "fresh", self.telemetry)
+        monkeypatch.setattr(tuning, "current_run", self.telemetry)
         stop, found = threading.Event(), []
         loop = threading.Thread(target=Tuner(self.run, settings, stop, found.append).tune)
         job = threading.Thread(target=on_threads, args=(2, self.train))

@@ -7,7 +7,7 @@ import pytest
 
 from esprof.core.plan import write_plan
 from esprof.reports.live.job import WatchedJob
-from esprof.reports.live.offer import LatestSearch, write_looked
+from esprof.reports.live.offer import LatestSearch, write_search
 from esprof.reports.live.view import view_of
 from esprof.run.logs import HISTORY, JobEvent
 from tests.cases import live
@@ -66,9 +66,9 @@ def test_whether_it_runs(run, tmp_path):
 
 def test_what_of_the_advice_still_holds(run):
     assert seen(run).offer_state == "offered"
-    write_looked(run, LatestSearch(offer=live.offer_of(now=((0,), (1, 2, 3)))))
+    write_search(run, LatestSearch(offer=live.offer_of(now=((0,), (1, 2, 3)))))
     assert seen(run).offer_state == "outdated"
-    write_looked(run, LatestSearch(reason="too few steps"))
+    write_search(run, LatestSearch(reason="too few steps"))
     assert (seen(run).offer_state, seen(run).reason) == ("none", "too few steps")
 
 

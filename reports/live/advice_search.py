@@ -1,4 +1,4 @@
-"""Looks for advice for a running job, in a process of its own: `python -m esprof.reports.live.look RUN STEP`.
+"""Looks for advice for a running job, in a process of its own: `python -m esprof.reports.live.advice_search RUN STEP`.
 
 It takes seconds of a CPU, which neither the page nor a job on this machine should miss.
 """
@@ -12,17 +12,17 @@ import msgspec
 from esprof.analyzers import recommend
 from esprof.analyzers.advisors.job.ests import EstAdvice
 from esprof.core.errors import EsprofError
-from esprof.reports.live.fresh import fresh
-from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_looked
+from esprof.reports.live.current_run import current_run
+from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_search
 from esprof.run.request import TelemetryRequest
 
 _NICENESS = 15
 
 
-def look(run: Path, since: int) -> LatestSearch:
+def search_advice(run: Path, since: int) -> LatestSearch:
     """What is advised to the job at `run` by its steps from `since` on, or why nothing is."""
     try:
-        advice = recommend(fresh(run, TelemetryRequest(since=since)))
+        advice = recommend(current_run(run, TelemetryRequest(since=since)))
     except EsprofError as error:
         return LatestSearch(reason=" ".join(filter(None, (error.reason, error.remedy))))
     if not isinstance(advice, EstAdvice):
@@ -36,7 +36,7 @@ def main() -> int:
     os.nice(_NICENESS)
     run, since = Path(sys.argv[1]), int(sys.argv[2])
     try:
-        write_looked(run, look(run, since))
+        write_search(run, search_advice(run, since))
     except EsprofError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -15,7 +15,7 @@ _POLL_JOB_S = 1.0
 """How often it is looked whether the job is there still."""
 
 
-def fresh(run: Path, asked: TelemetryRequest = TelemetryRequest(), *, wait_s: float = 60.0) -> Run:  # noqa: B008 It is frozen.
+def current_run(run: Path, asked: TelemetryRequest = TelemetryRequest(), *, wait_s: float = 60.0) -> Run:  # noqa: B008 It is frozen.
     """What the job at `run` tells of its steps, and measures, when it is asked now. Of a job of this host that has ended,
     what there is.
 

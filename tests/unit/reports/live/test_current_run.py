@@ -14,7 +14,7 @@ from esprof.elastic.compress.codecs import registry
 from esprof.elastic.compress.codecs.sparse import TopK
 from esprof.elastic.reduce import measured as measuring
 from esprof.elastic.reduce.measured import measured
-from esprof.reports.live.fresh import fresh, has_ended
+from esprof.reports.live.current_run import current_run, has_ended
 from esprof.run import request
 from esprof.run.logs import HISTORY, JobEvent
 from esprof.run.request import TelemetryRequest
@@ -36,8 +36,8 @@ def test_a_running_job_writes_what_it_is_asked_for(tmp_path):
     job.start()
     while not (tmp_path / "live.jsonl").exists():
         time.sleep(0.01)
-    first = fresh(tmp_path, TelemetryRequest(since=2))
-    later = fresh(tmp_path, TelemetryRequest(since=first.steps(0).arrow.column("step").to_pylist()[-1] + 1))
+    first = current_run(tmp_path, TelemetryRequest(since=2))
+    later = current_run(tmp_path, TelemetryRequest(since=first.steps(0).arrow.column("step").to_pylist()[-1] + 1))
     over.set()
     job.join()
     steps = first.steps(0).arrow.column("step").to_pylist()
@@ -186,8 +186,8 @@ def test_a_job_that_ends_while_it_is_asked_is_not_waited_for(tmp_path, monkeypat
         trainer.step()
     trainer.close()
     looks = iter([False, True])
-    monkeypatch.setattr("esprof.reports.live.fresh.has_ended", lambda _: next(looks))
-    assert fresh(tmp_path, wait_s=30).steps(0).arrow.num_rows == 3
+    monkeypatch.setattr("esprof.reports.live.current_run.has_ended", lambda _: next(looks))
+    assert current_run(tmp_path, wait_s=30).steps(0).arrow.num_rows == 3
     assert not request.is_open(tmp_path)
 
 
@@ -202,7 +202,7 @@ def test_a_request_that_comes_while_another_is_served_stays(tmp_path):
 
 def test_nobody_answers(tmp_path):
     with pytest.raises(EsprofError, match="has not written its telemetry"):
-        fresh(tmp_path, wait_s=0.1)
+        current_run(tmp_path, wait_s=0.1)
     assert not request.is_open(tmp_path)
 
 
@@ -217,6 +217,6 @@ def test_of_a_job_that_has_ended_what_there_is(tmp_path, monkeypatch):
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", gone)
-    assert fresh(tmp_path).steps(0).arrow.num_rows == 3
+    assert current_run(tmp_path).steps(0).arrow.num_rows == 3
     HISTORY.append(tmp_path, JobEvent(what="started", step=3))
     assert not has_ended(tmp_path)  # Another one goes on in its place.

@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from esprof.reports.live.shift import Shift
+from esprof.reports.live.step_shift import Shift
 from esprof.run.logs import LiveStep
 
 
