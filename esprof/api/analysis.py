@@ -152,6 +152,10 @@ class Analysis:
         """Ranks and process groups, an edge for each membership."""
         return graphs.process_groups(self.run)
 
+    def hang(self) -> nx.DiGraph:
+        """Who waited for whom when the job stood still; empty where no rank waits (`flight.standstill.wait_for_graph`)."""
+        return graphs.wait_for(self.run)
+
     @property
     def plot(self) -> Plots:
         """The charts of the page."""

@@ -11,6 +11,7 @@ from esprof.core.types import us
 from esprof.replay.dfg import JOIN_LANE, Cls, Edge
 from esprof.replay.engine.timeline import Timeline, binding_edge
 from esprof.replay.replayed import Replayed
+from esprof.run.flight.standstill import wait_for_graph
 from esprof.run.run import Run
 
 MAX_GRAPH_NODES = 50_000
@@ -70,6 +71,14 @@ def process_groups(run: Run) -> nx.Graph:
     for group in run.meta.groups:
         graph.add_node(group.name, kind="group", backend=group.backend, description=group.description)
         graph.add_edges_from((rank, group.name) for rank in group.ranks)
+    return graph
+
+
+def wait_for(run: Run) -> nx.DiGraph:
+    """`wait_for_graph`, with the time waited in microseconds, as tables have it."""
+    graph = wait_for_graph(run)
+    for _, _, about in graph.edges(data=True):
+        about["waited_us"] = us(about.pop("waited_ns"))
     return graph
 
 

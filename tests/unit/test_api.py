@@ -61,6 +61,7 @@ TRIED = {
     "one step": lambda run, a: set(a.timeline(steps=[1])["step"]) == {1},
     "path in networkx": lambda run, a: nx.is_directed_acyclic_graph(a.graph()),
     "whole graph": lambda run, a: len(a.graph(path_only=False)) == a.replayed.built.dfg.nodes,
+    "who waits for whom": lambda run, a: not a.hang(),
     "process groups": lambda run, a: sorted(a.process_groups()["0-1"]) == [0, 1],
     "a plot as HTML": lambda run, a: "plotly" in a.plot.breakdown().to_html(include_plotlyjs=False).lower(),
 }
@@ -233,6 +234,10 @@ def test_of_a_job_that_hung_before_its_window_the_findings_answer():
     analysis = run_of_flight({0: killed(waiting), 1: killed(elsewhere)}).analyze()
     assert analysis.findings()["id"][0].startswith("ESP8")
     assert "1 finding" in repr(analysis)
+    ((waits, awaited, about),) = analysis.hang().edges(data=True)
+    assert (waits, awaited, about["kind"], about["collective"]) == (0, 1, "absent", "all_reduce")
+    (waited,) = analysis.evidence().query("name == 'waited'")["value"]
+    assert about["waited_us"] == waited / 1000
     assert analysis.findings()["id"][0] in analysis._repr_html_()
     with pytest.raises(InputError):
         analysis.timeline()
