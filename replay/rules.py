@@ -4,59 +4,59 @@ from dataclasses import dataclass
 
 from esprof.core.types import NS_PER_MS, NS_PER_US, Ns
 
-BLOCKING_OWN: Ns = 20 * NS_PER_US
+MAX_BLOCKING_OWN: Ns = 20 * NS_PER_US
 """What a blocking call may keep as its own work; the rest of its time must come from an edge."""
 
-LONG_CALL: Ns = 60 * NS_PER_US
+MIN_WAITING_CALL: Ns = 60 * NS_PER_US
 """A synchronising call longer than this has waited for something."""
 
-SYNC_EARLY: Ns = 60 * NS_PER_US
+MAX_SYNC_EARLY: Ns = 60 * NS_PER_US
 """A call may return this much before the kernel for which it waited ends, by the clocks of CPU and GPU, which differ by
 tens of microseconds on one rank. A tighter bound misses real waits, and a wait matched in part misleads more than none."""
 
-SYNC_LATE: Ns = 100 * NS_PER_US
+MAX_SYNC_LATE: Ns = 100 * NS_PER_US
 """A call may return this much after the kernel for which it waited ended, by the clocks of CPU and GPU, which differ by
 tens of microseconds on one rank. A tighter bound misses real waits, and a wait matched in part misleads more than none."""
 
-HIDDEN_WAIT: Ns = 500 * NS_PER_US
+MIN_HIDDEN_WAIT: Ns = 500 * NS_PER_US
 """Silence before `cudaEventElapsedTime` or `cudaFree` longer than this hides a wait that the profiler did not record."""
 
-WAKE_UP: Ns = NS_PER_MS
+MAX_WAKE_UP: Ns = NS_PER_MS
 """A thread that waited runs again at most this long after its cause, where nothing else shows that it waited."""
 
-HANDOVER: Ns = 100 * NS_PER_US
+MIN_HAND_OVER: Ns = 100 * NS_PER_US
 """A pause of one CPU thread longer than this, during which its partner thread worked, is a hand-over."""
 
-STREAM_GAP: Ns = 5 * NS_PER_US
+MAX_STREAM_GAP: Ns = 5 * NS_PER_US
 """Largest pause between two kernels of a busy stream that is the GPU's own."""
 
-LAUNCH_LATENCY: Ns = 5 * NS_PER_US
+DEFAULT_LAUNCH_LATENCY: Ns = 5 * NS_PER_US
 """From a launch to its kernel on an idle stream, where the trace shows too few to tell."""
 
-FEWEST_LATENCIES = 20
+MIN_LATENCIES = 20
 """Kernels on idle streams from which on their latencies tell that of a launch."""
 
-QUICKEST = 0.05
+LATENCY_QUANTILE = 0.05
 """Quantile of the latencies on idle streams that is the launch's own: what is longer may have waited. Of jobs limited by
 their GPU, the median is milliseconds."""
 
-LATE_KERNEL: Ns = 20 * NS_PER_US
+MIN_KERNEL_LATENESS: Ns = 20 * NS_PER_US
 """A kernel that starts this much later than all its known reasons allow has one that was not recorded."""
 
-FOLLOWS: Ns = 12 * NS_PER_US
+MAX_FOLLOWING_PAUSE: Ns = 12 * NS_PER_US
 """A late kernel that starts at most this long after a kernel of another stream ended has waited for that kernel."""
 
-QUEUE_DEPTH = 900
+MIN_FULL_QUEUE = 900
 """Outstanding launches from which on the GPU's launch queue (about 1,000 deep) was full at times."""
 
-REJECT_WAIT: Ns = 5 * NS_PER_US
+MAX_WAIT_OVERLAP: Ns = 5 * NS_PER_US
 """A stream wait whose source ends this much after its target started was paired wrongly."""
 
-ABSENT_LATE = 1.5
+MIN_ABSENT_RATIO = 1.5
 """A collective that takes this many times as long as those alike, once all members that are here have come, waited for one
 that the run lacks."""
 
-CONTENDED = 0.8
+MIN_CONTENDED_SHARE = 0.8
 """Share of a late start that other streams' kernels must cover for contention to be its reason."""
 
 

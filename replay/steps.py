@@ -14,18 +14,18 @@ from esprof.replay.runtime_names import allocates
 from esprof.run.run import Run, RunWarning
 from esprof.run.schema import Table
 
-ALLOCATOR_SHARE = 0.25
+MAX_ALLOCATOR_SHARE = 0.25
 """A step that spends a larger share of its time than this in allocator calls, on any rank, is not steady."""
 
-FEWEST_STEADY = 4
+MIN_STEPS_TO_LEAVE_FIRST_OUT = 4
 """Steps in a window, but for those around a lost one, from which on its first one is left out, since the profiler itself
 starts in that step."""
 
-NEAR = 50
+MAX_PLAIN_STEPS = 50
 """How many plain steps before a window, and how many after it, tell what its steps would take without the profiler: a job's
 pace changes over the hours."""
 
-FEWEST_PLAIN = 3
+MIN_PLAIN_STEPS = 3
 """Plain steps below which their median means little."""
 
 
@@ -192,11 +192,11 @@ def _unsteady(
 ) -> dict[int, Reason]:
     """The steps that are not steady, each with the reason; `whole` is of how many of them no rank lost anything."""
     reasons: dict[int, Reason] = {}
-    if whole >= FEWEST_STEADY:
+    if whole >= MIN_STEPS_TO_LEAVE_FIRST_OUT:
         reasons[steps[0]] = Reason(LeftOutFor.FIRST)
     for rank in run.ranks:
         for step, share in _allocator_shares(run.events(rank), [borders[rank][step] for step in steps], steps):
-            if share > ALLOCATOR_SHARE:
+            if share > MAX_ALLOCATOR_SHARE:
                 reasons[step] = Reason(LeftOutFor.ALLOCATOR, rank, share)
     return reasons
 
@@ -258,8 +258,8 @@ def plain_ns(run: Run, window: Sequence[int], shift: Mapping[Rank, Ns]) -> np.nd
     """
     plain = {rank: plain_steps(run.steps(rank)) for rank in run.ranks}
     shared = reduce(np.intersect1d, [steps.ints("step") for steps in plain.values()])
-    near = np.append(shared[shared < window[0]][-NEAR:], shared[shared > window[-1]][:NEAR])
-    if len(near) < FEWEST_PLAIN:
+    near = np.append(shared[shared < window[0]][-MAX_PLAIN_STEPS:], shared[shared > window[-1]][:MAX_PLAIN_STEPS])
+    if len(near) < MIN_PLAIN_STEPS:
         return np.empty(0)
     enter, leave = [], []
     for rank, steps in plain.items():

@@ -17,7 +17,7 @@ from esprof.run.schema import Table
 _NO_GPU_WORK = ("runtime", "sync", "annotation", "step", "python")
 """Kinds that are no work of a GPU, although a stream may stand in their row."""
 
-_NESTED = 3
+_MAX_NESTED_CALLS = 3
 """How deep calls that describe collectives stand in one another, at most."""
 
 
@@ -139,7 +139,7 @@ class RankEvents:
         last = Sequences(self.thread[calls], self.start[calls], self.begin).last(thread, moment)
         around = np.full(len(rows), -1)
         # From the call that began last backwards: of those that are still open, the earliest is the outermost, and stays.
-        for back in range(_NESTED):
+        for back in range(_MAX_NESTED_CALLS):
             call = entries(calls, np.maximum(last - back, -1), -1)
             is_open = (call >= 0) & (self.thread[call] == thread) & (self.end[call] >= moment)
             around = np.where(is_open, call, around)

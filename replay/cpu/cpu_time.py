@@ -11,7 +11,7 @@ from esprof.replay.dfg import Cls, Dfg
 from esprof.replay.engine.timeline import Piece
 from esprof.run.run import Run, RunWarning
 
-MUCH = 0.05
+MIN_NOTED_SHARE_OF_STEP = 0.05
 """Share of a step from which on it is told that operations did not run: the least error that any what-if is given."""
 
 _OPERATIONS = (Cls.COMPUTE, Cls.CPU)
@@ -82,7 +82,7 @@ def warnings_of(found: Iterable[NotRun], steady_at: np.ndarray, step_ns: float) 
     told = []
     for one in found:
         operations, idle = (float(each[steady_at].mean()) for each in (one.operations_ns, one.idle_ns))
-        if idle <= MUCH * step_ns:
+        if idle <= MIN_NOTED_SHARE_OF_STEP * step_ns:
             continue
         text = (
             f"rank {one.rank}: {readable.duration(idle)} a step of {readable.duration(operations)} in operations did not "

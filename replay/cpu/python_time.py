@@ -22,7 +22,7 @@ _OPERATIONS = (Cls.CPU, Cls.COMPUTE)
 SAMPLED: Ns = 40 * NS_PER_MS
 """Shortest gap, ns, of which it is told by the samples in it: outside of windows with stacks they come every 20 ms."""
 
-FAR_LONGER = 2.0
+MIN_GAP_RATIO = 2.0
 """A gap that is so many times as long as others of its name is told by the samples in it, and not by those others."""
 
 
@@ -111,7 +111,7 @@ class PythonTime:
         """What is told of single nodes: those in which garbage was collected, and long gaps that are like no other."""
         dfg, begin, end = self.dfg, *self._recorded_at
         usual_ns = self._usual_gap[dfg.name]
-        is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, FAR_LONGER * usual_ns))
+        is_long = self._nodes & dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > np.maximum(SAMPLED, MIN_GAP_RATIO * usual_ns))
         is_long &= len(self._sampled) > 0
         found = {}
         for node in np.flatnonzero(is_long | (self._collecting > 0)).tolist():

@@ -18,7 +18,7 @@ _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
 _ENGINE = re.compile(r"torch/autograd/graph\.py\(\d+\): _engine_run_backward$")
 """Finds the line that waits for a backward pass, which is no Python code until that calls some."""
 
-AWAKE = 0.7
+MIN_RUNNING_SHARE = 0.7
 """From which share of its time on that the thread ran it computed, even in a call of a collective."""
 
 
@@ -106,4 +106,4 @@ class RankSamples:
 def is_waiting(place: CodePlace, ran: float) -> bool:
     """Whether Python waits there, for a collective or a backward pass, and does not compute."""
     line = place.call or place.frame
-    return bool(_ENGINE.search(line)) or (ran < AWAKE and bool(_COLLECTIVE.search(line)))
+    return bool(_ENGINE.search(line)) or (ran < MIN_RUNNING_SHARE and bool(_COLLECTIVE.search(line)))

@@ -15,7 +15,7 @@ from esprof.core.compiled import compiled_in_place
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.longest_path import ends, unsigned
 
-_TILE = 64
+_SCENARIOS_AT_ONCE = 64
 """Number of scenarios that run side by side: fewer leave the processor waiting, the rows of more do not fit its cache."""
 _UNUSED = 2**32 - 1
 """No node: the last follower of a node whose row has been given back (`_share`)."""
@@ -47,7 +47,7 @@ class _Times(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """Up to `_TILE` scenarios, K; C classes; R rows in use."""
+    """Up to `_SCENARIOS_AT_ONCE` scenarios, K; C classes; R rows in use."""
 
     factor: np.ndarray
     """How many times as fast each class is in each scenario, float64[C, K]."""
@@ -102,8 +102,8 @@ class Batch:
         )
         scenarios = factor.shape[1]
         end = np.empty((len(seen), scenarios), np.int64)
-        for first in range(0, scenarios, _TILE):
-            some = np.ascontiguousarray(factor[:, first : first + _TILE], np.float64)
+        for first in range(0, scenarios, _SCENARIOS_AT_ONCE):
+            some = np.ascontiguousarray(factor[:, first : first + _SCENARIOS_AT_ONCE], np.float64)
             width = some.shape[1]
             tile = _Tile(some, np.empty((rows.count, width)), seen, np.empty((len(seen), width)))
             _run(graph, times, tile)
@@ -120,8 +120,8 @@ class Batch:
         rows = self._rows
         graph = _Order(unsigned(self.dfg.pred_ptr), rows.row, rows.pred_row, rows.slack)
         end = np.empty((len(seen), longer.shape[1]), np.int64)
-        for first in range(0, longer.shape[1], _TILE):
-            some = np.ascontiguousarray(longer[:, first : first + _TILE], np.float64)
+        for first in range(0, longer.shape[1], _SCENARIOS_AT_ONCE):
+            some = np.ascontiguousarray(longer[:, first : first + _SCENARIOS_AT_ONCE], np.float64)
             observed = np.empty((len(seen), some.shape[1]))
             _run_longer(graph, some, np.empty((rows.count, some.shape[1])), seen, observed)
             end[:, first : first + some.shape[1]] = rows.end[seen][:, None] + observed.astype(np.int64)

@@ -5,7 +5,7 @@ import numpy as np
 from esprof.core.compiled import compiled_in_place
 from esprof.replay.dfg import Dfg
 
-_LONG_AGO = -(2**62)
+_BEFORE_ALL_NS = -(2**62)
 """A moment before all others: what the maximum over predecessors begins with."""
 
 
@@ -44,7 +44,7 @@ def unsigned(indices: np.ndarray) -> np.ndarray:
 @compiled_in_place
 def ready(node: int, recorded: np.ndarray, ptr: np.ndarray, idx: np.ndarray, lag: np.ndarray, end: np.ndarray) -> int:
     """When the last predecessor lets `node` start, ns; its recorded start where it has no predecessor."""
-    moment = _LONG_AGO if ptr[node] < ptr[node + 1] else recorded[node]
+    moment = _BEFORE_ALL_NS if ptr[node] < ptr[node + 1] else recorded[node]
     for edge in range(ptr[node], ptr[node + 1]):
         moment = max(moment, end[idx[edge]] + lag[edge])
     return moment

@@ -15,16 +15,16 @@ from esprof.core.errors import InputError
 from esprof.replay.dfg import Dfg, Edge, StepMarks
 from esprof.replay.engine.longest_path import ready, unsigned
 
-_NEVER = 2**62
+_NEVER_NS = 2**62
 _LANE_EDGE = int(Edge.LANE)
-_LONGEST_LAG = 2**31 - 1
+_MAX_LAG_NS = 2**31 - 1
 _LANE_STATE = np.dtype(
     [
         ("first", np.int64),  # where the lane's two heaps begin in `_ListState.coming` and in `_ListState.waiting`
         ("coming", np.int64),  # how many nodes are in its heap in `_ListState.coming`
         ("waiting", np.int64),  # how many nodes are in its heap in `_ListState.waiting`
         ("free", np.int64),  # when the lane is done with all nodes that it has started, ns
-        ("turn", np.int64),  # when the lane can start its next node, ns; _NEVER while none is queued
+        ("turn", np.int64),  # when the lane can start its next node, ns; _NEVER_NS while none is queued
     ]
 )
 
@@ -180,7 +180,7 @@ def _idle(lane: np.ndarray, count: int) -> np.ndarray:
     lanes = np.zeros(count, _LANE_STATE)
     # The heaps of a lane begin behind those of all lanes before it, each with room for every node of its lane.
     lanes["first"][1:] = np.cumsum(np.bincount(lane[lane >= 0], minlength=count))[:-1]
-    lanes["free"], lanes["turn"] = -_NEVER, _NEVER
+    lanes["free"], lanes["turn"] = -_NEVER_NS, _NEVER_NS
     return lanes
 
 
@@ -222,7 +222,7 @@ def _run(state: _ListState) -> int:
             state.end[node] = state.when[node] + state.delay[node]
         else:
             lane = state.soonest[1]
-            if state.lanes[lane].turn == _NEVER:
+            if state.lanes[lane].turn == _NEVER_NS:
                 return started
             node = _take(lane, state)
             state.end[node] = state.lanes[lane].turn + state.delay[node]
@@ -293,7 +293,7 @@ def _set_turn(number: int, state: _ListState) -> None:
     """Find out when a lane can start its next node, and bring the tournament up to date on its way to the top."""
     lanes, soonest = state.lanes, state.soonest
     lane = lanes[number]
-    lane.turn = _NEVER
+    lane.turn = _NEVER_NS
     if lane.waiting > 0:
         lane.turn = lane.free
     elif lane.coming > 0:
@@ -363,7 +363,7 @@ def _link(order: np.ndarray, place: np.ndarray, old: _Edges, frozen: _Frozen) ->
         if latest >= 0:
             # Without another edge (none was added since `ptr`), only the lag keeps the node at its recorded start.
             pause = max(0, frozen.recorded[here] - frozen.end[latest]) if count == new.ptr[here] else 0
-            _insert(new, here, count, latest, min(pause, _LONGEST_LAG), _LANE_EDGE)
+            _insert(new, here, count, latest, min(pause, _MAX_LAG_NS), _LANE_EDGE)
             count += 1
         new.ptr[here + 1] = count
         frozen.end[here] = ready(here, frozen.recorded, new.ptr, new.idx, new.lag, frozen.end) + frozen.delay[here]

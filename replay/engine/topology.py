@@ -11,7 +11,7 @@ from esprof.replay.dfg import GUESSES, Edge
 _DOUBTFUL = (GUESSES, (Edge.THREAD,), (Edge.RENDEZVOUS,), (Edge.WAIT,), (Edge.SYNC,))
 """Kinds of edges by which a cycle is broken, the least certain first."""
 
-_LONGEST = np.iinfo(np.int32).max
+_MAX_LAG_NS = np.iinfo(np.int32).max
 """Longest lag that an edge can hold, ns, about two seconds."""
 
 
@@ -67,7 +67,7 @@ def sort(start_ns: np.ndarray, edges: np.ndarray) -> Sorted:
         doubtful = _doubtful_in_cycles(edges, nodes)
         dropped = np.append(dropped, edges["kind"][doubtful])
         edges = np.compress(~doubtful, edges)
-    clamped = int((np.abs(edges["lag"]) > _LONGEST).sum())
+    clamped = int((np.abs(edges["lag"]) > _MAX_LAG_NS).sum())
     return Sorted(order, _predecessors(edges, followers, order), dropped, clamped)
 
 
@@ -208,7 +208,7 @@ def _fill(
     for source in range(len(order)):
         for at in range(followers.ptr[order[source]], followers.ptr[order[source] + 1]):
             edge = edges[followers.edge[at]]
-            target, lag = number[edge.target], min(max(edge.lag, -_LONGEST), _LONGEST)
+            target, lag = number[edge.target], min(max(edge.lag, -_MAX_LAG_NS), _MAX_LAG_NS)
             if latest[target] != source:
                 latest[target] = source
                 ptr[target + 1] += 1  # The slot before it is the new edge's.

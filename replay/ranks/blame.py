@@ -14,22 +14,22 @@ from esprof.replay.engine import longest_path
 from esprof.replay.engine.timeline import union_ns
 from esprof.replay.ranks.counterparts import Counterparts, counterparts, roles_of
 
-CLEARLY = 1.4
+MIN_BLAME_RATIO = 1.4
 """A rank is slow when it bears more than this many times an even share of the blame: of two ranks, seven tenths."""
 
-CHANCE = 0.01
+MAX_CHANCE = 0.01
 """Probability below which being late in that many steps does not count as chance."""
 
-FEW_STEPS = 5
+MIN_STEPS_FOR_TEST = 5
 """Steps from which on chance can be ruled out, however few the ranks."""
 
-MOST_SUSPECTS = 16
+MAX_SUSPECTS = 16
 """Ranks whose delay is replayed: those with most work beyond their counterparts'. A job of any size then needs as many."""
 
-NOTICED = 0.01
+MIN_PLACE_SHARE_OF_STEP = 0.01
 """Share of a step that a place must take longer than usual, for its rank to be called slow because of it."""
 
-SCATTER = 3.0
+MIN_DEVIATIONS = 3.0
 """Work beyond that of counterparts is more than scatter from this many standard deviations on."""
 
 
@@ -87,9 +87,9 @@ def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
     have been launched before the first step (docs/replay.md §4).
     """
     seen = arrivals(dfg, dfg.marks.steps)
-    is_long = dfg.dur_ns > rules.LONG_CALL
+    is_long = dfg.dur_ns > rules.MIN_WAITING_CALL
     calls = np.flatnonzero(dfg.of(Cls.ALLOCATOR) & is_long)
-    found = np.where(dfg.of(Cls.LAUNCH) & is_long, dfg.dur_ns - rules.BLOCKING_OWN, 0)
+    found = np.where(dfg.of(Cls.LAUNCH) & is_long, dfg.dur_ns - rules.MAX_BLOCKING_OWN, 0)
     if not len(seen) or not len(calls):
         return found
     last = seen.last()
@@ -100,7 +100,7 @@ def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
     begin, end = column * span + seen.arrived_ns[collective, column], column * span + until[collective]
     start = np.searchsorted(seen.ranks, dfg.rank[calls]) * span + dfg.recorded_ns[calls]
     within = _covered(begin, end, start + dfg.dur_ns[calls]) - _covered(begin, end, start)
-    found[calls] = np.minimum(within.astype(np.int64), dfg.dur_ns[calls] - rules.BLOCKING_OWN)
+    found[calls] = np.minimum(within.astype(np.int64), dfg.dur_ns[calls] - rules.MAX_BLOCKING_OWN)
     return found
 
 
@@ -186,14 +186,14 @@ class Blame:
         return late
 
     def _suspects(self) -> list[int]:
-        """Columns of the ranks with most work beyond their counterparts', by lane and step; at most `MOST_SUSPECTS`."""
+        """Columns of the ranks with most work beyond their counterparts', by lane and step; at most `MAX_SUSPECTS`."""
         dfg, count = self.dfg, len(self.steps)
         within = np.flatnonzero(np.isin(dfg.step, self.steps) & (dfg.lane >= 0))
         visit = dfg.lane[within].astype(np.int64) * count + np.searchsorted(self.steps, dfg.step[within])
         visits = np.bincount(visit, self.excess_ns[within], minlength=len(dfg.lanes) * count)
         column = np.repeat(np.searchsorted(dfg.marks.ranks, [lane.rank for lane in dfg.lanes]), count)
         beyond = np.bincount(column, np.maximum(visits, 0), minlength=len(dfg.marks.ranks))
-        most = np.argsort(-beyond, kind="stable")[:MOST_SUSPECTS]
+        most = np.argsort(-beyond, kind="stable")[:MAX_SUSPECTS]
         return [int(rank) for rank in most if beyond[rank] > 0]
 
     @cached_property
@@ -229,7 +229,7 @@ class Blame:
         count = len(self.dfg.marks.ranks)
         # A hiccup of another rank must not hide a slow one, and a delay that shows only where ranks meet must not get lost.
         blames = (trimmed_mean(self.late_ns), self.late_ns.mean(axis=0))
-        slow = np.any([blamed > CLEARLY * blamed.sum() / count for blamed in blames], axis=0)
+        slow = np.any([blamed > MIN_BLAME_RATIO * blamed.sum() / count for blamed in blames], axis=0)
         if slow.any():
             # Stages of a pipeline have more or less to do than others step after step, and are not slow for that.
             shared = np.bincount(self.roles)[self.roles] > 1
@@ -241,9 +241,9 @@ class Blame:
         """Whether each rank may have had more to do in that many steps by chance, bool[ranks]."""
         # Delays show only when ranks meet, which may be in one step of several: what counts is who has more to do.
         guilty, count = self.has_more().sum(axis=0), len(self.dfg.marks.ranks)
-        # With more than two ranks, chance has more to pick from, so that each may have only its share of CHANCE. In few
+        # With more than two ranks, chance has more to pick from, so that each may have only its share of MAX_CHANCE. In few
         # steps even all of them may be chance.
-        by_chance = binomial_test(guilty, len(self.steps), 1 / count) > CHANCE * 2 / count
+        by_chance = binomial_test(guilty, len(self.steps), 1 / count) > MAX_CHANCE * 2 / count
         mask: np.ndarray = by_chance & (guilty < len(self.steps))
         return mask
 
@@ -254,8 +254,8 @@ class Blame:
         ranked = np.sort(late, axis=1)
         # What the others wait for this rank alone: its own delay less the longest of another.
         alone = late - np.where(late == ranked[:, -1:], ranked[:, -2:-1], ranked[:, -1:])
-        by_amount = trimmed_test(alone) < CHANCE * 2 / count
-        by_number = binomial_test((alone > 0).sum(axis=0), len(self.steps), 1 / count) < CHANCE * 2 / count
+        by_amount = trimmed_test(alone) < MAX_CHANCE * 2 / count
+        by_number = binomial_test((alone > 0).sum(axis=0), len(self.steps), 1 / count) < MAX_CHANCE * 2 / count
         certain: np.ndarray = by_amount | by_number
         return certain
 
@@ -269,9 +269,9 @@ class Blame:
         extra, of_rank = self._extra_by_place(suspects, only)
         # Chance may pick from all places of a rank, too, whether they are noticed or not.
         places = np.bincount(of_rank, minlength=1)
-        noticed = trimmed_mean(extra) > NOTICED * self.step_ns
+        noticed = trimmed_mean(extra) > MIN_PLACE_SHARE_OF_STEP * self.step_ns
         extra, of_rank = extra[:, noticed], of_rank[noticed]
-        certain = trimmed_test(extra) < CHANCE * 2 / among / places[of_rank]
+        certain = trimmed_test(extra) < MAX_CHANCE * 2 / among / places[of_rank]
         found = np.zeros(len(self.dfg.marks.ranks), bool)
         found[of_rank[certain]] = True
         return found
@@ -307,7 +307,7 @@ class Blame:
         excess, longest = self.excess_ns[nodes], np.zeros(steps * lanes)
         np.maximum.at(longest, visit, excess)
         beyond, squares = (np.bincount(visit, of, len(longest)) for of in (excess, excess**2))
-        clear = (beyond > 0) & (beyond > SCATTER * np.sqrt(np.maximum(squares - longest**2, 0)))
+        clear = (beyond > 0) & (beyond > MIN_DEVIATIONS * np.sqrt(np.maximum(squares - longest**2, 0)))
         # Threads of a rank hand over to one another: together they may be late.
         row, lane = np.nonzero(clear.reshape(steps, lanes))
         column = np.searchsorted(dfg.marks.ranks, [one.rank for one in dfg.lanes])[lane]

@@ -9,10 +9,10 @@ from esprof.core.statistics import medians_of
 from esprof.core.types import NS_PER_MS
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 
-ALIKE = 0.9
+MIN_SHARED_WORK_SHARE = 0.9
 """Least share of their computing that two ranks must have in common to play the same role in a pipeline."""
 
-SLEEP = NS_PER_MS
+MIN_SLEEP_NS = NS_PER_MS
 """A longer gap is a sleep, or a call that blocks: no stage of a pipeline has such by its role (docs/what-ifs.md, `host`)."""
 
 _MESSAGE = re.compile("send|recv", re.IGNORECASE)
@@ -26,8 +26,8 @@ class Counterparts:
     Counterparts share step, lane role, name, neighbour and occurrence. Where there is none (rank 0 logs, and so has
     other neighbours), and for what was launched before the first step, they share step, lane role and name; for a
     loader, which works ahead, lane role and name in any step. A gap takes no time on ranks that do not have it: on
-    those of the same role, or, if it is longer than `SLEEP`, on all; and no more does what a rank does more often than
-    the others. Of several counterparts on one rank the mean counts.
+    those of the same role, or, if it is longer than `MIN_SLEEP_NS`, on all; and no more does what a rank does more often
+    than the others. Of several counterparts on one rank the mean counts.
     """
 
     own: np.ndarray
@@ -72,7 +72,7 @@ def counterparts(dfg: Dfg, work_ns: np.ndarray, roles: np.ndarray) -> Counterpar
             # A stage that is alone in its role has nobody to be compared with.
             extra = nodes[surplus & (sharing[column[nodes]] > 1)]
             _fill_in(found, extra, work_ns, sharing[column[extra]])
-        present = np.where(work_ns[nodes] > SLEEP, len(roles), sharing[column[nodes]])
+        present = np.where(work_ns[nodes] > MIN_SLEEP_NS, len(roles), sharing[column[nodes]])
         least = np.where(gap[nodes], present, 0)
         columns = _over_ranks(identity[nodes], column[nodes], work_ns[nodes], least)
         for into, values in zip((found.others, found.median, found.mean), columns, strict=True):
@@ -155,7 +155,7 @@ def roles_of(dfg: Dfg) -> np.ndarray:
     """A number for each rank of `dfg.marks`, int64[ranks], from 0 on, the same for ranks that play the same role.
 
     All ranks of a job do the same on other data, unless they pass messages on, as the stages of a pipeline: those play the
-    same role only if they compute the same, `ALIKE`.
+    same role only if they compute the same, `MIN_SHARED_WORK_SHARE`.
     """
     roles = np.zeros(len(dfg.marks.ranks), np.int64)
     if not _passes_messages(dfg):
@@ -163,7 +163,7 @@ def roles_of(dfg: Dfg) -> np.ndarray:
     computed = [set(np.unique(dfg.key[dfg.of(Cls.COMPUTE) & (dfg.rank == rank)]).tolist()) for rank in dfg.marks.ranks]
     known: list[set[int]] = []
     for place, keys in enumerate(computed):
-        alike = (n for n, other in enumerate(known) if len(keys & other) >= ALIKE * len(keys | other))
+        alike = (n for n, other in enumerate(known) if len(keys & other) >= MIN_SHARED_WORK_SHARE * len(keys | other))
         roles[place] = next(alike, len(known))
         if roles[place] == len(known):
             known.append(keys)

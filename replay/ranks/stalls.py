@@ -6,23 +6,23 @@ from esprof.core.types import NS_PER_MS, Ns
 from esprof.replay.dfg import Cls
 from esprof.replay.ranks.blame import Blame
 
-LONG: Ns = NS_PER_MS
+MIN_STALL_NS: Ns = NS_PER_MS
 """Least time, ns, that a stall takes beyond what the same work takes on the other ranks: a time slice of the scheduler takes
 as long, or longer."""
 
-TIMES = 10
+MIN_STALL_RATIO = 10
 """A stall takes so many times as long as the same work on the other ranks. Ranks with more to do, or slower ones, do not."""
 
-FEWEST_RANKS = 3
+MIN_RANKS = 3
 """Of two, nothing tells which one is as usual."""
 
-MUCH = 0.1
+MIN_STALLED_SHARE = 0.1
 """Least share of its steps that each rank must stall for: a pause on some ranks has a cause of its own."""
 
-OFTEN = 5
+MIN_STALLS_PER_STEP = 5
 """Least number of stalls of a mean step of each rank."""
 
-PLACES = 3
+MIN_STALL_PLACES = 3
 """Least number of names of the operations and gaps in which each rank stalls: at one place it would be the job itself."""
 
 
@@ -30,16 +30,17 @@ def starved_ns(blame: Blame) -> np.ndarray | None:
     """By how much each node is a stall of its rank's main thread, ns, int64[N]; None where not all ranks are starved."""
     dfg, steps = blame.dfg, blame.steps
     ranks = dfg.marks.ranks
-    if len(ranks) < FEWEST_RANKS:
+    if len(ranks) < MIN_RANKS:
         return None
     main = np.isin(dfg.lane, [dfg.main_lane(rank) for rank in ranks])
     mine = main & dfg.of(Cls.CPU, Cls.COMPUTE, Cls.HOST_GAP, Cls.LAUNCH)
-    is_stall = mine & blame.peers.own & (blame.excess_ns > LONG) & (blame.work_ns >= TIMES * blame.usual_ns)
+    is_stall = mine & blame.peers.own & (blame.excess_ns > MIN_STALL_NS)
+    is_stall &= blame.work_ns >= MIN_STALL_RATIO * blame.usual_ns
     stalls: np.ndarray = np.where(is_stall, np.rint(blame.excess_ns), 0).astype(np.int64)
-    least_ns = MUCH * blame.step_ns * len(steps)
+    least_ns = MIN_STALLED_SHARE * blame.step_ns * len(steps)
     for rank in ranks:
         here = np.flatnonzero(is_stall & (dfg.rank == rank) & np.isin(dfg.step, steps))
-        few = len(here) < OFTEN * len(steps) or len(np.unique(dfg.name[here])) < PLACES
+        few = len(here) < MIN_STALLS_PER_STEP * len(steps) or len(np.unique(dfg.name[here])) < MIN_STALL_PLACES
         if few or stalls[here].sum() < least_ns:
             return None
     return stalls

@@ -10,7 +10,7 @@ from esprof.replay.dfg import Dfg, LaneKind
 from esprof.replay.engine.batch import Batch
 from esprof.replay.engine.timeline import StepEnds, replay
 
-_MAX_VALUES = 1 << 26
+_MAX_NODES_TIMES_GRAPHS = 1 << 26
 """Most nodes times graphs that are replayed side by side: each such pair takes eight bytes."""
 
 
@@ -31,7 +31,7 @@ class Replays:
     def ends(self, dfgs: Sequence[Dfg]) -> list[StepEnds]:
         """What a replay of each graph tells of its steps."""
         alike = [number for number, dfg in enumerate(dfgs) if dfg.pred_idx is self.recorded.pred_idx]
-        at_once = max(1, _MAX_VALUES // self.recorded.nodes)
+        at_once = max(1, _MAX_NODES_TIMES_GRAPHS // self.recorded.nodes)
         groups = [alike[first : first + at_once] for first in range(0, len(alike), at_once)] if len(alike) > 1 else []
         side_by_side = {number for group in groups for number in group}
         found: dict[int, StepEnds] = {

@@ -13,7 +13,7 @@ from esprof.core.types import Rank
 from esprof.replay.whatif.scenario import Declined, Scenario, known_ranks, ranks_with
 from esprof.run.groups import group_name
 
-_LEAST, _MOST = 1e-3, 1e6
+_MIN_NUMBER, _MAX_NUMBER = 1e-3, 1e6
 
 
 class TermPhase(IntEnum):
@@ -144,7 +144,7 @@ def speed_up(value: str) -> float:
 
 
 def number(value: str) -> float:
-    """Read a number from `_LEAST` to `_MOST`. Raises UsageError for all else."""
+    """Read a number from `_MIN_NUMBER` to `_MAX_NUMBER`. Raises UsageError for all else."""
     return _number(value, value)
 
 
@@ -153,9 +153,9 @@ def _number(value: str, written: str) -> float:
         read = float(value)
     except ValueError:
         read = 0.0
-    if not _LEAST <= read <= _MOST:
+    if not _MIN_NUMBER <= read <= _MAX_NUMBER:
         raise UsageError(
-            f"{written!r} is not a number from {_LEAST:g} to {_MOST:g}",
+            f"{written!r} is not a number from {_MIN_NUMBER:g} to {_MAX_NUMBER:g}",
             remedy="A speed-up is written 2x, or 0.5x for half as fast.",
         )
     return read

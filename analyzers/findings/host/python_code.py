@@ -19,7 +19,7 @@ from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
 from esprof.replay.cpu.python_time import PythonTime, text_of
-from esprof.replay.cpu.sampled import AWAKE
+from esprof.replay.cpu.sampled import MIN_RUNNING_SHARE
 from esprof.replay.whatif.grammar import literal
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.stacks import CodePlace, functions_of
@@ -232,7 +232,7 @@ def _advice(ran: float) -> str:
             f"The thread ran for {100 * ran:.0f} % of that time only: it sleeps, or waits for a file, the network, a "
             "lock, a CPU or another process. Do that in a thread or process of its own, less often, or not on every rank."
         )
-    if ran >= AWAKE:
+    if ran >= MIN_RUNNING_SHARE:
         return (
             "Python computes there while no operation runs: do it less often, on tensors as a whole, or ahead of time in "
             "the loader's workers."

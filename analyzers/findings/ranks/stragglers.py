@@ -26,7 +26,7 @@ from esprof.analyzers.samples.function_time import OwnFunction, leading_function
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank, us
-from esprof.replay.ranks.blame import FEW_STEPS, arrivals
+from esprof.replay.ranks.blame import MIN_STEPS_FOR_TEST, arrivals
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.terms.straggler import CLASSES
 
@@ -89,7 +89,7 @@ def _unpriced(case: Case, ranks: tuple[Rank, ...]) -> Iterator[Cause]:
 def _cause(case: Case, ranks: tuple[Rank, ...], kind: Lateness, scenario: str, besides: dict[str, Evidence]) -> Cause:
     saving = case.pricer.saving_ns(scenario)
     margin = abs(case.pricer.error.strict) * case.pricer.step_ns
-    is_sure = case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS
+    is_sure = case.is_explained and len(case.replayed.steps.steady) >= MIN_STEPS_FOR_TEST
     alone = _lone_work(case)
     places = {
         rank: replace(place, python=alone[rank].place.frame, call=alone[rank].place.call)

@@ -13,7 +13,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls
-from esprof.replay.ranks.blame import FEW_STEPS
+from esprof.replay.ranks.blame import MIN_STEPS_FOR_TEST
 
 MOST = 0.5
 """Share of the steps above which some rank must have more to do: fewer are hiccups."""
@@ -66,7 +66,7 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
 
 
 def _confidence(case: Case) -> Confidence:
-    return "high" if case.is_explained and len(case.replayed.steps.steady) >= FEW_STEPS else "medium"
+    return "high" if case.is_explained and len(case.replayed.steps.steady) >= MIN_STEPS_FOR_TEST else "medium"
 
 
 def _by_input(case: Case) -> float:

@@ -73,7 +73,7 @@ def gloo_work(events: RankEvents, met: Met, place: NextPlace) -> GlooWork:
     call, transfer = _issuing_calls(events, rows[by_lane])
     row = rows[by_lane][transfer]
     returned = np.minimum(events.end[call], events.finish)
-    is_long, after = returned - events.start[call] > rules.LONG_CALL, returned - events.end[row]
+    is_long, after = returned - events.start[call] > rules.MIN_WAITING_CALL, returned - events.end[row]
     return GlooWork(
         lanes=(*(Lane(events.rank, LaneKind.COMM, "comm") for _ in threads), *_link(events.rank, len(rows))),
         nodes=placed.nodes,
@@ -86,7 +86,7 @@ def gloo_work(events: RankEvents, met: Met, place: NextPlace) -> GlooWork:
         last=placed.last[transfer],
         noted=noted[transfer],
         queue=edges_of(placed.last[follows], placed.first[follows + 1], Edge.LANE, noted[follows]),
-        blocks=is_long & (after >= 0) & (after <= rules.SYNC_LATE),
+        blocks=is_long & (after >= 0) & (after <= rules.MAX_SYNC_LATE),
     )
 
 

@@ -99,7 +99,7 @@ def _late_ns(number: np.ndarray, transfer_ns: np.ndarray, alike: np.ndarray) -> 
     order = np.lexsort((took, of))
     names, first, count = np.unique(of[order], return_index=True, return_counts=True)
     usual = took[order][first + (count - 1) // 2][np.searchsorted(names, of)]
-    waited: np.ndarray = (of >= 0) & (took > rules.ABSENT_LATE * usual)
+    waited: np.ndarray = (of >= 0) & (took > rules.MIN_ABSENT_RATIO * usual)
     return np.where(waited, took - usual, 0)
 
 

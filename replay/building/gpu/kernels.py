@@ -167,7 +167,7 @@ class GpuWork:
         for lane in range(len(self.lanes)):
             order = first[self.lane[first] == lane]
             depth = self._queue_depth(order) if self.has_queue else 0
-            if depth >= rules.QUEUE_DEPTH:
+            if depth >= rules.MIN_FULL_QUEUE:
                 ahead = np.arange(len(order)) - self._seen_ahead(order, depth)
                 mine = np.flatnonzero((ahead >= 0) & (self.launch[order] >= 0))
                 room[self.launch[order[mine]]] = self.before[order[ahead[mine]]]
@@ -186,7 +186,7 @@ class GpuWork:
             begin = int(np.argmax(step == known[lost + 1]))
             straddling = np.arange(begin, min(begin + depth, len(order)))
             call = self.launch[order[straddling]]
-            waits = (call >= 0) & (self.events.end[call] - self.events.start[call] > rules.LONG_CALL)
+            waits = (call >= 0) & (self.events.end[call] - self.events.start[call] > rules.MIN_WAITING_CALL)
             # The last piece that had started when such a launch returned is what made room for it.
             started = np.searchsorted(self.start[order], self.events.end[call[waits]], side="right") - 1
             apart, count = np.unique(straddling[waits] - started, return_counts=True)
@@ -204,7 +204,7 @@ class GpuWork:
         # How many kernels had started when each was launched: of those launched before it, the others were outstanding.
         started = np.searchsorted(np.sort(self.start[order]), self.launched[order], side="right")
         most = int((np.arange(len(order)) - started).max(initial=0))
-        if most < rules.QUEUE_DEPTH:
+        if most < rules.MIN_FULL_QUEUE:
             return most
         depths = [most - 2, most - 1, most]
         return max(depths, key=lambda depth: self._waited_for_room(order, depth))
@@ -237,7 +237,9 @@ def stream_order(gpu: GpuWork) -> np.ndarray:
     """
     after = np.flatnonzero(gpu.before >= 0)
     own = gpu.start[after] - gpu.end[gpu.before[after]]
-    busy = (gpu.launched[after] <= gpu.end[gpu.before[after]]) & (gpu.launch[after] >= 0) & (own <= rules.STREAM_GAP)
+    busy = (
+        (gpu.launched[after] <= gpu.end[gpu.before[after]]) & (gpu.launch[after] >= 0) & (own <= rules.MAX_STREAM_GAP)
+    )
     lag = np.maximum(np.minimum(own, _median(own[busy])), 0)
     to_next = edges_of(gpu.last[gpu.before[after]], gpu.first[after], Edge.LANE, lag)
     return joined([to_next, edges_of(gpu.first, gpu.last, Edge.LANE)])
@@ -257,7 +259,7 @@ def launches(gpu: GpuWork, chains: Chains, held: np.ndarray, *, is_short: bool =
     idle = ((before < 0) | (gpu.end[before] < gpu.launched[mine])) & gpu.is_first[mine]
     shows = idle & ~held[mine] & ~gpu.is_collective[mine]
     least = _latency(own[shows])
-    lag = np.where(shows & (own <= least + rules.LATE_KERNEL), own, np.minimum(own, least)) if is_short else own
+    lag = np.where(shows & (own <= least + rules.MIN_KERNEL_LATENESS), own, np.minimum(own, least)) if is_short else own
     source = chains.ending_by(gpu.events.thread[gpu.launch[mine]], gpu.launched[mine])
     return edges_of(source, gpu.first[mine], Edge.LAUNCH, lag)
 
@@ -267,9 +269,9 @@ def _latency(shown: np.ndarray) -> Ns:
 
     It is a low quantile: some of these kernels waited for what nothing tells, the device's memory or its other streams.
     """
-    if len(shown) < rules.FEWEST_LATENCIES:
-        return rules.LAUNCH_LATENCY
-    return int(np.quantile(shown, rules.QUICKEST))
+    if len(shown) < rules.MIN_LATENCIES:
+        return rules.DEFAULT_LAUNCH_LATENCY
+    return int(np.quantile(shown, rules.LATENCY_QUANTILE))
 
 
 def coverage(gpu: GpuWork) -> BuildCounts:

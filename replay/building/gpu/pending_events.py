@@ -9,10 +9,10 @@ from esprof.replay import rules
 from esprof.replay.building.gpu.kernels import GpuWork
 from esprof.replay.building.lookup import Sequences, entries
 
-_MOST_PENDING = 256
+_MAX_PENDING = 256
 """How many of the latest events that nothing has waited for yet are looked at: one that is never waited for stays."""
 
-_FOLLOWS, _REJECT_WAIT = rules.FOLLOWS, rules.REJECT_WAIT
+_MAX_FOLLOWING_PAUSE, _MAX_WAIT_OVERLAP = rules.MAX_FOLLOWING_PAUSE, rules.MAX_WAIT_OVERLAP
 _LAUNCH, _RECORD, _WAIT = 1, 2, 3
 
 
@@ -95,7 +95,7 @@ def _follow(
                 pending[count] = launched[thread]
                 count += 1
         elif piece >= 0:
-            first = max(first, count - _MOST_PENDING)
+            first = max(first, count - _MAX_PENDING)
             source = recorded[thread]
             if source >= 0 and lane[source] == lane[piece]:
                 source = calls.other[n]
@@ -123,10 +123,10 @@ def _chosen(
     oldest = latest = -1
     for at in range(begin, until):
         piece = pending[at]
-        if piece < 0 or lane[piece] == lane[held] or end[piece] > start[held] + _REJECT_WAIT:
+        if piece < 0 or lane[piece] == lane[held] or end[piece] > start[held] + _MAX_WAIT_OVERLAP:
             continue
         if oldest < 0:
             oldest = piece
-        if end[piece] >= start[held] - _FOLLOWS and (latest < 0 or end[piece] > end[latest]):
+        if end[piece] >= start[held] - _MAX_FOLLOWING_PAUSE and (latest < 0 or end[piece] > end[latest]):
             latest = piece
     return latest if latest >= 0 else oldest

@@ -14,13 +14,13 @@ from esprof.replay.building.threads.cpu_threads import Chains
 from esprof.replay.dfg import Edge
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
-_MOST_IN_FLIGHT = 4
+_MAX_STEPS_IN_FLIGHT = 4
 """How many events back a script may wait for one that it recorded."""
 
-_LOOK_BACK = 16
+_MAX_SEARCHED = 16
 """How many of the pieces that ended last by a moment are looked at for the one that a call waited for."""
 
-_FAR = np.iinfo(np.int64).max
+_NO_CAUSE_NS = np.iinfo(np.int64).max
 """Measure of a piece of work that cannot be the cause (`_least`)."""
 
 
@@ -62,7 +62,7 @@ class RuntimeCalls:
 
     @property
     def is_long(self) -> np.ndarray:
-        long: np.ndarray = self.end - self.start > rules.LONG_CALL
+        long: np.ndarray = self.end - self.start > rules.MIN_WAITING_CALL
         return long
 
     def waits(self, causes: Causes) -> np.ndarray:
@@ -170,7 +170,7 @@ def _of_events(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     long = calls.is_long[at]
     by_thread = Sequences(events.thread[records], events.start[records], gpu.origin)
     record, best, most = by_thread.last(thread, start), np.full(len(at), -1), 0.5 * int(long.sum())
-    for _ in range(_MOST_IN_FLIGHT):
+    for _ in range(_MAX_STEPS_IN_FLIGHT):
         since = entries(events.start, entries(records, record, -1), 0)
         piece = np.where(record >= 0, gpu.by_thread.last(thread, since), -1)
         over = _in_time(gpu.end_of(piece), end)
@@ -195,9 +195,9 @@ def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
     last = gpu.last_per_stream(start)
     ends = gpu.end_of(last)
     ended = (ends > start[:, None]) & _in_time(ends, end[:, None])
-    near = _least(last, np.where(ended, _distance(ends, end), _FAR))
+    near = _least(last, np.where(ended, _distance(ends, end), _NO_CAUSE_NS))
     near = np.where(near >= 0, near, _ending_at(gpu, start, end))
-    only = _least(last, np.where(ended & (ended.sum(axis=1) == 1)[:, None], -ends, _FAR))
+    only = _least(last, np.where(ended & (ended.sum(axis=1) == 1)[:, None], -ends, _NO_CAUSE_NS))
     return _causes(calls.row[at], np.where(near >= 0, near, only), Edge.BY_TIME)
 
 
@@ -216,39 +216,42 @@ def _ending_at(gpu: GpuWork, since: np.ndarray, moment: np.ndarray) -> np.ndarra
     if not len(gpu):
         return np.full(len(moment), -1)
     by_end = np.argsort(gpu.end, kind="stable")
-    ended = np.searchsorted(gpu.end[by_end], moment + rules.SYNC_EARLY, side="right")
+    ended = np.searchsorted(gpu.end[by_end], moment + rules.MAX_SYNC_EARLY, side="right")
     # A line for each moment, a column for each piece that ended up to then, from the last one backwards.
-    back = ended[:, None] - 1 - np.arange(_LOOK_BACK)
+    back = ended[:, None] - 1 - np.arange(_MAX_SEARCHED)
     piece = by_end[np.maximum(back, 0)]
     usable = (back >= 0) & (gpu.launched[piece] <= since[:, None])
-    return _least(piece, np.where(usable, _distance(gpu.end[piece], moment), _FAR))
+    return _least(piece, np.where(usable, _distance(gpu.end[piece], moment), _NO_CAUSE_NS))
 
 
 def _distance(ends: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """From each of the `ends` in a line to the moment `until` of that line, ns; _FAR for an end too far from it.
+    """From each of the `ends` in a line to the moment `until` of that line, ns; _NO_CAUSE_NS for an end too far from it.
 
     Shapes: `ends` (calls, streams), `until` (calls,).
     """
-    return np.where(_just_before(ends, until[:, None]), np.abs(until[:, None] - ends), _FAR)
+    return np.where(_just_before(ends, until[:, None]), np.abs(until[:, None] - ends), _NO_CAUSE_NS)
 
 
 def _least(work: np.ndarray, measure: np.ndarray) -> np.ndarray:
-    """Of the `work` in each line the piece with the least `measure`; -1 where all measure _FAR. Both (calls, streams)."""
+    """Of the `work` in each line the piece with the least `measure`; -1 where all measure `_NO_CAUSE_NS`.
+
+    Both have the shape (calls, streams).
+    """
     if not work.size:
         return np.full(len(work), -1)
     line, column = np.arange(len(work)), np.argmin(measure, axis=1)
-    return np.where(measure[line, column] < _FAR, work[line, column], -1)
+    return np.where(measure[line, column] < _NO_CAUSE_NS, work[line, column], -1)
 
 
 def _in_time(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
     """Whether something that ended at `moment` can have been over when a call returned at `until`."""
-    over: np.ndarray = moment <= until + rules.SYNC_EARLY
+    over: np.ndarray = moment <= until + rules.MAX_SYNC_EARLY
     return over
 
 
 def _just_before(moment: np.ndarray, until: np.ndarray) -> np.ndarray:
     """Whether something that ended at `moment` can be what a call that returned at `until` waited for."""
-    near: np.ndarray = _in_time(moment, until) & (until - moment <= rules.SYNC_LATE)
+    near: np.ndarray = _in_time(moment, until) & (until - moment <= rules.MAX_SYNC_LATE)
     return near
 
 
@@ -261,7 +264,7 @@ def own_ns(gpu: GpuWork, calls: RuntimeCalls, causes: Causes) -> np.ndarray:
     ended = _ended(gpu, calls, causes)
     took = calls.end - calls.start
     own = np.where(ended > calls.start, np.maximum(calls.end - ended, 0), took)
-    most = np.where(calls.is_long, rules.BLOCKING_OWN, took)
+    most = np.where(calls.is_long, rules.MAX_BLOCKING_OWN, took)
     kept: np.ndarray = np.where(calls.traits["frees"], own, np.minimum(own, most))
     return kept
 
@@ -281,7 +284,7 @@ def sync_edges(gpu: GpuWork, calls: RuntimeCalls, causes: Causes, chains: Chains
     the call would have waited for lets it go on as soon.
     """
     ended, node = _ended(gpu, calls, causes), chains.node_of[calls.row]
-    waited = np.clip(chains.start_of(node) - ended, -rules.SYNC_EARLY, rules.SYNC_LATE)
+    waited = np.clip(chains.start_of(node) - ended, -rules.MAX_SYNC_EARLY, rules.MAX_SYNC_LATE)
     lag = np.zeros(len(gpu.events.start), np.int64)
     lag[calls.row] = np.where(ended > calls.start, waited, 0)
     return edges_of(gpu.last[causes.work], chains.node_of[causes.row], causes.kind, lag[causes.row])

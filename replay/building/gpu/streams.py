@@ -13,7 +13,7 @@ from esprof.replay.building.node_records import edges_of
 from esprof.replay.dfg import Edge
 from esprof.replay.runtime_names import CALL_TRAITS, call_traits
 
-_LOOK_BACK = 4
+_MAX_SEARCHED = 4
 """How many of the pieces that ended last before a late kernel began are searched for one of another stream."""
 
 
@@ -57,7 +57,7 @@ def _across_streams(gpu: GpuWork, source: np.ndarray, target: np.ndarray, kind: 
     source, target = source[known], target[known]
     across = gpu.lane[source] != gpu.lane[target]
     source, target = source[across], target[across]
-    wrong = gpu.end[source] > gpu.start[target] + rules.REJECT_WAIT
+    wrong = gpu.end[source] > gpu.start[target] + rules.MAX_WAIT_OVERLAP
     source, target = source[~wrong], target[~wrong]
     lag = np.minimum(gpu.start[target] - gpu.end[source], 0)  # They may overlap by as much as is not rejected.
     return edges_of(gpu.last[source], gpu.first[target], kind, lag), int(wrong.sum())
@@ -94,14 +94,14 @@ def late_kernels(gpu: GpuWork, nodes: np.ndarray, edges: np.ndarray) -> np.ndarr
     far.
     """
     since = _ready(nodes, edges)[gpu.first]
-    late = np.flatnonzero(gpu.start - since > np.where(gpu.in_graph, rules.STREAM_GAP, rules.LATE_KERNEL))
+    late = np.flatnonzero(gpu.start - since > np.where(gpu.in_graph, rules.MAX_STREAM_GAP, rules.MIN_KERNEL_LATENESS))
     cause = _just_ended(gpu, late)
-    follows = (cause >= 0) & (gpu.start[late] - gpu.end[cause] <= rules.FOLLOWS)
+    follows = (cause >= 0) & (gpu.start[late] - gpu.end[cause] <= rules.MAX_FOLLOWING_PAUSE)
     others = late[~follows]
     computes = ~gpu.is_collective  # NCCL alone does not fill a GPU
     reach = np.maximum.accumulate(np.where(computes, gpu.end, 0))
     covered = _covered(others, since[others], gpu.start, gpu.end, gpu.lane, computes, reach)
-    contended = others[covered >= rules.CONTENDED * (gpu.start[others] - since[others])]
+    contended = others[covered >= rules.MIN_CONTENDED_SHARE * (gpu.start[others] - since[others])]
     nodes["contended"][gpu.first[contended]] = True
     target, source = late[follows], cause[follows]
     return edges_of(gpu.last[source], gpu.first[target], Edge.BY_TIME, gpu.start[target] - gpu.end[source])
@@ -117,12 +117,12 @@ def _ready(nodes: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _just_ended(gpu: GpuWork, late: np.ndarray) -> np.ndarray:
-    """For each late piece, the last on another stream of the `_LOOK_BACK` pieces that ended before it began; -1 for none."""
+    """For each late piece, the last on another stream of the `_MAX_SEARCHED` pieces that ended before it; -1 for none."""
     # How many had ended by then: the last of them stands one place before that. The latest is tried last, and so stays.
     by_end = np.argsort(gpu.end, kind="stable")
-    ended = np.searchsorted(gpu.end[by_end], gpu.start[late] + rules.REJECT_WAIT, side="right")
+    ended = np.searchsorted(gpu.end[by_end], gpu.start[late] + rules.MAX_WAIT_OVERLAP, side="right")
     cause = np.full(len(late), -1)
-    for back in range(_LOOK_BACK, 0, -1):
+    for back in range(_MAX_SEARCHED, 0, -1):
         candidate = by_end[np.maximum(ended - back, 0)]
         usable = (ended >= back) & (gpu.lane[candidate] != gpu.lane[late])
         cause = np.where(usable, candidate, cause)

@@ -29,9 +29,9 @@ def operations(gpu: GpuWork) -> ThreadRows:
 
 
 def mark_issues(rows: ThreadRows, gloo: GlooWork) -> None:
-    """Mark the calls that issue a collective; one that waited for its collective keeps `BLOCKING_OWN` as its own work."""
+    """Mark the calls that issue a collective; one that waited for its collective keeps `MAX_BLOCKING_OWN` as its own."""
     rows.is_call[gloo.call] = True
-    rows.own[gloo.call[gloo.blocks]] = rules.BLOCKING_OWN
+    rows.own[gloo.call[gloo.blocks]] = rules.MAX_BLOCKING_OWN
 
 
 def mark_loads(rows: ThreadRows, loader: LoaderWork) -> None:

@@ -14,8 +14,8 @@ from esprof.replay.building.node_names import Text, plain
 from esprof.replay.building.node_records import NODE, NextPlace, edges_of, joined
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.threads.layout import (
-    MOST_NODES,
-    NODES_OF_PAUSE,
+    MAX_NODES_PER_ITEM,
+    MAX_NODES_PER_PAUSE,
     BackwardNames,
     ChainThread,
     Outline,
@@ -92,7 +92,7 @@ def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], place: 
     parts: list[np.ndarray] = []
     for number, thread in enumerate(_threads(events, borders, works)):
         items = _outline(thread, rows)
-        most = MOST_NODES * (len(items.row) + 1) + NODES_OF_PAUSE * len(thread.pause_begin)
+        most = MAX_NODES_PER_ITEM * (len(items.row) + 1) + MAX_NODES_PER_PAUSE * len(thread.pause_begin)
         nodes = np.zeros(most, NODE)
         base = place.node + sum(map(len, parts))
         count = lay_out(items, thread, rows, works[number], backward, base, nodes, node_of, node_at)
@@ -174,7 +174,7 @@ def coverage(chains: Chains) -> BuildCounts:
     # A wait has no duration of its own: it lasted from the end of the node before it to its own end.
     nodes = chains.base + np.arange(len(chains.nodes))
     ends = chains.nodes["start_ns"] + chains.nodes["dur_ns"]
-    long = np.diff(ends, prepend=ends[:1]) > rules.LONG_CALL
+    long = np.diff(ends, prepend=ends[:1]) > rules.MIN_WAITING_CALL
     for_collectives = chains.is_named(nodes, Text.WAIT_FOR_COLLECTIVES) & long
     waits = int(for_collectives.sum() + chains.is_named(nodes, Text.HIDDEN_WAIT).sum())
     return BuildCounts(waits=waits, waits_inferred=waits)

@@ -12,19 +12,23 @@ from esprof.replay.dfg import Cls
 ALL = -1
 """As an entry of `ThreadRows.own`: all of the call's time is its own work."""
 
-MOST_NODES = 5
+MAX_NODES_PER_ITEM = 5
 """Most nodes that a row or a border adds: the rest of the operation before it, a wait and the rest of a gap, a hidden
 wait, and the row or border itself."""
 
-NODES_OF_PAUSE = 2
+MAX_NODES_PER_PAUSE = 2
 """Most nodes that a pause adds: what came before it of the operation, and the wait."""
 
-_NEVER = np.iinfo(np.int64).max
+_NEVER_NS = np.iinfo(np.int64).max
 _STEP, _HAND_OVER, _WAIT, _HIDDEN = map(plain, (Text.STEP, Text.HAND_OVER, Text.WAIT_FOR_COLLECTIVES, Text.HIDDEN_WAIT))
 _START, _END = int(Text.START), int(Text.END)
 _GAP = int(packed(NameForm.GAP, np.array(0)))
-_LONG_CALL, _BLOCKING_OWN, _HIDDEN_WAIT = rules.LONG_CALL, rules.BLOCKING_OWN, rules.HIDDEN_WAIT
-_HANDOVER, _WAKE_UP, _SYNC_EARLY = rules.HANDOVER, rules.WAKE_UP, rules.SYNC_EARLY
+_MIN_WAITING_CALL, _MAX_BLOCKING_OWN, _MIN_HIDDEN_WAIT = (
+    rules.MIN_WAITING_CALL,
+    rules.MAX_BLOCKING_OWN,
+    rules.MIN_HIDDEN_WAIT,
+)
+_MIN_HAND_OVER, _MAX_WAKE_UP, _MAX_SYNC_EARLY = rules.MIN_HAND_OVER, rules.MAX_WAKE_UP, rules.MAX_SYNC_EARLY
 
 
 class ThreadRows(NamedTuple):
@@ -121,11 +125,11 @@ def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
     while True:
         op = _next_operation(thread, rows, op, covered)
         call = _next_call(thread, rows, call)
-        op_start = max(rows.start[thread.row[op]], covered) if op < len(thread.row) else _NEVER
-        call_start = rows.start[thread.row[call]] if call < len(thread.row) else _NEVER
-        border_start = thread.borders[border] if border < len(thread.borders) else _NEVER
+        op_start = max(rows.start[thread.row[op]], covered) if op < len(thread.row) else _NEVER_NS
+        call_start = rows.start[thread.row[call]] if call < len(thread.row) else _NEVER_NS
+        border_start = thread.borders[border] if border < len(thread.borders) else _NEVER_NS
         start = min(op_start, call_start, border_start)
-        if start == _NEVER:
+        if start == _NEVER_NS:
             return count
         if border_start == start:  # before what begins with it
             row, end, is_operation = -1 - border, start, False
@@ -290,7 +294,7 @@ def _gap(
     now = _awaited(works, begin, until, after_backward, base + count)
     if now >= 0:
         count = _add(nodes, count, now, now, _WAIT, Cls.WAIT, -1)
-    elif until - begin > _HANDOVER:
+    elif until - begin > _MIN_HAND_OVER:
         now = _last_in(thread.partner, begin, until)
         if now >= 0:
             count = _add(nodes, count, now, now, _HAND_OVER, Cls.WAIT, -1)
@@ -321,13 +325,15 @@ def _name_gaps(nodes: np.ndarray, begin: int, end: int, after: int) -> int:
 
 @compiled_in_place
 def _reveal_hidden_wait(nodes: np.ndarray, count: int, until: int) -> int:
-    """Turn a long silence before a call that hides a wait into that wait: the node before it keeps `_BLOCKING_OWN` ns."""
+    """Turn a long silence before a call that hides a wait into that wait: the node before it keeps `_MAX_BLOCKING_OWN`."""
     if count == 0:
         return count
     last = nodes[count - 1]
-    if last.dur_ns <= _HIDDEN_WAIT or (last.cls != Cls.CPU and last.cls != Cls.HOST_GAP and last.cls != Cls.COMPUTE):
+    if last.dur_ns <= _MIN_HIDDEN_WAIT or (
+        last.cls != Cls.CPU and last.cls != Cls.HOST_GAP and last.cls != Cls.COMPUTE
+    ):
         return count
-    last.dur_ns = _BLOCKING_OWN
+    last.dur_ns = _MAX_BLOCKING_OWN
     return _add(nodes, count, until, until, _HIDDEN, Cls.WAIT, -1)
 
 
@@ -339,7 +345,7 @@ def _awaited(works: Works, begin: int, until: int, after_backward: bool, node: i
     after the backward pass (DDP waits for all buckets there), or if the thread goes on soon after that end. The waiting
     thread may go on before the transfer's own thread, which has to be scheduled again, has noted the end.
     """
-    early = _WAKE_UP if after_backward or until - begin > 2 * _WAKE_UP else _SYNC_EARLY
+    early = _MAX_WAKE_UP if after_backward or until - begin > 2 * _MAX_WAKE_UP else _MAX_SYNC_EARLY
     settled, over = works.settled[0], works.over[0]
     while over < len(works.end) and works.end[over] <= begin:
         over += 1
@@ -355,7 +361,7 @@ def _awaited(works: Works, begin: int, until: int, after_backward: bool, node: i
             last = at if _is_outstanding(works, at, begin) else last
             at += 1
     moment = min(works.end[last], until) if last >= 0 else begin
-    soon = last >= 0 and until - moment <= max(_WAKE_UP, (until - begin) // 2)
+    soon = last >= 0 and until - moment <= max(_MAX_WAKE_UP, (until - begin) // 2)
     if not soon and not (after_backward and (last >= 0 or _any_outstanding(works, settled, over, begin))):
         return -1
     for work in range(settled, max(last + 1, over)):

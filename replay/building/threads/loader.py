@@ -85,7 +85,7 @@ def loader_work(events: RankEvents, place: NextPlace) -> LoaderWork:
         row=row,
         source=source,
         by_worker=(source >= 0) | ~in_rank,
-        own_ns=np.minimum(dur, np.where(source >= 0, _own(nexts, fetches), rules.BLOCKING_OWN)),
+        own_ns=np.minimum(dur, np.where(source >= 0, _own(nexts, fetches), rules.MAX_BLOCKING_OWN)),
         asks_for=entries(_nodes(made, nexts.key(nexts.ahead), place.node), call, -1),
     )
 
@@ -119,7 +119,7 @@ def _in_window(events: RankEvents, nexts: _Stages, fetches: _Stages) -> tuple[_S
 def _calls(nexts: _Stages, start: np.ndarray, dur: np.ndarray) -> np.ndarray:
     """The recorded `next` behind each row, an index into `nexts`; -1 where there is none. `start` and `dur` are in ns."""
     # The first that starts no more than WAKE_UP before the row, if it starts before the row ends.
-    at = np.searchsorted(nexts.start, start - rules.WAKE_UP)
+    at = np.searchsorted(nexts.start, start - rules.MAX_WAKE_UP)
     at = np.where(at < len(nexts.start), at, -1)
     return np.where((at >= 0) & (entries(nexts.start, at, 0) < start + dur), at, -1)
 
@@ -136,7 +136,7 @@ def _own(nexts: _Stages, fetches: _Stages) -> Ns:
     ready = entries(fetches.end, at, 0)
     known = (at >= 0) & (ready <= nexts.end)
     cost = (nexts.end - np.maximum(nexts.start, ready))[known]
-    return int(np.median(cost)) if len(cost) else rules.BLOCKING_OWN
+    return int(np.median(cost)) if len(cost) else rules.MAX_BLOCKING_OWN
 
 
 def arrivals(loader: LoaderWork, chains: Chains) -> np.ndarray:
@@ -149,7 +149,7 @@ def requests(loader: LoaderWork, chains: Chains, nodes: np.ndarray) -> np.ndarra
     source, target = chains.node_of[loader.row], loader.asks_for
     # Of a node that is -1 some other times are read: `edges_of` drops that edge.
     taken = nodes["start_ns"][source] + nodes["dur_ns"][source]
-    later = taken <= nodes["start_ns"][target] + rules.WAKE_UP
+    later = taken <= nodes["start_ns"][target] + rules.MAX_WAKE_UP
     lag = np.minimum(nodes["start_ns"][target] - taken, 0)
     return edges_of(source[later], target[later], Edge.THREAD, lag[later])
 

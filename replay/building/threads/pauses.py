@@ -54,8 +54,8 @@ def _end_with_one(begin: np.ndarray, end: np.ndarray, works: Works) -> np.ndarra
 
     The waiting thread may go on before the transfer's own thread has noted the end (`layout._awaited`).
     """
-    early = np.where(end - begin > 2 * rules.WAKE_UP, rules.WAKE_UP, rules.SYNC_EARLY)
+    early = np.where(end - begin > 2 * rules.MAX_WAKE_UP, rules.MAX_WAKE_UP, rules.MAX_SYNC_EARLY)
     last = np.searchsorted(works.end, end + early, side="right") - 1
     done = works.end[last]
-    mask: np.ndarray = (last >= 0) & (done > begin) & (done >= end - rules.WAKE_UP) & (works.issued[last] <= begin)
+    mask: np.ndarray = (last >= 0) & (done > begin) & (done >= end - rules.MAX_WAKE_UP) & (works.issued[last] <= begin)
     return mask

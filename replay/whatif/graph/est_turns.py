@@ -27,10 +27,10 @@ _EXCHANGE = "all_to_all"
 _GATHER = "all_gather"
 """That by which encoded gradients travel, and sums of shards otherwise."""
 
-_LEAST_SHARE = 1 / 64
+_MIN_SHARE_OF_LARGEST = 1 / 64
 """Of the largest such transfer, in bytes: a smaller one carries no gradients."""
 
-_ABOUT = 0.1
+_MAX_DIFFERENCE = 0.1
 """Ranks whose times differ by less than this share come at about the same time: steps scatter as much."""
 
 
@@ -184,7 +184,7 @@ class EstTurns:
         """What an EST takes on the rank that comes last; of several that come at about the same time, on the slowest."""
         costs = [self.costs[rank] for rank in self.dfg.marks.ranks]
         busy = [cost.of(len(ests)) for cost, ests in zip(costs, assignment.ests, strict=True)]
-        return max(cost.last_ns for cost, ns in zip(costs, busy, strict=True) if ns > (1 - _ABOUT) * max(busy))
+        return max(cost.last_ns for cost, ns in zip(costs, busy, strict=True) if ns > (1 - _MAX_DIFFERENCE) * max(busy))
 
     def _first(self, mask: np.ndarray) -> np.ndarray:
         """The first of these nodes that is work, in each step; not the mark of its begin, which takes no time."""
@@ -221,7 +221,7 @@ def carries_gradients(dfg: Dfg) -> np.ndarray:
     """bool[N], mask of the transfers of gradients; the others of a step carry its losses and buffers, or hashes."""
     sends = named(dfg, _EXCHANGE) | named(dfg, _GATHER)
     found: np.ndarray = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0) & sends
-    large: np.ndarray = found & (dfg.bytes >= _LEAST_SHARE * dfg.bytes[found].max(initial=0))
+    large: np.ndarray = found & (dfg.bytes >= _MIN_SHARE_OF_LARGEST * dfg.bytes[found].max(initial=0))
     return large
 
 

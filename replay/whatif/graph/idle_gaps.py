@@ -7,13 +7,13 @@ from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.graph.selections import HOST_WORK
 from esprof.run.run import Run
 
-LONG_GAP_NS = NS_PER_MS
+MIN_SLEEP_GAP_NS = NS_PER_MS
 """A gap without any recorded operation that is longer may be a sleep, or wait for a file or a lock."""
 
 
 def long_gaps(dfg: Dfg) -> np.ndarray:
-    """Mask of the gaps of CPU threads that are longer than LONG_GAP_NS."""
-    mask: np.ndarray = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > LONG_GAP_NS)
+    """Mask of the gaps of CPU threads that are longer than MIN_SLEEP_GAP_NS."""
+    mask: np.ndarray = dfg.of(Cls.HOST_GAP) & (dfg.dur_ns > MIN_SLEEP_GAP_NS)
     return mask
 
 

@@ -15,7 +15,7 @@ from esprof.replay.ranks.blame import Blame, held_ns
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, word
 
-MATCHED = 0.9
+MIN_MATCHED_SHARE = 0.9
 """Least share of the slow ranks' time for which counterparts must be found on the other ranks."""
 
 CLASSES = {
@@ -73,7 +73,7 @@ def fix_stragglers(blame: Blame, slow: Sequence[Rank], classes: tuple[Cls, ...] 
     share = float(dfg.dur_ns[found & counted].sum()) / max(
         1.0, float(dfg.dur_ns[mine & counted & ~_unlike(blame)].sum())
     )
-    if share < MATCHED:
+    if share < MIN_MATCHED_SHARE:
         whose = "slow ranks'" if slow else "ranks'"
         raise Declined(f"only {100 * share:.0f} % of the {whose} time has a counterpart on the other ranks")
     if not slow:
@@ -104,7 +104,7 @@ def _is_more(blame: Blame, slow: Sequence[Rank]) -> np.ndarray:
     more = own & is_slow & np.isnan(blame.peers.others)
     lacking = own & ~is_slow & ~dfg.of(Cls.HOST_GAP) & ~np.isin(dfg.name, np.unique(dfg.name[own & is_slow]))
     mine, theirs = float(dfg.dur_ns[more].sum()) / max(1, len(slow)), float(dfg.dur_ns[lacking].sum())
-    is_more: np.ndarray = more & (theirs / max(1, len(dfg.marks.ranks) - len(slow)) <= (1 - MATCHED) * mine)
+    is_more: np.ndarray = more & (theirs / max(1, len(dfg.marks.ranks) - len(slow)) <= (1 - MIN_MATCHED_SHARE) * mine)
     return is_more
 
 

@@ -10,16 +10,16 @@ from esprof.core.types import NS_PER_US, Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.whatif.transfers.probed import Link, ProbedTransfers
 
-UNDISTURBED = 0.05
+UNDISTURBED_QUANTILE = 0.05
 """Share of the transfers, those with the least time a byte, that are taken to be limited by nothing but the link."""
 
-TYPICAL = 0.25
+TYPICAL_QUANTILE = 0.25
 """Quantile of the time a byte of all transfers at which a transfer is taken not to be slowed down by computing."""
 
-LATENCY: Ns = 10 * NS_PER_US
+DEFAULT_LATENCY: Ns = 10 * NS_PER_US
 """Latency of a collective between GPUs where the recorded ones are all of one size, and so tell none."""
 
-APART = 1.5
+MIN_SIZE_RATIO = 1.5
 """How many times as large as the smallest transfer the largest must be for a line to be drawn through their times."""
 
 
@@ -46,7 +46,7 @@ class Stretches:
         slowness: np.ndarray = self.took_ns / self.moved
         return slowness
 
-    def link_ns_per_byte(self, quantile: float = UNDISTURBED) -> float:
+    def link_ns_per_byte(self, quantile: float = UNDISTURBED_QUANTILE) -> float:
         """This quantile of the time a byte, ns, over the stretches that move at least half the median number of bytes.
 
         The time of shorter stretches is mostly latency.
@@ -60,7 +60,7 @@ class Stretches:
 
     @cached_property
     def _typical(self) -> float:
-        return self.link_ns_per_byte(TYPICAL)
+        return self.link_ns_per_byte(TYPICAL_QUANTILE)
 
 
 def stretches(dfg: Dfg) -> Stretches | None:
@@ -158,7 +158,9 @@ def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:
     share, found = np.ones(count), stretches(recorded)
     if found is not None:
         share[found.collective] = np.minimum(1.0, found.link_ns_per_byte() / found.ns_per_byte)[found.stretch]
-        share[int(recorded.collective.max()) + 1 :] = found.link_ns_per_byte() / found.link_ns_per_byte(TYPICAL)
+        share[int(recorded.collective.max()) + 1 :] = found.link_ns_per_byte() / found.link_ns_per_byte(
+            TYPICAL_QUANTILE
+        )
     return share
 
 
@@ -168,7 +170,7 @@ def latencies_ns(dfg: Dfg, count: int | None = None) -> np.ndarray:
 
     Transfers of one kind on one stream, which is that of a process group, take `latency + bytes * slowness` (the α–β model):
     a line through their median times by size (Theil and Sen). Where they are all of about one size, the latency is the
-    median of that of the others, and where there are none, LATENCY. No transfer is all latency but the smallest.
+    median of that of the others, and where there are none, DEFAULT_LATENCY. No transfer is all latency but the smallest.
     """
     known = int(dfg.collective.max(initial=-1)) + 1
     latency = np.zeros(known if count is None else count)
@@ -184,7 +186,7 @@ def latencies_ns(dfg: Dfg, count: int | None = None) -> np.ndarray:
         found = line(dfg.bytes[nodes[mine]], dfg.dur_ns[nodes[mine]])
         latency[number[mine]] = np.nan if found is None else min(found.fixed_ns, found.least_ns)
         fitted += [] if found is None else [min(found.fixed_ns, found.least_ns)]
-    usual = float(np.median(fitted)) if fitted else LATENCY
+    usual = float(np.median(fitted)) if fitted else DEFAULT_LATENCY
     latency[known:] = usual
     return np.where(np.isnan(latency), usual, latency)
 
@@ -202,7 +204,7 @@ def line(size: np.ndarray, took_ns: np.ndarray) -> LinkModel | None:
     """The line through the median times (ns) by size (bytes), after Theil and Sen; None where the sizes are too much
     alike."""
     sizes, which = np.unique(size, return_inverse=True)
-    if not len(sizes) or sizes[-1] < APART * sizes[0]:
+    if not len(sizes) or sizes[-1] < MIN_SIZE_RATIO * sizes[0]:
         return None
     medians = np.array([np.median(took_ns[which == at]) for at in range(len(sizes))])
     one, other = np.triu_indices(len(sizes), 1)

@@ -247,7 +247,7 @@ def test_behind_a_lost_step_launches_wait_for_the_work_that_makes_room_for_them(
         rows += [one, op("loop", one.ts, one.dur)]
     dfg = build(run_of({0: rows, 1: other}))
     # No launch has 100 µs of its own: it waits for a kernel.
-    assert dfg.dur_ns[dfg.of(Cls.LAUNCH)].max() <= rules.BLOCKING_OWN
+    assert dfg.dur_ns[dfg.of(Cls.LAUNCH)].max() <= rules.MAX_BLOCKING_OWN
 
 
 def test_a_kernel_may_start_before_its_launch_by_a_skewed_clock():

@@ -13,7 +13,7 @@ from esprof.replay.whatif.gradients.buckets import MIB, fill, rebucket
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.transfers.links import TYPICAL, link_share, stretches
+from esprof.replay.whatif.transfers.links import TYPICAL_QUANTILE, link_share, stretches
 from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, ddp_step, gloo_transfer, run_with
 from tests.cases.graph import GLOO, op, run_of, step
 
@@ -88,7 +88,7 @@ def test_the_link_is_known_by_the_transfers_that_were_recorded_not_by_those_put_
     dfg = build(run)
     known = stretches(dfg)
     large = rebucket(run, dfg, 25).dfg
-    share = known.link_ns_per_byte() / known.link_ns_per_byte(TYPICAL)
+    share = known.link_ns_per_byte() / known.link_ns_per_byte(TYPICAL_QUANTILE)
     assert link_share(large, dfg).share[large.of(Cls.COMMUNICATION)].tolist() == pytest.approx([share] * 2)
 
 

@@ -4,11 +4,11 @@ import pytest
 
 from esprof.replay.building.build import build
 from esprof.replay.whatif.pricing import what_if
-from esprof.replay.whatif.transfers.links import LATENCY
+from esprof.replay.whatif.transfers.links import DEFAULT_LATENCY
 from tests.cases.graph import Row, call, nccl, op, run_of, step
 
 US = 1_000
-LATENCY_US = LATENCY / US
+LATENCY_US = DEFAULT_LATENCY / US
 
 
 def reducing(transfers: list[tuple[int, float]]) -> list[Row]:
