@@ -23,6 +23,12 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("esprof", "replay", "analyzers", "reports", "pyproject.toml", "README.md", "LICENSE")
 
 
+@pytest.fixture(autouse=True)
+def no_path_to_this_checkout(monkeypatch):
+    """`tests/conftest.py` sets it where the environment is another checkout's, and it would come before the wheel."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     """Built from a copy: an earlier build's leftovers must not get in."""
