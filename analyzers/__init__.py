@@ -4,7 +4,8 @@ from esprof.analyzers.advisors.compression.advise import advise_compression
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE, CompressionAdvice
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
 from esprof.analyzers.advisors.job.batches import BatchAdvice, advise_batches
-from esprof.analyzers.advisors.job.ests import EstAdvice, advise_ests
+from esprof.analyzers.advisors.job.est_answer import EstAdvice
+from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.analyzers.diagnose import diagnose
 from esprof.analyzers.summary.summary import summarize

@@ -37,7 +37,8 @@ import esprof
 from benchmarks.jobs.planted import KINDS, STRETCH, TURNS, recorded
 from benchmarks.settings import show
 from esprof.analyzers.gate.baseline import Baseline, choose_phase, measure
-from esprof.analyzers.gate.check import STATISTICS, Check, Options, Statistic, check, parse_rule
+from esprof.analyzers.gate.check import STATISTICS, Check, Options, Statistic, check
+from esprof.analyzers.gate.rules import parse_rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.statistics import share_interval
 

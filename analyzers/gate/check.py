@@ -9,7 +9,6 @@ use, that is what makes a run slower than the next of the same code.
 """
 
 import math
-import re
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, get_args
@@ -18,10 +17,11 @@ import msgspec
 import numpy as np
 
 from esprof.analyzers.gate.baseline import Baseline, RunIdentity, differences
+from esprof.analyzers.gate.rules import METRICS, GateRule
 from esprof.analyzers.steps.job_steps import ComparedPhase
 from esprof.core.errors import MismatchError, UsageError
 from esprof.core.statistics import MIN_REPLICATES, block_length, bootstrap, holm, probability_larger, rank_test
-from esprof.core.types import NS_PER_MS, NS_PER_S, NS_PER_US
+from esprof.core.types import NS_PER_US
 from esprof.run.run import RunWarning
 
 Statistic = Literal["median", "mean"]
@@ -36,46 +36,8 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """Worst first."""
 
 
-class Metric(msgspec.Struct, frozen=True):
-    """`worse` is +1 where a larger value is worse, -1 where a smaller one is (a rate); `unit` is `scale` times that of the
-    samples."""
-
-    worse: int
-    unit: str
-    scale: float
-    limits: dict[str, float]
-    """Absolute units that a rule may use, with their size in samples."""
-
-    @property
-    def is_rate(self) -> bool:
-        return self.worse < 0
-
-
-_TIME_LIMITS: dict[str, float] = {"us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
-
-METRICS = {
-    "step_time": Metric(+1, "us", NS_PER_US, _TIME_LIMITS),
-    "loader_wait": Metric(+1, "us", NS_PER_US, _TIME_LIMITS),
-    "cpu_wait": Metric(+1, "us", NS_PER_US, _TIME_LIMITS),
-    "samples_per_s": Metric(-1, "1/s", 1, {}),
-    "tokens_per_s": Metric(-1, "1/s", 1, {}),
-}
-
-_RULE = re.compile(r"(?P<metric>\w+):(?P<sign>[+-]?)(?P<limit>\d+(?:\.\d+)?)(?P<unit>%|[a-z]+)")
-
 _MIN_TIMES_THE_STEPS, _MAX_TIMES_THE_STEPS = 1.2, 100
 """Advice below a fifth more steps is pretence of precision; above a hundred times the steps at hand it is useless."""
-
-
-class GateRule(msgspec.Struct, frozen=True):
-    """`metric` may get worse by at most `limit` of `unit` (`%` of the baseline's median or mean, or an absolute unit)."""
-
-    metric: str
-    limit: float
-    unit: str
-
-    def __str__(self) -> str:
-        return f"{self.metric}:{'+' if METRICS[self.metric].worse > 0 else '-'}{self.limit:g}{self.unit}"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,25 +109,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     run_command: tuple[str, ...]
     baseline_command: tuple[str, ...]
     warnings: tuple[RunWarning, ...]
-
-
-def parse_rule(text: str) -> GateRule:
-    """Read `METRIC:+5%` or `METRIC:+3ms`. Raises UsageError that says what is understood."""
-    match = _RULE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(
-            f"rule {text!r} is not METRIC:LIMIT", remedy="Write for example step_time:+5% or step_time:+3ms."
-        )
-    name, sign, unit = match["metric"], match["sign"], match["unit"]
-    if name not in METRICS:
-        raise UsageError(f"unknown metric {name!r}", remedy=f"Known metrics: {', '.join(METRICS)}.")
-    metric = METRICS[name]
-    if unit != "%" and unit not in metric.limits:
-        raise UsageError(f"{name} has no unit {unit!r}", remedy=f"Known units: {', '.join(['%', *metric.limits])}.")
-    rule = GateRule(name, float(match["limit"]), unit)
-    if sign and (sign == "+") != (metric.worse > 0):
-        raise UsageError(f"rule {text!r} would fail on getting better", remedy=f"Write {rule}.")
-    return rule
 
 
 def check(baseline: Baseline, run: Baseline, options: Options, warnings: tuple[RunWarning, ...] = ()) -> Check:

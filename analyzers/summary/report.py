@@ -2,7 +2,7 @@
 
 import msgspec
 
-from esprof.analyzers.advisors.job.ests import EstAdvice
+from esprof.analyzers.advisors.job.est_answer import EstAdvice
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ops import OpsAnswer
 from esprof.analyzers.samples.flame import Flame

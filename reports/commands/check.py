@@ -6,7 +6,8 @@ import click
 import msgspec
 
 from esprof.analyzers.gate.baseline import SHOWN_PHASE, Baseline, choose_phase, decode, measure
-from esprof.analyzers.gate.check import METRICS, Options, check, parse_rule
+from esprof.analyzers.gate.check import Options, check
+from esprof.analyzers.gate.rules import METRICS, parse_rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION, InputError, UsageError
 from esprof.core.output import claim, write_bytes

@@ -15,7 +15,8 @@ from esprof.analyzers.advisors.cluster.money import Recovery, interrupted
 from esprof.analyzers.advisors.cluster.policies import Objective, Prices
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.compression.instance import solve
-from esprof.analyzers.advisors.job.ests import EstAdvice, check_plan
+from esprof.analyzers.advisors.job.est_answer import EstAdvice
+from esprof.analyzers.advisors.job.ests import check_plan
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.core.errors import EXIT_OK, InputError, UsageError, unreadable
 from esprof.core.output import claim, write_bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from esprof.analyzers import recommend
-from esprof.analyzers.advisors.job.ests import EstAdvice
+from esprof.analyzers.advisors.job.est_answer import EstAdvice
 from esprof.core.errors import EsprofError
 from esprof.reports.live.current_run import current_run
 from esprof.reports.live.offer import LatestSearch, Offer, RankOffer, write_search

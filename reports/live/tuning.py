@@ -19,7 +19,8 @@ import msgspec
 
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.ests import advise_est_codec
-from esprof.analyzers.advisors.job.ests import EstAdvice, NotTold, advise_ests, shortlist
+from esprof.analyzers.advisors.job.est_answer import EstAdvice, NotTold
+from esprof.analyzers.advisors.job.ests import advise_ests, shortlist
 from esprof.core.errors import EsprofError
 from esprof.core.plan import Fallback, Plan, PlanStatus, status_of
 from esprof.elastic.plans.delivery import deliver

@@ -9,7 +9,7 @@ from rich.text import Text
 from esprof.analyzers.advisors.cluster.answer import Given, MixAdvice
 from esprof.analyzers.advisors.cluster.policies import Objective
 from esprof.analyzers.advisors.job.batches import BatchAdvice
-from esprof.analyzers.advisors.job.ests import EstAdvice, RankPlan
+from esprof.analyzers.advisors.job.est_answer import EstAdvice, RankPlan
 from esprof.analyzers.advisors.job.growth import Growth
 from esprof.core import readable
 from esprof.core.readable import decimal

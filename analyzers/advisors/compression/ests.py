@@ -15,7 +15,7 @@ from esprof.analyzers.advisors.compression.answer import (
     CompressionAdvice,
     is_worth_it,
 )
-from esprof.analyzers.advisors.job.ests import NotTold
+from esprof.analyzers.advisors.job.est_answer import NotTold
 from esprof.analyzers.advisors.job.planned import part_of, plan_of
 from esprof.core.errors import EsprofError
 from esprof.core.plan import CodecChoice, CompressionBody, GuardSettings, Plan, PlanParts, PlanPromise
@@ -35,19 +35,7 @@ def advise_est_codec(
     Raises NotTold where the job has not measured its exchanges, or there is none that sends less, EsprofError where replay
     is too far off.
     """
-    run, pricer = replayed.run, replayed.pricer
-    if pricer.too_far_off:
-        raise EsprofError(pricer.too_far_off, path=run.path)
-    if not any(one.codec != NONE for one in run.meta.exchanges):
-        raise NotTold(
-            "the job has measured no exchange by a codec that sends less, or was not asked to",
-            path=run.path,
-            remedy="`esprof tune --allow compression` asks it to.",
-        )
-    try:
-        turns = EstTurns.of(run, pricer.dfg, pricer.steps)
-    except Declined as reason:
-        raise NotTold(str(reason), path=run.path) from reason
+    run, pricer, turns = replayed.run, replayed.pricer, _turns(replayed)
     measured = {one.codec: one for one in run.meta.exchanges if one.ests == turns.assignment.ests}
     lost = {codec: one.vnmse for codec, one in measured.items() if codec != NONE and one.vnmse is not None}
     fitting = [measured[codec] for codec, share in lost.items() if share <= max_vnmse]
@@ -90,6 +78,23 @@ def advise_est_codec(
     if best == NONE or not is_worth_it(1 - step / pricer.step_ns, error):
         return advice
     return msgspec.structs.replace(advice, plan=_plan(replayed, turns, advice, max_vnmse))
+
+
+def _turns(replayed: Replayed) -> EstTurns:
+    """How the job's ESTs take turns. Raises as `advise_est_codec` does."""
+    run, pricer = replayed.run, replayed.pricer
+    if pricer.too_far_off:
+        raise EsprofError(pricer.too_far_off, path=run.path)
+    if not any(one.codec != NONE for one in run.meta.exchanges):
+        raise NotTold(
+            "the job has measured no exchange by a codec that sends less, or was not asked to",
+            path=run.path,
+            remedy="`esprof tune --allow compression` asks it to.",
+        )
+    try:
+        return EstTurns.of(run, pricer.dfg, pricer.steps)
+    except Declined as reason:
+        raise NotTold(str(reason), path=run.path) from reason
 
 
 def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:

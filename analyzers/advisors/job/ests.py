@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
 
 import msgspec
 
-from esprof.analyzers.advisors.job.growth import Growth, Inventory, growth
+from esprof.analyzers.advisors.job.est_answer import CountCertificate, EstAdvice, EstDecision, NotTold, RankPlan
+from esprof.analyzers.advisors.job.growth import Inventory, growth
 from esprof.analyzers.advisors.job.makespan import (
     Device,
     EstCounts,
@@ -22,7 +22,7 @@ from esprof.core import readable
 from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError, MismatchError, UsageError
 from esprof.core.plan import AssignmentBody, DeviceCost, Plan, PlanParts, PlanPromise
-from esprof.core.types import NS_PER_S, NS_PER_US, Rank, us
+from esprof.core.types import NS_PER_S, NS_PER_US, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.error.known import Interval
 from esprof.replay.whatif.graph.est_turns import EstTurns
@@ -48,76 +48,6 @@ _MAY_BE_LONGER = 0.25
 
 _VARIED = 6
 """Ranks that an EST is taken from, and given to, in each such round: the slowest and the fastest."""
-
-
-class NotTold(EsprofError):
-    """The run does not tell what is needed, and would not with more steps either."""
-
-
-class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank runs now, and should run."""
-
-    rank: Rank
-    device: str | None
-    now: tuple[int, ...]
-    advised: tuple[int, ...]
-    est_us: float
-    last_us: float
-    update_us: float
-    est_from: Literal["measured", "assumed"]
-    now_us: float
-    """What its ESTs and the update take it now, without waiting."""
-    advised_us: float
-
-
-class EstDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The assignment, by rank."""
-
-    ests: tuple[tuple[int, ...], ...]
-    ranks: tuple[RankPlan, ...]
-
-
-class CountCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """Why no other counts make the slowest rank faster: in any shorter time the ranks together end too few ESTs."""
-
-    kind: Literal["count"] = "count"
-    compute_us: float
-    """What the slowest rank takes with the counts of the optimum, without waiting."""
-    n_est: int
-    ests_below: int
-    """ESTs that all ranks together end in any shorter time."""
-    advised_compute_us: float
-    """What the slowest rank takes as advised: more where the replay with transfers prefers that."""
-
-
-class EstAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one elastic job should run where."""
-
-    schema: Literal["esprof.advice/1"] = "esprof.advice/1"
-    objective: Literal["step-time"] = "step-time"
-    value: float
-    """Predicted step time as advised, us."""
-    low_us: float
-    high_us: float
-    baselines: dict[str, float]
-    """Predicted step time otherwise, us: `now` is as measured."""
-    gain_pct: float
-    """What the step time falls by, in per cent of now."""
-    error_pct: float
-    """How far off such a prediction may be, in per cent of a step."""
-    decision: EstDecision
-    waste_pct: float
-    """Share of what the devices could do that is left idle as advised (EasyScale's waste)."""
-    certificate: CountCertificate
-    growth: Growth | None
-    """What other devices would bring; None where no inventory was asked about."""
-    plan: Plan | None
-    """None where the gain is less than twice the error: keep what you have."""
-    warnings: tuple[str, ...]
-    not_modelled: tuple[str, ...] = (
-        "a link or a host that other jobs share by turns",
-        "memory of the host's caches that ESTs on one rank share",
-    )
 
 
 @dataclass(frozen=True)
