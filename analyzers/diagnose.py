@@ -20,7 +20,7 @@ from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
-MUCH_CONTENTION_PCT = 10
+MIN_CONTENTION_PCT = 10
 """What the lack of CPUs must cost, in per cent of a step, to make all other findings less sure."""
 
 
@@ -122,7 +122,7 @@ def _beside(job: RecordedJob) -> list[Finding]:
 
 def _less_sure(found: list[Finding]) -> list[Finding]:
     """The findings, of which none is sure where ranks lack CPUs: what takes long then may take long for that."""
-    if not any(finding.id == CPU_CONTENTION and finding.saving_pct >= MUCH_CONTENTION_PCT for finding in found):
+    if not any(finding.id == CPU_CONTENTION and finding.saving_pct >= MIN_CONTENTION_PCT for finding in found):
         return found
     return [
         finding

@@ -13,7 +13,7 @@ from esprof.replay.cpu.python_time import PythonTime, text_of
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.replayed import Replayed
 
-FILLED = 0.9
+MIN_COMPUTING_SHARE = 0.9
 """Share of the step from which on computing fills it."""
 
 _MEANING = {
@@ -34,7 +34,7 @@ def computing(parts: Sequence[RankBreakdown]) -> float:
 
 def largest_part(replayed: Replayed, parts: Sequence[RankBreakdown]) -> str | None:
     """A sentence on the largest part that is not computing; None where computing fills the step."""
-    if computing(parts) >= FILLED:
+    if computing(parts) >= MIN_COMPUTING_SHARE:
         return None
     mean_us = {name: sum(getattr(part, name) for part in parts) / len(parts) for name in _MEANING}
     name = max(mean_us, key=lambda one: mean_us[one])

@@ -29,10 +29,10 @@ FAMILIES = {
 }
 """First digit of an id -> what its family is about."""
 
-ENOUGH_EXPLAINED = 75.0
+MIN_EXPLAINED_PCT = 75.0
 """Per cent of the critical path that must be explained for a price to be sure."""
 
-EXPLAINED = 0.5
+MIN_SHARE_OF_GENERAL_CAUSE = 0.5
 """Share of the gain of a general cause from which on a cause that tells more of the same time is named in its place."""
 
 HOURS_A_DAY = 24
@@ -95,7 +95,7 @@ class Case:
 
     @property
     def is_explained(self) -> bool:
-        return self.replayed.explained_pct >= ENOUGH_EXPLAINED
+        return self.replayed.explained_pct >= MIN_EXPLAINED_PCT
 
     def worth_naming(self, saving_ns: float | None) -> bool:
         """Whether a step would gain enough; None gains nothing."""
@@ -120,7 +120,7 @@ class Rule:
 def explains(case: Case, specific: Cause, saving_ns: float) -> bool:
     """Whether a cause is most of one that is more general and gains `saving_ns`: users should see one of the two."""
     gain = None if specific.scenario is None else case.pricer.saving_ns(specific.scenario)
-    return gain is not None and gain >= EXPLAINED * saving_ns
+    return gain is not None and gain >= MIN_SHARE_OF_GENERAL_CAUSE * saving_ns
 
 
 def priced(cause: Cause, case: Case) -> Finding:

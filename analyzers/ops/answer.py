@@ -73,13 +73,13 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     """The rank that is furthest from the others by what rows are sorted by; None where none differs much."""
     by_rank: tuple[RankOp, ...]
     kernels: tuple[Kernel, ...]
-    """What it launched itself, most time first, at most `over_ranks.MOST_PARTS`."""
+    """What it launched itself, most time first, at most `over_ranks.MAX_PARTS_NAMED`."""
     kernels_found: int
     inputs: tuple[Shapes, ...]
-    """Most frequent first, at most `over_ranks.MOST_PARTS`; empty where they were not recorded."""
+    """Most frequent first, at most `over_ranks.MAX_PARTS_NAMED`; empty where they were not recorded."""
     inputs_found: int
     places: tuple[CallPlace, ...]
-    """Most time first, at most `over_ranks.MOST_PARTS`; empty where nothing tells."""
+    """Most time first, at most `over_ranks.MAX_PARTS_NAMED`; empty where nothing tells."""
 
 
 class OpsAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,13 +29,13 @@ from esprof.replay.steps import RecordedSteps, steps_of
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
-MOST_PARTS = 4
+MAX_PARTS_NAMED = 4
 """Kernels, shapes and places that are named of one operation."""
 
-DIFFERS = 0.25
+MIN_DIFFERENCE_FROM_MEDIAN = 0.25
 """A rank differs where it is further from the median of the ranks than this share of the median …"""
 
-COUNTS = 0.005
+MIN_DIFFERENCE_OF_TOTAL = 0.005
 """… and further than this share of the own time of all operations."""
 
 _SUMS = ("calls", "own_cpu", "total_cpu", "own_gpu", "total_gpu")
@@ -228,16 +228,16 @@ class _Table:
             by_rank=tuple(self._rank_op(place, key) for place in range(len(self._ranks))),
             kernels=tuple(
                 Kernel(name=name, calls=round(launches[name] / self._per, 3), us=self.mean_us(ns))
-                for name, ns in kernels.most_common(MOST_PARTS)
+                for name, ns in kernels.most_common(MAX_PARTS_NAMED)
             ),
             kernels_found=len(kernels),
             inputs=tuple(
-                Shapes(shapes=text, calls=round(n / self._per, 3)) for text, n in inputs.most_common(MOST_PARTS)
+                Shapes(shapes=text, calls=round(n / self._per, 3)) for text, n in inputs.most_common(MAX_PARTS_NAMED)
             ),
             inputs_found=len(inputs),
             places=tuple(
                 CallPlace(frame=text, share_pct=round(100 * ns / (places.total() or 1), 3))
-                for text, ns in places.most_common(MOST_PARTS)
+                for text, ns in places.most_common(MAX_PARTS_NAMED)
             ),
         )
 
@@ -255,8 +255,8 @@ class _Table:
         middle = float(np.median(mine))
         away = np.abs(mine - middle)
         furthest = max(range(len(mine)), key=lambda place: (away[place], mine[place]))
-        least = COUNTS * self._own_of_all() / len(mine) if self.sort != "calls" else 0
-        return self._ranks[furthest] if away[furthest] > max(DIFFERS * middle, least) else None
+        least = MIN_DIFFERENCE_OF_TOTAL * self._own_of_all() / len(mine) if self.sort != "calls" else 0
+        return self._ranks[furthest] if away[furthest] > max(MIN_DIFFERENCE_FROM_MEDIAN * middle, least) else None
 
     def _rank_op(self, place: int, key: int) -> RankOp:
         calls, own_cpu, total_cpu, own_gpu, total_gpu = (self._sums[:, place, key] / self._steps).tolist()

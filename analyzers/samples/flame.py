@@ -19,19 +19,19 @@ PHASES: tuple[SampledPhase, ...] = ("stack", "plain", "timed")
 """Steps whose samples are taken, best first: those of `stack` steps are twenty times as dense, and the profiler of `timed`
 ones slows what it sees."""
 
-LEAST = 0.005
+MIN_SHARE_OF_TREE = 0.005
 """Share of a tree's time below which a function is joined with others."""
 
-MOST_NODES = 200
+MAX_NODES = 200
 """Functions that keep a node of their own in the tree of all ranks."""
 
-MOST_NODES_OF_A_RANK = 60
+MAX_NODES_OF_A_RANK = 60
 """The same, in the tree of one rank beside it."""
 
-MAX_RANKS = 5
+MAX_RANKS_APART = 5
 """Ranks that have a tree of their own, beside that of all."""
 
-MOST_LINES = 3
+MAX_LINES_NAMED = 3
 """Lines that are named of one function."""
 
 _PLUMBING = ("Module._wrapped_call_impl", "Module._call_impl")
@@ -57,7 +57,7 @@ class FlameNode(msgspec.Struct, frozen=True, kw_only=True):
     cpu_us: float | None
     """How much of the time the thread ran on a CPU; None where that is not known."""
     lines: tuple[LineShare, ...]
-    """Most time first, at most `MOST_LINES`."""
+    """Most time first, at most `MAX_LINES_NAMED`."""
 
 
 class FlameTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ def _steps_in(steps: JobSteps, rank: Rank, phase: SampledPhase) -> np.ndarray:
 
 
 def _most_different(sampled: dict[Rank, RankStacks]) -> list[Rank]:
-    """At most MAX_RANKS of the ranks, ascending: those that spend their time least as the ranks do on average."""
+    """At most MAX_RANKS_APART of the ranks, ascending: those that spend their time least as the ranks do on average."""
     shares = {rank: _innermost(stacks) for rank, stacks in sampled.items()}
     mean: dict[tuple[str, str], float] = {}
     for of_rank in shares.values():
@@ -158,7 +158,7 @@ def _most_different(sampled: dict[Rank, RankStacks]) -> list[Rank]:
         rank: sum(abs(of_rank.get(function, 0.0) - share) for function, share in mean.items())
         for rank, of_rank in shares.items()
     }
-    return sorted(sorted(away, key=lambda rank: (-away[rank], rank))[:MAX_RANKS])
+    return sorted(sorted(away, key=lambda rank: (-away[rank], rank))[:MAX_RANKS_APART])
 
 
 def _innermost(sampled: RankStacks) -> dict[tuple[str, str], float]:
@@ -190,7 +190,7 @@ def _tree(rank: Rank | None, sampled: Sequence[RankStacks]) -> FlameTree:
         samples=sum(one.samples for one in sampled),
         us=us(root.ns),
         cpu_us=us(root.cpu_ns) if tells_cpu else None,
-        nodes=tuple(_bounded(root, MOST_NODES if rank is None else MOST_NODES_OF_A_RANK, tells_cpu)),
+        nodes=tuple(_bounded(root, MAX_NODES if rank is None else MAX_NODES_OF_A_RANK, tells_cpu)),
     )
 
 
@@ -227,7 +227,7 @@ def _path(root: _Node, stack: str) -> Iterator[tuple[_Node, int]]:
 
 def _bounded(root: _Node, most: int, tells_cpu: bool) -> Iterator[FlameNode]:
     """The nodes under `root` that are large enough, the small callees of each function joined into one."""
-    least = max(LEAST * root.ns, _smallest(root, most))
+    least = max(MIN_SHARE_OF_TREE * root.ns, _smallest(root, most))
     waiting, count = [(root, -1)], 0
     while waiting:
         node, parent = waiting.pop()
@@ -238,7 +238,7 @@ def _bounded(root: _Node, most: int, tells_cpu: bool) -> Iterator[FlameNode]:
             waiting.append((callee, count))
             count += 1
         joined = _Node(Frame("", 0, f"{len(small)} more"), sum(n.ns for n in small), sum(n.cpu_ns for n in small))
-        if joined.ns >= LEAST * root.ns:
+        if joined.ns >= MIN_SHARE_OF_TREE * root.ns:
             yield _shown(joined, parent, tells_cpu)
             count += 1
 
@@ -254,7 +254,9 @@ def _smallest(root: _Node, most: int) -> Ns:
 
 
 def _shown(node: _Node, parent: int, tells_cpu: bool) -> FlameNode:
-    lines = [LineShare(line, round(100 * ns / node.ns, 1)) for line, ns in node.lines.most_common(MOST_LINES) if line]
+    lines = [
+        LineShare(line, round(100 * ns / node.ns, 1)) for line, ns in node.lines.most_common(MAX_LINES_NAMED) if line
+    ]
     return FlameNode(
         function=node.frame.function,
         file=node.frame.file,

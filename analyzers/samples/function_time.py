@@ -11,31 +11,31 @@ import numpy as np
 from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.job_samples import JobSamples
-from esprof.analyzers.steps.step_groups import FEWEST_STEPS, SLOW
+from esprof.analyzers.steps.step_groups import MIN_STEPS, SLOW_TIMES_MEDIAN
 from esprof.core.statistics import mean_margin
 from esprof.core.types import NS_PER_US, Ns, Rank
 from esprof.run.stacks import CodePlace, functions_of, is_own
 
-ENOUGH = 8
+MIN_SAMPLES = 8
 """Samples of a function, on all ranks, from which on they tell how long it takes."""
 
-OTHERS_WORK = 0.1
+MAX_SHARE_OF_TRAINING = 0.1
 """Most of a function's samples that may lie in work of the training itself that it calls, or that calls it: the rest is
 its own."""
 
-ON_THE_WAY = 0.9
+MIN_SHARE_OF_STACKS_LEADING = 0.9
 """A function that is on so large a share of all stacks holds the training loop, or leads to it: its lines are told apart."""
 
-MUCH = 0.03
+MIN_SHARE_OF_STEP = 0.03
 """Least share of a step that a function of which nothing but samples tells must take: of less they are seldom sure."""
 
-PASSED_ON = 0.8
+MIN_SHARE_PASSED_ON = 0.8
 """A function that spends so large a share of its time in another one is told by that."""
 
-LONG: Ns = 200 * NS_PER_US
+MIN_TENSOR_WORK_NS: Ns = 200 * NS_PER_US
 """A function that is mostly in operations longer than this, ns, is work on tensors, whatever it is for."""
 
-FEWEST_LOOKS = 3
+MIN_RECORDED_LOOKS = 3
 """Looks at a function while operations were recorded from which on they tell whether it is."""
 
 _TRAINING = re.compile(
@@ -129,7 +129,7 @@ class FunctionTimes:
         """
         told: set[str] = set()
         for function, spent in self._costly(leading):
-            if function in told or spent.mean() < MUCH * self._step_ns:
+            if function in told or spent.mean() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
             found = self._finding(function)
             if self._is_own(found) and not self._is_tensor_work(function) and (one := self._told(function, found)):
@@ -142,20 +142,20 @@ class FunctionTimes:
         if len(self._run.ranks) < 2:
             return
         costly = self._costly(leading)
-        lone = {function for function, spent in costly if np.sort(spent)[-2] <= OTHERS_WORK * spent.max()}
+        lone = {function for function, spent in costly if np.sort(spent)[-2] <= MAX_SHARE_OF_TRAINING * spent.max()}
         told: set[str] = set()
         for function, spent in costly:
-            if function not in lone - told or spent.max() < MUCH * self._step_ns:
+            if function not in lone - told or spent.max() < MIN_SHARE_OF_STEP * self._step_ns:
                 continue
             found = self._finding(function)
             is_input = any(called.is_input for called in found if called)
-            if not is_input and self._is_in(found).sum() >= ENOUGH and (one := self._told(function, found, lone)):
+            if not is_input and self._is_in(found).sum() >= MIN_SAMPLES and (one := self._told(function, found, lone)):
                 told |= one.functions
                 yield one
 
     def _costly(self, leading: Collection[str]) -> list[tuple[str, np.ndarray]]:
         """(function, what it takes of a usual step of each rank, ns) of those that are not `leading`, callers first."""
-        if len(self._steps) < FEWEST_STEPS:
+        if len(self._steps) < MIN_STEPS:
             return []
         spent: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(len(self._run.ranks)))
         depth: dict[str, int] = {}
@@ -191,8 +191,10 @@ class FunctionTimes:
                 lines[called.function][CodePlace(called.line, None if last == called.line else last)] += ns
             inner[below[-1].function if below else ""] += ns
         whole = within[function]
-        deepest = max((name for name in within if within[name] >= PASSED_ON * whole), key=lambda name: depth[name])
-        if inner[deepest] < (1 - PASSED_ON) * whole:
+        deepest = max(
+            (name for name in within if within[name] >= MIN_SHARE_PASSED_ON * whole), key=lambda name: depth[name]
+        )
+        if inner[deepest] < (1 - MIN_SHARE_PASSED_ON) * whole:
             return None
         inside = self._is_in(found) & self._is_usual[self._at]
         of_rank = np.bincount(self._rank[inside], self._ns[inside], len(self._run.ranks)) / self._is_usual.sum()
@@ -217,7 +219,7 @@ class FunctionTimes:
     def _is_usual(self) -> np.ndarray:
         """The steps that are not slow, bool[steps]."""
         took = self._job.durations_ns(self._steps)
-        usual: np.ndarray = took <= SLOW * np.median(took)
+        usual: np.ndarray = took <= SLOW_TIMES_MEDIAN * np.median(took)
         return usual
 
     @cached_property
@@ -234,7 +236,7 @@ class FunctionTimes:
     def _is_own(self, found: list[_Called | None]) -> bool:
         looks = int(self._is_in(found).sum())
         part = int(self._is_in([one if one and one.is_part else None for one in found]).sum())
-        return len(self._steps) >= FEWEST_STEPS and looks >= ENOUGH and part <= OTHERS_WORK * looks
+        return len(self._steps) >= MIN_STEPS and looks >= MIN_SAMPLES and part <= MAX_SHARE_OF_TRAINING * looks
 
     def _measured(self, found: list[_Called | None], steps: np.ndarray) -> MeasuredPrice:
         """By the steps of this mask."""
@@ -245,7 +247,7 @@ class FunctionTimes:
     def _is_tensor_work(self, function: str) -> bool:
         """Whether most of the looks at it while operations were recorded were within long ones."""
         looks = [look for rank in self._run.ranks for look in self._recorded_looks(rank, function)]
-        return len(looks) >= FEWEST_LOOKS and sum(looks) > len(looks) / 2
+        return len(looks) >= MIN_RECORDED_LOOKS and sum(looks) > len(looks) / 2
 
     def _recorded_looks(self, rank: Rank, function: str) -> list[bool]:
         """Whether each look at a function, in a step of which operations were recorded, was within a long one."""
@@ -253,7 +255,7 @@ class FunctionTimes:
         mine = np.array([any(one.function == function for one in _chain(text)) for text in looks.stacks] + [False])
         at = looks.at_ns[mine[looks.code] & np.isin(looks.step, timed)]
         events = self._run.events(rank)
-        is_long = events.is_kind("op") & (events.ints("dur_ns") > LONG)
+        is_long = events.is_kind("op") & (events.ints("dur_ns") > MIN_TENSOR_WORK_NS)
         begin = events.ints("start_ns")[is_long]
         end = begin + events.ints("dur_ns")[is_long]
         return [bool(((begin <= moment) & (moment < end)).any()) for moment in at.tolist()]
@@ -292,4 +294,4 @@ def leading_functions(samples: JobSamples, ranks: Sequence[Rank]) -> set[str]:
         for at in np.flatnonzero(of_stack).tolist():
             for function in functions_of(looks.stacks[at]):
                 of_function[function] += of_stack[at]
-    return {function for function, ns in of_function.items() if ns >= ON_THE_WAY * total}
+    return {function for function, ns in of_function.items() if ns >= MIN_SHARE_OF_STACKS_LEADING * total}

@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.samples.job_samples import JobSamples
-from esprof.analyzers.steps.step_groups import FEWEST_STEPS
+from esprof.analyzers.steps.step_groups import MIN_STEPS
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 
@@ -16,7 +16,7 @@ COLLECT_LESS = (
     "gc.set_threshold; or turn automatic collection off and collect every so many steps, on all ranks in the same one."
 )
 
-CLOSE = 100
+TIMES_A_CLOSE_LINE_COUNTS = 100
 """How many times as much a line counts that was seen within a millisecond of the end of a collection."""
 
 
@@ -40,7 +40,7 @@ def collections(samples: JobSamples) -> Collections | None:
     """
     job = samples.steps
     steps = job.numbers("plain")
-    if len(steps) < FEWEST_STEPS:
+    if len(steps) < MIN_STEPS:
         return None
     by_rank: dict[Rank, np.ndarray] = {}
     behind: dict[str, float] = defaultdict(float)
@@ -56,7 +56,7 @@ def collections(samples: JobSamples) -> Collections | None:
         seen = zip(sampled.frames_behind(end[inside]), (end - begin)[inside].tolist(), strict=True)
         for (frame, is_close), took in seen:
             # Between windows with stacks the next look may come when the thread is at something else.
-            behind[frame] += took * (CLOSE if is_close else 1)
+            behind[frame] += took * (TIMES_A_CLOSE_LINE_COUNTS if is_close else 1)
     longest = np.max(list(by_rank.values()), axis=0)
     if not longest.any():
         return None

@@ -8,11 +8,11 @@ import numpy as np
 
 from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.job_samples import JobSamples, RankLooks
-from esprof.analyzers.steps.step_groups import SLOW
+from esprof.analyzers.steps.step_groups import SLOW_TIMES_MEDIAN
 from esprof.core.types import Rank
 from esprof.run.stacks import CodePlace, place_of
 
-ENOUGH = 0.5
+MIN_SHARE_OF_SAMPLES = 0.5
 """Least share of the samples that a line, or its function, must have to be named."""
 
 
@@ -50,7 +50,7 @@ def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tu
     told of them."""
     looks, steps = samples.of(rank), samples.steps.table(rank)
     took = steps.ints("dur_ns")
-    usual = steps.ints("step")[took <= SLOW * np.median(took)] if len(took) else took
+    usual = steps.ints("step")[took <= SLOW_TIMES_MEDIAN * np.median(took)] if len(took) else took
     calls = np.array([bool(callee.search(stack)) for stack in looks.stacks] + [False])
     chosen = calls[looks.code] & np.isin(looks.step, usual)
     seen = _most(looks, chosen)
@@ -71,4 +71,4 @@ def _most(looks: RankLooks, chosen: np.ndarray) -> Seen | None:
         return None
     places = max(of_function.values(), key=lambda some: sum(some.values()))
     share = sum(places.values()) / float(took.sum())
-    return Seen(max(places, key=lambda place: places[place]), share) if share >= ENOUGH else None
+    return Seen(max(places, key=lambda place: places[place]), share) if share >= MIN_SHARE_OF_SAMPLES else None

@@ -12,10 +12,10 @@ from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.analyzers.steps.step_groups import SlowGroup
 from esprof.core.types import Rank
 
-MOST_OF = 0.5
+MIN_SHARE_OF_EXCESS = 0.5
 """Least share of what slow steps take too long that must lie in one place, to be its cause."""
 
-USUAL = 0.05
+MAX_SHARE_OF_USUAL_STEP = 0.05
 """Most time that usual steps may be at a line, as a share of them, for it to be what slow steps have beyond them."""
 
 LOADER = "waiting for the data loader"
@@ -48,13 +48,13 @@ def stage_of(job: JobSteps, group: SlowGroup) -> Excess | None:
         for what, spent_ns in _spent(job, rank, group.steps).items():
             most[what][rank] = group.between(spent_ns)
     # A save may lie in a stage that the job marked around it.
-    enough = [what for what, by_rank in most.items() if max(by_rank.values()) >= MOST_OF * group.excess_ns]
+    enough = [what for what, by_rank in most.items() if max(by_rank.values()) >= MIN_SHARE_OF_EXCESS * group.excess_ns]
     if not enough:
         return None
     saves = [what for what in enough if what.startswith(_SAVES)]
     what = max(saves or enough, key=lambda one: max(most[one].values()))
     # Where one rank saves, the others wait for it somewhere else.
-    lost = {rank: ns for rank, ns in most[what].items() if ns >= MOST_OF * group.excess_ns}
+    lost = {rank: ns for rank, ns in most[what].items() if ns >= MIN_SHARE_OF_EXCESS * group.excess_ns}
     return Excess(what, lost, is_save=bool(saves))
 
 
@@ -63,7 +63,9 @@ def computing_of(job: JobSteps, group: SlowGroup) -> Excess | None:
     lost = {}
     for rank in job.run.ranks:
         ran = job.rows(rank, group.steps).ints("cpu_ns")
-        if (ran >= 0).all() and (beyond := group.between(ran.astype(np.float64))) >= MOST_OF * group.excess_ns:
+        if (ran >= 0).all() and (
+            beyond := group.between(ran.astype(np.float64))
+        ) >= MIN_SHARE_OF_EXCESS * group.excess_ns:
             lost[rank] = beyond
     return Excess(COMPUTING, lost) if lost else None
 
@@ -123,7 +125,10 @@ def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
 
     def is_cause(line: int) -> bool:
         of_slow, of_usual = tree.slow_ns[line], tree.usual_ns[line]
-        return of_slow - of_usual >= MOST_OF * group.excess_ns and of_usual <= USUAL * usual_ns
+        return (
+            of_slow - of_usual >= MIN_SHARE_OF_EXCESS * group.excess_ns
+            and of_usual <= MAX_SHARE_OF_USUAL_STEP * usual_ns
+        )
 
     found = [line for line in range(len(tree.text)) if is_cause(line)]
     if not found:
@@ -135,7 +140,7 @@ def _line_of(samples: JobSamples, rank: Rank, group: SlowGroup) -> _Line | None:
         text = f"{text}, calling {tree.text[chain[0]]}"
     own = [tree.text[line] for line in chain[1:] if frame(tree.text[line]).origin == "job"]
     of_slow, of_usual = tree.slow_ns[outermost], tree.usual_ns[outermost]
-    is_save = tree.saving_ns[outermost] >= MOST_OF * of_slow
+    is_save = tree.saving_ns[outermost] >= MIN_SHARE_OF_EXCESS * of_slow
     return _Line(text, of_slow, of_usual, is_save, own[-1] if own else None)
 
 

@@ -9,36 +9,36 @@ from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.statistics import mean_margin
 
-SLOW = 1.3
+SLOW_TIMES_MEDIAN = 1.3
 """A step is slow that takes more than so many times the median."""
 
 AT_RANDOM = "now and then"
 
-FEWEST = 4
+MIN_STEPS_OF_A_RULE = 4
 """Slow steps from which on a period may be told."""
 
-FEWEST_AT_RANDOM = 3
+MIN_STEPS_AT_RANDOM = 3
 """Slow steps, without a rule by which they come, from which on they are looked at: fewer may be anything."""
 
-WARM_UP = 0.1
+WARM_UP_SHARE = 0.1
 """Slow steps in so large a share of the run, from its begin, may be what a job does only once, such as compiling."""
 
-FEWEST_STEPS = 16
+MIN_STEPS = 16
 """Steps from which on groups may be told: among fewer, chance makes one too often."""
 
-REGULAR = 0.8
+MIN_SHARE_DUE = 0.8
 """Least share of the steps that are due that must be slow, and, of a period or a row, of the slow steps that must be due."""
 
-FAR_SLOWER = 2.0
+MIN_TIMES_THE_EXCESS = 2.0
 """Slow steps that take so many times as much too long as others are looked at without those: what any machine does to some
 steps must not hide what a job does to others."""
 
-FEWEST_EPOCHS = 2
+MIN_EPOCHS = 2
 """Slow beginnings of epochs, the first one aside, from which on they are a group whatever makes them slow."""
 
 AT_EPOCHS = "where an epoch begins"
 
-MOST_BORDERS = 0.34
+MAX_SHARE_OF_EPOCHS = 0.34
 """Share of all steps up to which the first ones of epochs may be told from others."""
 
 
@@ -85,27 +85,27 @@ class SlowGroup:
     @property
     def is_regular(self) -> bool:
         """Whether there will be as many in any other part of the run."""
-        return self.every is not None or (self.when == AT_EPOCHS and self.is_slow.sum() >= FEWEST_EPOCHS)
+        return self.every is not None or (self.when == AT_EPOCHS and self.is_slow.sum() >= MIN_EPOCHS)
 
 
 def slow_groups(job: JobSteps) -> list[SlowGroup]:
     """The groups of slow steps among those that ran without the profiler; none where these are too few."""
     steps = job.numbers("plain")
-    if len(steps) < FEWEST_STEPS:
+    if len(steps) < MIN_STEPS:
         return []
     took = job.durations_ns(steps).astype(np.float64)
-    is_slow = took > SLOW * np.median(took)
+    is_slow = took > SLOW_TIMES_MEDIAN * np.median(took)
     left = is_slow.copy()
     found: list[SlowGroup] = []
     begins = np.isin(steps, job.epochs)
     of_epochs = is_slow & begins
-    if of_epochs.any() and of_epochs.sum() >= REGULAR * begins.sum() and begins.mean() <= MOST_BORDERS:
+    if of_epochs.any() and of_epochs.sum() >= MIN_SHARE_DUE * begins.sum() and begins.mean() <= MAX_SHARE_OF_EPOCHS:
         found.append(SlowGroup(steps, took, of_epochs, ~is_slow, AT_EPOCHS))
         left &= ~begins
     while (group := _by_rule(steps, took, left, is_slow)) is not None:
         found.append(group)
         left = left & ~group.is_slow
-    if (left & (np.arange(len(steps)) >= WARM_UP * len(steps))).sum() >= FEWEST_AT_RANDOM:
+    if (left & (np.arange(len(steps)) >= WARM_UP_SHARE * len(steps))).sum() >= MIN_STEPS_AT_RANDOM:
         found.append(SlowGroup(steps, took, left, ~is_slow, AT_RANDOM))
     return found
 
@@ -126,11 +126,11 @@ def _by_rule(steps: np.ndarray, took: np.ndarray, left: np.ndarray, is_slow: np.
 
 
 def _from_slow_to_slowest(excess: np.ndarray, left: np.ndarray) -> Iterator[np.ndarray]:
-    """The steps that are `left`, then those of them that take `FAR_SLOWER` too long, and so on; bool[steps] each."""
+    """The steps that are `left`, then those that take `MIN_TIMES_THE_EXCESS` too long, and so on; bool[steps] each."""
     if left.any():
         yield left
     ranked = np.sort(excess[left])
-    for at in np.flatnonzero(ranked[1:] >= FAR_SLOWER * ranked[:-1]).tolist():
+    for at in np.flatnonzero(ranked[1:] >= MIN_TIMES_THE_EXCESS * ranked[:-1]).tolist():
         yield left & (excess >= ranked[at + 1])
 
 
@@ -140,8 +140,8 @@ def _row(is_slow: np.ndarray) -> tuple[int, int] | None:
     A few that are slow elsewhere do not count, nor does the row that a job's start may be.
     """
     places = np.flatnonzero(is_slow)
-    aside = int((1 - REGULAR) / 2 * len(places))
-    if len(places) - 2 * aside < FEWEST:
+    aside = int((1 - MIN_SHARE_DUE) / 2 * len(places))
+    if len(places) - 2 * aside < MIN_STEPS_OF_A_RULE:
         return None
     first, last = int(places[aside]), int(places[-1 - aside])
     # What lies aside may belong to the row nonetheless.
@@ -150,7 +150,7 @@ def _row(is_slow: np.ndarray) -> tuple[int, int] | None:
     while last + 1 < len(is_slow) and is_slow[last + 1]:
         last += 1
     within = int(is_slow[first : last + 1].sum())
-    is_row = within >= REGULAR * max(last - first + 1, len(places)) and first >= WARM_UP * len(is_slow)
+    is_row = within >= MIN_SHARE_DUE * max(last - first + 1, len(places)) and first >= WARM_UP_SHARE * len(is_slow)
     return (first, last) if is_row else None
 
 
@@ -160,7 +160,7 @@ def _period(steps: np.ndarray, is_slow: np.ndarray) -> int | None:
     Windows take steps out of the row, so that a distance may be a multiple of the period.
     """
     slow = steps[is_slow]
-    if len(slow) < FEWEST:
+    if len(slow) < MIN_STEPS_OF_A_RULE:
         return None
     values, counts = np.unique(np.diff(slow), return_counts=True)
     every = int(values[counts.argmax()])
@@ -168,5 +168,5 @@ def _period(steps: np.ndarray, is_slow: np.ndarray) -> int | None:
     remainders, counts = np.unique(slow % every, return_counts=True)
     is_due = steps % every == remainders[counts.argmax()]
     hits = int(np.count_nonzero(is_due & is_slow))
-    is_regular = FEWEST <= hits >= REGULAR * max(int(np.count_nonzero(is_due)), len(slow))
+    is_regular = MIN_STEPS_OF_A_RULE <= hits >= MIN_SHARE_DUE * max(int(np.count_nonzero(is_due)), len(slow))
     return every if every > 1 and is_regular else None

@@ -19,9 +19,9 @@ Role = Literal["plain", "timed", "stack", "beside"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """A step of the job is the last of these that it was on any rank."""
 
-MOST_BINS = 600
+MAX_STRETCHES = 600
 """Stretches of steps that are told apart: more would not fit beside each other on a screen."""
-MOST_BORDERS = 60
+MAX_BORDERS_NAMED = 60
 """Windows, and passes over the data, that are named one by one: more would cover what they are to mark."""
 
 _HEADROOM = 1.25
@@ -63,11 +63,11 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     above: int
     longest_us: float
     windows: tuple[Window, ...]
-    """Empty where there are more than `MOST_BORDERS`; `window_count` are all."""
+    """Empty where there are more than `MAX_BORDERS_NAMED`; `window_count` are all."""
     window_count: int
     passes: tuple[int, ...]
     """Steps in which the first rank begins a further pass over a DataLoader; empty where there are more than
-    `MOST_BORDERS`."""
+    `MAX_BORDERS_NAMED`."""
     pass_count: int
 
 
@@ -80,7 +80,7 @@ def step_times(job: RecordedJob, findings: Sequence[Finding] = ()) -> StepTimes 
     took_us = job.steps.durations_ns(steps) / NS_PER_US
     start_ns = job.steps.over_ranks(steps, "start_ns").max(axis=0)
     at_s = (start_ns - start_ns[0]) / NS_PER_S
-    stretch = max(1, -(-int(steps[-1] - steps[0] + 1) // MOST_BINS)) if len(steps) > 2 * MOST_BINS else 1
+    stretch = max(1, -(-int(steps[-1] - steps[0] + 1) // MAX_STRETCHES)) if len(steps) > 2 * MAX_STRETCHES else 1
 
     def series(chosen: np.ndarray) -> Series:
         """Of the steps at these places."""
@@ -116,10 +116,10 @@ def step_times(job: RecordedJob, findings: Sequence[Finding] = ()) -> StepTimes 
         above=int(np.count_nonzero(took_us > top_us)),
         longest_us=round(float(took_us.max()), 1),
         windows=tuple(Window(first=first, last=last, stacks=stacks) for first, last, stacks in windows)
-        if len(windows) <= MOST_BORDERS
+        if len(windows) <= MAX_BORDERS_NAMED
         else (),
         window_count=len(windows),
-        passes=passes if len(passes) <= MOST_BORDERS else (),
+        passes=passes if len(passes) <= MAX_BORDERS_NAMED else (),
         pass_count=len(passes),
     )
 

@@ -62,6 +62,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     assignment: EstAdvice | None
     """Which ESTs should run where; None where the run does not tell which ran where."""
     history: tuple[JobEvent, ...]
-    """What happened to an elastic job, the oldest first; at most the last `MOST_EVENTS`."""
+    """What happened to an elastic job, the oldest first; at most the last `MAX_EVENTS`."""
     rounds: tuple[Round, ...]
     """How `esprof tune` has tuned it, the oldest first; as many."""

@@ -21,15 +21,15 @@ from esprof.replay.dfg import Cls
 from esprof.replay.replayed import Replayed, answer
 from esprof.run.run import Run
 
-USUAL = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
+WHAT_IFS = ("gpu=2x", "cpu=2x", "network=2x", "data=0", "straggler=fix")
 """What-ifs of every report."""
 
-MOST_BARS = 3_000
-MOST_STEPS = 2
-MOST_OPERATIONS = 40
-MOST_EVENTS = 100
-FINEST = 2_000
-"""A stretch shorter than 1/FINEST of the excerpt is too thin to see and joins its neighbour of the same class."""
+MAX_BARS = 3_000
+MAX_STEPS_DRAWN = 2
+MAX_OPERATIONS = 40
+MAX_EVENTS = 100
+PARTS_OF_EXCERPT = 2_000
+"""A stretch shorter than 1/PARTS_OF_EXCERPT of the excerpt is too thin to see and joins its neighbour of the same class."""
 
 
 def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
@@ -47,16 +47,16 @@ def summarize(of: Run | Replayed, ignores: Ignores = NOTHING) -> Report:
         created_ns=run.meta.created_ns,
         ranks=run.meta.ranks,
         diagnosis=diagnosis,
-        replay=answer(replayed, USUAL),
+        replay=answer(replayed, WHAT_IFS),
         steps=step_times(job, diagnosis.findings),
         timeline=excerpt(replayed),
-        operations=ops(replayed.steps, job.samples, Asked(top=MOST_OPERATIONS)),
+        operations=ops(replayed.steps, job.samples, Asked(top=MAX_OPERATIONS)),
         flame=flame(job.samples),
         memory=memory_use(run),
         probed=probed(run.probes) if run.probes is not None else None,
         assignment=_assignment(replayed),
-        history=run.history[-MOST_EVENTS:],
-        rounds=run.rounds[-MOST_EVENTS:],
+        history=run.history[-MAX_EVENTS:],
+        rounds=run.rounds[-MAX_EVENTS:],
     )
 
 
@@ -71,7 +71,7 @@ def excerpt(replayed: Replayed) -> Excerpt:
     """The last steady steps as bars, one row a lane; bounded, with what was left out counted."""
     timeline, dfg = replayed.timeline, replayed.built.dfg
     last = int(replayed.pricer.steady_at[-1])
-    first = last - 1 if last - 1 in replayed.pricer.steady_at and MOST_STEPS > 1 else last
+    first = last - 1 if last - 1 in replayed.pricer.steady_at and MAX_STEPS_DRAWN > 1 else last
     begin, finish = int(timeline.end_ns[dfg.marks.first[first]].min()), int(timeline.end_ns[dfg.marks.last[last]].max())
     inside = (timeline.end_ns > begin) & (timeline.start_ns < finish) & (dfg.dur_ns > 0) & (dfg.rank >= 0)
     bars: list[Bar] = []
@@ -81,7 +81,7 @@ def excerpt(replayed: Replayed) -> Excerpt:
             (int(timeline.start_ns[n]), int(timeline.end_ns[n]), dfg.label(int(n)), Cls(dfg.cls[n]).label)
             for n in nodes
         ]
-        for start, end, name, cls in _merged(spans, (finish - begin) / FINEST):
+        for start, end, name, cls in _merged(spans, (finish - begin) / PARTS_OF_EXCERPT):
             bars.append(_bar(lane.rank, lane.role, max(start, begin), min(end, finish), begin, name, cls))
     for rank in dfg.marks.ranks:
         for role, name, cls, spans_of in (
@@ -91,7 +91,7 @@ def excerpt(replayed: Replayed) -> Excerpt:
             for start, end in spans_of(timeline, rank).tolist():
                 if start < end and end > begin and start < finish:
                     bars.append(_bar(rank, role, max(start, begin), min(end, finish), begin, name, cls))
-    longest = sorted(range(len(bars)), key=lambda n: (-bars[n].dur_us, n))[:MOST_BARS]
+    longest = sorted(range(len(bars)), key=lambda n: (-bars[n].dur_us, n))[:MAX_BARS]
     kept = [bars[n] for n in sorted(longest)]
     return Excerpt(
         steps=tuple(dfg.marks.steps[first : last + 1]),

@@ -14,10 +14,10 @@ Verdict = Literal["held", "close", "missed", "measured"]
 """`held`: the step observed lies in the interval promised. `close`: it does not, and is no farther from the promise than
 allowed. `missed`: neither. `measured`: nothing was promised."""
 
-_MOST_OVERHEAD_PCT = 15.0
+_MAX_OVERHEAD_PCT = 15.0
 """By how much longer steps may be under the profiler before that is said."""
 
-_MOST_WAITING_PCT = 5.0
+_MAX_WAITING_PCT = 5.0
 """Share of a step for which a rank may wait for a CPU before that is said."""
 
 
@@ -103,7 +103,7 @@ def _of_repeats(observed: Estimate, max_error_pct: float) -> Iterator[RunWarning
 
 def _of_cpus(sides: Sequence[Side]) -> Iterator[RunWarning]:
     waited = [100 * side.cpu_wait_us / side.step_us for side in sides if side.cpu_wait_us is not None]
-    if waited and max(waited) > _MOST_WAITING_PCT:
+    if waited and max(waited) > _MAX_WAITING_PCT:
         text = f"ranks waited for a CPU for {min(waited):.0f} to {max(waited):.0f} % of a step"
         yield RunWarning("cpu-wait", f"{text}: for other work on the machine, or for the job's own processes")
 
@@ -113,7 +113,7 @@ def _of_promise(promise: ReplayPromise, before: Estimate, max_error_pct: float) 
     if plain_us is None:
         return
     over = _over_pct(promise.step_us, plain_us)
-    if over > _MOST_OVERHEAD_PCT:
+    if over > _MAX_OVERHEAD_PCT:
         text = (
             f"the profiler made the steps that the promise is told of {over:.0f} % longer: there a change may do less"
         )

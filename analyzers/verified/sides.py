@@ -11,7 +11,7 @@ from esprof.core.errors import EsprofError, MismatchError
 from esprof.core.types import NS_PER_US, Rank
 from esprof.run.run import KnobReading, Run
 
-FEWEST = 5
+MIN_STEPS_OF_A_MEAN = 5
 """Steps without which a mean says nothing."""
 
 
@@ -39,13 +39,13 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 def side(run: Run, skip: int, steps: int) -> Side:
     """The job's step, from step `skip` + 1 on; of the next `steps`, or of all where that is 0.
 
-    Raises MismatchError where there are fewer than `FEWEST`.
+    Raises MismatchError where there are fewer than `MIN_STEPS_OF_A_MEAN`.
     """
     job = JobSteps(run)
     found = job.numbers("plain")
     found = found[found > skip]
     found = found[:steps] if steps else found
-    if len(found) < FEWEST:
+    if len(found) < MIN_STEPS_OF_A_MEAN:
         raise MismatchError(
             f"the job made {len(found)} steps after the first {skip}: too few for a mean",
             remedy="Let it make more steps.",

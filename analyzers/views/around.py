@@ -15,7 +15,7 @@ ITEM = "aten::item"
 MODULE = "nn.Module: "
 """What the name of a module's frame begins with, in traces of torch.profiler with stacks."""
 
-_MOST_OPERATIONS = 1_000
+_MAX_OPERATIONS_BEFORE = 1_000
 """How many operations before a call are looked at for the one around it."""
 
 
@@ -62,6 +62,6 @@ class Around:
     def _around(self, row: int, ordered: np.ndarray) -> Iterator[str]:
         """The names of those of the rows `ordered` (by start) around the call, innermost first."""
         behind = int(np.searchsorted(self._start[ordered], self._start[row], side="right"))
-        near = ordered[max(0, behind - _MOST_OPERATIONS) : behind][::-1]
+        near = ordered[max(0, behind - _MAX_OPERATIONS_BEFORE) : behind][::-1]
         for other in near[(self._tid[near] == self._tid[row]) & (self._end[near] >= self._end[row])].tolist():
             yield self._texts[self._codes[other]]

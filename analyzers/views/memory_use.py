@@ -9,8 +9,8 @@ import numpy as np
 from esprof.core.types import NS_PER_S, Bytes, Rank
 from esprof.run.run import RankMeta, Run
 
-MOST_CURVES = 8
-MOST_POINTS = 200
+MAX_CURVES = 8
+MAX_POINTS_OF_A_CURVE = 200
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ def memory_use(run: Run) -> MemoryUse | None:
     if not samples:
         return None
     ranks = [peaks for rank in samples if (peaks := rank_memory(run, run.rank(rank))) is not None]
-    fullest = sorted(ranks, key=lambda rank: (-rank.peak, rank.rank))[:MOST_CURVES]
+    fullest = sorted(ranks, key=lambda rank: (-rank.peak, rank.rank))[:MAX_CURVES]
     begin = min(int(of_rank.at_ns[0]) for of_rank in samples.values())
     curves = tuple(_curve(rank.rank, samples[rank.rank], begin) for rank in sorted(fullest, key=lambda one: one.rank))
     return MemoryUse(ranks=tuple(ranks), curves=curves, samples=sum(len(one.at_ns) for one in samples.values()))
@@ -121,9 +121,9 @@ def _peak_in(samples: _MemorySamples, phase: str) -> Bytes | None:
 
 
 def _curve(rank: Rank, samples: _MemorySamples, begin: int) -> MemoryCurve:
-    """At most `MOST_POINTS` points, each the most of its stretch of time."""
+    """At most `MAX_POINTS_OF_A_CURVE` points, each the most of its stretch of time."""
     span = int(samples.at_ns[-1] - samples.at_ns[0]) + 1
-    stretch = (samples.at_ns - samples.at_ns[0]) * MOST_POINTS // span
+    stretch = (samples.at_ns - samples.at_ns[0]) * MAX_POINTS_OF_A_CURVE // span
     first = np.flatnonzero(np.diff(stretch, prepend=-1))
     return MemoryCurve(
         rank=rank,

@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.finding import PARTS
-from esprof.analyzers.samples.flame import LEAST, SampledPhase
+from esprof.analyzers.samples.flame import MIN_SHARE_OF_TREE, SampledPhase
 from esprof.analyzers.summary.report import Report
 from esprof.analyzers.views.probed import CurveSummary
 from esprof.core.output import atomic_file
@@ -75,7 +75,7 @@ def render_html(report: Report) -> str:
             parts=PARTS,
             rows=MAX_ROWS,
             phases=_PHASE_TEXTS,
-            least_pct=100 * LEAST,
+            least_pct=100 * MIN_SHARE_OF_TREE,
             measured=_measured(report),
             said=EVENT_TEXTS,
             outcomes=OUTCOMES,

@@ -16,10 +16,10 @@ from esprof.core.errors import MismatchError, UsageError
 
 SCHEMA = "esprof.advice/1"
 
-_LEAST_SHARE = 1e-9
+_MIN_SHARE = 1e-9
 """Shares of time below this are rounding."""
 
-_PROVEN = 1e-7
+_MAX_GAP_PROVEN = 1e-7
 """What a decision may violate, or miss the bound by, relative, and still count as proven."""
 
 
@@ -85,7 +85,7 @@ def advise(mix: Mix, objective: Objective, prices: Prices | None = None, *, whol
     posed = pose(mix, objective, prices, merged=not (whole or by_teams))
     in_time = np.arange(len(posed.program.gain)) < len(posed.columns)
     found = solve_whole(posed.program, in_time) if whole else solve(posed.program)
-    if whole and len(posed.program.gain) > len(posed.columns) and found.value < _LEAST_SHARE:
+    if whole and len(posed.program.gain) > len(posed.columns) and found.value < _MIN_SHARE:
         raise Infeasible("not all jobs run at once where each stays in its place", remedy="Leave out --whole.")
     if by_teams:  # As high a level for the last; and the others rise on.
         found = replace(found, x=np.append(fill(mix)[1].x, found.x[-1]))
@@ -122,17 +122,17 @@ def check(advice: MixAdvice) -> OptimalityProof:
     if len(x) < len(posed.program.gain):  # The objective itself: the most that the decision leaves room for.
         x = np.append(x, _multiple(posed, x))
     proof = prove(posed.program, x, np.array([advice.certificate.duals.get(name, 0.0) for name in names]))
-    if len(posed.columns) < len(x) and proof.value < _LEAST_SHARE:
+    if len(posed.columns) < len(x) and proof.value < _MIN_SHARE:
         raise MismatchError("the decision leaves a job without any time")
     value = posed.value_of(proof.value)
-    if abs(value - advice.value) > _PROVEN * abs(advice.value):
+    if abs(value - advice.value) > _MAX_GAP_PROVEN * abs(advice.value):
         raise MismatchError(f"the value is {value:.10g}, and {advice.value:.10g} is stated")
     for what, amount in (
         ("the decision violates a constraint", proof.violation),
         ("the dual values are none", proof.dual_violation),
         ("the dual values leave room for a better decision", proof.gap),
     ):
-        if amount > _PROVEN:
+        if amount > _MAX_GAP_PROVEN:
             raise MismatchError(f"{what}, by {amount:.2g} (relative)")
     return proof
 
@@ -148,7 +148,7 @@ def _multiple(posed: Posed, x: np.ndarray) -> float:
 def _given(posed: Posed, x: np.ndarray) -> Iterator[Given]:
     """The decision, job by job: what a class gets is shared out evenly."""
     for (at, until_h), amount in zip(posed.columns, x.tolist(), strict=False):
-        if amount < _LEAST_SHARE:
+        if amount < _MIN_SHARE:
             continue
         mine, its, kind, _, _ = posed.sharing.columns[at]
         pairs = _pairs(posed, mine, its)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from esprof.analyzers.advisors.cluster.mix import DeviceType, JobId
 from esprof.analyzers.advisors.job.makespan import Device, fewest_seconds, waste
 
-_MOST_WASTE = 0.30
-_MOST_GROWTH = 2
+_MAX_WASTE_SHARE = 0.30
+_MAX_TIMES_GROWN = 2
 """Times the devices that a job has now, that it may have after a round."""
 
 
@@ -75,10 +75,10 @@ def _rank(one: DeviceProposal) -> tuple[float, int, str, str]:
 
 def _of_kind(job: ElasticJob, held: Held, kind: DeviceType, free: Held) -> Iterator[DeviceProposal]:
     now, have = _speed(job, held), sum(held.values())
-    for more in range(1, min(free.get(kind, 0), job.n_est - have, (_MOST_GROWTH - 1) * have) + 1):
+    for more in range(1, min(free.get(kind, 0), job.n_est - have, (_MAX_TIMES_GROWN - 1) * have) + 1):
         then = held | {kind: held.get(kind, 0) + more}
         speed = _speed(job, then)
-        if speed > now and _waste(job, then) <= _MOST_WASTE:
+        if speed > now and _waste(job, then) <= _MAX_WASTE_SHARE:
             yield DeviceProposal(job.name, kind, more, (speed / now - 1) / more + 1)
 
 

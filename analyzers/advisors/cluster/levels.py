@@ -15,7 +15,7 @@ from esprof.analyzers.advisors.cluster.policies import normal, weights
 from esprof.analyzers.advisors.cluster.program import Program, solve
 from esprof.analyzers.advisors.cluster.sharing import Sharing
 
-_RISES = 1e-7
+_MIN_RISE = 1e-7
 """A level that can rise by less, relative to the highest, has come to its end."""
 
 
@@ -58,7 +58,7 @@ def _raised(sharing: Sharing, need: np.ndarray, levels: np.ndarray, weight: np.n
         rows=csr_array(
             vstack([hstack([behind, csr_array(weight[:, None])]), hstack([rows, csr_array((len(bounds), 1))])])
         ),
-        bounds=np.concatenate([-levels * (1 - _RISES / 10), bounds]),
+        bounds=np.concatenate([-levels * (1 - _MIN_RISE / 10), bounds]),
     )
     found = solve(program).x
     return found[:-1], float(found[-1])
@@ -68,7 +68,7 @@ def _can_rise(sharing: Sharing, need: np.ndarray, levels: np.ndarray, at: int) -
     """Whether this job could have more while no other has less: then all that could alone can together, by half each."""
     only = np.zeros(len(levels))
     only[at] = 1.0
-    return _raised(sharing, need, levels, only)[1] > _RISES * max(1.0, float(levels.max()))
+    return _raised(sharing, need, levels, only)[1] > _MIN_RISE * max(1.0, float(levels.max()))
 
 
 def by_team(mix: Mix, normal: Sequence[float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ _PER_HOUR = 3_600
 _HORIZONS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
 """Times the makespan, in which all jobs are to end."""
 
-_USED = 1e-9
+_MIN_SHARE_USED = 1e-9
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ def frontier(mix: Mix, prices: Prices | None) -> Iterator[Tradeoff]:
     makespan_s = shortest.value_of(solve(shortest.program).value)
     before = float("inf")
     for times in _HORIZONS:
-        within_s = makespan_s * times * (1 + _USED)  # A hair more than the optimum, which is rounded.
+        within_s = makespan_s * times * (1 + _MIN_SHARE_USED)  # A hair more than the optimum, which is rounded.
         jobs = tuple(
             msgspec.structs.replace(job, deadline_s=min(job.deadline_s or within_s, within_s)) for job in mix.jobs
         )
@@ -76,7 +76,7 @@ def frontier(mix: Mix, prices: Prices | None) -> Iterator[Tradeoff]:
             money = posed.value_of(solve(posed.program).value)
         except Infeasible:
             continue
-        if money >= before * (1 - _USED):
+        if money >= before * (1 - _MIN_SHARE_USED):
             return
         before = money
         yield Tradeoff(hours=within_s / _PER_HOUR, money=money)
@@ -93,7 +93,7 @@ def break_even(posed: Posed, found: Optimum) -> dict[DeviceType, float]:
     turns: dict[DeviceType, float] = {}
     for number, kind in enumerate(sharing.kinds):
         mine = kinds == number
-        if mine.any() and not (found.x[: len(kinds)][mine] > _USED).any():
+        if mine.any() and not (found.x[: len(kinds)][mine] > _MIN_SHARE_USED).any():
             price = -posed.program.gain[: len(kinds)][mine] / held[mine]
             turns[kind] = float((price - reduced[: len(kinds)][mine] / held[mine]).max())
     return turns

@@ -38,13 +38,13 @@ from esprof.replay.whatif.gradients.shards import Shards
 from esprof.replay.whatif.pricing import Price, Pricer
 from esprof.run.run import Run
 
-_NOTABLE = 0.01
+_MIN_SHARE_TOLD = 0.01
 """Share of a step for which buckets of another size are advised."""
-_MOST_TRIED = 300
+_MAX_TRIED = 300
 """Choices that are replayed for buckets of one size, about."""
 _SIZES_MB = (1.0, 4.0, 25.0)
 """Sizes of buckets that are tried beside the recorded ones."""
-_MOST_LOST = 0.5
+_MAX_VNMSE_TRIED = 0.5
 """What one bucket may lose of its square, at least, however small its share of the gradient."""
 _WARM_UP = 2
 """Steps in which nothing is compressed: torch makes its buckets anew after the first."""
@@ -72,7 +72,7 @@ class _Layout:
         buckets = Compressible.of(run, _laid_out(run, pricer.without_slowing, bucket_mb))
         options, columns = [NONE], [tuple[Cost | None, ...]([None] * len(buckets.buckets))]
         lost = [np.zeros(len(buckets.buckets))]
-        most, sizes = max(_MOST_LOST, max_vnmse), np.array([bucket.nbytes for bucket in buckets.buckets])
+        most, sizes = max(_MAX_VNMSE_TRIED, max_vnmse), np.array([bucket.nbytes for bucket in buckets.buckets])
         for codec in buckets.costs.codecs:
             try:
                 column = [buckets.costs.cost(codec, bucket.nbytes) for bucket in buckets.buckets]
@@ -121,7 +121,7 @@ class _Layout:
     def best(self) -> tuple[tuple[int, ...], bool]:
         """(the choice with the shortest step that was found, whether all were tried)."""
         count = len(self.costs)
-        if len(self.options) ** count <= _MOST_TRIED:
+        if len(self.options) ** count <= _MAX_TRIED:
             every = product(range(len(self.options)), repeat=count)
             return min(filter(self._is_allowed, every), key=self.step_ns), True
         sizes = np.array([bucket.nbytes for bucket in self.buckets.buckets])
@@ -137,7 +137,7 @@ class _Layout:
 
     def _varied(self, best: tuple[int, ...]) -> tuple[int, ...]:
         """The best choice that changes of single buckets lead to."""
-        left = _MOST_TRIED
+        left = _MAX_TRIED
         while left > 0:
             before = best
             for bucket in range(len(best)):
@@ -208,7 +208,9 @@ def advise_compression(replayed: Replayed, max_vnmse: float = MAX_VNMSE) -> Comp
     layouts = [recorded, *_others(replayed, max_vnmse)]
     found = [(layout, *layout.best()) for layout in layouts]
     # A job with other buckets has to start anew: not for a gain that cannot be told.
-    layout, choice, _ = min(found, key=lambda one: one[0].step_ns(one[1]) * (1 + _NOTABLE * (one[0] is not recorded)))
+    layout, choice, _ = min(
+        found, key=lambda one: one[0].step_ns(one[1]) * (1 + _MIN_SHARE_TOLD * (one[0] is not recorded))
+    )
     price, error = layout.price(choice), pricer.error.of_terms([TERM])
     step, interval = float(price.step_ns.mean()), pricer.error.interval(price.step_ns, [TERM])
     uniform = {codec: recorded.step_ns(one) for codec, one in recorded.uniform().items() if codec != NONE}

@@ -30,7 +30,7 @@ OPTIONS = (
 """What is sent by each option."""
 
 _COSTS_FILE = "compression_costs.json"
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _ITEM = 4
 """Bytes of an element."""
 _KB = 1000
@@ -260,10 +260,10 @@ def _read(path: Path, kind: type[_Content]) -> _Content:
     """Raises InputError."""
     try:
         with path.open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
+            raw = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise unreadable(path, error) from error
-    if len(raw) > _MOST_BYTES:
+    if len(raw) > _MAX_BYTES:
         raise InputError("is too large for an instance", path=path)
     try:
         return msgspec.json.decode(raw, type=kind)

@@ -20,22 +20,22 @@ from esprof.core.compiled import compiled_in_place
 
 GapKind = Literal["exact", "lower_bound"]
 
-_MOST_SWEEPS = 20
-_KEPT, _LEAST_KEPT = 14_000, 100
+_MAX_SWEEPS = 20
+_KEPT, _MIN_KEPT_OF_A_BUCKET = 14_000, 100
 """Partial choices that are kept in all, and side by side at least: so that a search takes no more than some seconds."""
 _PARTS = {1: 1, 2: 8, 3: 6, 4: 4}
 """How finely so many things are weighed against one another (`_simplex`)."""
 _FOR_BOUND = 4
 """How many times as many are kept for the lower bound, which is found once."""
-_ROUNDS = 2
+_MAX_ROUNDS = 2
 """How often a search that could not keep all looks for a better choice."""
 _BEGIN = np.zeros((1, 5))
 """`_Kept.ends` before the first bucket."""
-_MOST_CELLS = 1 << 12
+_MAX_CELLS = 1 << 12
 """In each of the five columns, for a cell's number to fit into 64 bits."""
-_MOST_PAIRS = 2e7
+_MAX_PAIR_STEPS = 2e7
 """Steps of the recurrence that changes of two buckets at once may take."""
-_ROUNDING = 1e-12
+_ROUNDING_SHARE = 1e-12
 """Relative: two sums of the same numbers may differ by this."""
 
 
@@ -61,10 +61,10 @@ class Found:
 def search(timeline: BucketTimeline, sizes: np.ndarray, kept: int = _KEPT) -> Found:
     """The choice that ends soonest of those that lose no more than they may; `sizes` are those of the buckets, by which
     heuristics order them. About `kept` partial choices are looked at: more find more, and prove more."""
-    most_kept = max(min(_LEAST_KEPT, kept), kept // len(sizes))
+    most_kept = max(min(_MIN_KEPT_OF_A_BUCKET, kept), kept // len(sizes))
     good = heuristic(timeline, sizes)
     end, is_whole = timeline.end_ns(good), False
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         better, is_whole = _explored(timeline, end, most_kept)
         if better is not None and timeline.end_ns(better) < end:
             good = _swept(timeline, better, sizes)
@@ -107,7 +107,7 @@ def _largest_first(sizes: np.ndarray) -> list[int]:
 def _swept(timeline: BucketTimeline, choice: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """`choice` improved, one bucket after the other, until that no longer helps."""
     order = _largest_first(sizes)
-    for _ in range(_MOST_SWEEPS):
+    for _ in range(_MAX_SWEEPS):
         before = choice
         for bucket in order:
             choice = timeline.best_move(choice, np.arange(len(sizes)) == bucket)
@@ -119,7 +119,7 @@ def _swept(timeline: BucketTimeline, choice: np.ndarray, sizes: np.ndarray) -> n
 def _with_pairs(timeline: BucketTimeline, choice: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """`choice` improved by changes of one bucket to which a change of another is the best answer."""
     count, options = timeline.shape
-    if (count * options) ** 2 * count > _MOST_PAIRS:
+    if (count * options) ** 2 * count > _MAX_PAIR_STEPS:
         return choice
     end = timeline.end_ns(choice)
     for bucket in _largest_first(sizes):
@@ -187,7 +187,7 @@ def _hopeful(rest: "_Rest", bucket: int, ends: np.ndarray, good_ns: float) -> tu
     size = len(ends) * len(useful)
     more = _Kept(np.empty((size, ends.shape[1])), np.empty(size, np.int64), np.empty(size, np.int64))
     least = np.empty(size)
-    limit = good_ns * (1 - _ROUNDING)
+    limit = good_ns * (1 - _ROUNDING_SHARE)
     count = _continue(rest, bucket, useful, ends, limit, more.ends, more.parent, more.option, least)
     stay = undominated(more.ends[:count]) if count else np.zeros(0, np.int64)
     return more.only(stay), least[stay]
@@ -288,7 +288,7 @@ def _rest(costs: Costs) -> _Rest:
     sent = np.append(np.maximum.accumulate((costs.ready + link[:-1])[::-1])[::-1], 0.0)
     weights = _simplex(np.array([part.any() for part in table]))
     weighed = np.tensordot(weights, table, axes=1).min(axis=2)
-    lost = _from_each_on(costs.lost.min(axis=1)) * (1 - _ROUNDING)
+    lost = _from_each_on(costs.lost.min(axis=1)) * (1 - _ROUNDING_SHARE)
     return _Rest(costs, link, sent, weights, np.apply_along_axis(_from_each_on, 1, weighed), lost)
 
 
@@ -311,7 +311,7 @@ def _merged(ends: np.ndarray, most: int) -> np.ndarray:
     """At most so many rows, or one, each no larger in any column than those that it stands for: those of a cell of a grid
     that is as fine as that allows."""
     low, span = ends.min(axis=0), np.ptp(ends, axis=0)
-    cells = min(1 << most.bit_length(), _MOST_CELLS)
+    cells = min(1 << most.bit_length(), _MAX_CELLS)
     while len(ends) > most and cells > 1:
         cells //= 2
         grid = np.minimum((ends - low) / np.where(span > 0, span, 1.0) * cells, cells - 1).astype(np.int64)

@@ -18,7 +18,7 @@ from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.graph.selections import cpu_work, gpu_work
 
-_SURE = 2.0
+_MIN_GAIN_IN_ERRORS = 2.0
 """Errors of a prediction that a gain must be worth at least."""
 
 _TERM = "balance"
@@ -98,7 +98,7 @@ def advise_batches(replayed: Replayed) -> BatchAdvice:
         baselines={"now": us(pricer.step_ns)},
         gain_pct=round(100 * gain, 3),
         error_pct=round(100 * error, 3),
-        is_worth_it=gain >= _SURE * error,
+        is_worth_it=gain >= _MIN_GAIN_IN_ERRORS * error,
         decision=tuple(_ranks(replayed, samples, counts, busy)),
         samples_below=found.ests_below,
     )

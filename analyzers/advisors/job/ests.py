@@ -32,21 +32,21 @@ from esprof.run.run import Exchange
 
 _TERM = "assign"
 
-_SURE = 2.0
+_MIN_GAIN_IN_ERRORS = 2.0
 """Errors of a prediction that a gain must be worth at least, for a plan to be made of it."""
 
-_ROUNDS = 3
+_MAX_ROUNDS = 3
 """How often the best assignment so far is varied."""
 
-_CLOSE = 1e-6
+_ROUNDING_SHARE = 1e-6
 """What times in a plan are rounded by, relative, and more."""
 
-_MOST_MEASURED = 4
+_MAX_MEASURED = 4
 """Assignments beside the present one of which the exchange is measured."""
-_MAY_BE_LONGER = 0.25
+_MAX_LONGER_SHARE = 0.25
 """So much longer than now, relative, a step may be predicted without a measurement and turn out to be shorter with one."""
 
-_VARIED = 6
+_MAX_RANKS_VARIED = 6
 """Ranks that an EST is taken from, and given to, in each such round: the slowest and the fastest."""
 
 
@@ -132,9 +132,9 @@ def shortlist(replayed: Replayed) -> tuple[Assignment, ...]:
     predicted to be the shortest, or hardly longer than now. Raises EsprofError as `advise_ests` does."""
     job = _Job.of(replayed)
     job.best()
-    now, most_ns = job.turns.assignment, (1 + _MAY_BE_LONGER) * replayed.pricer.step_ns
+    now, most_ns = job.turns.assignment, (1 + _MAX_LONGER_SHARE) * replayed.pricer.step_ns
     others = [one.assignment for one in job.prices.known if one.assignment != now and one.step_ns < most_ns]
-    return now, *others[:_MOST_MEASURED]
+    return now, *others[:_MAX_MEASURED]
 
 
 def advise_ests(
@@ -186,7 +186,7 @@ def advise_ests(
         plan=None,
         warnings=tuple(_warnings(ranks, best.assignment)),
     )
-    if gain < _SURE * error or best.assignment == now:
+    if gain < _MIN_GAIN_IN_ERRORS * error or best.assignment == now:
         return advice
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice, interval))
 
@@ -242,7 +242,7 @@ def _on_fewer(devices: Sequence[Device], n_est: int) -> Iterator[Assignment]:
 
 def _varied(best: _Tried, devices: Sequence[Device], prices: _AssignmentPrices) -> _Tried:
     """The best assignment that single ESTs moved from slow ranks to fast ones lead to."""
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         neighbours = [prices.of(one) for one in _neighbours(best.assignment, devices)]
         better = min([best, *neighbours], key=lambda one: one.step_ns)
         if better is best:
@@ -254,8 +254,8 @@ def _varied(best: _Tried, devices: Sequence[Device], prices: _AssignmentPrices) 
 def _neighbours(assignment: Assignment, devices: Sequence[Device]) -> Iterator[Assignment]:
     counts = [len(ests) for ests in assignment.ests]
     order = sorted(range(len(devices)), key=lambda at: -devices[at].step_s(counts[at]))
-    for slow in order[:_VARIED]:
-        for fast in order[::-1][:_VARIED]:
+    for slow in order[:_MAX_RANKS_VARIED]:
+        for fast in order[::-1][:_MAX_RANKS_VARIED]:
             if slow != fast and counts[slow]:
                 changed = [count - (at == slow) + (at == fast) for at, count in enumerate(counts)]
                 yield Assignment.of(in_ranges(changed))
@@ -341,7 +341,7 @@ def check_plan(plan: Plan) -> None:
         )
         for cost in body.devices
     ]
-    shorter_s = body.compute_us * NS_PER_US / NS_PER_S * (1 - _CLOSE)
+    shorter_s = body.compute_us * NS_PER_US / NS_PER_S * (1 - _ROUNDING_SHARE)
     below = ends_within(devices, plan.job.n_est, shorter_s)
     if below >= plan.job.n_est:
         raise MismatchError(
@@ -350,7 +350,7 @@ def check_plan(plan: Plan) -> None:
     if body.ests_below != below:
         raise MismatchError(f"the ranks end {below} ESTs in any shorter time, and {body.ests_below} are stated")
     longest = step_s(devices, [len(ests) for ests in body.ests])
-    if longest * NS_PER_S / NS_PER_US < body.compute_us * (1 - _CLOSE):
+    if longest * NS_PER_S / NS_PER_US < body.compute_us * (1 - _ROUNDING_SHARE):
         raise MismatchError("the plan's own counts take less than what is called the least")
 
 

@@ -12,10 +12,10 @@ from esprof.analyzers.advisors.job.makespan import Device, EstCounts, fewest_dev
 from esprof.core.errors import UsageError
 from esprof.core.types import Bytes
 
-_MOST_WASTE = 0.30
+_MAX_WASTE_SHARE = 0.30
 """EasyScale accepts no larger share of idle devices."""
 
-_SHOWN = 8
+_MAX_SIZES_SHOWN = 8
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ def growth(
         waste_pct=round(100 * waste(pool, best.ests), 3),
         fewest=_counted(device.kind for device, count in zip(pool, few, strict=True) if count),
         within_pct=within_pct,
-        proposals=tuple(proposals[:_SHOWN]),
+        proposals=tuple(proposals[:_MAX_SIZES_SHOWN]),
         good_counts=tuple(_good_counts(pool, n_est, inventory.max_devices)),
     )
 
@@ -143,7 +143,7 @@ def _proposals(
             devices = [*now, *[kinds[kind]] * more]
             after = fewest_seconds(devices, n_est)
             gain = 1 - after.step_s / before
-            if gain > 0 and waste(devices, after.ests) <= _MOST_WASTE:
+            if gain > 0 and waste(devices, after.ests) <= _MAX_WASTE_SHARE:
                 yield GrowthProposal(
                     kind=kind,
                     devices=more,
@@ -160,7 +160,7 @@ def _good_counts(pool: Sequence[Device], n_est: int, most_devices: int | None) -
     for count in range(n_est + 1, 2 * n_est + 1):
         best = fewest_seconds(pool, count, most_devices)
         idle = waste(pool, best.ests)
-        if idle < least - 1e-3 and found < _SHOWN:
+        if idle < least - 1e-3 and found < _MAX_SIZES_SHOWN:
             least, found = idle, found + 1
             yield GoodCount(n_est=count, ests_per_s=round(count / best.step_s, 4), waste_pct=round(100 * idle, 3))
 

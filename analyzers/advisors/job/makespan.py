@@ -12,7 +12,7 @@ import numpy as np
 
 from esprof.core.errors import UsageError
 
-_ROUNDING = 1e-9
+_ROUNDING_SHARE = 1e-9
 """Times that differ by no more than this share are the same: sums of the same terms in another order."""
 
 
@@ -127,7 +127,7 @@ class _Pool:
     def counts(self, seconds: float) -> np.ndarray:
         """Most ESTs that each device ends within so many seconds, int[devices]."""
         with np.errstate(invalid="ignore"):
-            more = np.floor((seconds * (1 + _ROUNDING) - self._first) / self._est)
+            more = np.floor((seconds * (1 + _ROUNDING_SHARE) - self._first) / self._est)
         return np.clip(np.where(np.isinf(seconds), self._most, more + 1), 0, self._most).astype(int)
 
     def chosen(self, seconds: float) -> list[int]:
@@ -157,7 +157,7 @@ def _without_surplus(devices: Sequence[Device], ests: list[int], n_est: int) -> 
     while (surplus := sum(found) - n_est) > 0:
         ends = [device.step_s(count) if count else 0.0 for device, count in zip(devices, found, strict=True)]
         longest = max(ends)
-        last = [at for at, end in enumerate(ends) if end > longest * (1 - _ROUNDING)]
+        last = [at for at, end in enumerate(ends) if end > longest * (1 - _ROUNDING_SHARE)]
         for at in sorted(last, key=lambda at: (-_alignment(found[at] - 1), at))[:surplus]:
             found[at] -= 1
     return found

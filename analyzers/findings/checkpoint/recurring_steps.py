@@ -8,13 +8,13 @@ from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.samples.garbage import COLLECT_LESS
 from esprof.analyzers.steps.slow_places import COMPUTING, LOADER, NO_CPU, Excess, computing_of, line_of, stage_of
-from esprof.analyzers.steps.step_groups import AT_EPOCHS, AT_RANDOM, FEWEST_EPOCHS, SlowGroup
+from esprof.analyzers.steps.step_groups import AT_EPOCHS, AT_RANDOM, MIN_EPOCHS, SlowGroup
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
 
-LONG_ROW = 0.25
+MIN_ROW_SHARE_OF_STEPS = 0.25
 """Share of all steps from which on a row of slow ones is named though nothing tells why."""
 
 
@@ -24,7 +24,7 @@ def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
         if not group.measured.is_worth_naming:
             continue
         stage, line = stage_of(job.steps, group), line_of(job.samples, group)
-        if group.when == AT_EPOCHS and group.is_slow.sum() < FEWEST_EPOCHS and not (stage and stage.what == LOADER):
+        if group.when == AT_EPOCHS and group.is_slow.sum() < MIN_EPOCHS and not (stage and stage.what == LOADER):
             continue  # That one epoch began slowly may have any reason.
         if stage or line or _is_rule(group):
             yield _cause(job.run, group, stage or (None if line else computing_of(job.steps, group)), line)
@@ -32,7 +32,7 @@ def recurring_steps(job: RecordedJob) -> Iterator[Cause]:
 
 def _is_rule(group: SlowGroup) -> bool:
     """Whether a group is worth naming though nothing tells why it is slow: at random, or for a moment, any machine is."""
-    return group.when != AT_RANDOM and (group.row is None or bool(group.is_slow.mean() >= LONG_ROW))
+    return group.when != AT_RANDOM and (group.row is None or bool(group.is_slow.mean() >= MIN_ROW_SHARE_OF_STEPS))
 
 
 def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None) -> Cause:
@@ -68,7 +68,7 @@ def _cause(run: Run, group: SlowGroup, stage: Excess | None, line: Excess | None
 def _confidence(group: SlowGroup, known: Excess | None) -> Confidence:
     """Other work on the machine, too, makes steps wait for a CPU or compute for longer; one step may be slow by chance."""
     is_told = known is not None and known.what not in (NO_CPU, COMPUTING)
-    return "high" if is_told and group.is_slow.sum() >= FEWEST_EPOCHS else "medium"
+    return "high" if is_told and group.is_slow.sum() >= MIN_EPOCHS else "medium"
 
 
 def _id(group: SlowGroup, known: Excess | None, *, is_save: bool) -> str:

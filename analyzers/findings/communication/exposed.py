@@ -8,7 +8,7 @@ import numpy as np
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import RankBreakdown
 from esprof.analyzers.findings.communication.late_transfers import late_transfers
-from esprof.analyzers.findings.communication.small_transfers import MANY, small_transfers
+from esprof.analyzers.findings.communication.small_transfers import MIN_TRANSFERS_OF_A_STEP, small_transfers
 from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
 from esprof.analyzers.samples.sampled_places import seen_calling
 from esprof.analyzers.views.transfers import SMALL, transfers
@@ -20,7 +20,7 @@ from esprof.replay.dfg import Cls
 
 _NONE = "communication=0"
 
-MUCH = 0.1
+MIN_SHARE_OF_SAVING = 0.1
 """Least share of the price that the job must be seen to spend in calls of collectives, for its line to be named."""
 
 _CALLED = re.compile(r"torch/distributed/distributed_c10d\.py\(\d+\): \w+(\n|$)")
@@ -57,7 +57,7 @@ def _waited_for_at(case: Case, saving: float) -> str | None:
     """The line of the job's own code that calls collectives itself, where it spends much of `saving`, ns, in them."""
     found = [one for rank in case.run.ranks if (one := seen_calling(case.job.samples, rank, _CALLED)) is not None]
     seen, took_ns = max(found, key=lambda one: one[1], default=(None, 0.0))
-    return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MUCH * saving else None
+    return printable(seen.text, LONGEST_NAME) if seen and took_ns >= MIN_SHARE_OF_SAVING * saving else None
 
 
 def _advice(case: Case, told: list[Cause]) -> str:
@@ -66,7 +66,7 @@ def _advice(case: Case, told: list[Cause]) -> str:
         ids = " and ".join(cause.id for cause in told)
         return f"See {ids} first. What is then left: {_LESS}."
     sent = transfers(case.replayed)
-    if sent.a_step(sent.is_small) >= MANY and np.median(sent.bytes) < SMALL:
+    if sent.a_step(sent.is_small) >= MIN_TRANSFERS_OF_A_STEP and np.median(sent.bytes) < SMALL:
         return (
             f"Half of the {sent.a_step(sent.bytes >= 0):.0f} transfers a step are below {readable.size(SMALL)}: send more "
             f"at a time where that can be done (larger buckets, flattened tensors). Else {_LESS}."

@@ -11,18 +11,18 @@ from esprof.core import readable
 from esprof.core.types import NS_PER_MS, NS_PER_S, Bytes, Rank
 from esprof.replay.whatif.gradients.buckets import MIB
 
-MOST = 0.5
+MIN_SHARE_BEHIND_BACKWARD = 0.5
 """Share of the gradients' bytes sent for or behind the last gradient from which on it counts: of buckets that overlap, only
 the last is sent then."""
 
-FELT = 0.05
+MIN_SHARE_OF_STEP = 0.05
 """Least share of a step in which nothing but these transfers runs. More and smaller transfers cost more beside their bytes,
 which between CPUs no what-if counts: for less it would not be worth it."""
 
 _PARTS = (2, 4, 8)
 """Into so many buckets of equal size gradients are tried to be sent."""
 
-WORTH_SENDING = 2 * NS_PER_MS
+MIN_TRANSFER_NS = 2 * NS_PER_MS
 """A bucket that takes so long is large enough even below `SMALL`: what a transfer costs beside its bytes is a fraction of
 that."""
 
@@ -38,10 +38,10 @@ def late_transfers(case: Case) -> Iterator[Cause]:
     gradients = sent.is_kind("all_reduce", "reduce_scatter") & sent.after_first_gradient & (sent.bytes > 0)
     late = gradients & sent.after_last_gradient
     total = sent.a_step(sent.bytes[gradients])
-    if not late.any() or sent.a_step(sent.bytes[late]) < MOST * total:
+    if not late.any() or sent.a_step(sent.bytes[late]) < MIN_SHARE_BEHIND_BACKWARD * total:
         return
     exposed = sent.exposed_ns(late)
-    if np.mean([*exposed.values()]) < FELT * case.pricer.step_ns:
+    if np.mean([*exposed.values()]) < MIN_SHARE_OF_STEP * case.pricer.step_ns:
         return
     scenario = _scenario(case, total, sent.rate(late))
     if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):
@@ -63,7 +63,7 @@ def _scenario(case: Case, total: float, rate: float) -> str | None:
 
     None where the gradients (`total`, bytes a step, at `rate`, bytes a second) are too few to be sent in parts.
     """
-    least = max(LEAST, min(SMALL, rate * WORTH_SENDING / NS_PER_S))
+    least = max(LEAST, min(SMALL, rate * MIN_TRANSFER_NS / NS_PER_S))
     sizes = [total / parts for parts in _PARTS if total / parts >= least]
     savings = {
         scenario: case.pricer.saving_ns(scenario) for scenario in (f"bucket_mb={size / MIB:.4g}" for size in sizes)

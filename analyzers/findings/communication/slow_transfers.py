@@ -13,19 +13,19 @@ from esprof.replay.dfg import LaneKind
 from esprof.replay.whatif.grammar import literal
 from esprof.replay.whatif.transfers.links import line
 
-FAST = 0.1
+FAST_QUANTILE = 0.1
 """Share of the transfers of a kind, those with the least time a byte, that show what its link can do."""
 
-SLOWER = 1.5
+MIN_TIMES_THE_FAST = 1.5
 """From how many times as long as at that rate on transfers count as slow."""
 
-FEWEST = 0.1
+MIN_SHARE_SLOW = 0.1
 """Least share of the transfers of a kernel that must be slow: any link is now and then."""
 
-ENOUGH = 20
+MIN_TRANSFERS = 20
 """Transfers of a kind in the steady steps, on all ranks, from which on the fastest of them tell something."""
 
-MORE_HIDDEN = 0.25
+MIN_MORE_HIDDEN_SHARE = 0.25
 """By how much more of their time slow transfers must run beside computing than fast ones, for that to be named."""
 
 
@@ -34,7 +34,7 @@ class _Slow:
     """Transfers that take longer than they need."""
 
     is_slow: np.ndarray
-    """Mask of the transfers that take `SLOWER` times what they need, bool[transfers]."""
+    """Mask of the transfers that take `MIN_TIMES_THE_FAST` times what they need, bool[transfers]."""
     is_known: np.ndarray
     """Mask of those of which it is known what they need."""
     needed_ns: np.ndarray
@@ -84,16 +84,16 @@ def _slow(sent: SteadyTransfers) -> _Slow:
     counted = dfg.on(LaneKind.STREAM)[sent.node] & (sent.bytes > 0)
     for one in np.unique(kind[counted]).tolist():
         mine = np.flatnonzero(counted & (kind == one))
-        if len(mine) < ENOUGH:
+        if len(mine) < MIN_TRANSFERS:
             continue
         size, took = sent.bytes[mine], sent.took_ns[mine]
         drawn = line(size, took)
         fixed = min(drawn.fixed_ns, float(took.min())) if drawn else 0.0
         # What is small takes the fixed time, and tells nothing of the rate.
         large = size >= np.median(size) / 2
-        ns_per_byte = float(np.quantile((took[large] - fixed) / size[large], FAST))
+        ns_per_byte = float(np.quantile((took[large] - fixed) / size[large], FAST_QUANTILE))
         needed[mine], known[mine] = fixed + ns_per_byte * size, True
-    return _Slow(known & (sent.took_ns > SLOWER * needed), known, needed)
+    return _Slow(known & (sent.took_ns > MIN_TIMES_THE_FAST * needed), known, needed)
 
 
 def _factors(sent: SteadyTransfers, slow: _Slow) -> dict[str, float]:
@@ -105,7 +105,7 @@ def _factors(sent: SteadyTransfers, slow: _Slow) -> dict[str, float]:
         mine = names == name
         took = float(sent.took_ns[mine].sum())
         factor = took / (took - float(excess[mine].sum()))
-        if factor >= SLOWER and slow.is_slow[mine].mean() >= FEWEST:
+        if factor >= MIN_TIMES_THE_FAST and slow.is_slow[mine].mean() >= MIN_SHARE_SLOW:
             factors[sent.dfg.names[name]] = factor
     return factors
 
@@ -116,7 +116,7 @@ def _is_beside_computing(sent: SteadyTransfers, slow: np.ndarray, fast: np.ndarr
     for chosen in (slow, fast):
         exposed = sum(sent.exposed_ns(chosen).values()) * len(sent.replayed.steps.steady)
         hidden.append(1 - exposed / max(float(sent.took_ns[chosen].sum()), 1.0))
-    return bool(hidden[0] > hidden[1] + MORE_HIDDEN)
+    return bool(hidden[0] > hidden[1] + MIN_MORE_HIDDEN_SHARE)
 
 
 _BESIDE_COMPUTING = (

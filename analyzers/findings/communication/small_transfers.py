@@ -15,10 +15,10 @@ from esprof.core.types import Bytes, Rank
 from esprof.replay.whatif.gradients.buckets import MIB
 from esprof.replay.whatif.transfers.links import line
 
-MANY = 8
+MIN_TRANSFERS_OF_A_STEP = 8
 """Fewer small transfers a step and rank are what any job has: a norm, a loss, a flag."""
 
-MOSTLY = 0.5
+MIN_SHARE_SMALL = 0.5
 """A transfer is small for what it costs where the fixed part of its time is more than this share."""
 
 BUCKET: Bytes = 25 * MIB
@@ -35,11 +35,11 @@ def small_transfers(case: Case) -> Iterator[Cause]:
     """Gradients or shards that travel in many small transfers, where larger ones would cost less."""
     sent = transfers(case.replayed)
     small = sent.is_small & _can_be_put_together(case, sent)
-    if small.sum() < MANY * sent.shares:
+    if small.sum() < MIN_TRANSFERS_OF_A_STEP * sent.shares:
         return
     exposed = sent.exposed_ns(small)
     fixed = _fixed(sent, small)
-    if not case.worth_naming(max(exposed.values())) or fixed is None or fixed.share < MOSTLY:
+    if not case.worth_naming(max(exposed.values())) or fixed is None or fixed.share < MIN_SHARE_SMALL:
         return
     scenario = _scenario(case, sent, small, fixed)
     if scenario is None or not case.worth_naming(case.pricer.saving_ns(scenario)):

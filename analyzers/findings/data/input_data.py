@@ -23,13 +23,13 @@ from esprof.replay.whatif.graph.loaders import IN_THE_RANK, are_batches_recorded
 from esprof.replay.whatif.term import scope
 from esprof.run.run import Run
 
-MOST_OF_IT = 0.8
+MIN_SHARE_OF_GAIN = 0.8
 """Ranks are named, the worst stall first, until mending them gives this share of what mending all would."""
 
-A_STALL = 0.1
+MIN_SHARE_OF_WORST_STALL = 0.1
 """Least stall, as a share of the worst rank's, for which a rank is named beside it."""
 
-LIMITED = 0.8
+MIN_SHARE_OF_GAIN_BY_WORKERS = 0.8
 """Share of what a step would gain if nobody had to make the batches, below which the CPUs that make them are the limit."""
 
 READY = "data[ready]=0"
@@ -46,7 +46,7 @@ def input_stalls(case: Case) -> Iterator[Cause]:
     stalls_ns = {part.rank: ns(part.input_stall) for part in case.parts if part.rank in ranks}
     worst = max(stalls_ns, key=lambda rank: stalls_ns[rank])
     stall = f"{'up to ' if len(ranks) > 1 else ''}{readable.duration(stalls_ns[worst])}"
-    is_limited = made < LIMITED * ready
+    is_limited = made < MIN_SHARE_OF_GAIN_BY_WORKERS * ready
     title = f"{readable.ranks(ranks).capitalize()} {readable.verb('wait', ranks)} {stall} a step for input data"
     place = _place(case.job.samples, worst)
     yield Cause(
@@ -86,12 +86,14 @@ def stalling(case: Case) -> tuple[Rank, ...]:
         return ()
     loading = set(dfg.rank[dfg.of(Cls.DATA)].tolist())
     worst = max(part.input_stall for part in case.parts)
-    stalling = [part for part in case.parts if part.rank in loading and part.input_stall >= A_STALL * worst]
+    stalling = [
+        part for part in case.parts if part.rank in loading and part.input_stall >= MIN_SHARE_OF_WORST_STALL * worst
+    ]
     worst_first = [part.rank for part in sorted(stalling, key=lambda part: -part.input_stall)]
 
     def is_most(count: int) -> bool:
         saving = case.pricer.saving_ns(f"{scope(worst_first[:count])}.{READY}")
-        return saving is not None and saving >= MOST_OF_IT * all_mended
+        return saving is not None and saving >= MIN_SHARE_OF_GAIN * all_mended
 
     # More ranks never gain less, so that few of all counts need be priced.
     fewest = 1 + bisect_left(range(1, len(worst_first)), True, key=is_most)

@@ -13,10 +13,10 @@ from esprof.core.types import Rank
 from esprof.replay.whatif.transfers.probed import sweep_of
 from esprof.run.collective_names import collective_word
 
-ALIKE = (0.8, 1.25)
+TIMES_AS_PROBED = (0.8, 1.25)
 """From where to where the median of recorded over measured time may lie."""
 
-ENOUGH = 8
+MIN_TRANSFERS = 8
 """Transfers of a kind by which it is judged."""
 
 _OVERLAP_NS = 20_000
@@ -34,12 +34,12 @@ def unlike_probes(case: Case) -> Iterator[Cause]:
             continue
         curve, sizes = sweep.curve(), moved.dfg.bytes[nodes]
         told = np.array([curve.holds(size) for size in sizes.tolist()], bool)
-        if np.count_nonzero(told) < ENOUGH:
+        if np.count_nonzero(told) < MIN_TRANSFERS:
             continue
         expected = np.array([curve.at(size) for size in sizes[told].tolist()])
         low, median, high = np.quantile(moved.dfg.dur_ns[nodes[told]] / expected, (0.25, 0.5, 0.75)).tolist()
         # Half of the transfers at least lie on the same side of the curve, whatever their scatter.
-        if ALIKE[0] <= median <= ALIKE[1] or low < 1 < high:
+        if TIMES_AS_PROBED[0] <= median <= TIMES_AS_PROBED[1] or low < 1 < high:
             continue
         yield Cause(
             id="ESP905",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.rule import Case, Cause, Page, Rule
 
-ENOUGH_MATCHED = 0.9
+MIN_MATCHED_SHARE = 0.9
 """Share of the collective calls that must be matched across ranks."""
 
 
@@ -13,7 +13,7 @@ def unmatched(case: Case) -> Iterator[Cause]:
     """Calls of collectives that were found on some of their ranks only."""
     counts = case.replayed.built.counts
     seen, matched = counts.collectives, counts.collectives_matched
-    if not seen or matched >= ENOUGH_MATCHED * seen:
+    if not seen or matched >= MIN_MATCHED_SHARE * seen:
         return
     yield Cause(
         id="ESP902",

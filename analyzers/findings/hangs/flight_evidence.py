@@ -7,7 +7,7 @@ from esprof.core.types import Rank
 from esprof.run.flight.log import Snapshot
 from esprof.run.flight.standstill import Standstill
 
-_MOST_STACKS = 8
+_MAX_RANKS_PLACED = 8
 """Ranks whose place is named: those at fault first."""
 
 
@@ -32,13 +32,13 @@ def places(first: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Ra
     is that a rank waits for."""
     ranks = [*first, *sorted(snapshots.keys() - set(first))]
     found = {rank: snapshots[rank].whereabouts for rank in ranks if rank in snapshots}
-    return {rank: place for rank, place in list(found.items())[:_MOST_STACKS] if place}
+    return {rank: place for rank, place in list(found.items())[:_MAX_RANKS_PLACED] if place}
 
 
 def last_entered(ranks: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
     """Rank -> the last collective that it entered, and the line that entered it, as far as calls tell lines."""
     found = {}
-    for rank in (rank for rank in ranks[:_MOST_STACKS] if rank in snapshots):
+    for rank in (rank for rank in ranks[:_MAX_RANKS_PLACED] if rank in snapshots):
         calls = [call for log in snapshots[rank].calls for call in log.entries if call.entered_at]
         if calls:
             last = max(calls, key=lambda call: call.time_created_ns)

@@ -36,7 +36,7 @@ _OWN_ADVICE: dict[StopKind, str] = {
     'the worker was forked (use multiprocessing_context="spawn", or make threads after the first batch).',
     "alone": "Look at the line: a lock that another process holds, a read or a queue that does not return.",
 }
-_LONG_NS: Ns = 5_000_000_000
+_MIN_WAIT_OF_DUMP_NS: Ns = 5_000_000_000
 """The wait in a collective from which on a dump of it is more than a look at a job that runs: what --hang is by default."""
 _LOST_PEER = re.compile(r"connection (closed|reset) by (peer|remote)|broken pipe|remote process exited", re.IGNORECASE)
 """What backends raise where the process at the other end has gone."""
@@ -185,7 +185,7 @@ def _standstill_cause(still: Standstill, open_ones: Mapping[Rank, Snapshot], log
 
 def _of_dumps(still: Standstill) -> Confidence:
     """How sure a standstill is that one look at the ranks shows: any job has collectives that are not over yet."""
-    return "medium" if still.mismatch or still.waited_ns >= _LONG_NS else "low"
+    return "medium" if still.mismatch or still.waited_ns >= _MIN_WAIT_OF_DUMP_NS else "low"
 
 
 def _when(step: int, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> str:

@@ -18,9 +18,9 @@ from esprof.run.flight.log import Snapshot
 from esprof.run.flight.standstill import Standstill, standstill
 from esprof.run.raw.reasons import SnapshotReason
 
-_MOST_OF = 0.5
+_MIN_SHARE_WAITED = 0.5
 """Share of a step's excess that the others must have waited for a rank, if that is to be the cause."""
-_MOST_NAMED = 3
+_MAX_PLACES_NAMED = 3
 """Places of slow steps that are named: those that cost most."""
 
 
@@ -54,7 +54,7 @@ def slow_steps(job: RecordedJob) -> Iterator[Cause]:
     run_ns = max((int(job.steps.table(rank).ints("dur_ns").sum()) for rank in job.run.ranks), default=0)
     worth_ns = MIN_PCT_OF_STEP / 100 * run_ns
     costly = sorted((group for group in by_cause.values() if _lost_ns(group) >= worth_ns), key=_lost_ns, reverse=True)
-    yield from map(_cause, costly[:_MOST_NAMED])
+    yield from map(_cause, costly[:_MAX_PLACES_NAMED])
 
 
 def _finished_steps(job: RecordedJob) -> dict[int, dict[Rank, Snapshot]]:
@@ -77,7 +77,7 @@ def _slow_step(job: JobSteps, step: int, snapshots: dict[Rank, Snapshot]) -> _Sl
     cause = standstill(snapshots)
     # A collective that was under way just then explains nothing.
     excess_ns = max(one.age_ns for one in snapshots.values()) - usual_ns
-    if cause is not None and (cause.kind != "absent" or cause.waited_ns < _MOST_OF * excess_ns):
+    if cause is not None and (cause.kind != "absent" or cause.waited_ns < _MIN_SHARE_WAITED * excess_ns):
         cause = None
     return _SlowStep(step, max(durations), usual_ns, cause, snapshots)
 

@@ -17,10 +17,10 @@ from esprof.replay.whatif.term import scope
 from esprof.run.run import Run
 from esprof.run.schema import Table
 
-LEAST = 0.03
+MIN_SHARE_OF_STEP = 0.03
 """Share of its steps that a rank must be without a CPU to be named: the kernel alone takes some of it now and then."""
 
-A_SHARE = 0.5
+MIN_SHARE_OF_WORST_RANK = 0.5
 """Least time without a CPU, as a share of the worst rank's, for which a rank is named beside it: those that wait far less
 wait for that one anyway."""
 
@@ -33,9 +33,9 @@ def cpu_contention(case: Case) -> Iterator[Cause]:
     if not waited:
         yield from _starved(case)
     worst_ns = max(waited.values(), default=0.0)
-    if worst_ns < LEAST * case.pricer.step_ns:
+    if worst_ns < MIN_SHARE_OF_STEP * case.pricer.step_ns:
         return
-    ranks = tuple(rank for rank, ns in sorted(waited.items()) if ns >= A_SHARE * worst_ns)
+    ranks = tuple(rank for rank, ns in sorted(waited.items()) if ns >= MIN_SHARE_OF_WORST_RANK * worst_ns)
     scenario = "runqueue=0" if len(ranks) == len(tables) else f"{scope(ranks)}.runqueue=0"
     if not case.worth_naming(case.pricer.saving_ns(scenario)):
         return
@@ -65,7 +65,7 @@ def _starved(case: Case) -> Iterator[Cause]:
     here = np.flatnonzero((stalls > 0) & np.isin(dfg.step, steps))
     lost = {rank: round(float(stalls[here[dfg.rank[here] == rank]].sum()) / len(steps)) for rank in dfg.marks.ranks}
     late = dict(zip(dfg.marks.ranks, arrivals(dfg, steps).late_ns() / len(steps), strict=True))
-    latest = tuple(rank for rank, ns in late.items() if ns >= A_SHARE * max(late.values()) > 0)
+    latest = tuple(rank for rank, ns in late.items() if ns >= MIN_SHARE_OF_WORST_RANK * max(late.values()) > 0)
     worst = f"; the others wait for {readable.ranks(latest)} most" if latest else ""
     yield Cause(
         id=CPU_CONTENTION,

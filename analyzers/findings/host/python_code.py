@@ -14,7 +14,7 @@ from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.function_time import FunctionTimes, leading_functions
 from esprof.analyzers.samples.garbage import COLLECT_LESS, Collections
 from esprof.analyzers.steps.slow_places import stage_of
-from esprof.analyzers.steps.step_groups import FEWEST_AT_RANDOM
+from esprof.analyzers.steps.step_groups import MIN_STEPS_AT_RANDOM
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
@@ -24,14 +24,14 @@ from esprof.replay.whatif.grammar import literal
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.stacks import CodePlace, functions_of
 
-ALIKE = 0.5
+MIN_SHARE_ON_MEDIAN_RANK = 0.5
 """Least share of the worst rank's time in a place that the median rank must spend there, too. What one rank does alone makes
 it late: that is told of stragglers (ESP201)."""
 
-ASLEEP = 0.3
+MAX_RAN_SHARE_ASLEEP = 0.3
 """Up to which share of its time in a place the thread ran is it said to wait there."""
 
-MOST_NAMED = 5
+MAX_PLACES_NAMED = 5
 """Places that are named: those that take longest."""
 
 
@@ -74,7 +74,7 @@ class _Spot:
     def is_alike(self, ranks: int) -> bool:
         took = sorted([*self.took.values(), *[0.0] * (ranks - len(self.took))])
         # Of an even number of ranks the lower of the two in the middle: of two, both must spend it there.
-        return took[(ranks - 1) // 2] >= ALIKE * took[-1]
+        return took[(ranks - 1) // 2] >= MIN_SHARE_ON_MEDIAN_RANK * took[-1]
 
 
 def python_code(case: Case) -> Iterator[Cause]:
@@ -82,13 +82,13 @@ def python_code(case: Case) -> Iterator[Cause]:
     spots = sorted(_spots(case), key=lambda spot: -spot.in_all)
     worth_ns = MIN_PCT_OF_STEP / 100 * case.pricer.step_ns
     # To take a place out never gains more than the rank spends there that spends most.
-    costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MOST_NAMED]
+    costly = [spot for spot in spots if max(spot.took.values()) >= worth_ns][:MAX_PLACES_NAMED]
     # Between CPUs nothing hides a collection, so that those of the whole run tell: a window has few, or none.
     all_of_run = case.job.collections
     if all_of_run is not None and (not case.replayed.built.dfg.has_gpu() or _is_told(case.job, all_of_run)):
         costly = [spot for spot in costly if not spot.collects]
         measured, is_told = all_of_run.measured, _is_told(case.job, all_of_run)
-        if measured.is_worth_naming and all_of_run.count >= FEWEST_AT_RANDOM and not is_told:
+        if measured.is_worth_naming and all_of_run.count >= MIN_STEPS_AT_RANDOM and not is_told:
             yield _collecting(all_of_run.per_step_ns, all_of_run.place, measured)
     times = None if case.replayed.built.dfg.has_gpu() else case.job.function_times
     told: set[str] = set()
@@ -104,7 +104,7 @@ def python_code(case: Case) -> Iterator[Cause]:
 def _without_gaps(case: Case, times: FunctionTimes, told: Set[str]) -> Iterator[Cause]:
     """Functions that leave no gaps long enough to tell of: those of many short operations. Not those that are `told`."""
     leading = leading_functions(case.job.samples, case.run.ranks)
-    for one in islice((one for one in times.own(leading) if not one.functions & told), MOST_NAMED):
+    for one in islice((one for one in times.own(leading) if not one.functions & told), MAX_PLACES_NAMED):
         in_all = sum(one.took_ns.values())
         spot = _Spot(one.place.frame, one.took_ns, one.ran * in_all, {one.place: in_all})
         if spot.is_alike(len(case.run.ranks)):
@@ -122,7 +122,7 @@ def _price(case: Case, spot: _Spot, times: FunctionTimes | None) -> str | Measur
     of_run = None if times is None or spot.collects else times.of(re.compile(spot.pattern))
     if of_run is not None:
         is_more = of_run.saving_ns - of_run.margin_ns > saving
-        is_less = spot.ran_share <= ASLEEP and of_run.saving_ns + of_run.margin_ns < saving
+        is_less = spot.ran_share <= MAX_RAN_SHARE_ASLEEP and of_run.saving_ns + of_run.margin_ns < saving
         if is_more or is_less:
             return of_run if of_run.is_worth_naming else None
     return spot.scenario if case.worth_naming(saving) else None
@@ -227,7 +227,7 @@ def _cause(spot: _Spot, price: str | MeasuredPrice) -> Cause:
 
 
 def _advice(ran: float) -> str:
-    if ran <= ASLEEP:
+    if ran <= MAX_RAN_SHARE_ASLEEP:
         return (
             f"The thread ran for {100 * ran:.0f} % of that time only: it sleeps, or waits for a file, the network, a "
             "lock, a CPU or another process. Do that in a thread or process of its own, less often, or not on every rank."

@@ -10,7 +10,7 @@ from esprof.analyzers.findings.host.sync import blocking_sync
 from esprof.analyzers.rule import Case, Cause, Page, Rule, explains
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 
-TINY = 0.5
+MIN_SHARE_IN_TINY_KERNELS = 0.5
 """Share of kernels shorter than their launch from which on launches themselves are the limit."""
 
 _FASTER = "host=2x"
@@ -58,7 +58,7 @@ class _Kernels:
 
     @property
     def are_tiny(self) -> bool:
-        return self.short >= TINY
+        return self.short >= MIN_SHARE_IN_TINY_KERNELS
 
     def evidence(self) -> dict[str, Evidence]:
         return {

@@ -16,7 +16,7 @@ from esprof.replay.whatif.graph.selections import waits_for_device
 
 _NONE = "sync=0"
 
-_MOST_NAMED = 5
+_MAX_CALLERS_NAMED = 5
 """Callers that are named, the worst first."""
 
 _REMEDIES = {
@@ -58,7 +58,7 @@ def blocking_sync(case: Case) -> Iterator[Cause]:
         ranks=tuple(rank for rank in ranks if any(caller.by_rank.get(rank) for caller in callers.values())),
         scenario=_NONE,
         confidence="medium",
-        evidence=_evidence(callers, worst_first[:_MOST_NAMED], shares, steps, ranks),
+        evidence=_evidence(callers, worst_first[:_MAX_CALLERS_NAMED], shares, steps, ranks),
         advice=_advice(first, worst),
     )
 

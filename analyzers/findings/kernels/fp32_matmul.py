@@ -12,7 +12,7 @@ from esprof.core.types import Rank
 from esprof.replay.dfg import Dfg
 from esprof.replay.whatif.graph.selections import gpu_work
 
-WORTH_SAYING = 0.1
+MIN_SHARE_OF_STEP = 0.1
 """Least share of the GPUs' work, below which other things matter more than a change of precision."""
 
 PLAIN = r"(?<![a-z])sgemm(?!_fp16)|_simt_sgemm|scudnn|f32f32_f32f32_f32_|_ffma_"
@@ -59,7 +59,7 @@ def fp32_matmul(case: Case) -> Iterator[Cause]:
         rank: float(dfg.dur_ns[plain & (dfg.rank == rank)].sum() / max(dfg.dur_ns[work & (dfg.rank == rank)].sum(), 1))
         for rank in families
     }
-    ranks = tuple(rank for rank, share in shares.items() if share >= WORTH_SAYING)
+    ranks = tuple(rank for rank, share in shares.items() if share >= MIN_SHARE_OF_STEP)
     # Of a job on unlike devices, kernels of others would count, too.
     if not ranks or len(families) < len(dfg.marks.ranks):
         return

@@ -10,7 +10,7 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.types import Rank
 
-MUCH = 0.2
+MIN_PADDING_SHARE = 0.2
 """Share of padding from which on it counts: sequences of one batch are never all as long."""
 
 _BY_TOKENS = r"aten::(add|b|badd)?mm$|attention|softmax|gelu|silu|layer_norm"
@@ -39,7 +39,7 @@ class _Tokens:
 def padding(case: Case) -> Iterator[Cause]:
     """Batches whose tokens only pad, for a good part."""
     taken = {rank: found for rank in case.run.ranks if (found := _tokens(case.job.steps, rank)) is not None}
-    ranks = tuple(rank for rank, tokens in taken.items() if tokens.share >= MUCH)
+    ranks = tuple(rank for rank, tokens in taken.items() if tokens.share >= MIN_PADDING_SHARE)
     if not ranks:
         return
     share = sum(tokens.padding for tokens in taken.values()) / sum(tokens.all for tokens in taken.values())

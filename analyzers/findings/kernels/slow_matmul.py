@@ -16,16 +16,16 @@ from esprof.replay.dfg import Edge, LaneKind
 from esprof.replay.whatif.grammar import literal
 from esprof.replay.whatif.graph.selections import gpu_work
 
-FAR = 0.25
+SLOW_SHARE_OF_PEAK = 0.25
 """Share of the device's peak below which a kernel counts as far from it. Large multiplications reach from half of it on."""
 
-REACHED = 0.5
+GOOD_SHARE_OF_PEAK = 0.5
 """Share of the peak that the price supposes."""
 
-LEAST = 0.1
+MIN_SHARE_OF_STEP = 0.1
 """Least share of a GPU's work in such kernels, below which other things matter more."""
 
-MOST_NAMED = 5
+MAX_SHAPES_NAMED = 5
 """Kernels that are looked at, those that take longest first: the price names them all."""
 
 _OPERANDS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
@@ -61,8 +61,12 @@ class _Kernel:
 def slow_multiplications(case: Case) -> Iterator[Cause]:
     """Much of the GPUs' work is in multiplications that reach a small part of the peak."""
     dfg, steps = case.replayed.built.dfg, case.replayed.steps.steady
-    far = {name: kernel for name, kernel in _kernels(case).items() if kernel.possible > 0 and kernel.share < FAR}
-    slow = {name: far[name] for name in sorted(far, key=lambda name: -far[name].took_ns)[:MOST_NAMED]}
+    far = {
+        name: kernel
+        for name, kernel in _kernels(case).items()
+        if kernel.possible > 0 and kernel.share < SLOW_SHARE_OF_PEAK
+    }
+    slow = {name: far[name] for name in sorted(far, key=lambda name: -far[name].took_ns)[:MAX_SHAPES_NAMED]}
     if not slow:
         return
     work = gpu_work(dfg) & np.isin(dfg.step, steps)
@@ -71,7 +75,7 @@ def slow_multiplications(case: Case) -> Iterator[Cause]:
         rank: sum(kernel.by_rank.get(rank, 0.0) for kernel in slow.values()) / max(total, 1.0)
         for rank, total in of_rank.items()
     }
-    ranks = tuple(rank for rank, share in shares.items() if share >= LEAST)
+    ranks = tuple(rank for rank, share in shares.items() if share >= MIN_SHARE_OF_STEP)
     reached = sum(one.operations for one in slow.values()) / sum(one.possible for one in slow.values())
     scenario = _scenario(slow, reached)
     if not ranks or not case.worth_naming(case.pricer.saving_ns(scenario)):
@@ -167,9 +171,9 @@ def _shape(operation: str, shapes: str) -> tuple[int, int, int, int] | None:
 
 
 def _scenario(names: Iterable[str], reached: float) -> str:
-    """The kernels of these names, which are at the share `reached` of the peak, as fast as at `REACHED` of it."""
+    """The kernels of these names, which are at the share `reached` of the peak, as fast as at `GOOD_SHARE_OF_PEAK` of it."""
     pattern = "|".join(literal(name) for name in sorted(names))
-    return f"kernel[^({pattern})$]={max(REACHED / max(reached, 1e-3), 1.0):.3g}x"
+    return f"kernel[^({pattern})$]={max(GOOD_SHARE_OF_PEAK / max(reached, 1e-3), 1.0):.3g}x"
 
 
 def _evidence(slow: dict[str, _Kernel], shares: dict[Rank, float], reached: float, visits: int) -> dict[str, Evidence]:

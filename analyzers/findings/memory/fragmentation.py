@@ -13,11 +13,11 @@ from esprof.replay.dfg import Cls
 from esprof.replay.whatif.gradients.buckets import MIB
 from esprof.run.run import Run
 
-UNUSED = 0.25
+MIN_UNUSED_SHARE = 0.25
 """Share of what the allocator holds that was never in use, from which on it counts. Blocks are rounded up and kept apart by
 size, so that some always is."""
 
-LEAST: Bytes = 512 * MIB
+MIN_UNUSED_BYTES: Bytes = 512 * MIB
 """Fewer bytes cost no job its batch size."""
 
 _NONE = "allocator=0"
@@ -41,7 +41,9 @@ def fragmentation(case: Case) -> Iterator[Cause]:
     asks = dfg.of(Cls.ALLOCATOR) & np.isin(dfg.step, dfg.marks.steps)
     calls = {rank: int(np.count_nonzero(asks & (dfg.rank == rank))) for rank in dfg.marks.ranks}
     held = {rank: found for rank in dfg.marks.ranks if calls[rank] and (found := _held(case.run, rank)) is not None}
-    ranks = tuple(rank for rank, one in held.items() if one.unused >= max(LEAST, UNUSED * one.reserved))
+    ranks = tuple(
+        rank for rank, one in held.items() if one.unused >= max(MIN_UNUSED_BYTES, MIN_UNUSED_SHARE * one.reserved)
+    )
     if not ranks:
         return
     worst = held[max(ranks, key=lambda rank: held[rank].unused)]

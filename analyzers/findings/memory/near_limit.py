@@ -10,7 +10,7 @@ from esprof.analyzers.views.memory_use import RankMemory, rank_memory
 from esprof.core import readable
 from esprof.core.types import Rank
 
-NEAR_LIMIT = 92.0
+MIN_PCT_OF_LIMIT = 92.0
 """Per cent of the limit from which on a peak is named."""
 
 _ADVICE = {
@@ -32,7 +32,7 @@ def near_limit(job: RecordedJob) -> Iterator[Cause]:
     for peaks in sharing.values():
         limit = min((peak.limit for peak in peaks if peak.limit), default=None)
         share = 100 * sum(peak.peak for peak in peaks) / limit if limit else 0.0
-        if share >= NEAR_LIMIT:
+        if share >= MIN_PCT_OF_LIMIT:
             yield _cause(peaks, share)
 
 

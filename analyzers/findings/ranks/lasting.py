@@ -7,23 +7,23 @@ import numpy as np
 
 from esprof.analyzers.price import MeasuredPrice
 from esprof.analyzers.rule import Case
-from esprof.analyzers.steps.step_groups import FEWEST_STEPS
+from esprof.analyzers.steps.step_groups import MIN_STEPS
 from esprof.core.statistics import mean_margin
 from esprof.core.types import Rank
 
-TELLING = 0.25
+MIN_SHARE_OF_STEP = 0.25
 """Least share of a step that a slow rank must cost, for steps without it to be told by their duration alone."""
 
-LIKE_THOSE = 0.6
+DELAYED_FROM_SHARE = 0.6
 """A step counts as delayed from which on it is longer than one without the slow rank by the rest of this share."""
 
-NEAREST = 8
+NEAR_STEPS = 8
 """Steps without profiler that are taken for what the recorded ones would be without it."""
 
-MUCH_OF_IT = 0.5
+MIN_CPU_SHARE = 0.5
 """Least share of the delay that the slow ranks must have in CPU time beyond the others, for that to tell."""
 
-ALWAYS = 0.6
+MIN_SHARE_OF_RUN = 0.6
 """Share of the run from which on a rank counts as slow all the time."""
 
 
@@ -42,7 +42,7 @@ class Lasting:
 
     @property
     def is_always(self) -> bool:
-        return self.share >= ALWAYS
+        return self.share >= MIN_SHARE_OF_RUN
 
     def measured(self, saving: float, margin: float) -> MeasuredPrice:
         """What the mean step of the run would gain where a recorded one gains `saving` ± `margin`, shares of it."""
@@ -59,17 +59,21 @@ def lasting(case: Case, ranks: Sequence[Rank], saving: float, *, computes: bool)
     the least of the two.
     """
     steps = case.job.steps.numbers("plain")
-    if len(steps) < FEWEST_STEPS:
+    if len(steps) < MIN_STEPS:
         return None
     took = case.job.steps.durations_ns(steps)
     # The profiler makes recorded steps longer: the nearest without it tell what they would take.
-    near = np.argsort(np.abs(steps - np.median(case.replayed.steps.steady)), kind="stable")[:NEAREST]
+    near = np.argsort(np.abs(steps - np.median(case.replayed.steps.steady)), kind="stable")[:NEAR_STEPS]
     near_ns = float(np.median(took[near]))
-    told = [_mean(took > near_ns * (1 - LIKE_THOSE * saving))] if saving >= TELLING else []
+    told = [_mean(took > near_ns * (1 - DELAYED_FROM_SHARE * saving))] if saving >= MIN_SHARE_OF_STEP else []
     if computes and not case.replayed.built.dfg.has_gpu():
         recorded = _beyond(case, ranks, np.array(case.replayed.steps.steady))
         usual = _beyond(case, ranks, steps)
-        if recorded is not None and usual is not None and recorded.mean() >= MUCH_OF_IT * saving * case.pricer.step_ns:
+        if (
+            recorded is not None
+            and usual is not None
+            and recorded.mean() >= MIN_CPU_SHARE * saving * case.pricer.step_ns
+        ):
             told.append(_ratio(_mean(usual), _mean(recorded)))
     return Lasting(*min(told), near_ns, float(took.mean())) if told else None
 

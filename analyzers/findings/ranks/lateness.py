@@ -17,16 +17,16 @@ from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.scenario import Declined
 from esprof.replay.whatif.terms.straggler import CLASSES, fix_stragglers
 
-MOST_OF_IT = 0.8
+MIN_OPERATION_SHARE = 0.8
 """Least share of what a rank loses on its CPU that one operation must bear, to be what makes it late."""
 
-AS_USUAL = 0.1
+MAX_EXCESS_OF_OTHERS = 0.1
 """Most that all other operations may take beyond the usual, as a share of that, where one makes the rank late."""
 
-SEEN = 0.25
+MIN_SHARE_OF_LINE = 0.25
 """Least share of the time lost in one operation or gap that a line of Python must bear, there or anywhere, to be named."""
 
-FAR_LONGER = 3.0
+MIN_TIMES_THE_PEERS = 3.0
 """How many times as long as on the other ranks that operation takes at least."""
 
 
@@ -79,7 +79,7 @@ KINDS = (
 )
 
 
-WORTH_SAYING = 1.1
+MIN_TIMES_AS_MUCH_TOLD = 1.1
 """How many times as much a rank has to do, from which on the number is said."""
 
 COMPUTING = ("compute", "cpu")
@@ -127,9 +127,11 @@ def inside_one_operation(blame: Blame, ranks: tuple[Rank, ...], kind: Lateness) 
     )
     top = int(extra.argmax())
     others = np.arange(len(dfg.names)) != top
-    is_most = extra[top] >= MOST_OF_IT * np.maximum(extra, 0).sum() and took[top] >= FAR_LONGER * usual[top]
+    is_most = (
+        extra[top] >= MIN_OPERATION_SHARE * np.maximum(extra, 0).sum() and took[top] >= MIN_TIMES_THE_PEERS * usual[top]
+    )
     # Only others that usually take as long in all can tell that the CPU is no slower, and the batch no larger.
-    tells = 0 < usual[top] <= usual[others].sum() and extra[others].sum() <= AS_USUAL * usual[others].sum()
+    tells = 0 < usual[top] <= usual[others].sum() and extra[others].sum() <= MAX_EXCESS_OF_OTHERS * usual[others].sum()
     if not (is_most and tells):
         return kind
     return replace(
@@ -148,7 +150,9 @@ def told_apart(kind: Lateness, compared: Comparison) -> Lateness:
     if not compared.is_more_work:
         return replace(kind, phrase=f"{kind.phrase}, of no more work than the others have", advice=_SAME_WORK)
     amount = compared.amount or 0.0
-    times = f": {amount:.{0 if amount >= 10 else 1}f} times the {compared.what}" if amount >= WORTH_SAYING else ""
+    times = (
+        f": {amount:.{0 if amount >= 10 else 1}f} times the {compared.what}" if amount >= MIN_TIMES_AS_MUCH_TOLD else ""
+    )
     return replace(kind, phrase=f"more work{times}", advice=_MORE_WORK)
 
 
@@ -183,7 +187,7 @@ def place_of_loss(case: Case, rank: Rank, lost: np.ndarray) -> SlowPlace | None:
     lost_ns = round(by_name.max() / len(replayed.steps.steady))
     time_ns = np.zeros(dfg.nodes)
     time_ns[mine] = lost[mine]
-    python, call = _python_line(replayed, rank, time_ns, least_ns=SEEN * by_name.max())
+    python, call = _python_line(replayed, rank, time_ns, least_ns=MIN_SHARE_OF_LINE * by_name.max())
     worst = int(mine[np.where(dfg.name[mine] == top, lost[mine], 0).argmax()])
     return SlowPlace(dfg.names[top], lost_ns, python, call, _modules(case, rank, worst))
 

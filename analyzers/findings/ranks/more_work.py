@@ -14,21 +14,21 @@ from esprof.replay.ranks.blame import Blame
 from esprof.replay.replayed import Replayed
 from esprof.run.run import Run
 
-MOST_OF_IT = 0.5
+MIN_SHARE_EXPLAINED = 0.5
 """Share of what slow ranks take longer that more work must explain, to be why they are slow."""
 
-ALIKE = 0.02
+MAX_DIFFERENCE = 0.02
 """Two ranks whose amounts differ by no more than this share have as much to do."""
 
-AS_LONG, LONGER = 0.25, 0.6
+MAX_OPTIMIZER_SHARE_MORE_WORK, MIN_OPTIMIZER_SHARE_SLOWER = 0.25, 0.6
 """Up to, and from, which share of what all computing takes longer the optimizer takes longer, too: its work does not depend
 on the batch, so that it tells more work from slower execution."""
 
-ALL_OVER = 0.7
+MIN_SHARE_LONGER = 0.7
 """Least share of the computing that must take longer by half as much as all does together, or more, for the optimizer to
 tell anything: one slow operation is neither more work nor a slower device."""
 
-LEAST = 0.02
+MIN_OPTIMIZER_SHARE = 0.02
 """Least share of the computing that the optimizer must be, to tell that."""
 
 _OPTIMIZER = "Optimizer.step#"
@@ -61,19 +61,19 @@ class Comparison:
         extra = self.longer - 1
         if extra <= 0:
             return None
-        if self.amount is not None and self.amount - 1 >= MOST_OF_IT * extra:
+        if self.amount is not None and self.amount - 1 >= MIN_SHARE_EXPLAINED * extra:
             return True
-        if self.ran is not None and self.ran - 1 <= AS_LONG * extra:
+        if self.ran is not None and self.ran - 1 <= MAX_OPTIMIZER_SHARE_MORE_WORK * extra:
             # What takes longer and runs no longer waits for a CPU, or for something else.
             return False
-        beyond = None if self.optimizer is None or self.spread < ALL_OVER else (self.optimizer - 1) / extra
-        if beyond is not None and beyond <= AS_LONG:
+        beyond = None if self.optimizer is None or self.spread < MIN_SHARE_LONGER else (self.optimizer - 1) / extra
+        if beyond is not None and beyond <= MAX_OPTIMIZER_SHARE_MORE_WORK:
             # Samples may be larger, and a rank may pass its batch through the model twice.
             return True
-        if beyond is not None and beyond >= LONGER:
+        if beyond is not None and beyond >= MIN_OPTIMIZER_SHARE_SLOWER:
             return False
-        is_alike = self.amount is not None and abs(self.amount - 1) <= ALIKE
-        return False if is_alike and self.what in _COMPLETE and abs(self.operations - 1) <= ALIKE else None
+        is_alike = self.amount is not None and abs(self.amount - 1) <= MAX_DIFFERENCE
+        return False if is_alike and self.what in _COMPLETE and abs(self.operations - 1) <= MAX_DIFFERENCE else None
 
 
 _OPERATIONS, _CPU_TIME = "operations", "CPU time"
@@ -96,7 +96,7 @@ def compare(case: Case, ranks: Sequence[Rank]) -> Comparison:
         amount=amounts.get(what),
         what=what,
         operations=amounts.get(_OPERATIONS, 1.0),
-        optimizer=float(blame.work_ns[fixed].sum()) / known if known >= LEAST * max(usual, 1) else None,
+        optimizer=float(blame.work_ns[fixed].sum()) / known if known >= MIN_OPTIMIZER_SHARE * max(usual, 1) else None,
         ran=None if blame.dfg.has_gpu() else amounts.get(_CPU_TIME),
         spread=_spread(blame, mine & computing & ~fixed, longer),
     )
@@ -154,7 +154,7 @@ def _elements(run: Run, rank: Rank, steps: Sequence[int]) -> float:
     events = run.events(rank)
     codes, texts = events.codes("shapes")
     of_ops = codes[events.is_kind("op") & np.isin(events.ints("step"), steps)]
-    if np.count_nonzero(of_ops >= 0) < MOST_OF_IT * len(of_ops):
+    if np.count_nonzero(of_ops >= 0) < MIN_SHARE_EXPLAINED * len(of_ops):
         return 0.0
     sizes = np.array([_size(text) for text in texts] or [0.0])
     return float(sizes[of_ops[of_ops >= 0]].sum())

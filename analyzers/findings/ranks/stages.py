@@ -9,10 +9,10 @@ from esprof.analyzers.rule import Case, Cause, Page, Rule
 from esprof.core import readable
 from esprof.replay.whatif.terms.balance import stage_ns
 
-CLEARLY = 1.1
+MIN_TIMES_THE_MEAN_STAGE = 1.1
 """A stage is named when it computes more than this many times as long as the mean stage."""
 
-AS_LONG = 0.9
+MIN_SHARE_OF_LONGEST = 0.9
 """Least share of what the longest stage computes, for another to be named beside it."""
 
 _BALANCED = "balance[stages]=fix"
@@ -25,7 +25,7 @@ def uneven_stages(case: Case) -> Iterator[Cause]:
         return
     saving = case.pricer.saving_ns(_BALANCED)
     took = stage_ns(blame.dfg, blame.roles, blame.steps)
-    is_long = took > max(CLEARLY * took.mean(), AS_LONG * took.max())
+    is_long = took > max(MIN_TIMES_THE_MEAN_STAGE * took.mean(), MIN_SHARE_OF_LONGEST * took.max())
     longest = tuple(np.array(blame.dfg.marks.ranks)[is_long[blame.roles]].tolist())
     if not longest or saving is None or not case.worth_naming(saving):
         return

@@ -15,13 +15,13 @@ from esprof.core.types import Rank
 from esprof.replay.dfg import Cls
 from esprof.replay.ranks.blame import MIN_STEPS_FOR_TEST
 
-MOST = 0.5
+MIN_SHARE_OF_STEPS = 0.5
 """Share of the steps above which some rank must have more to do: fewer are hiccups."""
 
-A_SHARE = 0.25
+MIN_SHARE_OF_TURNS = 0.25
 """A rank takes turns with another that delays more than this share of the steps that it delays: less is a hiccup."""
 
-MUCH = 0.05
+MIN_WAIT_SHARE_OF_STEP = 0.05
 """Share of a step by which the others must wait in the median step, and that evening out must gain, for ranks to be named
 though their work does not exceed that of the others by more than it scatters."""
 
@@ -37,16 +37,18 @@ def late_by_turns(case: Case) -> Iterator[Cause]:
     has_more = blame.has_more(besides=(Cls.DATA,))[delayed, worst]
     longest = blame.late_ns.max(axis=1)
     typical = float(np.median(longest))
-    is_sure = has_more.sum() > MOST * len(blame.steps)
+    is_sure = has_more.sum() > MIN_SHARE_OF_STEPS * len(blame.steps)
     late = has_more if is_sure else longest[delayed] >= typical / 2
     turns = np.bincount(worst[late], minlength=len(blame.dfg.marks.ranks))
-    if np.count_nonzero(turns > A_SHARE * turns.max(initial=0)) < 2:
+    if np.count_nonzero(turns > MIN_SHARE_OF_TURNS * turns.max(initial=0)) < 2:
         return
     saving = case.pricer.saving_ns(_BALANCED)
     beyond = None if saving is None else saving - max(0.0, case.pricer.saving_ns(MENDED) or 0.0)
     if beyond is None or not case.worth_naming(beyond):
         return
-    if not is_sure and (min(typical, beyond) < MUCH * case.pricer.step_ns or _by_input(case) > beyond / 2):
+    if not is_sure and (
+        min(typical, beyond) < MIN_WAIT_SHARE_OF_STEP * case.pricer.step_ns or _by_input(case) > beyond / 2
+    ):
         return
     latest = {rank: int(count) for rank, count in zip(blame.dfg.marks.ranks, turns, strict=True) if count}
     places = _places(case, latest, delayed[late], worst[late])

@@ -10,7 +10,7 @@ from esprof.analyzers import diagnose, summarize
 from esprof.analyzers.evidence import Evidence, by_step
 from esprof.analyzers.finding import Finding
 from esprof.analyzers.findings import PAGES
-from esprof.analyzers.summary.summary import MOST_BARS
+from esprof.analyzers.summary.summary import MAX_BARS
 from esprof.core.types import NS_PER_MS as MS
 from esprof.replay import answer
 from esprof.replay.building.build import build
@@ -492,7 +492,7 @@ def test_the_report_is_bounded_and_counts_what_it_leaves_out():
     for n in range(9_000):
         rows.append(op(f"op {n % 7}", n * 20, 9 if n % 2 else 15))
     report = summarize(run_of({0: rows}))
-    assert report.timeline.shown <= MOST_BARS
+    assert report.timeline.shown <= MAX_BARS
     assert report.timeline.total >= 9_000
     assert len(msgspec.json.encode(report)) < 1_000_000
     assert all(

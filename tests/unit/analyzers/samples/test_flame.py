@@ -96,7 +96,7 @@ def test_small_functions_of_one_caller_are_joined():
 
 
 def test_a_tree_is_bounded_and_its_callers_stay(monkeypatch):
-    monkeypatch.setattr(module, "MOST_NODES", 10)
+    monkeypatch.setattr(module, "MAX_NODES", 10)
     rows = [(2, 10 + width, 5, [MAIN, *(f"a.py(1): f{width}_{depth}" for depth in range(5))]) for width in range(20)]
     (tree,) = flame(sampled({0: rows})).trees
     own = [node for node in tree.nodes if node.file]

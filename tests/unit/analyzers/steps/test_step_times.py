@@ -7,7 +7,7 @@ import pytest
 from esprof.analyzers import diagnose
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.steps.job_steps import JobSteps
-from esprof.analyzers.steps.step_times import MOST_BINS, MOST_BORDERS, step_times
+from esprof.analyzers.steps.step_times import MAX_BORDERS_NAMED, MAX_STRETCHES, step_times
 from esprof.core.types import NS_PER_MS
 from esprof.run.run import Run, Window
 from esprof.run.schema import EVENTS, STAGES, table
@@ -62,7 +62,7 @@ def test_of_many_steps_the_shortest_and_the_longest_of_each_stretch_stand_for_al
     times = step_times(RecordedJob(step_runs.run(step_table(took))))
     assert times.stretch == 100
     plain = by_step(times.series["plain"])
-    assert len(plain) <= 2 * (MOST_BINS + 1)
+    assert len(plain) <= 2 * (MAX_STRETCHES + 1)
     assert times.series["plain"].of == 59_999
     assert (plain[12_345], plain[54_321]) == (3_000, 44_000)
     for stretch in range(1, 600):
@@ -121,7 +121,7 @@ def with_more(steps, *, windows=(), stages=None) -> Run:
     return Run(msgspec.structs.replace(meta, ranks=(rank,)), lambda name, rank: tables.get(name))
 
 
-@pytest.mark.parametrize("count", [2, MOST_BORDERS + 1])
+@pytest.mark.parametrize("count", [2, MAX_BORDERS_NAMED + 1])
 def test_windows_are_named_unless_there_are_too_many(count):
     windows = tuple(Window(first=10 * n, last=10 * n + 3, stacks=n % 2 == 1) for n in range(count))
     times = step_times(RecordedJob(with_more(step_table([10] * 1_000), windows=windows)))

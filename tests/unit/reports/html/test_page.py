@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from plotly.offline import get_plotlyjs
 
-from esprof.analyzers.samples.flame import MAX_RANKS, MOST_NODES, MOST_NODES_OF_A_RANK
+from esprof.analyzers.samples.flame import MAX_NODES, MAX_NODES_OF_A_RANK, MAX_RANKS_APART
 from esprof.core.errors import OutputError
 from esprof.reports.html.page import render_html, write_report
 from tests.cases import report as case
@@ -145,11 +145,11 @@ def test_the_page_is_bounded():
     )
     assert len(bars) >= 3_900
     file, lines = f"python3.11/site-packages/{'package/' * 5}file.py", ((1_234, 50.0), (1_235, 30.0), (1_236, 20.0))
-    functions = [(f"function_of_a_long_name_{n}", file, "other", n - 1, 1, 1, lines) for n in range(MOST_NODES)]
+    functions = [(f"function_of_a_long_name_{n}", file, "other", n - 1, 1, 1, lines) for n in range(MAX_NODES)]
     flame = case.flame(512, functions)
-    trees = (msgspec.structs.replace(tree, nodes=tree.nodes[:MOST_NODES_OF_A_RANK]) for tree in flame.trees[1:])
+    trees = (msgspec.structs.replace(tree, nodes=tree.nodes[:MAX_NODES_OF_A_RANK]) for tree in flame.trees[1:])
     flame = msgspec.structs.replace(flame, trees=(flame.trees[0], *trees))
-    assert len(flame.trees) == MAX_RANKS + 1
+    assert len(flame.trees) == MAX_RANKS_APART + 1
     bounded = case.report(ranks=512, timeline=case.excerpt(bars=bars), steps=case.steps(1_200), flame=flame)
     html = render_html(bounded)
     assert len(html.encode()) - len(get_plotlyjs().encode()) < 1_050_000

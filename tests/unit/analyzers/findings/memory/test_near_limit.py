@@ -6,7 +6,7 @@ import pytest
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.findings.memory.near_limit import near_limit
 from esprof.analyzers.recorded_job import RecordedJob
-from esprof.analyzers.views.memory_use import MOST_CURVES, MOST_POINTS, memory_use
+from esprof.analyzers.views.memory_use import MAX_CURVES, MAX_POINTS_OF_A_CURVE, memory_use
 from esprof.run.run import RankMeta, Run, RunMeta
 from esprof.run.schema import MEMORY, table
 
@@ -73,10 +73,10 @@ def test_curves_are_bounded_and_keep_the_peak():
     amounts[3_333] = 9.0
     use = memory_use(run_of(*[rss(*amounts)] * 12, rss(*[8.0] * 9)))
     assert len(use.ranks) == 13
-    assert len(use.curves) == MOST_CURVES
+    assert len(use.curves) == MAX_CURVES
     assert use.samples == 12 * 5_000 + 9
     for curve in use.curves:
-        assert len(curve.at_s) == len(curve.used) <= MOST_POINTS
+        assert len(curve.at_s) == len(curve.used) <= MAX_POINTS_OF_A_CURVE
         assert max(curve.used) == 9 * GIB
         assert list(curve.at_s) == sorted(curve.at_s)
         assert curve.reserved == ()
