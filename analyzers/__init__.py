@@ -1,41 +1,30 @@
-"""Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline."""
+"""Findings, breakdowns and comparisons: pure functions over a Run, its Dfg and its Timeline.
 
-from esprof.analyzers.advisors.compression.advise import advise_compression
-from esprof.analyzers.advisors.compression.answer import MAX_VNMSE, CompressionAdvice
-from esprof.analyzers.advisors.compression.ests import advise_est_codec
-from esprof.analyzers.advisors.job.batches import BatchAdvice, advise_batches
-from esprof.analyzers.advisors.job.est_answer import EstAdvice
-from esprof.analyzers.advisors.job.ests import advise_ests
-from esprof.analyzers.advisors.job.growth import Inventory
-from esprof.analyzers.diagnose import diagnose
-from esprof.analyzers.summary.summary import summarize
-from esprof.core.errors import UsageError
-from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.graph.est_turns import tells_of_ests
-from esprof.run.run import Run
+`findings/` has a file for each rule, `advisors/` what to change, `gate/` the check for CI, `ops/` the table of operations,
+`summary/` the report, `verified/` predictions held against what came; `steps/`, `samples/` and `views/` what they look at.
+The names below load their module on first use, so that a part can be imported without the others.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from esprof.analyzers.advisors.recommend import recommend, recommend_compression
+    from esprof.analyzers.diagnosis import diagnose
+    from esprof.analyzers.summary.summary import summarize
 
 __all__ = ["diagnose", "recommend", "recommend_compression", "summarize"]
 
-
-def recommend(of: Run | Replayed, inventory: Inventory | None = None) -> EstAdvice | BatchAdvice:
-    """Which EST of an elastic job runs where, and what the devices of `inventory` would bring it; of plain data-parallel
-    training, how many samples each rank should have.
-
-    Raises EsprofError where the run does not tell enough, UsageError for an inventory where it is of no elastic job.
-    """
-    replayed = of if isinstance(of, Replayed) else Replayed.of(of)
-    if tells_of_ests(replayed.run):
-        return advise_ests(replayed, inventory)
-    if inventory is not None:
-        raise UsageError("advice on other devices is for jobs of ElasticTrainer(telemetry=RUN) alone")
-    return advise_batches(replayed)
+_HOME = {
+    "diagnose": "esprof.analyzers.diagnosis",
+    "recommend": "esprof.analyzers.advisors.recommend",
+    "recommend_compression": "esprof.analyzers.advisors.recommend",
+    "summarize": "esprof.analyzers.summary.summary",
+}
 
 
-def recommend_compression(of: Run | Replayed, max_vnmse: float = MAX_VNMSE) -> CompressionAdvice:
-    """Which codec each gradient bucket of a job of DDP, or all ESTs of an elastic one, should have, so that the gradient
-    loses at most `max_vnmse` of its square. Raises EsprofError where the run does not tell enough: of DDP it needs shapes
-    and a probe, of an elastic job what `esprof tune --allow compression` asks it for."""
-    replayed = of if isinstance(of, Replayed) else Replayed.of(of)
-    if tells_of_ests(replayed.run):
-        return advise_est_codec(replayed, max_vnmse)
-    return advise_compression(replayed, max_vnmse)
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        globals()[name] = found = getattr(import_module(_HOME[name]), name)
+        return found
+    raise AttributeError(f"module 'esprof.analyzers' has no attribute {name!r}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from esprof.version import __version__
 
 if TYPE_CHECKING:
-    from esprof.analyzers.diagnose import diagnose
+    from esprof.analyzers.diagnosis import diagnose
     from esprof.api import Analysis, analyze
     from esprof.elastic.plans.ddp import apply_plan
     from esprof.recorder.api import environment, record, stage, step
@@ -39,7 +39,7 @@ _HOME = {
     "Run": "esprof.run.run",
     "analyze": "esprof.api",
     "apply_plan": "esprof.elastic.plans.ddp",
-    "diagnose": "esprof.analyzers.diagnose",
+    "diagnose": "esprof.analyzers.diagnosis",
     "environment": "esprof.recorder.api",
     "load": "esprof.run.load",
     "record": "esprof.recorder.api",

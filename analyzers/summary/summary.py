@@ -5,7 +5,7 @@ import numpy as np
 from esprof import __version__
 from esprof.analyzers.advisors.job.est_answer import EstAdvice
 from esprof.analyzers.advisors.job.ests import advise_ests
-from esprof.analyzers.diagnose import diagnose_replayed
+from esprof.analyzers.diagnosis import diagnose_replayed
 from esprof.analyzers.ignore import NOTHING, Ignores
 from esprof.analyzers.ops import Asked, ops
 from esprof.analyzers.recorded_job import RecordedJob

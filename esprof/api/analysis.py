@@ -8,12 +8,12 @@ from sys import maxsize
 import networkx as nx
 import pandas as pd
 
-from esprof.analyzers.diagnose import diagnose, diagnose_replayed
+from esprof.analyzers.diagnosis import diagnose, diagnose_replayed
 from esprof.analyzers.finding import Diagnosis
 from esprof.analyzers.ignore import NOTHING
 from esprof.analyzers.ops import Asked, Sort, ops
 from esprof.analyzers.recorded_job import RecordedJob
-from esprof.analyzers.summary.summary import USUAL
+from esprof.analyzers.summary.summary import WHAT_IFS
 from esprof.api import frames, graphs
 from esprof.api.plots import Plots
 from esprof.api.shown import analysis_html
@@ -136,7 +136,7 @@ class Analysis:
         """When each rank arrived at each collective, how late that is, how long it waited, and what the transfer took."""
         return frames.collectives(self.replayed)
 
-    def what_if(self, scenarios: str | Sequence[str] = USUAL) -> pd.DataFrame:
+    def what_if(self, scenarios: str | Sequence[str] = WHAT_IFS) -> pd.DataFrame:
         """What a step would take, in each scenario of docs/what-ifs.md. Raises UsageError for what is no scenario."""
         return frames.what_if(self.answer(scenarios))
 

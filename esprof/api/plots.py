@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 
 from esprof.analyzers.steps.step_times import step_times
-from esprof.analyzers.summary.summary import USUAL, excerpt
+from esprof.analyzers.summary.summary import WHAT_IFS, excerpt
 from esprof.core.errors import InputError
 from esprof.reports.charts import Figure
 from esprof.reports.charts import breakdown as of_breakdown
@@ -33,7 +33,7 @@ class Plots:
         """What each thread and stream of every rank did in the last steady steps; at most a few thousand bars."""
         return _figure(of_timeline.draw(excerpt(self._analysis.replayed)))
 
-    def what_if(self, scenarios: str | Sequence[str] = USUAL) -> go.Figure:
+    def what_if(self, scenarios: str | Sequence[str] = WHAT_IFS) -> go.Figure:
         """A bar for each scenario that is answered, with its interval, against the step as it was measured."""
         return _figure(of_what_if.draw(self._analysis.answer(scenarios)))
 

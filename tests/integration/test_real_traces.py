@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from esprof import load
-from esprof.analyzers.diagnose import diagnose
+from esprof.analyzers.diagnosis import diagnose
 from esprof.analyzers.finding import PARTS
 from esprof.analyzers.ops import Asked, ops_run
 from esprof.core.types import NS_PER_MS, NS_PER_S

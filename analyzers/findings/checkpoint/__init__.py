@@ -1,1 +1,1 @@
-"""ESP6xx: checkpoints, and other slow steps that recur."""
+"""ESP6xx: checkpoints, and other slow steps that recur (`recurring_steps.py`)."""

@@ -1,1 +1,1 @@
-"""ESP1xx: input data."""
+"""ESP1xx: input data. `input_data.py`: ranks that wait for their loader."""

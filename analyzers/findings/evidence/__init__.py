@@ -1,1 +1,1 @@
-"""ESP9xx: the quality of the evidence."""
+"""ESP9xx: the quality of the evidence, a file for each rule."""

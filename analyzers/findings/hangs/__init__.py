@@ -1,1 +1,1 @@
-"""ESP8xx: hangs, deaths and slow steps caught in the act."""
+"""ESP8xx: hangs and deaths (`hangs.py`), and slow steps caught in the act (`slow_steps.py`)."""
