@@ -227,7 +227,7 @@ def plan_bytes(
         "body": body,
     }
     plan = {
-        "schema": "esprof.core.plan/1",
+        "schema": "esprof.plan/1",
         "id": f"drawn-{version}",
         "version": version,
         "job": {"n_est": N_EST, "world": 2, "model_signature": None},

@@ -13,7 +13,7 @@ from esprof.core.assignment import Assignment
 from esprof.core.errors import InputError, UsageError, unreadable
 from esprof.core.output import write_bytes
 
-SCHEMA = "esprof.core.plan/1"
+SCHEMA = "esprof.plan/1"
 
 _MAX_PLAN_BYTES = 64 << 20
 """A plan for a million ESTs takes less."""
@@ -174,7 +174,7 @@ class PlanParts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to change of one job."""
 
-    schema: Literal["esprof.core.plan/1"] = "esprof.core.plan/1"
+    schema: Literal["esprof.plan/1"] = "esprof.plan/1"
     id: str
     version: int = 1
     """A runtime adopts no version that is not above the one it has."""
@@ -197,7 +197,7 @@ although steps take longer than promised (`missed`), or taken back."""
 class PlanStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a running job tells of the newest plan that it was given."""
 
-    schema: Literal["esprof.core.plan-status/1"] = "esprof.core.plan-status/1"
+    schema: Literal["esprof.plan-status/1"] = "esprof.plan-status/1"
     state: State
     plan: str | None = None
     """Id; None for what is no plan."""

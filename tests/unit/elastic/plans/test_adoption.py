@@ -119,7 +119,7 @@ MIXED = CompressionBody(
     [
         (b"", "is no plan"),
         (b"\xff\xfe", "is no plan"),
-        (b'{"schema": "esprof.core.plan/9"}', "is no plan"),
+        (b'{"schema": "esprof.plan/9"}', "is no plan"),
         (plan_of(((0, 1), (2,)), n_est=3), "3 ESTs"),
         (plan_of(((0, 1), (2,), (3,))), "for 3 processes, and here are 2"),
         (plan_of(((0, 1), (2, 3)), signature="other"), "another model"),

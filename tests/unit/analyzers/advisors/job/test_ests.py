@@ -134,7 +134,7 @@ def test_a_plan_that_was_changed_does_not_hold(tmp_path):
             read_plan(tmp_path / "plan.json")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema": "esprof.core.plan/2"}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema": "esprof.plan/2"}', "\x00"])
 def test_what_is_no_plan_is_refused(tmp_path, text):
     path = tmp_path / "plan.json"
     path.write_text(text)
