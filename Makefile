@@ -38,10 +38,10 @@ types: $(READY) ## Check types and the direction of imports.
 	$(BIN)/lint-imports
 
 docs: $(READY) ## Write commands.md, findings.md, what-ifs.md and the knobs of verify.md in docs/ from the code.
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 docs-check: $(READY) ## Fail where the generated docs differ from the code.
-	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m docs.generate --check
 
 # setuptools would put what an earlier build left in build/ into the wheel.
 wheel: $(READY) ## Build the wheel into dist/.

@@ -1,4 +1,7 @@
-"""Write the pages of docs/ that are made from the code; with --check, fail where they differ from it."""
+"""Write the pages of docs/ that are made from the code; with --check, fail where they differ from it.
+
+Run as `python -m docs.generate`: Python then takes the code of the checkout that it stands in.
+"""
 
 import json
 import sys
