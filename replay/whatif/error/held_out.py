@@ -11,10 +11,10 @@ from esprof.replay.answer import HeldOut, Prediction
 from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import replay
 
-FEWEST_TO_CALIBRATE = 3
+MIN_STEPS_TO_CALIBRATE = 3
 """Fitted steps from which on their differences tell more than chance."""
 
-FEWEST = 2
+MIN_STEPS_HELD_OUT = 2
 """Held-out steps from which on their mean tells of the model more than of how steps scatter."""
 
 
@@ -92,18 +92,18 @@ def _calibrated(replayed_ns: np.ndarray, measured_ns: np.ndarray) -> np.ndarray:
     fitted = replayed_ns[: len(measured_ns)]
     apart, real = fitted - fitted.mean(), measured_ns - measured_ns.mean()
     slope = 1.0
-    if len(fitted) >= FEWEST_TO_CALIBRATE and apart.any():
+    if len(fitted) >= MIN_STEPS_TO_CALIBRATE and apart.any():
         slope = float(np.clip((apart * real).sum() / (apart * apart).sum(), 0, 1))
     calibrated: np.ndarray = np.median(measured_ns) + slope * (replayed_ns - np.median(fitted))
     return calibrated
 
 
 def mean_error(prediction: Prediction) -> float | None:
-    """Relative error of the mean of the held-out steps, signed; None where fewer than `FEWEST` were held out.
+    """Relative error of the mean of the held-out steps, signed; None where fewer than `MIN_STEPS_HELD_OUT` were held out.
 
     What-ifs predict the mean: how single steps scatter about it is no fault of the model.
     """
-    if len(prediction.held_out) < FEWEST:
+    if len(prediction.held_out) < MIN_STEPS_HELD_OUT:
         return None
     measured = sum(step.measured_us for step in prediction.held_out)
     return sum(step.predicted_us for step in prediction.held_out) / measured - 1
