@@ -55,7 +55,7 @@ from esprof.elastic.runtime.update import Update
 from esprof.elastic.telemetry.recorder import open_telemetry
 from esprof.elastic.telemetry.reporter import JobReporter
 from esprof.elastic.telemetry.spans import StepSpans
-from esprof.elastic.telemetry.step_times import StepTimes
+from esprof.elastic.telemetry.step_clock import StepClock
 from esprof.elastic.verify.edits import Edits
 from esprof.elastic.verify.fingerprint import Level, pin
 from esprof.elastic.verify.hashlog import StepHashes
@@ -187,7 +187,7 @@ class ElasticTrainer:
             self._roll_call.number,
             self._telemetry,
             self._reporter,
-            StepTimes(self._reporter, self._launched, self._transport),
+            StepClock(self._reporter, self._launched, self._transport),
             self._plans,
             self._departure,
         )

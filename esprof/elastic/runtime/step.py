@@ -17,7 +17,7 @@ from esprof.elastic.runtime.turns import CodecLook, Telling, Turns, TurnsOutcome
 from esprof.elastic.runtime.update import Update
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
 from esprof.elastic.telemetry.reporter import JobReporter
-from esprof.elastic.telemetry.step_times import StepTimes
+from esprof.elastic.telemetry.step_clock import StepClock
 
 
 @dataclass
@@ -34,7 +34,7 @@ class StepRunner:
     """Number of this trainer among those of the process: of several, all ranks have to take the steps in the same order."""
     telemetry: Telemetry | NoTelemetry
     reporter: JobReporter
-    times: StepTimes
+    clock: StepClock
     plans: PlanApplier
     departure: Departure
     _updated_us: float = field(default=0.0, init=False)
@@ -101,7 +101,7 @@ class StepRunner:
         self.plans.has_news = bool(found.news)
         assignment, busy_us, adoption = self.places.assignment, found.busy.tolist(), self.plans.adoption
         version, updated_us = adoption.version_at(number), found.updated.tolist()
-        took_us = self.times.step_ended(number, busy_us, updated_us, assignment, version, is_measure=is_measure)
+        took_us = self.clock.step_ended(number, busy_us, updated_us, assignment, version, is_measure=is_measure)
         if is_measure and took_us is not None:
             adoption.step_ended(number, took_us)
         self.reporter.step_ended(asked=bool(found.write), busy_us=busy_us, assignment=assignment, is_measure=is_measure)

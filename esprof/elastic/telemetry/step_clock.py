@@ -10,7 +10,7 @@ from esprof.elastic.telemetry.reporter import JobReporter
 from esprof.run.logs import LiveStep
 
 
-class StepTimes:
+class StepClock:
     """Times steps from the end of the one before; the first from when this was made."""
 
     def __init__(self, reporter: JobReporter, launched: Launched, transport: Transport) -> None:
