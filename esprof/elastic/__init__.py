@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from esprof.elastic.compress.codecs.codec import Codec
     from esprof.elastic.compress.codecs.registry import register_codec
     from esprof.elastic.data.loaders import Loaders
+    from esprof.elastic.leaving.drain import Drained
+    from esprof.elastic.leaving.termination import outlive_sigterm
     from esprof.elastic.options import Checkpoint, Data, Drain, Gradients, Placement, Proof, Tuning, Updates
     from esprof.elastic.plans.store import PlanKey
-    from esprof.elastic.runtime.drain import Drained
     from esprof.elastic.runtime.result import StepResult
-    from esprof.elastic.runtime.termination import outlive_sigterm
     from esprof.elastic.trainer import ElasticTrainer
 
 __all__ = [
@@ -44,7 +44,7 @@ _HOME = {
     "Codec": "esprof.elastic.compress.codecs.codec",
     "Data": "esprof.elastic.options",
     "Drain": "esprof.elastic.options",
-    "Drained": "esprof.elastic.runtime.drain",
+    "Drained": "esprof.elastic.leaving.drain",
     "ElasticTrainer": "esprof.elastic.trainer",
     "Gradients": "esprof.elastic.options",
     "Loaders": "esprof.elastic.data.loaders",
@@ -54,7 +54,7 @@ _HOME = {
     "StepResult": "esprof.elastic.runtime.result",
     "Tuning": "esprof.elastic.options",
     "Updates": "esprof.elastic.options",
-    "outlive_sigterm": "esprof.elastic.runtime.termination",
+    "outlive_sigterm": "esprof.elastic.leaving.termination",
     "register_codec": "esprof.elastic.compress.codecs.registry",
 }
 

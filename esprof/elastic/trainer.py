@@ -18,6 +18,7 @@ from esprof.elastic.checkpoint.job_checkpoints import JobCheckpoints
 from esprof.elastic.checkpoint.saving import Checkpoints
 from esprof.elastic.data.feed import feed
 from esprof.elastic.launch.worker import Launched
+from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.options import (
     Checkpoint,
     Data,
@@ -42,7 +43,6 @@ from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.measured import measure_exchanges
 from esprof.elastic.runtime import support
 from esprof.elastic.runtime.agreement import JobAgreement, job_fields, set_threads, start_terms
-from esprof.elastic.runtime.departure import Departure
 from esprof.elastic.runtime.phases import LossFn, LossPhase, phases
 from esprof.elastic.runtime.places import EstPlaces
 from esprof.elastic.runtime.result import StepResult

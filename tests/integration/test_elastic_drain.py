@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from esprof.elastic.runtime.drain import EXIT_ASKED_AGAIN, EXIT_OUT_OF_TIME
+from esprof.elastic.leaving.drain import EXIT_ASKED_AGAIN, EXIT_OUT_OF_TIME
 from esprof.elastic.verify.diff import diff
 from tests.cases.elastic_job import trained
 from tests.cases.record import JOBS, environment, run

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
 from esprof.elastic.data.sampled import SampledOrder
+from esprof.elastic.leaving.termination import held_back, outlive_sigterm
 from esprof.elastic.runtime.rng import derived_seed, kept, seed_cpu, seeded
-from esprof.elastic.runtime.termination import held_back, outlive_sigterm
 from esprof.elastic.verify.steplog import Value
 
 _Collate = Callable[[list[Any]], Any]

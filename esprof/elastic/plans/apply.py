@@ -2,9 +2,9 @@
 of processes."""
 
 from esprof.core.assignment import Assignment
+from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.plans.adoption import Adoption
 from esprof.elastic.plans.change import Change, Now
-from esprof.elastic.runtime.departure import Departure
 from esprof.elastic.runtime.places import EstPlaces
 from esprof.elastic.runtime.training import TrainingState
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from esprof.elastic.compress.ests import EstGuard
+from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.plans.apply import PlanApplier
 from esprof.elastic.runtime.agree import digest
 from esprof.elastic.runtime.agreement import JobAgreement, step_terms
-from esprof.elastic.runtime.departure import Departure
 from esprof.elastic.runtime.phases import LossPhase
 from esprof.elastic.runtime.places import EstPlaces
 from esprof.elastic.runtime.result import StepResult

@@ -12,13 +12,13 @@ from torch import Tensor
 from esprof.core.assignment import Assignment, Est
 from esprof.core.errors import UsageError
 from esprof.elastic.data.feed import Feed
+from esprof.elastic.leaving.drain import Leaver
 from esprof.elastic.options import Gradients
 from esprof.elastic.reduce.layout import Layout, Slot
 from esprof.elastic.reduce.stash import Stash
 from esprof.elastic.reduce.tree_reducer import TreeReducer
 from esprof.elastic.runtime.agree import tell_all, together
 from esprof.elastic.runtime.buffers import Buffers
-from esprof.elastic.runtime.drain import Leaver
 from esprof.elastic.runtime.phases import LossPhase
 from esprof.elastic.runtime.rng import RngState
 from esprof.elastic.runtime.support import check_loss, to_device

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from esprof.core.types import Rank
+from esprof.elastic.leaving.termination import termination
 from esprof.elastic.options import Drain
-from esprof.elastic.runtime.termination import termination
 
 EXIT_OUT_OF_TIME = 124
 """Exit code of a process that was asked and has not saved within its time; as of timeout(1)."""

@@ -7,9 +7,9 @@ from esprof.core.errors import UsageError
 from esprof.core.types import Ns
 from esprof.elastic.launch.messages import Left
 from esprof.elastic.launch.worker import Launched
+from esprof.elastic.leaving.drain import Drained, Leaver
 from esprof.elastic.options import Drain
 from esprof.elastic.runtime.agree import tell_all
-from esprof.elastic.runtime.drain import Drained, Leaver
 from esprof.elastic.runtime.transport import Transport
 from esprof.run.logs import JobEvent
 

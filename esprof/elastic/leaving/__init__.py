@@ -1,0 +1,1 @@
+"""How a job leaves between two steps: a request is heard (termination, drain); all ranks agree and end (departure)."""
