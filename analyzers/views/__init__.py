@@ -1,1 +1,1 @@
-"""What several rules look at: breakdown, transfers, memory, probes, and what surrounds a call."""
+"""What several rules look at: breakdown, transfers, memory, probes, peaks of devices, and what surrounds a call."""

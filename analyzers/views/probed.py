@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from esprof.analyzers.findings.kernels.device_peaks import Precision, peak_of
+from esprof.analyzers.views.device_peaks import Precision, peak_of
 from esprof.core.types import Bytes, Rank, us
 from esprof.run.probes import Condition, NotMeasured, Probes, Sweep
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
-from esprof.analyzers.findings.kernels.device_peaks import Precision, peak_of, precision_of
 from esprof.analyzers.rule import Case, Cause, Page, Rule
+from esprof.analyzers.views.device_peaks import Precision, peak_of, precision_of
 from esprof.core.types import Rank
 from esprof.replay.dfg import Edge, LaneKind
 from esprof.replay.whatif.grammar import literal
