@@ -4,11 +4,9 @@ Every file is whole or absent, and for its owner alone: names of files, hosts an
 business.
 """
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import BinaryIO, TypeVar
 
 import msgspec
@@ -78,20 +76,6 @@ def write_meta(path: Path, meta: RunMeta) -> None:
     """Write `run.json`, the last file of a Run: a directory without it is not a Run yet."""
     with _private_file(path, path / files.META) as file:
         file.write(msgspec.json.format(msgspec.json.encode(meta), indent=1) + b"\n")
-
-
-def write_run(
-    path: Path,
-    meta: RunMeta,
-    tables: Mapping[tuple[str, Rank], Table],
-    flights: Mapping[Rank, FlightLog] = MappingProxyType({}),
-) -> None:
-    """Write a whole Run; `tables` is keyed by (table name, rank). Raises OutputError where it cannot be written."""
-    for (name, rank), rows in tables.items():
-        write_table(path, name, rank, rows)
-    for rank, log in flights.items():
-        write_flight(path, rank, log)
-    write_meta(path, meta)
 
 
 def read_run(path: Path) -> Run:

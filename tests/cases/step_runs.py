@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from esprof.core.types import NS_PER_MS
-from esprof.run.directory import write_run
 from esprof.run.run import RankMeta, Run, RunMeta
 from esprof.run.schema import EVENTS, STEPS, Table, table
+from tests.cases.run_directory import write_run
 
 EPOCH_NS = 1_700_000_000_000_000_000
 

@@ -14,11 +14,11 @@ import pytest
 
 from esprof import load
 from esprof.core.errors import OutputError
-from esprof.run.directory import write_run
 from esprof.run.files import table_path
 from tests.cases import command_line
 from tests.cases import kineto as case
 from tests.cases.kineto import EPOCH_US, document, row
+from tests.cases.run_directory import write_run
 
 pytestmark = pytest.mark.integration
 

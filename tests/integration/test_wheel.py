@@ -14,8 +14,8 @@ import torch
 from packaging.requirements import Requirement
 
 from esprof import load
-from esprof.run.directory import write_run
 from tests.cases import step_runs as stepruns
+from tests.cases.run_directory import write_run
 
 pytestmark = pytest.mark.integration
 

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.ledger import BEGIN, END, carried_out, everything, groups, section, section_of, unkept, with_section
 from esprof import load
-from esprof.run.directory import write_run
 from esprof.run.logs import LEDGER, JobClass
 from tests.cases.graph import gloo, op, run_of, step
 from tests.cases.ledger import outcome_of, promised
+from tests.cases.run_directory import write_run
 
 ALONE = JobClass(backend=None, devices="CPU", world_size=1, gradients=None)
 

@@ -10,11 +10,11 @@ from esprof.core.errors import InputError, UsageError
 from esprof.replay import answer
 from esprof.replay.steps import at_window, plain_ns, steps_of
 from esprof.reports.commands import diagnose, replay
-from esprof.run.directory import write_run
 from esprof.run.overhead import Overhead
 from esprof.run.run import Run
 from tests.cases import step_runs
 from tests.cases.graph import call, gloo, op, run_of, step
+from tests.cases.run_directory import write_run
 
 MS = 1_000.0
 WINDOWS = (range(10, 14), range(30, 35), range(50, 55))

@@ -10,11 +10,12 @@ import pytest
 
 from esprof import load
 from esprof.core.errors import InputError
-from esprof.run.directory import SCHEMAS, read_run, write_run
+from esprof.run.directory import SCHEMAS, read_run
 from esprof.run.files import table_path
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, StackThread
 from esprof.run.run import Group, RankMeta, Run, RunMeta, RunWarning, Window
 from esprof.run.schema import EVENTS, STEPS, table
+from tests.cases.run_directory import write_run
 
 META = RunMeta(
     created_ns=1_712_000_000_000_000_000,

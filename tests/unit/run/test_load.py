@@ -9,12 +9,12 @@ import pytest
 
 from esprof import load
 from esprof.core.errors import InputError
-from esprof.run.directory import write_run
 from esprof.run.load import load as load_function
 from esprof.run.run import RankMeta, RunMeta
 from esprof.run.schema import EVENTS, table
 from tests.cases import kineto as case
 from tests.cases.kineto import document, row, step
+from tests.cases.run_directory import write_run
 
 
 def trace(*, rank=None, world=None, late_us=0, **fields):

@@ -13,9 +13,10 @@ from esprof.core.errors import InputError, OutputError, UsageError
 from esprof.recorder.launcher.launch import Recording
 from esprof.reports.commands import check, common, demo, diagnose, explain, merge, ops, record, replay, report
 from esprof.reports.pyproject import read_ignores
-from esprof.run.directory import write_meta, write_run, write_table
+from esprof.run.directory import write_meta, write_table
 from esprof.run.schema import SAMPLES, table
 from tests.cases.graph import gloo, op, run_of, step
+from tests.cases.run_directory import write_run
 
 MS = 1_000.0
 
