@@ -4,7 +4,6 @@ The level of all jobs rises, each by the part of its team's weight that it has, 
 their team's weight goes to its other jobs, and the rest rises on.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,11 +68,3 @@ def _can_rise(sharing: Sharing, need: np.ndarray, levels: np.ndarray, at: int) -
     only = np.zeros(len(levels))
     only[at] = 1.0
     return _raised(sharing, need, levels, only)[1] > _MIN_RISE * max(1.0, float(levels.max()))
-
-
-def by_team(mix: Mix, normal: Sequence[float]) -> dict[str, float]:
-    """Sum of the normalised throughputs of each team."""
-    found: dict[str, float] = {}
-    for job, level in zip(mix.jobs, normal, strict=True):
-        found[job.entity] = found.get(job.entity, 0.0) + level
-    return found

@@ -55,10 +55,6 @@ class BucketTimeline:
         nothing = np.zeros(self.shape)
         return BucketTimeline(self.costs._replace(stall=nothing, host=nothing, after=nothing, may_lose=np.inf))
 
-    def bound_ns(self) -> float:
-        """No choice ends sooner: each bucket is sent by its quickest option, and compressing costs nothing."""
-        return self.free().end_ns(np.argmin(self.costs.link, axis=1))
-
     def best_move(self, choice: np.ndarray, movable: np.ndarray) -> np.ndarray:
         """`choice` with the best change of one of the buckets of `movable`, bool[N]; as it is where none is better."""
         moved = choice.copy()

@@ -38,7 +38,7 @@ class JobCheckpoints:
                 transport,
                 fingerprint,
                 roll_call,
-                lambda saved: record(JobEvent(what="checkpoint", step=saved.step)),
+                lambda step: record(JobEvent(what="checkpoint", step=step)),
             )
             if (found := self.checkpoints.read_latest(ests)) is not None:
                 restore(state, *found)

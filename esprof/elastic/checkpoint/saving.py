@@ -1,17 +1,14 @@
 """When a job's checkpoints are written: on demand, and every so many steps while training goes on."""
 
-import time
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
 from esprof.core.assignment import Est
 from esprof.core.errors import EsprofError, InputError, UsageError
-from esprof.core.types import Ns
 from esprof.elastic.checkpoint import checkpoint
 from esprof.elastic.checkpoint.snapshot import NamedTensors, extra_digests, wanted
 from esprof.elastic.options import Checkpoint
@@ -20,17 +17,6 @@ from esprof.elastic.runtime.transport import GroupTransport, Transport
 from esprof.elastic.verify.fingerprint import check_same_job, require_alike
 from esprof.elastic.verify.rollcall import RollCall
 from esprof.elastic.verify.steplog import Fingerprint
-
-
-@dataclass(frozen=True)
-class Saved:
-    """How long one checkpoint took on this rank."""
-
-    step: int
-    staging_ns: Ns
-    """How long training stood still: until the checkpoint before was written, and for the copy to host memory."""
-    writing_ns: Ns
-    """How long the writing took, while training went on unless the checkpoint was asked for with `save()`."""
 
 
 class Checkpoints:
@@ -48,14 +34,12 @@ class Checkpoints:
         transport: Transport,
         fingerprint: Fingerprint,
         roll_call: RollCall,
-        saved: Callable[[Saved], None] = lambda _: None,
+        saved: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`saved` is told of each checkpoint that is whole, by the thread that has written it."""
+        """`saved` is told the job's step at each checkpoint that is whole, by the thread that has written it."""
         self._saved = saved
         self.folder = Path(asked.folder)
         self.every = asked.every
-        self.last: Saved | None = None
-        """Times of the last checkpoint that was written; None before the first one."""
         self.whole_step: int | None = None
         """The job's step at the newest checkpoint that is known to be whole; None where there is none."""
         self._fingerprint = fingerprint
@@ -63,7 +47,7 @@ class Checkpoints:
         self._group = _own_group(transport)
         self._transport = GroupTransport(self._group, roll_call=roll_call) if self._group is not None else transport
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="esprof-checkpoint")
-        self._flight: Future[Saved] | None = None
+        self._flight: Future[None] | None = None
         self._newest = 0
         """The job's step at the newest checkpoint, whole or under way; 0 before the first one."""
 
@@ -105,17 +89,16 @@ class Checkpoints:
 
     def begin(self, step: int, capture: Callable[[], NamedTensors]) -> None:
         """Write what `capture` gives in the background, once the checkpoint before is done."""
-        started_ns = time.monotonic_ns()
         self.finish_or_warn()
         tensors = capture()
         self._newest = step
-        self._flight = self._thread.submit(self._write, step, tensors, time.monotonic_ns() - started_ns)
+        self._flight = self._thread.submit(self._write, step, tensors)
 
     def finish(self) -> None:
         """Wait for the checkpoint under way, if there is one. Raises OutputError where it could not be written."""
         flight, self._flight = self._flight, None
         if flight is not None:
-            self.last = flight.result()
+            flight.result()
 
     def finish_or_warn(self) -> None:
         """Wait for the checkpoint under way, if there is one. Where it could not be written, rank 0 warns and training goes
@@ -130,14 +113,11 @@ class Checkpoints:
         """End the thread; nothing may be under way."""
         self._thread.shutdown()
 
-    def _write(self, step: int, tensors: NamedTensors, staging_ns: Ns) -> Saved:
-        started_ns = time.monotonic_ns()
+    def _write(self, step: int, tensors: NamedTensors) -> None:
         require_alike(self._transport, f"before step {step}", extra_digests(tensors), _SAME_STATE_REMEDY)
         checkpoint.write(self.folder, step, tensors, self._fingerprint, self._transport, self._group, self._keep)
         self.whole_step = step
-        saved = Saved(step, staging_ns, time.monotonic_ns() - started_ns)
-        self._saved(saved)
-        return saved
+        self._saved(step)
 
 
 _SAME_STATE_REMEDY = (

@@ -80,11 +80,6 @@ class MatchedCalls:
         found: Ints = shortest[self.number]
         return found
 
-    @property
-    def negative(self) -> int:
-        """Number of calls that ended before their last peer arrived: the cheapest sign that clocks are wrong."""
-        return int((self.after_all_ns < 0).sum())
-
 
 @dataclass(frozen=True)
 class HostClock:
@@ -151,15 +146,6 @@ class TransferFit:
     """Transfer time of each call in ns, in the order of `MatchedCalls`; never negative."""
     residuals: Mapping[Rank, Residual]
     """Residual of each rank that shared a collective."""
-    collectives: int
-    """Number of collectives of two or more ranks."""
-    clock_free: int
-    """Number of collectives that are too short for these clocks: the transfer on all ranks is the shortest call."""
-
-    @property
-    def trusted(self) -> bool:
-        """Whether at least half of the collectives are long enough for these clocks to tell their transfer."""
-        return 2 * self.clock_free <= self.collectives
 
 
 def align_hosts(calls: MatchedCalls, hosts: Mapping[Rank, str | None], errors_ns: Errors | None = None) -> Clocks:
@@ -203,8 +189,6 @@ def transfers(calls: MatchedCalls) -> TransferFit:
     return TransferFit(
         ns=np.where(too_short, calls.shortest_ns, np.maximum(calls.after_all_ns, 0)),
         residuals=residuals,
-        collectives=len(np.unique(calls.number[calls.shared])),
-        clock_free=len(np.unique(calls.number[too_short])),
     )
 
 

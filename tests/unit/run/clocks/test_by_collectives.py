@@ -275,10 +275,14 @@ def calls_in_us(*collectives):
     return MatchedCalls(rank, collective, EPOCH_NS + start * NS_PER_US, EPOCH_NS + end * NS_PER_US)
 
 
+def ended_too_soon(calls):
+    """Number of calls that ended before their last peer arrived."""
+    return np.count_nonzero(calls.after_all_ns < 0)
+
+
 def test_a_transfer_begins_when_the_last_has_come():
     found = transfers(calls_in_us({0: (0, 500), 1: (300, 502)}, {0: (1000, 2400), 1: (1900, 2400)}))
     assert (found.ns / NS_PER_US).tolist() == [200, 202, 500, 500]
-    assert (found.collectives, found.clock_free, found.trusted) == (2, 0, True)
 
 
 def test_a_transfer_too_short_for_the_clocks_is_that_of_the_shortest_call():
@@ -287,7 +291,6 @@ def test_a_transfer_too_short_for_the_clocks_is_that_of_the_shortest_call():
     long = {0: (1000, 1500), 1: (1300, 1540)}
     found = transfers(calls_in_us(short, short, long))
     assert (found.ns / NS_PER_US).tolist() == [60, 60, 60, 60, 200, 240]
-    assert (found.collectives, found.clock_free, found.trusted) == (3, 2, False)
 
 
 def test_ranks_that_leave_a_long_transfer_apart_keep_their_own():
@@ -296,16 +299,15 @@ def test_ranks_that_leave_a_long_transfer_apart_keep_their_own():
     found = transfers(calls_in_us(even, even, {0: (1000, 2000), 1: (1000, 6000), 2: (1000, 2000)}))
     assert (found.ns[-3:] / NS_PER_US).tolist() == [1000, 5000, 1000]
     assert found.residuals[1].p99_ns > NS_PER_MS
-    assert found.trusted
 
 
 def test_a_call_that_ends_before_its_peers_came_is_counted():
     calls = calls_in_us({0: (0, 100), 1: (120, 220)}, {0: (500, 700), 1: (600, 700)})
-    assert calls.negative == 1
-    assert calls_of([[0, 1, 2]]).negative == 0
+    assert ended_too_soon(calls) == 1
+    assert ended_too_soon(calls_of([[0, 1, 2]])) == 0
     skewed = wrong(calls_of([[0, 1, 2]]), [0, 0, 20 * NS_PER_MS])
-    assert skewed.negative == 100
-    assert skewed.on(align_hosts(skewed, apart("abc"))).negative == 0
+    assert ended_too_soon(skewed) == 100
+    assert ended_too_soon(skewed.on(align_hosts(skewed, apart("abc")))) == 0
 
 
 def test_no_transfer_is_negative():
@@ -317,7 +319,6 @@ def test_no_transfer_is_negative():
 def test_a_call_without_peers_keeps_its_time():
     found = transfers(calls_in_us({0: (0, 1)}, {0: (500, 900), 1: (600, 902)}))
     assert (found.ns / NS_PER_US).tolist() == [1, 300, 302]
-    assert (found.collectives, found.clock_free) == (1, 0)
 
 
 def test_residuals_are_distances_from_the_median_of_the_peers():
