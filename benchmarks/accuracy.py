@@ -1,6 +1,7 @@
 """How right replay is: one JSON line a figure, and with --write the page docs/accuracy.md.
 
     python -m benchmarks.accuracy RUN… [--traces FOLDER] [--executed FIGURES] [--trial FIGURES] [--write docs/accuracy.md]
+    python -m benchmarks.accuracy --write-model-errors WITHOUT WITH
 
 RUN is a Run directory or a set of Kineto traces. FOLDER holds the public traces whose counterfactuals are known, under the
 names that the page gives. FIGURES are what `benchmarks.executed` and `benchmarks.check_trial` printed. The figures depend
@@ -20,6 +21,8 @@ import numpy as np
 
 import esprof
 from benchmarks.ledger import section_of, with_section
+from benchmarks.model_errors import CarriedOut, write_carried_out
+from esprof.core.types import NS_PER_US
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import critical_path, replay, strict
 from esprof.replay.replayed import Replayed
@@ -130,12 +133,23 @@ class Counterfactual:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+")
+    parser.add_argument("runs", nargs="*")
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--executed", type=Path)
     parser.add_argument("--trial", type=Path)
     parser.add_argument("--write", type=Path)
+    parser.add_argument(
+        "--write-model-errors",
+        nargs=2,
+        metavar=("WITHOUT", "WITH"),
+        help="write for intervals what `data=0` of a trace is off by, given one of the same job with loader workers",
+    )
     options = parser.parse_args()
+    if options.write_model_errors:
+        replays = [Replayed.of(esprof.load(source)) for source in options.write_model_errors]
+        write_carried_out("public-traces", PAIR_COMMAND, [loader_pair(*replays)])
+    if not options.runs:
+        return
     replayed = {"/".join(Path(source).parts[-2:]): Replayed.of(esprof.load(source)) for source in options.runs}
     page = PAGE.format(
         executed=table(EXECUTED, executed_rows(options.executed)) if options.executed else "Not run.",
@@ -188,6 +202,18 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
         low = {"p90": lambda values: float(np.quantile(values, 0.1)), "worst": min}.get(label, of)
         values = (of(columns[0]), of(columns[1]), low(columns[2]))
         yield f"**{label}**", "", "", f"{values[0]:.3f}", f"{values[1]:.3f}", f"{values[2]:.1f}"
+
+
+PAIR_COMMAND = "python -m benchmarks.accuracy --write-model-errors WITHOUT WITH"
+
+
+def loader_pair(without: Replayed, with_workers: Replayed) -> CarriedOut:
+    """What `data=0` says of a job without loader workers, and what the same job takes with them; means of steps, us."""
+    (answer,) = without.pricer.answers(["data=0"])
+    if answer.predicted_us is None:
+        raise SystemExit(f"data=0 was not answered: {answer.reason}")
+    before, observed = (float(one.pricer.measured_ns.mean()) / NS_PER_US for one in (without, with_workers))
+    return CarriedOut("gpu", "data", before, answer.predicted_us, observed)
 
 
 def strict_ns(one: Replayed) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Advised assignments of ESTs carried out: predictions first, then what each assignment takes.
 
-    python -m benchmarks.assignments [--cases 0 1 2] [--rounds 3] [--keep DIR]
+    python -m benchmarks.assignments [--cases 0 1 2] [--rounds 3] [--keep DIR] [--write-model-errors]
 
 On the test bed (root), hosts have unlike CPU rates, and in one case slow links. A job of eight ESTs runs once, split evenly,
 and writes its own Run. From that, the assignments to try are chosen and the step time of each is predicted; both are written
@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import esprof
+from benchmarks.model_errors import CarriedOut, write_carried_out
 from benchmarks.testbed.bed import hosts
 from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.advisors.job.makespan import in_ranges
@@ -45,17 +46,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6, help="of each assignment in each round")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument(
+        "--write-model-errors", action="store_true", help="write what answers were off by for intervals"
+    )
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp())
-    errors: list[float] = []
+    answers: list[CarriedOut] = []
     for number in options.cases:
-        errors += case(number, folder / f"case{number}", options.rounds, options.steps)
-    sizes = [100 * abs(error) for error in errors]
-    show("assignment_error", median(sizes), mean=round(fmean(sizes), 2), worst=round(max(sizes), 2), tried=len(errors))
+        answers += case(number, folder / f"case{number}", options.rounds, options.steps)
+    sizes = [100 * abs(one.predicted / one.observed - 1) for one in answers]
+    show("assignment_error", median(sizes), mean=round(fmean(sizes), 2), worst=round(max(sizes), 2), tried=len(sizes))
+    if options.write_model_errors:
+        write_carried_out("assignments", "python -m benchmarks.assignments", answers)
 
 
-def case(number: int, folder: Path, rounds: int, steps: int) -> list[float]:
-    """Carry out one case; the relative errors of its predictions."""
+def case(number: int, folder: Path, rounds: int, steps: int) -> list[CarriedOut]:
+    """Carry out one case; its predictions, and what was measured, ms."""
     folder.mkdir(parents=True, exist_ok=True)
     cpu, rate = CASES[number]
     setting = {"case": number, "cpu": cpu, "rate": rate}
@@ -88,7 +94,7 @@ def case(number: int, folder: Path, rounds: int, steps: int) -> list[float]:
         worst_error_pct=round(100 * max(map(abs, errors)), 2),
         **setting,
     )
-    return errors
+    return [CarriedOut("cpu", "assign", even, ms, taken[frozen(ests)]) for ests, ms in written["ms"]]
 
 
 def predict(run: Path) -> tuple[dict[Ests, float], Ests, float, float]:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.compression [--instances FILE …]
         [--executed] [--sharded] [--jobs mlp gpt] [--rates 100mbit 1gbit none] [--repeats 2] [--keep FOLDER]
+        [--write-model-errors]
 
 Prints JSON lines. How long the search takes, and how far heuristics are from the optimum over a fixed corpus; with
 --instances, the same of published ones. With --executed (needs root): jobs on two hosts of the test bed are recorded and
@@ -20,6 +21,7 @@ from statistics import mean, median
 
 import numpy as np
 
+from benchmarks.model_errors import CarriedOut, write_carried_out
 from benchmarks.settings import Setting, noise_pct, record, show, slug
 from esprof.analyzers import recommend_compression
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
@@ -36,6 +38,8 @@ STEPS = 40
 CORPUS = 300
 SHARDED = ("--sharded",)
 NOOP = "noop"
+NOTHING = "none"
+"""The job as it is."""
 LOSSY = 0.1
 """More than by default: with more codecs to choose from there is more to predict."""
 
@@ -50,6 +54,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--probe", type=float, default=60)
     parser.add_argument("--keep", type=Path, help="folder for the recordings; those already there are not made again")
+    parser.add_argument(
+        "--write-model-errors", action="store_true", help="write what answers were off by for intervals"
+    )
     options = parser.parse_args()
     if not options.sharded:
         searches()
@@ -57,14 +64,18 @@ def main() -> None:
         instances(options.instances)
     if not options.executed:
         return
-    errors: list[float] = []
+    answers: list[tuple[str, CarriedOut]] = []
     with tempfile.TemporaryDirectory() as folder:
         for job in options.jobs:
             for rate in options.rates:
-                errors += executed(options, options.keep or Path(folder), job, rate)
+                answers += executed(options, options.keep or Path(folder), job, rate)
+    errors = [100 * abs(one.predicted / one.observed - 1) for _, one in answers]
     show("compression_error_median", median(errors), "%", {"cases": len(errors)})
     show("compression_error_mean", mean(errors), "%", {"cases": len(errors)})
     show("compression_error_worst", max(errors), "%", {"cases": len(errors)})
+    if options.write_model_errors:
+        compressed = (one for codec, one in answers if codec != NOTHING)
+        write_carried_out("compression", "python -m benchmarks.compression --executed", compressed)
 
 
 def searches() -> None:
@@ -121,7 +132,8 @@ def drawn(buckets: int, random: np.random.Generator, *, by_host: bool) -> tuple[
     return BucketTimeline(Costs(ready, *columns, nothing, float(ready[-1]), nothing, np.inf)), sizes
 
 
-def executed(options: argparse.Namespace, folder: Path, job: str, rate: str) -> list[float]:
+def executed(options: argparse.Namespace, folder: Path, job: str, rate: str) -> list[tuple[str, CarriedOut]]:
+    """Each codec, and the step predicted with it and measured, us."""
     argv = ("-m", f"benchmarks.jobs.{job}", "--files", str(folder / job), "--steps", str(STEPS), *JOBS[job])
     base = Setting((*argv, *(SHARDED if options.sharded else ("--bucket-mb", "1"))), CPU, (rate, rate))
     name = f"{job} sharded" if options.sharded else job
@@ -134,7 +146,7 @@ def executed(options: argparse.Namespace, folder: Path, job: str, rate: str) -> 
         print(f"{name} at {rate}: {declined}", file=sys.stderr)
         return []
     show("compression_advice", 1e3 * (time.perf_counter() - began), "ms", context | {"gain_pct": advice.gain_pct})
-    predicted = {"none": advice.baselines["now"], **with_codecs(advice)}
+    predicted = {NOTHING: advice.baselines["now"], **with_codecs(advice)}
     if not options.sharded:
         predicted[NOOP] = advice.baselines["no exchange"]
     settings = {codec: with_choice(base, codec) for codec in predicted}
@@ -156,14 +168,14 @@ def executed(options: argparse.Namespace, folder: Path, job: str, rate: str) -> 
         for codec, setting in settings.items():
             recorded = record(setting, folder / slug(f"{name} {rate} {codec} {repeat}"))
             measured[codec].append(Replayed.of(recorded).pricer.step_ns / 1e3)
-    errors = []
+    answers = []
     for codec, took in measured.items():
         error = 100 * (predicted[codec] / mean(took) - 1)
         more = {"predicted_us": predicted[codec], "measured_us": took, "noise_pct": noise_pct(took)}
         show("compression_executed", error, "%", context | {"codec": codec} | more)
         if codec != NOOP:
-            errors.append(abs(error))
-    return errors
+            answers.append((codec, CarriedOut("cpu", "compress", predicted[NOTHING], predicted[codec], mean(took))))
+    return answers
 
 
 def with_codecs(advice: CompressionAdvice) -> dict[str, float]:
@@ -175,7 +187,7 @@ def with_codecs(advice: CompressionAdvice) -> dict[str, float]:
 
 
 def with_choice(base: Setting, name: str) -> Setting:
-    return base if name == "none" else replace(base, argv=(*base.argv, "--compress", name))
+    return base if name == NOTHING else replace(base, argv=(*base.argv, "--compress", name))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What-ifs that were carried out: what replay says a change gives, and what the job took once it was made.
 
     python -m benchmarks.executed [--repeats 2] [--only REGEX] [--keep FOLDER] [--jobs mlp gpt demo] [--probe SECONDS]
+        [--write-model-errors]
 
 Trains jobs, some bound by communication and some by computing, on two hosts of the test bed (needs root), and the
 demo's job with a planted fault. A case is recorded as it is, what replay predicts is written down, and then it is
@@ -27,6 +28,7 @@ from statistics import mean, median
 import numpy as np
 import torch
 
+from benchmarks.model_errors import CarriedOut, term_of, write_carried_out
 from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, show, slug
 from esprof.recorder import demo_job
 from esprof.replay.dfg import Dfg
@@ -63,6 +65,9 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for the recordings; those already there are not made again")
     parser.add_argument("--jobs", nargs="+", default=["mlp", "gpt", "demo"], choices=[*JOBS, "demo"])
     parser.add_argument("--probe", type=float, default=0, metavar="SECONDS")
+    parser.add_argument(
+        "--write-model-errors", action="store_true", help="write what answers were off by for intervals"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         known = [case for case in cases(Path(folder)) if case.job in options.jobs]
@@ -73,13 +78,17 @@ def main() -> None:
         measured = [
             (case, carry_out(case, runs, repeat, options.probe)) for repeat in range(options.repeats) for case in chosen
         ]
-    errors = []
+    errors: list[float] = []
+    answers: list[CarriedOut] = []
     for case in chosen:
         figures = [figure for other, figure in measured if other is case]
         errors.append(abs(show_case(case, figures)))
+        answers += carried_out(case, figures)
     show("executed_what_if_error_median", median(errors), "%", {"cases": len(errors)})
     show("executed_what_if_error_mean", mean(errors), "%", {"cases": len(errors)})
     show("executed_what_if_error_worst", max(errors), "%", {"cases": len(errors)})
+    if options.write_model_errors:
+        write_carried_out("executed", "python -m benchmarks.executed", answers)
 
 
 def cases(folder: Path) -> Iterator[Case]:
@@ -173,6 +182,13 @@ def predicted_ms(case: Case, before: Replayed) -> float:
     if answer.predicted_us is None:
         raise SystemExit(f"{case.job} {case.name}: {case.what_if} was not answered: {answer.reason}")
     return answer.predicted_us / 1e3
+
+
+def carried_out(case: Case, figures: list[dict[str, float]]) -> Iterator[CarriedOut]:
+    """The case by its means over repeats, ms, unless it is an edit of the graph, which is no term."""
+    if isinstance(case.what_if, str):
+        before, predicted, after = (mean(one[key] for one in figures) for key in ("before", "predicted", "after"))
+        yield CarriedOut("cpu", term_of(case.what_if), before, predicted, after)
 
 
 def show_case(case: Case, figures: list[dict[str, float]]) -> float:

@@ -1,8 +1,11 @@
 """Writes what a benchmark found what-ifs to be off by into the file that intervals take their model errors from."""
 
 import math
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -12,6 +15,35 @@ from esprof.replay.whatif.error.model_errors import MODEL_ERRORS_FILE, JobClass,
 
 QUANTILE = 0.95
 """Share of the answers that are off by no more than a model error."""
+
+
+@dataclass(frozen=True)
+class CarriedOut:
+    """A what-if of one term that was carried out: mean steps, all in one unit."""
+
+    job: JobClass
+    term: str
+    before: float
+    predicted: float
+    observed: float
+
+    @property
+    def share_off(self) -> float:
+        """By how much the gain is off, as a share of the step before or after, whichever is longer."""
+        return abs(self.predicted - self.observed) / max(self.before, self.predicted)
+
+
+def term_of(scenario: str) -> str:
+    """The name of a scenario's only term."""
+    return re.split(r"[\[=]", scenario.split(".", 1)[-1] if scenario.startswith("rank") else scenario)[0]
+
+
+def write_carried_out(source: str, command: str, answers: Iterable[CarriedOut], file: Path = MODEL_ERRORS_FILE) -> None:
+    """Write the model errors of what-ifs that were carried out on real jobs; these have no seeds."""
+    shares: dict[tuple[JobClass, str], list[float]] = defaultdict(list)
+    for one in answers:
+        shares[one.job, one.term].append(one.share_off)
+    write(source, command, None, {key: of_answers(off) for key, off in shares.items()}, file)
 
 
 def of_answers(shares: Sequence[float]) -> float:
@@ -38,7 +70,7 @@ def write(
     for (job, term), share in found.items():
         errors[job].setdefault(term, {})[source] = math.ceil(round(100 * share, 6)) / 100
     left = {job: {term: of for term, of in sorted(terms.items()) if of} for job, terms in errors.items()}
-    told = ModelErrorSource(command=command, commit=_commit(), seeds=seeds)
+    told = ModelErrorSource(command=command, commit=_commit(), seeds=seeds, note=None)
     # A source that nothing comes from any more says nothing.
     used = {name for terms in left.values() for of in terms.values() for name in of}
     sources = {name: one for name, one in (known.sources | {source: told}).items() if name in used}

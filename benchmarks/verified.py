@@ -1,6 +1,6 @@
 """What-ifs verified on unlike jobs by `esprof verify`: of buckets, codecs and loaders, and what was promised of them.
 
-    python -m benchmarks.verified KEEP [--second] [--repeats 3] [--only REGEX]
+    python -m benchmarks.verified KEEP [--second] [--repeats 3] [--only REGEX] [--write-model-errors]
     python -m benchmarks.ledger KEEP/*/ --write docs/accuracy.md
 
 Jobs have two ranks on this machine, whose exchanges take CPU time from what they compute; the same ones run on two hosts of
@@ -21,9 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import esprof
 from benchmarks import ledger as figures
+from benchmarks.model_errors import CarriedOut, term_of, write_carried_out
 from benchmarks.settings import show
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION
+from esprof.replay.replayed import Replayed
 from esprof.run.logs import LEDGER, ObservedOutcome
 
 RANKS = 2
@@ -91,6 +94,9 @@ def main() -> None:
         "--only", type=re.compile, default=re.compile(""), help="changes whose `JOB WHAT-IF` this matches"
     )
     parser.add_argument("--second", action="store_true", help="the jobs that were chosen last")
+    parser.add_argument(
+        "--write-model-errors", action="store_true", help="write what answers were off by for intervals"
+    )
     options = parser.parse_args()
     options.keep.mkdir(parents=True, exist_ok=True)
     jobs = SECOND if options.second else FIRST
@@ -103,6 +109,19 @@ def main() -> None:
     outcomes = [line for line in lines if isinstance(line, ObservedOutcome)]
     if outcomes:
         figures.everything(outcomes).show()
+        if options.write_model_errors:
+            command = "python -m benchmarks.verified KEEP" + (" --second" if options.second else "")
+            answers = [one for job in jobs for one in carried_out(options.keep / job.called)]
+            write_carried_out("verified", command, answers)
+
+
+def carried_out(run: Path) -> Iterator[CarriedOut]:
+    """What came of the Run's changes of one term, µs."""
+    outcomes = [line for line in LEDGER.read(run) if isinstance(line, ObservedOutcome) and len(line.terms) == 1]
+    if outcomes:
+        job = Replayed.of(esprof.load(run)).pricer.error.job_class
+        for one in outcomes:
+            yield CarriedOut(job, term_of(one.spec), one.before.us, one.predicted.us, one.observed.us)
 
 
 def chosen(jobs: Sequence[Job], only: re.Pattern[str]) -> Iterator[tuple[Job, str]]:

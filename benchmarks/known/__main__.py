@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--without", choices=names, metavar="RULE", help=f"build graphs without it: {', '.join(names)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every answer, one JSON line each")
     parser.add_argument("--write-model-errors", action="store_true", help="write what gains were off by for intervals")
+    parser.add_argument("--source", help="what the file calls them, else the class of job or `known`")
     asked = parser.parse_args()
     shapes = [asked.shape] if asked.shape else [name for name, one in SHAPES.items() if one.is_common]
     seeds = range(asked.seed, asked.seed + asked.programs)
@@ -50,16 +51,17 @@ def main() -> int:
         asked.json.write_text("".join(f"{json.dumps(line, default=float)}\n" for line in lines(judged)))
     report(judged)
     if asked.write_model_errors:
-        write_model_errors(judged, asked.shape, seeds)
+        write_model_errors(judged, asked.shape, seeds, asked.source)
     return 0
 
 
-def write_model_errors(judged: Iterable[Judged], shape: str | None, seeds: range) -> None:
+def write_model_errors(judged: Iterable[Judged], shape: str | None, seeds: range, source: str | None = None) -> None:
     of = f" --class {shape}" if shape else ""
     command = f"python -m benchmarks.known{of} --seed {seeds[0]} --programs {len(seeds)}"
+    command += f" --source {source}" if source else ""
     found = model_errors(verdict for one in judged for verdict in one.verdicts)
     shares = {key: of_answers(off) for key, off in found.items()}
-    write(shape or "known", command, f"{seeds[0]} to {seeds[-1]}", shares)
+    write(source or shape or "known", command, f"{seeds[0]} to {seeds[-1]}", shares)
 
 
 def lines(judged: Iterable[Judged]) -> Iterator[dict[str, object]]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.known.judge import FELT, Blame, Judged, Verdict
-from benchmarks.model_errors import of_answers
+from benchmarks.model_errors import of_answers, term_of
 from esprof.replay.whatif.error.model_errors import JobClass
 
 Key = TypeVar("Key", bound=Hashable)
@@ -168,13 +168,8 @@ def _blame_figures(blames: Sequence[Blame]) -> None:
 def model_errors(verdicts: Iterable[Verdict]) -> dict[tuple[JobClass, str], list[float]]:
     """What gains of single terms were off by, shares of a step, by class of job and kind of term."""
     single = [one for one in verdicts if one.predicted is not None and "," not in re.sub(r"\[.*]", "", one.scenario)]
-    grouped = _by(single, lambda one: (one.job, _kind(one.scenario)))
+    grouped = _by(single, lambda one: (one.job, term_of(one.scenario)))
     return {key: [one.model_error for one in some] for key, some in sorted(grouped.items())}
-
-
-def _kind(scenario: str) -> str:
-    """The name of a scenario's only term."""
-    return re.split(r"[\[=]", scenario.split(".", 1)[-1] if scenario.startswith("rank") else scenario)[0]
 
 
 def _by(some: Iterable[One], key: Callable[[One], Key]) -> dict[Key, list[One]]:

@@ -23,14 +23,15 @@ codecs then take their time from that work."""
 MODEL_ERRORS_FILE = Path(__file__).with_name("model_errors.json")
 
 
-class ModelErrorSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class ModelErrorSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where errors come from."""
 
     command: str
     commit: str
     """Of the code that was judged, or of the change that brought the figure."""
-    seeds: str | None = None
-    note: str | None = None
+    seeds: str | None
+    """Of what was made up; None where nothing was."""
+    note: str | None
 
 
 class ModelErrors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
