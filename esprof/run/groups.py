@@ -1,13 +1,30 @@
-"""Names of process groups: per-process strings differ between ranks, so a group is named by its global ranks."""
+"""Process groups and their names: per-process strings differ between ranks, so a group is named by its global ranks."""
 
 import re
 from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
 
 from esprof.core.readable import stretches
 from esprof.core.types import Rank
-from esprof.run.run import MAX_RANKS, Group
+
+MAX_RANKS = 1 << 20
+"""Largest world size: a greater number in a file is garbage, and a range over it would exhaust the memory."""
+
+RankField = Annotated[Rank, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+"""A rank as a file may have it."""
 
 _LIST = re.compile(r"\s*[\[(]?\s*\d{1,7}(\s*,\s*\d{1,7})*\s*[\])]?\s*", re.ASCII)
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group, named by its sorted global ranks."""
+
+    name: str
+    ranks: tuple[RankField, ...]
+    backend: str | None = None
+    description: str | None = None
 
 
 def group_name(ranks: Iterable[Rank]) -> str:

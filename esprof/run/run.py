@@ -14,6 +14,7 @@ from esprof.core import readable
 from esprof.core.text import printable
 from esprof.core.types import Bytes, Ns, Rank
 from esprof.run.flight.log import FlightLog
+from esprof.run.groups import MAX_RANKS, Group, RankField
 from esprof.run.logs import JobEvent, Round
 from esprof.run.overhead import Overhead
 from esprof.run.probes import Probes
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from esprof.api import Analysis
 
 SCHEMA = "esprof.run/1"
-
-MAX_RANKS = 1 << 20
-"""Largest world size: a greater number in a file is garbage, and a range over it would exhaust the memory."""
-
-_RankField = Annotated[Rank, msgspec.Meta(ge=0, lt=MAX_RANKS)]
 
 
 class WarningCode(StrEnum):
@@ -73,7 +69,7 @@ class KnobReading(msgspec.Struct, frozen=True, kw_only=True):
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one rank. A value that the source lacks is None."""
 
-    rank: _RankField
+    rank: RankField
     host: str | None = None
     device: str | None = None
     """Name of the accelerator, or of the CPU where the job runs on it."""
@@ -113,15 +109,6 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     share."""
     knobs: tuple[KnobReading, ...] = ()
     """Those that `esprof verify` has set or read back."""
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A process group, named by its sorted global ranks."""
-
-    name: str
-    ranks: tuple[_RankField, ...]
-    backend: str | None = None
-    description: str | None = None
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

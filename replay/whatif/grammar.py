@@ -9,7 +9,7 @@ from esprof.core.errors import UsageError
 from esprof.core.types import Rank
 from esprof.replay.whatif.term import Term
 from esprof.replay.whatif.terms import TERMS
-from esprof.run.run import MAX_RANKS
+from esprof.run.groups import MAX_RANKS
 
 _RANKS = r"\d{1,7}(?:-\d{1,7})?"
 _TARGET = re.compile(

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from esprof.run.groups import group_name
-from esprof.run.run import Exchange, Group, RankMeta, Run, RunMeta, Window
+from esprof.run.groups import Group, group_name
+from esprof.run.run import Exchange, RankMeta, Run, RunMeta, Window
 from esprof.run.schema import EVENTS, STEPS, Table, table
 
 EPOCH_NS = 1_700_000_000_000_000_000

@@ -10,12 +10,12 @@ import numpy as np
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Dfg, Edge
 from esprof.replay.whatif.pricing import what_if
-from esprof.run.groups import group_name
+from esprof.run.groups import Group, group_name
 from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.lenient import Misfits
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import scan
-from esprof.run.run import Group, RankMeta, Run, RunMeta, Window
+from esprof.run.run import RankMeta, Run, RunMeta, Window
 from esprof.run.schema import STACKS, STAGES, StageKind, Table, table
 
 EPOCH_NS = 1_700_000_000_000_000_000

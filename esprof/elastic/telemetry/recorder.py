@@ -25,8 +25,8 @@ from esprof.elastic.telemetry.spans import Span, StepSpans
 from esprof.elastic.telemetry.transfers import Transfer, WatchedTransport
 from esprof.recorder.shared.identity import device, peak_memory, versions
 from esprof.run.directory import write_meta, write_table
-from esprof.run.groups import group_name
-from esprof.run.run import Exchange, Group, RankMeta, RunMeta, Window
+from esprof.run.groups import Group, group_name
+from esprof.run.run import Exchange, RankMeta, RunMeta, Window
 from esprof.run.schema import EVENTS, STEPS, Table, table
 
 _MAX_STEPS_KEPT = 256

@@ -20,7 +20,7 @@ import pyarrow as pa
 from esprof.core.errors import InputError, unreadable
 from esprof.core.types import Bytes, Ns
 from esprof.run.collective_names import ITEM_BYTES
-from esprof.run.run import Group
+from esprof.run.groups import Group
 from esprof.run.schema import EVENTS, Table
 
 ItemT = TypeVar("ItemT")

@@ -36,11 +36,12 @@ from esprof.run.collect.stages import loads_of_steps, stages_of
 from esprof.run.collect.windows import RankWindows, read_windows
 from esprof.run.directory import read_run, write_flight, write_meta, write_probes, write_table
 from esprof.run.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
+from esprof.run.groups import Group
 from esprof.run.overhead import Overhead, overhead
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.settings import Settings
 from esprof.run.reading import run_all
-from esprof.run.run import Group, KnobReading, RankMeta, Run, RunMeta, RunWarning, WarningCode
+from esprof.run.run import KnobReading, RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import MEMORY, STEPS, Table, table
 from esprof.version import __version__
 

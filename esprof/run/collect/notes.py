@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from esprof.core.types import Ns, Rank
+from esprof.run.groups import MAX_RANKS
 from esprof.run.raw.names import RankFiles, files_of
 from esprof.run.raw.paced import PacedBy
 from esprof.run.raw.reasons import LossReason
-from esprof.run.run import MAX_RANKS
 
 # Garbage may look like a row: what no table could hold is no row.
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]

@@ -14,9 +14,10 @@ from esprof.run.collect.calls import read_calls, with_calls
 from esprof.run.collect.notes import JobsTrace, NotedStep, RankNotes, RankRows, RecordedWindow
 from esprof.run.collect.raw import calls_path, trace_path
 from esprof.run.collect.stacks import stacks_of
+from esprof.run.groups import Group
 from esprof.run.kineto.reader import Trace, read_trace
 from esprof.run.kineto.steps import TraceSteps
-from esprof.run.run import Group, RunWarning, Window
+from esprof.run.run import RunWarning, Window
 from esprof.run.schema import EVENTS, STACKS, Table, table
 
 _IDS_OF_WINDOW = 1 << 32

@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 
 from esprof.run.collective_names import ITEM_BYTES, collective_word, names_a_collective
-from esprof.run.groups import group_name, parse_ranks
+from esprof.run.groups import Group, group_name, parse_ranks
 from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING
-from esprof.run.run import Group
 
 _FIRST_ITEM = re.compile(rb'\s*\[\s*"([^"]*)"')
 _REDUCTION = re.compile(r"ncclDevKernel_(?:AllReduce|ReduceScatter|Reduce)_[A-Za-z]+_([a-z]+\d\w*?)_")

@@ -7,11 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from esprof.run.collective_names import names_a_collective
+from esprof.run.groups import Group
 from esprof.run.kineto.collectives import Launches, moved_by
 from esprof.run.kineto.rows import Texts, TraceRows
 from esprof.run.kineto.scan import MISSING
 from esprof.run.kineto.steps import RECORDERS_STEP, STEP_NAMES, TraceSteps, by_optimizers, marked
-from esprof.run.run import Group, RunWarning
+from esprof.run.run import RunWarning
 from esprof.run.schema import EST_TURN, EVENTS, KINDS, STEPS, Table, table
 
 _KIND_OF_CATEGORY = {

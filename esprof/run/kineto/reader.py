@@ -13,7 +13,7 @@ import numpy as np
 
 from esprof.core.errors import InputError
 from esprof.core.types import Bytes, Ns, Rank
-from esprof.run.groups import named_groups
+from esprof.run.groups import MAX_RANKS, Group, named_groups
 from esprof.run.kineto.columns import event_table
 from esprof.run.kineto.content import content, too_large
 from esprof.run.kineto.lenient import Misfits, decode, prepare
@@ -21,7 +21,7 @@ from esprof.run.kineto.rows import TraceRows
 from esprof.run.kineto.scan import MISSING, NoRows, NotJson, Scan, TooLarge, scan
 from esprof.run.kineto.steps import TraceSteps
 from esprof.run.reading import memory_limit
-from esprof.run.run import MAX_RANKS, Group, RunWarning
+from esprof.run.run import RunWarning
 from esprof.run.schema import Table
 
 _ABSOLUTE_NS: Ns = 10**17

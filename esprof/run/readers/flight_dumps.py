@@ -11,10 +11,11 @@ from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.run.flight.dump import HEAD_BYTES, Dump, looks_like_a_dump, read_dump, snapshots_of
 from esprof.run.flight.log import FlightLog, StackFrame, main_stack
+from esprof.run.groups import MAX_RANKS
 from esprof.run.kineto.content import content
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import memory_limit, run_all
-from esprof.run.run import MAX_RANKS, RankMeta, Run, RunMeta, RunWarning, WarningCode
+from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import EVENTS, table
 
 SOURCE = "flight-recorder"

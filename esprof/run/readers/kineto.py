@@ -10,10 +10,11 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
+from esprof.run.groups import MAX_RANKS, Group
 from esprof.run.kineto.reader import Trace, read_trace
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import run_all
-from esprof.run.run import MAX_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
+from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import Table
 
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)

@@ -15,10 +15,10 @@ from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Ns, Rank
 from esprof.run.collective_names import collective_word
-from esprof.run.groups import group_name, parse_ranks
+from esprof.run.groups import MAX_RANKS, Group, group_name, parse_ranks
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import memory_limit, run_all
-from esprof.run.run import MAX_RANKS, Group, RankMeta, Run, RunMeta, RunWarning, WarningCode
+from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
 from esprof.run.schema import EVENTS, Table, table
 
 _NEEDED = ("rank", "op", "start", "end")

@@ -13,7 +13,8 @@ from esprof.core.errors import InputError
 from esprof.run.directory import SCHEMAS, read_run
 from esprof.run.files import table_path
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, StackThread
-from esprof.run.run import Group, RankMeta, Run, RunMeta, RunWarning, Window
+from esprof.run.groups import Group
+from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, Window
 from esprof.run.schema import EVENTS, STEPS, table
 from tests.cases.run_directory import write_run
 

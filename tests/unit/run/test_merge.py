@@ -7,8 +7,9 @@ from esprof import load
 from esprof.core.errors import InputError, OutputError
 from esprof.core.types import NS_PER_S
 from esprof.run.files import table_path
+from esprof.run.groups import Group
 from esprof.run.merge import merge
-from esprof.run.run import Group, RankMeta, RunMeta, RunWarning
+from esprof.run.run import RankMeta, RunMeta, RunWarning
 from esprof.run.schema import EVENTS, table
 from tests.cases.run_directory import write_run
 from tests.cases.step_runs import EPOCH_NS, step_table

@@ -6,7 +6,7 @@ import pytest
 
 from esprof.core.errors import InputError
 from esprof.run.collect.calls import RecordedCall, read_calls, with_calls
-from esprof.run.run import Group
+from esprof.run.groups import Group
 from esprof.run.schema import EVENTS, table
 
 WORLD, PAIR = Group(name="0-3", ranks=(0, 1, 2, 3)), Group(name="0,2", ranks=(0, 2))
