@@ -19,7 +19,7 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.apply import apply
-from esprof.replay.whatif.error.known import KnownError
+from esprof.replay.whatif.error.intervals import KnownError
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.replays import Replays, longer_ns
 from esprof.replay.whatif.scenario import Declined, Scenario

@@ -17,8 +17,8 @@ from esprof.core import readable
 from esprof.core.errors import EsprofError, UsageError
 from esprof.core.output import claim
 from esprof.core.text import printable
-from esprof.recorder.launcher.attach import attach as attach_to
 from esprof.recorder.launcher.launch import HOOK, Recording, collect, launch, place, prepare
+from esprof.recorder.launcher.order_window import attach as attach_to
 from esprof.recorder.launcher.raw_folder import open_to_all
 from esprof.recorder.shared.environment import with_hook
 from esprof.reports import units

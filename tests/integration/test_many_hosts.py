@@ -16,7 +16,7 @@ import pytest
 from benchmarks.testbed import BedUnavailable, hosts
 from esprof import load
 from esprof.core.types import NS_PER_MS
-from esprof.recorder.launcher.attach import attach
+from esprof.recorder.launcher.order_window import attach
 from esprof.replay.replayed import Replayed, answer
 from esprof.run.merge import merge
 from tests.cases.record import ESPROF, JOBS, environment, recording, torchrun

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from esprof import Run, load
-from esprof.recorder.launcher.attach import attach
+from esprof.recorder.launcher.order_window import attach
 from esprof.run.run import WarningCode
 from tests.cases.marks import soak
 from tests.cases.record import Ended, Running, job, pid_of, recording, run, torchrun

@@ -24,7 +24,7 @@ from esprof.core.errors import EsprofError, MismatchError, UsageError
 from esprof.core.plan import AssignmentBody, DeviceCost, Plan, PlanParts, PlanPromise
 from esprof.core.types import NS_PER_S, NS_PER_US, us
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.error.known import Interval
+from esprof.replay.whatif.error.intervals import Interval
 from esprof.replay.whatif.graph.est_turns import EstTurns
 from esprof.replay.whatif.pricing import Price
 from esprof.replay.whatif.scenario import Declined

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from ...run.raw import names
-from ...run.raw.files import touch
+from ...run.raw.new_files import touch
 from ...run.raw.paced import PacedBy
 from ...run.raw.settings import Settings
 from ..shared import identity

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 from ...run.raw import names
-from ...run.raw.files import touch
+from ...run.raw.new_files import touch
 from ...run.raw.settings import Settings
 from ..shared.environment import LOADER_OF
 from ..shared.torch_features import switch_on_flight_recorders

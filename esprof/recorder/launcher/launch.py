@@ -10,8 +10,8 @@ from pathlib import Path
 
 from esprof.core.errors import EsprofError, MissingDependencyError, OutputError, UsageError
 from esprof.core.output import claim, unwritable
-from esprof.recorder.launcher.attach import order_window
 from esprof.recorder.launcher.child import run_child
+from esprof.recorder.launcher.order_window import order_window
 from esprof.recorder.launcher.raw_folder import make_raw
 from esprof.recorder.launcher.watch import JobWatch
 from esprof.recorder.shared.environment import with_hook

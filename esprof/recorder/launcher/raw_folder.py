@@ -18,7 +18,7 @@ from esprof.core.output import unwritable
 from esprof.core.types import Rank
 from esprof.run import files
 from esprof.run.raw import names
-from esprof.run.raw.files import NewFile, write_new
+from esprof.run.raw.new_files import NewFile, write_new
 from esprof.run.raw.settings import Settings
 
 _NAMES_OF_A_JOB = (

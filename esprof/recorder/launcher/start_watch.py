@@ -5,7 +5,7 @@ from pathlib import Path
 
 from esprof.core import readable
 from esprof.core.types import Rank
-from esprof.recorder.launcher.attach import leave_order
+from esprof.recorder.launcher.order_window import leave_order
 from esprof.run.flight.log import Snapshot, may_be_alive, read_snapshot
 from esprof.run.flight.stop import Standing, stop
 from esprof.run.raw import names

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...run.raw.files import NewFile
+from ...run.raw.new_files import NewFile
 from .agreement import Agreement
 
 Once = Callable[[], object]

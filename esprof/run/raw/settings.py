@@ -4,8 +4,8 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-from .files import write_new
 from .names import SETTINGS
+from .new_files import write_new
 
 _START_HANG_FACTOR = 12
 """How many times longer than in a step a rank may stand still before its first step is over."""

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from esprof.core.disk import refusal
-from esprof.run.raw.files import NewFile
+from esprof.run.raw.new_files import NewFile
 
 
 def of(number, path):

@@ -4,7 +4,7 @@ import faulthandler
 import os
 import signal
 
-from ....run.raw.files import NewFile
+from ....run.raw.new_files import NewFile
 
 _noted: tuple[int, str] | None = None
 """The process that has called `note_fatal_signals`, and the file that its stacks go to."""

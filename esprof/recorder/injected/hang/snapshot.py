@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ....run.raw.files import write_new
+from ....run.raw.new_files import write_new
 from ...shared.torch_features import dump_collectives
 from . import loader_waits
 from .worker_stack import dump_of, state_of

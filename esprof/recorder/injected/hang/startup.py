@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from ....run.raw import names
-from ....run.raw.files import NewFile
+from ....run.raw.new_files import NewFile
 from ....run.raw.reasons import SnapshotReason
 from ....run.raw.settings import Settings
 from ...shared import identity

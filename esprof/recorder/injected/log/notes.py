@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 
 from ....run.raw import names
-from ....run.raw.files import NewFile
+from ....run.raw.new_files import NewFile
 from .rolling import RollingFile
 
 _MAX_WAITING_ROWS = 10_000

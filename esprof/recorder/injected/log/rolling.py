@@ -1,7 +1,7 @@
 """A bounded file of lines: two files, of which the older one is emptied when the newer one is full."""
 
 from ....run.raw import names
-from ....run.raw.files import NewFile
+from ....run.raw.new_files import NewFile
 
 
 class RollingFile:

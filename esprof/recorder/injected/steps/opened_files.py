@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from ....run.raw import names
-from ....run.raw.files import NewFile
+from ....run.raw.new_files import NewFile
 
 _MAX_FILES = 256
 _FOREIGN_FOLDERS = ("/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/tmp/torchelastic")

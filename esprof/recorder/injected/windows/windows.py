@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ....run.raw import names
-from ....run.raw.files import write_new
+from ....run.raw.new_files import write_new
 from ....run.raw.reasons import LossReason
 from ....run.raw.settings import Settings
 from ...shared.torch_features import dump_collectives

@@ -16,7 +16,7 @@ from esprof.recorder.injected.clock.readings import ClockNotes
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.injected.state import StepState
 from esprof.recorder.injected.windows.schedule import WindowSchedule
-from esprof.recorder.launcher.attach import order_window
+from esprof.recorder.launcher.order_window import order_window
 from esprof.run.raw.settings import Settings
 
 NOW = 1_700_000_000 * NS_PER_S

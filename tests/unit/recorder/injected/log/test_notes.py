@@ -11,7 +11,7 @@ import pytest
 
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.injected.log.rolling import RollingFile
-from esprof.run.raw.files import NewFile, write_new
+from esprof.run.raw.new_files import NewFile, write_new
 
 
 def opened(folder, limit: int = 1 << 20, keep_steps: int = 0) -> Log:

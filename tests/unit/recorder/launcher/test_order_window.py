@@ -10,7 +10,7 @@ import pytest
 
 from esprof.core.errors import InputError, OutputError
 from esprof.recorder.launcher import attach as attach_module
-from esprof.recorder.launcher.attach import Attached, RankAnswer, attach, order_window
+from esprof.recorder.launcher.order_window import Attached, RankAnswer, attach, order_window
 
 
 @pytest.fixture(autouse=True)
