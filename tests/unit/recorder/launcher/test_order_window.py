@@ -9,14 +9,14 @@ import time
 import pytest
 
 from esprof.core.errors import InputError, OutputError
-from esprof.recorder.launcher import attach as attach_module
+from esprof.recorder.launcher import order_window as order_window_module
 from esprof.recorder.launcher.order_window import Attached, RankAnswer, attach, order_window
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(attach_module, "_POLL_NOTES_S", 0.01)
-    monkeypatch.setattr(attach_module, "_MAX_WAIT_AFTER_LOSS_S", 0.05)
+    monkeypatch.setattr(order_window_module, "_POLL_NOTES_S", 0.01)
+    monkeypatch.setattr(order_window_module, "_MAX_WAIT_AFTER_LOSS_S", 0.05)
 
 
 class Rank:
