@@ -34,6 +34,7 @@ Tables are described in `esprof.run.schema`, the logs (`….jsonl`) in `esprof.r
 has a folder of its own, by default `esprof-launch/`: its names are at the end.
 """
 
+import os
 from pathlib import Path
 
 from esprof.core.types import Rank
@@ -81,8 +82,8 @@ def status_path(plan: Path) -> Path:
 
 
 def is_whole(run: Path) -> bool:
-    """Whether `run` is a Run that was written to its end."""
-    return (run / META).exists()
+    """Whether `run` is a Run that was written to its end; not, where it may not be looked into."""
+    return os.path.exists(run / META)  # `Path.exists` raises PermissionError.
 
 
 LAUNCH = "esprof-launch"

@@ -1,5 +1,6 @@
 """Run directories, as `esprof record` writes them."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -12,7 +13,7 @@ from esprof.run.run import Run
 
 
 def _is_run(path: Path) -> bool:
-    return files.is_whole(path) or (path / files.RAW / names.SETTINGS).exists()
+    return files.is_whole(path) or os.path.exists(path / files.RAW / names.SETTINGS)
 
 
 def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
