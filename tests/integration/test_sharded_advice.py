@@ -29,7 +29,7 @@ def advised(run):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return recorded(tmp_path_factory.mktemp("shards") / "run", probe=10)
+    return recorded(tmp_path_factory.mktemp("shards") / "run", probe=25)
 
 
 def test_advice_comes_for_its_reduce_scatters(run):
