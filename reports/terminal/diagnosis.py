@@ -134,7 +134,7 @@ def _height(lines: Iterable[Text]) -> int:
 def _finding_lines(
     number: int, finding: Finding, world_size: int, screen: Screen, at_most: int | None = None
 ) -> list[Text]:
-    """What and where, in at most so many lines; and in one line what mending it is worth."""
+    """What and where, in at most so many lines, and what mending it is worth, then in one."""
     title = f"\n{11 * ' '}".join(wrapped(finding.title, screen.width - 11, at_most))
     worth = [units.ranks(finding.ranks, world_size), f"{finding.confidence} confidence"]
     if finding.is_saving:
@@ -144,7 +144,7 @@ def _finding_lines(
         worth = [f"saving {units.saving(finding)}", *worth]
     return [
         Text.assemble(f"{number:>2}  ", (finding.id, _SEVERITY_STYLES[finding.severity]), (f" {title}", "bold")),
-        Text("    " + " ".join(wrapped(" · ".join(worth), screen.width - 4, at_most=1))),
+        Text("    " + "\n    ".join(wrapped(" · ".join(worth), screen.width - 4, 1 if at_most else None))),
     ]
 
 
