@@ -1,5 +1,6 @@
 """The dataflow graph, the process groups and a standstill as networkx graphs."""
 
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -23,10 +24,11 @@ def critical_path(replayed: Replayed, within: np.ndarray) -> nx.DiGraph:
     start last."""
     graph, timeline = nx.DiGraph(), replayed.timeline
     path = [piece for piece in replayed.path if within[piece.node]]
-    for before, after in zip((None, *path[:-1]), path, strict=True):
-        _add_node(graph, timeline, after.node)
+    for piece in path:
+        _add_node(graph, timeline, piece.node)
+    for before, after in pairwise(path):
         # Where steps were left out between two stretches, the path begins anew.
-        if before is None or before.node == after.node or before.end_ns != after.start_ns:
+        if before.node == after.node or before.end_ns != after.start_ns:
             continue
         target = after.node
         # Nodes without time of their own have no stretch of the path.

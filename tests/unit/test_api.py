@@ -153,6 +153,10 @@ def test_the_path_as_a_graph_leads_from_one_end_to_the_other(analysis):
     assert set(graph.edges) <= set(analysis.graph(path_only=False).edges)
 
 
+def test_the_path_through_no_step_is_an_empty_graph(analysis):
+    assert len(analysis.graph(steps=[])) == 0
+
+
 def test_a_graph_too_large_for_networkx_is_refused_with_what_to_ask_instead(analysis, monkeypatch):
     monkeypatch.setattr(graphs, "MAX_GRAPH_NODES", 3)
     with pytest.raises(UsageError, match="path_only=True"):
