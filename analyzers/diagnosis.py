@@ -162,7 +162,7 @@ def _verdict(replayed: Replayed, findings: Sequence[Finding], parts: tuple[RankB
     # What was measured on all of the run is a share of its mean step, what was replayed of that of the window.
     step_ns = ns(first.saving_us) * 100 / first.saving_pct if first.saving_pct else step_ns
     without = step_ns - ns(first.saving_us)
-    if without <= 0:
+    if without <= 0 and first.is_saving:
         return f"{first.title}. It is all of the step of {readable.duration(step_ns)}.{caveat}"
     if not first.is_saving:
         saving = readable.interval(ns(first.saving_low_us), ns(first.saving_high_us))
