@@ -141,9 +141,10 @@ class Analysis:
         return frames.what_if(self.answer(scenarios))
 
     def graph(self, path_only: bool = True, steps: Collection[int] | None = None) -> nx.DiGraph:
-        """The critical path as a graph; without `path_only`, all nodes of these steps, or of all.
+        """The critical path as a graph, of these steps or of all; without `path_only`, all of their nodes.
 
-        Raises UsageError for a step that the graph lacks, and where it would have more than `graphs.MAX_GRAPH_NODES` nodes.
+        The path holds steady steps alone. Raises UsageError for a step that the graph lacks, and where all nodes would be
+        more than `graphs.MAX_GRAPH_NODES`.
         """
         within = frames.in_steps(self.replayed.built.dfg, steps)
         return graphs.critical_path(self.replayed, within) if path_only else graphs.whole(self.replayed, within)
@@ -153,7 +154,11 @@ class Analysis:
         return graphs.process_groups(self.run)
 
     def hang(self) -> nx.DiGraph:
-        """Who waited for whom when the job stood still; empty where no rank waits (`flight.standstill.wait_for_graph`)."""
+        """Who waited for whom when the job stood still (`flight.standstill.wait_for_graph`).
+
+        Empty where every rank has entered the collective that it waits in, as where ranks call unlike ones. `verdict` and
+        `findings` say which ranks are at fault.
+        """
         return graphs.wait_for(self.run)
 
     @property

@@ -150,11 +150,13 @@ def standstill(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ())
 
 def wait_for_graph(run: "Run") -> "nx.DiGraph":
     """Who waited for whom when the job of `run` stood still, a `networkx.DiGraph`: an edge leads from a rank that waits in a
-    collective to one that has not entered it. Empty where no rank waits for another.
+    collective to one that has not entered it. Empty where no rank waits for one that has not come, as where all have
+    entered a collective but unlike ones.
 
     Edges have the attributes `kind` (`absent`, `gone` or `unseen`, as in `Standstill`), `collective`, its `number` among
-    those of its process group, `group` (the ranks of that group, such as `0-3`), and `waited_ns`. The ranks whose
-    `out_degree` is 0 are at fault; `networkx.find_cycle` finds those that wait for each other.
+    those of its process group, `group` (the ranks of that group, such as `0-3`), and `waited_ns`. Ranks whose `out_degree`
+    is 0 wait for nobody; `networkx.find_cycle` finds those that wait for each other. Which ranks are at fault depends on
+    more, such as collectives that do not match: see `standstill`.
     """
     logs = {meta.rank: run.flight(meta.rank) for meta in run.meta.ranks}
     last = {rank: int(run.steps(rank).ints("step").max(initial=0)) for rank in logs}
