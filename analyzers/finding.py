@@ -116,3 +116,6 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     replay_error_pct: float | None
     """Worst error of a steady step replayed with residuals kept."""
     warnings: tuple[RunWarning, ...]
+
+    def __repr__(self) -> str:
+        return f"<Diagnosis: {self.verdict} Findings: {', '.join(one.id for one in self.findings) or 'none'}>"

@@ -233,7 +233,8 @@ def at_window(run: Run, step: int) -> Run:
     window = next((window for window in windows if step in window), None)
     if window is None:
         known = readable.runs(step for window in windows for step in window)
-        raise UsageError(f"no window holds step {step}", remedy=f"Windows of this run: steps {known or 'none'}.")
+        remedy = f"The windows of this run hold steps {known}." if known else "This run holds no window of steps."
+        raise UsageError(f"no window holds step {step}", remedy=remedy)
 
     def read(name: str, rank: Rank) -> Table | None:
         if name == "steps":

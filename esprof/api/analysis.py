@@ -1,9 +1,10 @@
 """The Analysis: a run with its graph, built once, and every question that a notebook asks of it."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from sys import maxsize
+from typing import get_args
 
 import networkx as nx
 import pandas as pd
@@ -25,6 +26,8 @@ from esprof.replay.replayed import Replayed, answer
 from esprof.replay.steps import at_window
 from esprof.replay.whatif.pricing import MAX_ERROR_PCT
 from esprof.run.run import Run
+
+_SORTS: tuple[str, ...] = get_args(Sort)
 
 
 def analyze(run: Run, window: int | None = None, max_error_pct: float = MAX_ERROR_PCT) -> "Analysis":
@@ -79,7 +82,7 @@ class Analysis:
 
     def answer(self, scenarios: str | Sequence[str] = ()) -> ReplayAnswer:
         """What `esprof replay --json` prints, with these what-ifs. Raises UsageError for what is no scenario."""
-        asked = (scenarios,) if isinstance(scenarios, str) else tuple(scenarios)
+        asked = _scenarios(scenarios)
         if asked not in self._answers:
             self._answers[asked] = answer(self.replayed, asked)
         return self._answers[asked]
@@ -111,8 +114,12 @@ class Analysis:
         """Operations and modules by own and total time, per mean steady step, as `esprof ops` has them.
 
         `pattern` is a regular expression that names have to contain; `top` keeps the first rows. Raises UsageError for an
-        invalid pattern.
+        unknown order, a `top` below 1 and an invalid pattern.
         """
+        if sort is not None and sort not in _SORTS:
+            raise UsageError(f"operations cannot be sorted by {sort!r}", remedy=f"Known: {', '.join(_SORTS)}.")
+        if top is not None and top < 1:
+            raise UsageError(f"top={top} leaves no operation", remedy="Give 1 or more, or None for all.")
         try:
             wanted = re.compile(pattern) if pattern is not None else None
         except re.error as error:
@@ -174,3 +181,12 @@ class Analysis:
     def _repr_html_(self) -> str:
         told = self.findings()[["id", "title", "ranks", "saving_us", "saving_pct", "confidence"]]
         return analysis_html(self.verdict, told, self.breakdown())
+
+
+def _scenarios(asked: str | Sequence[str]) -> tuple[str, ...]:
+    """The scenarios as `answer` takes them. Raises UsageError for what is neither a text nor a list of texts."""
+    listed = (asked,) if isinstance(asked, str) else tuple(asked) if isinstance(asked, Iterable) else (asked,)
+    wrong = [one for one in listed if not isinstance(one, str)]
+    if wrong:
+        raise UsageError(f"a scenario is a text, not {wrong[0]!r}", remedy='Such as "gpu=2x", or ["gpu=2x", "cpu=2x"].')
+    return listed

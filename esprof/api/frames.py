@@ -3,7 +3,7 @@
 Each function takes what another layer has answered; a table is empty, with all its columns, where there is nothing.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -160,6 +160,8 @@ def in_steps(dfg: Dfg, steps: Collection[int] | None) -> np.ndarray:
     lacks."""
     if steps is None:
         return np.ones(dfg.nodes, bool)
+    if not isinstance(steps, Iterable):
+        raise UsageError(f"steps={steps!r} is no list of steps", remedy=f"For that one, give steps=[{steps!r}].")
     unknown = sorted(set(steps).difference(dfg.marks.steps))
     if unknown:
         raise UsageError(

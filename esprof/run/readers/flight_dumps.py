@@ -10,8 +10,8 @@ from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.run.flight.dump import HEAD_BYTES, Dump, looks_like_a_dump, read_dump, snapshots_of
-from esprof.run.flight.log import FlightLog, StackFrame, main_stack
-from esprof.run.groups import MAX_RANKS
+from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, main_stack
+from esprof.run.groups import MAX_RANKS, Group, group_name
 from esprof.run.kineto.content import content
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import memory_limit, run_all
@@ -97,9 +97,23 @@ def _run_of(by_rank: Mapping[Rank, list[tuple[Path, Dump]]], path: Path, warning
     world = max([max(dumps)] + [rank for one in snapshots.values() for group in one.groups for rank in group.ranks]) + 1
     run_warnings = [*warnings, *unread, *_what_lacks(dumps, guessed, world)]
     logs = {rank: FlightLog(snapshots=(one,), ended=False, counts_steps=False) for rank, one in snapshots.items()}
-    meta = RunMeta(source=SOURCE, world_size=world, ranks=tuple(RankMeta(rank=rank, ended=False) for rank in logs))
+    meta = RunMeta(
+        source=SOURCE,
+        world_size=world,
+        ranks=tuple(RankMeta(rank=rank, ended=False) for rank in logs),
+        groups=_groups(snapshots.values()),
+    )
     nothing = table({}, EVENTS)
     return Run(meta, lambda name, _: nothing if name == "events" else None, path, tuple(run_warnings), flight=logs.get)
+
+
+def _groups(snapshots: Iterable[Snapshot]) -> tuple[Group, ...]:
+    """The process groups that any rank knows, named by their ranks: names of their own differ between ranks."""
+    known = {group.ranks: group.description for one in snapshots for group in one.groups}
+    return tuple(
+        Group(name=group_name(ranks), ranks=ranks, description=description)
+        for ranks, description in sorted(known.items())
+    )
 
 
 def _what_lacks(dumps: Mapping[Rank, list[Dump]], guessed: list[str], world: int) -> Iterable[RunWarning]:

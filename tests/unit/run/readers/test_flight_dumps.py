@@ -188,3 +188,8 @@ def test_a_name_without_a_rank(tmp_path, name):
 
 def test_an_empty_dump_says_that_the_recorder_was_off(tmp_path):
     assert "dump-empty" in codes(load(write(tmp_path, {0: dump(), 1: dump()})))
+
+
+def test_process_groups_of_dumps_have_a_graph(tmp_path):
+    groups = load(write(tmp_path, hung())).analyze().process_groups()
+    assert sorted(groups["0-2"]) == [0, 1, 2]
