@@ -37,7 +37,7 @@ types: $(READY) ## Check types and the direction of imports.
 	$(BIN)/mypy -p esprof
 	$(BIN)/lint-imports
 
-docs: $(READY) ## Write commands.md, findings.md, what-ifs.md and the knobs of verify.md in docs/ from the code.
+docs: $(READY) ## Write the pages of docs/ that are made from the code.
 	$(BIN)/python -m docs.generate
 
 docs-check: $(READY) ## Fail where the generated docs differ from the code.

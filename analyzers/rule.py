@@ -40,7 +40,10 @@ HOURS_A_DAY = 24
 
 @dataclass(frozen=True)
 class Page:
-    """One finding explained: what `esprof explain ID` shows and `docs/findings.md` is made of. The texts are paragraphs."""
+    """One finding explained: what `esprof explain ID` shows and `docs/reference/findings.md` is made of.
+
+    The texts are paragraphs.
+    """
 
     id: str
     title: str

@@ -1,6 +1,7 @@
-"""How right replay is: one JSON line a figure, and with --write the page docs/accuracy.md.
+"""How right replay is: one JSON line a figure, and with --write the page docs/results/accuracy.md.
 
-    python -m benchmarks.accuracy RUN… [--traces FOLDER] [--executed FIGURES] [--trial FIGURES] [--write docs/accuracy.md]
+    python -m benchmarks.accuracy RUN… [--traces FOLDER] [--executed FIGURES] [--trial FIGURES]
+        [--write docs/results/accuracy.md]
     python -m benchmarks.accuracy --write-model-errors WITHOUT WITH
 
 RUN is a Run directory or a set of Kineto traces. FOLDER holds the public traces whose counterfactuals are known, under the
@@ -33,11 +34,11 @@ from esprof.replay.whatif.terms.straggler import fix_stragglers
 
 PAGE = """# Accuracy
 
-Written by `python -m benchmarks.accuracy RUN… --traces FOLDER --executed FIGURES --trial FIGURES --write docs/accuracy.md`.
+Written by `python -m benchmarks.accuracy RUN… --traces FOLDER --executed FIGURES --trial FIGURES --write PAGE`.
 
 The traces are public ones of other projects: Megatron from astra-sim (MIT), DLRM from torchrec (BSD-3), ResNet50 from
 kineto (BSD-3), HTA's test data (MIT). The `ex/` runs are the recordings that `benchmarks.executed` kept (`--keep`):
-two hosts of the test bed (`docs/testbed.md`) on a machine of 2 cores.
+two hosts of the test bed (`docs/results/testbed.md`) on a machine of 2 cores.
 
 ## Executed what-ifs
 

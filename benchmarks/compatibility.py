@@ -6,7 +6,7 @@ Each of VERSIONS is one of torch, with the Python to use after an @ (a command o
 `--venvs` and kept: some gigabytes each. What runs are the tests marked `compat`, by what they show; a test that is
 skipped says what that torch lacks. `--lowest` installs the lower bound of each of esprof's own dependencies.
 
-Prints a row of the table in docs/compatibility.md for each; exit code 1 where anything failed.
+Prints a row of the table in docs/reference/compatibility.md for each; exit code 1 where anything failed.
 """
 
 import argparse

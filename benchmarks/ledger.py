@@ -1,6 +1,6 @@
 """What what-ifs promised and what came, of the ledgers of many Runs (`esprof verify`), as a table.
 
-    python -m benchmarks.ledger RUN… [--write docs/accuracy.md] [--note TEXT]
+    python -m benchmarks.ledger RUN… [--write docs/results/accuracy.md] [--note TEXT]
 
 Prints a JSON line for each kind of term and class of job, and for all of them together. With --write the table goes into a
 marked section of a page, which is put at its end where there is none; --note says there what the figures have to be taken

@@ -1,7 +1,7 @@
 """What-ifs verified on unlike jobs by `esprof verify`: of buckets, codecs and loaders, and what was promised of them.
 
     python -m benchmarks.verified KEEP [--second] [--repeats 3] [--only REGEX] [--write-model-errors]
-    python -m benchmarks.ledger KEEP/*/ --write docs/accuracy.md
+    python -m benchmarks.ledger KEEP/*/ --write docs/results/accuracy.md
 
 Jobs have two ranks on this machine, whose exchanges take CPU time from what they compute; the same ones run on two hosts of
 the test bed (needs root), where links are slow. Records each job once, probed, into KEEP, then makes each of its changes;

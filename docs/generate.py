@@ -113,7 +113,7 @@ def verify() -> str:
         for knob in KNOBS.values()
     ]
     table = "\n".join(["| knob | sets | is read back as |", "|---|---|---|", *rows])
-    page = (DOCS / "verify.md").read_text(encoding="utf-8")
+    page = (DOCS / "how-to" / "verify.md").read_text(encoding="utf-8")
     before, rest = page.split(NOTE, 1)
     return f"{before}{NOTE}\n{table}\n\n{KNOBS_END}{rest.split(KNOBS_END, 1)[1]}"
 
@@ -127,11 +127,11 @@ def plan_schema() -> str:
 def main() -> None:
     stale = []
     written = {
-        "commands.md": commands(),
-        "findings.md": findings(),
-        "what-ifs.md": what_ifs(),
-        "verify.md": verify(),
-        "plan.schema.json": plan_schema(),
+        "reference/commands.md": commands(),
+        "reference/findings.md": findings(),
+        "reference/what-ifs.md": what_ifs(),
+        "how-to/verify.md": verify(),
+        "reference/plan.schema.json": plan_schema(),
     }
     for name, text in written.items():
         file = DOCS / name

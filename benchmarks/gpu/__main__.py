@@ -6,7 +6,7 @@
 
 Each part runs in a process of its own and within a time of its own. One that fails is a line with its error, and the rest
 goes on. DIR gets figures.jsonl, summary.txt, the errors of each part in logs/, the recordings in runs/, and in traces/ small
-traces of torch.profiler. docs/gpu.md says what each figure means. The exit code is 1 where a part failed.
+traces of torch.profiler. docs/how-to/gpu.md says what each figure means. The exit code is 1 where a part failed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What each term of docs/what-ifs.md does to a program, by what is written there: the truth of a what-if is the program run
+"""What each term of docs/reference/what-ifs.md does to a program: the truth of a what-if is the program run
 again with the durations that these functions give.
 
 Where the documentation leaves the meaning open, the literal reading is taken and said here:
@@ -33,7 +33,7 @@ AS_IT_RAN = "gpu=1x"
 """A scenario that changes nothing."""
 NO_SYNC = "sync=0"
 LONG_GAP_NS = 1_000_000
-"""A longer gap is a sleep or I/O (docs/what-ifs.md, host)."""
+"""A longer gap is a sleep or I/O (docs/reference/what-ifs.md, host)."""
 
 _TERM = re.compile(
     r"(?:rank(?P<rank>\d+)\.|device\[(?P<device>[^]]+)\]\.)?(?P<name>\w+)(?:\[(?P<pattern>.*)\])?=(?P<value>.+)"

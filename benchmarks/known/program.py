@@ -16,7 +16,7 @@ NOBODY = -1
 
 
 class Kind(StrEnum):
-    """What takes the time, in the words of docs/what-ifs.md."""
+    """What takes the time, in the words of docs/reference/what-ifs.md."""
 
     CPU = "cpu"
     """A recorded operation or runtime call, or waking up after a wait."""

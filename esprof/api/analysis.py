@@ -144,7 +144,10 @@ class Analysis:
         return frames.collectives(self.replayed)
 
     def what_if(self, scenarios: str | Sequence[str] = WHAT_IFS) -> pd.DataFrame:
-        """What a step would take, in each scenario of docs/what-ifs.md. Raises UsageError for what is no scenario."""
+        """What a step would take, in each scenario of docs/reference/what-ifs.md.
+
+        Raises UsageError for what is no scenario.
+        """
         return frames.what_if(self.answer(scenarios))
 
     def graph(self, path_only: bool = True, steps: Collection[int] | None = None) -> nx.DiGraph:

@@ -206,7 +206,7 @@ class Placement:
     assignment: Assignment | None = None
     """Which ESTs run on which rank at first; None stands for evenly and contiguously."""
     plan: str | Path | PlanSource | None = None
-    """Where plans for the running job come from: a file, or a `PlanKey`. docs/elastic.md says what becomes of them."""
+    """Where plans for the running job come from: a file, or a `PlanKey`. See docs/how-to/elastic.md."""
     tuning: Tuning | None = None
     """A loop beside the job that finds such plans. Where there is one, or `esprof tune` has started the job, `telemetry` and
     `plan` that are None are the loop's."""

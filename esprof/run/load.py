@@ -81,6 +81,6 @@ def _traces_in(folder: Path) -> list[Path]:
         raise InputError(
             "holds neither a run.json nor a trace (*.json, *.json.gz) nor a dump of the Flight Recorder",
             path=folder,
-            remedy="Name the Run directory that `esprof record -o` wrote, or a folder of what docs/inputs.md lists.",
+            remedy="Name the Run directory that `esprof record -o` wrote, or a folder of what docs/how-to/inputs.md lists.",
         )
     return files

@@ -84,7 +84,7 @@ def held_ns(dfg: Dfg, by: Sequence[Rank]) -> np.ndarray:
 
     Allocator calls stop for the work that their device holds, and a collective that waits is such work: what of a long one
     lies in a wait of its rank is no work of its own. Nor is any of a long launch, which waits for room behind work that may
-    have been launched before the first step (docs/replay.md §4).
+    have been launched before the first step (docs/explanation/replay.md §4).
     """
     seen = arrivals(dfg, dfg.marks.steps)
     is_long = dfg.dur_ns > rules.MIN_WAITING_CALL
@@ -122,7 +122,7 @@ class Blame:
 
     What a rank is to blame for is the delay that it alone would cause: the steps with its work as recorded and all other
     work as its counterparts' median, less the steps with all work so. Neighbours of a slow rank do no more work than their
-    counterparts, however late they come; and work that a backlog hides delays nobody (docs/replay.md §4).
+    counterparts, however late they come; and work that a backlog hides delays nobody (docs/explanation/replay.md §4).
     """
 
     dfg: Dfg

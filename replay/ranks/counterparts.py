@@ -13,7 +13,8 @@ MIN_SHARED_WORK_SHARE = 0.9
 """Least share of their computing that two ranks must have in common to play the same role in a pipeline."""
 
 MIN_SLEEP_NS = NS_PER_MS
-"""A longer gap is a sleep, or a call that blocks: no stage of a pipeline has such by its role (docs/what-ifs.md, `host`)."""
+"""A longer gap is a sleep, or a call that blocks: no stage of a pipeline has such by its role (`host` in
+docs/reference/what-ifs.md)."""
 
 _MESSAGE = re.compile("send|recv", re.IGNORECASE)
 """Occurs in the names of all transfers from one rank to another, whatever the backend."""

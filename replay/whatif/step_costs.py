@@ -39,7 +39,8 @@ class StepCosts:
         """Replayed duration (ns) of each steady step, no shorter than `least_ns`.
 
         On average the steps are not shorter than what the GPUs need either, but for the backlog that they build up as
-        recorded: a job that never waits for its GPU leaves its steps before the GPU is done with them (docs/replay.md §3).
+        recorded: a job that never waits for its GPU leaves its steps before the GPU is done with them
+        (docs/explanation/replay.md §3).
         """
         steps = ends.step_ns()[self.steady_at]
         behind = self._behind_ns(ends)

@@ -48,7 +48,7 @@ def test_it_learns_what_accelerates_own_loop_does():
 
 
 def test_the_guides_code_runs(tmp_path):
-    text = (ROOT / "docs" / "porting.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "porting.md").read_text()
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)):
         script = tmp_path / f"block-{number}.py"
         script.write_text(block)
@@ -60,7 +60,7 @@ def test_the_guides_code_runs(tmp_path):
 def test_the_guide_shows_every_option():
     from esprof.elastic import Checkpoint, Data, Drain, ElasticTrainer, Gradients, Placement, Proof, Tuning, Updates
 
-    text = (ROOT / "docs" / "porting.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "porting.md").read_text()
     shown = re.search(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1]
     made = (Data, Updates, Gradients, Checkpoint, Proof, Drain, Placement, Tuning)
     groups = [name for group in made for name in group.__dataclass_fields__]

@@ -95,7 +95,7 @@ def read(path: Path, kind: type[T]) -> T:
         # The reader of YAML would take JSON as well, but a hundred times as long.
         return msgspec.json.decode(raw, type=kind) if path.suffix == ".json" else msgspec.yaml.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(str(error), path=path, remedy="docs/advisors.md shows what it may hold.") from error
+        raise InputError(str(error), path=path, remedy="docs/how-to/advisors.md shows what it may hold.") from error
 
 
 def _fault(mix: Mix) -> str | None:

@@ -11,7 +11,7 @@ SCHEMA = "esprof.compression-advice/1"
 
 MAX_VNMSE = 0.01
 """What the gradient may lose, if nobody says otherwise, as a share of its square. `int4` for all loses more, which
-a small GPT's training shows (docs/compression.md)."""
+a small GPT's training shows (docs/how-to/compression.md)."""
 
 TERM = "compress"
 """The what-if by whose error the advice is judged."""

@@ -28,7 +28,8 @@ _PAGES = (
         "The job ran with a torch that lacks something by which others tell more.",
         "`lacks` says what, and of which version.",
         "None.",
-        "Record with a newer torch where you need what is missing; docs/compatibility.md says what each version tells.",
+        "Record with a newer torch where you need what is missing; "
+        "docs/reference/compatibility.md says what each version tells.",
     ),
 )
 

@@ -37,7 +37,7 @@ SCENARIO = "straggler[work]=fix"
 def stragglers(case: Case) -> Iterator[Cause]:
     """The slow ranks, if they are worth mending, named by their main cause.
 
-    They are priced together: of two that are late by turns, mending one alone gains nothing (docs/replay.md §4).
+    They are priced together: of two that are late by turns, mending one alone gains nothing (docs/explanation/replay.md §4).
     """
     ranks = case.pricer.blame.slow_ranks
     named: set[Rank] = set()

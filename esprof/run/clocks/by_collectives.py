@@ -181,7 +181,7 @@ def transfers(calls: MatchedCalls) -> TransferFit:
     """Transfer times of `calls`, whose times are on the clock of the job.
 
     A transfer is what a call takes after its last peer came. Where clocks are not good enough for that, it is the
-    shortest call of the collective: the rank that came last did not wait (docs/replay.md §2).
+    shortest call of the collective: the rank that came last did not wait (docs/explanation/replay.md §2).
     """
     residuals = _residuals(calls)
     error_ns = max((residual.p50_ns for residual in residuals.values()), default=0)

@@ -25,7 +25,7 @@ _HEAD = re.compile(
 )
 HEAD_BYTES = 64
 """Bytes at the beginning of a file that tell a dump."""
-_AGAIN = "Copy it again, or have torch write it again (docs/inputs.md)."
+_AGAIN = "Copy it again, or have torch write it again (docs/how-to/inputs.md)."
 _WORLD = "default_pg"
 """Description of the process group of all ranks."""
 

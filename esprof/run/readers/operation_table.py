@@ -1,4 +1,4 @@
-"""A table of timed operations as Parquet, one file for all ranks or several: docs/inputs.md tells its columns."""
+"""A table of timed operations as Parquet, one file for all ranks or several: docs/how-to/inputs.md tells its columns."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
@@ -25,7 +25,7 @@ _NEEDED = ("rank", "op", "start", "end")
 _NUMBERS = {"rank": MAX_RANKS, "step": 1 << 31, "stream": 1 << 31, "bytes": 1 << 62}
 """Columns of whole numbers from 0 to below these."""
 _TEXTS = ("op", "group")
-_COLUMNS = "docs/inputs.md tells the columns and their units."
+_COLUMNS = "docs/how-to/inputs.md tells the columns and their units."
 _TIMES = "Use timestamps, or whole ns since 1970 or since the job began."
 _BYTES_A_VALUE = 8
 _MAX_TEXT_CHARS = 10_000

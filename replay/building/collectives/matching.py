@@ -134,9 +134,9 @@ def match(calls: CollectiveCalls) -> np.ndarray:
     """Number of the collective that each call is part of; -1 where it was not matched.
 
     Calls of one identity are matched by their occurrence, counted from the end: windows open at different places on
-    different ranks, but all ranks leave a step together (docs/replay.md §2). Where the sizes then differ, calls are aligned
-    by their sizes. Calls that still differ in size are not matched. Of members that the run lacks nothing is known: the
-    others are matched without them.
+    different ranks, but all ranks leave a step together (docs/explanation/replay.md §2). Where the sizes then differ, calls
+    are aligned by their sizes. Calls that still differ in size are not matched. Of members that the run lacks nothing is
+    known: the others are matched without them.
     """
     # Backwards, the occurrence of a call is how many calls of its identity its rank makes after it.
     mine = np.flatnonzero(calls.members > 1)[::-1]

@@ -28,8 +28,8 @@ def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, 
     """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `place` on.
 
     A matched collective is an arrival of no duration and a transfer, between which the join of all ranks will stand; what
-    lies between arrival and join is waiting (docs/replay.md §2; Lumos, MLSys 2025). An unmatched one stays whole: how much
-    of it was waiting for a peer nobody knows, so with peers it counts as unexplained.
+    lies between arrival and join is waiting (docs/explanation/replay.md §2; Lumos, MLSys 2025). An unmatched one stays
+    whole: how much of it was waiting for a peer nobody knows, so with peers it counts as unexplained.
     """
     # The place of each row among the collectives, whose rows ascend; -1 where it is none.
     calls = events.collectives.row

@@ -159,8 +159,9 @@ class GpuWork:
     def makes_room(self) -> np.ndarray:
         """For each row of the event table, the work whose end lets its launch into its stream's finite queue; -1: none.
 
-        Launch n to a stream returns only after kernel n - Q has started, where Q is the depth of the queue (docs/replay.md
-        §1.6). A kernel starts when the one before it ends. What one call launches takes one place.
+        Launch n to a stream returns only after kernel n - Q has started, where Q is the depth of the queue
+        (docs/explanation/replay.md §1.6). A kernel starts when the one before it ends. What one call launches takes one
+        place.
         """
         room = np.full(len(self.events.start), -1, np.int32)
         first = self.in_order[self.is_first[self.in_order]]

@@ -202,7 +202,7 @@ def _likely(gpu: GpuWork, calls: RuntimeCalls, at: np.ndarray) -> Causes:
 
 
 def hidden_causes(gpu: GpuWork, calls: RuntimeCalls) -> Causes:
-    """The GPU work whose end may have ended a silence before calls that hide a wait (docs/replay.md §1.5)."""
+    """The GPU work whose end may have ended a silence before calls that hide a wait (docs/explanation/replay.md §1.5)."""
     at = np.flatnonzero(calls.traits["hides_wait"])
     start = calls.start[at]
     last = gpu.last_per_stream(start)

@@ -18,7 +18,7 @@ N_EST = 4
 WIDTH, KINDS = 8, 3
 Expected = Literal["equal", "refused", "either", "silent"]
 """Bits that no assignment changes; an error that says why there could be none; whichever of these the runtime can; or other
-bits without a word, which docs/elastic.md has to say."""
+bits without a word, which docs/how-to/elastic.md has to say."""
 
 
 class Points(Dataset):

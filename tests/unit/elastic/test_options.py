@@ -115,7 +115,7 @@ def test_a_dataset_without_a_length_is_refused():
 
 
 def test_the_documentation_has_every_option_with_its_default():
-    page = (Path(__file__).parents[3] / "docs" / "elastic.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "elastic.md").read_text()
     documented = re.findall(r"^\|[^|]*\| `(\w+)` \| ?(.*?) ?\|", page, re.MULTILINE)
     asked = [parameter for made in (*GROUPS.values(), ElasticTrainer) for parameter in options(made)]
     assert documented == [(name, default) for name, default in asked if name not in GROUPS]

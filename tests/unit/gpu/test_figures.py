@@ -87,5 +87,5 @@ def test_the_table_has_all_figures_by_part():
 
 
 def test_the_documentation_names_every_part_with_its_limit():
-    rows = re.findall(r"^\| `(\w+)` \| (\d+) s \|", (ROOT / "docs" / "gpu.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) s \|", (ROOT / "docs" / "how-to" / "gpu.md").read_text(), re.MULTILINE)
     assert {part: int(limit_s) for part, limit_s in rows} == LIMITS_S
