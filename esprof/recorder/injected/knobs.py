@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from .log.fuse import Fuse
+from .log.circuit_breaker import CircuitBreaker
 from .log.notes import Log
 
 
@@ -12,17 +12,17 @@ class Knobs:
     def __init__(self, wanted: Sequence[tuple[str, str | None]], log: Log) -> None:
         self._wanted = wanted
         self._log = log
-        self._fuses = {name: Fuse(f"setting of {name}", log) for name, _ in wanted}
+        self._breakers = {name: CircuitBreaker(f"setting of {name}", log) for name, _ in wanted}
         self._readers: dict[str, Callable[[], tuple[str | None, str]]] = {}
 
     def install(self) -> None:
         for name, value in self._wanted:
-            self._fuses[name].run(self._install, name, value)
+            self._breakers[name].run(self._install, name, value)
 
     def note(self) -> None:
         """Note how each knob stands now; one that failed to be set stands nowhere."""
-        for name, fuse in self._fuses.items():
-            value, reason = fuse.run(self._readers.get(name, _not_set)) or _not_set()
+        for name, breaker in self._breakers.items():
+            value, reason = breaker.run(self._readers.get(name, _not_set)) or _not_set()
             self._log.note("knob", name=name, value=value, reason=reason)
 
     def _install(self, name: str, value: str | None) -> None:

@@ -20,7 +20,7 @@ from .hang.flight import FlightWatch
 from .hang.startup import StartupWatch
 from .knobs import Knobs
 from .log.background_writer import BackgroundWriter
-from .log.fuse import Fuse
+from .log.circuit_breaker import CircuitBreaker
 from .log.notes import Log
 from .rank_identity import rank_identity
 from .state import StepState
@@ -65,11 +65,11 @@ class Recorder:
         self._saves = saves
         self._startup = startup
         self._knobs = knobs
-        self._fuse = Fuse("recording", log, self._give_up, note="stopped")
-        self._probe_fuse = Fuse("probing", log)
+        self._breaker = CircuitBreaker("recording", log, self._give_up, note="stopped")
+        self._probe_breaker = CircuitBreaker("probing", log)
         self._background_writer: BackgroundWriter | None = None
         self._sampler: StackSampler | None = None
-        self.pace = Pace(lambda by: self._end_step(time.time_ns(), by), self._fuse)
+        self.pace = Pace(lambda by: self._end_step(time.time_ns(), by), self._breaker)
         self._paced_by: PacedBy | None = None
         self._stepper = OneThread()
         self._at_border = threading.RLock()
@@ -82,10 +82,10 @@ class Recorder:
 
     def install(self) -> None:
         self.pace.install()
-        self._windows.watch_jobs_profilers(self._fuse)
+        self._windows.watch_jobs_profilers(self._breaker)
         self._memory.install()
         self._saves.install()
-        os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
+        os.register_at_fork(after_in_child=lambda: self._breaker.run(self._let_go_in_child))
 
     def step(self) -> None:
         """End a step, as the job itself asks, or begin one where the job paused. From the first call on nothing else counts,
@@ -94,7 +94,7 @@ class Recorder:
         The first thread that calls this is heard until it ends or has long not come; while a `span` is open, nobody is.
         """
         if self._stepper.is_here() and self._span_of is None and self._hears_job():
-            self._fuse.run(self._resume if self.state.pauses else self.pace.job_stepped)
+            self._breaker.run(self._resume if self.state.pauses else self.pace.job_stepped)
 
     @contextmanager
     def span(self) -> Iterator[None]:
@@ -106,7 +106,7 @@ class Recorder:
         try:
             yield
         finally:
-            self._fuse.run(self._pause)
+            self._breaker.run(self._pause)
             self._span_of = None
 
     def _hears_job(self) -> bool:
@@ -114,7 +114,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Close what is open: the job ends, by itself or by an exception. A second call does nothing."""
-        self._fuse.run(self._finish)
+        self._breaker.run(self._finish)
 
     @property
     def in_timed_window(self) -> bool:
@@ -131,7 +131,7 @@ class Recorder:
 
     def _end_step_alone(self, now: int, by: PacedBy) -> None:
         if backward.is_running():  # An optimizer that steps as its gradients come.
-            self._after_backward.do(lambda: self._fuse.run(self._end_step, time.time_ns(), by))
+            self._after_backward.do(lambda: self._breaker.run(self._end_step, time.time_ns(), by))
             return
         state = self.state
         if self._finished or (self._paced_by is None and not self._become_rank()):
@@ -162,7 +162,7 @@ class Recorder:
         settings = self._settings
         if settings.probe_s:
             self.state.pauses = True
-            self._probe_fuse.run(self._measure)
+            self._probe_breaker.run(self._measure)
             self._cpu_time.at_border()  # What was used here is of no step.
             self.state.pauses = False
             now = time.time_ns()
@@ -219,7 +219,7 @@ class Recorder:
         except FileExistsError:
             # Another process of the job is this rank already: an earlier life of it, or a second training.
             touch(os.path.join(self._raw, names.again(state.rank, name)))
-            self._fuse.on = False
+            self._breaker.on = False
             self._startup.end()
             return False
         self._note_identity(name)
@@ -235,13 +235,16 @@ class Recorder:
 
     def _start_background_writer(self) -> None:
         raw, state, log, settings = self._raw, self.state, self._log, self._settings
-        coordinator_fuse, flight_fuse = Fuse("exchange with other ranks", log), Fuse("watch for hangs", log)
-        coordinator = coordinator_fuse.run(lambda: Coordinator(raw, state, log, self._schedule, settings))
-        flight = flight_fuse.run(lambda: FlightWatch(raw, state, log, settings))
-        parts = [(part, fuse) for part, fuse in ((coordinator, coordinator_fuse), (flight, flight_fuse)) if part]
+        coordinator_breaker = CircuitBreaker("exchange with other ranks", log)
+        flight_breaker = CircuitBreaker("watch for hangs", log)
+        coordinator = coordinator_breaker.run(lambda: Coordinator(raw, state, log, self._schedule, settings))
+        flight = flight_breaker.run(lambda: FlightWatch(raw, state, log, settings))
+        parts = [
+            (part, breaker) for part, breaker in ((coordinator, coordinator_breaker), (flight, flight_breaker)) if part
+        ]
         self._background_writer = BackgroundWriter(log.flush, parts)
         self._background_writer.start()
-        self._sampler = Fuse("sampling of stacks", log).run(StackSampler, state, log)
+        self._sampler = CircuitBreaker("sampling of stacks", log).run(StackSampler, state, log)
         if self._sampler is not None:
             self._sampler.start()
 

@@ -10,7 +10,7 @@ from ..shared.environment import LOADER_OF
 from ..shared.torch_features import switch_on_flight_recorders
 from .hang.startup import StartupWatch
 from .knobs import Knobs
-from .log.fuse import Fuse
+from .log.circuit_breaker import CircuitBreaker
 from .log.notes import Log
 from .recorder import Recorder
 from .steps.garbage import CollectionProbe
@@ -41,7 +41,7 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     global _current
     log = Log()
     settings = Settings.read(raw)
-    probe = LoaderProbe(raw, hook, log, Fuse("recording of DataLoaders", log), settings.max_log)
+    probe = LoaderProbe(raw, hook, log, CircuitBreaker("recording of DataLoaders", log), settings.max_log)
     if settings.probe_s:
         OpenedFiles(raw).install()
     owner = os.environ.pop(LOADER_OF, None)
@@ -52,7 +52,7 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
         return _current
     touch(os.path.join(raw, names.torch_of(os.getpid())))
     switch_on_flight_recorders()
-    saves = SaveProbe(probe.note_stage, Fuse("recording of saves", log))
+    saves = SaveProbe(probe.note_stage, CircuitBreaker("recording of saves", log))
     startup = StartupWatch(raw, settings, log)
     knobs = Knobs(settings.knobs, log)
     recorder = Recorder(raw, settings, log, leave_environment, saves, startup, knobs)

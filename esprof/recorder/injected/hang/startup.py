@@ -24,7 +24,7 @@ from ....run.raw.new_files import NewFile
 from ....run.raw.reasons import SnapshotReason
 from ....run.raw.settings import Settings
 from ...shared import identity
-from ..log.fuse import Fuse
+from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log, encode
 from ..orders import OrderBox
 from ..rank_identity import rank_identity
@@ -58,7 +58,7 @@ class StartupWatch:
     def __init__(self, raw: str, settings: Settings, log: Log) -> None:
         self._raw = raw
         self._patience_ns = round(settings.start_s * 1e9)
-        self._fuse = Fuse("watch of the start", log, self._drop)
+        self._breaker = CircuitBreaker("watch of the start", log, self._drop)
         self._life: _Life | None = None
         self._is_over = not settings.start_s
         self._thread = 0
@@ -69,20 +69,20 @@ class StartupWatch:
 
     def install(self) -> None:
         if not self._is_over:
-            self._fuse.run(self._install)
+            self._breaker.run(self._install)
 
     def _install(self) -> None:
         if dist.is_available():
             self._watch_joining()
         self._watch_optimizers()
-        os.register_at_fork(after_in_child=lambda: self._fuse.run(self._let_go_in_child))
+        os.register_at_fork(after_in_child=lambda: self._breaker.run(self._let_go_in_child))
         if "LOCAL_RANK" in os.environ or (dist.is_available() and dist.is_initialized()):
             self._begin(*identity.rank_and_world())
 
     def end(self) -> None:
         """The process is a rank now, or is no rank: leave nothing behind. A second call does nothing."""
         self._is_over = True
-        self._fuse.run(self._drop)
+        self._breaker.run(self._drop)
 
     def _watch_joining(self) -> None:
         original = dist.init_process_group
@@ -90,7 +90,7 @@ class StartupWatch:
 
         @functools.wraps(original)
         def init_process_group(*arguments: Any, **options: Any) -> None:
-            self._fuse.run(self._on_joining, signature, arguments, options)
+            self._breaker.run(self._on_joining, signature, arguments, options)
             original(*arguments, **options)
 
         rebind(original, init_process_group)
@@ -110,7 +110,7 @@ class StartupWatch:
         @functools.wraps(original)
         def __init__(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:
             if not self._is_over:
-                self._fuse.run(lambda: self._begin(*identity.rank_and_world()))
+                self._breaker.run(lambda: self._begin(*identity.rank_and_world()))
             original(optimizer, *arguments, **options)
 
         Optimizer.__init__ = __init__  # type: ignore[method-assign, assignment]
@@ -143,8 +143,8 @@ class StartupWatch:
         orders = OrderBox(self._raw)
         orders.new()
         tick_s = min(_TICK_S, self._patience_ns / 1e9 / _TICKS_PER_PATIENCE)
-        while self._fuse.on and not life.ending.wait(tick_s):
-            self._fuse.run(self._tick, life, orders)
+        while self._breaker.on and not life.ending.wait(tick_s):
+            self._breaker.run(self._tick, life, orders)
 
     def _tick(self, life: _Life, orders: OrderBox) -> None:
         self._stillness.look(self._thread)
@@ -243,7 +243,7 @@ class StartupWatch:
             return
         self._is_over = True
         life.ending.set()
-        self._fuse.run(
+        self._breaker.run(
             self._write, life, SnapshotReason.ERROR, {"threads": [thread_of_error(error)]} | error_fields(error)
         )
 

@@ -1,1 +1,1 @@
-"""The notes of a process, the thread that writes them, and the fuse that ends recording."""
+"""The notes of a process, the thread that writes them, and the circuit breaker that ends recording."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .fuse import Fuse
+from .circuit_breaker import CircuitBreaker
 
 TICK_S = 0.25
 _MAX_WAIT_FOR_THREAD_S = 5.0
@@ -26,7 +26,7 @@ class BackgroundWriter:
     A fault of `flush` is kept in `fault` for the training thread, which alone may stop a profiler that it has started.
     """
 
-    def __init__(self, flush: Callable[[], None], parts: Sequence[tuple[WriterPart, Fuse]]) -> None:
+    def __init__(self, flush: Callable[[], None], parts: Sequence[tuple[WriterPart, CircuitBreaker]]) -> None:
         self.fault: Exception | None = None
         self._flush = flush
         self._parts = parts
@@ -40,8 +40,8 @@ class BackgroundWriter:
         """End the thread, close the parts and write the last notes. Raises what writing raises."""
         self._ending.set()
         self._thread.join(_MAX_WAIT_FOR_THREAD_S)
-        for part, fuse in self._parts:
-            fuse.run(part.close)
+        for part, breaker in self._parts:
+            breaker.run(part.close)
         if self.fault is not None:
             raise self.fault
         if not self._thread.is_alive():
@@ -49,8 +49,8 @@ class BackgroundWriter:
 
     def _run(self) -> None:
         while not self._ending.wait(TICK_S):
-            for part, fuse in self._parts:
-                fuse.run(part.tick, time.time_ns())
+            for part, breaker in self._parts:
+                breaker.run(part.tick, time.time_ns())
             try:
                 self._flush()
             except Exception as fault:  # noqa: BLE001  of whatever kind, it is the training thread's to answer

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from ..log.fuse import Fuse
+from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from . import control_groups
 
@@ -34,7 +34,7 @@ class CpuTime:
     """Asked at each border of steps, on the training thread. All readings together take some microseconds."""
 
     def __init__(self, log: Log) -> None:
-        self._fuse = Fuse("reading of CPU time", log)
+        self._breaker = CircuitBreaker("reading of CPU time", log)
         self._thread = 0
         self._schedule: int | None = None
         self._groups: list[int] | None = None
@@ -44,7 +44,7 @@ class CpuTime:
 
     def at_border(self) -> Ran:
         """What this thread had since it last asked; nothing where another thread did so in between."""
-        return self._fuse.run(self._at_border) or Ran()
+        return self._breaker.run(self._at_border) or Ran()
 
     def _at_border(self) -> Ran:
         thread = threading.get_native_id()

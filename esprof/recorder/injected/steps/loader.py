@@ -18,7 +18,7 @@ from ...shared import identity
 from ...shared.environment import LOADER_OF, changed, with_hook
 from ..hang import loader_waits
 from ..hang.worker_stack import listen
-from ..log.fuse import Fuse
+from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log, encode
 from ..log.rolling import RollingFile
 from .batch import padding, size
@@ -31,12 +31,12 @@ class LoaderProbe:
     knows neither number: it notes its process id and counts its fetchers, of which each epoch has one.
     """
 
-    def __init__(self, raw: str, hook: str, log: Log, fuse: Fuse, limit: int) -> None:
+    def __init__(self, raw: str, hook: str, log: Log, breaker: CircuitBreaker, limit: int) -> None:
         """`limit` bounds the bytes on disk of all of the rank's workers together."""
         self._raw = raw
         self._hook = hook
         self._log = log
-        self._fuse = fuse
+        self._breaker = breaker
         self._limit = limit
         self._iterators = 0
         self._owner = ""
@@ -60,18 +60,18 @@ class LoaderProbe:
 
     def note_stage(self, row: tuple[str, int, int]) -> None:
         """Note a stage that the job marked, in a rank or in a worker: (name, start, end), in ns."""
-        self._fuse.run(self._note_stage, row)
+        self._breaker.run(self._note_stage, row)
 
     def stop(self) -> None:
         """Note nothing more."""
-        self._fuse.on = False
+        self._breaker.on = False
 
     def _install_in_workers(self) -> None:
         loop = torch.utils.data._utils.worker._worker_loop
 
         @functools.wraps(loop)
         def worker_loop(*arguments: Any, **options: Any) -> None:
-            self._fuse.run(listen)
+            self._breaker.run(listen)
             loop(*arguments, **options)
 
         # The loader looks it up there, and spawned workers find it by this name.
@@ -88,13 +88,13 @@ class LoaderProbe:
     def _on_reset(self, original: Callable[..., None], iterator: Any, loader: Any, first_iter: bool = False) -> None:
         original(iterator, loader, first_iter)
         if not first_iter:
-            self._fuse.run(_next_epoch, iterator)
+            self._breaker.run(_next_epoch, iterator)
 
     def _on_workers(self, original: Callable[..., None], iterator: Any, loader: Any, *arguments: Any) -> None:
         start_ns = time.time_ns()
-        with self._fuse.run(self._reach_workers, loader) or nullcontext():
+        with self._breaker.run(self._reach_workers, loader) or nullcontext():
             original(iterator, loader, *arguments)
-        self._fuse.run(self._note_workers, iterator, start_ns)
+        self._breaker.run(self._note_workers, iterator, start_ns)
 
     def _reach_workers(self, loader: Any) -> AbstractContextManager[None]:
         """See to it that the workers find the recorder: forked ones have it, others find it by the environment."""
@@ -111,8 +111,8 @@ class LoaderProbe:
         _make_room(self._raw, f"{names.workers_prefix(self._owner)}.", self._limit)
 
     def _on_next(self, original: Callable[..., Any], iterator: Any) -> Any:
-        self._fuse.run(self._before_batch, iterator)
-        tasks = self._fuse.run(_tasks, iterator)
+        self._breaker.run(self._before_batch, iterator)
+        tasks = self._breaker.run(_tasks, iterator)
         start_ns, ran_ns = time.time_ns(), time.thread_time_ns()
         around = loader_waits.begin(iterator)
         try:
@@ -120,7 +120,7 @@ class LoaderProbe:
         finally:
             loader_waits.end(around)
         span = start_ns, time.time_ns(), time.thread_time_ns() - ran_ns
-        self._fuse.run(self._note_next, iterator, batch, tasks, *span)
+        self._breaker.run(self._note_next, iterator, batch, tasks, *span)
         return batch
 
     def _note_next(self, iterator: Any, batch: Any, tasks: "_Tasks", start_ns: int, end_ns: int, cpu_ns: int) -> None:
@@ -147,7 +147,7 @@ class LoaderProbe:
     def _on_fetcher(self, original: Callable[..., None], fetcher: Any, *arguments: Any) -> None:
         original(fetcher, *arguments)
         if get_worker_info() is not None:
-            fetcher._esprof_epoch = self._fuse.run(lambda: self._worker_log().next_epoch())
+            fetcher._esprof_epoch = self._breaker.run(lambda: self._worker_log().next_epoch())
 
     def _on_fetch(self, original: Callable[..., Any], fetcher: Any, index: Any) -> Any:
         if get_worker_info() is None:
@@ -156,10 +156,10 @@ class LoaderProbe:
         start_ns, ran_ns = time.time_ns(), time.process_time_ns()
         batch = original(fetcher, index)
         span = start_ns, time.time_ns(), time.process_time_ns() - ran_ns
-        samples = self._fuse.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
+        samples = self._breaker.run(lambda: _asked_for(fetcher, index) or size(batch)[0])
         # The batch's number is known to the caller of `fetch` alone: the worker's loop, two frames up from here.
         number = sys._getframe(2).f_locals.get("idx")
-        self._fuse.run(self._note_fetch, fetcher, samples, number, *span)
+        self._breaker.run(self._note_fetch, fetcher, samples, number, *span)
         return batch
 
     def _note_fetch(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...shared.torch_features import hide_from_dynamo
-from ..log.fuse import Fuse
+from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from ..state import StepState
 from . import control_groups
@@ -42,7 +42,7 @@ class MemoryProbe:
         self._state = state
         self._log = log
         self._statistics = statistics
-        self._fuse = Fuse("sampling of memory", log)
+        self._breaker = CircuitBreaker("sampling of memory", log)
         self._due_ns = 0
         self._in_sampled_step = False
         self._has_backward = False
@@ -57,11 +57,11 @@ class MemoryProbe:
             if not self._in_sampled_step or threading.get_ident() != self._state.thread:
                 original(*arguments, **options)
                 return
-            self._fuse.run(self._begin_backward)
+            self._breaker.run(self._begin_backward)
             try:
                 original(*arguments, **options)
             finally:
-                self._fuse.run(self._end_backward)
+                self._breaker.run(self._end_backward)
 
         hide_from_dynamo(backward)
         torch.autograd.backward = backward
@@ -70,7 +70,7 @@ class MemoryProbe:
         """Take a sample at the end of a step, if one is due. Only the training thread calls this."""
         now_ns = time.monotonic_ns()
         if self._in_sampled_step or now_ns >= self._due_ns:
-            self._fuse.run(self._end_step, now_ns)
+            self._breaker.run(self._end_step, now_ns)
 
     def _end_step(self, now_ns: int) -> None:
         if self._resident is None:

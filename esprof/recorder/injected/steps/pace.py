@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 
 from ....run.raw.paced import PacedBy
 from ..hang import loader_waits
-from ..log.fuse import Fuse
+from ..log.circuit_breaker import CircuitBreaker
 from .module_calls import OutermostCalls
 
 _MAX_MARKS_OF_OTHERS = 50
@@ -40,14 +40,14 @@ _MAX_CALLS_IN_BATCH = 1000
 class Pace:
     """Calls `on_border` with what ends a step, each time that one ends, on the thread that runs the step."""
 
-    def __init__(self, on_border: Callable[[PacedBy], None], fuse: Fuse) -> None:
+    def __init__(self, on_border: Callable[[PacedBy], None], breaker: CircuitBreaker) -> None:
         self._on_border = on_border
-        self._fuse = fuse
+        self._breaker = breaker
         self._by: PacedBy | None = None
         self._optimizers = _First(begins=False)
         self._iterators = _First(begins=False)
         self._modules = _First(begins=True)
-        self._calls = OutermostCalls(lambda module: fuse.run(self._module_returned, module))
+        self._calls = OutermostCalls(lambda module: breaker.run(self._module_returned, module))
         self._caller = OneThread()
         self._has_optimizer = False
         self._iterator: weakref.ref[object] | None = None
@@ -61,7 +61,7 @@ class Pace:
 
     def install(self) -> None:
         def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
-            self._fuse.run(self._optimizer_stepped, optimizer)
+            self._breaker.run(self._optimizer_stepped, optimizer)
 
         # A compiled training step must not try to trace the hook: this mark makes dynamo call it as it is.
         after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ class Pace:
 
         @functools.wraps(original)
         def __init__(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:
-            self._fuse.run(self._optimizer_made)
+            self._breaker.run(self._optimizer_made)
             original(optimizer, *arguments, **options)
 
         Optimizer.__init__ = __init__  # type: ignore[method-assign, assignment]

@@ -8,7 +8,7 @@ import threading
 import time
 from types import CodeType, FrameType
 
-from ..log.fuse import Fuse
+from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from ..state import StepState
 
@@ -46,7 +46,7 @@ class StackSampler:
     def __init__(self, state: StepState, log: Log) -> None:
         self._state = state
         self._log = log
-        self._fuse = Fuse("sampling of stacks", log)
+        self._breaker = CircuitBreaker("sampling of stacks", log)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="esprof-sampler", daemon=True)
         self._callers = _Callers(log)
@@ -87,14 +87,14 @@ class StackSampler:
         # Not to wait: the other thread is looking anyway.
         if self._looking.acquire(blocking=False):
             try:
-                self._fuse.run(self._look_if_it_can_be_noted, frame)
+                self._breaker.run(self._look_if_it_can_be_noted, frame)
             finally:
                 self._looking.release()
 
     def _run(self) -> None:
-        while self._fuse.on and not self._ending.wait(self._period_s()):
+        while self._breaker.on and not self._ending.wait(self._period_s()):
             with self._looking:
-                self._fuse.run(self._look_if_it_can_be_noted, sys._current_frames().get(self._state.thread))
+                self._breaker.run(self._look_if_it_can_be_noted, sys._current_frames().get(self._state.thread))
         self._leave_switch_interval()
 
     def _period_s(self) -> float:

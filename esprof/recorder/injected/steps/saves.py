@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from ..log.fuse import Fuse
+from ..log.circuit_breaker import CircuitBreaker
 
 _OF_MODULES = {
     "torch": ("save",),
@@ -27,10 +27,10 @@ class SaveProbe:
     there before, the names that other modules have imported already are found and bound to the wrapper.
     """
 
-    def __init__(self, note: Callable[[tuple[str, int, int]], None], fuse: Fuse) -> None:
+    def __init__(self, note: Callable[[tuple[str, int, int]], None], breaker: CircuitBreaker) -> None:
         """`note` takes (name, start, end), in ns."""
         self._note = note
-        self._fuse = fuse
+        self._breaker = breaker
         self._inside = False
         self._waiting = dict(_OF_MODULES)
 
@@ -49,7 +49,7 @@ class SaveProbe:
 
     def _take(self, module: str) -> None:
         for function in self._waiting.pop(module, ()):
-            self._fuse.run(self._wrap, module, function)
+            self._breaker.run(self._wrap, module, function)
 
     def _wrap(self, module: str, function: str) -> None:
         name, original = f"{module}.{function}", getattr(sys.modules[module], function, None)

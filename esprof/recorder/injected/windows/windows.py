@@ -13,7 +13,7 @@ from ....run.raw.new_files import write_new
 from ....run.raw.reasons import LossReason
 from ....run.raw.settings import Settings
 from ...shared.torch_features import dump_collectives
-from ..log.fuse import Fuse
+from ..log.circuit_breaker import CircuitBreaker
 from ..log.notes import Log
 from ..state import StepState
 from . import jobs_profiler
@@ -75,13 +75,13 @@ class Windows:
         """Whether a window is on disk."""
         return bool(self._kept)
 
-    def watch_jobs_profilers(self, fuse: Fuse) -> None:
+    def watch_jobs_profilers(self, breaker: CircuitBreaker) -> None:
         """From now on notice when the job itself begins to profile, when it ends, and where it writes its trace."""
         jobs_profiler.watch(
             jobs_profiler.Notices(
-                prepares=lambda: fuse.run(self._yield_to_job),
-                ends=lambda: fuse.run(self._take_back),
-                exported=lambda *trace: fuse.run(self._note_jobs_trace, *trace),
+                prepares=lambda: breaker.run(self._yield_to_job),
+                ends=lambda: breaker.run(self._take_back),
+                exported=lambda *trace: breaker.run(self._note_jobs_trace, *trace),
             )
         )
 

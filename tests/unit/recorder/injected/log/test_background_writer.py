@@ -6,7 +6,7 @@ import pytest
 
 from esprof.recorder.injected.log import background_writer
 from esprof.recorder.injected.log.background_writer import BackgroundWriter
-from esprof.recorder.injected.log.fuse import Fuse
+from esprof.recorder.injected.log.circuit_breaker import CircuitBreaker
 from esprof.recorder.injected.log.notes import Log
 
 
@@ -36,7 +36,7 @@ class Part:
 
 def test_parts_come_round_until_the_end_and_notes_are_written_last(tmp_path):
     part, order = Part(), []
-    writer = BackgroundWriter(lambda: order.append(part.closed), [(part, Fuse("x", Log()))])
+    writer = BackgroundWriter(lambda: order.append(part.closed), [(part, CircuitBreaker("x", Log()))])
     writer.start()
     assert part.enough.wait(10)
     writer.stop()
@@ -48,7 +48,9 @@ def test_parts_come_round_until_the_end_and_notes_are_written_last(tmp_path):
 
 def test_a_fault_ends_its_part_alone_and_is_said_once(capsys):
     broken, sound = Part(fails_at=2), Part()
-    writer = BackgroundWriter(lambda: None, [(broken, Fuse("the broken part", Log())), (sound, Fuse("x", Log()))])
+    writer = BackgroundWriter(
+        lambda: None, [(broken, CircuitBreaker("the broken part", Log())), (sound, CircuitBreaker("x", Log()))]
+    )
     writer.start()
     assert sound.enough.wait(10)
     writer.stop()

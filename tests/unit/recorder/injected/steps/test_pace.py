@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from esprof.recorder.injected.hang import loader_waits
-from esprof.recorder.injected.log.fuse import Fuse
+from esprof.recorder.injected.log.circuit_breaker import CircuitBreaker
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.injected.steps import module_calls, pace
 from esprof.recorder.injected.steps.pace import Pace
@@ -25,7 +25,7 @@ def job(monkeypatch):
     monkeypatch.setattr(pace, "register_optimizer_step_post_hook", hooks.append)
     monkeypatch.setattr(module_calls, "sys", SimpleNamespace(modules={}))  # As if dynamo were not loaded.
     ends: list[PacedBy] = []
-    watched = Pace(ends.append, Fuse("recording", Log()))
+    watched = Pace(ends.append, CircuitBreaker("recording", Log()))
     watched.install()
     return SimpleNamespace(pace=watched, ends=ends, stepped=lambda optimizer: hooks[0](optimizer, (), {}))
 

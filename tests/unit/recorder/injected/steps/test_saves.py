@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 
-from esprof.recorder.injected.log.fuse import Fuse
+from esprof.recorder.injected.log.circuit_breaker import CircuitBreaker
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.injected.steps.saves import SaveProbe, rebind
 
@@ -21,7 +21,7 @@ def noted(monkeypatch):
     original = torch.save
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     rows = []
-    probe = SaveProbe(rows.append, Fuse("saves", Log()))
+    probe = SaveProbe(rows.append, CircuitBreaker("saves", Log()))
     probe.install()
     yield probe, rows
     rebind(torch.save, original)

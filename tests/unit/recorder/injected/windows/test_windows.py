@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from esprof.recorder.injected.log.fuse import Fuse
+from esprof.recorder.injected.log.circuit_breaker import CircuitBreaker
 from esprof.recorder.injected.log.notes import Log
 from esprof.recorder.injected.state import StepState
 from esprof.recorder.injected.windows import windows as module
@@ -56,10 +56,10 @@ def take(tmp_path, monkeypatch):
         log, state = Log(), StepState()
         log.open(str(tmp_path / "rank-00000"), 1 << 20)
         windows = Windows(str(tmp_path), SETTINGS, WindowSchedule(SETTINGS), state, log)
-        fuse = Fuse("recording", log, windows.stop, note="stopped")
+        breaker = CircuitBreaker("recording", log, windows.stop, note="stopped")
         for state.step in range(1, steps + 1):
-            fuse.run(windows.begin_step, state.step)
-        assert not fuse.on
+            breaker.run(windows.begin_step, state.step)
+        assert not breaker.on
         return [json.loads(line) for line in (tmp_path / "rank-00000.jsonl").read_bytes().splitlines()]
 
     return take

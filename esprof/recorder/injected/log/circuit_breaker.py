@@ -1,4 +1,4 @@
-"""The recorder's fuse: one fault and it is off, and the job goes on."""
+"""The circuit breaker: the first fault turns a part of the recorder off, and the job goes on."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from .notes import Log
 T = TypeVar("T")
 
 
-class Fuse:
+class CircuitBreaker:
     """On until the first fault in work that it was asked to run.
 
     `what` names the work in messages; `release` frees what the work may hold when a fault ends it. The fault is noted as a
@@ -35,7 +35,7 @@ class Fuse:
         self._note = note
 
     def run(self, work: Callable[..., T], *arguments: object) -> T | None:
-        """`work(*arguments)`, or None once the fuse has blown."""
+        """`work(*arguments)`, or None once the breaker has tripped."""
         if not self.on:
             return None
         try:
