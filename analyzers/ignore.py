@@ -1,4 +1,4 @@
-"""Findings that somebody knows of and has said so, with a reason and a last day: they are told apart from the others."""
+"""Findings that a project ignores for now, with a reason and a last day. They are listed separately."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -86,7 +86,7 @@ def window_option(command: _Command) -> _Command:
         "--window",
         metavar="STEP",
         type=click.IntRange(min=0),
-        help="Answer of the window that holds this step; without it, of the longest one, the latest of equals.",
+        help="Analyse the window that holds this step. Default: the longest window, the latest of equals.",
     )(command)
 
 

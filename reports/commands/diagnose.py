@@ -38,8 +38,8 @@ def command(
 ) -> None:
     """Name what the step time is lost to, and what it would gain.
 
-    Findings come most time first; `esprof explain ID` says more about one. Those that pyproject.toml asks to ignore,
-    with a reason and a last day, are told apart.
+    The finding that costs most time comes first; `esprof explain ID` says more about one. Findings that pyproject.toml
+    ignores, with a reason and a last day, are listed separately.
     """
     run, _ = open_run(sources, window)
     with status("Diagnosing"):

@@ -85,8 +85,8 @@ def command(
     job tells what its steps take, replay finds which ESTs should run where, and the job tries that in blocks of steps with
     and without it, by turns: it is kept where steps are surely shorter. Then the loop looks on until steps change lastingly.
     No bit of the training depends on that. With --allow compression the job also measures what codecs would make of its
-    exchanges; the one that gains most comes once, and goes where steps are not shorter or its guard finds that gradients
-    lose more than --max-vnmse. Each round is a line on stderr, and of rounds.jsonl in RUN.
+    exchanges. It then tries the codec that gains most, once, and removes it where steps do not get shorter, or where
+    gradients lose more than --max-vnmse. Each round is a line on stderr, and of rounds.jsonl in RUN.
 
     \b
     esprof tune -o RUN -- torchrun --nproc-per-node 4 train.py

@@ -76,7 +76,9 @@ def _mix_facts(advice: MixAdvice, screen: Screen) -> Iterable[Text]:
     how = "by dual values" if proof.kind == "duals" else "by search"
     yield fact("Proof", f"no decision is better than {decimal(proof.bound)}: {how}, gap {proof.gap:.1g}", screen)
     for kind, worth in advice.binding.items():
-        yield fact("Scarce", f"one {printable(kind, 24)} more: {worth:+.4g}, to first order", screen)
+        yield fact(
+            "Scarce", f"one more {printable(kind, 24)} changes the objective by {worth:+.4g} (linear estimate)", screen
+        )
     for one in advice.frontier:
         yield fact("Sooner", f"within {decimal(one.hours)} h for {decimal(one.money)}", screen)
     for kind, price in advice.break_even.items():

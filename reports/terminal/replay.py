@@ -131,6 +131,6 @@ def _held_out(answer: ReplayAnswer) -> str:
         return prediction.reason or "no step was held out"
     errors = [abs(step.error_pct) for step in prediction.held_out]
     return (
-        f"{units.plural(len(errors), 'step')} predicted from {units.plural(len(prediction.fit_steps), 'other')}: off by "
+        f"fitted on {units.plural(len(prediction.fit_steps), 'step')}; error on {units.plural(len(errors), 'other')}: "
         f"{units.pct(sum(errors) / len(errors))} on average, {units.pct(max(errors))} at worst"
     )

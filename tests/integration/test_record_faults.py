@@ -181,7 +181,10 @@ def test_the_disk_fills_up(tmp_path, mode):
 
 @pytest.mark.parametrize(
     ("room", "lost", "says"),
-    [(8192, "rank-00000.jsonl", "rank 0 took steps, but could not write a word"), (32768, "timed.4.json.part", WHOLE)],
+    [
+        (8192, "rank-00000.jsonl", "rank 0 trained, but could not write the recording"),
+        (32768, "timed.4.json.part", WHOLE),
+    ],
 )
 def test_a_disk_without_room_for_a_window_is_named_at_once_and_at_the_end(tmp_path, room, lost, says):
     command = job("train.py", "--steps", 20)

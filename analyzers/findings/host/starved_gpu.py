@@ -41,7 +41,7 @@ def host_bound(case: Case) -> Iterator[Cause]:
             "host_share": by_rank({rank: round(share, 4) for rank, share in idle.items()}, "share"),
             "launches_per_step_and_rank": Evidence(round(float(launches.sum()) / shares, 1)),
             **kernels.evidence(),
-            "priced_as": Evidence("a host twice as fast, gaps above 1 ms apart"),
+            "priced_as": Evidence("a CPU twice as fast; gaps above 1 ms stay"),
         },
         advice=_advice(kernels, told),
     )

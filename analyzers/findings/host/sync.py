@@ -54,7 +54,7 @@ def blocking_sync(case: Case) -> Iterator[Cause]:
     times = f"{often} times a step" if often > 1 else "once a step"
     yield Cause(
         id="ESP405",
-        title=f"{first} waits for the GPU {times}, which then has nothing to do for {readable.duration(idle_ns)}",
+        title=f"{first} blocks the CPU {times}; afterwards the GPU idles {readable.duration(idle_ns)} in total",
         ranks=tuple(rank for rank in ranks if any(caller.by_rank.get(rank) for caller in callers.values())),
         scenario=_NONE,
         confidence="medium",

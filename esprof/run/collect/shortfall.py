@@ -96,7 +96,7 @@ def nothing_recorded(raw: Path, notes: Sequence[RankNotes], settings: Settings) 
     silent = names.all_notes(raw).values()
     if not notes and silent:
         return InputError(
-            f"nothing was recorded: {readable.ranks(silent)} took steps, but could not write a word",
+            f"nothing was recorded: {readable.ranks(silent)} trained, but could not write the recording",
             path=raw,
             remedy="Most often the disk is full: record into a folder with room.",
         )

@@ -139,7 +139,7 @@ def test_a_rank_whose_recorder_ended_itself_is_not_said_to_be_killed():
         (
             ["python.1", "torch.1", "rank-00003.jsonl"],
             [],
-            "rank 3 took steps, but could not write a word",
+            "rank 3 trained, but could not write the recording",
             "disk is full",
         ),
         (["python.1", "torch.1"], [rank(0, None)], "the job took 10 steps", "--skip 1 --warmup 1 --steps 7"),

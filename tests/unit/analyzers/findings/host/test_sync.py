@@ -62,7 +62,7 @@ def test_a_step_is_no_shorter_than_its_gpu_needs():
 
 def test_a_read_within_the_step_is_named_with_its_caller_and_the_pause_of_the_gpu():
     (finding,) = sync_findings(job())
-    assert finding.title.startswith("aten::item waits for the GPU once a step")
+    assert finding.title.startswith("aten::item blocks the CPU once a step")
     assert finding.evidence["calls_per_step_and_rank"].of("aten::item") == 1
     # From the end of the kernel at 320 µs to the begin of the next at 540 µs.
     assert finding.evidence["idle_after"].of("aten::item") == 220_000
