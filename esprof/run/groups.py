@@ -49,3 +49,8 @@ def named_groups(
         if ranks:
             groups[local] = Group(name=group_name(ranks), ranks=ranks, backend=backend, description=description)
     return groups
+
+
+def joined_groups(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """The groups that several ranks know, each once."""
+    return tuple({group.name: group for group in groups}.values())

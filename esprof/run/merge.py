@@ -18,6 +18,7 @@ from esprof.core.types import NS_PER_S, Ns, Rank
 from esprof.run import files
 from esprof.run.directory import SCHEMAS, read_run, write_flight, write_meta, write_probes
 from esprof.run.files import table_path
+from esprof.run.groups import joined_groups
 from esprof.run.load import load
 from esprof.run.probes import joined
 from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
@@ -147,7 +148,7 @@ def _joined(runs: Sequence[Run]) -> RunMeta:
         exit_code=next((code for code in codes if code), 0 if codes else None),
         versions=versions,
         ranks=tuple(ranks),
-        groups=tuple({group.name: group for meta in metas for group in meta.groups}.values()),
+        groups=joined_groups(group for meta in metas for group in meta.groups),
         warnings=tuple(_lasting(runs, ranks)),
     )
 

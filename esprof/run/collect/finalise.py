@@ -36,7 +36,7 @@ from esprof.run.collect.stages import loads_of_steps, stages_of
 from esprof.run.collect.windows import RankWindows, read_windows
 from esprof.run.directory import read_run, write_flight, write_meta, write_probes, write_table
 from esprof.run.flight.log import FlightLog, may_be_alive, read_flight, read_snapshot
-from esprof.run.groups import Group
+from esprof.run.groups import Group, joined_groups
 from esprof.run.overhead import Overhead, overhead
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.settings import Settings
@@ -297,7 +297,6 @@ def _meta(
     exit_code: int | None,
     warnings: Sequence[RunWarning],
 ) -> RunMeta:
-    groups = {group.name: group for rank in ranks for group in rank.groups.values()}
     versions = {name: version for rank in ranks for name, version in rank.versions.items()}
     return RunMeta(
         created_ns=read_job(raw).started_ns or time.time_ns(),
@@ -306,7 +305,7 @@ def _meta(
         versions=versions | {"esprof": __version__},
         world_size=max(one.identity.world_size for one in notes),
         ranks=tuple(rank.meta for rank in ranks),
-        groups=tuple(groups.values()),
+        groups=joined_groups(group for rank in ranks for group in rank.groups.values()),
         warnings=(*warnings, *(warning for rank in ranks for warning in rank.warnings)),
     )
 

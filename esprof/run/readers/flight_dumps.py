@@ -11,7 +11,7 @@ from esprof.core.text import printable
 from esprof.core.types import Rank
 from esprof.run.flight.dump import HEAD_BYTES, Dump, looks_like_a_dump, read_dump, snapshots_of
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame, main_stack
-from esprof.run.groups import MAX_RANKS, Group, group_name
+from esprof.run.groups import MAX_RANKS, Group, group_name, joined_groups
 from esprof.run.kineto.content import content
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import memory_limit, run_all
@@ -109,10 +109,10 @@ def _run_of(by_rank: Mapping[Rank, list[tuple[Path, Dump]]], path: Path, warning
 
 def _groups(snapshots: Iterable[Snapshot]) -> tuple[Group, ...]:
     """The process groups that any rank knows, named by their ranks: names of their own differ between ranks."""
-    known = {group.ranks: group.description for one in snapshots for group in one.groups}
-    return tuple(
-        Group(name=group_name(ranks), ranks=ranks, description=description)
-        for ranks, description in sorted(known.items())
+    return joined_groups(
+        Group(name=group_name(group.ranks), ranks=group.ranks, description=group.description)
+        for one in snapshots
+        for group in one.groups
     )
 
 

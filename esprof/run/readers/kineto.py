@@ -1,7 +1,7 @@
 """Kineto traces (`torch.profiler`), one file a rank."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from itertools import count
 from pathlib import Path
@@ -10,7 +10,7 @@ from esprof.core import readable
 from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Rank
-from esprof.run.groups import MAX_RANKS, Group
+from esprof.run.groups import MAX_RANKS, joined_groups
 from esprof.run.kineto.reader import Trace, read_trace
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import run_all
@@ -63,7 +63,7 @@ def _run_of(traces: list[tuple[Path, Trace]], path: Path, warnings: list[RunWarn
         versions=next(iter(by_rank.values())).versions,
         world_size=world,
         ranks=tuple(_rank_meta(rank, trace) for rank, trace in sorted(by_rank.items())),
-        groups=_groups(by_rank.values()),
+        groups=joined_groups(group for trace in by_rank.values() for group in trace.groups),
     )
 
     def read(name: str, rank: Rank) -> Table | None:
@@ -125,10 +125,6 @@ def _rank_meta(rank: Rank, trace: Trace) -> RankMeta:
     return RankMeta(
         rank=rank, host=trace.host, device=device, accelerators=len(trace.devices) or None, events=len(trace.events)
     )
-
-
-def _groups(traces: Iterable[Trace]) -> tuple[Group, ...]:
-    return tuple({group.name: group for trace in traces for group in trace.groups}.values())
 
 
 READER = Reader(name="Kineto", recognises=_recognises, read=_read)

@@ -15,7 +15,7 @@ from esprof.core.errors import InputError
 from esprof.core.text import printable
 from esprof.core.types import Ns, Rank
 from esprof.run.collective_names import collective_word
-from esprof.run.groups import MAX_RANKS, Group, group_name, parse_ranks
+from esprof.run.groups import MAX_RANKS, Group, group_name, joined_groups, parse_ranks
 from esprof.run.readers.reader import Reader
 from esprof.run.reading import memory_limit, run_all
 from esprof.run.run import RankMeta, Run, RunMeta, RunWarning, WarningCode
@@ -68,7 +68,7 @@ def _read(paths: Sequence[Path], named: Path, executor: Executor | None) -> Run:
         source="table",
         world_size=world,
         ranks=tuple(RankMeta(rank=rank, events=len(of_rank)) for rank, of_rank in events.items()),
-        groups=tuple({group.name: group for group in groups.values()}.values()),
+        groups=joined_groups(groups.values()),
     )
     return Run(meta, lambda name, rank: events[rank] if name == "events" else None, named, tuple(warnings))
 
