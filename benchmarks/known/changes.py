@@ -1,5 +1,5 @@
-"""What each term of docs/reference/what-ifs.md does to a program: the truth of a what-if is the program run
-again with the durations that these functions give.
+"""What each term of docs/reference/what-ifs.md does to a program: the truth of a what-if is the program run again
+with the durations that these functions give.
 
 Where the documentation leaves the meaning open, the literal reading is taken and said here:
 

@@ -188,8 +188,10 @@ class Analysis:
 
 def _scenarios(asked: str | Sequence[str]) -> tuple[str, ...]:
     """The scenarios as `answer` takes them. Raises UsageError for what is neither a text nor a list of texts."""
-    listed = (asked,) if isinstance(asked, str) else tuple(asked) if isinstance(asked, Iterable) else (asked,)
-    wrong = [one for one in listed if not isinstance(one, str)]
-    if wrong:
-        raise UsageError(f"a scenario is a text, not {wrong[0]!r}", remedy='Such as "gpu=2x", or ["gpu=2x", "cpu=2x"].')
+    if isinstance(asked, str):
+        return (asked,)
+    listed = tuple(asked) if isinstance(asked, Iterable) else (asked,)
+    for one in listed:
+        if not isinstance(one, str):
+            raise UsageError(f"a scenario is a text, not {one!r}", remedy='Such as "gpu=2x", or ["gpu=2x", "cpu=2x"].')
     return listed

@@ -1,7 +1,7 @@
 """The Plan: what the advisors recommend, and the elastic runtime adopts.
 
-One envelope holds for all kinds of advice; `PlanParts` has a part for each, with a body of its own. Its JSON
-Schema is docs/reference/plan.schema.json.
+One envelope holds for all kinds of advice; `PlanParts` has a part for each, with a body of its own.
+Its JSON Schema is docs/reference/plan.schema.json.
 """
 
 from pathlib import Path

@@ -229,10 +229,9 @@ class ElasticTrainer:
         """One forward and backward pass of every EST, one reduction, one step of the optimizer.
 
         Raises UsageError for what would make the bits depend on where ESTs run, as far as that is noticed
-        (docs/how-to/elastic.md says how), for a gradient that is missing or comes twice, and for kernel
-        settings that have changed; MismatchError
-        where the ranks differ, or one does not come. After a step that raised no other can be made. Raises Drained in place
-        of a step, on all ranks, where one was asked to leave in the step before.
+        (docs/how-to/elastic.md says how), for a gradient that is missing or comes twice, and for kernel settings that have
+        changed; MismatchError where the ranks differ, or one does not come. After a step that raised no other can be made.
+        Raises Drained in place of a step, on all ranks, where one was asked to leave in the step before.
         """
         if self.is_leaving:
             self._leave()
