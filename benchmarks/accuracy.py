@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import esprof
+from benchmarks.figures import show
 from benchmarks.ledger import section_of, with_section
 from benchmarks.model_errors import CarriedOut, write_carried_out
 from esprof.core.types import NS_PER_US
@@ -194,7 +195,12 @@ def self_replay_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
             explained = one.explained_of(critical_path(one.timeline, int(at), int(at)))
             for column, value in zip(columns, (abs(kept[at]), abs(dropped[at]), explained), strict=True):
                 column.append(float(value))
-            show("self_replay_strict", float(dropped[at]), "%", run=name, step=one.steps.all[at], explained=explained)
+            show(
+                "self_replay_strict",
+                float(dropped[at]),
+                "%",
+                {"run": name, "step": one.steps.all[at], "explained": explained},
+            )
             measured = f"{one.measured_ns[at] / 1e6:.1f}"
             step = str(one.steps.all[at])
             yield name, step, measured, f"{kept[at]:+.3f}", f"{dropped[at]:+.3f}", f"{explained:.1f}"
@@ -236,7 +242,7 @@ def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
         naive_errors = np.abs(100 * (naive / actual - 1))
         spread = 100 * float(np.quantile(actual, 0.9) - np.quantile(actual, 0.1)) / float(np.median(actual))
         naive_of_mean = 100 * (naive / actual.mean() - 1)
-        show("unseen_error", mean(errors), "%", run=name, naive=float(naive_errors.mean()), of_mean=of_mean)
+        show("unseen_error", mean(errors), "%", {"run": name, "naive": float(naive_errors.mean()), "of_mean": of_mean})
         figures = (mean(errors), of_mean, max(errors), naive_errors.mean(), naive_of_mean, spread)
         signs = ("", "+", "", "", "+", "")
         shown = (format(value, f"{sign}.1f") for value, sign in zip(figures, signs, strict=True))
@@ -275,7 +281,9 @@ def counterfactual_rows(folder: Path) -> Iterator[tuple[str, ...]]:
             values = case.figures(Replayed.of(run, rules=rules))
             low, high = min(values), max(values)
             held = case.least <= low and high <= case.most
-            show("counterfactual", low, case.unit, trace=case.trace, most=high, rules=str(rules), held=held)
+            show(
+                "counterfactual", low, case.unit, {"trace": case.trace, "most": high, "rules": str(rules), "held": held}
+            )
             text = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} … {high:.3g}"
             cells.append(text if held else f"**{text}**")
         bounds = (
@@ -394,13 +402,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
     lines = [" | ".join(titles), "|".join(ruler)]
     return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
-
-
-def show(name: str, value: float, unit: str, **context: object) -> None:
-    print(
-        json.dumps({"name": name, "value": round(value, 4), "unit": unit, "context": context}, default=float),
-        flush=True,
-    )
 
 
 if __name__ == "__main__":

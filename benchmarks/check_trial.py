@@ -34,8 +34,8 @@ import numpy as np
 import torch._dynamo  # noqa: F401  optimizers import it when they are made: once here, not in each job
 
 import esprof
+from benchmarks.figures import show
 from benchmarks.jobs.planted import KINDS, STRETCH, TURNS, recorded
-from benchmarks.settings import show
 from esprof.analyzers.gate.baseline import Baseline, choose_phase, measure
 from esprof.analyzers.gate.check import STATISTICS, Check, Options, Statistic, check
 from esprof.analyzers.gate.rules import parse_rule

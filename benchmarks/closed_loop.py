@@ -30,7 +30,7 @@ from threading import Event, Thread
 
 import msgspec
 
-from benchmarks.settings import show
+from benchmarks.figures import show
 from benchmarks.testbed.bed import Bed, hosts
 from esprof.analyzers.advisors.compression.answer import MAX_VNMSE
 from esprof.analyzers.advisors.job.makespan import in_ranges

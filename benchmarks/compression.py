@@ -21,8 +21,9 @@ from statistics import mean, median
 
 import numpy as np
 
+from benchmarks.figures import show
 from benchmarks.model_errors import CarriedOut, write_carried_out
-from benchmarks.settings import Setting, noise_pct, record, show, slug
+from benchmarks.settings import Setting, noise_pct, record, slug
 from esprof.analyzers import recommend_compression
 from esprof.analyzers.advisors.compression.answer import CompressionAdvice
 from esprof.analyzers.advisors.compression.instance import solve

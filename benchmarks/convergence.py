@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.figures import show
 from benchmarks.jobs.gpt import CONTEXT, GPT, sources
 from benchmarks.jobs.loop import compression_of, steps, worker
-from benchmarks.settings import show
 from esprof.elastic.compress import compress
 from esprof.elastic.compress.canary import canary
 from esprof.elastic.compress.hook import How

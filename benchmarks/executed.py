@@ -28,8 +28,9 @@ from statistics import mean, median
 import numpy as np
 import torch
 
+from benchmarks.figures import show
 from benchmarks.model_errors import CarriedOut, term_of, write_carried_out
-from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, show, slug
+from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, slug
 from esprof.recorder import demo_job
 from esprof.replay.dfg import Dfg
 from esprof.replay.replayed import Replayed

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import esprof
-from benchmarks.settings import show
+from benchmarks.figures import show
 from esprof.analyzers.verified.pairs import Pairs
 from esprof.analyzers.verified.promise import promise
 from esprof.core.output import write_bytes

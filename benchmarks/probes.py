@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 
 import esprof
-from benchmarks.settings import Setting, record, show
+from benchmarks.figures import show
+from benchmarks.settings import Setting, record
 from esprof.elastic.compress.codecs.registry import codec
 from esprof.recorder.shared.torch_features import all_gather, reduce_scatter
 from esprof.run.curve import Curve

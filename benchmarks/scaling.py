@@ -34,8 +34,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.figures import show
 from benchmarks.jobs.scaled import N_EST
-from benchmarks.settings import show
 from benchmarks.testbed import network
 from benchmarks.testbed.bed import Bed, hosts
 from esprof.core.output import write_bytes

@@ -1,13 +1,11 @@
 """What benchmarks share that carry out what-ifs: a job on hosts of the test bed, the same hosts changed, and recordings."""
 
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import esprof
 from benchmarks.testbed.network import bits_per_s
@@ -68,8 +66,3 @@ def noise_pct(repeats: Sequence[float]) -> float:
 def slug(text: str) -> str:
     """`text` as a file's name."""
     return re.sub(r"\W+", "-", text)
-
-
-def show(name: str, value: float, unit: str, context: dict[str, Any]) -> None:
-    """Print a figure as a JSON line."""
-    print(json.dumps({"name": name, "value": round(value, 2), "unit": unit, "context": context}), flush=True)

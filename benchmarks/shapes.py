@@ -18,9 +18,9 @@ from statistics import median
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.figures import show
 from benchmarks.jobs.arguments import Arguments
 from benchmarks.jobs.gpt import CONTEXT, model
-from benchmarks.settings import show
 
 _PAGE = 4096
 _PIECE = 64 << 20

@@ -24,7 +24,8 @@ from pathlib import Path
 from statistics import mean, median
 
 import esprof
-from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, show, slug
+from benchmarks.figures import show
+from benchmarks.settings import ALL_STEPS, Setting, changed, noise_pct, record, slug
 from esprof.replay import Replayed, answer
 
 AS_IT_IS = "as it is"

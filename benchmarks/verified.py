@@ -23,8 +23,8 @@ from typing import Any
 
 import esprof
 from benchmarks import ledger as figures
+from benchmarks.figures import show
 from benchmarks.model_errors import CarriedOut, term_of, write_carried_out
-from benchmarks.settings import show
 from esprof.core.errors import EXIT_OK, EXIT_REGRESSION
 from esprof.replay.replayed import Replayed
 from esprof.run.logs import LEDGER, ObservedOutcome

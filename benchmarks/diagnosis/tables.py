@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from statistics import mean, median
 
 from benchmarks.diagnosis.judge import FALSE_PCT, Control, Judged, Score
+from benchmarks.figures import show
 from benchmarks.model_errors import of_answers
-from benchmarks.settings import show
 
 
 def show_felt(cases: Sequence[Judged]) -> None:
