@@ -12,16 +12,16 @@ on the recordings alone, not on the machine that replays them.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
 import numpy as np
 
 import esprof
-from benchmarks.figures import show
+from benchmarks.accuracy_trial import trial
+from benchmarks.figures import show, table
 from benchmarks.ledger import section_of, with_section
 from benchmarks.model_errors import CarriedOut, write_carried_out
 from esprof.core.types import NS_PER_US
@@ -171,18 +171,6 @@ SELF = ("run", "step", ">measured ms", ">kept %", ">strict %", ">explained %")
 UNSEEN = ("run", ">steps", ">mean error %", ">of the mean %", ">worst %", ">naive %", ">naive, mean %", ">spread %")
 KNOWN = ("trace", "what", ">bounds", ">all rules", ">rendezvous off", ">sync inference off", ">stream waits off")
 EXECUTED = ("job", "change", "what-if", ">before ms", ">predicted ms", ">after ms", ">error %", ">noise %")
-TRIAL = (
-    "job",
-    "change",
-    "rule",
-    ">pairs",
-    ">fails %",
-    ">disjoint",
-    ">by median, mean",
-    ">inconclusive",
-    ">of that, waited",
-    ">passes",
-)
 OFF = (ALL_RULES, Rules(rendezvous=False), Rules(syncs_by_time=False), Rules(stream_waits=False))
 
 
@@ -315,93 +303,8 @@ def executed_rows(file: Path) -> Iterator[tuple[str, ...]]:
         yield f"**{label}**", f"{len(errors)} changes", "", "", "", "", f"{of(errors):.1f}", ""
 
 
-CHANGES = {
-    "none": "none",
-    "work+3%": "+3 % in every step",
-    "work+5%": "+5 % in every step",
-    "work+10%": "+10 % in every step",
-    "work+20%": "+20 % in every step",
-    "periodic": "periodic",
-    "drift": "drift",
-    "hiccup": "one hiccup",
-}
-
-
-TURNS = {
-    "none": "stretches, none",
-    "turns+3%": "stretches, +3 %",
-    "turns+5%": "stretches, +5 %",
-    "turns+10%": "stretches, +10 %",
-    "turns+20%": "stretches, +20 %",
-}
-
-
-def trial(file: Path | None) -> dict[str, str]:
-    """The parts of the page that the JSON lines of `benchmarks.check_trial` make."""
-    if file is None:
-        return {"trial": "Not run.", "waits": "an unknown share", "apart": "–", "cpu_apart": "–", "hidden": ""}
-    figures = [json.loads(line) for line in file.read_text().splitlines()]
-    waits = [f"{figure['value']:.0f} %" for figure in figures if figure["name"] == "check_trial_cpu_wait"]
-    cpu_apart = [f"{figure['value']:.0f} %" for figure in figures if figure["name"] == "check_trial_cpu_apart"]
-    groups = [figure for figure in figures if figure["name"].startswith("check_trial_failed")]
-    same = {figure["context"]["job"]: figure["context"] for figure in groups if _is_same(figure["context"])}
-    apart = [of["change_pct"]["mean"] for of in same.values()]
-    hidden = sum(figure["context"]["hidden"] for figure in groups)
-    answers = sum(figure["context"]["pairs"] for figure in groups if figure["context"]["which"] != "disjoint")
-    return {
-        "trial": table(TRIAL, trial_rows(groups)),
-        "waits": " and ".join(waits),
-        "apart": " and ".join(f"{low:+.0f} … {high:+.0f} %" for low, _, high in apart),
-        "cpu_apart": " and ".join(cpu_apart),
-        "hidden": f"Of {answers} answers {hidden} had a mean beyond the limit at 99 % and neither failed nor said why.",
-    }
-
-
-def trial_rows(groups: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """A row for each job, change and rule; that of the disjoint pairs stands in the row of all of them."""
-    disjoint = {_case(figure): figure["context"] for figure in groups if figure["context"]["which"] == "disjoint"}
-    for figure in groups:
-        of = figure["context"]
-        if of["which"] == "disjoint":
-            continue
-        is_within = figure["name"] == "check_trial_failed_within"
-        apart = None if is_within else disjoint.get(_case(figure))
-        low, high = of["interval_pct"]
-        yield (
-            of["job"],
-            TURNS[of["kind"]] if is_within else CHANGES[of["kind"]],
-            f"`{of['rule']}`",
-            str(of["pairs"]),
-            f"{figure['value']:.1f} ({low:.1f} … {high:.1f})",
-            f"{apart['regressed']} of {apart['pairs']}" if apart else "",
-            ", ".join(str(of["regressed_by"][name]) for name in ("median", "mean")),
-            str(of["inconclusive"]),
-            str(of["only_waited_for_a_cpu"]),
-            str(of["unchanged"]),
-        )
-
-
-def _is_same(of: dict[str, Any]) -> bool:
-    return of["kind"] == "none" and of["which"] == "all"
-
-
-def _case(figure: dict[str, Any]) -> tuple[str, str, str]:
-    of = figure["context"]
-    return of["job"], of["kind"], of["rule"]
-
-
 def p90(values: Sequence[float]) -> float:
     return float(np.quantile(values, 0.9))
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a column whose title begins with `>` is aligned right."""
-    titles, ruler = (
-        (column.lstrip(">") for column in columns),
-        ("--:" if column[0] == ">" else "---" for column in columns),
-    )
-    lines = [" | ".join(titles), "|".join(ruler)]
-    return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
 
 
 if __name__ == "__main__":
