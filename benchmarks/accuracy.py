@@ -27,6 +27,7 @@ from benchmarks.model_errors import CarriedOut, write_carried_out
 from esprof.core.types import NS_PER_US
 from esprof.replay.dfg import Cls, LaneKind
 from esprof.replay.engine.timeline import critical_path, replay, strict
+from esprof.replay.ranks.blame import Blame
 from esprof.replay.replayed import Replayed
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.whatif.graph import edits
@@ -240,7 +241,7 @@ def unseen_rows(runs: dict[str, Replayed]) -> Iterator[tuple[str, ...]]:
 def sleep_gains(one: Replayed) -> list[float]:
     """Seconds that mending rank 2 takes off each step."""
     try:
-        mended = replay(fix_stragglers(one.built.dfg, [2]).dfg).step_ns()
+        mended = replay(fix_stragglers(Blame(one.built.dfg, one.built.dfg.marks.steps), [2]).dfg).step_ns()
     except Declined:
         return [0.0]
     return ((one.timeline.step_ns() - mended) / 1e9).tolist()
