@@ -170,8 +170,8 @@ def test_figures_over_all_cases(capsys):
     show_all([case_of(RIGHT, WRONG), case_of(RIGHT, saving_us=3000.0)], [Control("toy", "ESP301", 7.0)])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     figures = {one["name"]: one for one in map(json.loads, lines)}
-    assert figures["diagnosis_cause_first"]["value"] == pytest.approx(66.67)
-    assert figures["diagnosis_rank_right"]["value"] == pytest.approx(66.67)
+    assert figures["diagnosis_cause_first"]["value"] == pytest.approx(66.6667)
+    assert figures["diagnosis_rank_right"]["value"] == pytest.approx(66.6667)
     assert figures["diagnosis_interval_holds"]["value"] == 50
     assert figures["diagnosis_saving_error_median"]["value"] == 50
     assert figures["diagnosis_saving_error_mean"]["context"] == {"cases": 2}
