@@ -90,12 +90,19 @@ class MadeUpJob:
         # The job here is a thread of the same process: on a busy machine it would leave the loop no CPU time.
         monkeypatch.setattr(tuning, "_NICENESS", 0)
         stop, found = threading.Event(), []
-        loop = threading.Thread(target=Tuner(self.run, settings, stop, found.append).tune)
+
+        def note(one):
+            # The loop ends here, and not when the thread of the test next looks: another round may have ended by then.
+            found.append(one)
+            if until(self, found):
+                stop.set()
+
+        loop = threading.Thread(target=Tuner(self.run, settings, stop, note).tune)
         job = threading.Thread(target=on_threads, args=(2, self.train))
         job.start()
         loop.start()
         end = time.monotonic() + 120
-        while not until(self, found) and time.monotonic() < end:
+        while not (stop.is_set() or until(self, found)) and time.monotonic() < end:
             time.sleep(0.02)
         stop.set()
         loop.join()
