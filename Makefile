@@ -9,7 +9,7 @@ WORKERS := $(shell n=$$(nproc); echo $$((n < 4 ? 2 : n / 2)))
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all known compat lint types docs docs-check wheel clean
+.PHONY: help demo test test-all known compat lint types docs docs-check docs-site wheel clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,13 +43,16 @@ docs: $(READY) ## Write the pages of docs/ that are made from the code.
 docs-check: $(READY) ## Fail where the generated docs differ from the code.
 	$(BIN)/python -m docs.generate --check
 
+docs-site: $(READY) ## Build the documentation into site/; fail at a dead link.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # setuptools would put what an earlier build left in build/ into the wheel.
 wheel: $(READY) ## Build the wheel into dist/.
 	rm -rf build
 	$(BIN)/pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
 
 clean: ## Remove all that was made here, .venv too.
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Without build isolation the build itself obeys constraints.txt.
