@@ -45,7 +45,7 @@ two hosts of the test bed (`docs/results/testbed.md`) on a machine of 2 cores.
 ## Executed what-ifs
 
 The figure that counts. A job was recorded, replay said what a change would give, and then the change was made and
-recorded, in turns. *noise* is how far the repeats of one setting lie apart, before and after the change: no
+recorded, interleaved. *noise* is how far the repeats of one setting lie apart, before and after the change: no
 prediction can be better. `graph edit` stands for a prediction by edits of the graph (`esprof.replay.whatif.graph.edits`)
 without a term of its own. Hosts have half a core and 200 Mbit/s each unless the change says otherwise (the demo's:
 0.8, and no limit). What `--max-error` would have refused is counted too. Printed by `python -m benchmarks.executed`.
@@ -72,13 +72,13 @@ bounds (**bold**) shows what that rule is for. A self-replay shows none of this:
 
 How often `esprof check` fails runs of the same code, and runs that a change was planted in. `python -m
 benchmarks.check_trial --keep FOLDER` records a small recurrent network (some 8 ms of CPU time a step, 300 steps) in one
-process and in two over gloo: each change in turns with the job as it is, seven rounds. A run is held against the three
+process and in two over gloo: each change interleaved with the job as it is, seven rounds. A run is held against the three
 runs as it is that were recorded nearest to it. Pairs share runs, so that they are not independent and the intervals (95
 %, exact) are too narrow; *disjoint* are those that share none. In *every step* the sequence is longer by so much;
 *periodic* makes each tenth step twice as long (the mean 10 % more, the median unchanged), *drift* makes steps longer
 and longer, by 10 % on average; *one hiccup* is one step as long as 30 (the mean 10 % more). *waited* are answers that
 are inconclusive only because ranks waited longer for a CPU (`cpu_wait`): else they would fail. *stretches* holds one
-half of a run against its other half, in stretches of ten steps that take turns, where those of the other half have so
+half of a run against its other half, in stretches of ten steps that alternate, where those of the other half have so
 much more work.
 
 It is a hard trial: a virtual machine of 2 cores (AMD EPYC; Python 3.11, PyTorch 2.13, CPU) that did other work all the

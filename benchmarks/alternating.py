@@ -1,4 +1,4 @@
-"""Trains with the recorder on and off by turns, and notes what each step takes.
+"""Trains with the recorder alternately on and off, and notes the time of each step.
 
     python -m torch.distributed.run … -m benchmarks.alternating OUT BLOCK MODULE [ARGUMENTS…]
 

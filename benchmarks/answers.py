@@ -66,12 +66,12 @@ def answers(path: Path) -> dict[str, Any]:
 def _answer(arguments: list[str]) -> dict[str, Any]:
     done = subprocess.run([*ESPROF, *arguments], capture_output=True, text=True, check=False)
     try:
-        told = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except json.JSONDecodeError:
-        told = done.stdout
-    if isinstance(told, dict):
-        told = {key: value for key, value in told.items() if key not in LEFT_OUT}
-    return {"exit": done.returncode, "answer": told}
+        answer = done.stdout
+    if isinstance(answer, dict):
+        answer = {key: value for key, value in answer.items() if key not in LEFT_OUT}
+    return {"exit": done.returncode, "answer": answer}
 
 
 def values(answers: Any, left_out: Collection[str], where: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@
 
 On the test bed (root), hosts have unlike CPU rates, and in one case slow links. A job of eight ESTs runs once, split evenly,
 and writes its own Run. From that, the assignments to try are chosen and the step time of each is predicted; both are written
-down before any is measured. Then one job goes through all of them in turns, several rounds, and its steps are timed from
+down before any is measured. Then one job alternates between all of them for several rounds, and its steps are timed from
 outside. Prints a JSON line an assignment, and one a case: the median and the worst error, the advised one against the
 best that was measured, and its gain over the even split. Ends with median and mean over all. Times are means of steps.
 """
@@ -65,13 +65,13 @@ def case(number: int, folder: Path, rounds: int, steps: int) -> list[CarriedOut]
     folder.mkdir(parents=True, exist_ok=True)
     cpu, rate = CASES[number]
     setting = {"case": number, "cpu": cpu, "rate": rate}
-    run, told = folder / "run", folder / "predictions.json"
-    if not told.exists():
+    run, predictions = folder / "run", folder / "predictions.json"
+    if not predictions.exists():
         job(cpu, rate, folder / "record.json", ["--telemetry", str(run), "--steps", "20"])
         predicted, advised, low, high = predict(run)
         listed = [[ests, ms] for ests, ms in predicted.items()]
-        told.write_text(json.dumps({"advised": advised, "low": low, "high": high, "ms": listed}))
-    written = json.loads(told.read_text())
+        predictions.write_text(json.dumps({"advised": advised, "low": low, "high": high, "ms": listed}))
+    written = json.loads(predictions.read_text())
     schedule = [ests for ests, _ in written["ms"]]
     random.Random(number).shuffle(schedule)
     again = ["--schedule", json.dumps(schedule), "--steps", str(steps), "--rounds", str(rounds)]

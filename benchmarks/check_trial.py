@@ -1,7 +1,7 @@
 """How right `esprof check` is: pairs of runs that were really recorded, of the same job and of one with a planted change.
 
     python -m benchmarks.check_trial [--rounds 8] [--keep FOLDER]
-    python -m benchmarks.check_trial --again FOLDER         # judges anew what was kept, records nothing
+    python -m benchmarks.check_trial --again FOLDER         # judges anew stored recordings, records nothing
 
 Records `benchmarks.jobs.planted` on this machine, in one process and in two over gloo: in each round each kind of change
 once, with a run without a change before each. A run is held against the runs without a change that were recorded nearest to
@@ -48,7 +48,7 @@ ALONE = "one process"
 LONGEST_S = 300
 
 RULES = ("step_time:+5%", "step_time:+20%")
-"""The first is what `esprof check` takes where it is told none."""
+"""The first is the default of `esprof check`."""
 MIN_STEPS = Options(rules=()).min_steps
 NEAR = 3
 """Baselines that a run is held against: on a shared machine, what was recorded long before tells little."""
@@ -70,7 +70,7 @@ class Recording:
 
 
 def plan(rounds: int) -> Iterator[Recording]:
-    """All recordings in their order: the jobs in turns, and before each changed run one without a change."""
+    """All recordings in their order: the jobs interleaved, and before each changed run one without a change."""
     number = itertools.count()
     for turn in range(rounds):
         for kind in KINDS:
@@ -342,7 +342,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     folders = parser.add_mutually_exclusive_group()
     folders.add_argument("--keep", type=Path, metavar="FOLDER", help="folder for the recordings; those there are kept")
-    folders.add_argument("--again", type=Path, metavar="FOLDER", help="judge what was kept there")
+    folders.add_argument("--again", type=Path, metavar="FOLDER", help="judge the recordings stored there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = options.again or options.keep or Path(folder)

@@ -5,7 +5,7 @@
 
 On the test bed (root), hosts have unlike CPU rates and links, and in some cases one changes in mid-run. A job of ESTs starts
 with an even split, and the loop tunes it while it runs. Then another job on the same hosts, as they are at the end, goes
-through all assignments in turns, and its steps are timed from outside: the even split, the advised one, and the best.
+through all assignments in several rounds, and its steps are timed from outside: the even split, the advised one, the best.
 
 Hosts and models of the named cases were at hand when the loop's rules were made; those that are drawn were not.
 
@@ -287,10 +287,10 @@ def measured(case: Case, last: Ests, folder: Path, turns: int) -> dict[Ests, flo
             codes = bed.torchrun([*job(case), *turned], stdout=out).wait(_ENDS_S)
         assert not any(codes), codes
         (folder / "measured.part").rename(answer)
-    told = json.loads(answer.read_text().splitlines()[-1])
+    printed = json.loads(answer.read_text().splitlines()[-1])
     return {
         tuple(map(tuple, ests)): fmean(median(ms[at : at + _STEPS]) for at in range(0, len(ms), _STEPS))
-        for ests, ms in zip(told["schedule"], told["step_ms"], strict=True)
+        for ests, ms in zip(printed["schedule"], printed["step_ms"], strict=True)
     }
 
 

@@ -8,7 +8,7 @@ Prints JSON lines. How long the search takes, and how far heuristics are from th
 --instances, the same of published ones. With --executed (needs root): jobs on two hosts of the test bed are recorded and
 probed; what a step would take with one codec for all, and with the plan, is written down; then the job is recorded with
 bf16, with the best single codec, with the plan, with nothing sent (torch's noop hook: a bound, and no part of the errors)
-and as it is, in turns. With --sharded the jobs are of FSDP2: bf16 (the plan, where there is one) and as it is.
+and as it is, interleaved. With --sharded the jobs are of FSDP2: bf16 (the plan, where there is one) and as it is.
 """
 
 import argparse

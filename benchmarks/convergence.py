@@ -44,12 +44,12 @@ def main() -> None:
             compression.close()
 
     with worker(0):
-        for told in options.codecs:
-            found = canary(train, compression_of(told), seeds=range(options.seeds))
+        for codec in options.codecs:
+            found = canary(train, compression_of(codec), seeds=range(options.seeds))
             if dist.get_rank() == 0:
                 low, high = (100 * end for end in found.interval)
                 context = {
-                    "codec": told,
+                    "codec": codec,
                     "low_pct": low,
                     "high_pct": high,
                     "steps": found.steps,

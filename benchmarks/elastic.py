@@ -231,7 +231,7 @@ def loopback_bytes() -> int:
 
 
 def alternating(actions: list[Callable[[], Any]], repeats: int, clock: Callable[[], float]) -> list[float]:
-    """The median time of each action by this clock, s. The actions take turns; their first turn is not measured."""
+    """The median time of each action by this clock, s. The actions alternate; their first turn is not measured."""
     times: list[list[float]] = [[] for _ in actions]
     for repeat in range(repeats + 1):
         for action, taken in zip(actions, times, strict=True):

@@ -5,7 +5,7 @@
 
 Trains jobs, some bound by communication and some by computing, on two hosts of the test bed (needs root), and the
 demo's job with a planted fault. A case is recorded as it is, what replay predicts is written down, and then it is
-recorded with the change made, in turns (A-B-A-B). Prints a JSON line a case, and the median and worst error of all.
+recorded with the change made, interleaved (A-B-A-B). Prints a JSON line a case, and the median and worst error of all.
 
 `error` is that of the means over repeats. `noise` is how far the repeats of one setting lie apart: no prediction can be
 better than that. What replay predicts is a step under the recorder, so the truth is recorded too.

@@ -32,10 +32,10 @@ _SECTION = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}\n", re.DOTALL)
 HEADING = "## Promises held against what came"
 
 TEXT = (
-    "`esprof verify` ([verify.md](verify.md)) writes down what replay promises, makes the change for real in turns with the "
-    "job as it is, and notes what came. *error* is that of the step promised, in per cent of the step observed, its size "
-    "without the sign; *held* are the intervals promised in which the step observed lies; *noise* is how far off the step "
-    "observed may be itself, as its repeats tell, in the median: no promise can be better. {unkept}Measured on {hardware}, "
+    "`esprof verify` ([verify.md](verify.md)) stores what replay predicts, then runs the job with and without the change, "
+    "interleaved, and stores the observed step times. *error* is the absolute error of the predicted step, in % of the "
+    "observed step; *held* counts the predicted intervals that contain the observed step; *noise* is the median error of "
+    "the observed step over its repeats: no prediction can be better. {unkept}Measured on {hardware}, "
     "with {versions}. {note}"
 )
 
@@ -127,8 +127,8 @@ def everything(outcomes: Sequence[ObservedOutcome]) -> Group:
 def unkept(lines: Iterable[LedgerLine]) -> list[ReplayPromise]:
     """Promises of which nothing was measured: the knob did not take, or somebody broke off."""
     lines = list(lines)
-    told = {line.id for line in lines if isinstance(line, ObservedOutcome)}
-    return [line for line in lines if isinstance(line, ReplayPromise) and line.id not in told]
+    observed = {line.id for line in lines if isinstance(line, ObservedOutcome)}
+    return [line for line in lines if isinstance(line, ReplayPromise) and line.id not in observed]
 
 
 def section(lines: Sequence[LedgerLine], note: str) -> str:
@@ -169,8 +169,8 @@ def versions(outcomes: Iterable[ObservedOutcome]) -> Iterator[str]:
 
 def hardware() -> str:
     """The processor of this machine, and how many of its CPUs this process may use."""
-    told = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return f"{len(os.sched_getaffinity(0))} CPUs ({told[1] if told else 'of an unknown kind'})"
+    model = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return f"{len(os.sched_getaffinity(0))} CPUs ({model[1] if model else 'of an unknown kind'})"
 
 
 if __name__ == "__main__":

@@ -70,10 +70,10 @@ def write(
     for (job, term), share in found.items():
         errors[job].setdefault(term, {})[source] = math.ceil(round(100 * share, 6)) / 100
     left = {job: {term: of for term, of in sorted(terms.items()) if of} for job, terms in errors.items()}
-    told = ModelErrorSource(command=command, commit=_commit(), seeds=seeds, note=None)
+    origin = ModelErrorSource(command=command, commit=_commit(), seeds=seeds, note=None)
     # A source that nothing comes from any more says nothing.
     used = {name for terms in left.values() for of in terms.values() for name in of}
-    sources = {name: one for name, one in (known.sources | {source: told}).items() if name in used}
+    sources = {name: one for name, one in (known.sources | {source: origin}).items() if name in used}
     changed = msgspec.structs.replace(known, sources=sources, errors=left)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n")
 

@@ -5,10 +5,10 @@
 Trains each of `JOBS` on this machine's CPU, as real processes under torchrun, and compares its steps with the recorder and
 without, as close to each other in time as can be:
 
-- outside of windows, blocks of steps in one process with the recorder hung in and out by turns (`benchmarks.alternating`);
+- outside of windows, alternating blocks of steps with and without the recorder in one process (`benchmarks.alternating`);
   what the recorder's own hooks take, read off two clocks around each; and, for the whole of it, `esprof record --flight`
-  against the bare job, a process each, in turns;
-- inside windows, whose the cost is: by turns in one process nothing, torch.profiler alone, a window of esprof, and the
+  against the bare job, a process each, interleaved;
+- inside windows, alternating in one process: nothing, torch.profiler alone, a window of esprof, and the
   recorder without a window (`benchmarks.window_turns`);
 - inside windows, the timed steps of each of many windows against the plain steps on both sides of it; what opening and
   closing a window adds to the steps around it.
@@ -114,7 +114,7 @@ def whole(bench: Bench, job: Job, folder: Path) -> None:
     times = []
     for number in range(bench.repeats):
         turns = ([], recording) if number % 2 else (recording, [])  # Who goes first changes from round to round.
-        times.append(sorted((bool(around), _step_ms([*around, *command])) for around in turns))
+        times.append(sorted((bool(options), _step_ms([*options, *command])) for options in turns))
     bare, recorded = (np.array([pair[kind][1] for pair in times]) for kind in (False, True))
     context = {"job": job.name, "step_ms": round(float(np.median(bare)), 3), "pairs": len(bare)}
     report(bench, "recorder_flight_pct", 100 * (recorded / bare - 1), "%", context)
@@ -164,14 +164,14 @@ def report(bench: Bench, name: str, pairs: np.ndarray, unit: str, context: dict[
 
 
 def _alternate(job: Job, folder: Path) -> Blocks:
-    """Rank 0's steps with the recorder on and off by turns."""
+    """Rank 0's steps with the recorder alternately on and off."""
     with tempfile.TemporaryDirectory(dir=folder) as out:
         _output([*_torchrun(job), "benchmarks.alternating", out, str(BLOCK), *job.argv(folder, job.steps)])
         return msgspec.json.decode(Path(out, "rank-0.json").read_bytes(), type=Blocks)
 
 
 def _turns(job: Job, folder: Path) -> Turns:
-    """Rank 0's steps, with and without windows of several kinds by turns."""
+    """Rank 0's steps, alternately without and with windows of several kinds."""
     with tempfile.TemporaryDirectory(dir=folder) as out:
         _output([*_torchrun(job), "benchmarks.window_turns", out, str(BLOCK), *job.argv(folder, 2 * job.steps)])
         return msgspec.json.decode(Path(out, "rank-0.json").read_bytes(), type=Turns)

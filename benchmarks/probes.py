@@ -4,7 +4,7 @@
 
 For each link rate, a small job on two hosts of the test bed (needs root) is recorded and probed. Then a script of its own,
 which uses torch.distributed alone, measures collectives afresh on the same hosts, at sizes that no curve has seen, twice
-over: how far both lie apart is what no prediction can be better than. Codecs are measured in one process, in turns with
+over: how far both lie apart is what no prediction can be better than. Codecs are measured in one process, interleaved with
 their probe. Prints a JSON line a collective and a codec: the median, the 90th percentile and the worst error.
 """
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=60)
     parser.add_argument("--rates", nargs="*", default=["100mbit", "1gbit", "none"])
     parser.add_argument("--cpu", type=float, default=0.5)
-    parser.add_argument("--afresh", type=Path, help=argparse.SUPPRESS)  # What the script on the hosts is told.
+    parser.add_argument("--afresh", type=Path, help=argparse.SUPPRESS)  # Set for the script that runs on the hosts.
     options = parser.parse_args()
     if options.afresh:
         measure_afresh(options.afresh)
@@ -153,16 +153,16 @@ def judge(name: str, curve: Curve, rounds: list[dict[str, float]], context: dict
     sizes = [size for size in first if curve.holds(int(size))]
     truth = np.array([(first[size] + second[size]) / 2 for size in sizes])
     apart = np.array([abs(first[size] / second[size] - 1) for size in sizes])
-    told = np.array([curve.at(int(size)) for size in sizes])
+    predicted = np.array([curve.at(int(size)) for size in sizes])
     line = curve.line()
     straight = np.array([line.alpha_ns + line.beta_ns * int(size) for size in sizes])
-    errors, line_errors = 100 * np.abs(told / truth - 1), 100 * np.abs(straight / truth - 1)
+    errors, line_errors = 100 * np.abs(predicted / truth - 1), 100 * np.abs(straight / truth - 1)
     more = {
         "sizes": len(sizes),
         "beyond_the_curve": len(first) - len(sizes),
         "p90": round(float(np.quantile(errors, 0.9)), 2),
         "worst": round(float(errors.max()), 2),
-        "bias": round(float(np.median(100 * (told / truth - 1))), 2),
+        "bias": round(float(np.median(100 * (predicted / truth - 1))), 2),
         "line_median": round(float(np.median(line_errors)), 2),
         "line_worst": round(float(line_errors.max()), 2),
         "two_measurements_apart_median": round(100 * float(np.median(apart)), 2),

@@ -170,12 +170,12 @@ def plans(folder: Path, changes: int, seed: int) -> None:
         until_steps(folder, 2)
 
     supervised(folder, [WorkerPlace(), WorkerPlace()], adopt, world=2)
-    told = [event.what for event in HISTORY.read(folder / "run") if event.what in ("adopted", "refused", "reverted")]
-    context = {name: told.count(name) for name in ("adopted", "refused", "reverted")} | {"seed": seed} | machine()
+    events = [event.what for event in HISTORY.read(folder / "run") if event.what in ("adopted", "refused", "reverted")]
+    context = {name: events.count(name) for name in ("adopted", "refused", "reverted")} | {"seed": seed} | machine()
     tell_equal("plans", folder, context)
-    if told.count("adopted") != 2 * changes:
+    if events.count("adopted") != 2 * changes:
         reasons = {event.reason for event in HISTORY.read(folder / "run") if event.what == "refused"}
-        raise SystemExit(f"plans: {told.count('adopted')} of {2 * changes} were adopted: {reasons}")
+        raise SystemExit(f"plans: {events.count('adopted')} of {2 * changes} were adopted: {reasons}")
 
 
 def judged(folder: Path, changes: int, seed: int) -> None:

@@ -16,7 +16,7 @@ _LAUNCH_NS = 4_000
 
 def job(nodes: int, workers: int, *, queues: bool = True) -> Dfg:
     """About `nodes` nodes, 2.1 edges each: every worker launches kernels, and all meet in a collective after `KERNELS` of
-    them, on one of two links by turns. A GPU waits for the collective before the last.
+    them, on two links alternately. A GPU waits for the collective before the last.
 
     Without `queues`, the edges that order GPUs and links are left out for a scheduler to find again.
     """

@@ -3,8 +3,8 @@
     python -m benchmarks.unseen [--repeats 2] [--only REGEX] [--keep FOLDER]    # on the test bed: needs root
     python -m benchmarks.unseen --again FOLDER [--only REGEX]                   # predicts anew, carries nothing out
 
-Each kind of job is recorded as it is and with each of its changes made, in turns, as often as `--repeats` says. Kept are
-the recordings and `measured.json`, the mean step in ms of each; predictions come of the recordings as it is, so that
+Each kind of job is recorded as it is and with each of its changes, interleaved, `--repeats` times. The recordings
+are stored, and in `measured.json` the mean step of each in ms. Predictions use the recordings of the unchanged job, so that
 another version of esprof can be held against the same truth. Prints a JSON line a case, then figures over all of them.
 
 A step is measured by the recorder's own rows of the steps that a prediction is about, without any rule of replay. `error`
@@ -134,10 +134,8 @@ def main() -> None:
         "--only", type=re.compile, default=re.compile(""), help="cases whose `KIND WHAT-IF` this matches"
     )
     folders = parser.add_mutually_exclusive_group()
-    folders.add_argument(
-        "--keep", type=Path, help="folder for what is kept; recordings already there are not made again"
-    )
-    folders.add_argument("--again", type=Path, metavar="FOLDER", help="predict from what was kept there")
+    folders.add_argument("--keep", type=Path, help="folder for recordings; those already there are not made again")
+    folders.add_argument("--again", type=Path, metavar="FOLDER", help="predict from the recordings stored there")
     options = parser.parse_args()
     kinds = list(chosen(options.only))
     if not kinds:
@@ -162,7 +160,7 @@ def chosen(only: re.Pattern[str]) -> Iterator[Kind]:
 
 
 def carry_out(kinds: Iterable[Kind], folder: Path, repeats: int) -> None:
-    """Record each kind as it is and with its changes made, in turns, and write `measured.json` after each recording."""
+    """Record each kind as it is and with its changes made, interleaved, and write `measured.json` after each recording."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "measured.json"
     measured: Measured = json.loads(file.read_text()) if file.exists() else {}

@@ -158,13 +158,13 @@ def record(job: Job, run: Path, keep: Path) -> None:
 def verify(job: Job, spec: str, run: Path, keep: Path, repeats: int) -> None:
     options = ["--what-if", spec, "--repeats", str(repeats), "--steps", str(STEPS), "--json"]
     load = os.getloadavg()[0]
-    told = call(["verify", str(run), *options, "--", *job.command(keep)])
+    done = call(["verify", str(run), *options, "--", *job.command(keep)])
     context: dict[str, Any] = {"job": job.called, "what_if": spec, "load_before": round(load, 1)}
-    if told.returncode not in (EXIT_OK, EXIT_REGRESSION):
-        reasons = [line for line in told.stderr.splitlines() if line.startswith("esprof: ")]
+    if done.returncode not in (EXIT_OK, EXIT_REGRESSION):
+        reasons = [line for line in done.stderr.splitlines() if line.startswith("esprof: ")]
         show("verified_nothing", 1, "changes", context | {"reason": reasons[-1:]})
         return
-    answer = json.loads(told.stdout)
+    answer = json.loads(done.stdout)
     steps = {name: round(answer[name]["us"] / 1e3, 1) for name in ("before", "predicted", "observed")}
     warnings = [warning["code"] for warning in answer["warnings"]]
     context |= {"ms": steps, "verdict": answer["verdict"], "warnings": warnings}

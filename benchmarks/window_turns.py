@@ -1,4 +1,4 @@
-"""Trains with windows of several kinds by turns, and notes what each step takes.
+"""Trains with alternating windows of several kinds, and notes the time of each step.
 
     python -m torch.distributed.run … -m benchmarks.window_turns OUT BLOCK MODULE [ARGUMENTS…]
 

@@ -4,7 +4,7 @@
                                    [--keep FOLDER]
     python -m benchmarks.diagnosis --again FOLDER        # asks today's rules about kept recordings
 
-Each job is recorded without a fault, with its ranks apart, and with each of its faults, in turns; a seed draws the rank
+Each job is recorded without a fault, with its ranks apart, and with each of its faults, interleaved; a seed draws the rank
 that is hit and how hard. What a fault costs is measured: the mean of all steps without profiler, less that of the job
 without the fault. Prints tables, then a JSON line a figure. Jobs of hosts need root; jobs of other libraries, these.
 """

@@ -81,17 +81,17 @@ def note(case: Case, place: Path) -> None:
 
     Ends the program where those that are there are of something else: their truths are not to be mixed.
     """
-    file, told = place / NOTE, asdict(planted(case))
+    file, planned = place / NOTE, asdict(planted(case))
     if not any(place.glob("run-*/run.json")):
-        file.write_text(json.dumps(told, indent=1))
-    elif json.loads(file.read_text()) != told:
+        file.write_text(json.dumps(planned, indent=1))
+    elif json.loads(file.read_text()) != planned:
         raise SystemExit(
             f"{place}: its recordings are of another version of the case; remove it, or give another folder"
         )
 
 
 def carry_out(cases: Sequence[Case], folder: Path, repeats: int) -> int:
-    """Record all cases, repeat after repeat, so that a job with a fault and without it take turns.
+    """Record all cases, repeat after repeat, so that a job with a fault and without it alternate.
 
     Recordings that are there already are not made again. Returns how many failed; what they said is on stderr.
     """

@@ -19,19 +19,19 @@ MAX_ERROR_PCT = 100.0
 def show_replay(kit: Kit, run: Run, **context: Any) -> None:
     """Print how closely replay reproduces a recording, and how much of it is explained; and what was found in it."""
     replayed = Replayed.of(run, max_error_pct=MAX_ERROR_PCT)
-    told = answer(replayed)
-    errors = [abs(step.error_pct) for step in told.steps]
-    seen = {"left_out": len(told.left_out), "warnings": [warning.code for warning in told.warnings]}
-    coverage = {key: value for key, value in msgspec.to_builtins(told.coverage).items() if value}
-    path = {name: round(took) for name, took in told.critical_path.classes.items() if took}
+    result = answer(replayed)
+    errors = [abs(step.error_pct) for step in result.steps]
+    seen = {"left_out": len(result.left_out), "warnings": [warning.code for warning in result.warnings]}
+    coverage = {key: value for key, value in msgspec.to_builtins(result.coverage).items() if value}
+    path = {name: round(took) for name, took in result.critical_path.classes.items() if took}
     kit.show("self_replay_error", errors, "%", **context, **seen, coverage=coverage, critical_path_us=path)
-    kit.show("strict_replay_error", abs(told.strict_error_pct), "%", **context)
-    if told.known_error_pct is not None:
-        kit.show("held_out_error", told.known_error_pct, "%", **context)
-    kit.show("explained", told.explained_pct, "% of the path", **context)
-    kit.show("step_ms", [step.measured_us / 1e3 for step in told.steps], "ms", **context)
-    if told.unprofiled_step_us is not None:
-        kit.show("unprofiled_step_ms", told.unprofiled_step_us / 1e3, "ms", **context)
+    kit.show("strict_replay_error", abs(result.strict_error_pct), "%", **context)
+    if result.known_error_pct is not None:
+        kit.show("held_out_error", result.known_error_pct, "%", **context)
+    kit.show("explained", result.explained_pct, "% of the path", **context)
+    kit.show("step_ms", [step.measured_us / 1e3 for step in result.steps], "ms", **context)
+    if result.unprofiled_step_us is not None:
+        kit.show("unprofiled_step_ms", result.unprofiled_step_us / 1e3, "ms", **context)
     found = [(one.id, list(one.ranks), rounded(one.saving_pct)) for one in diagnose(replayed).findings]
     kit.show("findings", len(found), "findings", **context, found=found)
 

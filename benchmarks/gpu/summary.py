@@ -28,5 +28,5 @@ def _failure(line: dict[str, Any]) -> str:
 def _figure(line: dict[str, Any]) -> str:
     about = ", ".join(f"{key} {line['context'][key]}" for key in TOLD if key in line["context"])
     spread = line["spread"]
-    told = f"  ({spread['low']:g} to {spread['high']:g})" if spread else ""
-    return f"{line['name']:<32} {line['value']:>10g} {line['unit']}{told}{f'  [{about}]' if about else ''}"
+    interval = f"  ({spread['low']:g} to {spread['high']:g})" if spread else ""
+    return f"{line['name']:<32} {line['value']:>10g} {line['unit']}{interval}{f'  [{about}]' if about else ''}"

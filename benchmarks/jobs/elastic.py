@@ -1,5 +1,5 @@
-"""A job of the elastic runtime, which tries assignments of its ESTs in turns. Prints one JSON line: the assignments, and the
-wall time of each step by assignment.
+"""An elastic job that alternates between assignments of its ESTs. Prints one JSON line: the assignments, and the wall
+time of each step by assignment.
 
     torchrun --nproc-per-node 2 -m benchmarks.jobs.elastic --n-est 8 --schedule '[[[0,1,2,3],[4,5,6,7]], …]' --rounds 3
 """

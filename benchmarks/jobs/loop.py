@@ -96,11 +96,11 @@ def replicated(task: Task, arguments: Arguments) -> nn.Module:
     return model
 
 
-def compression_of(told: str) -> str | CompressionBody:
+def compression_of(spec: str) -> str | CompressionBody:
     """A codec's text, or what the plan of a file says."""
-    if not told.endswith(".json"):
-        return told
-    part = read_plan(Path(told)).parts.compression
+    if not spec.endswith(".json"):
+        return spec
+    part = read_plan(Path(spec)).parts.compression
     assert part is not None, "a plan that compresses"
     return part.body
 

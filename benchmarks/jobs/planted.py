@@ -44,7 +44,7 @@ STRETCH = 10
 TURNS: dict[str, Callable[[int, int], float]] = {
     f"turns+{pct}%": lambda step, steps, pct=pct: 1 + pct / 100 * (step // STRETCH % 2) for pct in (3, 5, 10, 20)
 }
-"""Jobs in which stretches of so many steps, as they are and with more work, take turns: the machine treats both alike."""
+"""Jobs in which stretches of so many steps, as they are and with more work, alternate: the machine treats both alike."""
 
 
 def train(kind: str, steps: int, length: int) -> list[float]:

@@ -26,9 +26,14 @@ def show_bits(kit: Kit, ests: int) -> None:
     steps = kit.pick(cuda=10, cpu=5)
     for processes, log in enumerate(logs, start=1):
         train(kit, ests, processes, "--hashes", str(log), "--steps", str(steps))
-    told = diff(*logs)
+    difference = diff(*logs)
     kit.show(
-        "equal_steps", 100 * told.steps_equal / steps, "% of the steps", ests=ests, outcome=told.outcome, steps=steps
+        "equal_steps",
+        100 * difference.steps_equal / steps,
+        "% of the steps",
+        ests=ests,
+        outcome=difference.outcome,
+        steps=steps,
     )
 
 
