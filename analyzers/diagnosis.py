@@ -25,7 +25,7 @@ MIN_CONTENTION_PCT = 10
 
 
 def diagnose(of: Run | Replayed, ignores: Ignores = NOTHING, max_error_pct: float = MAX_ERROR_PCT) -> Diagnosis:
-    """Findings, most time first; before them, what brought the job to a standstill or an end. What `ignores` covers is
+    """Findings, most time first; before them, what made the job hang or end. What `ignores` covers is
     told apart.
 
     A Run is built and replayed, and nothing is priced where replay's own error is above `max_error_pct`, in per cent of
@@ -109,7 +109,7 @@ def _diagnose_unreplayed(job: RecordedJob, ignores: Ignores) -> Diagnosis:
 
 
 def stopped_by(job: RecordedJob) -> list[Finding]:
-    """What brought the job to a standstill or to its end, if anything did."""
+    """What made the job hang or end, if anything did."""
     rules = [rule for rule in RULES if rule.of_job and rule.stops_the_job]
     return [unpriced(cause) for rule in rules if rule.of_job for cause in rule.of_job(job)]
 

@@ -14,7 +14,7 @@ from esprof.analyzers.samples.job_samples import JobSamples
 from esprof.analyzers.steps.step_groups import MIN_STEPS, SLOW_TIMES_MEDIAN
 from esprof.core.statistics import mean_margin
 from esprof.core.types import NS_PER_US, Ns, Rank
-from esprof.run.stacks import CodePlace, functions_of, is_own
+from esprof.run.stacks import SourceLocation, functions_of, is_own
 
 MIN_SAMPLES = 8
 """Samples of a function, on all ranks, from which on they tell how long it takes."""
@@ -69,7 +69,7 @@ class _Called:
 class OwnFunction:
     """A function of the job's own code that is no part of the training, and what it takes of the run."""
 
-    place: CodePlace
+    place: SourceLocation
     """The line at which most of its time is spent, and what that led to."""
     functions: frozenset[str]
     """The function, and those of the job's own that it calls, as `file: function`."""
@@ -178,7 +178,7 @@ class FunctionTimes:
         where it passes it on to several: those are told."""
         within: Counter[str] = Counter()
         inner: Counter[str] = Counter()
-        lines: dict[str, Counter[CodePlace]] = defaultdict(Counter)
+        lines: dict[str, Counter[SourceLocation]] = defaultdict(Counter)
         depth: dict[str, int] = {}
         for number, one in enumerate(found):
             below = self._chains[number][self._chains[number].index(one) :] if one else []
@@ -188,7 +188,7 @@ class FunctionTimes:
             for at, called in enumerate({called.function: called for called in below}.values()):
                 within[called.function] += ns
                 depth[called.function] = max(at, depth.get(called.function, 0))
-                lines[called.function][CodePlace(called.line, None if last == called.line else last)] += ns
+                lines[called.function][SourceLocation(called.line, None if last == called.line else last)] += ns
             inner[below[-1].function if below else ""] += ns
         whole = within[function]
         deepest = max(

@@ -10,7 +10,7 @@ from esprof.analyzers.samples.frames import frame
 from esprof.analyzers.samples.job_samples import JobSamples, RankLooks
 from esprof.analyzers.steps.step_groups import SLOW_TIMES_MEDIAN
 from esprof.core.types import Rank
-from esprof.run.stacks import CodePlace, place_of
+from esprof.run.stacks import SourceLocation, location_of
 
 MIN_SHARE_OF_SAMPLES = 0.5
 """Least share of the samples that a line, or its function, must have to be named."""
@@ -20,7 +20,7 @@ MIN_SHARE_OF_SAMPLES = 0.5
 class Seen:
     """The line at which most samples were, of the function that has most."""
 
-    place: CodePlace
+    place: SourceLocation
     share: float
     """Share of the samples' time that lies in its function."""
 
@@ -62,9 +62,9 @@ def seen_calling(samples: JobSamples, rank: Rank, callee: re.Pattern[str]) -> tu
 def _most(looks: RankLooks, chosen: np.ndarray) -> Seen | None:
     chosen = chosen & (looks.code >= 0)
     took = np.bincount(looks.code[chosen], looks.dur_ns[chosen], len(looks.stacks))
-    of_function: dict[tuple[str, str], dict[CodePlace, float]] = defaultdict(lambda: defaultdict(float))
+    of_function: dict[tuple[str, str], dict[SourceLocation, float]] = defaultdict(lambda: defaultdict(float))
     for at in np.flatnonzero(took).tolist():
-        place = place_of(looks.stacks[at])
+        place = location_of(looks.stacks[at])
         of = frame(place.frame)
         of_function[of.file, of.function][place] += float(took[at])
     if not of_function:

@@ -164,7 +164,7 @@ class Analysis:
         return graphs.process_groups(self.run)
 
     def hang(self) -> nx.DiGraph:
-        """Who waited for whom when the job stood still (`flight.standstill.wait_for_graph`).
+        """Who waited for whom when the job hung (`esprof.run.flight.hang.wait_for_graph`).
 
         Empty where every rank has entered the collective that it waits in, as where ranks call unlike ones. `verdict` and
         `findings` say which ranks are at fault.

@@ -1,4 +1,4 @@
-"""The dataflow graph, the process groups and a standstill as networkx graphs."""
+"""The dataflow graph, the process groups and a hang as networkx graphs."""
 
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ from esprof.core.types import us
 from esprof.replay.dfg import JOIN_LANE, Cls, Edge
 from esprof.replay.engine.timeline import Timeline, binding_edge
 from esprof.replay.replayed import Replayed
-from esprof.run.flight.standstill import wait_for_graph
+from esprof.run.flight.hang import wait_for_graph
 from esprof.run.run import Run
 
 MAX_GRAPH_NODES = 50_000

@@ -147,13 +147,13 @@ def train(config: Config) -> dict[str, object]:
     for block in gpt.blocks:
         assert isinstance(block, Block)
         block.rest_s = config.rest[rank] * step_s / config.layers
-    waited, cpu_begun = RunqueueWait(), time.thread_time()
+    waited, cpu_start = RunqueueWait(), time.thread_time()
     for step, texts in zip(range(config.steps), loader, strict=False):
         loss = learn(texts)
         optimizer.step()
         if rank == 0:
             print(f"step {step:3d}  loss {loss.item():.3f}", flush=True)
-    cpu_s = time.thread_time() - cpu_begun
+    cpu_s = time.thread_time() - cpu_start
     return {"step_s": step_s, "waited": from_all_ranks(waited.share()), "cpu_s": from_all_ranks(cpu_s)}
 
 
@@ -161,9 +161,9 @@ def usual_s(work: Callable[[], object]) -> float:
     """Seconds that `work` takes: the median of MEASURED calls after WARM_UP others, and of that the mean over all ranks."""
     took = []
     for _ in range(WARM_UP + MEASURED):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         work()
-        took.append(time.perf_counter() - begun)
+        took.append(time.perf_counter() - start)
     return statistics.mean(from_all_ranks(statistics.median(took[WARM_UP:])))
 
 
@@ -180,12 +180,12 @@ class RunqueueWait:
     """How long this thread has stood ready to run and had no processor, by the kernel's account of it."""
 
     def __init__(self) -> None:
-        self._begun = time.monotonic_ns()
+        self._start_ns = time.monotonic_ns()
         self._waited = self._waited_ns()
 
     def share(self) -> float:
         """Share of the time since this was made in which the thread waited; 0 where the kernel keeps no such account."""
-        return (self._waited_ns() - self._waited) / (time.monotonic_ns() - self._begun)
+        return (self._waited_ns() - self._waited) / (time.monotonic_ns() - self._start_ns)
 
     @staticmethod
     def _waited_ns() -> int:

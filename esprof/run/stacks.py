@@ -18,7 +18,7 @@ _LIBRARY = re.compile(r"^(python\d+\.\d+/|<)")
 """How the frames of Python and of installed packages begin."""
 
 
-class CodePlace(NamedTuple):
+class SourceLocation(NamedTuple):
     """Where a thread was: the innermost line of the job's own code, and what that led to."""
 
     frame: str
@@ -27,11 +27,11 @@ class CodePlace(NamedTuple):
     """The innermost line, if that is another one."""
 
 
-def place_of(stack: str) -> CodePlace:
+def location_of(stack: str) -> SourceLocation:
     """The place of a stack, of which the frames come outermost first, one a line."""
     frames = stack.split("\n")
     own = next((frame for frame in reversed(frames) if is_own(frame)), frames[-1])
-    return CodePlace(own, None if own == frames[-1] else frames[-1])
+    return SourceLocation(own, None if own == frames[-1] else frames[-1])
 
 
 def is_own(frame: str) -> bool:

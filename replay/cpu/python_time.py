@@ -15,7 +15,7 @@ from esprof.replay.cpu.sampled import PlaceShare, RankSamples, is_waiting
 from esprof.replay.dfg import Cls, Dfg, gap_name
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
-from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, CodePlace
+from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, SourceLocation
 
 _OPERATIONS = (Cls.CPU, Cls.COMPUTE)
 
@@ -33,7 +33,7 @@ class _Silence(NamedTuple):
     """Number of the kind of nodes that it belongs to (`PythonTime._kinds`)."""
     is_gap: bool
     """Whether it lay between two operations."""
-    place: CodePlace | None
+    place: SourceLocation | None
     """Where the thread was; None where it was too short to be seen."""
     dur_ns: int
     cpu_ns: int
@@ -52,7 +52,7 @@ class PythonTime:
     dfg: Dfg
     rank: Rank
 
-    def share(self, wanted: Callable[[CodePlace], bool]) -> np.ndarray:
+    def share(self, wanted: Callable[[SourceLocation], bool]) -> np.ndarray:
         """The share of each node's time that lies in places that are `wanted`, float64[N], from 0 to 1."""
         of_kind = np.zeros(2 * len(self.dfg.names))
         for kind, rows in self._rows.items():
@@ -62,20 +62,20 @@ class PythonTime:
             share[node] = min(1.0, sum(row.share for row in rows if wanted(row.place)))
         return share
 
-    def places(self, steps: tuple[int, ...]) -> dict[CodePlace, tuple[float, float]]:
+    def places(self, steps: tuple[int, ...]) -> dict[SourceLocation, tuple[float, float]]:
         """(ns in a mean one of `steps`, share of it that the thread ran) of each place."""
         took = self.took(np.where(np.isin(self.dfg.step, steps), self.dfg.dur_ns, 0))
         return {place: (ns / max(1, len(steps)), ran) for place, (ns, ran) in took.items()}
 
-    def took(self, time_ns: np.ndarray) -> dict[CodePlace, tuple[float, float]]:
+    def took(self, time_ns: np.ndarray) -> dict[SourceLocation, tuple[float, float]]:
         """(ns in all, share of it that the thread ran) of each place, where `time_ns`, [N], is spent in the nodes."""
         alike = self._nodes.copy()
         alike[list(self._seen)] = False
         of_kind = np.bincount(self._kinds[alike], time_ns[alike], 2 * len(self.dfg.names)).tolist()
         told = [(of_kind[kind], rows) for kind, rows in self._rows.items()]
         told += [(float(time_ns[node]), rows) for node, rows in self._seen.items()]
-        took: dict[CodePlace, float] = defaultdict(float)
-        ran: dict[CodePlace, float] = defaultdict(float)
+        took: dict[SourceLocation, float] = defaultdict(float)
+        ran: dict[SourceLocation, float] = defaultdict(float)
         for total, rows in told:
             for row in rows:
                 took[row.place] += row.share * total
@@ -122,7 +122,7 @@ class PythonTime:
             found[node] = [PlaceShare(row.place, row.share * (1 - collecting), row.ran) for row in rows]
             if collecting:
                 (frame, _), *_ = self._sampled.frames_behind(end[[node]])
-                found[node].append(PlaceShare(CodePlace(frame, GARBAGE_COLLECTION), collecting, 1.0))
+                found[node].append(PlaceShare(SourceLocation(frame, GARBAGE_COLLECTION), collecting, 1.0))
         return found
 
     @cached_property
@@ -151,7 +151,7 @@ class PythonTime:
         for before, after, frame, call, dur, cpu in zip(*texts, *times, strict=True):
             name = number.get(before or "" if after is None else gap_name(before or "", after))
             if name is not None:
-                place = None if frame is None else CodePlace(frame, call)
+                place = None if frame is None else SourceLocation(frame, call)
                 found.append(_Silence(name + len(number) * (after is None), after is not None, place, dur, max(0, cpu)))
         return found
 
@@ -160,7 +160,7 @@ class PythonTime:
         """Number of a kind of nodes (`_kinds`) -> what places take of such nodes."""
         gaps: dict[int, int] = defaultdict(int)
         """How long all silences of a kind lasted, those that were too short to be seen aside, ns."""
-        took: dict[int, dict[CodePlace, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))
+        took: dict[int, dict[SourceLocation, tuple[int, int]]] = defaultdict(lambda: defaultdict(lambda: (0, 0)))
         for silence in self._silences:
             place = silence.place
             if place is not None and place.call == GARBAGE_COLLECTION:
@@ -200,12 +200,12 @@ class PythonTime:
         return float(max(self.dfg.dur_ns[mine].sum() * self._steps_with_stacks / len(self.dfg.marks.steps), 1.0))
 
 
-def matches(pattern: re.Pattern[str]) -> Callable[[CodePlace], bool]:
+def matches(pattern: re.Pattern[str]) -> Callable[[SourceLocation], bool]:
     """Whether a pattern finds something in a place: in the line of the job's code, or in what that called."""
     return lambda place: bool(pattern.search(text_of(place)))
 
 
-def text_of(place: CodePlace) -> str:
+def text_of(place: SourceLocation) -> str:
     """A place as text: `file(line): function`, and what it called behind an arrow. Garbage is collected wherever it is time
     to, so that a collection has no line."""
     if place.call == GARBAGE_COLLECTION:

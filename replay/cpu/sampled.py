@@ -10,7 +10,7 @@ import numpy as np
 from esprof.core.types import Ns, Rank
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.run import Run
-from esprof.run.stacks import MIN_SILENCE_SAMPLED_NS, CodePlace, place_of
+from esprof.run.stacks import MIN_SILENCE_SAMPLED_NS, SourceLocation, location_of
 
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\(")
 """What the line contains at which Python waits for a collective."""
@@ -26,7 +26,7 @@ MIN_RUNNING_SHARE = 0.7
 class PlaceShare:
     """What one place takes of a stretch of time."""
 
-    place: CodePlace
+    place: SourceLocation
     share: float
     """Share of the time, from 0 to 1."""
     ran: float
@@ -77,11 +77,11 @@ class RankSamples:
         """What the samples of this time tell; None where there are none."""
         at, dur, cpu, codes, texts = self._samples
         first, last = np.searchsorted(at, [begin, end], side="right").tolist()
-        took: dict[CodePlace, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        took: dict[SourceLocation, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         for look in range(first, min(last + 1, len(at))):
             inside = min(int(at[look]), end) - max(int(at[look] - dur[look]), begin)
             if inside > 0 and codes[look] >= 0:
-                ns, ran = took[place := place_of(texts[codes[look]])]
+                ns, ran = took[place := location_of(texts[codes[look]])]
                 took[place] = ns + inside, ran + inside * float(cpu[look]) / max(int(dur[look]), 1)
         rows = [
             PlaceShare(place, ns / (end - begin), min(1.0, ran / ns))
@@ -98,12 +98,12 @@ class RankSamples:
         is_close = np.append(at, np.iinfo(np.int64).max)[look] - moments_ns <= MIN_SILENCE_SAMPLED_NS
         seen = np.append(codes, -1)[look].tolist()
         return [
-            (place_of(texts[code]).frame if code >= 0 else "", near)
+            (location_of(texts[code]).frame if code >= 0 else "", near)
             for code, near in zip(seen, is_close.tolist(), strict=True)
         ]
 
 
-def is_waiting(place: CodePlace, ran: float) -> bool:
+def is_waiting(place: SourceLocation, ran: float) -> bool:
     """Whether Python waits there, for a collective or a backward pass, and does not compute."""
     line = place.call or place.frame
     return bool(_ENGINE.search(line)) or (ran < MIN_RUNNING_SHARE and bool(_COLLECTIVE.search(line)))

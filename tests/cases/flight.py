@@ -29,9 +29,12 @@ def call(number, name="all_reduce", elements=512, *, over=True, group="0", at_ns
     )
 
 
-def snapshot(rank, calls, *, place=("train.py", 10, "main"), groups=None, world=2, step=HUNG_STEP, **fields):
-    """A look at a rank that is at `place`, called from torch's and the standard library's own code."""
-    frames = (StackFrame("/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 3, "wait"), StackFrame(*place))
+def snapshot(rank, calls, *, location=("train.py", 10, "main"), groups=None, world=2, step=HUNG_STEP, **fields):
+    """A look at a rank that is at `location`, called from torch's and the standard library's own code."""
+    frames = (
+        StackFrame("/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 3, "wait"),
+        StackFrame(*location),
+    )
     members = groups or {"0": tuple(range(world))}
     return Snapshot(
         reason=SnapshotReason(fields.pop("reason", "hang")),

@@ -58,15 +58,15 @@ def test_a_rank_that_skips_a_collective_is_reported_while_it_hangs_and_afterward
         match = re.match(r"step 9 has stood still for (\d+) s: rank 1 did not enter all_reduce (\d+), which", said)
         assert match, said
         assert int(match[1]) >= Settings().hang_s
-        place = f"{HANG}({line_of('time.sleep(600)')}): wander"
-        assert next_word(process) == f"rank 1 is at {place}"
+        location = f"{HANG}({line_of('time.sleep(600)')}): wander"
+        assert next_word(process) == f"rank 1 is at {location}"
         running = diagnose(load(out))
     assert running.findings[0].title.startswith("Step 9 stands still: rank 1 did not enter all_reduce")
     assert {"still-running"} <= {warning.code for warning in running.warnings}
 
     found = diagnose(load(out)).findings[0]
     assert (found.id, found.ranks, found.title.partition(":")[0]) == ("ESP801", (1,), "The job hung in step 9")
-    assert found.evidence["stacks"].of(1) == place
+    assert found.evidence["stacks"].of(1) == location
     assert found.evidence["stacks"].of(0).endswith(": asleep")
     assert (found.evidence["number"].value, found.evidence["size"].value) == (int(match[2]), 2048)
     fatal = load(out).flight(0).fatal
@@ -132,7 +132,7 @@ def test_a_job_dies_as_it_would_without_us_and_the_stacks_are_kept(tmp_path, way
     log = ended.run.flight(0)
     assert (log.fault, log.was_terminated) == (fault, way == "terminated")
     if fault or log.was_terminated:
-        assert log.place.function == way
+        assert log.location.function == way
     else:
         assert not log.fatal
     assert ("Segmentation fault" in ended.stderr) == (way == "own_faulthandler")
@@ -158,12 +158,12 @@ def test_a_rank_that_stands_still_before_the_first_step_is_named_at_once_and_aft
     out = tmp_path / "run"
     with recorded(out, torchrun(START.name, way), hang=0.25) as process:
         assert re.fullmatch(rf"the job stands still before its first step, for .* now: {said}", next_word(process))
-        place = f"{START}({line_of('# anything but', START)}): wander"
-        assert next_word(process) == f"rank 1 is at {place}"
+        location = f"{START}({line_of('# anything but', START)}): wander"
+        assert next_word(process) == f"rank 1 is at {location}"
     found = diagnose(load(out)).findings[0]
     assert (found.id, found.ranks) == ("ESP801", (1,))
     assert found.title == f"The job hung before its first step: {said}"
-    assert found.evidence["stacks"].of(1) == place
+    assert found.evidence["stacks"].of(1) == location
 
 
 @pytest.mark.parametrize(("sample", "when"), [(0, "before its first step"), soak(5, "in step 2")])
@@ -172,12 +172,12 @@ def test_where_a_loaders_worker_hangs_is_told(tmp_path, sample, when):
     with recorded(out, job(START.name, "loader", sample), hang=0.25) as process:
         assert next_word(process).endswith(": rank 0 waits for a worker of its data loader")
         worker = r"worker 0 of its data loader \(process \d+\), which is at (.*)"
-        place = re.fullmatch(rf"rank 0 is at .*: train, waiting for {worker}", next_word(process))
-        assert place[1] == f"{START}({line_of('# the loader', START)}): __getitem__"
+        location = re.fullmatch(rf"rank 0 is at .*: train, waiting for {worker}", next_word(process))
+        assert location[1] == f"{START}({line_of('# the loader', START)}): __getitem__"
     found = diagnose(load(out)).findings[0]
     assert (found.id, found.ranks) == ("ESP808", (0,))
     assert found.title == f"The job hung {when}: rank 0 waits for a worker of its data loader"
-    assert found.evidence["stacks"].of(0).endswith(place[1])
+    assert found.evidence["stacks"].of(0).endswith(location[1])
 
 
 def test_a_slow_start_is_no_hang(tmp_path):

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from esprof.analyzers.evidence import Evidence
 from esprof.core.types import Rank
+from esprof.run.flight.hang import Hang
 from esprof.run.flight.log import Snapshot
-from esprof.run.flight.standstill import Standstill
 
-_MAX_RANKS_PLACED = 8
+_MAX_RANKS_LOCATED = 8
 """Ranks whose place is named: those at fault first."""
 
 
-def waiting_evidence(still: Standstill) -> dict[str, Evidence]:
+def waiting_evidence(still: Hang) -> dict[str, Evidence]:
     """What is waited in and by whom; empty where ranks that disagreed do not wait."""
     if not still.waiting:
         return {}
@@ -27,18 +27,18 @@ def waiting_evidence(still: Standstill) -> dict[str, Evidence]:
     }
 
 
-def places(first: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
+def locations(first: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
     """Rank -> `file(line): function`: where the ranks of `first` are, then some of the others; and where the loader's worker
     is that a rank waits for."""
     ranks = [*first, *sorted(snapshots.keys() - set(first))]
     found = {rank: snapshots[rank].whereabouts for rank in ranks if rank in snapshots}
-    return {rank: place for rank, place in list(found.items())[:_MAX_RANKS_PLACED] if place}
+    return {rank: location for rank, location in list(found.items())[:_MAX_RANKS_LOCATED] if location}
 
 
 def last_entered(ranks: Sequence[Rank], snapshots: Mapping[Rank, Snapshot]) -> dict[Rank, str]:
     """Rank -> the last collective that it entered, and the line that entered it, as far as calls tell lines."""
     found = {}
-    for rank in (rank for rank in ranks[:_MAX_RANKS_PLACED] if rank in snapshots):
+    for rank in (rank for rank in ranks[:_MAX_RANKS_LOCATED] if rank in snapshots):
         calls = [call for log in snapshots[rank].calls for call in log.entries if call.entered_at]
         if calls:
             last = max(calls, key=lambda call: call.time_created_ns)

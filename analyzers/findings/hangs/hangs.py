@@ -7,27 +7,27 @@ from typing import Literal
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.finding import Confidence
-from esprof.analyzers.findings.hangs.flight_evidence import last_entered, places, waiting_evidence
+from esprof.analyzers.findings.hangs.flight_evidence import last_entered, locations, waiting_evidence
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Ns, Rank
+from esprof.run.flight.hang import Hang, HangKind, Mismatch, find_hang, open_snapshots
 from esprof.run.flight.log import FlightLog, Snapshot, StackFrame
-from esprof.run.flight.standstill import Mismatch, Standstill, StandstillKind, open_snapshots, standstill
-from esprof.run.flight.stop import Standing, StopKind, stop
+from esprof.run.flight.stall import Stall, StallKind, find_stall
 from esprof.run.raw.reasons import SnapshotReason
 
-_IDS: dict[StandstillKind, str] = {
+_IDS: dict[HangKind, str] = {
     "absent": "ESP801",
     "gone": "ESP801",
     "unseen": "ESP801",
     "mismatch": "ESP802",
-    "circle": "ESP802",
+    "deadlock": "ESP802",
     "stuck": "ESP805",
 }
-_OWN_IDS: dict[StopKind, str] = {"unjoined": "ESP801", "joining": "ESP805", "loader": "ESP808", "alone": "ESP808"}
-_OWN_ADVICE: dict[StopKind, str] = {
+_OWN_IDS: dict[StallKind, str] = {"unjoined": "ESP801", "joining": "ESP805", "loader": "ESP808", "alone": "ESP808"}
+_OWN_ADVICE: dict[StallKind, str] = {
     "unjoined": "Every rank has to call init_process_group with the same address and world size. Look where these ranks "
     "are; of ranks that are not seen, look whether their process was started and can reach MASTER_ADDR:MASTER_PORT.",
     "joining": "All ranks here are in init_process_group, so look at what they wait for: MASTER_ADDR and MASTER_PORT, a "
@@ -40,7 +40,7 @@ _MIN_WAIT_OF_DUMP_NS: Ns = 5_000_000_000
 """The wait in a collective from which on a dump of it is more than a look at a job that runs: what --hang is by default."""
 _LOST_PEER = re.compile(r"connection (closed|reset) by (peer|remote)|broken pipe|remote process exited", re.IGNORECASE)
 """What backends raise where the process at the other end has gone."""
-_ADVICE: dict[StandstillKind, str] = {
+_ADVICE: dict[HangKind, str] = {
     "absent": "Every rank of a group has to enter each of its collectives. Look where these ranks are: at code that only "
     "some ranks run (`if rank == 0`), a loop that they leave early or enter late, a read or lock that does not "
     "return. If it is a long save or validation, nothing hangs: `esprof record --hang` says how long is long.",
@@ -49,7 +49,7 @@ _ADVICE: dict[StandstillKind, str] = {
     "unseen": "Look at these processes: they may be stopped, or native code may hold Python's lock (`py-spy dump`).",
     "mismatch": "All ranks of a group have to enter the same collectives in the same order, with equal sizes. Look for a "
     "branch that depends on the rank or its data before this one.",
-    "circle": "Enter the collectives of several groups in the same order on all ranks.",
+    "deadlock": "Enter the collectives of several groups in the same order on all ranks.",
     "stuck": "All ranks did their part, so look at the way between them: network, NCCL_DEBUG=INFO, a full device queue.",
 }
 _AFTER_DEATH: dict[Literal["error", "signal"] | None, str] = {
@@ -68,16 +68,16 @@ class _Death:
     cause: str | None
     kind: Literal["error", "signal"] | None
     """What ended it; None where it left no word."""
-    place: StackFrame | None
+    location: StackFrame | None
 
 
 def hangs(job: RecordedJob) -> list[Cause]:
-    """ESP801, 802, 803, 805 or 807: what brought the job to a standstill or to its end, if anything did."""
+    """ESP801, 802, 803, 805 or 807: what made the job hang or end, if anything did."""
     logs = {meta.rank: job.run.flight(meta.rank) for meta in job.run.meta.ranks}
     last = {rank: job.steps.last(rank) for rank in logs}
     open_ones = open_snapshots(logs, last)
-    stopped = stop(open_ones)
-    still = standstill(open_ones, [rank for rank, log in logs.items() if log.ended and rank not in open_ones])
+    stopped = find_stall(open_ones)
+    still = find_hang(open_ones, [rank for rank, log in logs.items() if log.ended and rank not in open_ones])
     alive_then = [rank for rank, one in open_ones.items() if one.reason != SnapshotReason.ERROR]
     if still and still.kind != "mismatch" and not alive_then:
         still = None  # An exception may leave any collective unfinished.
@@ -85,9 +85,9 @@ def hangs(job: RecordedJob) -> list[Cause]:
     if crashed and not (still and still.kind == "mismatch"):
         return [_death_cause(crashed, still, logs, last)]
     if still:
-        return [_standstill_cause(still, open_ones, logs)]
+        return [_hang_cause(still, open_ones, logs)]
     if stopped and stopped.kind in _OWN_IDS:
-        return [_stop_cause(stopped, open_ones, logs)]
+        return [_stall_cause(stopped, open_ones, logs)]
     if 0 < len(vanished) < len(logs):
         return [_death_cause(vanished, None, logs, last)]
     left = tuple(rank for rank, log in logs.items() if log.ended and not _raised(log))
@@ -103,14 +103,14 @@ def _deaths(logs: Mapping[Rank, FlightLog]) -> tuple[list[_Death], list[_Death],
 
     A rank that got SIGTERM is none of these: the launcher or a person ended it.
     """
-    crashed = [_Death(rank, log.fault, "signal", log.place) for rank, log in logs.items() if log.fault is not None]
+    crashed = [_Death(rank, log.fault, "signal", log.location) for rank, log in logs.items() if log.fault is not None]
     vanished = [
         _Death(rank, "killed, or left by os._exit()", None, None)
         for rank, log in logs.items()
         if log.died and not log.fatal
     ]
     errors = sorted((log.snapshots[-1] for log in logs.values() if _raised(log)), key=lambda snapshot: snapshot.at_ns)
-    return crashed, vanished, [_Death(one.rank, one.error or "", "error", one.place) for one in errors[:1]]
+    return crashed, vanished, [_Death(one.rank, one.error or "", "error", one.location) for one in errors[:1]]
 
 
 def _first_line(cause: str | None) -> str:
@@ -124,7 +124,7 @@ def _raised(log: FlightLog) -> bool:
 
 
 def _death_cause(
-    deaths: list[_Death], still: Standstill | None, logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]
+    deaths: list[_Death], still: Hang | None, logs: Mapping[Rank, FlightLog], last: Mapping[Rank, int]
 ) -> Cause:
     ranks = tuple(death.rank for death in deaths)
     first = deaths[0]
@@ -138,7 +138,7 @@ def _death_cause(
         severity="critical",
         evidence={
             "causes": by_rank({death.rank: death.cause for death in deaths}),
-            "stacks": by_rank({death.rank: str(death.place) for death in deaths if death.place}),
+            "stacks": by_rank({death.rank: str(death.location) for death in deaths if death.location}),
             "last_whole_step": by_rank(last),
         }
         | (waiting_evidence(still) if still and still.waiting else {}),
@@ -157,13 +157,13 @@ def _left_cause(left: tuple[Rank, ...], lost: _Death, last: Mapping[Rank, int]) 
         severity="critical",
         evidence={
             "causes": by_rank({lost.rank: lost.cause}),
-            "stacks": by_rank({lost.rank: str(lost.place)} if lost.place else {}),
+            "stacks": by_rank({lost.rank: str(lost.location)} if lost.location else {}),
         },
         advice=_ADVICE["gone"],
     )
 
 
-def _standstill_cause(still: Standstill, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
+def _hang_cause(still: Hang, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
     step = max(open_ones[rank].step for rank in open_ones)
     counted = any(log.counts_steps for log in logs.values())
     evidence = ({"step": Evidence(step)} if counted else {}) | waiting_evidence(still)
@@ -178,13 +178,13 @@ def _standstill_cause(still: Standstill, open_ones: Mapping[Rank, Snapshot], log
         ranks=still.at_fault,
         confidence="high" if counted else _of_dumps(still),
         severity="critical",
-        evidence=evidence | {"stacks": by_rank(places(still.at_fault, open_ones))},
+        evidence=evidence | {"stacks": by_rank(locations(still.at_fault, open_ones))},
         advice=_ADVICE[still.kind],
     )
 
 
-def _of_dumps(still: Standstill) -> Confidence:
-    """How sure a standstill is that one look at the ranks shows: any job has collectives that are not over yet."""
+def _of_dumps(still: Hang) -> Confidence:
+    """How sure a hang is that one look at the ranks shows: any job has collectives that are not over yet."""
     return "medium" if still.mismatch or still.waited_ns >= _MIN_WAIT_OF_DUMP_NS else "low"
 
 
@@ -198,7 +198,7 @@ def _when(step: int, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, Fli
     return f"Step {step} stands still" if lives else f"The job hung in step {step}"
 
 
-def _stop_cause(found: Standing, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
+def _stall_cause(found: Stall, open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> Cause:
     """Ranks that stand still, and wait in no collective that PyTorch numbers."""
     kept = {"missing": Evidence(found.at_fault, "ranks"), "entered_by": Evidence(found.others, "ranks")}
     kept = kept if found.others else {}
@@ -210,14 +210,16 @@ def _stop_cause(found: Standing, open_ones: Mapping[Rank, Snapshot], logs: Mappi
         severity="critical",
         evidence={"waited": Evidence(found.waited_ns, "ns")}
         | kept
-        | {"stacks": by_rank(places(found.at_fault, open_ones))},
+        | {"stacks": by_rank(locations(found.at_fault, open_ones))},
         advice=_OWN_ADVICE[found.kind],
     )
 
 
 def _unstarted(open_ones: Mapping[Rank, Snapshot], logs: Mapping[Rank, FlightLog]) -> list[Cause]:
     """ESP808 of a job that was ended, or still runs, before its first step was over: it may have been slow to start only."""
-    at = {rank: str(log.place) for rank, log in logs.items() if log.place} | places(tuple(open_ones), open_ones)
+    at = {rank: str(log.location) for rank, log in logs.items() if log.location} | locations(
+        tuple(open_ones), open_ones
+    )
     if not at:
         return []
     lives = any(log.alive for log in logs.values())

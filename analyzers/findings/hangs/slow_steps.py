@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank, by_step
-from esprof.analyzers.findings.hangs.flight_evidence import places, waiting_evidence
+from esprof.analyzers.findings.hangs.flight_evidence import locations, waiting_evidence
 from esprof.analyzers.price import MIN_PCT_OF_STEP
 from esprof.analyzers.recorded_job import RecordedJob
 from esprof.analyzers.rule import Cause, Page, Rule
 from esprof.analyzers.steps.job_steps import JobSteps
 from esprof.core.readable import duration, ranks
 from esprof.core.types import Ns, Rank
+from esprof.run.flight.hang import Hang, find_hang
 from esprof.run.flight.log import Snapshot
-from esprof.run.flight.standstill import Standstill, standstill
 from esprof.run.raw.reasons import SnapshotReason
 
 _MIN_SHARE_WAITED = 0.5
@@ -31,7 +31,7 @@ class _SlowStep:
     step: int
     dur_ns: Ns
     usual_ns: Ns
-    cause: Standstill | None
+    cause: Hang | None
     snapshots: dict[Rank, Snapshot]
 
     @property
@@ -42,7 +42,7 @@ class _SlowStep:
     @property
     def key(self) -> tuple[str, ...]:
         """What slow steps of one cause have in common."""
-        return tuple(f"{rank} {self.snapshots[rank].place}" for rank in self.ranks)
+        return tuple(f"{rank} {self.snapshots[rank].location}" for rank in self.ranks)
 
 
 def slow_steps(job: RecordedJob) -> Iterator[Cause]:
@@ -74,7 +74,7 @@ def _slow_step(job: JobSteps, step: int, snapshots: dict[Rank, Snapshot]) -> _Sl
         steps = job.table(rank)
         durations += steps.ints("dur_ns")[np.flatnonzero(steps.ints("step") == step)].tolist()
     usual_ns = max((one.usual_ns or 0 for one in snapshots.values()), default=0)
-    cause = standstill(snapshots)
+    cause = find_hang(snapshots)
     # A collective that was under way just then explains nothing.
     excess_ns = max(one.age_ns for one in snapshots.values()) - usual_ns
     if cause is not None and (cause.kind != "absent" or cause.waited_ns < _MIN_SHARE_WAITED * excess_ns):
@@ -88,7 +88,7 @@ def _lost_ns(group: list[_SlowStep]) -> Ns:
 
 def _cause(group: list[_SlowStep]) -> Cause:
     worst = max(group, key=lambda one: one.dur_ns)
-    seen = places(worst.ranks, worst.snapshots)
+    seen = locations(worst.ranks, worst.snapshots)
     return Cause(
         id="ESP804",
         title=_title(group, worst, seen.get(worst.ranks[0])),
@@ -107,11 +107,11 @@ def _cause(group: list[_SlowStep]) -> Cause:
     )
 
 
-def _title(group: list[_SlowStep], worst: _SlowStep, place: str | None) -> str:
+def _title(group: list[_SlowStep], worst: _SlowStep, location: str | None) -> str:
     took = f"{duration(worst.dur_ns)} instead of {duration(worst.usual_ns)}"
     what = f"Step {worst.step} took {took}" if len(group) == 1 else f"{len(group)} steps took up to {took}"
     did = "kept the others waiting" if worst.cause else "was seen" if len(worst.ranks) == 1 else "were seen"
-    return f"{what}: {ranks(worst.ranks)} {did}{f' at {place}' if place else ''}"
+    return f"{what}: {ranks(worst.ranks)} {did}{f' at {location}' if location else ''}"
 
 
 _PAGES = (

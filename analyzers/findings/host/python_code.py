@@ -22,7 +22,7 @@ from esprof.replay.cpu.python_time import PythonTime, text_of
 from esprof.replay.cpu.sampled import MIN_RUNNING_SHARE
 from esprof.replay.whatif.grammar import literal
 from esprof.run.raw.stages import GARBAGE_COLLECTION
-from esprof.run.stacks import CodePlace, functions_of
+from esprof.run.stacks import SourceLocation, functions_of
 
 MIN_SHARE_ON_MEDIAN_RANK = 0.5
 """Least share of the worst rank's time in a place that the median rank must spend there, too. What one rank does alone makes
@@ -45,7 +45,7 @@ class _Spot:
     """How long a mean step spends there, ns, by rank."""
     ran: float = 0.0
     """How long of that the threads of all ranks ran, ns."""
-    places: dict[CodePlace, float] = field(default_factory=lambda: defaultdict(float))
+    places: dict[SourceLocation, float] = field(default_factory=lambda: defaultdict(float))
     """How long each place took on all ranks, ns."""
 
     @property
@@ -68,7 +68,7 @@ class _Spot:
         return self.pattern == GARBAGE_COLLECTION
 
     @property
-    def worst(self) -> CodePlace:
+    def worst(self) -> SourceLocation:
         return max(self.places, key=lambda place: self.places[place])
 
     def is_alike(self, ranks: int) -> bool:
@@ -153,7 +153,7 @@ def _spots(case: Case) -> list[_Spot]:
     return [spot for spot in found.values() if spot.collects or spot.is_alike(len(ranks))]
 
 
-def _pattern(place: CodePlace, leading: set[str]) -> str:
+def _pattern(place: SourceLocation, leading: set[str]) -> str:
     """What finds a place: collections wherever they come, a line of the training loop with what it calls, or else all lines
     of the function, those within its comprehensions and lambdas too."""
     if place.call == GARBAGE_COLLECTION:

@@ -58,8 +58,8 @@ State = Literal["in", "out", "failed", "ended"]
 
 
 @dataclass(frozen=True)
-class _RankPlace:
-    """Where a rank is."""
+class _CallPosition:
+    """The trainer call that a rank is in, or was in last."""
 
     number: int
     """Number of its last call of the trainer."""
@@ -115,16 +115,16 @@ class StoreRollCall:
         self._others = [(rank + by) % world for by in range(1, min(world, _MAX_RANKS_LOOKED_AT + 1))]
         self.number = next(_numbers)
         self._store = _Board(_client(store), f"esprof/elastic/calls/{self.number}")
-        self._place = _RankPlace(0, "nothing", "out")
+        self._position = _CallPosition(0, "nothing", "out")
         self._since = time.monotonic()
         self._main, self._pid = threading.get_ident(), os.getpid()
         self._verdict: str | None = None
         """Why another rank will not come, once that is known."""
         self._ran_s, self._still_since = 0.0, 0.0
         """How long the training thread has run, and since when it has done no more than that."""
-        self._seen: dict[Rank, tuple[_RankPlace, float]] = {}
+        self._seen: dict[Rank, tuple[_CallPosition, float]] = {}
         """Where another rank was when last looked at, and since when."""
-        self._told: _RankPlace | None = None
+        self._told: _CallPosition | None = None
         self._kept: list[Any] = []
         """Groups that must not go: what deletes one of gloo waits for its transfers, and no frame of Python shows it."""
         self._lock = threading.Lock()
@@ -138,19 +138,19 @@ class StoreRollCall:
     @contextmanager
     def call(self, name: str) -> Iterator[None]:
         self._main = threading.get_ident()
-        self._move(_RankPlace(self._place.number + 1, name, "in"))
+        self._move(_CallPosition(self._position.number + 1, name, "in"))
         try:
             yield
         except BaseException as error:
             told = printable(f"{type(error).__name__}: {error}".partition("\n")[0], _MAX_ERROR_CHARACTERS)
-            self._move(_RankPlace(self._place.number, name, "failed", told))
+            self._move(_CallPosition(self._position.number, name, "failed", told))
             self._tell()
             raise
         if self._verdict is not None:  # It was wrong: the others have come after all.
             self._verdict = None
             self._kept.clear()
             faulthandler.cancel_dump_traceback_later()
-        self._move(_RankPlace(self._place.number, name, "out"))
+        self._move(_CallPosition(self._position.number, name, "out"))
 
     def check(self) -> None:
         if self._verdict is not None:
@@ -167,8 +167,8 @@ class StoreRollCall:
     def close(self) -> None:
         if self._over.is_set():
             return
-        if self._place.state != "failed":
-            self._move(_RankPlace(self._place.number, self._place.call, "ended"))
+        if self._position.state != "failed":
+            self._move(_CallPosition(self._position.number, self._position.call, "ended"))
         self._tell()
         self._over.set()
         if self._verdict is not None:
@@ -192,13 +192,13 @@ class StoreRollCall:
         other ranks itself, nothing but the end of the process ends that.
         """
         self._tell()
-        place, now = self._place, time.monotonic()
-        waits = place.state == "in" or (self._told is not None and self._told.told)
+        position, now = self._position, time.monotonic()
+        waits = position.state == "in" or (self._told is not None and self._told.told)
         if self._verdict is None and waits and now - self._since > _MIN_WAIT_BEFORE_LOOK_S:
             self._look()
         if self._verdict is None:
             return
-        if self._main not in sys._current_frames() or not (place.state == "in" or _collective_of(self._main)):
+        if self._main not in sys._current_frames() or not (position.state == "in" or _collective_of(self._main)):
             self._still_since = now
             faulthandler.cancel_dump_traceback_later()
             return
@@ -215,19 +215,20 @@ class StoreRollCall:
             _MAX_WAIT_BEFORE_EXIT_S + _MIN_WAIT_BEFORE_LOOK_S, exit=True, file=self._nowhere
         )
 
-    def _move(self, place: _RankPlace) -> None:
-        self._place, self._since = place, time.monotonic()
+    def _move(self, position: _CallPosition) -> None:
+        self._position, self._since = position, time.monotonic()
 
     def _tell(self) -> None:
-        place = self._place
-        if place.state == "out" and (collective := _collective_of(self._main)):
+        position = self._position
+        if position.state == "out" and (collective := _collective_of(self._main)):
             goes_on = self._told is not None and self._told.told == collective
             beats = self._told.beats + 1 if goes_on and self._told is not None else 0
-            place = _RankPlace(place.number, place.call, "out", collective, beats)
-        if place != self._told or place.beats:
-            self._told = place
+            position = _CallPosition(position.number, position.call, "out", collective, beats)
+        if position != self._told or position.beats:
+            self._told = position
             self._store.set(
-                f"{self._rank}", json.dumps([place.number, place.call, place.state, place.told, place.beats])
+                f"{self._rank}",
+                json.dumps([position.number, position.call, position.state, position.told, position.beats]),
             )
 
     def _look(self, *, transfer_failed: bool = False) -> None:
@@ -236,12 +237,14 @@ class StoreRollCall:
             if self._verdict is not None:
                 return
             # What is known of one call tells nothing of a later one, of which the ranks may be well again.
-            verdict = self._store.get(f"verdict/{self._place.number}") or self._found()
+            verdict = self._store.get(f"verdict/{self._position.number}") or self._found()
             if verdict is None and transfer_failed and self._store.is_gone:  # Else its process may have ended well.
-                verdict = f"the process that holds the job's store is gone; rank {self._rank} is in {self._place.call}"
+                verdict = (
+                    f"the process that holds the job's store is gone; rank {self._rank} is in {self._position.call}"
+                )
             if verdict is None:
                 return
-            self._store.set(f"verdict/{self._place.number}", verdict)
+            self._store.set(f"verdict/{self._position.number}", verdict)
             # An exception may never be shown: its way up may lead through destroy_process_group(), which waits as well.
             sys.stderr.write(f"esprof: error: {verdict}\n")
             sys.stderr.flush()
@@ -250,21 +253,21 @@ class StoreRollCall:
             self._verdict = verdict
 
     def _found(self) -> str | None:
-        mine = self._place
+        mine = self._position
         if mine.state != "in":
             return None
         for rank in self._others:
-            other = self._place_of(rank)
+            other = self._position_of(rank)
             if other is not None and (found := self._fault(mine, rank, other)):
                 return found
         return None
 
-    def _place_of(self, rank: Rank) -> _RankPlace | None:
+    def _position_of(self, rank: Rank) -> _CallPosition | None:
         """Where `rank` has told that it is; None where it has told nothing."""
         told = self._store.get(f"{rank}")
-        return None if told is None else _RankPlace(*json.loads(told))
+        return None if told is None else _CallPosition(*json.loads(told))
 
-    def _fault(self, mine: _RankPlace, rank: Rank, other: _RankPlace) -> str | None:
+    def _fault(self, mine: _CallPosition, rank: Rank, other: _CallPosition) -> str | None:
         """Why `rank`, which is at `other`, will not come to this rank's call; None where it may."""
         waiting = f"rank {self._rank} is in {mine.call}"
         if other.number == mine.number and other.state == "failed":
@@ -279,14 +282,14 @@ class StoreRollCall:
             return f"rank {rank} is in {other.told} of torch.distributed after {other.call}, and {waiting}"
         return None
 
-    def _stays(self, rank: Rank, place: _RankPlace) -> bool:
+    def _stays(self, rank: Rank, position: _CallPosition) -> bool:
         """Whether `rank` has long been in one call of torch.distributed, and has found itself there again and again."""
         before, since = self._seen.get(rank, (None, 0.0))
-        if before is None or before != place:
-            before, since = self._seen[rank] = place, time.monotonic()
-        found_for_s = (place.beats - before.beats) * _TELL_INTERVAL_S
+        if before is None or before != position:
+            before, since = self._seen[rank] = position, time.monotonic()
+        found_for_s = (position.beats - before.beats) * _TELL_INTERVAL_S
         return (
-            bool(place.told)
+            bool(position.told)
             and time.monotonic() - since > _MAX_FOREIGN_CALL_S
             and found_for_s > _MAX_FOREIGN_CALL_S / 2
         )
@@ -295,8 +298,11 @@ class StoreRollCall:
         """Whether no rank is left that could come to the call of torch.distributed in which `lost` waits: all others are in
         a call of their trainer, in such a call themselves, or gone. Who belongs to that call is not known."""
         others = [rank for rank in range(self._world) if rank not in (lost, self._rank)]
-        places = [(rank, self._place_of(rank)) for rank in others]
-        held = [place is not None and (place.state != "out" or self._stays(rank, place)) for rank, place in places]
+        positions = [(rank, self._position_of(rank)) for rank in others]
+        held = [
+            position is not None and (position.state != "out" or self._stays(rank, position))
+            for rank, position in positions
+        ]
         return all(held)
 
 

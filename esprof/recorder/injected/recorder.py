@@ -248,10 +248,10 @@ class Recorder:
         if self._sampler is not None:
             self._sampler.start()
 
-    def look_at(self, frame: FrameType) -> None:
+    def sample_at(self, frame: FrameType) -> None:
         """Note that the training thread, which calls this, is at `frame`."""
         if self._sampler is not None:
-            self._sampler.look_at(frame)
+            self._sampler.sample_at(frame)
 
     def _let_go_in_child(self) -> None:
         self._windows.let_go_in_child()

@@ -60,6 +60,6 @@ def begin(raw: str, hook: str, leave_environment: Callable[[], None]) -> Session
     recorder.install()
     startup.install()
     probe.install(recorder.pace.batch_wanted)
-    CollectionProbe(recorder.state, probe.note_stage, recorder.look_at).install()
+    CollectionProbe(recorder.state, probe.note_stage, recorder.sample_at).install()
     _current = Session(log, probe, recorder)
     return _current

@@ -7,7 +7,7 @@ from esprof.core import readable
 from esprof.core.types import Rank
 from esprof.recorder.launcher.order_window import leave_order
 from esprof.run.flight.log import Snapshot, may_be_alive, read_snapshot
-from esprof.run.flight.stop import Standing, stop
+from esprof.run.flight.stall import Stall, find_stall
 from esprof.run.raw import names
 
 _MAX_WAIT_FOR_SNAPSHOTS_S = 2.5
@@ -17,14 +17,14 @@ _NO_SIGN = "gives no sign: it has not begun, native code holds Python's lock, or
 
 
 class StartWatch:
-    """Reports each standstill once, and its end. While nothing is wrong, a look goes through the names of the files."""
+    """Reports each hang once, and its end. While nothing is wrong, a look goes through the names of the files."""
 
     def __init__(self, raw: Path, say: Callable[[str], None]) -> None:
         self._raw = raw
         self._say = say
         self._asked_s: float | None = None
         """When all were asked where they are, by the monotonic clock; None while nothing is wrong."""
-        self._said: Standing | None = None
+        self._said: Stall | None = None
         self._is_over = False
 
     def look(self, files: Iterable[str], now_s: float) -> None:
@@ -34,7 +34,7 @@ class StartWatch:
             return
         self._is_over = any(names.rank_of_notes(name) is not None for name in files)
         looks = {} if self._is_over else self._latest(files)
-        found = stop(looks)
+        found = find_stall(looks)
         if found is None:
             self._asked_s = None
             self._end_report(files)
@@ -54,13 +54,13 @@ class StartWatch:
                 found[snapshot.rank] = max(before, snapshot, key=lambda one: one.since_ns) if before else snapshot
         return found
 
-    def _report(self, found: Standing, looks: dict[Rank, Snapshot]) -> None:
+    def _report(self, found: Stall, looks: dict[Rank, Snapshot]) -> None:
         self._said = found
         how = "the job is slow to start" if found.kind == "slow" else "the job stands still before its first step"
         self._say(f"{how}, for {readable.duration(found.waited_ns)} now: {found}")
         for rank in found.at_fault[:_MAX_RANKS_NAMED]:
-            place = looks[rank].whereabouts if rank in looks else None
-            self._say(f"  rank {rank} {f'is at {place}' if place else _NO_SIGN}")
+            location = looks[rank].whereabouts if rank in looks else None
+            self._say(f"  rank {rank} {f'is at {location}' if location else _NO_SIGN}")
 
     def _end_report(self, files: Iterable[str]) -> None:
         """Say that the job goes on, unless it has ended instead."""

@@ -11,9 +11,9 @@ from esprof.core.text import printable
 from esprof.core.types import NS_PER_S, Rank
 from esprof.recorder.launcher.start_watch import StartWatch, ask_for_snapshots
 from esprof.recorder.shared.talk import say
+from esprof.run.flight.hang import Hang, find_hang
 from esprof.run.flight.log import Snapshot, may_be_alive, read_flight, read_snapshot
-from esprof.run.flight.standstill import Standstill, standstill
-from esprof.run.flight.stop import Standing, stop
+from esprof.run.flight.stall import Stall, find_stall
 from esprof.run.raw import names
 from esprof.run.raw.reasons import SnapshotReason
 from esprof.run.raw.settings import Settings
@@ -22,7 +22,7 @@ _MAX_WAIT_FOR_SNAPSHOTS_S = 2.0
 """Seconds that the snapshots of all ranks, or the note of what ended one of them, may take to appear."""
 _MAX_RANKS_NAMED = 4
 _KINDS_ALONE = ("loader", "alone")
-"""Kinds of standstills of which it is not known before all ranks are seen that they keep no other rank waiting."""
+"""Kinds of hangs of which it is not known before all ranks are seen that they keep no other rank waiting."""
 _LAST_WORDS = ("end", "stopped")
 """Kinds of the rows that a rank leaves only if it ends in good order, or if its recorder gave up before."""
 
@@ -49,7 +49,7 @@ class JobWatch:
     def __init__(self, raw: Path, say: Callable[[str], None] = say_on_stderr) -> None:
         self._raw = raw
         self._start = StartWatch(raw, say)
-        self._standstills = _Standstills(raw, say)
+        self._hangs = _HangReports(raw, say)
         self._deaths = _Deaths(raw, say)
 
     def look(self) -> None:
@@ -58,11 +58,11 @@ class JobWatch:
         if self._deaths.look(files, now_s):
             ask_for_snapshots(self._raw)
         self._start.look(files, now_s)
-        self._standstills.look(files, now_s, self._deaths)
+        self._hangs.look(files, now_s, self._deaths)
 
 
-class _Standstills:
-    """Reports each standstill once, when its cause is seen or when there was time enough to see it, and its end."""
+class _HangReports:
+    """Reports each hang once, when its cause is seen or when there was time enough to see it, and its end."""
 
     def __init__(self, raw: Path, say: Callable[[str], None]) -> None:
         self._raw = raw
@@ -72,9 +72,9 @@ class _Standstills:
         self._read: set[str] = set()
         self._latest: dict[Rank, Snapshot] = {}
         self._open_since_s: float | None = None
-        """When the standstill that is being examined was first seen, by the monotonic clock; None where there is none."""
+        """When the hang that is being examined was first seen, by the monotonic clock; None where there is none."""
         self._asked = False
-        self._reported: Standstill | Standing | None = None
+        self._reported: Hang | Stall | None = None
         self._notes: dict[Rank, list[int]] = {}
         """Sizes (bytes) of the notes of each rank that was reported to wait."""
 
@@ -89,12 +89,12 @@ class _Standstills:
         if SnapshotReason.HANG in reasons and self._open_since_s is None:
             self._open_since_s, self._asked = now_s, False
         if self._open_since_s is not None:
-            found = standstill(self._latest, deaths.ended)
-            self._look_into(found or self._stopped_alone(), now_s, deaths)
+            found = find_hang(self._latest, deaths.ended)
+            self._look_into(found or self._stall(), now_s, deaths)
 
-    def _stopped_alone(self) -> Standing | None:
+    def _stall(self) -> Stall | None:
         """Ranks that stand still, and wait in no collective."""
-        found = stop(self._latest)
+        found = find_stall(self._latest)
         return found if found is not None and found.kind in _KINDS_ALONE else None
 
     def _take_in(self, name: str) -> SnapshotReason | None:
@@ -109,7 +109,7 @@ class _Standstills:
             self._latest[snapshot.rank] = snapshot
         return snapshot.reason
 
-    def _look_into(self, found: Standstill | Standing | None, now_s: float, deaths: "_Deaths") -> None:
+    def _look_into(self, found: Hang | Stall | None, now_s: float, deaths: "_Deaths") -> None:
         assert self._open_since_s is not None
         is_time = now_s - self._open_since_s >= _MAX_WAIT_FOR_SNAPSHOTS_S
         is_clear = (
@@ -127,7 +127,7 @@ class _Standstills:
             self._asked = True
             ask_for_snapshots(self._raw)
 
-    def _report(self, found: Standstill | Standing, deaths: "_Deaths") -> None:
+    def _report(self, found: Hang | Stall, deaths: "_Deaths") -> None:
         self._reported = found
         self._notes = {rank: _bytes_of_steps(self._raw, rank) for rank in found.waiting_ranks}
         step = max(snapshot.step for snapshot in self._latest.values())
@@ -135,15 +135,15 @@ class _Standstills:
         for rank in found.at_fault[:_MAX_RANKS_NAMED]:
             self._say(f"  rank {rank} {self._where(rank, found, deaths)}")
 
-    def _where(self, rank: Rank, found: Standstill | Standing, deaths: "_Deaths") -> str:
+    def _where(self, rank: Rank, found: Hang | Stall, deaths: "_Deaths") -> str:
         if rank in deaths.dead:
             return "has died"
         if rank in deaths.ended:
             return "has ended"
         if found.kind == "unseen":
             return "gives no sign: it was stopped, native code holds Python's lock, or it is not on this machine"
-        place = self._latest[rank].whereabouts
-        return f"is at {place}" if place else "is in no Python code"
+        location = self._latest[rank].whereabouts
+        return f"is at {location}" if location else "is in no Python code"
 
 
 class _Deaths:
@@ -184,7 +184,7 @@ class _Deaths:
         if cause.was_terminated or not (cause.fault or others_live):
             return False
         how = cause.fault or "killed, perhaps for lack of memory, or by os._exit()"
-        self._say(f"rank {rank} has died: {how}{f', at {cause.place}' if cause.place else ''}")
+        self._say(f"rank {rank} has died: {how}{f', at {cause.location}' if cause.location else ''}")
         return True
 
 

@@ -56,8 +56,8 @@ def _measure(
     if not count:
         bench.left_out(f"exchange by {spec} of {size} bytes", _OVER_BUDGET, by_budget=True)
         return
-    took, begun, coding, cpu = zip(*(one.once(bench) for _ in range(count)), strict=True)
-    bench.note(bench.mine("begin", spec, "bytes"), size, begun)
+    took, begin_ns, coding, cpu = zip(*(one.once(bench) for _ in range(count)), strict=True)
+    bench.note(bench.mine("begin", spec, "bytes"), size, begin_ns)
     bench.note(bench.mine("coding", spec, "bytes"), size, coding)
     bench.note(whole, size, took, sum(cpu) // len(cpu), sent=one.sent, vnmse=vnmse)
 
@@ -128,12 +128,12 @@ class _RepeatedExchange:
         cpu, began = time.process_time_ns(), time.perf_counter_ns()
         steps = self._steps()
         transfer = next(steps)
-        begun = time.perf_counter_ns()
+        begin_ns = time.perf_counter_ns()
         waited = _wait_ns(transfer) + sum(map(_wait_ns, steps))
         bench.settle()
         took = time.perf_counter_ns() - began
         self.sent = self._link.sent
-        return took, begun - began, took - (begun - began) - waited, time.process_time_ns() - cpu
+        return took, begin_ns - began, took - (begin_ns - began) - waited, time.process_time_ns() - cpu
 
     def vnmse(self) -> float:
         """What the last exchange lost, as squared error relative to the square; all ranks had the same gradient."""

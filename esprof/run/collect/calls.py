@@ -144,8 +144,8 @@ def _threads_of_groups(transfers: Sequence[_Transfer], calls: Sequence[RecordedC
     for key, mine in _grouped(calls, lambda call: (call.process_group[0], call.profiling_name)).items():
         made[key] = np.array([call.time_created_ns for call in mine], np.int64)
     found: dict[str, set[int]] = {group: set() for group, _ in sorted(made)}
-    for tid, begun in _grouped(transfers, lambda one: one.tid).items():
-        votes = Counter(group for one in begun if (group := _nearest(one, list(found), made)) is not None)
+    for tid, started in _grouped(transfers, lambda one: one.tid).items():
+        votes = Counter(group for one in started if (group := _nearest(one, list(found), made)) is not None)
         if votes:
             found[votes.most_common(1)[0][0]].add(tid)
     return found

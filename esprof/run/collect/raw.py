@@ -69,7 +69,7 @@ def read_starting(raw: Path, notes: Sequence[RankNotes], exit_code: int | None) 
     """
     prefixes = _starting_prefixes(raw)
     files = {rank: names.starting_files(prefix) for rank, prefix in prefixes.items()}
-    if exit_code == 0 or not any(_shows_a_standstill(raw, one) for one in files.values()):
+    if exit_code == 0 or not any(_shows_hang(raw, one) for one in files.values()):
         return []
     seen = {one.rank for one in notes}
     found = [_rank_notes(raw / one.notes, one) for rank, one in files.items() if rank not in seen]
@@ -85,7 +85,7 @@ def _starting_prefixes(raw: Path) -> dict[Rank, str]:
     return dict(sorted(found.items()))
 
 
-def _shows_a_standstill(raw: Path, files: names.RankFiles) -> bool:
+def _shows_hang(raw: Path, files: names.RankFiles) -> bool:
     """Whether a process stood still for long, or was ended by a signal: an exception of its own is no matter of ours."""
     log = read_flight(raw, files, ended=False)
     return bool(log.fatal) or any(one.error_type in (None, "KeyboardInterrupt") for one in log.snapshots)
@@ -133,7 +133,7 @@ def any_rank_alive(raw: Path, *, in_doubt: bool) -> bool:
     `in_doubt` is the answer where that cannot be told, as on a file system that knows no locks.
     """
     starting = (names.starting_files(prefix) for prefix in _starting_prefixes(raw).values())
-    notes = list(names.all_notes(raw)) or [raw / one.notes for one in starting if _shows_a_standstill(raw, one)]
+    notes = list(names.all_notes(raw)) or [raw / one.notes for one in starting if _shows_hang(raw, one)]
     held = [is_locked(file) for file in notes]
     return any(in_doubt if one is None else one for one in held)
 

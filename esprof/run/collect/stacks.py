@@ -12,7 +12,7 @@ from esprof.core.types import Ns
 from esprof.run.collect.notes import Caller, MarkedStage, RankNotes, RankRows, Sample
 from esprof.run.raw.stages import GARBAGE_COLLECTION
 from esprof.run.schema import SAMPLES, STACKS, Table, table
-from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, CodePlace, place_of
+from esprof.run.stacks import MIN_SILENCE_NS, MIN_SILENCE_SAMPLED_NS, SourceLocation, location_of
 
 _BACKWARD = ": _engine_run_backward\n"
 """How the line ends that waits for a backward pass, where others follow: hooks and functions written in Python."""
@@ -29,9 +29,9 @@ def samples_of(notes: RankNotes, rows: RankRows) -> Table:
     numbers, codes = np.unique(np.array([row.stack for row in rows.samples], np.int64), return_inverse=True)
     texts = [_text(notes.callers, number) for number in numbers.tolist()]
     known = np.array([text is not None for text in texts], bool)
-    place = np.cumsum(known) - 1
+    location = np.cumsum(known) - 1
     columns["stack"] = pa.DictionaryArray.from_arrays(
-        pa.array(place[codes].astype(np.int32), mask=~known[codes]), [text for text in texts if text is not None]
+        pa.array(location[codes].astype(np.int32), mask=~known[codes]), [text for text in texts if text is not None]
     )
     return table(columns, SAMPLES)
 
@@ -102,7 +102,7 @@ class _Looks:
         spans = np.array(sorted(collections), np.int64).reshape(-1, 2)
         self._collecting_from, self._collecting_until = spans[:, 0], spans[:, 1]
         self._code, texts = samples.codes("stack")
-        self._places = [place_of(text) for text in texts]
+        self._locations = [location_of(text) for text in texts]
         self._is_called_back = [_BACKWARD in text for text in texts]
 
     def during(self, gap: Silence) -> list[tuple[str | None, str | None, Ns, Ns | None]]:
@@ -111,8 +111,8 @@ class _Looks:
         is_sampled = gap.end_ns - gap.start_ns >= MIN_SILENCE_SAMPLED_NS
         if self._is_behind(gap, first, last):
             last += 1
-        took: dict[CodePlace, float] = defaultdict(float)
-        ran: dict[CodePlace, float] = defaultdict(float)
+        took: dict[SourceLocation, float] = defaultdict(float)
+        ran: dict[SourceLocation, float] = defaultdict(float)
         collecting = self._collecting(gap)
         for look in range(first, last):
             code, dur = int(self._code[look]), int(self._dur[look])
@@ -121,17 +121,20 @@ class _Looks:
                 inside = (gap.end_ns - gap.start_ns) // (last - first)
             if code < 0 or inside <= 0 or (gap.after is None and not self._is_called_back[code]):
                 continue
-            place = self._places[code]
+            location = self._locations[code]
             # The collector holds Python's lock: the look came right behind it.
             collected = min(inside, collecting)
             collecting -= collected
-            for where, ns in ((CodePlace(place.frame, GARBAGE_COLLECTION), collected), (place, inside - collected)):
+            for where, ns in (
+                (SourceLocation(location.frame, GARBAGE_COLLECTION), collected),
+                (location, inside - collected),
+            ):
                 if ns:
                     took[where] += ns
                     ran[where] += self._cpu[look] * ns / max(dur, 1)
         if not took and gap.after is not None:
             return [(None, None, gap.end_ns - gap.start_ns, None)]
-        return [(place.frame, place.call, round(ns), round(ran[place])) for place, ns in took.items()]
+        return [(location.frame, location.call, round(ns), round(ran[location])) for location, ns in took.items()]
 
     def _is_behind(self, gap: Silence, first: int, last: int) -> bool:
         """Whether the look that came first behind `gap` tells of it. Those from `first` to before `last` came during it."""

@@ -62,12 +62,12 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """All its stacks, as Python's faulthandler writes them; None where it did not show them."""
 
     @property
-    def place(self) -> StackFrame | None:
+    def location(self) -> StackFrame | None:
         """Where it is in the job's own code; None where it shows no stack."""
         return own_frame(main_stack(self.dump)) if self.dump else None
 
     def __str__(self) -> str:
-        where = f"is at {self.place}" if self.place else _STATES.get(self.state or "", "shows no stack")
+        where = f"is at {self.location}" if self.location else _STATES.get(self.state or "", "shows no stack")
         return f"worker {self.worker} of its data loader (process {self.pid}), which {where}"
 
 
@@ -170,7 +170,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.at_ns - self.since_ns
 
     @cached_property
-    def place(self) -> StackFrame | None:
+    def location(self) -> StackFrame | None:
         """Where the training thread is in the job's own code; None where it has no stack."""
         frames = next((thread.frames for thread in self.threads if thread.training), ())
         return own_frame(frames)
@@ -178,10 +178,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def whereabouts(self) -> str | None:
         """Where the rank is, and the loader's worker that it waits for; None where it has no stack."""
-        if not self.workers or self.place is None:
-            return str(self.place) if self.place else None
+        if not self.workers or self.location is None:
+            return str(self.location) if self.location else None
         others = f", or for another of {len(self.workers)}" if len(self.workers) > 1 else ""
-        return f"{self.place}, waiting for {self.workers[0]}{others}"
+        return f"{self.location}, waiting for {self.workers[0]}{others}"
 
 
 class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -217,7 +217,7 @@ class FlightLog(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.died and bool(self.fatal) and self.fault is None
 
     @property
-    def place(self) -> StackFrame | None:
+    def location(self) -> StackFrame | None:
         """Where a signal ended the process, in the job's own code if possible; None where no stack is known."""
         return own_frame(main_stack(self.fatal)) if self.died and self.fatal else None
 

@@ -89,7 +89,7 @@ class FlightWatch:
         self._next_slow_ns = 0
         self._slow_step = 0
         self._suspect = 0
-        self._standstill = _Standstill()
+        self._open_hang = _HangTracker()
         self._long_still_ns = settings.start_s * 10**9
         self._stillness: Stillness | None = None
         """Watches a step that may hang; None while there is none."""
@@ -132,7 +132,7 @@ class FlightWatch:
         if age_ns > hang_ns:
             stands_still = self._stands_still()
             is_news, self._told_stillness = stands_still and not self._told_stillness, stands_still
-            if self._standstill.is_new(step, now_ns, hang_ns) or is_news:
+            if self._open_hang.is_new(step, now_ns, hang_ns) or is_news:
                 self._take(SnapshotReason.HANG, threads(self._state.thread))
         elif age_ns > self._usual.slow_ns and self._slow_step != step and now_ns >= self._next_slow_ns:
             self._slow_step, self._next_slow_ns = step, now_ns + _MIN_BETWEEN_SLOW_NS
@@ -192,8 +192,8 @@ class FlightWatch:
             os.unlink(oldest[1])
 
 
-class _Standstill:
-    """Tells one standstill from the next within a long step, by whether the rank's collectives moved in between.
+class _HangTracker:
+    """Tells one hang from the next within a long step, by whether the rank's collectives moved in between.
 
     A validation pass belongs to the step that it follows: it may hang long after that step has become too long.
     """
@@ -204,7 +204,7 @@ class _Standstill:
         self._moved_ns: int | None = None
 
     def is_new(self, step: int, now_ns: int, patience_ns: float) -> bool:
-        """Whether this is a new standstill: the first one in `step`, or one after collectives have moved and stopped again
+        """Whether this is a new hang: the first one in `step`, or one after collectives have moved and stopped again
         for `patience_ns`."""
         now = collective_progress()
         if step != self.step:

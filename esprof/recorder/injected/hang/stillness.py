@@ -76,8 +76,8 @@ def _is_work(before: _Progress, after: _Progress, elapsed_ns: int) -> bool:
     """Whether a process did something in between, beyond threads that only wake and look."""
     most_ns = _MAX_IDLE_CPU_SHARE * elapsed_ns
     ran_ns = (cpu_ns - before.threads.get(thread, 0) for thread, cpu_ns in after.threads.items())
-    looked_ns = sum(cpu_ns for cpu_ns in ran_ns if cpu_ns <= most_ns)
-    return after.cpu_ns - before.cpu_ns - looked_ns > most_ns or after.size - before.size > _MAX_IDLE_BYTES
+    polling_ns = sum(cpu_ns for cpu_ns in ran_ns if cpu_ns <= most_ns)
+    return after.cpu_ns - before.cpu_ns - polling_ns > most_ns or after.size - before.size > _MAX_IDLE_BYTES
 
 
 def _done() -> _Progress:

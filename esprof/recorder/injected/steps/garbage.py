@@ -18,12 +18,12 @@ class CollectionProbe:
     """Told by Python when a collection begins and ends. Only those of the training thread count."""
 
     def __init__(
-        self, state: StepState, note: Callable[[tuple[str, int, int]], None], look_at: Callable[[FrameType], None]
+        self, state: StepState, note: Callable[[tuple[str, int, int]], None], sample_at: Callable[[FrameType], None]
     ) -> None:
-        """`note` takes (name, start, end), in ns, and `look_at` the frame that the training thread is at."""
+        """`note` takes (name, start, end), in ns, and `sample_at` the frame that the training thread is at."""
         self._state = state
         self._note = note
-        self._look_at = look_at
+        self._look_at = sample_at
         self._began_ns = 0
 
     def install(self) -> None:

@@ -51,14 +51,14 @@ class StackSampler:
         self._thread = threading.Thread(target=self._run, name="esprof-sampler", daemon=True)
         self._callers = _Callers(log)
         self._of_thread = 0
-        self._looked_ns = 0
+        self._sampled_ns = 0
         self._ran_ns = 0
         self._taken = 0
         self._close = 0
         """Looks since the open window with stacks began."""
         self._jobs_switch_s: float | None = None
         """What the job had as Python's switch interval, s, while it is another one."""
-        self._looking = threading.Lock()
+        self._sampling = threading.Lock()
         self._pid = os.getpid()
 
     def start(self) -> None:
@@ -74,27 +74,28 @@ class StackSampler:
         self._thread.join(_MAX_WAIT_FOR_THREAD_S)
         self._leave_switch_interval()
 
-    def look_at(self, frame: FrameType) -> None:
+    def sample_at(self, frame: FrameType) -> None:
         """Look now, on the training thread itself, which is at `frame`. A forked child has no training thread."""
         if (
             os.getpid() != self._pid
             or self._ending.is_set()
             or (
-                self._taken >= _MAX_SAMPLES_AT_FULL_RATE and time.monotonic_ns() - self._looked_ns < LATE_PERIOD_S * 1e9
+                self._taken >= _MAX_SAMPLES_AT_FULL_RATE
+                and time.monotonic_ns() - self._sampled_ns < LATE_PERIOD_S * 1e9
             )
         ):
             return
         # Not to wait: the other thread is looking anyway.
-        if self._looking.acquire(blocking=False):
+        if self._sampling.acquire(blocking=False):
             try:
-                self._breaker.run(self._look_if_it_can_be_noted, frame)
+                self._breaker.run(self._sample_unless_full, frame)
             finally:
-                self._looking.release()
+                self._sampling.release()
 
     def _run(self) -> None:
         while self._breaker.on and not self._ending.wait(self._period_s()):
-            with self._looking:
-                self._breaker.run(self._look_if_it_can_be_noted, sys._current_frames().get(self._state.thread))
+            with self._sampling:
+                self._breaker.run(self._sample_unless_full, sys._current_frames().get(self._state.thread))
         self._leave_switch_interval()
 
     def _period_s(self) -> float:
@@ -113,27 +114,27 @@ class StackSampler:
         if before is not None and abs(sys.getswitchinterval() - CLOSE_SWITCH_S) < CLOSE_SWITCH_S / 100:
             sys.setswitchinterval(before)
 
-    def _look_if_it_can_be_noted(self, frame: FrameType | None) -> None:
+    def _sample_unless_full(self, frame: FrameType | None) -> None:
         try:
-            self._look(frame)
+            self._sample(frame)
         except OSError:  # The background writer, which writes to the same disk, tells of it.
             self._ending.set()
 
-    def _look(self, frame: FrameType | None) -> None:
+    def _sample(self, frame: FrameType | None) -> None:
         """Note that the training thread is at `frame`; None where it is gone. Nothing is noted while it is in no step."""
         state = self._state
         native_thread, step = state.native_thread, state.step
-        looked_ns, ran_ns = time.monotonic_ns(), _ran_ns(native_thread)
+        now_ns, ran_ns = time.monotonic_ns(), _ran_ns(native_thread)
         if frame is None or ran_ns is None or step == 0 or state.pauses:
             self._of_thread = 0
             return
         if native_thread == self._of_thread:
             place = self._callers.of(frame)
             # A thread's number may be given to the next one, whose clock begins anew.
-            row = (time.time_ns(), looked_ns - self._looked_ns, max(0, ran_ns - self._ran_ns), step, place)
+            row = (time.time_ns(), now_ns - self._sampled_ns, max(0, ran_ns - self._ran_ns), step, place)
             self._log.roll("samples", row)
             self._taken += 1
-        self._of_thread, self._looked_ns, self._ran_ns = native_thread, looked_ns, ran_ns
+        self._of_thread, self._sampled_ns, self._ran_ns = native_thread, now_ns, ran_ns
 
 
 class _Callers:

@@ -11,8 +11,8 @@ from esprof.recorder.launcher.watch import JobWatch
 from esprof.run.raw.settings import Settings
 from tests.cases.flight import BEGAN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, snapshot
 
-WAITING = snapshot(0, [call(1), call(2, over=False)], place=("train.py", 20, "step"))
-ELSEWHERE = snapshot(1, [call(1)], place=("data.py", 88, "read"))
+WAITING = snapshot(0, [call(1), call(2, over=False)], location=("train.py", 20, "step"))
+ELSEWHERE = snapshot(1, [call(1)], location=("data.py", 88, "read"))
 HUNG = [
     "step 9 has stood still for 6 s: rank 1 did not enter all_reduce 2, which rank 0 waits in",
     "  rank 1 is at data.py(88): read",

@@ -40,7 +40,7 @@ def test_a_line_is_named_as_in_the_rest_of_the_run():
 def test_what_faulthandler_wrote_tells_the_signal_and_the_line():
     assert [killed(fatal=text).fault for text in (SIGTERM_TEXT, SEGV_TEXT)] == [None, "Segmentation fault"]
     assert [killed(fatal=text).was_terminated for text in (SIGTERM_TEXT, SEGV_TEXT)] == [True, False]
-    assert killed(fatal=SEGV_TEXT).place == StackFrame("/job/train.py", 88, "step")
+    assert killed(fatal=SEGV_TEXT).location == StackFrame("/job/train.py", 88, "step")
     assert (killed().fault, killed().was_terminated) == (None, False)
     assert [frame.function for frame in main_stack(SIGTERM_TEXT)] == ["all_reduce", "step", "<module>"]
 

@@ -13,8 +13,8 @@ from esprof.run.flight.log import FlightLog, Worker
 from tests.cases.flight import SEEN_NS, SEGV_TEXT, SIGTERM_TEXT, S, call, killed, run_of_flight, snapshot
 from tests.cases.graph import ddp_rank, run_of
 
-WAITING = snapshot(0, [call(1), call(2, over=False)], place=("train.py", 20, "step"))
-ELSEWHERE = snapshot(1, [call(1)], place=("data.py", 88, "read"))
+WAITING = snapshot(0, [call(1), call(2, over=False)], location=("train.py", 20, "step"))
+ELSEWHERE = snapshot(1, [call(1)], location=("data.py", 88, "read"))
 
 
 def only(run):
@@ -152,7 +152,7 @@ def test_a_rank_that_was_late_and_came_is_a_stall_of_that_step():
 
 def test_stalls_at_one_place_are_one_finding():
     snapshots = [
-        snapshot(0, [], step=step, place=("data.py", 88, "read"), reason="slow", at_ns=step * 10_000_000 + S)
+        snapshot(0, [], step=step, location=("data.py", 88, "read"), reason="slow", at_ns=step * 10_000_000 + S)
         for step in (9, 12, 15)
     ]
     found = only(run_of_flight({0: FlightLog(snapshots=tuple(snapshots))}, last_step=20, long_steps={12: 3 * S}))
@@ -186,8 +186,8 @@ def test_a_rank_of_which_no_step_is_known_has_a_diagnosis():
 
 
 def test_the_terminal_shows_a_hang_without_a_breakdown_and_makes_names_harmless():
-    place = ("/job/\x1b[31mtrain.py", 20, "step\x1b[0m")
-    moved = msgspec.structs.replace(ELSEWHERE, threads=snapshot(1, [], place=place).threads)
+    location = ("/job/\x1b[31mtrain.py", 20, "step\x1b[0m")
+    moved = msgspec.structs.replace(ELSEWHERE, threads=snapshot(1, [], location=location).threads)
     diagnosis = diagnose(run_of_flight({0: killed(WAITING), 1: killed(moved)}))
     for text in (draw_diagnosis(diagnosis), draw_verdict(diagnosis)):
         assert "The job hung in step 9" in text
@@ -209,7 +209,7 @@ def of_start(logs):
 
 
 def test_a_rank_that_did_not_join_the_process_group_is_named_with_its_line():
-    found = of_start({0: at_start(0, joins=True), 1: at_start(1, place=("data.py", 7, "download"))})
+    found = of_start({0: at_start(0, joins=True), 1: at_start(1, location=("data.py", 7, "download"))})
     assert (found.id, found.ranks, found.confidence) == ("ESP801", (1,), "high")
     assert found.title == (
         "The job hung before its first step: rank 1 did not enter init_process_group, which rank 0 waits in"
@@ -229,7 +229,9 @@ def test_a_rank_that_waits_in_no_collective_is_named_with_its_loaders_worker(ali
 
 def test_a_job_that_was_ended_while_it_started_is_not_said_to_hang():
     """By Ctrl-C, or by SIGTERM, before anybody stood still for long."""
-    interrupted = snapshot(0, [], step=0, reason="error", error="KeyboardInterrupt: ", place=("train.py", 3, "build"))
+    interrupted = snapshot(
+        0, [], step=0, reason="error", error="KeyboardInterrupt: ", location=("train.py", 3, "build")
+    )
     found = of_start(
         {0: FlightLog(snapshots=(interrupted,), starting=True), 1: killed(fatal=SIGTERM_TEXT, starting=True)}
     )

@@ -168,7 +168,7 @@ def test_a_snapshot_holds_the_stack_of_each_thread_and_says_which_one_trains(raw
         other.join()
     (taken,) = rank.log.snapshots
     assert [thread.name for thread in taken.threads if thread.training] == ["MainThread"]
-    assert taken.place.function == test_a_snapshot_holds_the_stack_of_each_thread_and_says_which_one_trains.__name__
+    assert taken.location.function == test_a_snapshot_holds_the_stack_of_each_thread_and_says_which_one_trains.__name__
     reader = next(thread for thread in taken.threads if thread.name == "reader")
     assert [frame.function for frame in reader.frames][:2] == ["wait", "wait"]
     assert writer.name not in {thread.name for thread in taken.threads}
@@ -228,7 +228,7 @@ def test_the_exception_that_ends_the_process_is_kept(raw, monkeypatch):
     (taken,) = rank.log.snapshots
     assert (taken.reason, taken.error_type) == ("error", "ValueError")
     assert taken.error == "ValueError: invalid literal for int() with base 10: 'many'"
-    assert taken.place.function == "test_the_exception_that_ends_the_process_is_kept"
+    assert taken.location.function == "test_the_exception_that_ends_the_process_is_kept"
 
 
 def test_the_ninety_ninth_percentile_is_of_the_steps_before():

@@ -20,10 +20,10 @@ def noted(lines):
     state, found = StepState(), []
     state.thread = threading.get_ident()
 
-    def look_at(frame):
+    def sample_at(frame):
         lines.append((frame.f_code.co_name, frame.f_lineno))
 
-    CollectionProbe(state, found.append, look_at).install()
+    CollectionProbe(state, found.append, sample_at).install()
     gc.disable()
     yield found
     gc.enable()

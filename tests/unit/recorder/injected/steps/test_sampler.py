@@ -62,24 +62,24 @@ def test_a_thread_that_sleeps_is_seen_where_it_sleeps(sampler, log, tmp_path):
 
 def test_a_thread_is_seen_where_it_says_that_it_is(state, log, tmp_path):
     sampler, begin = StackSampler(state, log), time.monotonic_ns()
-    sampler.look_at(sys._getframe())
-    sampler.look_at(sys._getframe())
+    sampler.sample_at(sys._getframe())
+    sampler.sample_at(sys._getframe())
     line = sys._getframe().f_lineno - 1
     ((_, took, _, step, place),) = log.tail("samples")
     assert step == 7
     assert 0 < took < time.monotonic_ns() - begin
     assert next(row["line"] for row in noted(tmp_path) if row["number"] == place) == line
     sampler.give_up()
-    sampler.look_at(sys._getframe())
+    sampler.sample_at(sys._getframe())
     assert len(log.tail("samples")) == 1
 
 
 def test_a_forked_child_notes_nothing(state, log):
     sampler = StackSampler(state, log)
-    sampler.look_at(sys._getframe())
+    sampler.sample_at(sys._getframe())
     child = os.fork()
     if not child:
-        sampler.look_at(sys._getframe())
+        sampler.sample_at(sys._getframe())
         os._exit(len(log.tail("samples")))
     assert os.waitpid(child, 0)[1] == 0
 

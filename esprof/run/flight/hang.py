@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Group = tuple[tuple[Rank, ...], str, str]
 """Ranks, name and backend of a process group: a name is unique among the members only, and each backend of a group numbers
 its own collectives."""
-StandstillKind = Literal["absent", "gone", "mismatch", "circle", "unseen", "stuck"]
+HangKind = Literal["absent", "gone", "mismatch", "deadlock", "unseen", "stuck"]
 _Numbers = dict[int, EnteredCall]
-_Wait = tuple[StandstillKind, "WaitingCollective", set[Rank]]
+_Wait = tuple[HangKind, "WaitingCollective", set[Rank]]
 """That the ranks which wait in a collective wait for these ranks, and what keeps those from entering it."""
 _SAME_SIZE = ("allreduce", "broadcast")
 """Collectives that take a tensor of the same size from every rank."""
@@ -92,15 +92,18 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the calls of `odd` match those of `agreed` one number later: then `odd` left this collective out."""
 
 
-class Standstill(msgspec.Struct, frozen=True, kw_only=True):
+class Hang(msgspec.Struct, frozen=True, kw_only=True):
     """Why ranks wait.
 
-    `absent`: ranks in `at_fault` did not enter a collective. `gone`: these ranks had ended before it. `mismatch`: they
-    entered another collective. `unseen`: they left no sign since it began. `circle`: ranks wait for each other in different
-    groups. `stuck`: all ranks entered the collective, and it does not end.
+    - `absent`: ranks in `at_fault` did not enter a collective.
+    - `gone`: these ranks ended before the collective.
+    - `mismatch`: these ranks entered another collective.
+    - `unseen`: nothing is known of these ranks since the collective began.
+    - `deadlock`: ranks wait for each other in different groups.
+    - `stuck`: all ranks entered the collective, and it does not end.
     """
 
-    kind: StandstillKind
+    kind: HangKind
     waiting: tuple[WaitingCollective, ...]
     """The collectives that ranks wait in, most ranks first; empty where a mismatch keeps no rank waiting."""
     at_fault: tuple[Rank, ...]
@@ -129,13 +132,13 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{who} ended without entering {which}, which {others} {wait} in"
             case "unseen":
                 return f"{others} {wait} in {which}, and nothing is seen of {who}"
-            case "circle":
+            case "deadlock":
                 return " and ".join(_told_link(waiting) for waiting in self.waiting)
             case _:
                 return f"{which} does not end, though all of {readable.ranks(first.group)} entered it"
 
 
-def standstill(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ()) -> Standstill | None:
+def find_hang(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ()) -> Hang | None:
     """Who keeps whom waiting, by one snapshot a rank; None where no rank waits for another.
 
     `ended` are the ranks whose process has ended in good order.
@@ -144,7 +147,7 @@ def standstill(snapshots: Mapping[Rank, Snapshot], ended: Collection[Rank] = ())
     fronts = _fronts(calls, snapshots)
     mismatch = next((found for group in calls if (found := _mismatch(group, calls[group]))), None)
     if mismatch is not None:
-        return Standstill(kind="mismatch", waiting=tuple(fronts), at_fault=mismatch.odd, mismatch=mismatch)
+        return Hang(kind="mismatch", waiting=tuple(fronts), at_fault=mismatch.odd, mismatch=mismatch)
     return _of_fronts(fronts, frozenset(ended)) if fronts else None
 
 
@@ -153,10 +156,10 @@ def wait_for_graph(run: "Run") -> "nx.DiGraph":
     collective to one that has not entered it. Empty where no rank waits for one that has not come, as where all have
     entered a collective but unlike ones.
 
-    Edges have the attributes `kind` (`absent`, `gone` or `unseen`, as in `Standstill`), `collective`, its `number` among
+    Edges have the attributes `kind` (`absent`, `gone` or `unseen`, as in `Hang`), `collective`, its `number` among
     those of its process group, `group` (the ranks of that group, such as `0-3`), and `waited_ns`. Ranks whose `out_degree`
     is 0 wait for nobody; `networkx.find_cycle` finds those that wait for each other. Which ranks are at fault depends on
-    more, such as collectives that do not match: see `standstill`.
+    more, such as collectives that do not match: see `find_hang`.
     """
     logs = {meta.rank: run.flight(meta.rank) for meta in run.meta.ranks}
     last = {rank: int(run.steps(rank).ints("step").max(initial=0)) for rank in logs}
@@ -233,18 +236,18 @@ def _front(
     )
 
 
-def _of_fronts(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Standstill:
-    """The standstill of ranks that wait: at fault are the sinks of the graph, of the surest wait for one."""
+def _of_fronts(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Hang:
+    """The hang of ranks that wait: at fault are the sinks of the graph, of the surest wait for one."""
     waits = list(_waits(fronts, ended))
     graph = _graph(waits)
     sinks = {rank for rank, awaited in graph.out_degree if not awaited}
     for kind, front, awaited in waits:
         if at_fault := awaited & sinks:
-            return Standstill(kind=kind, waiting=(front,), at_fault=tuple(sorted(at_fault)))
+            return Hang(kind=kind, waiting=(front,), at_fault=tuple(sorted(at_fault)))
     if graph:
         links = tuple(front for front in fronts if front.missing or front.unknown)
-        return Standstill(kind="circle", waiting=links, at_fault=tuple(sorted(graph)))
-    return Standstill(kind="stuck", waiting=(fronts[0],), at_fault=fronts[0].waiting)
+        return Hang(kind="deadlock", waiting=links, at_fault=tuple(sorted(graph)))
+    return Hang(kind="stuck", waiting=(fronts[0],), at_fault=fronts[0].waiting)
 
 
 def _waits(fronts: Sequence[WaitingCollective], ended: frozenset[Rank]) -> Iterator[_Wait]:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from esprof.run.flight.log import Worker
-from esprof.run.flight.stop import stop
+from esprof.run.flight.stall import find_stall
 from tests.cases.flight import SIGTERM_TEXT, S, call, looks, snapshot
 
 STILL = {"lingers": True, "stands_still": True, "same_place_ns": 61 * S, "world_size": 2}
@@ -65,16 +65,16 @@ def joining(rank, **fields):
     ids=["not joined", "not seen", "all join", "collective", "loader", "alone", "waits for a slow one", "may be slow"],
 )
 def test_each_way_to_stand_still_is_told_from_the_others(snapshots, kind, at_fault, said):
-    found = stop(snapshots)
+    found = find_stall(snapshots)
     assert (found.kind, found.at_fault, str(found)) == (kind, at_fault, said)
     assert found.waited_ns == 61 * S
 
 
 def test_who_waits_for_a_rank_that_gets_on_is_no_matter():
     getting_on = {"reason": "asked", "world_size": 2}
-    assert stop(looks(joining(0), at_start(1, joined=False, **getting_on))) is None
-    assert stop(looks(at_start(1, **getting_on))) is None
-    assert stop({}) is None
+    assert find_stall(looks(joining(0), at_start(1, joined=False, **getting_on))) is None
+    assert find_stall(looks(at_start(1, **getting_on))) is None
+    assert find_stall({}) is None
 
 
 def test_where_a_rank_is_told_with_the_worker_that_it_waits_for():

@@ -9,13 +9,13 @@ import msgspec
 
 from esprof.core import readable
 from esprof.core.types import Ns, Rank
+from esprof.run.flight.hang import Hang, find_hang
 from esprof.run.flight.log import Snapshot
-from esprof.run.flight.standstill import Standstill, standstill
 
-StopKind = Literal["collective", "unjoined", "joining", "loader", "alone", "slow"]
+StallKind = Literal["collective", "unjoined", "joining", "loader", "alone", "slow"]
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
     """Why ranks do not get on.
 
     `collective`: ranks wait in one, as `waits` tells. `unjoined`: ranks in `at_fault` have not entered
@@ -24,14 +24,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     nothing may be wrong.
     """
 
-    kind: StopKind
+    kind: StallKind
     at_fault: tuple[Rank, ...]
     """The ranks that the others wait for, or that wait for nobody else; where a rank is slow those that compute."""
     others: tuple[Rank, ...] = ()
     """The ranks that wait for them."""
     unseen: tuple[Rank, ...] = ()
     """The ranks at fault of which nothing is seen."""
-    waits: Standstill | None = None
+    waits: Hang | None = None
     waited_ns: Ns = 0
     """For how long a rank has come to no new place: the longest time of all."""
 
@@ -64,7 +64,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{who} {'computes' if len(self.at_fault) == 1 else 'compute'} at one place"
 
 
-def stop(snapshots: Mapping[Rank, Snapshot]) -> Standing | None:
+def find_stall(snapshots: Mapping[Rank, Snapshot]) -> Stall | None:
     """Who keeps the job from its first step, by one snapshot a rank; None where nobody is known to stand still, or to be
     at one place for long."""
     still = {rank for rank, one in snapshots.items() if one.stands_still}
@@ -76,26 +76,26 @@ def stop(snapshots: Mapping[Rank, Snapshot]) -> Standing | None:
         slow = [rank for rank in moving if snapshots[rank].lingers]
         if not slow:
             return None
-        found = Standing(kind="slow", at_fault=_all(slow), others=_all(still))
+        found = Stall(kind="slow", at_fault=_all(slow), others=_all(still))
     waited_ns = max((one.same_place_ns or 0 for one in snapshots.values() if one.lingers), default=0)
     return msgspec.structs.replace(found, waited_ns=waited_ns)
 
 
-def _fault(snapshots: Mapping[Rank, Snapshot], still: Collection[Rank]) -> Standing:
-    waits = standstill(snapshots)
+def _fault(snapshots: Mapping[Rank, Snapshot], still: Collection[Rank]) -> Stall:
+    waits = find_hang(snapshots)
     if waits is not None:
-        return Standing(kind="collective", at_fault=waits.at_fault, others=waits.waiting_ranks, waits=waits)
+        return Stall(kind="collective", at_fault=waits.at_fault, others=waits.waiting_ranks, waits=waits)
     joining = {rank for rank in still if snapshots[rank].joins}
     if not joining:
         in_loader = all(snapshots[rank].workers for rank in still)
-        return Standing(kind="loader" if in_loader else "alone", at_fault=_all(still))
+        return Stall(kind="loader" if in_loader else "alone", at_fault=_all(still))
     world = range(max(one.world_size or 1 for one in snapshots.values()))
     joined = {rank for rank, one in snapshots.items() if one.joins or one.groups}
     absent = set(world) - joined
     unseen = absent - set(snapshots)
     if absent:
-        return Standing(kind="unjoined", at_fault=_all(absent), others=_all(joining), unseen=_all(unseen))
-    return Standing(kind="joining", at_fault=_all(joining))
+        return Stall(kind="unjoined", at_fault=_all(absent), others=_all(joining), unseen=_all(unseen))
+    return Stall(kind="joining", at_fault=_all(joining))
 
 
 def _all(ranks: Collection[Rank]) -> tuple[Rank, ...]:
