@@ -114,7 +114,7 @@ class ElasticTrainer:
         self._telemetry = open_telemetry(telemetry, transport, self.layout.device, workers, signature)
         self._reporter = JobReporter(Path(telemetry) if telemetry else None, self._telemetry)
         self._transport = self._telemetry.transport
-        self.state = TrainingState.begun(
+        self.state = TrainingState.started(
             model, optimizers, updates, gradients, data.seed, self.layout, self._transport, assignment
         )
         self._places = EstPlaces(assignment, self.state, batches, self._transport)

@@ -102,7 +102,7 @@ class Tuner:
         os.setpriority(os.PRIO_PROCESS, thread, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
         noticed: int | None = None
         kind: RoundKind = "assignment"
-        begun, failed = len(self.rounds), 0
+        started, failed = len(self.rounds), 0
         while self._wait_for_steps():
             self._changed = False
             made = self._round(kind, noticed)
@@ -111,7 +111,7 @@ class Tuner:
             ROUNDS.append(self._run, made)
             self.rounds.append(made)
             self._tell(made)
-            if self._settings.most_rounds and len(self.rounds) - begun >= self._settings.most_rounds:
+            if self._settings.most_rounds and len(self.rounds) - started >= self._settings.most_rounds:
                 return
             if made.outcome == "unknown" and made.plan is None and failed < _MAX_FAILED_ROUNDS:
                 failed += 1

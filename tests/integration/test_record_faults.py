@@ -26,7 +26,7 @@ MODES = {
     "flight recorder": {"flight": 1000},
 }
 CLOSED = {"windows by step": 1, "repeated windows": 3, "on demand": 1, "flight recorder": 0}
-"""Windows of each rank that are closed when `begun` returns."""
+"""Windows of each rank that are closed when `started` returns."""
 STEPS = {"windows by step": 100, "repeated windows": 100, "on demand": 320, "flight recorder": 100}
 """A window on demand lies three seconds ahead, so that every rank hears of it in time."""
 
@@ -37,7 +37,7 @@ def modes(*usual: str):
     return pytest.mark.parametrize("mode", every)
 
 
-def begun(out: Path, command: list[str], mode: str) -> Running:
+def started(out: Path, command: list[str], mode: str) -> Running:
     """The recorded `command`, with its first windows closed and the next one to come soon, or open."""
     running = Running(recording(out, command, **MODES[mode]), out)
     running.read(5)
@@ -86,7 +86,7 @@ def unharmed(ended: Ended, command: list[str]) -> None:
 @modes("on demand")
 def test_losses_are_the_same_to_the_bit(tmp_path, mode):
     command = torchrun(*train(mode, "--workers", 1))
-    ended = begun(tmp_path / "run", command, mode).end()
+    ended = started(tmp_path / "run", command, mode).end()
     unharmed(ended, command)
     assert ended.stdout.count("loss") == STEPS[mode]
     check(ended.run, mode, (0, 1))
@@ -95,7 +95,7 @@ def test_losses_are_the_same_to_the_bit(tmp_path, mode):
 
 @modes("repeated windows")
 def test_a_worker_is_killed(tmp_path, mode):
-    running = begun(tmp_path / "run", torchrun(*FOR_EVER), mode)
+    running = started(tmp_path / "run", torchrun(*FOR_EVER), mode)
     os.kill(pid_of(running.out, rank=1), signal.SIGKILL)
     ended = running.end()
     assert ended.code == 1  # As torchrun ends.
@@ -108,7 +108,7 @@ def test_a_worker_is_killed(tmp_path, mode):
 @modes("windows by step")
 def test_the_launcher_is_killed(tmp_path, mode):
     command = job(*train(mode))
-    running = begun(tmp_path / "run", command, mode)
+    running = started(tmp_path / "run", command, mode)
     running.process.kill()
     running.process.wait()
     living = load(running.out)
@@ -127,7 +127,7 @@ def test_the_launcher_is_killed(tmp_path, mode):
 @modes("flight recorder")
 @pytest.mark.parametrize("whom", ["worker", soak("launcher")])
 def test_it_is_terminated(tmp_path, mode, whom):
-    running = begun(tmp_path / "run", job(*FOR_EVER), mode)
+    running = started(tmp_path / "run", job(*FOR_EVER), mode)
     os.kill(pid_of(running.out, rank=0) if whom == "worker" else running.process.pid, signal.SIGTERM)
     ended = running.end()
     assert ended.code == 128 + signal.SIGTERM
@@ -165,7 +165,7 @@ WHOLE = ": the trace could not be written whole"
 def test_the_disk_fills_up(tmp_path, mode):
     command = job(*train(mode))
     with small_disk(tmp_path / "disk") as disk:
-        running = begun(disk / "run", command, mode)
+        running = started(disk / "run", command, mode)
         fill(disk / "filler")
         ended = running.end()
         unharmed(ended, command)
@@ -229,7 +229,7 @@ def read_only(folder: Path):
 @modes("repeated windows")
 def test_the_folder_becomes_read_only(tmp_path, mode):
     command = job(*train(mode))
-    running = begun(tmp_path / "run", command, mode)
+    running = started(tmp_path / "run", command, mode)
     with read_only(running.out / "raw"):
         ended = running.end()
     unharmed(ended, command)
@@ -242,7 +242,7 @@ def test_the_folder_becomes_read_only(tmp_path, mode):
 @modes("on demand")
 def test_the_folder_is_removed(tmp_path, mode):
     command = job(*train(mode))
-    running = begun(tmp_path / "run", command, mode)
+    running = started(tmp_path / "run", command, mode)
     shutil.rmtree(running.out / "raw")
     ended = running.end()
     unharmed(ended, command)
@@ -253,7 +253,7 @@ def test_the_folder_is_removed(tmp_path, mode):
 @modes("repeated windows")
 def test_the_job_forks(tmp_path, mode):
     command = job(*train(mode, "--fork"))
-    ended = begun(tmp_path / "run", command, mode).end()
+    ended = started(tmp_path / "run", command, mode).end()
     unharmed(ended, command)
     assert ended.stdout.count("child") == STEPS[mode] // 10
     check(ended.run, mode)
@@ -263,7 +263,7 @@ def test_the_job_forks(tmp_path, mode):
 @modes("windows by step")
 def test_the_job_ends_without_a_word(tmp_path, mode):
     command = job(*train(mode, "--hard-exit", "--exit", 7))
-    ended = begun(tmp_path / "run", command, mode).end()
+    ended = started(tmp_path / "run", command, mode).end()
     unharmed(ended, command)
     assert ended.code == 7
     check(ended.run, mode)
@@ -305,7 +305,7 @@ def test_a_planted_link_is_not_followed(tmp_path, name):
 
 
 def test_folders_and_files_are_for_their_owner_alone_while_the_job_runs(tmp_path):
-    running = begun(tmp_path / "run", job(*train("repeated windows", "--workers", 1)), "repeated windows")
+    running = started(tmp_path / "run", job(*train("repeated windows", "--workers", 1)), "repeated windows")
     modes = {path.relative_to(running.out): path.stat().st_mode & 0o777 for path in running.out.rglob("*")}
     assert modes
     assert set(modes.values()) == {0o700, 0o600}, modes

@@ -45,7 +45,7 @@ class Generation:
         """Raises UsageError where a place's command cannot be run."""
         self.number, self._places, self._folder = number, places, folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.has_begun = False
+        self.has_started = False
         for rank, place in enumerate(places):
             ready = ready_path(folder, number, rank)
             ready.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ class Generation:
 
     def begin(self, launch: Launch) -> None:
         """Let all workers run the script, once each is ready."""
-        self.has_begun = True
+        self.has_started = True
         hosts = [place.command for place in self._places]
         port = _free_port()
         for rank, process in enumerate(self._processes):

@@ -33,7 +33,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """When the generation before was asked to save, or was found dead; None in the first."""
     left_ns: Ns | None = None
     """When it had saved, or the dead were cleared away."""
-    begun_ns: Ns | None = None
+    started_ns: Ns | None = None
     """When this one was told to begin, with all that takes long to import in memory."""
 
 

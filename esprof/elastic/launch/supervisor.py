@@ -113,7 +113,7 @@ class Supervisor:
         return Generation(number, self._places[:world], self._script, self._folder, self._env)
 
     def _wait(self, generation: Generation) -> None:
-        """Until its workers only wait to begin; or one is dead, which is seen when it has begun."""
+        """Until its workers only wait to begin; or one is dead, which is seen when it has started."""
         while not generation.is_ready and all(code is None for code in generation.codes()) and not self._stops:
             time.sleep(_POLL_INTERVAL_S)
 
@@ -218,8 +218,8 @@ class Supervisor:
     def _ended(self, running: Generation, codes: Sequence[int | None]) -> int:
         worst = next((code for code in codes if code not in (0, None)), 0)
         saved = read_left(self._folder, self._number) is not None
-        if self._stops == 1 and (saved or (self._has_saved and not running.has_begun)):
-            worst = 0  # It has saved, and left as it was asked to; or all was saved, and it had not begun.
+        if self._stops == 1 and (saved or (self._has_saved and not running.has_started)):
+            worst = 0  # It has saved, and left as it was asked to; or all was saved, and it had not started.
         self._log("ended", running.world)
         return 128 - worst if worst < 0 else worst
 
@@ -240,7 +240,7 @@ class Supervisor:
             why=following.why,
             stopped_ns=following.stopped_ns,
             left_ns=left_ns,
-            begun_ns=time.time_ns(),
+            started_ns=time.time_ns(),
         )
         return running, launch
 

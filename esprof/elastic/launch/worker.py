@@ -51,7 +51,7 @@ class Launched:
         if launch is None or launch.world_before is None or self._made_ns is None:
             return None
         names = ("save", "start", "process group", "restore", "first step")
-        moments = [launch.stopped_ns, launch.left_ns, launch.begun_ns, self._begins_ns, self._made_ns, time.time_ns()]
+        moments = [launch.stopped_ns, launch.left_ns, launch.started_ns, self._begins_ns, self._made_ns, time.time_ns()]
         known = [moment for moment in moments if moment is not None]
         phases = {name: (after - before) / 1e3 for name, (before, after) in zip(names, pairwise(known), strict=True)}
         change = f"from {launch.world_before} to {world} processes"

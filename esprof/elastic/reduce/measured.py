@@ -26,7 +26,7 @@ from esprof.run.run import Exchange
 _MIN_REPEATS, _MAX_REPEATS, _MAX_REPEATING_S = 3, 10, 1.0
 """Repeats of each: as many as there is time for."""
 _MAX_TOTAL_S = 15.0
-"""After so long no other one is begun."""
+"""No exchange is started after so many seconds."""
 _MAX_LATENESS_S = 0.5
 """So much later than the first rank the last one comes at most: what is sent meanwhile has mostly arrived by then."""
 _TRIAL_ELEMENTS = 64
@@ -66,7 +66,7 @@ def measured(
     """What is asked for: the exchange with the job's codec `spec` and the ESTs placed in some other ways; and, where it has
     none, that by each known codec which makes fewer bytes travel. `scaled` is whether the loss is; `est_s` is what an EST
     takes on each rank, by which ranks come to the exchange one after the other, as in a step. Once a rank `leaves`, no other
-    is begun; those that would need more memory than there is are left out.
+    is started; those that would need more memory than there is are left out.
 
     All ranks call this. Each EST's gradient is taken to be the mean of the last step, which all ranks have; no generator
     draws, and nothing of the job changes.
@@ -110,9 +110,9 @@ def _in_time(
     wanted: "Iterable[tuple[_PlacedExchange, float | None]]", transport: Transport, leaves: Callable[[], bool]
 ) -> Iterator[Exchange]:
     """The measurements, until they have taken so long that the job should not wait for more, or a rank is to leave."""
-    begun = time.monotonic()
+    started = time.monotonic()
     for one, most_lost in wanted:
-        told = tell_all(transport, [time.monotonic() - begun > _MAX_TOTAL_S, leaves()])
+        told = tell_all(transport, [time.monotonic() - started > _MAX_TOTAL_S, leaves()])
         if told[0][0] or any(is_leaving for _, is_leaving in told):
             return
         if (measurement := one.measure(most_lost)) is not None:
@@ -206,7 +206,7 @@ class _PlacedExchange:
         self._begin()
         self._transport.add(torch.zeros(1, device=self._layout.device)).wait()
         self._settle()
-        begun = time.perf_counter_ns() + round(self._last_s * NS_PER_S)
+        started = time.perf_counter_ns() + round(self._last_s * NS_PER_S)
         time.sleep(self._waits_s)
         for est in self._mine:
             flat = self._reducer.buffer().copy_(self._gradient)
@@ -218,7 +218,7 @@ class _PlacedExchange:
             self._reducer.ready(slot)
         mean = self._reducer.finish()
         self._settle()
-        return max(1, time.perf_counter_ns() - begun), mean
+        return max(1, time.perf_counter_ns() - started), mean
 
     def _settle(self) -> None:
         if self._layout.device.type == "cuda":

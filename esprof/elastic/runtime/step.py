@@ -85,10 +85,10 @@ class StepRunner:
         order, slots = self.turns.feed.order, self.turns.layout.slots
         epoch_ends = order.epoch(number) != order.epoch(number + 1)
         unused = [slot for slot, times in zip(slots, found.used.tolist(), strict=False) if not times]
-        begun_ns = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         with self.telemetry.spans("optimizer"):
             skipped = self.update.run(phase.optimizers, unused, epoch_ends=epoch_ends)
-        self._updated_us = (time.perf_counter_ns() - begun_ns) / 1e3
+        self._updated_us = (time.perf_counter_ns() - started_ns) / 1e3
         self.telemetry.end_step(number, sum(order.share(number, est) for est in self.places.mine))
         return skipped
 

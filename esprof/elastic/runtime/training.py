@@ -47,7 +47,7 @@ class TrainingState:
     """Of the codec that a plan has brought; None where there is none."""
 
     @classmethod
-    def begun(
+    def started(
         cls,
         model: nn.Module,
         optimizers: tuple[Optimizer, ...],

@@ -89,7 +89,7 @@ class _Beside:
     squares: dict[Est, float] = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, layout: Layout, transport: Transport, assignment: Assignment) -> "_Beside":
+    def started(cls, layout: Layout, transport: Transport, assignment: Assignment) -> "_Beside":
         reducer = TreeReducer(layout, transport, assignment.n_est, Stash.on(layout.device))
         reducer.begin(assignment, None, {})
         return cls(layout, reducer)
@@ -144,7 +144,7 @@ class Turns:
         With `twice` the turns are run a second time, in another order, and must come to the same. Raises UsageError where
         they do not; where a gradient is missing, comes twice or was replaced; and for what a turn must not do.
         """
-        state, rank, begun_ns = self.state, self.transport.rank, time.perf_counter_ns()
+        state, rank, started_ns = self.state, self.transport.rank, time.perf_counter_ns()
         mine = assignment.ests[rank]
         found, shared = self._outcome(assignment)
         found.told[rank] = telling.terms
@@ -154,7 +154,7 @@ class Turns:
         state.reducer.begin(
             assignment, state.begin_codec(), {est: context.codec for est, context in state.contexts.items()}
         )
-        self._beside = _Beside.begun(self.layout, self.transport, assignment) if looks else None
+        self._beside = _Beside.started(self.layout, self.transport, assignment) if looks else None
         self._buffers.begin()
         before = attributes(state.model) if twice else {}
         first_runs = [FirstRun(est, state.contexts[est].rng) for est in mine] if twice else []
@@ -167,7 +167,7 @@ class Turns:
         if twice:
             with self.spans.silent():
                 self._verify(first_runs, phase, before)
-        found.busy[rank] = (time.perf_counter_ns() - begun_ns) / 1e3
+        found.busy[rank] = (time.perf_counter_ns() - started_ns) / 1e3
         with self.spans("reduce"):
             mean = state.reducer.finish()
             self.layout.attach(mean, clear=False)

@@ -159,19 +159,19 @@ class ExchangeCosts:
         whole = self._sweep(kinds[0], codec, self.ranks)
         try:
             took = whole.curve().at(nbytes)
-            begun, coding = (
+            started, coding = (
                 tuple(min(took, self._sweep(kind, codec, (rank,)).curve().at(nbytes)) for rank in self.ranks)
                 for kind in kinds[1:]
             )
         except BeyondCurveError as beyond:
             raise NotBuckets(f"a bucket for {codec} of {beyond} bytes") from beyond
         nearest = min(whole.points, key=lambda point: abs(point.size - nbytes))
-        rest = took - max(begun)
-        cpu = max(0.0, (nearest.cpu_ns or 0) * nbytes / nearest.size - max(begun))
+        rest = took - max(started)
+        cpu = max(0.0, (nearest.cpu_ns or 0) * nbytes / nearest.size - max(started))
         sent = nearest.sent if nearest.size == nbytes else None
         # A rank that codes faster waits longer: the link is what the slowest one leaves of the time.
         coded = min(max(coding), rest)
-        return Cost(begun, rest - coded, coded, min(cpu, rest), sent, nearest.vnmse)
+        return Cost(started, rest - coded, coded, min(cpu, rest), sent, nearest.vnmse)
 
     def _sweep(self, kind: Kind, codec: str, ranks: tuple[Rank, ...]) -> Sweep:
         found = self._probes.find(kind, codec, ranks=ranks)

@@ -114,8 +114,8 @@ def test_a_job_tries_a_plan_by_turns_and_keeps_it(tmp_path, monkeypatch):
     place, found = tried(plan_of(BETTER, fallback=TRIAL), 28, tmp_path, monkeypatch)
     assert place.states == ["trying", "kept"]
     blocks = [*[BETTER] * 4, *[EVEN] * 4] * 2
-    begun = place.statuses[0]["step"]
-    assert found[begun:] == [*blocks, EVEN, *[BETTER] * (28 - begun - len(blocks) - 1)]
+    started = place.statuses[0]["step"]
+    assert found[started:] == [*blocks, EVEN, *[BETTER] * (28 - started - len(blocks) - 1)]
     assert place.statuses[1]["gain_low_us"] > 0
     assert [event.what for event in HISTORY.read(tmp_path)][-2:] == ["trying", "kept"]
 

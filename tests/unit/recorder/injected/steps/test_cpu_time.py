@@ -37,12 +37,12 @@ def test_nothing_is_known_of_the_time_before_the_first_border(meter):
 
 
 def test_what_a_thread_ran_counts_and_what_it_slept_does_not(meter):
-    begun = time.monotonic_ns()
+    started = time.monotonic_ns()
     meter.at_border()
     spin(20 * MS)
     time.sleep(0.05)
     ran = meter.at_border()
-    took = time.monotonic_ns() - begun
+    took = time.monotonic_ns() - started
     assert ran.cpu_ns >= 20 * MS
     assert ran.cpu_ns + (ran.ready_ns or 0) <= took - 50 * MS
 
