@@ -43,6 +43,7 @@ from esprof.elastic.reduce.layout import Layout
 from esprof.elastic.reduce.measured import measure_exchanges
 from esprof.elastic.runtime import support
 from esprof.elastic.runtime.agreement import JobAgreement, job_fields, set_threads, start_terms
+from esprof.elastic.runtime.est_steps import EstSteps
 from esprof.elastic.runtime.phases import LossFn, LossPhase, phases
 from esprof.elastic.runtime.places import EstPlaces
 from esprof.elastic.runtime.result import StepResult
@@ -50,7 +51,6 @@ from esprof.elastic.runtime.rng import derived_seed, seed_all
 from esprof.elastic.runtime.step import StepRunner
 from esprof.elastic.runtime.training import TrainingState
 from esprof.elastic.runtime.transport import transport_for
-from esprof.elastic.runtime.turns import Turns
 from esprof.elastic.runtime.update import Update
 from esprof.elastic.telemetry.recorder import open_telemetry
 from esprof.elastic.telemetry.reporter import JobReporter
@@ -126,7 +126,7 @@ class ElasticTrainer:
         self._departure = Departure(drain, self._launched, self._transport, last_saved, record)
         self._unusable: str | None = None
         """Why no further step can be made; None while one can."""
-        self._turns = Turns(
+        self._est_steps = EstSteps(
             self.state,
             self.layout,
             self._transport,
@@ -179,7 +179,7 @@ class ElasticTrainer:
 
     def _open_runner(self, update: Update, loss_phases: tuple[LossPhase, ...]) -> StepRunner:
         return StepRunner(
-            self._turns,
+            self._est_steps,
             update,
             loss_phases,
             self._places,
@@ -242,7 +242,7 @@ class ElasticTrainer:
             self._plans.apply_due()
             self._saving.begin_if_due()
             self.layout.check()
-            self._turns.check()
+            self._est_steps.check()
             support.check_optimizers(self.layout, self.state.optimizers)
             self._agreement.check_settings()
             self._unusable = "a step of it has failed, and ESTs stand at different places"  # Until this one is over.
@@ -339,7 +339,7 @@ class ElasticTrainer:
 
     def _let_go(self, why: str) -> None:
         self._unusable = why
-        self._turns.close()
+        self._est_steps.close()
         self._reporter.close()
         if self._loop is not None:
             self._loop.close()
@@ -358,7 +358,7 @@ class ElasticTrainer:
         """Leave the job to the script. All generators are seeded, so that what it draws depends on the step alone, not on
         which ESTs this rank has run last; and what it changes of the model will be noticed."""
         seed_all(derived_seed(self.order.seed, "between", self.next_step))
-        self._turns.edits.mark()
+        self._est_steps.edits.mark()
 
     def _measured(self, request: TelemetryRequest, est_s: Sequence[float]) -> tuple[Exchange, ...]:
         """What somebody wants to know of exchanges."""

@@ -57,8 +57,8 @@ EVENTS = pa.schema(
 )
 """The event table. Times are ns since the Unix epoch on the rank's own clock; a column the source lacks is null."""
 
-EST_TURN = "EasyScaleThread#"
-"""What the name of the annotation around an EST's turn begins with; the EST's number follows."""
+EST_STEP_PREFIX = "EasyScaleThread#"
+"""Prefix of the name of the annotation that encloses an EST step; the number of the EST follows."""
 
 STEPS = pa.schema(
     [

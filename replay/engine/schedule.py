@@ -235,7 +235,7 @@ def _run(state: _ListState) -> int:
             if state.missing[follower] == 0:
                 idle = _admit(follower, idle, state)
         if lane >= 0:
-            _set_turn(lane, state)
+            _set_next_of_lane(lane, state)
 
 
 @compiled_in_place
@@ -265,7 +265,7 @@ def _admit(node: int, idle: int, state: _ListState) -> int:
         _push(state.coming, lane.first, lane.coming, node, state.when)
         lane.coming += 1
     if max(when, lane.free) < lane.turn:
-        _set_turn(state.lane[node], state)
+        _set_next_of_lane(state.lane[node], state)
     return idle
 
 
@@ -289,7 +289,7 @@ def _take(number: int, state: _ListState) -> int:
 
 
 @compiled_in_place
-def _set_turn(number: int, state: _ListState) -> None:
+def _set_next_of_lane(number: int, state: _ListState) -> None:
     """Find out when a lane can start its next node, and bring the tournament up to date on its way to the top."""
     lanes, soonest = state.lanes, state.soonest
     lane = lanes[number]

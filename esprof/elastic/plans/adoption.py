@@ -159,7 +159,7 @@ class Adoption:
         """Whether something that was agreed on changes before this step."""
         if self._at_once is not None or (self._pending is not None and self._pending.at_step <= step):
             return True
-        return self._trial is not None and self._trial.schedule.turns(step)
+        return self._trial is not None and self._trial.schedule.starts_block(step)
 
     def at_border(self, now: Now, *, news: bool) -> Change | None:
         """What changes before the next step, if anything: the caller changes it. `news` is the same on all ranks."""

@@ -38,7 +38,7 @@ class TrialSchedule:
     def has_plan(self, step: int) -> bool:
         return self.first <= step < self.end and self.block(step) % 2 == 0
 
-    def turns(self, step: int) -> bool:
+    def starts_block(self, step: int) -> bool:
         """Whether a block begins with this step."""
         return self.first < step < self.end and (step - self.first) % self.window == 0
 

@@ -1,1 +1,1 @@
-"""One step of an elastic job (step): the ESTs' turns, the update, and what ranks tell each other."""
+"""One step of an elastic job (`step`): the EST steps, the update, and the values that the ranks exchange."""

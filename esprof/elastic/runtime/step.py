@@ -10,10 +10,10 @@ from esprof.elastic.leaving.departure import Departure
 from esprof.elastic.plans.apply import PlanApplier
 from esprof.elastic.runtime.agree import digest
 from esprof.elastic.runtime.agreement import JobAgreement, step_terms
+from esprof.elastic.runtime.est_steps import CodecLook, EstSteps, EstStepsOutcome, Telling
 from esprof.elastic.runtime.phases import LossPhase
 from esprof.elastic.runtime.places import EstPlaces
 from esprof.elastic.runtime.result import StepResult
-from esprof.elastic.runtime.turns import CodecLook, Telling, Turns, TurnsOutcome
 from esprof.elastic.runtime.update import Update
 from esprof.elastic.telemetry.recorder import NoTelemetry, Telemetry
 from esprof.elastic.telemetry.reporter import JobReporter
@@ -24,7 +24,7 @@ from esprof.elastic.telemetry.step_clock import StepClock
 class StepRunner:
     """Makes the steps of a job, one at a time. All ranks make the same calls."""
 
-    turns: Turns
+    est_steps: EstSteps
     update: Update
     phases: tuple[LossPhase, ...]
     """They take turns, step by step."""
@@ -42,7 +42,7 @@ class StepRunner:
 
     def run(self, *, verified: bool) -> StepResult:
         """Make the next step; where it is `verified`, its turns are run twice."""
-        state, number = self.turns.state, self.turns.state.next_step
+        state, number = self.est_steps.state, self.est_steps.state.next_step
         guard, phase = state.guarding, self.phases[number % len(self.phases)]
         looks = guard is not None and guard.looks_at(number, len(self.phases))
         self.telemetry.begin_step(verified=verified or looks)
@@ -50,7 +50,7 @@ class StepRunner:
         telling = Telling(
             digest(terms), self.plans.adoption.has_news(), self.reporter.is_asked(number), self._updated_us
         )
-        found = self.turns.run(self.places.assignment, phase, telling, twice=verified, looks=looks)
+        found = self.est_steps.run(self.places.assignment, phase, telling, twice=verified, looks=looks)
         alarm = self._look(number, guard, found.looked) if guard is not None and found.looked is not None else None
         skipped = self._update(number, phase, found)
         self._hear(number, terms, found, is_measure=not (verified or looks or self.reporter.has_paused))
@@ -64,25 +64,27 @@ class StepRunner:
 
     def _terms(self, number: int, *, verified: bool) -> dict[str, object]:
         """What has to be alike on all ranks. Of a step that is `verified` they are compared before it."""
-        edits, feed = self.turns.edits, self.turns.feed
-        terms = step_terms(self.turns.state, self.places.assignment) | edits.of_the_script() | {"trainer": self.trainer}
+        edits, feed = self.est_steps.edits, self.est_steps.feed
+        terms = (
+            step_terms(self.est_steps.state, self.places.assignment) | edits.of_the_script() | {"trainer": self.trainer}
+        )
         if verified:
             is_d1 = self.agreement.fingerprint.determinism == "D1"
             self.agreement.check_alike(number, terms | (edits.all() if is_d1 else {}))
-            feed.check_sample(number, self.turns.transport)
+            feed.check_sample(number, self.est_steps.transport)
         return terms
 
     def _look(self, number: int, guard: EstGuard, looked: CodecLook) -> str | None:
         """Why the codec is to be given up; None where it is not, or the loss scale was too large to tell."""
-        state, n_est = self.turns.state, self.turns.feed.order.n_est
+        state, n_est = self.est_steps.state, self.est_steps.feed.order.n_est
         if state.scaler.is_enabled() and not math.isfinite(looked.lost):
             return None
         states = {est: context.codec for est, context in state.contexts.items()}
-        return guard.look(number, looked.lost, looked.squares, states, n_est, self.turns.transport, state.device)
+        return guard.look(number, looked.lost, looked.squares, states, n_est, self.est_steps.transport, state.device)
 
-    def _update(self, number: int, phase: LossPhase, found: TurnsOutcome) -> bool:
+    def _update(self, number: int, phase: LossPhase, found: EstStepsOutcome) -> bool:
         """Update the parameters. Returns whether fp16's scaler held the optimizers back."""
-        order, slots = self.turns.feed.order, self.turns.layout.slots
+        order, slots = self.est_steps.feed.order, self.est_steps.layout.slots
         epoch_ends = order.epoch(number) != order.epoch(number + 1)
         unused = [slot for slot, times in zip(slots, found.used.tolist(), strict=False) if not times]
         started_ns = time.perf_counter_ns()
@@ -92,7 +94,7 @@ class StepRunner:
         self.telemetry.end_step(number, sum(order.share(number, est) for est in self.places.mine))
         return skipped
 
-    def _hear(self, number: int, terms: Mapping[str, object], found: TurnsOutcome, *, is_measure: bool) -> None:
+    def _hear(self, number: int, terms: Mapping[str, object], found: EstStepsOutcome, *, is_measure: bool) -> None:
         """Take in what the ranks have told each other with the losses, so that no step waits for it."""
         if found.asked.item():
             self.departure.agree()
@@ -106,8 +108,8 @@ class StepRunner:
             adoption.step_ended(number, took_us)
         self.reporter.step_ended(asked=bool(found.write), busy_us=busy_us, assignment=assignment, is_measure=is_measure)
 
-    def _result(self, number: int, found: TurnsOutcome, *, skipped: bool) -> StepResult:
-        order, losses = self.turns.feed.order, found.losses.tolist()
+    def _result(self, number: int, found: EstStepsOutcome, *, skipped: bool) -> StepResult:
+        order, losses = self.est_steps.feed.order, found.losses.tolist()
         samples = tuple(order.share(number, est) for est in range(order.n_est))
         known = tuple(loss if count else float("nan") for loss, count in zip(losses, samples, strict=True))
         return StepResult(number, order.epoch(number), known, samples, skipped)

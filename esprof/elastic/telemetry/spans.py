@@ -10,7 +10,7 @@ from torch.profiler import record_function
 
 from esprof.core.assignment import Est
 from esprof.core.types import Ns
-from esprof.run.schema import EST_TURN
+from esprof.run.schema import EST_STEP_PREFIX
 
 _NOTHING = contextlib.nullcontext()
 
@@ -41,11 +41,11 @@ class StepSpans:
         self._spans: list[Span] = []
 
     @contextlib.contextmanager
-    def turn(self, est: Est) -> Iterator[None]:
+    def est_step(self, est: Est) -> Iterator[None]:
         """An EST's turn: the spans within are its own."""
         self.est = est
         try:
-            with record_function(f"{EST_TURN}{est}"):
+            with record_function(f"{EST_STEP_PREFIX}{est}"):
                 yield
         finally:
             self.est = None

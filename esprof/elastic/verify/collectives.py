@@ -30,7 +30,7 @@ _FUNCTIONS = (
 """Of `torch.distributed._functional_collectives`, in any torch."""
 
 
-class _Turn:
+class _EstStep:
     est: Est | None = None
     """The EST whose turn it is in this process."""
     thread: int | None = None
@@ -40,15 +40,15 @@ _exempt = threading.local()
 
 
 @contextmanager
-def turn(est: Est) -> Iterator[None]:
+def est_step(est: Est) -> Iterator[None]:
     """Refuse the script's own collectives while the block lasts, in this thread and in those of the backward pass."""
     if dist.is_available():
         _watch()
-    _Turn.est, _Turn.thread = est, threading.get_ident()
+    _EstStep.est, _EstStep.thread = est, threading.get_ident()
     try:
         yield
     finally:
-        _Turn.est = None
+        _EstStep.est = None
 
 
 @contextmanager
@@ -80,9 +80,9 @@ def _watch() -> None:
 def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
-        if _Turn.est is not None and not getattr(_exempt, "now", False) and _is_of_the_turn():
+        if _EstStep.est is not None and not getattr(_exempt, "now", False) and _is_in_est_step():
             raise UsageError(
-                f"a collective ({name}) was called in the turn of EST {_Turn.est}",
+                f"a collective ({name}) was called in the turn of EST {_EstStep.est}",
                 remedy="Other ranks may have more or fewer turns, and would wait. Call it between two steps.",
             )
         return method(*arguments, **options)
@@ -90,6 +90,6 @@ def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _is_of_the_turn() -> bool:
+def _is_in_est_step() -> bool:
     """Whether this thread computes the turn: threads that Python has not started are those of the backward pass."""
-    return threading.get_ident() == _Turn.thread or isinstance(threading.current_thread(), threading._DummyThread)
+    return threading.get_ident() == _EstStep.thread or isinstance(threading.current_thread(), threading._DummyThread)

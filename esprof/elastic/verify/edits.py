@@ -9,7 +9,7 @@ from esprof.core.assignment import Est
 from esprof.core.errors import UsageError
 from esprof.elastic.verify.content import content
 
-_EDIT_IN_TURN_REMEDY = (
+_EDIT_REMEDY = (
     "ESTs that run one after the other would not start alike. Leave weights to the optimizer: no max_norm of an embedding, "
     "no optimizer that steps within the backward pass, no change of weights in forward or in the loss function."
 )
@@ -47,10 +47,10 @@ class Edits:
         """Hashes of all tensors, by name."""
         return {f"value of {name}": content(tensor) for name, tensor in self._all()}
 
-    def begin_turn(self) -> None:
+    def begin_est_step(self) -> None:
         self._before = _versions(self._parameters)
 
-    def end_turn(self, est: Est) -> None:
+    def end_est_step(self, est: Est) -> None:
         """Raise UsageError where a parameter has changed since the turn of `est` began."""
         now = _versions(self._parameters)
         if now != self._before:
@@ -59,7 +59,7 @@ class Edits:
             more = " and others" if len(names) > 5 else ""
             raise UsageError(
                 f"{', '.join(names[:5])}{more} changed while EST {est} computed its gradient",
-                remedy=_EDIT_IN_TURN_REMEDY,
+                remedy=_EDIT_REMEDY,
             )
 
     def _all(self) -> Iterator[tuple[str, Tensor]]:

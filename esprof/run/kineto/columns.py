@@ -13,7 +13,7 @@ from esprof.run.kineto.rows import Texts, TraceRows
 from esprof.run.kineto.scan import MISSING
 from esprof.run.kineto.steps import RECORDERS_STEP, STEP_NAMES, TraceSteps, by_optimizers, marked
 from esprof.run.run import RunWarning
-from esprof.run.schema import EST_TURN, EVENTS, KINDS, STEPS, Table, table
+from esprof.run.schema import EST_STEP_PREFIX, EVENTS, KINDS, STEPS, Table, table
 
 _KIND_OF_CATEGORY = {
     "cpu_op": "op",
@@ -30,7 +30,7 @@ _KIND_OF_CATEGORY = {
     "cuda_sync": "sync",
     "python_function": "python",
 }
-_EST = re.compile(rf"{EST_TURN}(\d{{1,9}})$")
+_EST = re.compile(rf"{EST_STEP_PREFIX}(\d{{1,9}})$")
 _BACKWARD = re.compile(r"^autograd::engine::|Backward\d*$|AccumulateGrad$")
 _NCCL_KERNEL = re.compile(r"nccl(Dev)?Kernel|^nccl|^rccl", re.IGNORECASE)
 

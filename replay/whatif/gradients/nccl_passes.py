@@ -83,8 +83,8 @@ class Passes:
         # All that follows waits for the last bucket too, and so stands behind it. That may be a transfer on the same stream,
         # for which the rest waits; those of other steps have their turn by time.
         target, source = dfg.pred_target[edges], dfg.pred_idx[edges]
-        is_turn = (dfg.pred_kind[edges] == Edge.LANE) & (dfg.step[target] != dfg.step[source])
-        found: np.ndarray = edges[(target > one.transfers.max()) & ~is_turn]
+        crosses_step = (dfg.pred_kind[edges] == Edge.LANE) & (dfg.step[target] != dfg.step[source])
+        found: np.ndarray = edges[(target > one.transfers.max()) & ~crosses_step]
         if not len(found):
             raise NotBuckets("nothing is known to wait for them")
         return found

@@ -39,7 +39,7 @@ _ADDS = ("reduce", "stage")
 
 
 @dataclass(frozen=True)
-class TurnCost:
+class EstStepCost:
     """What one rank takes, ns, on average over the steady steps."""
 
     est_ns: float
@@ -104,7 +104,7 @@ class EstTurns:
         return found
 
     @cached_property
-    def costs(self) -> dict[Rank, TurnCost]:
+    def costs(self) -> dict[Rank, EstStepCost]:
         """By rank. Raises Declined for a rank that ran no EST where updates tell nothing."""
         known = {rank: self._measured(rank) for rank in self.dfg.marks.ranks}
         ran = [known[rank] for rank, ests in zip(self.dfg.marks.ranks, self.assignment.ests, strict=True) if ests]
@@ -118,14 +118,14 @@ class EstTurns:
             found[rank] = cost if cost.is_measured else replace(cost, last_ns=last, est_ns=last * relation)
         return found
 
-    def _measured(self, rank: Rank) -> TurnCost:
+    def _measured(self, rank: Rank) -> EstStepCost:
         ests = self.assignment.ests[self.dfg.marks.ranks.index(rank)]
         dfg = self.dfg
         works = self._on_steady(rank) & dfg.of(*HOST_WORK) & dfg.on(LaneKind.CPU)
         last = self._total(works & self._last)
         others = self._total(works & (self.est >= 0) & ~self._last)
         update = self._total(works & (self.est < 0))
-        return TurnCost(others / max(1, len(ests) - 1), last, update, is_measured=len(ests) > 1)
+        return EstStepCost(others / max(1, len(ests) - 1), last, update, is_measured=len(ests) > 1)
 
     def _total(self, nodes: np.ndarray) -> float:
         """What these nodes take in a step, ns."""

@@ -197,5 +197,5 @@ def test_working_ahead_needs_workers():
 
 def test_what_is_asked_of_the_loader_reaches_it():
     trainer = small_trainer(num_workers=2, prefetch_factor=5, pin_memory=True)
-    loader = trainer._turns.feed._batches._loader
+    loader = trainer._est_steps.feed._batches._loader
     assert (loader.num_workers, loader.prefetch_factor, loader.pin_memory) == (2, 5, True)

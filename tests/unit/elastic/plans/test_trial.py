@@ -34,7 +34,7 @@ def verdict(step_us, *, window=10, blocks=4, margin=0.02, first=100, earlier=Tru
 def test_blocks_with_and_without_the_plan_take_turns():
     schedule = TrialSchedule(first=5, window=2, blocks=2)
     assert [step for step in range(20) if schedule.has_plan(step)] == [5, 6, 9, 10]
-    assert [step for step in range(20) if schedule.turns(step)] == [7, 9, 11]
+    assert [step for step in range(20) if schedule.starts_block(step)] == [7, 9, 11]
     assert schedule.end == 13
 
 

@@ -68,8 +68,8 @@ def test_the_run_tells_of_each_part_of_each_step_for_each_est(tmp_path):
     job.flush()
     run = esprof.load(tmp_path / "run")
     of_step = [row for row in rows(run, "op", "loader") if row["step"] == 1]
-    turn = ["switch", "next", "forward", "backward", "next", "forward", "backward", "switch"]
-    expected = [(what, 0) for what in [*turn, "stage"]] + [(what, 1) for what in turn]
+    est_step = ["switch", "next", "forward", "backward", "next", "forward", "backward", "switch"]
+    expected = [(what, 0) for what in [*est_step, "stage"]] + [(what, 1) for what in est_step]
     named = [("next" if row["kind"] == "loader" else row["name"], row["est"]) for row in of_step]
     assert named == [*expected, ("reduce", None), ("optimizer", None)]
     assert all(one["start_ns"] + one["dur_ns"] <= two["start_ns"] for one, two in itertools.pairwise(of_step))
@@ -132,7 +132,7 @@ def test_without_telemetry_nothing_is_kept():
 
 def test_spans_know_whose_turn_it_is():
     spans = StepSpans(CPU, keep=True)
-    with spans.turn(3), spans("forward"):
+    with spans.est_step(3), spans("forward"):
         pass
     with spans("reduce"):
         pass
@@ -142,7 +142,7 @@ def test_spans_know_whose_turn_it_is():
 def test_a_transfer_is_noted_with_the_turn_that_started_it_and_the_wait_for_it():
     spans = StepSpans(CPU, keep=True)
     transport = WatchedTransport(SlowLink(), spans)
-    with spans.turn(1):
+    with spans.est_step(1):
         work = transport.broadcast(torch.zeros(4), 1)
     work.wait()
     (transfer,) = transport.take()

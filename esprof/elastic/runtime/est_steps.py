@@ -33,7 +33,7 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class TurnsOutcome:
+class EstStepsOutcome:
     """What ranks tell each other of a step's turns besides the gradient; on the device, so that nothing waits for it."""
 
     losses: Tensor
@@ -109,7 +109,7 @@ class _Beside:
 
 
 @dataclass
-class Turns:
+class EstSteps:
     """Lets the ESTs of this process run one after the other, each with its own batches and random numbers, with the buffers
     that the step began with, and into a gradient of its own."""
 
@@ -129,7 +129,7 @@ class Turns:
         self._buffers = Buffers(self.state.model)
         self._reached: set[str] = set()
         """Parameters that a gradient of the running backward pass has reached."""
-        self._reached_in_turn: set[str] = set()
+        self._reached_in_est_step: set[str] = set()
         self._runs = False
         self._runs_again = False
         self._beside: _Beside | None = None
@@ -137,7 +137,7 @@ class Turns:
 
     def run(
         self, assignment: Assignment, phase: LossPhase, telling: Telling, *, twice: bool, looks: bool = False
-    ) -> TurnsOutcome:
+    ) -> EstStepsOutcome:
         """Compute the next step's gradient, and attach it to the parameters; where the guard of a codec `looks`, with what
         that has lost.
 
@@ -159,9 +159,9 @@ class Turns:
         before = attributes(state.model) if twice else {}
         first_runs = [FirstRun(est, state.contexts[est].rng) for est in mine] if twice else []
         for place, est in enumerate(mine):
-            with self.spans.turn(est):
+            with self.spans.est_step(est):
                 first_run = first_runs[place] if twice else None
-                found.losses[est] = self._turn(est, phase, first_run, last=est == mine[-1])
+                found.losses[est] = self._est_step(est, phase, first_run, last=est == mine[-1])
             if self.gradients.find_unused:
                 found.used.add_(self._mask())
         if twice:
@@ -177,7 +177,7 @@ class Turns:
             self.transport.add(shared).wait()
         return found if self._beside is None else replace(found, looked=self._beside.held_against(mean))
 
-    def _outcome(self, assignment: Assignment) -> tuple[TurnsOutcome, Tensor]:
+    def _outcome(self, assignment: Assignment) -> tuple[EstStepsOutcome, Tensor]:
         """What the ranks will tell each other, all 0 still, and the one tensor that they add up for that."""
         n_est, world, unused = (
             assignment.n_est,
@@ -188,7 +188,7 @@ class Turns:
         sizes |= {"updated": world, "used": unused}
         shared = torch.zeros(sum(sizes.values()), dtype=torch.float64, device=self.state.device)
         parts = shared.split(list(sizes.values()))
-        return TurnsOutcome(**dict(zip(sizes, parts, strict=True))), shared
+        return EstStepsOutcome(**dict(zip(sizes, parts, strict=True))), shared
 
     def check(self) -> None:
         """Raise UsageError for a hook on a parameter that would run when its gradient may have been sent."""
@@ -205,7 +205,7 @@ class Turns:
         for hook in self._hooks:
             hook.remove()
 
-    def _turn(self, est: Est, phase: LossPhase, first_run: FirstRun | None, *, last: bool) -> Tensor:
+    def _est_step(self, est: Est, phase: LossPhase, first_run: FirstRun | None, *, last: bool) -> Tensor:
         """One EST's gradient, and its loss. What will be run again is noted in `first_run`, and not sent before."""
         context, flat = self.state.contexts[est], self.state.reducer.buffer()
         with self.spans("switch"):
@@ -262,14 +262,14 @@ class Turns:
         self.layout.attach(flat, clear=True)
         self._buffers.enter()
         rng.restore(self.state.device)
-        self._reached_in_turn.clear()
-        self.edits.begin_turn()
+        self._reached_in_est_step.clear()
+        self.edits.begin_est_step()
 
     def _leave(self, est: Est, flat: Tensor) -> None:
-        self.edits.end_turn(est)
+        self.edits.end_est_step(est)
         self._buffers.leave(est)
         for slot in self.layout.slots if self.gradients.find_unused else ():
-            if slot.name not in self._reached_in_turn:
+            if slot.name not in self._reached_in_est_step:
                 slot.of(flat).zero_()  # As DDP has it, whose zeros are positive.
 
     def _passes(self, est: Est, phase: LossPhase, flat: Tensor, first_run: FirstRun | None, *, send: bool) -> Tensor:
@@ -299,7 +299,7 @@ class Turns:
         """Forward and backward of one micro-batch, whose loss counts `weight`."""
         self._reached.clear()
         version = flat._version
-        with collectives.turn(est), self._running():
+        with collectives.est_step(est), self._running():
             with self.spans("forward"), self._precision():
                 loss = phase.loss_fn(self.state.model, batch)
             loss = check_loss(loss)
@@ -310,7 +310,7 @@ class Turns:
                 )
             with self.spans("backward"):
                 self.state.scaler.scale(loss * weight).backward()
-        self._reached_in_turn |= self._reached
+        self._reached_in_est_step |= self._reached
         if not self.gradients.find_unused and len(self._reached) < len(self.layout.slots):
             self._refuse_unreached(phase)
         return loss.detach()
@@ -342,9 +342,9 @@ class Turns:
         return outcome(loss, gradients, dict(self.state.model.named_buffers()))
 
     def _mask(self) -> Tensor:
-        return torch.tensor([slot.name in self._reached_in_turn for slot in self.layout.slots], dtype=torch.float64).to(
-            self.state.device, non_blocking=True
-        )
+        return torch.tensor(
+            [slot.name in self._reached_in_est_step for slot in self.layout.slots], dtype=torch.float64
+        ).to(self.state.device, non_blocking=True)
 
     def _on_gradient(self, slot: Slot) -> None:
         if not self._runs:
