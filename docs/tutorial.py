@@ -24,7 +24,7 @@ def outputs(blocks: list[str], folder: Path) -> Iterator[str]:
     """Run the blocks in `folder`, all in one shell, and yield what each prints. Raise CalledProcessError at a failure."""
     (folder / "examples").symlink_to(ROOT / "examples")
     paths = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    environment = os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    environment = os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     end = "__end_of_block__"
     script = "\n".join(["set -e", *(f"{block}\necho {end}" for block in blocks)])
     done = subprocess.run(
