@@ -24,7 +24,7 @@ from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.advisors.job.makespan import in_ranges
 from esprof.core.assignment import Assignment
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.graph.est_turns import EstTurns
+from esprof.replay.whatif.graph.est_load import EstLoad
 
 N_EST = 8
 MODEL = ("--hidden", "160", "--layers", "3")
@@ -101,20 +101,20 @@ def predict(run: Path) -> tuple[dict[Ests, float], Ests, float, float]:
     """Step time (ms) of each assignment to try, the advised one, and its interval."""
     replayed = Replayed.of(esprof.load(str(run)))
     advice = advise_ests(replayed)
-    tried = dict.fromkeys([advice.decision.ests, turns_of(replayed).assignment.ests])
+    tried = dict.fromkeys([advice.decision.ests, est_load_of(replayed).assignment.ests])
     counts = [c for c in itertools.product(range(1, N_EST), repeat=len(replayed.run.ranks)) if sum(c) == N_EST]
     random.Random(0).shuffle(counts)
     for one in counts:
         if len(tried) < TRIED:
             tried.setdefault(Assignment.of(in_ranges(one)).ests)
-    turns = turns_of(replayed)
+    turns = est_load_of(replayed)
     prices = {ests: replayed.pricer.price_edited(turns.moved(Assignment(ests))) for ests in tried}
     times = {ests: float(price.step_ns.mean()) / 1e6 for ests, price in prices.items()}
     return times, advice.decision.ests, advice.low_us / 1e3, advice.high_us / 1e3
 
 
-def turns_of(replayed: Replayed) -> EstTurns:
-    return EstTurns.of(replayed.run, replayed.pricer.dfg, replayed.pricer.steps)
+def est_load_of(replayed: Replayed) -> EstLoad:
+    return EstLoad.of(replayed.run, replayed.pricer.dfg, replayed.pricer.steps)
 
 
 def job(cpu: tuple[float, ...], rate: tuple[str | None, ...], answer: Path, arguments: list[str]) -> dict[str, list]:

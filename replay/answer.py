@@ -101,7 +101,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     """Waits whose reason was found by time alone."""
     waits_rejected: int
     """Waits between streams that were paired wrongly: what was waited for ended too late."""
-    negative_transfers: int
+    collectives_ended_early: int
     """Transfers that ended before their last peer arrived: a sign of clocks out of step."""
     unmatched_by_rank: dict[Rank, int]
     """Calls, collective or point to point, that have peers and could not be matched with them."""
@@ -147,7 +147,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 class ReplayAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`esprof replay --json`."""
 
-    schema: str = "esprof.replay/1"
+    schema: str = "esprof.replay/2"
     world_size: int
     steps: tuple[StepTime, ...]
     left_out: tuple[StepLeftOut, ...]

@@ -118,7 +118,7 @@ class Dfg:
     lane: np.ndarray
     """int32[N], lane of each node, an index into `lanes`; `JOIN_LANE` for the join of a collective."""
     step: np.ndarray
-    """int32[N], step that issued each node; -1 for what was issued before the first step."""
+    """int32[N], step that launched each node; -1 for what was launched before the first step."""
     cls: np.ndarray
     """int8[N], class of each node, a `Cls`."""
     name: np.ndarray

@@ -67,7 +67,7 @@ class Replayed:
         run = steps.run
         built = build_counted(run, steps, rules=rules)
         built_at = time.perf_counter()
-        shift = {rank: built.clocks.shift_ns(rank) for rank in run.ranks}
+        shift = {rank: built.clocks.correction_ns(rank) for rank in run.ranks}
         measured = steps.measured_ns(shift)
         steady_at = np.array([steps.all.index(step) for step in steps.steady])
         pricer = Pricer(run, built.dfg, steady_at, measured[steady_at], max_error_pct)
@@ -206,7 +206,7 @@ def _coverage(replayed: Replayed) -> Coverage:
         waits_recorded=counts.waits_recorded,
         waits_inferred=counts.waits_inferred,
         waits_rejected=counts.waits_rejected,
-        negative_transfers=counts.negative_transfers,
+        collectives_ended_early=counts.collectives_ended_early,
         unmatched_by_rank=replayed.built.unmatched,
         edges_dropped=counts.edges_dropped,
         lags_clamped=counts.lags_clamped,

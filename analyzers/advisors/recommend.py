@@ -9,7 +9,7 @@ from esprof.analyzers.advisors.job.ests import advise_ests
 from esprof.analyzers.advisors.job.growth import Inventory
 from esprof.core.errors import UsageError
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.graph.est_turns import tells_of_ests
+from esprof.replay.whatif.graph.est_load import has_est_records
 from esprof.run.run import Run
 
 
@@ -20,7 +20,7 @@ def recommend(of: Run | Replayed, inventory: Inventory | None = None) -> EstAdvi
     Raises EsprofError where the run does not tell enough, UsageError for an inventory where it is of no elastic job.
     """
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
-    if tells_of_ests(replayed.run):
+    if has_est_records(replayed.run):
         return advise_ests(replayed, inventory)
     if inventory is not None:
         raise UsageError("advice on other devices is for jobs of ElasticTrainer(telemetry=RUN) alone")
@@ -32,6 +32,6 @@ def recommend_compression(of: Run | Replayed, max_vnmse: float = MAX_VNMSE) -> C
     loses at most `max_vnmse` of its square. Raises EsprofError where the run does not tell enough: of DDP it needs shapes
     and a probe, of an elastic job what `esprof tune --allow compression` asks it for."""
     replayed = of if isinstance(of, Replayed) else Replayed.of(of)
-    if tells_of_ests(replayed.run):
+    if has_est_records(replayed.run):
         return advise_est_codec(replayed, max_vnmse)
     return advise_compression(replayed, max_vnmse)

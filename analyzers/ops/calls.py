@@ -7,7 +7,7 @@ import numpy as np
 
 from esprof.analyzers.ops.answer import OpKind
 from esprof.analyzers.ops.nesting import nearest, nested, with_inner
-from esprof.analyzers.views.around import MODULE
+from esprof.analyzers.views.enclosing import MODULE
 from esprof.core.types import Ns
 from esprof.replay.building.lookup import numbered, pairs, position
 from esprof.run.schema import Table

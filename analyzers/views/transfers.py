@@ -21,14 +21,14 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class SteadyTransfers:
+class SteadyStateCollectives:
     """The matched transfers of the steady steps on all ranks, an entry for each on each of its ranks."""
 
     replayed: Replayed
     node: np.ndarray
     """The transfer's node, ascending."""
-    issued_ns: np.ndarray
-    """When the rank issued it, ns since `t0_ns`; -1 where that is not known."""
+    launched_ns: np.ndarray
+    """When the rank launched it, ns since `t0_ns`; -1 where that is not known."""
 
     @property
     def dfg(self) -> Dfg:
@@ -74,30 +74,30 @@ class SteadyTransfers:
 
     @cached_property
     def by_gradient(self) -> np.ndarray:
-        """Mask of those issued while the rank handled a gradient, as DDP does."""
+        """Mask of those launched while the rank handled a gradient, as DDP does."""
         return self._of_rank(_within)
 
     @cached_property
     def after_first_gradient(self) -> np.ndarray:
-        """Mask of those issued once the rank had a gradient in the step."""
-        return self._of_rank(lambda issued, step, handled: _since(issued, step, handled, np.minimum, _NEVER))
+        """Mask of those launched once the rank had a gradient in the step."""
+        return self._of_rank(lambda launched, step, handled: _since(launched, step, handled, np.minimum, _NEVER))
 
     @cached_property
     def after_last_gradient(self) -> np.ndarray:
-        """Mask of those issued for, or behind, the last gradient of the rank's step: no backward pass can hide them.
+        """Mask of those launched for, or behind, the last gradient of the rank's step: no backward pass can hide them.
 
         The order of issue tells, on GPUs as well: what a stream sends waits for all that was launched before.
         """
-        return self._of_rank(lambda issued, step, handled: _since(issued, step, handled, np.maximum, -1))
+        return self._of_rank(lambda launched, step, handled: _since(launched, step, handled, np.maximum, -1))
 
     def _of_rank(self, asked: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-        """The mask that `asked` makes of the transfers of each rank: of when they were issued, their steps, and the rank's
+        """The mask that `asked` makes of the transfers of each rank: of when they were launched, their steps, and the rank's
         handling of gradients (`_handled`). Nothing of ranks of which no gradient was recorded."""
         mask = np.zeros(len(self.node), bool)
         for rank, handled in self._handled.items():
             mine = self.dfg.rank[self.node] == rank
             if len(handled):
-                mask[mine] = asked(self.issued_ns[mine], self.dfg.step[self.node[mine]], handled)
+                mask[mine] = asked(self.launched_ns[mine], self.dfg.step[self.node[mine]], handled)
         return mask
 
     def is_kind(self, *words: str) -> np.ndarray:
@@ -129,23 +129,23 @@ class SteadyTransfers:
         return float(self.bytes[chosen].sum()) / max(float(self.took_ns[chosen].sum()), 1) * NS_PER_S
 
 
-def _within(issued: np.ndarray, step: np.ndarray, handled: np.ndarray) -> np.ndarray:
-    at = np.searchsorted(handled[:, 1], issued, side="right") - 1
-    inside: np.ndarray = (at >= 0) & (issued < handled[np.maximum(at, 0), 2])
+def _within(launched: np.ndarray, step: np.ndarray, handled: np.ndarray) -> np.ndarray:
+    at = np.searchsorted(handled[:, 1], launched, side="right") - 1
+    inside: np.ndarray = (at >= 0) & (launched < handled[np.maximum(at, 0), 2])
     return inside
 
 
-def _since(issued: np.ndarray, step: np.ndarray, handled: np.ndarray, which: np.ufunc, start: int) -> np.ndarray:
-    """Mask of those issued since the begin of the first (`np.minimum`) or last (`np.maximum`) gradient of their step."""
+def _since(launched: np.ndarray, step: np.ndarray, handled: np.ndarray, which: np.ufunc, start: int) -> np.ndarray:
+    """Mask of those launched since the begin of the first (`np.minimum`) or last (`np.maximum`) gradient of their step."""
     steps, at = np.unique(handled[:, 0], return_inverse=True)
     begin = np.full(len(steps), start)
     which.at(begin, at, handled[:, 1])
     place = np.minimum(np.searchsorted(steps, step), len(steps) - 1)
-    since: np.ndarray = (steps[place] == step) & (issued >= begin[place])
+    since: np.ndarray = (steps[place] == step) & (launched >= begin[place])
     return since
 
 
-def transfers(replayed: Replayed) -> SteadyTransfers:
+def transfers(replayed: Replayed) -> SteadyStateCollectives:
     """The transfers of the steady steps."""
     dfg = replayed.built.dfg
     counted = np.isin(dfg.step, replayed.steps.steady) & (dfg.collective >= 0)
@@ -154,8 +154,10 @@ def transfers(replayed: Replayed) -> SteadyTransfers:
     source, arrival = dfg.pred_idx[launches], dfg.pred_target[launches]
     at_ns = (dfg.recorded_ns[source] + dfg.dur_ns[source]).tolist()
     # A rank takes part in a collective once.
-    issued = dict(zip(_parts(dfg, arrival), at_ns, strict=True))
-    return SteadyTransfers(replayed, node, np.array([issued.get(part, -1) for part in _parts(dfg, node)], np.int64))
+    launched = dict(zip(_parts(dfg, arrival), at_ns, strict=True))
+    return SteadyStateCollectives(
+        replayed, node, np.array([launched.get(part, -1) for part in _parts(dfg, node)], np.int64)
+    )
 
 
 def _parts(dfg: Dfg, nodes: np.ndarray) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from benchmarks.known.program import (
     Close,
     Cost,
     CostId,
+    GroupCollective,
     Instruction,
     Kernel,
     Kind,
@@ -27,7 +28,6 @@ from benchmarks.known.program import (
     Record,
     Step,
     Sync,
-    Transfer,
     Wait,
 )
 
@@ -66,7 +66,7 @@ class Build:
     plant: Plant | None = None
     device: str | None = "NVIDIA A100-SXM4-80GB"
     costs: list[Cost] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
+    transfers: list[GroupCollective] = field(default_factory=list)
     keyed: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Build:
             )
             latency = self.cost(Kind.LATENCY, NOBODY, name, link.latency_ns)
             carried = self.cost(Kind.BYTES, NOBODY, name, nbytes / link.bytes_per_ns, self.noise.link)
-            self.transfers.append(Transfer(members, latency, carried, handling))
+            self.transfers.append(GroupCollective(members, latency, carried, handling))
         return self.keyed[key]
 
 

@@ -129,7 +129,7 @@ class _Trace:
         ]
 
     def _kept(self, rows: Iterable[Row]) -> list[Row]:
-        """What was begun while the profiler was on; of a lost step, nothing that was issued in it."""
+        """What was begun while the profiler was on; of a lost step, nothing that was launched in it."""
         marks = self.timeline.steps[self.rank]
         opened = next(at for number, at in marks if number == self.how.first)
         seen = [row for row in rows if row.start >= opened and not str(row.lane).startswith(_UNSEEN)]

@@ -52,7 +52,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class GroupCollective:
     """What the members of a group do together: nobody's part ends before the last member has come to it."""
 
     members: tuple[int, ...]
@@ -79,7 +79,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The event is done when all that was issued to the stream before is done."""
+    """The event is done when all that was launched to the stream before is done."""
 
     event: int
     stream: int
@@ -87,7 +87,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What is issued to the stream later does not begin before the event is done."""
+    """What is launched to the stream later does not begin before the event is done."""
 
     stream: int
     event: int
@@ -188,7 +188,7 @@ class Program:
 
     ranks: tuple[Mapping[str, tuple[Instruction, ...]], ...]
     costs: tuple[Cost, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[GroupCollective, ...]
     devices: tuple[str, ...] = ()
     """The name of each rank's GPU; none where the job computes on CPUs."""
     spacing_ns: Ns = 0

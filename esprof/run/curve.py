@@ -15,7 +15,7 @@ class BeyondCurveError(ValueError):
 
 
 @dataclass(frozen=True)
-class TransferModel:
+class CommunicationModel:
     """The α–β model of a transfer (Hockney 1994): `alpha_ns + size * beta_ns`, neither negative."""
 
     alpha_ns: float
@@ -70,7 +70,7 @@ class Curve:
         run = float(self.sizes[-1] - self.sizes[other])
         return max(0.0, float(self.median_ns[-1] - self.median_ns[other]) / run)
 
-    def line(self) -> TransferModel:
+    def line(self) -> CommunicationModel:
         """The α–β line with the least relative errors, squared. Where its residual is above some 15 %, trust `at`."""
         weight = 1 / self.median_ns
         columns = np.stack([weight, self.sizes * weight], axis=1)
@@ -79,7 +79,7 @@ class Curve:
         found, _ = nnls(columns / scale, np.ones(len(weight)))
         alpha, beta = found / scale
         error = np.abs((alpha + beta * self.sizes) / self.median_ns - 1)
-        return TransferModel(float(alpha), float(beta), float(error.max()))
+        return CommunicationModel(float(alpha), float(beta), float(error.max()))
 
     def _check(self, size: float) -> None:
         if not self.holds(size):

@@ -126,7 +126,7 @@ class VariedStep(msgspec.Struct, frozen=True, kw_only=True):
     """Durations of its steps without the profiler, but for the first, in which jobs do what they do once."""
     parts_ns: dict[str, Ns] = {}
     """How long the training thread was in each part of a mean profiled step: `data` (it waits for a batch), `forward`,
-    `backward`, `optimizer`, and `rest`. On a GPU that is when work was issued, not when it was done. Empty where the parts
+    `backward`, `optimizer`, and `rest`. On a GPU that is when work was launched, not when it was done. Empty where the parts
     cannot be told."""
     peak_memory: Bytes | None = None
     """As in `RankMeta`."""

@@ -16,7 +16,7 @@ from esprof.replay.building.rank_part import rank_part
 from esprof.replay.dfg import Dfg
 from esprof.replay.rules import ALL_RULES, Rules
 from esprof.replay.steps import RecordedSteps, steps_of
-from esprof.run.clocks.by_collectives import Clocks, TransferFit
+from esprof.run.clocks.by_collectives import Clocks, CommunicationFit
 from esprof.run.run import Run
 
 
@@ -29,7 +29,7 @@ class Built:
     unmatched: dict[Rank, int]
     """How many calls of each rank have peers, and could not be matched with them."""
     clocks: Clocks
-    transfers: TransferFit
+    transfers: CommunicationFit
 
 
 def build(
@@ -71,5 +71,5 @@ def _coverage(calls: CollectiveCalls, number: np.ndarray, rendezvous: Rendezvous
         collectives_matched=int((~calls.is_p2p & ((number >= 0) | (calls.members == 1))).sum()),
         collectives_partial=int((~calls.is_p2p & is_partial(calls, number)).sum()),
         p2p_matched=int((calls.is_p2p & (number >= 0)).sum()),
-        negative_transfers=rendezvous.early,
+        collectives_ended_early=rendezvous.early,
     )

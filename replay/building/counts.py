@@ -17,7 +17,7 @@ class BuildCounts:
     """Sends and receives."""
     p2p_matched: int = 0
     """Sends and receives that were matched with those of the peer."""
-    negative_transfers: int = 0
+    collectives_ended_early: int = 0
     """Matched calls that ended before the last peer they waited for had arrived: a sign of clocks out of step."""
     kernels: int = 0
     """Pieces of work on GPU streams: kernels, copies and the like."""

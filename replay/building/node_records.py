@@ -33,7 +33,7 @@ EDGE = np.dtype([("lag", np.int64), ("source", np.int32), ("target", np.int32), 
 their part; `kind` is an `Edge`."""
 
 
-class NextPlace(NamedTuple):
+class NextIds(NamedTuple):
     """Where the next lane and the next node of a part will stand."""
 
     lane: int

@@ -158,8 +158,8 @@ class RankEvents:
         found: np.ndarray = word & (rows.launch >= 0) & undescribed & (len(self.comms) > 0)
         return found
 
-    def issued_in(self, rows: np.ndarray) -> np.ndarray:
-        """The step that issued each of `rows`, as the table has it; -1 where it is none of the chosen ones."""
+    def launched_in(self, rows: np.ndarray) -> np.ndarray:
+        """The step that launched each of `rows`, as the table has it; -1 where it is none of the chosen ones."""
         step = self.ints("step", rows)
         return np.where((step >= self.steps[0]) & (step <= self.steps[-1]), step, -1)
 

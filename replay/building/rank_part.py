@@ -7,10 +7,10 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay.building.collectives import gloo
-from esprof.replay.building.collectives.rendezvous import Met
+from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.gpu import kernels, runtime_waits, streams
-from esprof.replay.building.node_records import NextPlace, in_lane_order, joined
+from esprof.replay.building.node_records import NextIds, in_lane_order, joined
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.threads import calls, cpu_threads, loader
 from esprof.replay.building.threads.layout import Works
@@ -57,8 +57,8 @@ class _Draft:
     nodes: list[np.ndarray] = field(default_factory=list)
 
     @property
-    def place(self) -> NextPlace:
-        return NextPlace(len(self.lanes), sum(map(len, self.nodes)))
+    def place(self) -> NextIds:
+        return NextIds(len(self.lanes), sum(map(len, self.nodes)))
 
     def add(self, work: _Section) -> _Section:
         """Append a section, whose lanes and nodes are numbered from `place` on, and return it."""
@@ -79,13 +79,13 @@ class _Work:
     hidden: runtime_waits.Causes
     launches: np.ndarray
     """Rows of the calls that launched work and did not wait."""
-    issued: list[Works]
-    """Collectives that each thread issued to gloo's threads, an entry for each thread."""
+    launched: list[Works]
+    """Collectives that each thread launched to gloo's threads, an entry for each thread."""
     chains: cpu_threads.Chains
     unknown: loader.UnknownBatches
 
 
-def rank_part(events: RankEvents, met: Met, rules: Rules) -> RankPart:
+def rank_part(events: RankEvents, met: RankRendezvous, rules: Rules) -> RankPart:
     """The nodes and edges of one rank. Independent of all others: may run in another thread or process."""
     draft = _Draft()
     work = _work(draft, events, met, rules)
@@ -103,7 +103,7 @@ def rank_part(events: RankEvents, met: Met, rules: Rules) -> RankPart:
     return RankPart(events.rank, draft.lanes, nodes, edges, events.texts, first, last, counts)
 
 
-def _work(draft: _Draft, events: RankEvents, met: Met, rules: Rules) -> _Work:
+def _work(draft: _Draft, events: RankEvents, met: RankRendezvous, rules: Rules) -> _Work:
     """Add the nodes of a rank to `draft`. GPU, gloo and loader come first, since the chains of threads look at them."""
     on_gpu = draft.add(kernels.gpu_work(events, met, draft.place, has_queue=rules.launch_queue))
     on_gloo = draft.add(gloo.gloo_work(events, met, draft.place))
@@ -114,10 +114,10 @@ def _work(draft: _Draft, events: RankEvents, met: Met, rules: Rules) -> _Work:
     calls.mark_issues(rows, on_gloo)
     calls.mark_loads(rows, loading)
     launches = calls.mark_runtime_calls(rows, on_gpu, runtime, causes, hidden)
-    issued = gloo.works_of(on_gloo, len(events.threads.roles))
-    chains = draft.add(cpu_threads.chains(events, rows, issued, draft.place))
+    launched = gloo.works_of(on_gloo, len(events.threads.roles))
+    chains = draft.add(cpu_threads.chains(events, rows, launched, draft.place))
     unknown = draft.add(loader.unknown_batches(events, loading, chains, draft.place))
-    return _Work(on_gpu, on_gloo, loading, runtime, causes, hidden, launches, issued, chains, unknown)
+    return _Work(on_gpu, on_gloo, loading, runtime, causes, hidden, launches, launched, chains, unknown)
 
 
 def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np.ndarray:
@@ -138,7 +138,7 @@ def _edges(work: _Work, nodes: np.ndarray, held: np.ndarray, rules: Rules) -> np
             work.on_gloo.queue,
             gloo.issues(work.on_gloo, chains),
             gloo.returns(work.on_gloo, chains),
-            gloo.awaited(work.on_gloo, work.issued, chains),
+            gloo.awaited(work.on_gloo, work.launched, chains),
             loader.arrivals(work.loading, chains),
             loader.requests(work.loading, chains, nodes),
             work.unknown.edges,

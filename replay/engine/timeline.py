@@ -70,7 +70,7 @@ class Timeline(StepEnds):
     start_ns: np.ndarray
     """Start of each node, int64 ns since `dfg.t0_ns`."""
 
-    def transfer_ns(self) -> np.ndarray:
+    def communication_ns(self) -> np.ndarray:
         """Per step, the time in which the rank that transfers longest has a transfer under way, ns."""
         dfg, marks = self.dfg, self.dfg.marks
         longest = np.zeros(len(marks.steps), np.int64)

@@ -39,7 +39,7 @@ class Arrivals:
 
     ranks: tuple[Rank, ...]
     step: np.ndarray
-    """Step that issued each collective, int64[C]."""
+    """Step that launched each collective, int64[C]."""
     arrived_ns: np.ndarray
     """Recorded arrival of each rank, ns since the graph's `t0_ns`, float64[C, ranks]; NaN where a rank is no member."""
 
@@ -68,7 +68,7 @@ class Arrivals:
 
 
 def arrivals(dfg: Dfg, steps: tuple[int, ...]) -> Arrivals:
-    """Arrivals at the collectives that were issued in `steps`."""
+    """Arrivals at the collectives that were launched in `steps`."""
     nodes = np.flatnonzero((dfg.collective >= 0) & dfg.of(Cls.WAIT) & (dfg.rank >= 0) & np.isin(dfg.step, steps))
     # A line for each collective that occurs, a column for each rank: each arrival is put into its place.
     numbers, row = np.unique(dfg.collective[nodes], return_inverse=True)
@@ -198,7 +198,7 @@ class Blame:
 
     @cached_property
     def step_ns(self) -> float:
-        """The mean of `steps` as they are, ns: by how much the end of all work issued so far grows."""
+        """The mean of `steps` as they are, ns: by how much the end of all work launched so far grows."""
         return float(self._progress_ns(self.dfg.dur_ns).mean())
 
     @cached_property
@@ -209,7 +209,7 @@ class Blame:
         return nodes, np.searchsorted(self.dfg.step[nodes], self.dfg.marks.steps)
 
     def _progress_ns(self, dur_ns: np.ndarray) -> np.ndarray:
-        """By how much the end of all work issued so far grows with each of `steps`, ns, int64[steps]."""
+        """By how much the end of all work launched so far grows with each of `steps`, ns, int64[steps]."""
         marks = self.dfg.marks
         end = longest_path.ends(self.dfg, dur_ns, self.dfg.residual_ns)
         nodes, begin = self._by_step

@@ -7,11 +7,11 @@ from itertools import groupby
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.whatif.communication.links import link_share
+from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.graph import edits
 from esprof.replay.whatif.scenario import Scenario
 from esprof.replay.whatif.term import Edit, Resource, Speed, Term, TermPhase
-from esprof.replay.whatif.transfers.links import link_share
-from esprof.replay.whatif.transfers.probed import ProbedTransfers
 
 _UNMATCHED = "collectives that have no match on all their ranks stay as they were"
 
@@ -49,7 +49,7 @@ def _sped_up(now: Scenario, terms: Sequence[Term]) -> Scenario:
             now = now.noted(_UNMATCHED)
     # Of a unit of time, the link's share and the rest's share each take less by their own factor, and all by that of the
     # work.
-    of_link, slowest = link_share(dfg, now.recorded, ProbedTransfers.of(now.run)), _slowest(dfg, cpu)
+    of_link, slowest = link_share(dfg, now.recorded, ProbedCollectives.of(now.run)), _slowest(dfg, cpu)
     left = np.maximum(of_link.share / link, of_link.least / slowest)
     speed = work / (left + (1 - of_link.share) / slowest)
     return replace(now, dfg=edits.scale(dfg, speed != 1.0, speed))

@@ -19,13 +19,13 @@ from esprof.replay.dfg import Dfg
 from esprof.replay.engine.timeline import StepEnds, Timeline, replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.apply import apply
+from esprof.replay.whatif.communication.slowing import Slowing
 from esprof.replay.whatif.error.intervals import KnownError
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.replays import Replays, longer_ns
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.step_costs import StepCosts
 from esprof.replay.whatif.term import Term, TermPhase
-from esprof.replay.whatif.transfers.slowing import Slowing
 from esprof.run.run import Run
 
 MAX_ERROR_PCT = 10.0

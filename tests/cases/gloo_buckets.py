@@ -11,7 +11,7 @@ MS = 1000.0
 EVALUATE = "autograd::engine::evaluate_function: "
 GRADIENT = "torch::autograd::AccumulateGrad"
 ELEMENTS = MIB // 4
-BACKWARD_MS, TRANSFER_MS = 10.0, 20.0
+BACKWARD_MS, COMMUNICATION_MS = 10.0, 20.0
 
 
 def row(category, name, start, dur, tid=MAIN, dims=None, types=None):
@@ -19,10 +19,10 @@ def row(category, name, start, dur, tid=MAIN, dims=None, types=None):
     return Row(ph="X", cat=category, name=name, pid=100, tid=tid, ts=start, dur=dur, args=args)
 
 
-def gloo_transfer(issued, begin, took, elements):
+def gloo_collective(launched, begin, took, elements):
     call, shape = f"[[[{elements}]]]".encode(), f"[[{elements}]]".encode()
     return [
-        row("cpu_op", "c10d::allreduce_", issued, 40, dims=call, types=b'["TensorList"]'),
+        row("cpu_op", "c10d::allreduce_", launched, 40, dims=call, types=b'["TensorList"]'),
         row("user_annotation", "gloo:all_reduce", begin, took, GLOO, shape, b'["float"]'),
     ]
 
@@ -43,8 +43,8 @@ def ddp_step(sizes, buckets, *, shapes=True, last="Optimizer.step"):
             moved = sum(sizes[number + 1 - closing[number] : number + 1])
             elements = int(moved * ELEMENTS)
             begin = max(free, at + 90)
-            free = begin + moved * TRANSFER_MS * MS
-            rows += gloo_transfer(at + 50, begin, free - begin, elements)
+            free = begin + moved * COMMUNICATION_MS * MS
+            rows += gloo_collective(at + 50, begin, free - begin, elements)
             done += [free] * closing[number]
     for ready in done:
         now = max(now, ready)

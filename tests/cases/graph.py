@@ -84,11 +84,11 @@ def launched(name: str, at: float, start: float, dur: float, correlation: int, s
     return [call("cudaLaunchKernel", at, 5, correlation), kernel(name, start, dur, correlation, stream)]
 
 
-def gloo(issued: float, start: float, end: float, tid: int = GLOO) -> list[Row]:
+def gloo(launched: float, start: float, end: float, tid: int = GLOO) -> list[Row]:
     """An all-reduce of 4,000 bytes: the call on the main thread, 5 µs long, and the transfer."""
     shape = msgspec.Raw(b"[[1000]]")
     call_row = Row(
-        ph="X", cat="cpu_op", name="c10d::allreduce_", pid=100, tid=MAIN, ts=issued, dur=5,
+        ph="X", cat="cpu_op", name="c10d::allreduce_", pid=100, tid=MAIN, ts=launched, dur=5,
         args=Args(dims=msgspec.Raw(b"[[[1000]]]"), types=msgspec.Raw(b'["TensorList"]')),
     )  # fmt: skip
     transfer = Row(

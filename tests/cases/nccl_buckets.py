@@ -9,7 +9,7 @@ from esprof.replay.whatif.gradients.buckets import MIB
 from tests.cases.graph import BACKWARD, MAIN, Args, Row, call, kernel, op, run_of, step
 
 MS = 1000.0
-COMPUTE_MS, TRANSFER_MS, OPTIMIZER_MS = 10.0, 20.0, 5.0
+COMPUTE_MS, COMMUNICATION_MS, OPTIMIZER_MS = 10.0, 20.0, 5.0
 LATENCY_US = 100.0
 NCCL = 20
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
@@ -21,8 +21,8 @@ def accumulated(at, size, *, shapes):
     return [op(EVALUATE, at, 40, BACKWARD), inner]
 
 
-def issued(at, correlation, begin, took, size, name=ALL_REDUCE):
-    """An all-reduce that is issued at `at`, behind what was launched to the stream that computes."""
+def launched(at, correlation, begin, took, size, name=ALL_REDUCE):
+    """An all-reduce that is launched at `at`, behind what was launched to the stream that computes."""
     return [
         call("cudaEventRecord", at, 1, correlation, BACKWARD),
         call("cudaStreamWaitEvent", at + 2, 1, correlation + 1, BACKWARD),
@@ -41,7 +41,7 @@ def ddp_step(
     metric=0.0,
     since=150.0,
     compute_ms=COMPUTE_MS,
-    transfer_ms=TRANSFER_MS,
+    transfer_ms=COMMUNICATION_MS,
     slower=(),
 ):
     """One step on a GPU that works 10 ms for each gradient of `sizes` MiB, in single precision's half. They travel in
@@ -61,7 +61,7 @@ def ddp_step(
             moved = sum(sizes[number + 1 - closing[number] : number + 1])
             begin, took = max(free, computed), moved * transfer_ms * MS + LATENCY_US
             took *= 3 if number in slower else 1
-            rows += issued(at + 12, correlation + 1, begin, took, moved, name)
+            rows += launched(at + 12, correlation + 1, begin, took, moved, name)
             free = begin + took
     now = since + 50 * len(sizes)
     rows += [call("cudaStreamWaitEvent", now + 2 * at, 1, 900 + at, BACKWARD) for at in range(len(buckets))]

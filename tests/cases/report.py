@@ -240,7 +240,7 @@ def replay(ranks=4, scenarios=None, warnings=WARNINGS):
             waits_recorded=1_240,
             waits_inferred=58,
             waits_rejected=0,
-            negative_transfers=0,
+            collectives_ended_early=0,
             unmatched_by_rank={3: 2},
             edges_dropped=0,
             lags_clamped=0,

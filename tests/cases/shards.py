@@ -3,21 +3,21 @@
 import msgspec
 
 from esprof.replay.whatif.gradients.buckets import MIB
-from tests.cases.gloo_buckets import BACKWARD_MS, EVALUATE, GRADIENT, MS, TRANSFER_MS, gloo_transfer, row
+from tests.cases.gloo_buckets import BACKWARD_MS, COMMUNICATION_MS, EVALUATE, GRADIENT, MS, gloo_collective, row
 from tests.cases.graph import GLOO, op, run_of, step
 
 CLOSING_MS = 5.0
 
 
-def scattered(issued, took, elements, dtype="float"):
+def scattered(launched, took, elements, dtype="float"):
     """A reduce-scatter of 32-bit floats between two ranks, which gloo carries out by an all-reduce, and calls that."""
     call, shape = f"[[{elements // 2}], [{elements}], [], [], [], []]".encode(), f"[[{elements}]]".encode()
     return [
-        row("cpu_op", "c10d::_reduce_scatter_base_", issued, 40, dims=call),
+        row("cpu_op", "c10d::_reduce_scatter_base_", launched, 40, dims=call),
         row(
             "user_annotation",
             "gloo:all_reduce",
-            issued + 20,
+            launched + 20,
             took,
             GLOO,
             shape,
@@ -33,14 +33,14 @@ def shards_step(sizes, *, dtype="float", of_ddp=False, count=1):
     for number, size in enumerate(sizes):
         rows.append(op(f"{EVALUATE}AddmmBackward0", now, BACKWARD_MS * MS - 100))
         now += BACKWARD_MS * MS
-        took, elements = size * TRANSFER_MS * MS, int(size * MIB) // 4
+        took, elements = size * COMMUNICATION_MS * MS, int(size * MIB) // 4
         if of_ddp and number == len(sizes) - 1:
             rows.append(op(EVALUATE + GRADIENT, now - 100, 90))
-            rows += gloo_transfer(now - 50, now - 30, took, elements)
+            rows += gloo_collective(now - 50, now - 30, took, elements)
         else:
             rows += scattered(now, took, elements, dtype)
         now += took + 20
-    rows += gloo_transfer(now + 10, now + 20, MS, 1)
+    rows += gloo_collective(now + 10, now + 20, MS, 1)
     now += MS + 20
     rows.append(op("Optimizer.step", now, CLOSING_MS * MS))
     return [step(count, 0, now + CLOSING_MS * MS), *rows]

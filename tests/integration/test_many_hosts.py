@@ -238,7 +238,7 @@ def test_what_the_exchange_leaves_the_collectives_find(left, tmp_path, show, wit
     clocks = clocks_of(run)
     rows = run.steps(1).where(np.array([phase == "timed" for phase in run.steps(1).texts("phase")]))
     aligned = clocks.apply(1, rows.ints("start_ns"))
-    base = clocks.shift_ns(0)
+    base = clocks.correction_ns(0)
     wrong = aligned - base - np.array([truth[step] for step in rows.ints("step").tolist()])
     allowed = np.median(calls_of(run).shortest_ns) if without_clock else run.rank(1).clock_residual_ns
     assert abs(np.median(wrong)) <= allowed < 50 * NS_PER_MS

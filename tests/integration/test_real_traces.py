@@ -127,7 +127,7 @@ def as_json(struct):
 @every_set
 def test_replay_answers_with_every_field(name):
     value = as_json(replay_of(name))
-    assert next(iter(value.items())) == ("schema", "esprof.replay/1")
+    assert next(iter(value.items())) == ("schema", "esprof.replay/2")
     holds(value, REPLAY_KEYS)
     assert set(value["critical_path"]["classes"]) == set(REPLAY_KEYS["critical_path.classes"].split())
     assert value["steps"]
@@ -189,7 +189,7 @@ def test_the_critical_path_is_a_partition_of_the_steps(name):
 def wall_ns(name):
     """From when the first rank enters a stretch of steady steps to when the last one leaves it, summed over stretches."""
     mine = replayed(name)
-    shift = {rank: mine.built.clocks.shift_ns(rank) for rank in mine.run.ranks}
+    shift = {rank: mine.built.clocks.correction_ns(rank) for rank in mine.run.ranks}
     borders = [
         {step: (begin + shift[rank], end + shift[rank]) for step, (begin, end) in step_borders(mine.run, rank).items()}
         for rank in mine.run.ranks
@@ -394,7 +394,7 @@ def test_a_clock_20_ms_ahead_is_set_back(tmp_path, name, rank):
     found = answer(skewed)
     (warning,) = [warning for warning in found.warnings if warning.code == "clock-shifted"]
     assert warning.ranks == (rank,)
-    assert skewed.built.clocks.shift_ns(rank) == pytest.approx(-20 * NS_PER_MS, abs=NS_PER_MS / 10)
+    assert skewed.built.clocks.correction_ns(rank) == pytest.approx(-20 * NS_PER_MS, abs=NS_PER_MS / 10)
     assert max(abs(step.error_pct) for step in found.steps) <= 1
     assert abs(found.strict_error_pct) <= 1
     assert found.step_us == pytest.approx(replay_of(name).step_us, rel=0.01)

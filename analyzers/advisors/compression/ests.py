@@ -21,7 +21,7 @@ from esprof.core.errors import EsprofError
 from esprof.core.plan import CodecChoice, CompressionBody, GuardSettings, Plan, PlanParts, PlanPromise
 from esprof.core.types import us
 from esprof.replay.replayed import Replayed
-from esprof.replay.whatif.graph.est_turns import EstTurns, exchanged
+from esprof.replay.whatif.graph.est_load import EstLoad, exchanged
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Exchange
 
@@ -80,7 +80,7 @@ def advise_est_codec(
     return msgspec.structs.replace(advice, plan=_plan(replayed, turns, advice, max_vnmse))
 
 
-def _turns(replayed: Replayed) -> EstTurns:
+def _turns(replayed: Replayed) -> EstLoad:
     """How the job's ESTs take turns. Raises as `advise_est_codec` does."""
     run, pricer = replayed.run, replayed.pricer
     if pricer.too_far_off:
@@ -92,7 +92,7 @@ def _turns(replayed: Replayed) -> EstTurns:
             remedy="`esprof tune --allow compression` asks it to.",
         )
     try:
-        return EstTurns.of(run, pricer.dfg, pricer.steps)
+        return EstLoad.of(run, pricer.dfg, pricer.steps)
     except Declined as reason:
         raise NotTold(str(reason), path=run.path) from reason
 
@@ -124,7 +124,7 @@ def _decided(chosen: Exchange | None, saves_ns: float) -> BucketAdvice:
     )
 
 
-def _plan(replayed: Replayed, turns: EstTurns, advice: CompressionAdvice, max_vnmse: float) -> Plan:
+def _plan(replayed: Replayed, turns: EstLoad, advice: CompressionAdvice, max_vnmse: float) -> Plan:
     """What was allowed to be lost is what the guard lets through."""
     promise = PlanPromise(
         step_us=advice.value, low_us=advice.low_us, high_us=advice.high_us, baselines_us=advice.baselines

@@ -25,7 +25,7 @@ from esprof.core.plan import AssignmentBody, DeviceCost, Plan, PlanParts, PlanPr
 from esprof.core.types import NS_PER_S, NS_PER_US, us
 from esprof.replay.replayed import Replayed
 from esprof.replay.whatif.error.intervals import Interval
-from esprof.replay.whatif.graph.est_turns import EstTurns
+from esprof.replay.whatif.graph.est_load import EstLoad
 from esprof.replay.whatif.pricing import Price
 from esprof.replay.whatif.scenario import Declined
 from esprof.run.run import Exchange
@@ -65,7 +65,7 @@ class _Tried:
 class _AssignmentPrices:
     """Prices assignments on one graph, each once."""
 
-    def __init__(self, replayed: Replayed, turns: EstTurns, exchanges: Sequence[Exchange]) -> None:
+    def __init__(self, replayed: Replayed, turns: EstLoad, exchanges: Sequence[Exchange]) -> None:
         self._pricer, self._turns = replayed.pricer, turns
         self._took = {Assignment.of(one.ests): fmean(one.samples_ns) for one in exchanges}
         self._known: dict[Assignment, _Tried] = {}
@@ -94,7 +94,7 @@ class _AssignmentPrices:
 class _Job:
     """What is known of an elastic job and its ranks."""
 
-    turns: EstTurns
+    turns: EstLoad
     devices: list[Device]
     optimum: EstCounts
     prices: _AssignmentPrices
@@ -106,7 +106,7 @@ class _Job:
         if pricer.too_far_off:
             raise EsprofError(pricer.too_far_off, path=replayed.run.path)
         try:
-            turns = EstTurns.of(replayed.run, pricer.dfg, pricer.steps)
+            turns = EstLoad.of(replayed.run, pricer.dfg, pricer.steps)
             devices = _devices(replayed, turns)
         except Declined as reason:
             raise NotTold(str(reason), path=replayed.run.path) from reason
@@ -191,7 +191,7 @@ def advise_ests(
     return msgspec.structs.replace(advice, plan=_plan(replayed, advice, interval))
 
 
-def _devices(replayed: Replayed, turns: EstTurns) -> list[Device]:
+def _devices(replayed: Replayed, turns: EstLoad) -> list[Device]:
     costs = turns.costs
     return [
         Device(
@@ -262,7 +262,7 @@ def _neighbours(assignment: Assignment, devices: Sequence[Device]) -> Iterator[A
 
 
 def _rank_plans(
-    replayed: Replayed, turns: EstTurns, devices: Sequence[Device], advised: Assignment
+    replayed: Replayed, turns: EstLoad, devices: Sequence[Device], advised: Assignment
 ) -> Iterator[RankPlan]:
     for at, rank in enumerate(turns.dfg.marks.ranks):
         device, now, then = devices[at], turns.assignment.ests[at], advised.ests[at]

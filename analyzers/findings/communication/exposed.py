@@ -91,15 +91,15 @@ def _evidence(case: Case) -> dict[str, Evidence]:
     kept = dfg.of(Cls.COMMUNICATION) & np.isin(dfg.step, steps)
     by_name = np.bincount(dfg.name[kept], weights=dfg.dur_ns[kept], minlength=len(dfg.names))
     moved, shares = dfg.bytes[kept & (dfg.bytes > 0)].sum(), len(steps) * len(dfg.marks.ranks)
-    transfer_ns = float(dfg.dur_ns[kept].sum())
+    communication_ns = float(dfg.dur_ns[kept].sum())
     evidence = {
         "exposed": by_rank({part.rank: ns(part.exposed_communication) for part in case.parts}, "ns"),
-        "transfer_per_step_and_rank": Evidence(round(transfer_ns / shares), "ns"),
+        "transfer_per_step_and_rank": Evidence(round(communication_ns / shares), "ns"),
         "longest": Evidence(dfg.names[int(by_name.argmax())]),
     }
     if moved:
         evidence["sent_per_step_and_rank"] = Evidence(round(float(moved) / shares), "bytes")
-        evidence["rate_while_transferring"] = Evidence(round(float(moved) / transfer_ns * NS_PER_S), "bytes/s")
+        evidence["rate_while_transferring"] = Evidence(round(float(moved) / communication_ns * NS_PER_S), "bytes/s")
     return evidence
 
 

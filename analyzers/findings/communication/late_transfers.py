@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.views.transfers import SMALL, SteadyTransfers, transfers
+from esprof.analyzers.views.transfers import SMALL, SteadyStateCollectives, transfers
 from esprof.core import readable
 from esprof.core.types import NS_PER_MS, NS_PER_S, Bytes, Rank
 from esprof.replay.whatif.gradients.buckets import MIB
@@ -75,7 +75,7 @@ def _scenario(case: Case, total: float, rate: float) -> str | None:
 
 
 def _evidence(
-    case: Case, sent: SteadyTransfers, gradients: np.ndarray, late: np.ndarray, exposed: dict[Rank, float]
+    case: Case, sent: SteadyStateCollectives, gradients: np.ndarray, late: np.ndarray, exposed: dict[Rank, float]
 ) -> dict[str, Evidence]:
     sizes, known = sent.bytes, {part.rank: part.overlap_pct for part in case.parts}
     return {
@@ -90,7 +90,7 @@ def _evidence(
     }
 
 
-def _advice(sent: SteadyTransfers, late: np.ndarray, scenario: str, is_bound: bool) -> str:
+def _advice(sent: SteadyStateCollectives, late: np.ndarray, scenario: str, is_bound: bool) -> str:
     if not is_bound:
         size = scenario.partition("=")[2]
         return (

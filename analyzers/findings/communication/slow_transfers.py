@@ -7,11 +7,11 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.views.transfers import SteadyTransfers, transfers
+from esprof.analyzers.views.transfers import SteadyStateCollectives, transfers
 from esprof.core.types import NS_PER_S
 from esprof.replay.dfg import LaneKind
+from esprof.replay.whatif.communication.links import line
 from esprof.replay.whatif.grammar import literal
-from esprof.replay.whatif.transfers.links import line
 
 FAST_QUANTILE = 0.1
 """Share of the transfers of a kind, those with the least time a byte, that show what its link can do."""
@@ -74,7 +74,7 @@ def slow_transfers(case: Case) -> Iterator[Cause]:
     )
 
 
-def _slow(sent: SteadyTransfers) -> _Slow:
+def _slow(sent: SteadyStateCollectives) -> _Slow:
     """By process group (a stream) and kernel: a constant time for each, and its bytes at the rate of the fastest."""
     dfg = sent.dfg
     needed, known = np.zeros(len(sent.node)), np.zeros(len(sent.node), bool)
@@ -96,7 +96,7 @@ def _slow(sent: SteadyTransfers) -> _Slow:
     return _Slow(known & (sent.took_ns > MIN_TIMES_THE_FAST * needed), known, needed)
 
 
-def _factors(sent: SteadyTransfers, slow: _Slow) -> dict[str, float]:
+def _factors(sent: SteadyStateCollectives, slow: _Slow) -> dict[str, float]:
     """Name of a kernel -> by how many times it is as fast where none of its transfers is slow; those that are as fast now
     are left out."""
     names, excess = sent.dfg.name[sent.node], np.where(slow.is_slow, sent.took_ns - slow.needed_ns, 0.0)
@@ -110,7 +110,7 @@ def _factors(sent: SteadyTransfers, slow: _Slow) -> dict[str, float]:
     return factors
 
 
-def _is_beside_computing(sent: SteadyTransfers, slow: np.ndarray, fast: np.ndarray) -> bool:
+def _is_beside_computing(sent: SteadyStateCollectives, slow: np.ndarray, fast: np.ndarray) -> bool:
     """Whether clearly more of the slow transfers' time than of the fast ones' runs beside computing."""
     hidden = []
     for chosen in (slow, fast):

@@ -9,11 +9,11 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.views.transfers import SMALL, SteadyTransfers, transfers
+from esprof.analyzers.views.transfers import SMALL, SteadyStateCollectives, transfers
 from esprof.core import readable
 from esprof.core.types import Bytes, Rank
+from esprof.replay.whatif.communication.links import line
 from esprof.replay.whatif.gradients.buckets import MIB
-from esprof.replay.whatif.transfers.links import line
 
 MIN_TRANSFERS_OF_A_STEP = 8
 """Fewer small transfers a step and rank are what any job has: a norm, a loss, a flag."""
@@ -56,7 +56,7 @@ def small_transfers(case: Case) -> Iterator[Cause]:
     )
 
 
-def _can_be_put_together(case: Case, sent: SteadyTransfers) -> np.ndarray:
+def _can_be_put_together(case: Case, sent: SteadyStateCollectives) -> np.ndarray:
     """Mask of the transfers that hold gradients, or a sharded model. Others, as those of activations in tensor parallelism,
     are needed before the next one can begin."""
     run, names = case.run, {}
@@ -72,14 +72,14 @@ def _can_be_put_together(case: Case, sent: SteadyTransfers) -> np.ndarray:
 class _Fixed:
     """The fixed part of what small transfers take."""
 
-    transfer_ns: float
+    communication_ns: float
     """Of one transfer, ns."""
     ns_per_byte: float
     share: float
     """Of the time of all."""
 
 
-def _fixed(sent: SteadyTransfers, small: np.ndarray) -> _Fixed | None:
+def _fixed(sent: SteadyStateCollectives, small: np.ndarray) -> _Fixed | None:
     """By the line through all transfers of their kinds; None where their sizes tell nothing."""
     alike = np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]])) & (sent.bytes > 0)
     found = line(sent.bytes[alike], sent.took_ns[alike])
@@ -89,7 +89,7 @@ def _fixed(sent: SteadyTransfers, small: np.ndarray) -> _Fixed | None:
     return _Fixed(found.fixed_ns, found.ns_per_byte, float(fixed / (fixed + moving)) if fixed else 0.0)
 
 
-def _scenario(case: Case, sent: SteadyTransfers, small: np.ndarray, fixed: _Fixed) -> str | None:
+def _scenario(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed) -> str | None:
     """The what-if of larger transfers: other buckets where the run can tell them, else so much less time for those of these
     names as the line through their times says.
 
@@ -105,20 +105,20 @@ def _scenario(case: Case, sent: SteadyTransfers, small: np.ndarray, fixed: _Fixe
         return None
     count, size = sent.a_step(small), sent.a_step(sent.bytes[small])
     moving = size * fixed.ns_per_byte
-    faster = (count * fixed.transfer_ns + moving) / (math.ceil(size / BUCKET) * fixed.transfer_ns + moving)
+    faster = (count * fixed.communication_ns + moving) / (math.ceil(size / BUCKET) * fixed.communication_ns + moving)
     pattern = "|".join(re.escape(sent.dfg.names[name]) for name in names.tolist())
     return f"collective[^({pattern})$]={faster:.3g}x"
 
 
 def _evidence(
-    sent: SteadyTransfers, small: np.ndarray, fixed: _Fixed, exposed: dict[Rank, float]
+    sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed, exposed: dict[Rank, float]
 ) -> dict[str, Evidence]:
     large = (sent.bytes >= SMALL) & np.isin(sent.dfg.name[sent.node], np.unique(sent.dfg.name[sent.node[small]]))
     evidence = {
         "small_transfers_per_step_and_rank": Evidence(round(sent.a_step(small), 1)),
         "median_size": Evidence(round(float(np.median(sent.bytes[small]))), "bytes"),
         "sent_so_per_step_and_rank": Evidence(round(sent.a_step(sent.bytes[small])), "bytes"),
-        "fixed_cost_of_a_transfer": Evidence(round(fixed.transfer_ns), "ns"),
+        "fixed_cost_of_a_transfer": Evidence(round(fixed.communication_ns), "ns"),
         "fixed_share": Evidence(round(fixed.share, 3), "share"),
         "exposed": by_rank({rank: round(ns) for rank, ns in exposed.items()}, "ns"),
         "rate_of_small": Evidence(round(sent.rate(small)), "bytes/s"),
@@ -128,12 +128,12 @@ def _evidence(
     return evidence
 
 
-def _advice(case: Case, sent: SteadyTransfers, small: np.ndarray, fixed: _Fixed) -> str:
+def _advice(case: Case, sent: SteadyStateCollectives, small: np.ndarray, fixed: _Fixed) -> str:
     size = sent.a_step(sent.bytes[small])
     needed = math.ceil(size / BUCKET)
     several = "one transfer" if needed == 1 else f"{needed} transfers"
     return (
-        f"Send more at a time: a transfer costs {readable.duration(fixed.transfer_ns)} beside its bytes, and all "
+        f"Send more at a time: a transfer costs {readable.duration(fixed.communication_ns)} beside its bytes, and all "
         f"{readable.size(size)} would go in {several} of torch's own size (25 MiB). With DDP raise bucket_cap_mb; with FSDP "
         "wrap larger units; where the job sends gradients by itself, flatten them into one tensor first. Compression would "
         "gain little: it is not the bytes that take the time."

@@ -6,11 +6,11 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.views.transfers import SteadyTransfers, transfers
+from esprof.analyzers.views.transfers import SteadyStateCollectives, transfers
 from esprof.core import readable
 from esprof.core.readable import decimal
 from esprof.core.types import Rank
-from esprof.replay.whatif.transfers.probed import sweep_of
+from esprof.replay.whatif.communication.probed import sweep_of
 from esprof.run.collective_names import collective_word
 
 TIMES_AS_PROBED = (0.8, 1.25)
@@ -59,7 +59,7 @@ def unlike_probes(case: Case) -> Iterator[Cause]:
         )
 
 
-def _alone_by_kind(moved: SteadyTransfers) -> dict[tuple[str, tuple[Rank, ...]], np.ndarray]:
+def _alone_by_kind(moved: SteadyStateCollectives) -> dict[tuple[str, tuple[Rank, ...]], np.ndarray]:
     """(collective, its ranks) -> nodes of the transfers of known size with no other of the rank beside them, one for each
     collective: that of its lowest rank."""
     dfg = moved.dfg

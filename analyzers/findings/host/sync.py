@@ -8,7 +8,7 @@ import numpy as np
 
 from esprof.analyzers.evidence import Evidence, by_rank
 from esprof.analyzers.rule import Case, Cause, Page, Rule
-from esprof.analyzers.views.around import ITEM, Around
+from esprof.analyzers.views.enclosing import ITEM, EnclosingCalls
 from esprof.core import readable
 from esprof.core.types import Ns, Rank
 from esprof.replay.dfg import LaneKind
@@ -99,7 +99,7 @@ def _callers(case: Case) -> dict[str, _Caller]:
         mine = kept & (dfg.rank[target] == rank)
         calls = np.unique(target[mine])
         idle = _idle_after(timeline.end_ns[calls], _busy(case, rank))
-        around = Around(case.job.samples, rank)
+        around = EnclosingCalls(case.job.samples, rank)
         for call, ns in zip(calls.tolist(), idle.tolist(), strict=True):
             row = int(dfg.event[call])
             caller = found[around.caller(row) or dfg.label(call)]

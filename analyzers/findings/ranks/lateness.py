@@ -6,7 +6,7 @@ import numpy as np
 
 from esprof.analyzers.findings.ranks.more_work import Comparison
 from esprof.analyzers.rule import Case
-from esprof.analyzers.views.around import Around
+from esprof.analyzers.views.enclosing import EnclosingCalls
 from esprof.core import readable
 from esprof.core.text import LONGEST_NAME, printable
 from esprof.core.types import Rank
@@ -107,7 +107,7 @@ class SlowPlace:
     call: str | None = None
     """What that line called."""
     module: str | None = None
-    """The modules that the worst of it lies in (`Around.modules`)."""
+    """The modules that the worst of it lies in (`EnclosingCalls.modules`)."""
 
     def pointer(self, rank: Rank) -> str:
         """A sentence that says so of a rank."""
@@ -199,7 +199,7 @@ def _modules(case: Case, rank: Rank, node: int) -> str | None:
         edges = slice(dfg.pred_ptr[node], dfg.pred_ptr[node + 1])
         node = next(iter(dfg.pred_idx[edges][dfg.pred_kind[edges] == Edge.LAUNCH].tolist()), node)
     row = int(dfg.event[node])
-    return Around(case.job.samples, rank).modules(row) if row >= 0 else None
+    return EnclosingCalls(case.job.samples, rank).modules(row) if row >= 0 else None
 
 
 def _python_line(replayed: Replayed, rank: Rank, time_ns: np.ndarray, least_ns: float) -> tuple[str | None, str | None]:

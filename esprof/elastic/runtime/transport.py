@@ -103,7 +103,7 @@ class GroupTransport:
     def _watched(self, call: Callable[[Tensor, Tensor], Any], out: Tensor, send: Tensor) -> Work:
         with collectives.own():
             work: Work = call(out, send)
-        return _GuardedTransfer(work, self._roll_call) if out.device.type == "cpu" else work
+        return _GuardedWork(work, self._roll_call) if out.device.type == "cpu" else work
 
 
 def _detours(config: str, gpu: str) -> dict[str, str]:
@@ -115,7 +115,7 @@ def _detours(config: str, gpu: str) -> dict[str, str]:
     return {} if "cpu" in backends else {"cpu": gpu}
 
 
-class _GuardedTransfer:
+class _GuardedWork:
     """A transfer over gloo, whose wait ends early where another rank will not come."""
 
     def __init__(self, work: Any, roll_call: RollCall) -> None:
@@ -200,9 +200,9 @@ def transport_for(model: nn.Module, roll_call: RollCall) -> Transport:
     return GroupTransport(gpu=gpus[0] if gpus else "cuda", roll_call=roll_call)
 
 
-class _NoTransfer:
+class _CompletedWork:
     def wait(self) -> object:
         return None
 
 
-_DONE = _NoTransfer()
+_DONE = _CompletedWork()

@@ -22,7 +22,7 @@ from esprof.core.types import Ns
 from esprof.elastic.runtime.agree import tell_all, together
 from esprof.elastic.runtime.transport import Transport
 from esprof.elastic.telemetry.spans import Span, StepSpans
-from esprof.elastic.telemetry.transfers import Transfer, WatchedTransport
+from esprof.elastic.telemetry.transfers import TimedCollective, WatchedTransport
 from esprof.recorder.shared.identity import device, peak_memory, versions
 from esprof.run.directory import write_meta, write_table
 from esprof.run.groups import Group, group_name
@@ -55,7 +55,7 @@ class _Step:
     phase: str
     samples: int
     spans: list[Span]
-    transfers: list[Transfer]
+    transfers: list[TimedCollective]
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ class Telemetry:
                 for start, end in _without(waits, span.start_ns, span.end_ns):
                     yield _EventRow(span.what, "op", start, end - start, step.number, span.est)
         for transfer in step.transfers:
-            issuing = transfer.issued_ns - transfer.start_ns
+            launching = transfer.launched_ns - transfer.start_ns
             yield _EventRow(
-                _CALL_OF_COLLECTIVE[transfer.collective], "op", transfer.start_ns, issuing, step.number, transfer.est
+                _CALL_OF_COLLECTIVE[transfer.collective], "op", transfer.start_ns, launching, step.number, transfer.est
             )
 
     def _meta(self, events: int, steps: list[_Step]) -> RankMeta:

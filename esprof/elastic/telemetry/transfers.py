@@ -15,7 +15,7 @@ from esprof.elastic.telemetry.spans import StepSpans
 
 
 @dataclass
-class Transfer:
+class TimedCollective:
     """One collective as this rank saw it; times are ns since the Unix epoch."""
 
     collective: str
@@ -28,7 +28,7 @@ class Transfer:
     est: Est | None
     """The EST in whose turn the collective was started; None outside the turns."""
     start_ns: Ns
-    issued_ns: Ns
+    launched_ns: Ns
     """When the call that started the collective returned."""
     end_ns: Ns | None = None
     """When the collective was done or, where the backend does not tell, when the wait for it was; None while under way."""
@@ -44,7 +44,7 @@ class WatchedTransport:
         self.world = transport.world
         self._transport = transport
         self._spans = spans
-        self._transfers: list[Transfer] = []
+        self._transfers: list[TimedCollective] = []
         self._made = 0
 
     def exchange(self, out: Tensor, out_sizes: list[int], send: Tensor, sizes: list[int]) -> Work:
@@ -64,7 +64,7 @@ class WatchedTransport:
     def add(self, tensor: Tensor) -> Work:
         return self._watch("all_reduce", lambda: self._transport.add(tensor), tensor, tensor)
 
-    def take(self) -> list[Transfer]:
+    def take(self) -> list[TimedCollective]:
         """What was started since the last call. All of it must have been waited for."""
         taken, self._transfers = self._transfers, []
         return taken
@@ -76,23 +76,23 @@ class WatchedTransport:
             return start()
         start_ns = time.time_ns()
         work = start()
-        issued_ns = time.time_ns()
+        launched_ns = time.time_ns()
         sizes = (send.nbytes, out.nbytes)
-        transfer = Transfer(
-            collective, self._made, root, *sizes, str(out.dtype)[6:], self._spans.est, start_ns, issued_ns
+        transfer = TimedCollective(
+            collective, self._made, root, *sizes, str(out.dtype)[6:], self._spans.est, start_ns, launched_ns
         )
         self._made += 1
         self._transfers.append(transfer)
-        return _NotedTransfer(work, transfer, out.device)
+        return _TimedWork(work, transfer, out.device)
 
 
-class _NotedTransfer:
+class _TimedWork:
     """A transfer under way, whose end and wait are noted.
 
     NCCL calls a transfer done as soon as it is in a stream: for tensors on a GPU only the end of the wait tells its end.
     """
 
-    def __init__(self, work: Work, transfer: Transfer, device: torch.device) -> None:
+    def __init__(self, work: Work, transfer: TimedCollective, device: torch.device) -> None:
         self._work = work
         self._transfer = transfer
         self._device = device

@@ -15,7 +15,7 @@ SKEW_NS: Ns = 50 * NS_PER_US
 Errors = Mapping[Rank, Ns | None]
 """By how many ns the times of each rank may be wrong, as its exchange with rank 0 told; None where there was none."""
 
-TRANSFER_PER_ERROR = 5
+COMMUNICATION_PER_ERROR = 5
 """A transfer is taken from the clocks of several ranks where it is at least this many times as long as their error."""
 
 _PPM = 1e-6
@@ -116,7 +116,7 @@ class Clocks:
         gained: Ints = np.rint((level - self.reference_ns) * (clock.drift_ppm * _PPM)).astype(np.int64)
         return level - gained
 
-    def shift_ns(self, rank: Rank) -> Ns:
+    def correction_ns(self, rank: Rank) -> Ns:
         """What `apply` adds to a time of `rank` in the middle of the window."""
         return -self._of[rank].offset_ns if self._of[rank].moved else 0
 
@@ -139,7 +139,7 @@ class Residual:
 
 
 @dataclass(frozen=True)
-class TransferFit:
+class CommunicationFit:
     """How long collectives took once all ranks had come, and how well the ranks' clocks agree."""
 
     ns: Ints
@@ -177,7 +177,7 @@ def _doubt(calls: MatchedCalls, ranks_of: Mapping[str, list[Rank]], found: Fit, 
     return doubt
 
 
-def transfers(calls: MatchedCalls) -> TransferFit:
+def transfers(calls: MatchedCalls) -> CommunicationFit:
     """Transfer times of `calls`, whose times are on the clock of the job.
 
     A transfer is what a call takes after its last peer came. Where clocks are not good enough for that, it is the
@@ -185,8 +185,8 @@ def transfers(calls: MatchedCalls) -> TransferFit:
     """
     residuals = _residuals(calls)
     error_ns = max((residual.p50_ns for residual in residuals.values()), default=0)
-    too_short = calls.shared & (calls.shortest_ns < TRANSFER_PER_ERROR * error_ns)
-    return TransferFit(
+    too_short = calls.shared & (calls.shortest_ns < COMMUNICATION_PER_ERROR * error_ns)
+    return CommunicationFit(
         ns=np.where(too_short, calls.shortest_ns, np.maximum(calls.after_all_ns, 0)),
         residuals=residuals,
     )

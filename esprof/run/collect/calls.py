@@ -93,7 +93,7 @@ def with_calls(events: Table, calls: Sequence[RecordedCall], groups: Mapping[str
     return _filled(events, told) if told else events
 
 
-class _Transfer(msgspec.Struct, frozen=True, gc=False):
+class _GlooCollective(msgspec.Struct, frozen=True, gc=False):
     """A collective on a gloo thread."""
 
     row: int
@@ -104,7 +104,7 @@ class _Transfer(msgspec.Struct, frozen=True, gc=False):
     """When the thread had ended its collective before this one; 0 where there was none."""
 
 
-def _transfers(events: Table) -> list[_Transfer]:
+def _transfers(events: Table) -> list[_GlooCollective]:
     """The gloo collectives of `events`, by start."""
     rows = np.flatnonzero(events.is_kind("collective") & (events.ints("stream") < 0))
     codes, names = events.codes("name")
@@ -112,7 +112,7 @@ def _transfers(events: Table) -> list[_Transfer]:
     found, free = [], dict[int, Ns]()
     for i, (row, code) in enumerate(zip(rows.tolist(), codes[rows].tolist(), strict=True)):
         if names[code].startswith("gloo:"):
-            found.append(_Transfer(row, names[code], tid[i], start[i], free.get(tid[i], 0)))
+            found.append(_GlooCollective(row, names[code], tid[i], start[i], free.get(tid[i], 0)))
             free[tid[i]] = end[i]
     return found
 
@@ -138,7 +138,7 @@ def _made_in_window(events: Table, calls: Sequence[RecordedCall]) -> list[Record
     return [call for call, is_inside in zip(calls, inside.tolist(), strict=True) if is_inside]
 
 
-def _threads_of_groups(transfers: Sequence[_Transfer], calls: Sequence[RecordedCall]) -> dict[str, set[int]]:
+def _threads_of_groups(transfers: Sequence[_GlooCollective], calls: Sequence[RecordedCall]) -> dict[str, set[int]]:
     """The threads of each process group: those whose transfers mostly begin soonest after one of its calls."""
     made: dict[tuple[str, str], np.ndarray] = {}
     for key, mine in _grouped(calls, lambda call: (call.process_group[0], call.profiling_name)).items():
@@ -151,7 +151,9 @@ def _threads_of_groups(transfers: Sequence[_Transfer], calls: Sequence[RecordedC
     return found
 
 
-def _nearest(transfer: _Transfer, groups: Sequence[str], made: Mapping[tuple[str, str], np.ndarray]) -> str | None:
+def _nearest(
+    transfer: _GlooCollective, groups: Sequence[str], made: Mapping[tuple[str, str], np.ndarray]
+) -> str | None:
     """The group that made the last call of the transfer's name before it; None where no group made one."""
     last: dict[str, int] = {}
     for group in groups:
@@ -163,7 +165,7 @@ def _nearest(transfer: _Transfer, groups: Sequence[str], made: Mapping[tuple[str
 
 
 def _paired(
-    transfers: Sequence[_Transfer], calls: Sequence[RecordedCall], groups: Mapping[str, Group]
+    transfers: Sequence[_GlooCollective], calls: Sequence[RecordedCall], groups: Mapping[str, Group]
 ) -> dict[int, dict[str, Any]]:
     """The values for each transfer's row, from the transfers and calls of one group and name, both by time.
 
@@ -190,11 +192,13 @@ def _paired(
     return told
 
 
-def _fits(transfers: Sequence[_Transfer], calls: Sequence[RecordedCall], shift: int) -> bool:
+def _fits(transfers: Sequence[_GlooCollective], calls: Sequence[RecordedCall], shift: int) -> bool:
     return all(calls[i + shift].time_created_ns <= one.start_ns for i, one in enumerate(transfers) if i + shift >= 0)
 
 
-def _runs(pairs: Sequence[tuple[_Transfer, RecordedCall]]) -> Iterator[Sequence[tuple[_Transfer, RecordedCall]]]:
+def _runs(
+    pairs: Sequence[tuple[_GlooCollective, RecordedCall]],
+) -> Iterator[Sequence[tuple[_GlooCollective, RecordedCall]]]:
     """Runs of pairs whose calls may have been taken up in another order than their transfers' starts show.
 
     Two idle threads may take up two calls at once, and the one that was second be the first to note its start.

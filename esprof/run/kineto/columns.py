@@ -209,8 +209,8 @@ def _steps(names: Texts, kinds: np.ndarray, launches: Launches) -> tuple[TraceSt
 
 
 def _step_of(steps: TraceSteps | None, stream: np.ndarray, launches: Launches) -> np.ndarray:
-    """Number of the step in which each row was issued: a GPU row belongs to the step of its launch. 0 without steps."""
-    return np.zeros(len(stream), np.int64) if steps is None else steps.of(_issued(stream, launches))
+    """Number of the step in which each row was launched: a GPU row belongs to the step of its launch. 0 without steps."""
+    return np.zeros(len(stream), np.int64) if steps is None else steps.of(_launched(stream, launches))
 
 
 def _step_table(steps: TraceSteps) -> Table:
@@ -218,8 +218,8 @@ def _step_table(steps: TraceSteps) -> Table:
     return table(columns | {"phase": ["timed"] * len(steps.number)}, STEPS)
 
 
-def _issued(stream: np.ndarray, launches: Launches) -> np.ndarray:
-    """When each row was issued (ns): a row on a stream when it was launched, any other when it began.
+def _launched(stream: np.ndarray, launches: Launches) -> np.ndarray:
+    """When each row was launched (ns): a row on a stream when it was launched, any other when it began.
 
     A row on a stream whose launch was not recorded was launched before the window: 0, so it belongs to no step or turn.
     """
@@ -228,15 +228,15 @@ def _issued(stream: np.ndarray, launches: Launches) -> np.ndarray:
 
 
 def _ests(names: Texts, kinds: np.ndarray, roles: Texts, stream: np.ndarray, launches: Launches) -> np.ndarray:
-    """The logical worker (EST) in whose turn each row was issued by the threads that train; MISSING for other rows."""
+    """The logical worker (EST) in whose turn each row was launched by the threads that train; MISSING for other rows."""
     number = names.map(_est_number, np.int64, MISSING)
     turns = np.flatnonzero(_are(kinds, "annotation") & (number != MISSING))
     if not len(turns):
         return np.full(len(kinds), MISSING)
-    issued = _issued(stream, launches)
-    # The last turn that began before each row was issued, or the first turn of all: `inside` tells whether it fits.
-    turn = turns[np.maximum(np.searchsorted(launches.start_ns[turns], issued, side="right") - 1, 0)]
-    inside = (launches.start_ns[turn] <= issued) & (issued < launches.end_ns[turn])
+    launched = _launched(stream, launches)
+    # The last turn that began before each row was launched, or the first turn of all: `inside` tells whether it fits.
+    turn = turns[np.maximum(np.searchsorted(launches.start_ns[turns], launched, side="right") - 1, 0)]
+    inside = (launches.start_ns[turn] <= launched) & (launched < launches.end_ns[turn])
     trains = (stream >= 0) | roles.map(lambda role: role in ("main", "autograd"), bool)
     return np.where(inside & trains, number[turn], MISSING)
 

@@ -31,11 +31,11 @@ class TraceSteps:
     start_ns: np.ndarray
     end_ns: np.ndarray
 
-    def of(self, issued_ns: np.ndarray) -> np.ndarray:
+    def of(self, launched_ns: np.ndarray) -> np.ndarray:
         """The number of the step that began last before each of these moments; MISSING before the first, and from the end of
         the last one on."""
-        slot = np.searchsorted(self.start_ns, issued_ns, side="right") - 1
-        inside = (slot >= 0) & (issued_ns < self.end_ns[-1])
+        slot = np.searchsorted(self.start_ns, launched_ns, side="right") - 1
+        inside = (slot >= 0) & (launched_ns < self.end_ns[-1])
         return np.where(inside, self.number[slot], MISSING)
 
 

@@ -206,7 +206,7 @@ def _events(rows: pa.Table, rank: Rank, groups: Mapping[str, Group]) -> Table:
         _transfers(transfers, rank, groups),
     ]
     events = Table(pa.concat_tables([part.arrow for part in parts]).unify_dictionaries())
-    # An operation that begins as a collective does is not what issued it: the call stands before it.
+    # An operation that begins as a collective does is not what launched it: the call stands before it.
     others = np.arange(len(events)) >= len(transfers)
     return Table(events.arrow.take(np.lexsort((-events.ints("dur_ns"), others, events.ints("start_ns")))))
 

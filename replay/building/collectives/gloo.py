@@ -1,4 +1,4 @@
-"""Collectives on CPU threads (gloo): what issued them, where they run, and until when calls wait for them."""
+"""Collectives on CPU threads (gloo): what launched them, where they run, and until when calls wait for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ import numpy as np
 
 from esprof.core.types import Rank
 from esprof.replay import rules
-from esprof.replay.building.collectives.rendezvous import Met
-from esprof.replay.building.collectives.transfers import Placed, placed_at
+from esprof.replay.building.collectives.nodes import Placed, placed_at
+from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import numbered
-from esprof.replay.building.node_records import NextPlace, edges_of
+from esprof.replay.building.node_records import NextIds, edges_of
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.threads.cpu_threads import Chains
 from esprof.replay.building.threads.layout import Works
 from esprof.replay.dfg import Edge, Lane, LaneKind
-from esprof.replay.issued import carried_out_as, issued_by
+from esprof.replay.launched import carried_out_as, launched_by
 from esprof.run.collective_names import collective_word
 
 
@@ -32,11 +32,11 @@ class GlooWork:
     nodes: np.ndarray
     """Nodes of all CPU collectives, also of those whose call was not found (`node_records.NODE`)."""
     call: np.ndarray
-    """Row of the `c10d::` call that issued each collective."""
+    """Row of the `c10d::` call that launched each collective."""
     thread: np.ndarray
-    """Number of the thread that issued each collective."""
-    issued: np.ndarray
-    """When each collective was issued."""
+    """Number of the thread that launched each collective."""
+    launched: np.ndarray
+    """When each collective was launched."""
     start: np.ndarray
     """When gloo's thread began with each collective."""
     end: np.ndarray
@@ -53,8 +53,8 @@ class GlooWork:
     """bool: the call returns right when the transfer is done: it waited for the transfer, or their threads share a core."""
 
 
-def gloo_work(events: RankEvents, met: Met, place: NextPlace) -> GlooWork:
-    """The collectives that ran on CPU threads, and the calls that issued them.
+def gloo_work(events: RankEvents, met: RankRendezvous, place: NextIds) -> GlooWork:
+    """The collectives that ran on CPU threads, and the calls that launched them.
 
     Each thread is a lane, on which it comes to its collectives; their transfers are on one more, the rank's link. Lanes and
     nodes are numbered from `place` on.
@@ -79,7 +79,7 @@ def gloo_work(events: RankEvents, met: Met, place: NextPlace) -> GlooWork:
         nodes=placed.nodes,
         call=call,
         thread=events.thread[call],
-        issued=events.start[call],
+        launched=events.start[call],
         start=events.start[row],
         end=events.end[row],
         first=placed.first[transfer],
@@ -94,7 +94,7 @@ def _link(rank: Rank, collectives: int) -> tuple[Lane, ...]:
     return (Lane(rank, LaneKind.COMM, "link"),) if collectives else ()
 
 
-def _on_one_link(placed: Placed, turn: np.ndarray, place: NextPlace, link: int) -> Placed:
+def _on_one_link(placed: Placed, turn: np.ndarray, place: NextIds, link: int) -> Placed:
     """The same work with its transfers on the lane `link`, one after the other by `turn`, the order in which they ended.
 
     Two transfers that share a link take as long together as one after the other. So each counts from the end of the one
@@ -122,7 +122,7 @@ def _on_one_link(placed: Placed, turn: np.ndarray, place: NextPlace, link: int) 
 
 
 def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of `c10d::` calls, ascending; place in `rows` of the transfer that each issued).
+    """(rows of `c10d::` calls, ascending; place in `rows` of the transfer that each launched).
 
     Kind by kind: a process group queues its work first in, first out.
     """
@@ -133,7 +133,7 @@ def _issuing_calls(events: RankEvents, rows: np.ndarray) -> tuple[np.ndarray, np
         waiting = calls[call_kind == kind]
         transfers = np.flatnonzero(row_kind == kind)
         transfers = transfers[np.lexsort((rows[transfers], events.start[rows[transfers]]))]
-        chosen = issued_by(events.start[waiting], events.start[rows[transfers]])
+        chosen = launched_by(events.start[waiting], events.start[rows[transfers]])
         pairs.append(np.stack([waiting[chosen[chosen >= 0]], transfers[chosen >= 0]]))
     call, transfer = np.concatenate(pairs, axis=1)
     order = np.argsort(call)
@@ -151,46 +151,46 @@ def _kinds(events: RankEvents, *rows: np.ndarray) -> list[np.ndarray]:
 
 
 def works_of(gloo: GlooWork, threads: int) -> list[Works]:
-    """The collectives that each of so many CPU threads issued, as the layout of its chain needs them."""
+    """The collectives that each of so many CPU threads launched, as the layout of its chain needs them."""
     works = []
     for thread in range(threads):
         mine = np.flatnonzero(gloo.thread == thread)
         mine = mine[np.argsort(gloo.end[mine], kind="stable")]
         over, settled = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        works.append(Works(mine, gloo.issued[mine], gloo.end[mine], np.full(len(mine), -1), over, settled))
+        works.append(Works(mine, gloo.launched[mine], gloo.end[mine], np.full(len(mine), -1), over, settled))
     return works
 
 
 def issues(gloo: GlooWork, chains: Chains) -> np.ndarray:
-    """Edges from each call to the transfer that it issued, with the hand-over latency that this rank shows.
+    """Edges from each call to the transfer that it launched, with the hand-over latency that this rank shows.
 
     The latency is the median time from issue to start of collectives that found one of gloo's threads idle; the others
     waited in the queue for a thread.
     """
-    delay = np.maximum(gloo.start - gloo.issued, 0)
-    # Before the n-th was issued, n others were; those that had not ended kept a thread busy. The last lane is the link.
-    order = np.argsort(gloo.issued, kind="stable")
-    ended = np.searchsorted(np.sort(gloo.end), gloo.issued[order], side="right")
+    delay = np.maximum(gloo.start - gloo.launched, 0)
+    # Before the n-th was launched, n others were; those that had not ended kept a thread busy. The last lane is the link.
+    order = np.argsort(gloo.launched, kind="stable")
+    ended = np.searchsorted(np.sort(gloo.end), gloo.launched[order], side="right")
     idle_delays = delay[order][np.arange(len(order)) - ended < len(gloo.lanes) - 1]
     latency = int(np.median(idle_delays)) if len(idle_delays) else 0
-    return edges_of(chains.ending_by(gloo.thread, gloo.issued), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
+    return edges_of(chains.ending_by(gloo.thread, gloo.launched), gloo.first, Edge.LAUNCH, np.minimum(delay, latency))
 
 
 def awaited(gloo: GlooWork, works: Sequence[Works], chains: Chains) -> np.ndarray:
-    """Edges from collectives to where the threads that issued them wait for them."""
+    """Edges from collectives to where the threads that launched them wait for them."""
     work, waiter = (np.concatenate([getattr(one, column) for one in works]) for column in ("number", "waiter"))
     lag = np.minimum(chains.start_of(waiter) - gloo.end[work], 0) + gloo.noted[work]
     return edges_of(gloo.last[work], waiter, Edge.BY_TIME, lag)
 
 
 def returns(gloo: GlooWork, chains: Chains) -> np.ndarray:
-    """Edges from transfers to the calls that issued and waited for them."""
+    """Edges from transfers to the calls that launched and waited for them."""
     node = chains.node_of[gloo.call[gloo.blocks]]
     lag = chains.start_of(node) - gloo.end[gloo.blocks] + gloo.noted[gloo.blocks]
     return edges_of(gloo.last[gloo.blocks], node, Edge.BY_TIME, lag)
 
 
 def coverage(gloo: GlooWork) -> BuildCounts:
-    """How many calls waited for what they issued; the cause of all these is found by time."""
+    """How many calls waited for what they launched; the cause of all these is found by time."""
     blocked = int(gloo.blocks.sum())
     return BuildCounts(waits=blocked, waits_inferred=blocked)

@@ -28,7 +28,7 @@ class CollectiveCalls:
     members: np.ndarray
     """How many ranks take part in each call, those that the run lacks among them; 0 where that cannot be told."""
     present: np.ndarray
-    """How many of them the run has, without those that recorded nothing of the step that issued the call."""
+    """How many of them the run has, without those that recorded nothing of the step that launched the call."""
     is_p2p: np.ndarray
     """bool: the call is point to point, one transfer or several at once."""
     sends: np.ndarray
@@ -78,7 +78,7 @@ def _identified(
         np.where(has_peer, -1 - pairs(sender, receiver), group),
         np.select([has_peer, by_number], [group, 0], 1 + word),
         word,
-        np.where(by_number, rows.sequence, events.issued_in(rows.row)),
+        np.where(by_number, rows.sequence, events.launched_in(rows.row)),
         np.select([has_peer, is_p2p], [2, 0], members),
         np.select([has_peer, is_p2p], [1 + np.isin(rows.peer, run.ranks), 0], present),
         is_p2p,
@@ -101,7 +101,7 @@ def _groups(
     whole, present = np.array([(len(some), len(some & here)) for some in members])[rows.group].T
     for rank, steps in lost.items():
         is_member = np.array([rank in some for some in members])[rows.group]
-        present = present - (is_member & np.isin(events.issued_in(rows.row), list(steps)))
+        present = present - (is_member & np.isin(events.launched_in(rows.row), list(steps)))
     return np.array(numbers)[rows.group], whole, present
 
 

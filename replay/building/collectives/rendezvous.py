@@ -6,17 +6,17 @@ import numpy as np
 
 from esprof.replay import rules
 from esprof.replay.building.collectives.matching import CollectiveCalls, is_partial
-from esprof.run.clocks.by_collectives import Clocks, MatchedCalls, TransferFit, align_hosts, transfers
+from esprof.run.clocks.by_collectives import Clocks, CommunicationFit, MatchedCalls, align_hosts, transfers
 from esprof.run.run import Run
 
 
 @dataclass(frozen=True)
-class Met:
+class RankRendezvous:
     """What is known of the collective calls of one rank, an entry for each of `RankEvents.collectives`."""
 
     number: np.ndarray
     """Number of the collective, the same on all ranks; -1 where it was not matched."""
-    transfer_ns: np.ndarray
+    communication_ns: np.ndarray
     """What the call took once it need not wait any longer, ns; 0 where the call was not matched."""
     turn: np.ndarray
     """Place of the collective among all of the run, by when the first rank ended it; 0 where the call was not matched."""
@@ -33,9 +33,9 @@ class Rendezvous:
     """The matched collectives of a run."""
 
     clocks: Clocks
-    transfers: TransferFit
+    transfers: CommunicationFit
     """Transfer times of the collectives that no rank leaves before all have come."""
-    met: list[Met]
+    met: list[RankRendezvous]
     """What is known of the calls of each rank, in the order of the run's ranks."""
     arrival_ns: np.ndarray
     """When the last rank that is waited for came to each collective, ns on the job's clock, shape (collectives,). A
@@ -59,22 +59,22 @@ def meet(run: Run, calls: CollectiveCalls, number: np.ndarray) -> Rendezvous:
     waits, awaited = _roles(calls.sends[at], calls.receives[at], aligned)
     arrival_ns = _latest(rendezvous[awaited], aligned.start_ns[awaited])
     begin = np.where(waits, np.maximum(arrival_ns[rendezvous], aligned.start_ns), aligned.start_ns)
-    transfer_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
+    communication_ns, found = np.maximum(aligned.end_ns - begin, 0), transfers(_where(both_ways, aligned))
     if len(clocks.hosts) > 1:  # Ranks of one host read one clock: there is no doubt to allow for.
-        transfer_ns[both_ways] = found.ns
+        communication_ns[both_ways] = found.ns
     lacking = is_partial(calls, number)[at] & both_ways
-    late_ns = _late_ns(rendezvous, transfer_ns, np.where(lacking, calls.alike[at], -1))
+    late_ns = _late_ns(rendezvous, communication_ns, np.where(lacking, calls.alike[at], -1))
     arrival_ns += late_ns
-    transfer_ns = np.maximum(transfer_ns - late_ns[rendezvous], 0)
+    communication_ns = np.maximum(communication_ns - late_ns[rendezvous], 0)
     # Once one rank has ended a collective, all have its data; the others may be stopped before they note that. The latest
     # of the negative ends is the earliest end; argsort of argsort is the place of each among all.
     turn = np.argsort(np.argsort(-_latest(rendezvous, -aligned.end_ns), kind="stable"))[rendezvous]
-    columns = [_spread(at, number, column) for column in (transfer_ns, turn, waits, awaited)]
+    columns = [_spread(at, number, column) for column in (communication_ns, turn, waits, awaited)]
     # Calls stand rank by rank: where those of each rank but the first begin.
     borders = np.searchsorted(calls.rank, np.arange(1, len(run.ranks)))
     of_ranks = zip(*(np.split(column, borders) for column in (number, *columns, calls.members != 1)), strict=True)
     early = int((aligned.end_ns < begin).sum())
-    return Rendezvous(clocks, found, [Met(*mine) for mine in of_ranks], arrival_ns, early)
+    return Rendezvous(clocks, found, [RankRendezvous(*mine) for mine in of_ranks], arrival_ns, early)
 
 
 def _where(mask: np.ndarray, calls: MatchedCalls) -> MatchedCalls:
@@ -88,14 +88,14 @@ def _latest(number: np.ndarray, moment: np.ndarray) -> np.ndarray:
     return latest
 
 
-def _late_ns(number: np.ndarray, transfer_ns: np.ndarray, alike: np.ndarray) -> np.ndarray:
+def _late_ns(number: np.ndarray, communication_ns: np.ndarray, alike: np.ndarray) -> np.ndarray:
     """How long each collective waited for a member that the run lacks once all others had come, ns, shape (collectives,).
 
     `number` is the collective of each call, and `alike` is -1 where no member lacks. The last of those that are here may not
     have been the last of all: then all that it shows is the most that the transfer can have taken. Mostly it was the last,
     or close: what takes clearly longer than transfers alike do by the median waited.
     """
-    took, of = -_latest(number, -transfer_ns), _latest(number, alike)
+    took, of = -_latest(number, -communication_ns), _latest(number, alike)
     order = np.lexsort((took, of))
     names, first, count = np.unique(of[order], return_index=True, return_counts=True)
     usual = took[order][first + (count - 1) // 2][np.searchsorted(names, of)]

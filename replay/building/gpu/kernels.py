@@ -7,11 +7,11 @@ import numpy as np
 
 from esprof.core.types import Ns
 from esprof.replay import rules
-from esprof.replay.building.collectives.rendezvous import Met
-from esprof.replay.building.collectives.transfers import placed_at
+from esprof.replay.building.collectives.nodes import placed_at
+from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import Sequences, entries, numbered
-from esprof.replay.building.node_records import NextPlace, edges_of, joined
+from esprof.replay.building.node_records import NextIds, edges_of, joined
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.threads.cpu_threads import Chains
 from esprof.replay.dfg import Edge, Lane, LaneKind
@@ -216,7 +216,7 @@ class GpuWork:
         return int(((self.events.start[call] < ended) & (ended <= self.events.end[call]) & (call >= 0)).sum())
 
 
-def gpu_work(events: RankEvents, met: Met, place: NextPlace, *, has_queue: bool = True) -> GpuWork:
+def gpu_work(events: RankEvents, met: RankRendezvous, place: NextIds, *, has_queue: bool = True) -> GpuWork:
     """The GPU work of a rank, its lanes and nodes numbered from `place` on. For `has_queue` see GpuWork."""
     rows = events.gpu
     lane, streams = numbered(events.ints("stream", rows))

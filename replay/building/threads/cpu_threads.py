@@ -11,7 +11,7 @@ from esprof.replay import rules
 from esprof.replay.building.counts import BuildCounts
 from esprof.replay.building.lookup import Sequences
 from esprof.replay.building.node_names import Text, plain
-from esprof.replay.building.node_records import NODE, NextPlace, edges_of, joined
+from esprof.replay.building.node_records import NODE, NextIds, edges_of, joined
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.threads.layout import (
     MAX_NODES_PER_ITEM,
@@ -76,10 +76,10 @@ class Chains:
         return np.where((at > 0) & (self.thread[at] == self.thread[at - 1]), nodes - 1, -1)
 
 
-def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], place: NextPlace) -> Chains:
+def chains(events: RankEvents, rows: ThreadRows, works: Sequence[Works], place: NextIds) -> Chains:
     """The threads of a rank, their lanes and nodes numbered from `place` on.
 
-    `rows` tells what each row of the event table is; `works` are the collectives that each thread issued to gloo's
+    `rows` tells what each row of the event table is; `works` are the collectives that each thread launched to gloo's
     threads, of which `waiter` is filled here.
     """
     roles = events.threads.roles

@@ -70,15 +70,15 @@ class ChainThread(NamedTuple):
 
 
 class Works(NamedTuple):
-    """Collectives that one thread issued to gloo's threads, by end.
+    """Collectives that one thread launched to gloo's threads, by end.
 
     `over` and `settled` are single numbers, in arrays so that compiled code can change them.
     """
 
     number: np.ndarray
     """Place of each collective in `GlooWork`."""
-    issued: np.ndarray
-    """When the collective was issued, ns."""
+    launched: np.ndarray
+    """When the collective was launched, ns."""
     end: np.ndarray
     """When the collective ended, ns, ascending."""
     waiter: np.ndarray
@@ -134,7 +134,7 @@ def outline(thread: ChainThread, rows: ThreadRows, out: Outline) -> int:
         if border_start == start:  # before what begins with it
             row, end, is_operation = -1 - border, start, False
             border += 1
-        elif op_start == start and (call_start > start or _around(rows, thread.row[op], thread.row[call])):
+        elif op_start == start and (call_start > start or _is_around_call(rows, thread.row[op], thread.row[call])):
             row, is_operation = thread.row[op], True
             end = covered = max(covered, min(rows.end[row], thread.finish))
             op += 1
@@ -175,7 +175,7 @@ def _next_call(thread: ChainThread, rows: ThreadRows, at: int) -> int:
 
 
 @compiled_in_place
-def _around(rows: ThreadRows, operation: int, call: int) -> bool:
+def _is_around_call(rows: ThreadRows, operation: int, call: int) -> bool:
     """Whether, of an operation and a call that start together, the operation is around the call."""
     return rows.end[operation] > rows.end[call] or (rows.end[operation] == rows.end[call] and operation < call)
 
@@ -373,8 +373,8 @@ def _awaited(works: Works, begin: int, until: int, after_backward: bool, node: i
 
 @compiled_in_place
 def _is_outstanding(works: Works, work: int, moment: int) -> bool:
-    """Whether a collective was issued by `moment`, and nothing has waited for it yet."""
-    outstanding: bool = works.waiter[work] < 0 and works.issued[work] <= moment
+    """Whether a collective was launched by `moment`, and nothing has waited for it yet."""
+    outstanding: bool = works.waiter[work] < 0 and works.launched[work] <= moment
     return outstanding
 
 

@@ -8,7 +8,7 @@ from esprof.core.types import Ns
 from esprof.replay import rules
 from esprof.replay.building.lookup import entries, numbered, pairs, position
 from esprof.replay.building.node_names import Text, plain
-from esprof.replay.building.node_records import NextPlace, edges_of, joined, nodes_of
+from esprof.replay.building.node_records import NextIds, edges_of, joined, nodes_of
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.building.threads.cpu_threads import Chains
 from esprof.replay.dfg import Cls, Edge, Lane, LaneKind
@@ -57,7 +57,7 @@ class _Stages:
         return _Stages(*(column[rows] for column in vars(self).values()))
 
 
-def loader_work(events: RankEvents, place: NextPlace) -> LoaderWork:
+def loader_work(events: RankEvents, place: NextIds) -> LoaderWork:
     """The loader of a rank, its lanes and nodes numbered from `place` on."""
     nexts, fetches = _stages(events.stages, "next"), _stages(events.stages, "fetch")
     made, step = _in_window(events, nexts, fetches)
@@ -163,7 +163,7 @@ class UnknownBatches:
     edges: np.ndarray
 
 
-def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, place: NextPlace) -> UnknownBatches:
+def unknown_batches(events: RankEvents, loader: LoaderWork, chains: Chains, place: NextIds) -> UnknownBatches:
     """The batches that workers made at an unknown time: each lasts from the call of `next` until `next` can receive it."""
     mine = (loader.source < 0) & loader.by_worker & (chains.node_of[loader.row] >= 0)
     start, receiving = events.start[loader.row[mine]], chains.node_of[loader.row[mine]]

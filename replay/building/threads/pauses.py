@@ -16,7 +16,7 @@ _NAME_BITS = 31
 def pauses(events: RankEvents, row: np.ndarray, works: Works) -> tuple[np.ndarray, np.ndarray]:
     """(begin, end) of the silences inside operations at places where this thread waits for collectives, ns, ascending.
 
-    `row` are the thread's rows, `works` the collectives that it issued. Silence is a stretch of an operation without any
+    `row` are the thread's rows, `works` the collectives that it launched. Silence is a stretch of an operation without any
     operation inside it: the operation's own work, or a wait. A single one that ends with a collective may do so by chance. A
     place (what comes before, what comes after) that waits ends most of its silences so, of those that begin while a
     collective is outstanding; one that works is done when its work is done, whatever is outstanding.
@@ -24,7 +24,7 @@ def pauses(events: RankEvents, row: np.ndarray, works: Works) -> tuple[np.ndarra
     if not len(works.end) or not events.may_wait_inside:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     begin, end, place = _silences(events, row)
-    under_way = np.searchsorted(np.sort(works.issued), begin, side="right")
+    under_way = np.searchsorted(np.sort(works.launched), begin, side="right")
     asked = under_way > np.searchsorted(works.end, begin, side="right")
     begin, end = begin[asked], end[asked]
     place, places = numbered(place[asked])
@@ -57,5 +57,7 @@ def _end_with_one(begin: np.ndarray, end: np.ndarray, works: Works) -> np.ndarra
     early = np.where(end - begin > 2 * rules.MAX_WAKE_UP, rules.MAX_WAKE_UP, rules.MAX_SYNC_EARLY)
     last = np.searchsorted(works.end, end + early, side="right") - 1
     done = works.end[last]
-    mask: np.ndarray = (last >= 0) & (done > begin) & (done >= end - rules.MAX_WAKE_UP) & (works.issued[last] <= begin)
+    mask: np.ndarray = (
+        (last >= 0) & (done > begin) & (done >= end - rules.MAX_WAKE_UP) & (works.launched[last] <= begin)
+    )
     return mask

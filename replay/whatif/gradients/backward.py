@@ -57,7 +57,7 @@ class BackwardPass:
     issues: tuple["Issue", ...] = ()
     """What issuing all-reduces takes of the CPU's time at each piece; empty where that is left as it was."""
 
-    def transfer_ns(self, first: int, behind: int) -> Ns:
+    def communication_ns(self, first: int, behind: int) -> Ns:
         """What an all-reduce of the pieces `first` to `behind - 1` takes, ns. Raises NotBuckets where that is not known."""
         if self.curve is None:
             return round(self.latency_ns + sum(self.moved_ns[first:behind]))
@@ -73,7 +73,7 @@ class Issue(NamedTuple):
     nodes: tuple[int, ...]
     """Nodes of the thread while it handles the piece, ascending."""
     recorded: bool
-    """Whether it issued one there."""
+    """Whether it launched one there."""
     took_ns: Ns
 
 

@@ -120,7 +120,7 @@ def _exchange(overlay: Overlay, together: list[BackwardPass], counts: list[int])
                 int(dfg.lane[one.transfers[0]]),
                 name,
                 Cls.COMMUNICATION,
-                one.transfer_ns(first, behind),
+                one.communication_ns(first, behind),
                 ready,
                 step=step,
                 collective=number,

@@ -1,4 +1,4 @@
-"""DDP's gradient buckets between CPUs: all-reduces of gloo that gradients issued."""
+"""DDP's gradient buckets between CPUs: all-reduces of gloo that gradients launched."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -7,9 +7,9 @@ import numpy as np
 
 from esprof.core.types import Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, Edge, LaneKind
+from esprof.replay.whatif.communication.links import stretches
+from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.gradients.backward import EVALUATE, BackwardPass, NotBuckets, Tie, gradient_elements
-from esprof.replay.whatif.transfers.links import stretches
-from esprof.replay.whatif.transfers.probed import ProbedTransfers
 from esprof.run.run import Run
 
 _COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
@@ -22,7 +22,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
     labels = {name: number for number, name in enumerate(dfg.names)}
     evaluated = (dfg.name == labels.get(EVALUATE, -1)) & (dfg.event >= 0)
     copied = dfg.name == labels.get(_COPY, -1)
-    issued, link, probed = _issued_by(dfg, evaluated), stretches(dfg), ProbedTransfers.of(run)
+    launched, link, probed = _launched_by(dfg, evaluated), stretches(dfg), ProbedCollectives.of(run)
     for rank in dfg.marks.ranks:
         elements = gradient_elements(run, rank)
         for step in dfg.marks.steps:
@@ -31,9 +31,9 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
             # An operation that issues an all-reduce goes on behind it, as a second node of the same event: the gradient was
             # there at the end of the first.
             gradients = np.sort(nodes[np.unique(dfg.event[nodes], return_index=True)[1]])
-            arrivals = [node for node in issued if mine[node]]
+            arrivals = [node for node in launched if mine[node]]
             if not arrivals or len(gradients) != len(sizes):
-                raise NotBuckets("no all-reduce of theirs is issued by the gradients whose sizes were recorded")
+                raise NotBuckets("no all-reduce of theirs is launched by the gradients whose sizes were recorded")
             arrivals = _as_filled(dfg, arrivals, sizes)
             copies, latency = np.flatnonzero(copied & mine), _latency(dfg, arrivals)
             readers = copies.tolist() if len(copies) == len(gradients) else _after(dfg, gradients)
@@ -45,7 +45,7 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
                 sizes=tuple(sizes),
                 ready=tuple((Tie(node, Edge.LAUNCH, latency),) for node in gradients.tolist()),
                 readers=tuple((Tie(node, Edge.BY_TIME),) for node in readers),
-                moved_ns=tuple(link.transfer_ns(size) for size in sizes),
+                moved_ns=tuple(link.communication_ns(size) for size in sizes),
                 latency_ns=0.0,
                 curve=probed.curve("all_reduce", dfg.marks.ranks) if probed is not None else None,
                 arrivals=tuple(arrivals),
@@ -54,18 +54,18 @@ def backward_passes(run: Run, dfg: Dfg) -> Iterator[BackwardPass]:
 
 
 def issued_by_gradients(dfg: Dfg) -> list[int]:
-    """The arrivals on communication threads whose collective was issued by what a backward pass does with a gradient."""
+    """The arrivals on communication threads whose collective was launched by what a backward pass does with a gradient."""
     label = dfg.names.index(EVALUATE) if EVALUATE in dfg.names else -1
-    return _issued_by(dfg, (dfg.name == label) & (dfg.event >= 0))
+    return _launched_by(dfg, (dfg.name == label) & (dfg.event >= 0))
 
 
-def _issued_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
-    """The arrivals on communication threads whose all-reduce was issued by one of these nodes, in order of issue."""
+def _launched_by(dfg: Dfg, callers: np.ndarray) -> list[int]:
+    """The arrivals on communication threads whose all-reduce was launched by one of these nodes, in order of issue."""
     arrivals = dfg.on(LaneKind.COMM) & dfg.of(Cls.WAIT) & (dfg.collective >= 0)
     target = dfg.pred_target
     edges = np.flatnonzero((dfg.pred_kind == Edge.LAUNCH) & callers[dfg.pred_idx] & arrivals[target])
-    issued: list[int] = target[edges[np.argsort(dfg.pred_idx[edges], kind="stable")]].tolist()
-    return issued
+    launched: list[int] = target[edges[np.argsort(dfg.pred_idx[edges], kind="stable")]].tolist()
+    return launched
 
 
 def _transfer_of(dfg: Dfg, arrival: int) -> int:
@@ -77,7 +77,7 @@ def _transfer_of(dfg: Dfg, arrival: int) -> int:
 def _as_filled(dfg: Dfg, arrivals: list[int], sizes: list[Bytes]) -> list[int]:
     """The all-reduces (`arrivals`) in the order in which gradients of these sizes (bytes) fill them.
 
-    Each holds exactly the gradients since the one before it. They are given in the order in which they seem to be issued,
+    Each holds exactly the gradients since the one before it. They are given in the order in which they seem to be launched,
     by when they began, but threads woken at once begin in any order. Raises NotBuckets where no order fits.
     """
     ends, held, order = set(accumulate(sizes)), 0, list[int]()

@@ -13,9 +13,9 @@ import numpy as np
 
 from esprof.core.types import Bytes, Rank
 from esprof.replay.dfg import Dfg, Edge
+from esprof.replay.whatif.communication.links import latencies_ns
 from esprof.replay.whatif.gradients.backward import BackwardPass, Issue, NotBuckets, Tie, gradient_elements
 from esprof.replay.whatif.gradients.nccl_passes import Pass, Passes
-from esprof.replay.whatif.transfers.links import latencies_ns
 from esprof.run.run import Run
 
 _SHARDED = ("FullyShardedDataParallel.", "FSDP::")
@@ -113,7 +113,7 @@ class _SentGradients:
 
     def issues(self, handling: list[tuple[int, ...]]) -> list[Issue]:
         """What issuing an all-reduce takes at each gradient, given the nodes of its `handling`: by how much longer the
-        handling of those that issued one took than that of the others, by their medians."""
+        handling of those that launched one took than that of the others, by their medians."""
         took = np.array([self.dfg.dur_ns[list(nodes)].sum() for nodes in handling])
         recorded = np.isin(np.arange(len(handling)), self.one.closing)
         more = 0 if recorded.all() else max(0, round(float(np.median(took[recorded]) - np.median(took[~recorded]))))
@@ -137,23 +137,23 @@ class _SentGradients:
     def ready(self) -> list[tuple[Tie, ...]]:
         """What an all-reduce that each gradient completes waits for: its launch, and the work that was launched before it.
 
-        Where a gradient issued none, that would be launched at its end. A launch takes no longer than the quickest of those
+        A gradient that launched none would launch it at its end. A launch takes no longer than the quickest of those
         that were recorded.
         """
         dfg, one = self.dfg, self.one
-        issued = {int(number): launch for number, launch in zip(one.closing, self._issued, strict=True)}
-        lag = min(launch.lag_ns for launch in issued.values())
+        launched = {int(number): launch for number, launch in zip(one.closing, self._launched, strict=True)}
+        lag = min(launch.lag_ns for launch in launched.values())
         streams = [np.flatnonzero(dfg.lane[one.work] == lane) for lane in self._awaited.tolist()]
         found = []
         for number, end in enumerate(one.end.tolist()):
-            launch = issued.get(number, Tie(end, Edge.LAUNCH, lag))
+            launch = launched.get(number, Tie(end, Edge.LAUNCH, lag))
             before = [np.searchsorted(one.source[mine], launch.node, side="right") - 1 for mine in streams]
             last = [int(one.work[mine[at]]) for mine, at in zip(streams, before, strict=True) if at >= 0]
             found.append((launch, *(Tie(node, Edge.WAIT) for node in last)))
         return found
 
     @property
-    def _issued(self) -> list[Tie]:
+    def _launched(self) -> list[Tie]:
         """The launch of the all-reduce of each bucket."""
         edges = self._edges_to(self.one.arrivals, Edge.LAUNCH)
         return [_tie(self.dfg, self.dfg.pred_idx, edge) for edge in edges]

@@ -31,7 +31,7 @@ class Pass:
     work: np.ndarray
     """What it launched, int[K]."""
     closing: np.ndarray
-    """The gradient that issued the all-reduce of each bucket, int[B]."""
+    """The gradient that launched the all-reduce of each bucket, int[B]."""
     arrivals: np.ndarray
     """Arrival at the all-reduce of each bucket, in order of issue, int[B]."""
     transfers: np.ndarray
@@ -112,14 +112,14 @@ class Passes:
         """Raises NotBuckets unless these are arrivals at matched all-reduces."""
         dfg = self.dfg
         if not len(arrivals):
-            raise NotBuckets("no transfer between GPUs is issued by its gradients")
+            raise NotBuckets("no transfer between GPUs is launched by its gradients")
         if {collective_word(dfg.label(node)) for node in arrivals.tolist()} != {"all_reduce"}:
             raise NotBuckets("its gradients issue other transfers than all-reduces (FSDP, ZeRO)")
         if (dfg.collective[arrivals] < 0).any():
             raise NotBuckets("not all of its all-reduces could be matched across ranks")
 
     def _between_hand_overs(self, thread: int, step: int, begin: np.ndarray, closing: np.ndarray) -> np.ndarray:
-        """Mask of the gradients that came in the pass whose gradients `closing` issued all-reduces, bool[len(begin)].
+        """Mask of the gradients that came in the pass whose gradients `closing` launched all-reduces, bool[len(begin)].
 
         The thread is told to run each backward pass by the one that asks for it. Gradients of a pass without all-reduces are
         added to those of the next one. Raises NotBuckets where several passes issue all-reduces.
@@ -174,6 +174,6 @@ class Passes:
     @cached_property
     def _reads(self) -> np.ndarray:
         """Edges from transfers to what waits for them."""
-        is_transfer = np.zeros(self.dfg.nodes, bool)
-        is_transfer[self._moves] = True
-        return np.flatnonzero(is_transfer[self.dfg.pred_idx])
+        is_collective_node = np.zeros(self.dfg.nodes, bool)
+        is_collective_node[self._moves] = True
+        return np.flatnonzero(is_collective_node[self.dfg.pred_idx])

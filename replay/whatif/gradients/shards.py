@@ -13,7 +13,7 @@ import numpy as np
 
 from esprof.core.types import Bytes, Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.issued import carried_out_as, issued_by
+from esprof.replay.launched import carried_out_as, launched_by
 from esprof.replay.whatif.gradients import gloo_buckets
 from esprof.replay.whatif.gradients.backward import NotBuckets
 from esprof.replay.whatif.gradients.compressed import Cost, ExchangeCosts
@@ -77,7 +77,7 @@ class Shards:
 
 
 def _scattered(run: Run, dfg: Dfg, rank: Rank) -> np.ndarray:
-    """Ids of the transfers of a rank that were issued by reduce-scatters, which gloo carries out by all-reduces."""
+    """Ids of the transfers of a rank that were launched by reduce-scatters, which gloo carries out by all-reduces."""
     table = run.events(rank)
     codes, names = table.codes("name")
     words = [carried_out_as(collective_word(name)) == carried_out_as(_SCATTER) for name in names]
@@ -88,7 +88,7 @@ def _scattered(run: Run, dfg: Dfg, rank: Rank) -> np.ndarray:
         np.flatnonzero(alike & table.is_kind(kind) & (is_call == (kind == "op"))) for kind in ("op", "collective")
     )
     calls, transfers = (rows[np.lexsort((rows, starts[rows]))] for rows in (calls, transfers))
-    chosen = issued_by(starts[calls], starts[transfers])
+    chosen = launched_by(starts[calls], starts[transfers])
     by_scatter = np.array([*(collective_word(name) == _SCATTER for name in names), False])[codes[calls]]
     rows = transfers[(chosen >= 0) & np.append(by_scatter, False)[chosen]]
     of_link = dfg.on(LaneKind.COMM) & dfg.of(Cls.COMMUNICATION) & (dfg.rank == rank)

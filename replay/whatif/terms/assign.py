@@ -5,7 +5,7 @@ from pathlib import Path
 
 from esprof.core.assignment import Assignment
 from esprof.core.plan import read_plan
-from esprof.replay.whatif.graph.est_turns import EstTurns
+from esprof.replay.whatif.graph.est_load import EstLoad
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, text
 
@@ -15,7 +15,7 @@ def _assigned(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
     paths = {term.value for term in terms}
     if len(paths) > 1:
         raise Declined("ESTs cannot be assigned in two ways at once")
-    turns = EstTurns.of(now.run, now.dfg, now.steps)
+    turns = EstLoad.of(now.run, now.dfg, now.steps)
     assumed = [rank for rank, cost in turns.costs.items() if not cost.is_measured]
     (path,) = paths
     part = read_plan(Path(path)).parts.assignment

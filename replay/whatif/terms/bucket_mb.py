@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from esprof.replay.dfg import Cls, Dfg
+from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.gradients.backward import NotBuckets
 from esprof.replay.whatif.gradients.buckets import rebucket
 from esprof.replay.whatif.scenario import Declined, Scenario
 from esprof.replay.whatif.term import Edit, Kind, Term, TermPhase, number
-from esprof.replay.whatif.transfers.probed import ProbedTransfers
 
 MORE, MANY = 2, 8
 """How many times as many transfers as recorded give a note (MORE), or are declined (MANY): what a transfer costs beside its
@@ -25,7 +25,7 @@ def _rebucketed(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         changed, are_whole = rebucket(now.run, now.dfg, size)
     except NotBuckets as reason:
         raise Declined(f"these are no gradient buckets that can be told apart: {reason}") from reason
-    more, is_measured = _transfers(changed) / _transfers(now.dfg), ProbedTransfers.of(now.run) is not None
+    more, is_measured = _transfers(changed) / _transfers(now.dfg), ProbedCollectives.of(now.run) is not None
     if more > MANY and not is_measured:
         raise Declined(
             f"{more:.0f} times as many transfers: what each costs beside its bytes is not known (esprof probe measures it)"

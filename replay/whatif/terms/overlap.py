@@ -21,7 +21,7 @@ def _overlapped(now: Scenario, terms: tuple[Term, ...]) -> Scenario:
         raise Declined("no communication was recorded in these steps")
     before = replay(now.dfg)
     # Transfers may reach into the next step, but no step gets longer than it was.
-    least_ns = np.minimum(before.transfer_ns(), before.step_ns())
+    least_ns = np.minimum(before.communication_ns(), before.step_ns())
     hidden = replace(now, dfg=edits.shorten(now.dfg, transfers, 0), least_ns=least_ns)
     return hidden.noted("a bound: no transfer is waited for")
 

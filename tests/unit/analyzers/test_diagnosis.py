@@ -256,7 +256,7 @@ def test_ranks_that_are_late_by_turns_are_no_stragglers():
     assert balance.predicted_us == pytest.approx(47_500, abs=10)
 
 
-def turns_of(*late_ms: tuple[float, float]):
+def est_load_of(*late_ms: tuple[float, float]):
     """Two ranks; in each step each takes so many ms more, in gaps between so many operations that none is certain."""
 
     def rows(rank: int) -> list:
@@ -280,12 +280,12 @@ def turns_of(*late_ms: tuple[float, float]):
 
 
 def test_one_hiccup_of_another_rank_makes_no_turns():
-    run = turns_of((0, 1), (0, 1), (30, 0), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1))
+    run = est_load_of((0, 1), (0, 1), (30, 0), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1))
     assert not [finding for finding in diagnose(run).findings if finding.id == "ESP205"]
 
 
 def test_ranks_that_take_turns_are_named_with_where_each_loses_most():
-    turns = found(turns_of((0, 9), (12, 0), (0, 15), (10, 0), (0, 12), (14, 0), (0, 9), (11, 0)), "ESP205")
+    turns = found(est_load_of((0, 9), (12, 0), (0, 15), (10, 0), (0, 12), (14, 0), (0, 9), (11, 0)), "ESP205")
     assert turns.ranks == (0, 1)
     assert turns.evidence["lost_in"].of(0) == "forward → last"
 
@@ -512,7 +512,7 @@ def test_a_thread_that_pins_memory_makes_no_allocator_finding():
     assert "ESP501" not in {finding.id for finding in diagnosis.findings}
 
 
-def late_by_turns(rank: int, own: str) -> list:
+def load_imbalance(rank: int, own: str) -> list:
     """Six steps of two all-reduces: rank 0 comes 3 ms late to the first, rank 1, which runs `own` before, to the second."""
     rows = []
     for n in range(6):
@@ -535,7 +535,7 @@ def late_by_turns(rank: int, own: str) -> list:
 
 @pytest.mark.parametrize("own", ["aten::mm2", "aten::only_here"])
 def test_slow_ranks_are_named_where_work_of_one_has_no_counterpart(own):
-    findings = diagnose(run_of({rank: late_by_turns(rank, own) for rank in range(4)})).findings
+    findings = diagnose(run_of({rank: load_imbalance(rank, own) for rank in range(4)})).findings
     assert [finding.ranks for finding in findings if finding.id.startswith("ESP2")] == [(0, 1)]
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.known.changes import changed, true_steps
-from benchmarks.known.program import MAIN, NOBODY, Busy, Call, Cost, Kernel, Kind, Program, Step, Sync, Transfer
+from benchmarks.known.program import MAIN, NOBODY, Busy, Call, Cost, GroupCollective, Kernel, Kind, Program, Step, Sync
 
 COSTS = {
     "mm": Cost(Kind.CPU, 0, "aten::mm", 100),
@@ -76,7 +76,7 @@ def test_perfect_overlap_is_no_shorter_than_the_transfers_of_a_step():
     costs = (Cost(Kind.CPU, 0, "call", 1), Cost(Kind.LATENCY, -1, "nccl", 10), Cost(Kind.BYTES, -1, "nccl", 90))
     call = Call("cudaLaunchKernelExC", 0, (Kernel(24, "nccl", -1, 0),))
     code = (Step(0), call, Busy(0), Sync("cudaStreamSynchronize", 0, stream=24), Step(None))
-    program = Program(({MAIN: code},), costs, (Transfer((0,), 1, 2),))
+    program = Program(({MAIN: code},), costs, (GroupCollective((0,), 1, 2),))
     # 1 launches, 100 transfer, 1 wakes up. Without the transfer 3 are left: launch, work, waking up.
     assert true_steps(program, "communication=0") == {0: 3}
     assert true_steps(program, "overlap=perfect") == {0: 100}

@@ -11,6 +11,7 @@ from benchmarks.known.program import (
     Call,
     Close,
     Cost,
+    GroupCollective,
     Kernel,
     Kind,
     Meet,
@@ -21,7 +22,6 @@ from benchmarks.known.program import (
     Release,
     Step,
     Sync,
-    Transfer,
     Wait,
 )
 
@@ -133,7 +133,7 @@ def nccl(ns, transfer, *, cpu=2):
 
 
 def test_members_of_a_collective_begin_each_in_turn_and_end_together(ns):
-    transfer = Transfer((0, 1), ns(5, Kind.LATENCY), ns(30, Kind.BYTES))
+    transfer = GroupCollective((0, 1), ns(5, Kind.LATENCY), ns(30, Kind.BYTES))
     result = timeline(ns, [nccl(ns, 0)], [Busy(ns(40)), nccl(ns, 0)], transfers=[transfer])
     assert spans(result, 24) == [("nccl", 3, 78)]
     assert spans(result, 24, rank=1) == [("nccl", 43, 78)]  # The last comes at 43; 5 + 30 later all are done.
@@ -141,13 +141,13 @@ def test_members_of_a_collective_begin_each_in_turn_and_end_together(ns):
 
 
 def test_a_collective_holds_its_stream_while_it_waits_for_peers(ns):
-    transfers = [Transfer((0, 1), ns(0), ns(10)), Transfer((0,), ns(0), ns(1))]
+    transfers = [GroupCollective((0, 1), ns(0), ns(10)), GroupCollective((0,), ns(0), ns(1))]
     result = timeline(ns, [nccl(ns, 0), nccl(ns, 1)], [Busy(ns(40)), nccl(ns, 0)], transfers=transfers)
     assert spans(result, 24) == [("nccl", 3, 53), ("nccl", 53, 54)]
 
 
 def test_a_transfer_between_cpus_takes_the_slowest_cpu(ns):
-    transfer = Transfer((0, 1), ns(5), ns(30), (ns(7), ns(9)))
+    transfer = GroupCollective((0, 1), ns(5), ns(30), (ns(7), ns(9)))
     ranks = [[Open("gloo:all_reduce"), Meet(0), Close()], [Busy(ns(10)), Open("gloo:all_reduce"), Meet(0), Close()]]
     assert spans(timeline(ns, *ranks, transfers=[transfer])) == [("gloo:all_reduce", 0, 54)]
 
@@ -212,6 +212,6 @@ def test_an_allocator_call_that_takes_no_time_waits_for_nothing(ns):
 
 
 def test_a_job_that_cannot_go_on_is_an_error(ns):
-    transfer = Transfer((0, 1), ns(0), ns(0))
+    transfer = GroupCollective((0, 1), ns(0), ns(0))
     with pytest.raises(Deadlock, match="main"):
         timeline(ns, [Meet(0)], [Busy(ns(1))], transfers=[transfer])

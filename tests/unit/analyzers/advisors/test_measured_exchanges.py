@@ -13,12 +13,12 @@ from tests.cases.elastic_runs import ISSUE, elastic_run, exchange
 EVEN = [[0, 1, 2, 3], [4, 5, 6, 7]]
 SIX = [[0, 1, 2, 3, 4, 5], [6, 7]]
 ALL = [list(range(8)), []]
-EST, TRANSFER, UPDATE = (3_000, 9_000), 5_000, 10
-NOW = 4 * 9_000 + TRANSFER + UPDATE
+EST, COMMUNICATION, UPDATE = (3_000, 9_000), 5_000, 10
+NOW = 4 * 9_000 + COMMUNICATION + UPDATE
 
 
 def replayed(*exchanges, ests=EVEN, est=EST):
-    return Replayed.of(elastic_run(ests, est, transfer=TRANSFER, update=UPDATE, exchanges=exchanges))
+    return Replayed.of(elastic_run(ests, est, transfer=COMMUNICATION, update=UPDATE, exchanges=exchanges))
 
 
 def test_those_worth_a_measurement_begin_with_the_present_one():
@@ -33,7 +33,7 @@ def test_what_was_measured_of_an_exchange_prices_it():
     measured = [exchange(EVEN, 500), exchange(SIX, 500), exchange(ALL, 250)]
     found = advise_ests(replayed(), exchanges=measured)
     assert found.decision.ests == tuple(map(tuple, SIX))
-    assert found.value == pytest.approx(6 * 3_000 + TRANSFER + UPDATE, rel=1e-3)
+    assert found.value == pytest.approx(6 * 3_000 + COMMUNICATION + UPDATE, rel=1e-3)
     without = advise_ests(replayed())
     assert without.value > found.value
 
@@ -41,7 +41,7 @@ def test_what_was_measured_of_an_exchange_prices_it():
 def test_only_measured_assignments_are_advised():
     found = advise_ests(replayed(), exchanges=[exchange(EVEN, 500), exchange(ALL, 50)])
     assert found.decision.ests == tuple(map(tuple, ALL))
-    assert found.value == pytest.approx(8 * 3_000 + TRANSFER / 10 + UPDATE, rel=1e-3)
+    assert found.value == pytest.approx(8 * 3_000 + COMMUNICATION / 10 + UPDATE, rel=1e-3)
 
 
 def test_without_a_measurement_of_the_present_one_the_others_tell_nothing():
@@ -61,7 +61,7 @@ CODECS = (
 def test_the_codec_of_the_shortest_step_that_loses_little_enough():
     found = advise_est_codec(replayed(*CODECS), 0.01, known_error=0.015)
     assert found.decision[0].codec == "int8"
-    assert found.value == pytest.approx(NOW - TRANSFER + 1_000 - ISSUE, rel=1e-3)
+    assert found.value == pytest.approx(NOW - COMMUNICATION + 1_000 - ISSUE, rel=1e-3)
     assert set(found.baselines) == {"now", "bf16", "int8", "no exchange"}
     assert list(found.left_out) == ["int4"]
     part = found.plan.parts.compression

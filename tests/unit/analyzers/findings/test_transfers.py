@@ -5,9 +5,9 @@ import pytest
 
 from esprof.analyzers import diagnose
 from esprof.replay import answer
-from esprof.replay.whatif.transfers.links import line
+from esprof.replay.whatif.communication.links import line
 from tests.cases import gloo_buckets, nccl_buckets
-from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, gloo_transfer
+from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, gloo_collective
 from tests.cases.graph import op, run_of, step
 
 FIXED_MS = 0.5
@@ -20,7 +20,7 @@ def transfers_behind(sizes, *, backward=True, apart_ms=0.0, ms_per_mib=1.0):
     rows, now = [op("aten::linear", 0, 5 * MS), op(gradient, 5 * MS, 5 * MS)], 10 * MS
     for size in sizes:
         took = (FIXED_MS + size * ms_per_mib) * MS
-        rows += gloo_transfer(now, now + 45, took, int(size * ELEMENTS))
+        rows += gloo_collective(now, now + 45, took, int(size * ELEMENTS))
         now += took + 50
         if apart_ms:
             rows.append(op("aten::linear", now, apart_ms * MS))

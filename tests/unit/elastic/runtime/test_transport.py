@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from esprof.elastic.runtime.transport import GroupTransport, _detours, _GuardedTransfer
+from esprof.elastic.runtime.transport import GroupTransport, _detours, _GuardedWork
 from esprof.elastic.verify.rollcall import AloneRollCall
 from tests.cases.elastic import on_processes
 
@@ -56,9 +56,9 @@ class Transfer:
 
 
 def test_a_transfer_that_comes_just_after_its_wait_has_timed_out_has_not_failed():
-    assert _GuardedTransfer(Transfer(None), AloneRollCall()).wait() is True
+    assert _GuardedWork(Transfer(None), AloneRollCall()).wait() is True
 
 
 def test_a_transfer_that_has_failed_tells_why():
     with pytest.raises(RuntimeError, match="connection closed"):
-        _GuardedTransfer(Transfer(RuntimeError("connection closed")), AloneRollCall()).wait()
+        _GuardedWork(Transfer(RuntimeError("connection closed")), AloneRollCall()).wait()

@@ -11,7 +11,7 @@ import esprof
 from esprof.elastic import Data, ElasticTrainer, Proof
 from esprof.elastic.telemetry import recorder
 from esprof.elastic.telemetry.spans import StepSpans
-from esprof.elastic.telemetry.transfers import Transfer, WatchedTransport
+from esprof.elastic.telemetry.transfers import TimedCollective, WatchedTransport
 from esprof.replay.building.build import build_counted
 
 CPU = torch.device("cpu")
@@ -149,7 +149,7 @@ def test_a_transfer_is_noted_with_the_turn_that_started_it_and_the_wait_for_it()
     assert (transfer.collective, transfer.sequence, transfer.root, transfer.est) == ("broadcast", 0, 1, 1)
     assert (transfer.in_bytes, transfer.out_bytes, transfer.dtype) == (16, 16, "float32")
     ((begin, end),) = transfer.waits
-    assert transfer.issued_ns <= begin
+    assert transfer.launched_ns <= begin
     assert end - begin >= 2_000_000
     assert transfer.end_ns == end
     assert transport.take() == []
@@ -172,7 +172,7 @@ def test_a_span_without_its_waits(waits, left):
 
 def test_gloos_two_threads_take_up_transfers_in_turn():
     def transfer(start, end):
-        return Transfer("broadcast", 0, 0, 4, 4, "float32", None, start, start, end)
+        return TimedCollective("broadcast", 0, 0, 4, 4, "float32", None, start, start, end)
 
     step = recorder._Step(
         0, 0, 100, "timed", 1, [], [transfer(0, 10), transfer(1, 5), transfer(2, 20), transfer(30, 40)]
@@ -206,7 +206,7 @@ def test_of_tensors_on_a_device_the_wait_tells_when_a_transfer_ended(device, at_
 
 def test_a_transfer_is_called_by_its_backend_whose_streams_or_threads_take_it_up():
     def transfer(start, end):
-        return Transfer("all_reduce", 0, None, 4, 4, "float32", None, start, start, end)
+        return TimedCollective("all_reduce", 0, None, 4, 4, "float32", None, start, start, end)
 
     step = recorder._Step(0, 0, 100, "timed", 1, [], [transfer(0, 10), transfer(1, 12)])
     found = [(row.name, row.tid, row.start_ns) for row in recorder._Lanes("nccl").rows(step)]

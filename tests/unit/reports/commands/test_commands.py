@@ -53,7 +53,7 @@ def invoke(module, *arguments):
 @pytest.mark.parametrize(
     ("module", "arguments", "schema"),
     [
-        (replay, ["--what-if", "cpu=2x"], "esprof.replay/1"),
+        (replay, ["--what-if", "cpu=2x"], "esprof.replay/2"),
         (diagnose, [], "esprof.diagnose/1"),
         (ops, [], "esprof.ops/1"),
     ],

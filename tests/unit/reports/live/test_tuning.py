@@ -22,7 +22,7 @@ from tests.cases.elastic import on_threads
 from tests.cases.elastic_runs import elastic_run, exchange
 
 N_EST = 8
-TRANSFER_US, UPDATE_US = 300, 100
+COMMUNICATION_US, UPDATE_US = 300, 100
 SETTINGS = TuningSettings(steps=6, window=5, blocks=3)
 
 
@@ -41,13 +41,13 @@ class MadeUpJob:
 
     def telemetry(self, run, asked, *, wait_s):
         assert run == self.run
-        exchanges = [exchange(ests, TRANSFER_US) for ests in asked.ests]
+        exchanges = [exchange(ests, COMMUNICATION_US) for ests in asked.ests]
         if asked.max_vnmse:
             exchanges += [exchange(self.assignment.ests, us, codec) for codec, us in self.codecs.items()]
         return elastic_run(
             self.assignment.ests,
             self._est_us(self.step),
-            transfer=TRANSFER_US,
+            transfer=COMMUNICATION_US,
             update=UPDATE_US,
             exchanges=exchanges,
         )
@@ -64,7 +64,7 @@ class MadeUpJob:
             if is_first:
                 time.sleep(0.001)
                 busy = [us * len(ests) for us, ests in zip(self._est_us(step), assignment.ests, strict=True)]
-                transfer = self.with_codec_us.get(self.codec, TRANSFER_US)
+                transfer = self.with_codec_us.get(self.codec, COMMUNICATION_US)
                 took = (max(busy) + transfer + UPDATE_US) * (1 + abs(draw.gauss(0, self._scatter)))
                 counts = tuple(map(len, assignment.ests))
                 live.note(
@@ -147,7 +147,7 @@ def test_a_rank_that_becomes_slow_in_mid_run_is_noticed(tmp_path, monkeypatch):
 
 def test_a_gain_that_does_not_come_is_taken_back_and_not_tried_again(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
-    promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=TRANSFER_US, update=UPDATE_US)
+    promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=COMMUNICATION_US, update=UPDATE_US)
     job.telemetry = lambda *_, **__: promised
     tried = job.tuned(monkeypatch, lambda _, found: len(found) == 1)
     assert [one.outcome for one in tried] == ["reverted"]
@@ -173,7 +173,7 @@ def test_so_many_rounds_and_no_more(tmp_path, monkeypatch):
 
 def test_what_a_trial_cannot_tell_is_tried_once_more_and_longer(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
-    promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=TRANSFER_US, update=UPDATE_US)
+    promised = elastic_run(job.assignment.ests, (1_000, 3_000), transfer=COMMUNICATION_US, update=UPDATE_US)
     job.telemetry = lambda *_, **__: promised
     monkeypatch.setattr(tuning, "_is_unclear", lambda _: True)
     monkeypatch.setattr(Tuner, "_error", lambda *_: 0.015)  # It would learn from the first trial that there is no gain.
@@ -204,7 +204,7 @@ ALLOWED = TuningSettings(steps=6, window=5, blocks=3, max_vnmse=0.01)
 def test_a_codec_is_tried_once_where_that_is_allowed(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
     job.codecs, job.with_codec_us = {"int8": 10, "bf16": 200}, {"int8": 20}
-    monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
+    monkeypatch.setattr("tests.unit.reports.live.test_tuning.COMMUNICATION_US", 3_000)
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 3, ALLOWED)
     assert [(one.kind, one.outcome) for one in found] == [
         ("assignment", "nothing"),
@@ -219,7 +219,7 @@ def test_a_codec_is_tried_once_where_that_is_allowed(tmp_path, monkeypatch):
 def test_a_codec_that_makes_steps_longer_goes_and_is_not_tried_again(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda step: (1_000, 1_000) if step < 200 else (1_300, 1_300))
     job.codecs, job.with_codec_us = {"int8": 10}, {"int8": 9_000}
-    monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
+    monkeypatch.setattr("tests.unit.reports.live.test_tuning.COMMUNICATION_US", 3_000)
     found = job.tuned(monkeypatch, lambda _, found: len(found) > 3, ALLOWED)
     assert [(one.kind, one.outcome) for one in found[:4]] == [
         ("assignment", "nothing"),
@@ -233,7 +233,7 @@ def test_a_codec_that_makes_steps_longer_goes_and_is_not_tried_again(tmp_path, m
 def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
     job.codecs = {"int8": 10}
-    monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
+    monkeypatch.setattr("tests.unit.reports.live.test_tuning.COMMUNICATION_US", 3_000)
     ROUNDS.append(tmp_path, Round(round=0, kind="compression", step=5, outcome="kept", plan="first", codec="int8"))
     HISTORY.append(tmp_path, JobEvent(what="reverted", step=300, plan="first"))
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
@@ -243,7 +243,7 @@ def test_a_codec_that_the_job_has_given_up_before_the_loop_began_is_not_tried(tm
 def test_a_codec_that_gains_nothing_goes(tmp_path, monkeypatch):
     job = MadeUpJob(tmp_path, lambda _: (1_000, 1_000))
     job.codecs, job.with_codec_us = {"int8": 10}, {"int8": 3_050}
-    monkeypatch.setattr("tests.unit.reports.live.test_tuning.TRANSFER_US", 3_000)
+    monkeypatch.setattr("tests.unit.reports.live.test_tuning.COMMUNICATION_US", 3_000)
     found = job.tuned(monkeypatch, lambda _, found: len(found) == 2, ALLOWED)
     assert (found[1].outcome, job.codec) == ("reverted", "none")
 

@@ -47,7 +47,7 @@ def apart(names):
 def shifts(offsets_ns, hosts, **more):
     calls = wrong(calls_of([list(range(len(offsets_ns)))], **more), offsets_ns)
     clocks = align_hosts(calls, apart(hosts))
-    return [clocks.shift_ns(rank) for rank in range(len(offsets_ns))]
+    return [clocks.correction_ns(rank) for rank in range(len(offsets_ns))]
 
 
 # Offsets
@@ -91,7 +91,7 @@ def test_ranks_of_unknown_hosts_are_moved_apart():
     clocks = align_hosts(calls, dict.fromkeys(range(3)))
     assert [clock.host for clock in clocks.hosts] == ["rank 0", "rank 1", "rank 2"]
     assert [clock.moved for clock in clocks.hosts] == [False, False, True]
-    assert clocks.shift_ns(2) == pytest.approx(-5 * NS_PER_MS, abs=10 * NS_PER_US)
+    assert clocks.correction_ns(2) == pytest.approx(-5 * NS_PER_MS, abs=10 * NS_PER_US)
 
 
 def test_one_host_has_one_clock():
@@ -139,15 +139,15 @@ def test_a_rank_that_always_leaves_late_bends_the_clocks_by_no_more_than_that():
 def test_two_hosts_meet_through_a_third():
     clocks = align_hosts(wrong(calls_of([[0, 1], [1, 2]]), [0, 7 * NS_PER_MS, -9 * NS_PER_MS]), apart("abc"))
     assert clocks.untied == ()
-    assert clocks.shift_ns(0) - clocks.shift_ns(2) == pytest.approx(-9 * NS_PER_MS, abs=10 * NS_PER_US)
-    assert clocks.shift_ns(0) - clocks.shift_ns(1) == pytest.approx(7 * NS_PER_MS, abs=10 * NS_PER_US)
+    assert clocks.correction_ns(0) - clocks.correction_ns(2) == pytest.approx(-9 * NS_PER_MS, abs=10 * NS_PER_US)
+    assert clocks.correction_ns(0) - clocks.correction_ns(1) == pytest.approx(7 * NS_PER_MS, abs=10 * NS_PER_US)
 
 
 def test_a_long_chain_of_hosts_is_straightened():
     offsets = np.random.default_rng(1).integers(-50 * NS_PER_MS, 50 * NS_PER_MS, 30)
     pairs = [[rank, rank + 1] for rank in range(29)]
     clocks = align_hosts(wrong(calls_of(pairs, noise_ns=0), offsets), {rank: f"node{rank}" for rank in range(30)})
-    left = [offsets[rank] + clocks.shift_ns(rank) for rank in range(30)]
+    left = [offsets[rank] + clocks.correction_ns(rank) for rank in range(30)]
     assert np.ptp(left) <= 10
 
 
@@ -155,8 +155,8 @@ def test_hosts_that_share_nothing_are_named_and_aligned_among_themselves():
     calls = wrong(calls_of([[0, 1, 2], [3, 4]]), [0, 0, 3 * NS_PER_MS, 0, 8 * NS_PER_MS])
     clocks = align_hosts(calls, apart("abcde"))
     assert [clock.host for clock in clocks.untied] == ["d", "e"]
-    assert clocks.shift_ns(2) == pytest.approx(-3 * NS_PER_MS, abs=10 * NS_PER_US)
-    assert clocks.shift_ns(3) - clocks.shift_ns(4) == pytest.approx(8 * NS_PER_MS, abs=10 * NS_PER_US)
+    assert clocks.correction_ns(2) == pytest.approx(-3 * NS_PER_MS, abs=10 * NS_PER_US)
+    assert clocks.correction_ns(3) - clocks.correction_ns(4) == pytest.approx(8 * NS_PER_MS, abs=10 * NS_PER_US)
 
 
 def test_the_clock_of_the_job_is_that_of_most_ranks():
@@ -171,9 +171,9 @@ def test_too_few_collectives_tie_no_clocks():
 
     few, enough = clocks(MIN_COLLECTIVES - 1), clocks(MIN_COLLECTIVES)
     assert [clock.host for clock in few.untied] == ["b", "c", "d"]
-    assert [few.shift_ns(rank) for rank in range(4)] == [0, 0, 0, 0]
+    assert [few.correction_ns(rank) for rank in range(4)] == [0, 0, 0, 0]
     assert enough.untied == ()
-    assert enough.shift_ns(3) == pytest.approx(-9 * NS_PER_MS, abs=30 * NS_PER_US)
+    assert enough.correction_ns(3) == pytest.approx(-9 * NS_PER_MS, abs=30 * NS_PER_US)
 
 
 def test_a_run_without_collectives_has_its_clocks_as_they_are():
@@ -262,7 +262,7 @@ def test_times_are_set_to_the_nanosecond():
     assert (clocks.apply(2, times) - EPOCH_NS).tolist() == [-1_001, NS_PER_S - 1_001, 7 - 1_001]
     assert (clocks.apply(1, times) - EPOCH_NS).tolist() == [5, NS_PER_S + 5 - 20_000, 12]
     assert (clocks.apply(3, times) - EPOCH_NS).tolist() == [0, NS_PER_S, 7]
-    assert [clocks.shift_ns(rank) for rank in range(4)] == [-1_001, 5, -1_001, 0]
+    assert [clocks.correction_ns(rank) for rank in range(4)] == [-1_001, 5, -1_001, 0]
 
 
 # Transfers

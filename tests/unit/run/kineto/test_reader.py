@@ -287,9 +287,9 @@ def test_where_the_profiler_was_told_of_no_steps_they_end_with_the_optimizers(re
     trace = read(*forward, *(optimizer(at, cat=category) for at in (90, 190)), launch(95, 1), kernel(300, 1))
     assert steps(trace) == [(0, 100), (100, 200)]
     assert [warning.code for warning in trace.warnings] == ["steps-by-optimizer"]
-    issued = {(event["name"], event["start_ns"]): event["step"] for event in table(trace)}
-    assert [issued["aten::mm", EPOCH_NS + at * 1000] for at in (0, 110, 210)] == [0, 1, None]
-    assert issued["gemm", EPOCH_NS + 300_000] == 0  # Launched in the first step.
+    launched = {(event["name"], event["start_ns"]): event["step"] for event in table(trace)}
+    assert [launched["aten::mm", EPOCH_NS + at * 1000] for at in (0, 110, 210)] == [0, 1, None]
+    assert launched["gemm", EPOCH_NS + 300_000] == 0  # Launched in the first step.
 
 
 def test_optimizers_that_take_turns_are_one_step(read):

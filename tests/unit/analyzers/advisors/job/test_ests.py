@@ -9,21 +9,21 @@ from esprof.core.assignment import Assignment
 from esprof.core.errors import EsprofError, InputError, MismatchError, UsageError
 from esprof.core.plan import read_plan, write_plan
 from esprof.replay.replayed import Replayed, answer
-from esprof.replay.whatif.graph.est_turns import EstTurns
+from esprof.replay.whatif.graph.est_load import EstLoad
 from esprof.reports.terminal.advice import draw_ests
 from tests.cases.elastic_runs import ISSUE, elastic_run
 
 EVEN = [[0, 1, 2, 3], [4, 5, 6, 7]]
-TRANSFER, UPDATE = 50, 10
+COMMUNICATION, UPDATE = 50, 10
 
 
 def advised(ests=EVEN, est=(3_000, 9_000), **more):
-    return advise_ests(Replayed.of(elastic_run(ests, est, transfer=TRANSFER, update=UPDATE, **more)))
+    return advise_ests(Replayed.of(elastic_run(ests, est, transfer=COMMUNICATION, update=UPDATE, **more)))
 
 
 def turns(run):
     replayed = Replayed.of(run)
-    return replayed, EstTurns.of(run, replayed.pricer.dfg, replayed.pricer.steps)
+    return replayed, EstLoad.of(run, replayed.pricer.dfg, replayed.pricer.steps)
 
 
 def test_what_each_rank_takes():
@@ -43,13 +43,13 @@ def test_of_a_rank_with_one_est_the_others_relation_is_assumed():
 
 def test_of_a_rank_without_ests_they_are_assumed_to_be_to_its_update_as_elsewhere():
     """All have the same update here, so that the empty rank is taken to be as fast as the other."""
-    run = elastic_run([list(range(8)), []], (3_000, 1), transfer=TRANSFER, update=1_000)
+    run = elastic_run([list(range(8)), []], (3_000, 1), transfer=COMMUNICATION, update=1_000)
     _, found = turns(run)
     assert [found.costs[1].est_ns, found.costs[1].last_ns] == pytest.approx([3e6, 3e6], rel=3e-3)
     assert not found.costs[1].is_measured
     told = advise_ests(Replayed.of(run))
     assert [len(ests) for ests in told.decision.ests] == [4, 4]
-    assert told.value == pytest.approx(4 * 3_000 + TRANSFER + 1_000, rel=0.01)
+    assert told.value == pytest.approx(4 * 3_000 + COMMUNICATION + 1_000, rel=0.01)
     assert told.decision.ranks[1].est_from == "assumed"
     assert any("rank 1 ran no EST" in warning for warning in told.warnings)
 
@@ -58,8 +58,8 @@ def test_the_fast_rank_gets_more():
     found = advised()
     assert [len(ests) for ests in found.decision.ests] == [6, 2]
     # Six ESTs are two whole subtrees, of which each travels: the exchange carries twice as much.
-    assert found.value == pytest.approx(6 * 3_000 + 2 * TRANSFER + UPDATE, rel=1e-3)
-    assert found.baselines["now"] == pytest.approx(4 * 9_000 + TRANSFER + UPDATE, rel=1e-3)
+    assert found.value == pytest.approx(6 * 3_000 + 2 * COMMUNICATION + UPDATE, rel=1e-3)
+    assert found.baselines["now"] == pytest.approx(4 * 9_000 + COMMUNICATION + UPDATE, rel=1e-3)
     assert found.baselines["even split"] == pytest.approx(found.baselines["now"])
     assert found.gain_pct == pytest.approx(50, abs=0.3)
     assert found.low_us < found.value < found.high_us
@@ -96,7 +96,7 @@ def test_moving_back_gives_the_step_that_was():
 def test_a_rank_may_be_left_without_ests():
     found = advised(est=(1_000, 60_000))
     assert [len(ests) for ests in found.decision.ests] == [8, 0]
-    assert found.value == pytest.approx(8_000 + TRANSFER + UPDATE, rel=0.01)
+    assert found.value == pytest.approx(8_000 + COMMUNICATION + UPDATE, rel=0.01)
     assert any("left without ESTs" in warning for warning in found.warnings)
 
 

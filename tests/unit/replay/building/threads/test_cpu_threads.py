@@ -318,7 +318,7 @@ def test_clocks_of_two_hosts_are_brought_together():
         for n in range(1, 4):
             rows += gloo(30_000 + late + n, 44_000 + late + n * 100, 44_050 + late + n * 100, tid=20 + n)
     built = build_counted(run_of(more, hosts={0: "a", 1: "b"}))
-    shifts = {rank: built.clocks.shift_ns(rank) for rank in (0, 1)}
+    shifts = {rank: built.clocks.correction_ns(rank) for rank in (0, 1)}
     assert shifts[0] - shifts[1] == 20 * MS
     assert replay(built.dfg).step_ns().tolist() == [50 * MS]
 

@@ -8,13 +8,13 @@ from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
 from esprof.replay.ranks.blame import Blame
 from esprof.replay.whatif.apply import apply
+from esprof.replay.whatif.communication.links import TYPICAL_QUANTILE, link_share, stretches
 from esprof.replay.whatif.gradients.backward import NotBuckets, _first_shape
 from esprof.replay.whatif.gradients.buckets import MIB, fill, rebucket
 from esprof.replay.whatif.grammar import parse
 from esprof.replay.whatif.pricing import what_if
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.transfers.links import TYPICAL_QUANTILE, link_share, stretches
-from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, ddp_step, gloo_transfer, run_with
+from tests.cases.gloo_buckets import ELEMENTS, EVALUATE, GRADIENT, MS, ddp_step, gloo_collective, run_with
 from tests.cases.graph import GLOO, op, run_of, step
 
 
@@ -37,14 +37,14 @@ def test_a_bucket_is_closed_when_it_holds_its_cap(sizes, cap, counts):
 
 
 def test_the_cost_of_a_transfer_is_told_from_those_that_were_recorded():
-    assert stretches(build(run_with((1, 1, 2), (1, 1, 1)))).transfer_ns(3 * MIB) == pytest.approx(60e6, rel=1e-3)
+    assert stretches(build(run_with((1, 1, 2), (1, 1, 1)))).communication_ns(3 * MIB) == pytest.approx(60e6, rel=1e-3)
 
 
 def two_transfers():
     """10 ms of work, an all-reduce of 1 MiB in 20 ms, one in 25 ms from 50 ms on, and 20 ms of work behind each of them."""
     rows = [step(1, 0, 95 * MS), op("train", 0, 10 * MS)]
     for begin, took in ((10, 20), (50, 25)):
-        rows += gloo_transfer(begin * MS, begin * MS + 40, took * MS, ELEMENTS)
+        rows += gloo_collective(begin * MS, begin * MS + 40, took * MS, ELEMENTS)
         rows.append(op("use", (begin + took) * MS + 40, 20 * MS - 40))
     return run_of({0: rows, 1: rows})
 

@@ -10,7 +10,16 @@ from esprof.replay.whatif.gradients.backward import EVALUATE, NotBuckets
 from esprof.replay.whatif.gradients.buckets import MIB, rebucket
 from esprof.replay.whatif.pricing import what_if
 from tests.cases.graph import op, run_of
-from tests.cases.nccl_buckets import ALL_REDUCE, LATENCY_US, MS, TRANSFER_MS, accumulated, ddp_step, issued, run_with
+from tests.cases.nccl_buckets import (
+    ALL_REDUCE,
+    COMMUNICATION_MS,
+    LATENCY_US,
+    MS,
+    accumulated,
+    ddp_step,
+    launched,
+    run_with,
+)
 
 
 def step_ms(dfg):
@@ -56,7 +65,7 @@ def test_a_transfer_of_several_sizes_keeps_its_latency_once():
     run = run_with((1, 2, 1, 2), (1, 1, 1, 1))
     again = rebucket(run, build(run), 25).dfg
     took = again.dur_ns[again.of(Cls.COMMUNICATION) & (again.rank == 0)] / 1e6
-    assert took.tolist() == pytest.approx([6 * TRANSFER_MS + LATENCY_US / MS], abs=0.01)
+    assert took.tolist() == pytest.approx([6 * COMMUNICATION_MS + LATENCY_US / MS], abs=0.01)
 
 
 def test_buckets_put_together_whole_are_said_to_be():
@@ -84,7 +93,7 @@ def twice_backward(*, sends):
         *accumulated(60, 2, shapes=True),
         op("again", 105, 40),
     ]
-    rows += issued(75, 700, 110, 50, 2) if sends else []
+    rows += launched(75, 700, 110, 50, 2) if sends else []
     return run_of({rank: [first, *rows] for rank in (0, 1)})
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
 from esprof.replay.engine.timeline import Timeline, replay
+from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.scenario import Scenario
-from esprof.replay.whatif.transfers.probed import ProbedTransfers
 from esprof.run.run import Run
 
 _SLOWED_WORK = (Cls.COMPUTE, Cls.CPU, Cls.HOST_GAP)
@@ -40,7 +40,7 @@ class Slowing:
     @classmethod
     def of(cls, run: Run, recorded: Timeline) -> Self | None:
         """None where transfers were not measured, or what they take from the work beside them not on all ranks."""
-        if ProbedTransfers.of(run) is None:
+        if ProbedCollectives.of(run) is None:
             return None
         lost = {rank: found for rank in run.ranks if (found := _lost(run, rank)) is not None}
         return cls(lost, recorded) if lost and len(lost) == len(run.ranks) else None

@@ -3,8 +3,8 @@
 import pytest
 
 from esprof.replay.building.build import build
+from esprof.replay.whatif.communication.links import DEFAULT_LATENCY
 from esprof.replay.whatif.pricing import what_if
-from esprof.replay.whatif.transfers.links import DEFAULT_LATENCY
 from tests.cases.graph import Row, call, nccl, op, run_of, step
 
 US = 1_000

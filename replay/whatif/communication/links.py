@@ -8,7 +8,7 @@ import numpy as np
 
 from esprof.core.types import NS_PER_US, Bytes, Ns
 from esprof.replay.dfg import Cls, Dfg, LaneKind
-from esprof.replay.whatif.transfers.probed import Link, ProbedTransfers
+from esprof.replay.whatif.communication.probed import Link, ProbedCollectives
 
 UNDISTURBED_QUANTILE = 0.05
 """Share of the transfers, those with the least time a byte, that are taken to be limited by nothing but the link."""
@@ -54,7 +54,7 @@ class Stretches:
         large = self.moved >= np.median(self.moved) / 2
         return float(np.quantile(self.ns_per_byte[large], quantile))
 
-    def transfer_ns(self, size: Bytes) -> Ns:
+    def communication_ns(self, size: Bytes) -> Ns:
         """What a transfer of `size` bytes a rank takes on a link that carries one transfer after the other, ns."""
         return round(size * self._typical)
 
@@ -99,7 +99,7 @@ class LinkShare(NamedTuple):
     """Share of the node's time that is left of that, however fast the link, since CPUs need it meanwhile; float64[N]."""
 
 
-def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedTransfers | None = None) -> LinkShare:
+def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedCollectives | None = None) -> LinkShare:
     """For each node of `dfg`, the share of its time that the link takes.
 
     Of a transfer between CPUs it is what its bytes need at the speed of the link: as `probed`, or else of the fastest
@@ -120,7 +120,7 @@ def link_share(dfg: Dfg, recorded: Dfg, probed: ProbedTransfers | None = None) -
 
 
 def _as_probed(
-    share: np.ndarray, least: np.ndarray, dfg: Dfg, recorded: Dfg, nodes: np.ndarray, probed: ProbedTransfers
+    share: np.ndarray, least: np.ndarray, dfg: Dfg, recorded: Dfg, nodes: np.ndarray, probed: ProbedCollectives
 ) -> None:
     """Set the shares of the transfers `nodes` whose collective was measured."""
     slowness = _ns_per_byte(dfg, recorded, nodes)
@@ -153,7 +153,7 @@ def _ns_per_byte(dfg: Dfg, recorded: Dfg, nodes: np.ndarray) -> np.ndarray:
 def _share_between_cpus(recorded: Dfg, count: int) -> np.ndarray:
     """The link's share of each of `count` collectives between CPUs, float64[count]; 1 for others.
 
-    Collectives that are not in `recorded` were put in by an edit, and take the typical time (`Stretches.transfer_ns`).
+    Collectives that are not in `recorded` were put in by an edit, and take the typical time (`Stretches.communication_ns`).
     """
     share, found = np.ones(count), stretches(recorded)
     if found is not None:

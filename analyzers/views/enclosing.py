@@ -19,7 +19,7 @@ _MAX_OPERATIONS_BEFORE = 1_000
 """How many operations before a call are looked at for the one around it."""
 
 
-class Around:
+class EnclosingCalls:
     """The calls of a rank, by their rows in its event table."""
 
     def __init__(self, samples: JobSamples, rank: Rank) -> None:
@@ -39,7 +39,7 @@ class Around:
 
     def caller(self, row: int) -> str | None:
         """The innermost operation around the call in this row; None where there is none."""
-        names = list(self._around(row, self._operations))
+        names = list(self._enclosing_rows(row, self._operations))
         if names[:1] == [_SCALAR] and ITEM in names:
             return ITEM
         return names[0] if names else None
@@ -50,16 +50,16 @@ class Around:
         codes = self._looks.code[(at >= self._start[row]) & (at <= self._end[row])]
         stacks = [self._looks.stacks[code] for code in codes.tolist() if code >= 0]
         frames = [line for stack in stacks for line in reversed(stack.splitlines())]
-        frames += list(self._around(row, self._python))
+        frames += list(self._enclosing_rows(row, self._python))
         return next((text for text in frames if frame(text).origin == "job"), None)
 
     def modules(self, row: int) -> str | None:
         """The modules whose forward the call is in, outermost first, as `GPT_0 › Block_3 › MLP_3`: torch numbers those of a
         class as it meets them. None where there is none, or the trace has no modules."""
-        names = [name.removeprefix(MODULE) for name in self._around(row, self._modules)]
+        names = [name.removeprefix(MODULE) for name in self._enclosing_rows(row, self._modules)]
         return " › ".join(reversed(names)) or None
 
-    def _around(self, row: int, ordered: np.ndarray) -> Iterator[str]:
+    def _enclosing_rows(self, row: int, ordered: np.ndarray) -> Iterator[str]:
         """The names of those of the rows `ordered` (by start) around the call, innermost first."""
         behind = int(np.searchsorted(self._start[ordered], self._start[row], side="right"))
         near = ordered[max(0, behind - _MAX_OPERATIONS_BEFORE) : behind][::-1]

@@ -6,8 +6,8 @@ import pytest
 from esprof.replay.building.build import build
 from esprof.replay.dfg import Cls
 from esprof.replay.engine.timeline import replay
+from esprof.replay.whatif.communication.slowing import Slowing
 from esprof.replay.whatif.pricing import what_if
-from esprof.replay.whatif.transfers.slowing import Slowing
 from tests.cases.gloo_buckets import run_with
 from tests.cases.probed import link, probes, slowing
 

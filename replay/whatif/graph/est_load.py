@@ -15,10 +15,10 @@ from esprof.core.assignment import Assignment
 from esprof.core.tree import cover
 from esprof.core.types import Rank
 from esprof.replay.dfg import Cls, Dfg, LaneKind
+from esprof.replay.whatif.communication.links import link_share
+from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.graph.selections import HOST_WORK
 from esprof.replay.whatif.scenario import Declined
-from esprof.replay.whatif.transfers.links import link_share
-from esprof.replay.whatif.transfers.probed import ProbedTransfers
 from esprof.run.run import Run
 
 _EXCHANGE = "all_to_all"
@@ -59,7 +59,7 @@ class EstStepCost:
 
 
 @dataclass(frozen=True)
-class EstTurns:
+class EstLoad:
     """Who runs which EST in the steady steps of a graph."""
 
     dfg: Dfg
@@ -67,11 +67,11 @@ class EstTurns:
     assignment: Assignment
     est: np.ndarray
     """int32[N], EST of each node on a main thread; -1 where it belongs to none."""
-    probed: ProbedTransfers | None
+    probed: ProbedCollectives | None
     """What was measured of the job's transfers, if anything."""
 
     @classmethod
-    def of(cls, run: Run, dfg: Dfg, steps: Sequence[int]) -> "EstTurns":
+    def of(cls, run: Run, dfg: Dfg, steps: Sequence[int]) -> "EstLoad":
         """Raises Declined where the run is of no elastic job, or ESTs moved in these steps."""
         est = np.full(dfg.nodes, -1, np.int32)
         ran: list[tuple[int, ...]] = []
@@ -92,7 +92,7 @@ class EstTurns:
             )
         if run.missing_ranks:
             raise Declined("the run lacks ranks of the job")
-        return cls(dfg, tuple(steps), Assignment(tuple(ran)), est, ProbedTransfers.of(run))
+        return cls(dfg, tuple(steps), Assignment(tuple(ran)), est, ProbedCollectives.of(run))
 
     @cached_property
     def _last(self) -> np.ndarray:
@@ -162,12 +162,12 @@ class EstTurns:
                 residual[on_rank & (self.est >= 0)] = 0
         transfers = dfg.of(Cls.COMMUNICATION) & (dfg.collective >= 0)
         if longer is None:
-            dur[transfers] *= self._transfers_longer(to)[transfers]
+            dur[transfers] *= self._communication_ratio(to)[transfers]
         else:
             dur[transfers & carries_gradients(dfg)] *= longer
         return replace(dfg, dur_ns=np.rint(dur).astype(np.int64), residual_ns=residual)
 
-    def _transfers_longer(self, to: Assignment) -> np.ndarray:
+    def _communication_ratio(self, to: Assignment) -> np.ndarray:
         """How many times as long each transfer takes, float64[N]: the link's part by what it carries, and the CPUs' part by
         the speed of the rank that comes last, for which the others wait."""
         dfg = self.dfg
@@ -195,7 +195,7 @@ class EstTurns:
         return found
 
 
-def tells_of_ests(run: Run) -> bool:
+def has_est_records(run: Run) -> bool:
     """Whether the run was written by an elastic job, so that its events name the ESTs."""
     return any((run.events(rank).ints("est") >= 0).any() for rank in run.ranks)
 
@@ -246,7 +246,7 @@ def _most_carried(assignment: Assignment) -> float:
     return float(max(1, *sent, *received))
 
 
-def exchanged(turns: EstTurns, took_ns: float) -> Dfg:
+def exchanged(turns: EstLoad, took_ns: float) -> Dfg:
     """The graph in which bringing the gradients to their mean takes so long, from when the last rank has ended its turns:
     encoded gradients travel when all of a rank's ESTs have had theirs. What that took so far, it takes no more."""
     dfg = turns.dfg

@@ -20,7 +20,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class ProbedTransfers:
+class ProbedCollectives:
     """The curves of transfers between CPUs of one run."""
 
     run: Run

@@ -3,8 +3,8 @@
 import pytest
 
 from esprof.replay.building.build import build
+from esprof.replay.whatif.communication.probed import ProbedCollectives
 from esprof.replay.whatif.pricing import what_if
-from esprof.replay.whatif.transfers.probed import ProbedTransfers
 from tests.cases.gloo_buckets import run_with
 from tests.cases.probed import link, probes, slowing
 
@@ -25,22 +25,22 @@ def step_ms(run, spec):
 
 def test_without_probes_nothing_of_them_is_known():
     run = run_with((1, 1), (2,))
-    assert ProbedTransfers.of(run) is None
-    assert ProbedTransfers.of(probed(run)) is None
+    assert ProbedCollectives.of(run) is None
+    assert ProbedCollectives.of(probed(run)) is None
 
 
 def test_a_link_is_as_fast_as_the_slope_of_its_curve():
     run = probed(run_with((1, 1), (2,)), link(1e6, 10.0, cpu_ns_per_byte=2.0))
-    found = ProbedTransfers.of(run).link("gloo:all_reduce", (0, 1))
+    found = ProbedCollectives.of(run).link("gloo:all_reduce", (0, 1))
     assert found.ns_per_byte == pytest.approx(10)
     assert found.cpu_ns_per_byte == pytest.approx(2)
 
 
 def test_ranks_that_were_not_measured_are_like_as_many_others():
     run = probed(run_with((1, 1), (2,)), link(1e6, 10.0))
-    assert ProbedTransfers.of(run).curve("gloo:all_reduce", (2, 3)) is not None
-    assert ProbedTransfers.of(run).curve("gloo:all_reduce", (0, 1, 2)) is None
-    assert ProbedTransfers.of(run).curve("gloo:all_gather", (0, 1)) is None
+    assert ProbedCollectives.of(run).curve("gloo:all_reduce", (2, 3)) is not None
+    assert ProbedCollectives.of(run).curve("gloo:all_reduce", (0, 1, 2)) is None
+    assert ProbedCollectives.of(run).curve("gloo:all_gather", (0, 1)) is None
 
 
 def test_a_faster_link_shortens_what_was_measured_of_it_and_leaves_the_latency():

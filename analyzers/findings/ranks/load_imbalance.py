@@ -28,7 +28,7 @@ though their work does not exceed that of the others by more than it scatters.""
 _BALANCED = "balance=fix"
 
 
-def late_by_turns(case: Case) -> Iterator[Cause]:
+def load_imbalance(case: Case) -> Iterator[Cause]:
     """In most steps one rank has more to do, and not always the same. What stragglers cost is priced as theirs."""
     blame = case.pricer.blame
     # In each step that is delayed, the rank that delays it most, if it had clearly more to do. Input is another finding's.
@@ -111,4 +111,4 @@ _PAGES = (
     ),
 )
 
-RULE = Rule(pages=_PAGES, of_case=late_by_turns)
+RULE = Rule(pages=_PAGES, of_case=load_imbalance)

@@ -1,4 +1,4 @@
-"""Which call issued which transfer on gloo's threads."""
+"""Which call launched which transfer on gloo's threads."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ def carried_out_as(word: str | None) -> str | None:
     return _CARRIED_OUT_AS.get(word or "", word)
 
 
-def issued_by(called: np.ndarray, started: np.ndarray) -> np.ndarray:
-    """For each transfer of one kind the place of the call that issued it, -1 where that is none of these; when they were
+def launched_by(called: np.ndarray, started: np.ndarray) -> np.ndarray:
+    """For each transfer of one kind the place of the call that launched it, -1 where that is none of these; when they were
     `called` and have `started`, ns, both ascending.
 
     A process group queues its work first in, first out, so the order of issue is the order of start. Paired from the end,

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from esprof.replay.building.collectives.rendezvous import Met
+from esprof.replay.building.collectives.rendezvous import RankRendezvous
 from esprof.replay.building.lookup import entries
 from esprof.replay.building.node_names import NameForm, packed
-from esprof.replay.building.node_records import NextPlace, nodes_of
+from esprof.replay.building.node_records import NextIds, nodes_of
 from esprof.replay.building.rank_events import RankEvents
 from esprof.replay.dfg import Cls
 from esprof.replay.runtime_names import copies_across_bus
@@ -24,7 +24,7 @@ class Placed:
     """Number of the last node of each row; of a matched collective its transfer."""
 
 
-def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, place: NextPlace) -> Placed:
+def placed_at(events: RankEvents, met: RankRendezvous, rows: np.ndarray, lane: np.ndarray, place: NextIds) -> Placed:
     """Nodes of `rows`, which stand lane by lane in order of execution; lanes and nodes are numbered from `place` on.
 
     A matched collective is an arrival of no duration and a transfer, between which the join of all ranks will stand; what
@@ -44,7 +44,7 @@ def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, 
     is_arrival = np.zeros(len(of), bool)
     is_arrival[last[matched] - 1] = True
     start, end, name = events.start[rows], events.end[rows], events.name[rows]
-    begin = np.where(matched, end - entries(met.transfer_ns, call, 0), start)
+    begin = np.where(matched, end - entries(met.communication_ns, call, 0), start)
     copies = events.by_name(rows, copies_across_bus)
     cls = np.select([unexplained, call >= 0, copies], [Cls.RESIDUAL, Cls.COMMUNICATION, Cls.COPY], Cls.COMPUTE)
     nodes = nodes_of(
@@ -54,7 +54,7 @@ def placed_at(events: RankEvents, met: Met, rows: np.ndarray, lane: np.ndarray, 
         name=np.where(is_arrival, packed(NameForm.ARRIVE, name)[of], packed(NameForm.PLAIN, name)[of]),
         bytes=np.where(is_arrival, -1, entries(events.collectives.bytes, call, -1)[of]),
         lane=place.lane + lane[of],
-        step=events.issued_in(rows)[of],
+        step=events.launched_in(rows)[of],
         event=np.where(is_arrival, -1, rows[of]),
         collective=number[of],
         meets=np.where(is_arrival, entries(met.awaited, call, False)[of], entries(met.waits, call, False)[of]),
