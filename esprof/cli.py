@@ -1,4 +1,4 @@
-"""The command line: finds each verb by name, loads it when it is called, and is the only place that prints errors."""
+"""The command line: finds each verb by name, loads it when it is called, and prints errors; no other module does."""
 
 import os
 import sys
@@ -41,11 +41,15 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="esprof")
 def root() -> None:
-    """Tell why a distributed PyTorch step takes as long as it does, and what would make it faster.
+    """Profile distributed PyTorch training, explain its step time, and make it faster.
 
-    A RUN is what `esprof record` wrote, or Kineto traces of torch.profiler: a file, a folder, or a pattern.
-    Answers go to stdout, talk to stderr. Exit codes: 0 ok, 1 error, 2 usage, 3 regression or threshold.
-    COLUMNS sets how wide answers are, wherever they go; NO_COLOR takes their colour.
+    RUN is a directory that `esprof record` wrote, or traces of torch.profiler: a file, a folder or a glob pattern.
+
+    Results go to stdout; progress and warnings go to stderr.
+
+    Exit codes: 0 success, 1 error, 2 wrong usage, 3 regression or difference found.
+
+    Environment: COLUMNS sets the width of the output; NO_COLOR turns colour off.
     """
 
 
@@ -69,24 +73,24 @@ def main() -> None:
         click.echo("esprof: stopped", err=True)
         sys.exit(128 + 2)
     except BrokenPipeError:
-        _forget_stdout()  # The reader of our output went away (`esprof … | head`): that is no error of ours to tell.
+        _forget_stdout()  # The reader of our output went away (`esprof … | head`): not an error.
         sys.exit(EXIT_ERROR)
     except OSError as error:
         _forget_stdout()
-        click.echo(f"esprof: output cannot be written: {_shown(error.strerror or str(error))}", err=True)
+        click.echo(f"esprof: cannot write the output: {_shown(error.strerror or str(error))}", err=True)
         sys.exit(EXIT_ERROR)
 
 
 def refuse_another_checkout(ours: Path) -> None:
-    """Raise UsageError where the current folder belongs to another checkout of esprof than `ours`, the one that runs.
+    """Raise UsageError if the current folder belongs to another checkout of esprof than the running one, `ours`.
 
-    An installed esprof is no checkout: it runs anywhere.
+    An installed esprof is not a checkout and runs anywhere.
     """
     if not _is_checkout(ours):
         return
     try:
         here = Path.cwd()
-    except OSError:  # The folder is gone: it belongs to nothing.
+    except OSError:  # The current folder was deleted.
         return
     theirs = next((folder for folder in (here, *here.parents) if _is_checkout(folder)), ours)
     if not theirs.samefile(ours):
@@ -101,16 +105,16 @@ def _is_checkout(folder: Path) -> bool:
 
 
 def _fill_closed_streams() -> None:
-    """Put /dev/null where stdin, stdout or stderr is closed: a file of ours would get the number, and what goes there."""
+    """Open /dev/null in place of a closed stdin, stdout or stderr, whose number a file opened later would get."""
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(number)
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  it stays for as long as the process
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  open until the process ends
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _forget_stdout() -> None:
-    """Keep Python from trying, and complaining, once more at exit."""
+    """Redirect stdout to /dev/null, so that Python reports no second error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,43 +1,43 @@
-"""The verbs of the command line: what each is called, where its module is, and how one is started as a process of its own.
+"""The verbs of the command line: names, summaries, modules, and how to start one as a process.
 
-This is the one place that tells: no other module of esprof names the module of a verb or writes `python -m esprof`. It
-imports nothing of esprof, so that every layer may start a verb.
+No other module names the module of a verb or writes `python -m esprof`. This one imports nothing of esprof, so that every
+layer may start a verb.
 """
 
 import sys
 
 VERBS = {
-    "demo": "Train two workers with a planted fault; record, diagnose, report.",
-    "record": "Run a training command and record it on every rank.",
-    "replay": "Replay a run's step time, and ask what would change it.",
-    "diagnose": "Name what the step time is lost to, and what it would gain.",
-    "ops": "Show operators and modules by their own and total time.",
-    "explain": "Explain a finding: what it means and what to do.",
-    "report": "Write one self-contained HTML page about a run.",
-    "check": "Compare a run with a baseline; the gate for CI.",
-    "probe": "Measure what a job's devices, links, codecs and storage can do.",
-    "recommend": "Recommend where ESTs run, or which devices jobs get, with proof.",
-    "apply": "Hand a plan to a running elastic job, and tell what comes of it.",
-    "tune": "Run an elastic job, and make its steps shorter while it runs.",
-    "serve": "Serve a page of running elastic jobs, their plans and advice.",
-    "verify": "Make a change for real and compare it with what was promised.",
-    "merge": "Join the runs of one job, recorded host by host, into one.",
-    "elastic": "Start elastic jobs, scale them, and compare what they did.",
+    "demo": "Record and diagnose a small training job with a planted fault.",
+    "record": "Run a training command and record all its ranks.",
+    "replay": "Replay a run's steps and predict what a change would save.",
+    "diagnose": "List what slows a run's steps, and what each fix would save.",
+    "ops": "List operators and modules by own and total time.",
+    "explain": "Explain a finding: what it means and how to fix it.",
+    "report": "Write a self-contained HTML report of a run.",
+    "check": "Compare a run with a baseline and fail on a regression.",
+    "probe": "Benchmark a job's devices, links, codecs and storage.",
+    "recommend": "Recommend where logical workers run, or which devices jobs get.",
+    "apply": "Send a plan to a running elastic job.",
+    "tune": "Run an elastic job and tune it while it runs.",
+    "serve": "Serve a web page that shows and steers elastic jobs.",
+    "verify": "Apply a change to a job and compare it with the prediction.",
+    "merge": "Merge the runs that each host of a job recorded.",
+    "elastic": "Start and scale elastic jobs, and compare their results.",
 }
 """Verb -> its one-line summary, in the order of `esprof --help`. A test keeps the summaries equal to the commands' own."""
 
 
 def module_of(verb: str) -> str:
-    """The full name of the module that holds the verb's `command`."""
+    """The full name of the module that defines the verb's `command`."""
     return f"esprof.reports.commands.{verb}"
 
 
 def command_line(verb: str, *words: str) -> list[str]:
-    """The words that run `esprof verb words…` as a process of its own, with the Python of this one."""
+    """The command that runs `esprof verb words…` in a new process of the current Python."""
     assert verb in VERBS
     return module_line("esprof", verb, *words)
 
 
 def module_line(module: str, *words: str, python: str = sys.executable) -> list[str]:
-    """The words that run a module of esprof as a process of its own."""
+    """The command that runs a module of esprof in a new process."""
     return [python, "-m", module, *words]

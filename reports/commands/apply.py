@@ -20,14 +20,21 @@ _MAX_WAIT_FOR_STORE_S = 10.0
 @click.command("apply")
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("target")
-@click.option("--wait", type=click.FloatRange(0), default=60.0, metavar="SECONDS", help="How long to wait for it (60).")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=60.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="Maximum wait for the job; 0 does not wait.",
+)
 @json_option
 def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
-    """Hand a plan to a running elastic job, and tell what comes of it.
+    """Send a plan to a running elastic job.
 
-    TARGET is what the job was given as Placement(plan=…): the file, a folder that holds it as plan.json, or
-    HOST:PORT/KEY of a store. The plan's version becomes one above that of the plan before it. A plan that the job refuses
-    is an error, with the job's reason; so is a job that says nothing within --wait. With --wait 0 nobody waits.
+    TARGET is the value of Placement(plan=…) in the job: a file, a folder with plan.json, or HOST:PORT/KEY of a store. esprof
+    sets the plan's version to that of the previous plan plus one, and waits for the job's answer. It is an error if the job
+    refuses the plan or does not answer within --wait.
 
     \b
     esprof recommend RUN -o plan.json
@@ -35,18 +42,18 @@ def command(plan: Path, target: str, wait: float, as_json: bool) -> int:
     """
     source = _source(target)
     with status("Waiting for the job"):
-        given, told = deliver(read_plan(plan), source, wait)
-    if told is None:
+        given, answered = deliver(read_plan(plan), source, wait)
+    if answered is None:
         if not wait:
-            click.echo(f"Handed over plan {given.id}, version {given.version}", err=True)
+            click.echo(f"Sent plan {given.id}, version {given.version}", err=True)
             return EXIT_OK
         raise EsprofError(
-            f"no job has said anything of the plan for {wait:g} s",
-            remedy="Is the job running, and does it watch this place? Then the plan waits there for it.",
+            f"no job has answered within {wait:g} s",
+            remedy="Check that the job runs and reads plans from TARGET. The plan stays there until the job reads it.",
         )
-    if told.state == "refused":
-        raise EsprofError(f"the job refused the plan: {told.reason}")
-    answer(told, _draw, as_json=as_json)
+    if answered.state == "refused":
+        raise EsprofError(f"the job refused the plan: {answered.reason}")
+    answer(answered, _draw, as_json=as_json)
     return EXIT_OK
 
 
@@ -56,25 +63,27 @@ def _source(target: str) -> PlanSource:
         return PlanFile(path / files.PLAN)
     if path.exists() or not re.fullmatch(r"[^/]+:\d+/.+", target):
         if not path.parent.is_dir():
-            raise UsageError(f"there is no folder {path.parent}", remedy="Name what the job was given as plan=.")
+            raise UsageError(
+                f"there is no folder {path.parent}", remedy="Name the value of Placement(plan=…) in the job."
+            )
         return PlanFile(path)
     from esprof.elastic.plans.store import connect  # It loads torch.
 
     return connect(target, _MAX_WAIT_FOR_STORE_S)
 
 
-def _draw(told: PlanStatus, screen: Screen = PLAIN) -> str:
-    """What the job says of the plan, in a line."""
-    about = f"plan {told.plan}, version {told.version}"
-    if told.state == "pending":
-        return drawn(screen, headline(f"The job will adopt {about} at step {told.step}", screen))
-    if told.state == "adopted":
-        return drawn(screen, headline(f"The job has adopted {about} before step {told.step}", screen))
-    said = {
-        "kept": "keeps",
-        "missed": "keeps, though it brings less than promised,",
-        "reverted": "has taken back, since it made steps longer,",
-    }[told.state]
-    steps = f": a step takes {units.duration(told.after_us)}" if told.after_us is not None else ""
-    before = f", and took {units.duration(told.before_us)} before" if told.before_us is not None else ""
-    return drawn(screen, headline(f"The job {said} {about}{steps}{before}", screen))
+def _draw(status: PlanStatus, screen: Screen = PLAIN) -> str:
+    """The state of the plan in the job, in one line."""
+    about = f"plan {status.plan}, version {status.version}"
+    if status.state == "pending":
+        return drawn(screen, headline(f"The job will adopt {about} at step {status.step}", screen))
+    if status.state == "adopted":
+        return drawn(screen, headline(f"The job has adopted {about} before step {status.step}", screen))
+    verb = {
+        "kept": "has accepted",
+        "missed": "has accepted, with a smaller gain than predicted,",
+        "reverted": "has rolled back, because of longer steps,",
+    }[status.state]
+    steps = f": a step takes {units.duration(status.after_us)}" if status.after_us is not None else ""
+    before = f", and took {units.duration(status.before_us)} before" if status.before_us is not None else ""
+    return drawn(screen, headline(f"The job {verb} {about}{steps}{before}", screen))

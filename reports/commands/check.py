@@ -20,12 +20,17 @@ _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_
 
 @click.command("check")
 @run_argument
-@click.option("--baseline", type=Path, metavar="BASE", help="What --save-baseline wrote, or another Run directory.")
+@click.option(
+    "--baseline",
+    type=Path,
+    metavar="BASE",
+    help="Compare with this file of --save-baseline, or with this Run directory.",
+)
 @click.option(
     "--save-baseline",
     type=Path,
     metavar="BASE",
-    help="Write RUN's samples to this file (- is stdout); compare nothing.",
+    help="Save the measurements of RUN as a baseline (- is stdout), and compare nothing.",
 )
 @click.option(
     "--fail-on",
@@ -41,18 +46,25 @@ _RENDERERS = {"text": render_text, "markdown": render_markdown, "junit": render_
     type=Finite(0, 0.5, min_open=True, max_open=True),
     default=0.01,
     show_default=True,
-    help="Chance of failing without cause, over all rules.",
+    help="Probability of a false alarm, over all rules.",
 )
 @click.option(
     "--min-steps",
     type=click.IntRange(min=5),
     default=10,
     show_default=True,
-    help="With fewer steps on either side the answer is inconclusive.",
+    help="Report an inconclusive result if either run has fewer steps.",
 )
-@click.option("--format", "style", type=click.Choice([*_RENDERERS, "json"]), default="text", show_default=True)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice([*_RENDERERS, "json"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
 @json_option
-@output_options("-", "answer")
+@output_options("-", "result")
 def command(
     sources: tuple[str, ...],
     baseline: Path | None,
@@ -65,11 +77,11 @@ def command(
     output: Path,
     force: bool,
 ) -> int:
-    """Compare a run with a baseline; the gate for CI.
+    """Compare a run with a baseline and fail on a regression.
 
-    A metric has regressed (exit 3) where its median or its mean is worse by more than the rule allows, beyond noise.
-    Where noise hides the answer it is inconclusive, which never fails, and says how many more steps would tell. A
-    baseline of other hardware, world size or versions is refused (exit 1).
+    A metric regressed (exit code 3) if its median or mean is worse than the limit allows, by a statistically significant
+    difference. If noise hides the difference, the result is inconclusive: the check passes and reports how many more steps
+    it needs. A baseline of other hardware, world size or versions is an error (exit code 1).
 
     \b
     esprof check RUN --save-baseline main.json
@@ -82,7 +94,7 @@ def command(
         raise UsageError(f"--json and --format {style} exclude each other")
     if save_baseline is not None and baseline is None:
         if output != STDOUT or as_json or style != "text":
-            raise UsageError("--save-baseline writes the baseline alone", remedy="Leave out -o, --json and --format.")
+            raise UsageError("--save-baseline writes only the baseline", remedy="Omit -o, --json and --format.")
         if save_baseline != STDOUT:
             claim(save_baseline, force=force)
         _save(open_run(sources)[0], save_baseline, min_steps)

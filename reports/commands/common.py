@@ -1,4 +1,4 @@
-"""What the verbs share: how they take a run, and how they hand over an answer."""
+"""Arguments, options and output shared by the verbs."""
 
 import math
 import shutil
@@ -31,7 +31,7 @@ _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
 class Finite(click.FloatRange):
-    """A range of numbers, and NaN is none: it compares with no bound, so click finds it in every range."""
+    """A range of finite numbers. click.FloatRange accepts NaN, since NaN compares false with every bound."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -41,16 +41,16 @@ class Finite(click.FloatRange):
 
 
 def run_argument(command: _Command) -> _Command:
-    """RUN: one Run directory, or any number of traces of one run."""
+    """RUN…: a Run directory, or any number of traces of one run."""
     return click.argument("sources", metavar="RUN…", nargs=-1, required=True)(command)
 
 
 def json_option(command: _Command) -> _Command:
-    return click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def job_arguments(help: str) -> Callable[[_Command], _Command]:
-    """CMD of a job behind --, and -o RUN, the Run directory that it gets, of which `help` tells."""
+    """-- CMD… and -o RUN, the Run directory of the job; `help` describes RUN."""
 
     def with_arguments(command: _Command) -> _Command:
         output = click.option(
@@ -68,7 +68,7 @@ def job_arguments(help: str) -> Callable[[_Command], _Command]:
 
 
 def max_error_option(command: _Command) -> _Command:
-    """--max-error PERCENT: how far off replay may be on a run that it is asked about."""
+    """--max-error PERCENT: the largest replay error on this run at which predictions are still made."""
     return click.option(
         "--max-error",
         "max_error",
@@ -76,33 +76,33 @@ def max_error_option(command: _Command) -> _Command:
         type=Finite(min=0),
         default=MAX_ERROR_PCT,
         show_default=True,
-        help="Predict nothing where replay's own error on this run is larger.",
+        help="Make no predictions if replay reproduces this run with a larger error.",
     )(command)
 
 
 def window_option(command: _Command) -> _Command:
-    """--window STEP: which of a run's windows the answer is of."""
+    """--window STEP: which of the run's windows to analyse."""
     return click.option(
         "--window",
         metavar="STEP",
         type=click.IntRange(min=0),
-        help="Analyse the window that holds this step. Default: the longest window, the latest of equals.",
+        help="Analyse the window with this step. Default: the longest window; of equally long ones, the latest.",
     )(command)
 
 
 def ignore_option(command: _Command) -> _Command:
-    """--no-ignore; the verb gets `ignores`, what is ignored here today."""
+    """--no-ignore. The verb gets `ignores`, the ignore rules of pyproject.toml that are valid today."""
 
     def read(ctx: click.Context, param: click.Parameter, no_ignore: bool) -> Ignores:
         return NOTHING if no_ignore else read_ignores()
 
     return click.option(
-        "--no-ignore", "ignores", is_flag=True, callback=read, help="Show what pyproject.toml asks to ignore, too."
+        "--no-ignore", "ignores", is_flag=True, callback=read, help="Also show findings that pyproject.toml ignores."
     )(command)
 
 
 def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
-    """-o FILE and --force; `-` is stdout."""
+    """-o FILE and --force. `-` is stdout."""
 
     def with_options(command: _Command) -> _Command:
         force = click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
@@ -113,7 +113,7 @@ def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
             type=click.Path(dir_okay=False, path_type=Path),
             default=default,
             show_default=True,
-            help=f"Where the {what} goes; - is stdout.",
+            help=f"Write the {what} to FILE; - is stdout.",
         )
         return output(force(command))
 
@@ -121,7 +121,7 @@ def output_options(default: str, what: str) -> Callable[[_Command], _Command]:
 
 
 def open_run(sources: Sequence[str], window: int | None = None) -> tuple[Run, float]:
-    """The run, with no window but that around step `window` if one is asked for, and the seconds that reading it took."""
+    """The run, and the seconds that reading it took. If `window` is given, only the window with that step is retained."""
     started = time.perf_counter()
     with status("Reading the run"):
         run = load(sources)
@@ -138,21 +138,21 @@ def answer(
     output: Path = STDOUT,
     force: bool = False,
 ) -> None:
-    """Hand over `value`, as JSON or as `draw` shows it, to stdout or to a file."""
+    """Write `value` to stdout or a file, as JSON or as drawn by `draw`."""
     screen = Screen.of(sys.stdout if output == STDOUT else None)
     text = json_text(value) if as_json else draw(value, screen)
     answer_text(text, output=output, force=force, colour=screen.colour)
 
 
 def answer_text(text: str, *, output: Path, force: bool, colour: bool = False, quiet: bool = False) -> None:
-    """Hand over `text`, to stdout or to a file, of which a line on stderr tells unless `quiet`."""
+    """Write `text` to stdout or a file. Unless `quiet`, report the file on stderr."""
     if output == STDOUT:
         click.echo(text, color=colour)
         return
     claim(output, force=force)
     write_bytes(output, f"{text}\n".encode())
     if not quiet:
-        wrote("answer", output)
+        wrote("result", output)
 
 
 def json_text(value: msgspec.Struct) -> str:
@@ -166,18 +166,18 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     """`page` or `run`."""
     path: str
-    """As the command line named it."""
+    """As given on the command line."""
     bytes: Bytes
     """Of the file, or of all files in the Run directory."""
     world_size: int
     ranks: tuple[Rank, ...]
-    """The ranks that it tells of."""
+    """The recorded ranks."""
     missing_ranks: tuple[Rank, ...]
     warnings: tuple[RunWarning, ...]
 
 
 def answer_written(what: str, path: Path, run: Run, warnings: Sequence[RunWarning]) -> None:
-    """Answer on stdout that `what`, made of `run`, was written to `path`, and what it lacks."""
+    """Print JSON on stdout: `what` was written to `path`; its size, ranks and warnings."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     written = Written(
         what=what,
@@ -196,20 +196,22 @@ def wrote(what: str, path: Path) -> None:
 
 
 def refuse_stdout(output: Path) -> None:
-    """Raise UsageError where a Run is to go to stdout."""
+    """Raise UsageError if a Run is to be written to stdout."""
     if output == STDOUT:
-        raise UsageError("a run is a folder: it cannot go to stdout", remedy="Name a folder with -o.")
+        raise UsageError("a run is a folder and cannot be written to stdout", remedy="Name a folder with -o.")
 
 
 def refuse_on_terminal(what: str) -> None:
-    """Raise UsageError if stdout is a terminal: nobody can read megabytes of markup there."""
+    """Raise UsageError if stdout is a terminal: megabytes of markup are unreadable there."""
     if sys.stdout.isatty():
-        raise UsageError(f"the {what} is not for a terminal", remedy="Name a file with -o, or pipe stdout elsewhere.")
+        raise UsageError(
+            f"the {what} cannot be shown on a terminal", remedy="Name a file with -o, or pipe stdout elsewhere."
+        )
 
 
 @contextmanager
 def status(message: str) -> Iterator[None]:
-    """Say on stderr what is being worked on, for as long as it lasts; only on a terminal."""
+    """Show progress on stderr while the block runs, if stderr is a terminal."""
     if sys.stderr.isatty():
         with Console(stderr=True).status(message):
             yield

@@ -52,17 +52,19 @@ class MachineFacts:
         """What shows that others use this machine, too; nothing on an idle one."""
         found, uneven = [], max(self.cpu_s) / min(self.cpu_s) - 1
         if max(self.waited) >= MAX_WAIT_SHARE:
-            found.append(f"the workers stood waiting for a processor {100 * max(self.waited):.0f} % of the time")
+            found.append(f"the workers waited for a CPU {100 * max(self.waited):.0f} % of the time")
         if uneven >= MAX_CPU_EXCESS:
-            found.append(f"the same work took one of them {100 * uneven:.0f} % more processor time than the other")
+            found.append(f"the same work took one worker {100 * uneven:.0f} % more CPU time than the other")
         return found
 
 
 @click.command("demo")
 @click.option(
-    "--fault", type=click.Choice(list(FAULTS)), default="slow-loader", show_default=True, help="What to plant."
+    "--fault", type=click.Choice(list(FAULTS)), default="slow-loader", show_default=True, help="Fault to plant."
 )
-@click.option("--rank", type=click.IntRange(0, WORKERS - 1), default=1, show_default=True, help="Where to plant it.")
+@click.option(
+    "--rank", type=click.IntRange(0, WORKERS - 1), default=1, show_default=True, help="Rank that gets the fault."
+)
 @click.option(
     "-o",
     "--output",
@@ -70,16 +72,21 @@ class MachineFacts:
     type=click.Path(path_type=Path),
     default="esprof-demo",
     show_default=True,
-    help="Where the run and its report go.",
+    help="Directory for the run and its report.",
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite DIR if it exists.")
 @json_option
 def command(fault: str, rank: int, output: Path, force: bool, as_json: bool) -> int:
-    """Train two workers with a planted fault; record, diagnose, report.
+    """Record and diagnose a small training job with a planted fault.
 
-    The job is a small GPT on two processes of this machine; no GPU is needed. It measures a few steps first, and the fault
-    takes 40 % of one. Neither the recorder nor the diagnosis is told the fault. With --json the diagnosis goes to stdout,
-    and the job's own output to stderr.
+    The job trains a small GPT in two processes on this machine, without a GPU. The fault adds 40 % to a step. Neither the
+    recorder nor the diagnosis knows of it.
+
+    With --json, the diagnosis goes to stdout and the job's own output to stderr.
+
+    \b
+    esprof demo
+    esprof demo --fault slow-rank --rank 0
     """
     refuse_stdout(output)
     beginning = f"training a small GPT on {WORKERS} workers, with {_planted(fault, rank)}"
@@ -88,7 +95,7 @@ def command(fault: str, rank: int, output: Path, force: bool, as_json: bool) -> 
     if recording.exit_code:
         return recording.exit_code
     if recording.run is None or measured is None:
-        raise recording.trouble or EsprofError("the demo left no run")
+        raise recording.trouble or EsprofError("the demo job recorded no run")
     say_recorded(recording)
     say(_scale(fault, measured))
     diagnosis = diagnosed(recording)
@@ -123,15 +130,15 @@ def unclear(diagnosis: Diagnosis, fault: str, rank: int, measured: MachineFacts)
     if fault == "none":
         if all(finding.saving_pct <= MAX_QUIET_COST_PCT for finding in findings):
             return None
-        shown = f"nothing was planted, and yet the run shows {findings[0].id} first"
+        shown = f"no fault was planted, but the first finding of this run is {findings[0].id}"
     else:
         if findings and findings[0].id.startswith(FAMILY_OF_FAULT[fault]) and findings[0].ranks == (rank,):
             return None
         shown = f"the {fault} planted on rank {rank} is not the first finding of this run"
     if not measured.others:
-        return f"{shown}, though this machine is not busy: that is worth a report."
+        return f"{shown}, although this machine is not busy. Please report this as a bug."
     because = "; ".join(measured.others)
-    return f"this machine is busy: {because}. So {shown}. Run the demo again when less runs beside it."
+    return f"this machine is busy: {because}. Therefore {shown}. Run the demo again on an idle machine."
 
 
 def _record(job_config: dict[str, Any], output: Path, **options: Any) -> tuple[Recording, MachineFacts | None]:
@@ -155,9 +162,8 @@ def _write_report(run: Run, path: Path) -> None:
 
 def _scale(fault: str, measured: MachineFacts) -> str:
     step_ms = 1000 * measured.step_s
-    if fault == "none":
-        return f"unrecorded, a step of this job takes {step_ms:.0f} ms here"
-    return f"unrecorded, a step of this job takes {step_ms:.0f} ms here; the fault adds {FAULT_SHARE * step_ms:.0f} ms"
+    step = f"without recording, a step of this job takes {step_ms:.0f} ms on this machine"
+    return step if fault == "none" else f"{step}; the fault adds {FAULT_SHARE * step_ms:.0f} ms"
 
 
 def _planted(fault: str, rank: int) -> str:

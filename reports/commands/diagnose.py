@@ -26,7 +26,7 @@ from esprof.reports.terminal.diagnosis import draw_diagnosis
 @window_option
 @ignore_option
 @json_option
-@output_options("-", "answer")
+@output_options("-", "result")
 def command(
     sources: tuple[str, ...],
     max_error: float,
@@ -36,10 +36,14 @@ def command(
     output: Path,
     force: bool,
 ) -> None:
-    """Name what the step time is lost to, and what it would gain.
+    """List what slows a run's steps, and what each fix would save.
 
-    The finding that costs most time comes first; `esprof explain ID` says more about one. Findings that pyproject.toml
-    ignores, with a reason and a last day, are listed separately.
+    The most expensive finding comes first. `esprof explain ID` describes a finding in detail. Findings that pyproject.toml
+    ignores are listed separately, with reason and expiry date.
+
+    \b
+    esprof diagnose RUN
+    esprof diagnose RUN --json -o diagnosis.json
     """
     run, _ = open_run(sources, window)
     with status("Diagnosing"):

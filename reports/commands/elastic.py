@@ -23,20 +23,21 @@ _EXIT_CODES = {"equal": EXIT_OK, "differ": EXIT_REGRESSION, "not-comparable": EX
 
 @click.group("elastic")
 def command() -> None:
-    """Start elastic jobs, scale them, and compare what they did."""
+    """Start and scale elastic jobs, and compare their results."""
 
 
 @command.command("diff")
 @click.argument("log_a", metavar="A", type=click.Path(path_type=Path))
 @click.argument("log_b", metavar="B", type=click.Path(path_type=Path))
 @json_option
-@output_options("-", "answer")
+@output_options("-", "result")
 def diff_command(log_a: Path, log_b: Path, as_json: bool, output: Path, force: bool) -> int:
-    """Compare two step-hash logs, and name the first step at which they part.
+    """Compare two step-hash logs and find the first different step.
 
-    A and B are what ElasticTrainer wrote with hash_log=. Equal at every step exits with 0; different with 3, and the first
-    differing tensor is named, with its distance where hash_log_values=True kept the values; logs of different jobs, or of
-    machines whose bits nobody promised to be equal, are not comparable: exit 1.
+    A and B are files that ElasticTrainer(hash_log=…) wrote. If they differ, the first different tensor is named, and with
+    hash_log_values=True also its distance. Logs of different jobs or machines are not comparable.
+
+    Exit codes: 0 equal at every step, 1 not comparable, 3 different.
 
     \b
     esprof elastic diff static.jsonl elastic.jsonl
@@ -51,19 +52,44 @@ _POLL_PROCESSES_S = 0.05
 
 @command.command("launch", context_settings={"allow_interspersed_args": False})
 @click.argument("script", metavar="-- SCRIPT.py… | -m MODULE…", nargs=-1, type=click.UNPROCESSED)
-@click.option("--procs", type=click.IntRange(1), metavar="N", help="Processes to begin with, all on this machine.")
-@click.option("--most", type=click.IntRange(1), metavar="N", help="Processes that it may become; as many as CPUs.")
-@click.option("--cold", is_flag=True, help="Start new processes only when the old ones have left: less memory, longer.")
-@click.option("--hosts", metavar="N|LEAST:MOST", help="Hosts that may join; run this on each of them.")
-@click.option("--rendezvous", metavar="HOST:PORT", help="Where hosts meet: at the one that stays the longest.")
-@click.option("--procs-per-host", type=click.IntRange(1), default=1, show_default=True, help="Processes of each host.")
-@click.option("--job", default="esprof", show_default=True, metavar="NAME", help="The same on all hosts of a job.")
+@click.option("--procs", type=click.IntRange(1), metavar="N", help="Initial number of processes, all on this machine.")
+@click.option(
+    "--most",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --procs: maximum number of processes. Default: the number of CPUs.",
+)
+@click.option(
+    "--cold",
+    is_flag=True,
+    help="With --procs: start new processes after the old ones have exited. Takes longer, but less memory.",
+)
+@click.option("--hosts", metavar="N|LEAST:MOST", help="Number of hosts, or a range; run this command on each host.")
+@click.option(
+    "--rendezvous",
+    metavar="HOST:PORT",
+    help="With --hosts: address of the rendezvous, on a host that stays until the end.",
+)
+@click.option(
+    "--procs-per-host",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="With --hosts: processes on each host.",
+)
+@click.option(
+    "--job",
+    default="esprof",
+    show_default=True,
+    metavar="NAME",
+    help="With --hosts: name of the job, the same on all hosts.",
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
     default=LAUNCH,
     show_default=True,
-    help="Where the launcher keeps its log, and hears of wishes; each host has its own.",
+    help="Folder for the launcher's log and for requests of `esprof elastic scale`; each host needs its own.",
 )
 def launch_command(
     script: tuple[str, ...],
@@ -78,29 +104,29 @@ def launch_command(
 ) -> int:
     """Start an elastic job whose number of processes may change.
 
-    The script trains by ElasticTrainer with a checkpoint folder, and needs nothing else for it: asked to, it saves before
-    the next step, leaves, and is started again with other processes; no bit of the training depends on it.
+    The script trains with ElasticTrainer and a checkpoint folder; it needs no other change. To change the number of
+    processes, the job saves a checkpoint and restarts. Trained weights do not depend on the number, bit for bit.
 
-    With --procs one controller starts all processes, on this machine, and `esprof elastic scale` or a plan changes their
-    number. After a crash the job goes on from its last checkpoint. SIGTERM makes it save and end with 0.
+    With --procs, all processes run on this machine, and `esprof elastic scale` or a plan changes their number. After a crash
+    the job restarts from its last checkpoint. On SIGTERM it saves and exits with 0.
 
-    With --hosts and --rendezvous torchrun starts the processes of this host. Hosts on which the same command is run join the
-    job; SIGTERM makes this host leave with 0, and the others go on.
+    With --hosts and --rendezvous, torchrun starts the processes of this host. Run the same command on a further host to let
+    it join. On SIGTERM this host leaves with exit code 0, and the others continue.
 
     \b
     esprof elastic launch --procs 2 -- train.py --epochs 3
     esprof elastic launch --hosts 1:4 --rendezvous 10.0.0.1:29400 -- train.py
     """
     if not script:
-        raise UsageError("there is no script to run", remedy="Name it after --, as for Python: SCRIPT.py or -m MODULE.")
+        raise UsageError("no script to run", remedy="Name it after --: SCRIPT.py or -m MODULE.")
     if (procs is None) == (hosts is None):
-        raise UsageError("either --procs or --hosts says where the job runs")
+        raise UsageError("exactly one of --procs and --hosts is needed")
     if hosts is not None:
         if most is not None or cold:
-            raise UsageError("--most and --cold are of --procs")
+            raise UsageError("--most and --cold need --procs")
         return run(_rendezvous(hosts, rendezvous, job), procs_per_host, script, folder)
     if rendezvous is not None:
-        raise UsageError("--rendezvous is of --hosts")
+        raise UsageError("--rendezvous needs --hosts")
     assert procs is not None, "checked above"
     places = [WorkerPlace()] * max(procs, most or os.cpu_count() or 1)
     say = partial(click.echo, err=True)
@@ -114,23 +140,31 @@ def _rendezvous(hosts: str, place: str | None, job: str) -> HostsMeeting:
     counts = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", hosts)
     where = re.fullmatch(r"([^:]+):(\d{1,5})", place or "")
     if counts is None:
-        raise UsageError(f"{hosts} is no number of hosts such as 4 or 1:4")
+        raise UsageError(f"{hosts} is not a number of hosts such as 4 or 1:4")
     if where is None:
-        raise UsageError("--hosts needs --rendezvous HOST:PORT: where hosts meet")
+        raise UsageError("--hosts needs --rendezvous HOST:PORT")
     least, most = int(counts[1]), int(counts[2] or counts[1])
     if not 1 <= least <= most:
-        raise UsageError(f"{hosts} is no range of hosts")
+        raise UsageError(f"{hosts} is not a range of hosts")
     return HostsMeeting(host=where[1], port=int(where[2]), least=least, most=most, job=job)
 
 
 @command.command("scale")
 @click.argument("world", metavar="N", type=click.IntRange(1))
 @click.argument("folder", type=click.Path(path_type=Path), default=LAUNCH)
-@click.option("--wait", type=click.FloatRange(0), default=60.0, metavar="SECONDS", help="How long to wait for it (60).")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Maximum wait for the change; 0 does not wait.",
+)
 def scale_command(world: int, folder: Path, wait: float) -> int:
-    """Change the number of processes of a job that `esprof elastic launch --procs` has started.
+    """Change the number of processes of a running elastic job.
 
-    FOLDER is the launcher's. The job saves before its next step, and goes on with N processes.
+    `esprof elastic launch --procs` started the job; FOLDER is its --folder. The job saves a checkpoint before its next step
+    and continues with N processes.
 
     \b
     esprof elastic scale 4
@@ -138,7 +172,7 @@ def scale_command(world: int, folder: Path, wait: float) -> int:
     state = _running(folder)
     if world > state.most:
         raise UsageError(
-            f"the launcher has places for 1 to {state.most} processes, not for {world}",
+            f"the launcher allows 1 to {state.most} processes, not {world}",
             remedy=f"Start it with --most {world}.",
         )
     want(folder, world)
@@ -147,14 +181,14 @@ def scale_command(world: int, folder: Path, wait: float) -> int:
         if time.monotonic() >= until:
             if not wait:
                 return EXIT_OK
-            raise EsprofError(f"the job still has {state.world} processes after {wait:g} s: it goes on to change")
+            raise EsprofError(f"the job still has {state.world} processes after {wait:g} s; the change continues")
         time.sleep(_POLL_PROCESSES_S)
     click.echo(f"The job has {world} processes", err=True)
     return EXIT_OK
 
 
 def _running(folder: Path) -> LaunchState:
-    """The state of a launcher that runs. Raises UsageError where none does."""
+    """The state of the running launcher. Raises UsageError if there is none."""
     state = read_state(folder)
     if state is None:
         raise UsageError(f"no job was launched in {folder}", remedy="Name the --folder of `esprof elastic launch`.")

@@ -21,9 +21,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("finding_id", metavar="[ID]", required=False)
 @json_option
 def command(finding_id: str | None, as_json: bool) -> None:
-    """Explain a finding: what it means and what to do.
+    """Explain a finding: what it means and how to fix it.
 
-    Without an ID, such as ESP101, it lists all that esprof can find.
+    Without an ID, list all findings.
+
+    \b
+    esprof explain
+    esprof explain ESP101
     """
     explained = Explanation(pages=_pages(finding_id))
     answer(explained, lambda found, screen: draw_pages(found.pages, screen), as_json=as_json)

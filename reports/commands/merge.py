@@ -18,32 +18,33 @@ from esprof.run.run import RankMeta, Run
 @click.option(
     "-o",
     "--output",
-    metavar="WHOLE",
+    metavar="MERGED",
     type=click.Path(path_type=Path),
     required=True,
-    help="The Run directory to write.",
+    help="Run directory to write.",
 )
-@click.option("-f", "--force", is_flag=True, help="Overwrite WHOLE if it is a Run.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite MERGED if it is a Run directory.")
 @json_option
 def command(sources: tuple[Path, ...], output: Path, force: bool, as_json: bool) -> None:
-    """Join the runs of one job, recorded host by host, into one.
+    """Merge the runs that each host of a job recorded.
 
-    RUN is what `esprof record` wrote on one host, or around one rank under srun or mpirun; or a folder of such parts.
-    Times are put on the clock of rank 0, with which every host compared its own while the job ran. --json tells on stdout
-    where WHOLE is, how large it is, and what it lacks.
+    RUN is the directory that `esprof record` wrote on one host, or for one rank under srun or mpirun; or a folder that holds
+    several of them. All times are converted to the clock of rank 0, by the clock offsets measured while the job ran.
+
+    With --json, esprof prints the path and size of the merged run, and its warnings.
 
     \b
-    esprof merge RUN -o WHOLE
-    esprof merge host0/RUN host1/RUN -o WHOLE
+    esprof merge RUN -o MERGED
+    esprof merge host0/RUN host1/RUN -o MERGED
     """
     refuse_stdout(output)
-    with status("Joining the runs"):
+    with status("Merging the runs"):
         run = merge(sources, output, force=force)
     for warning in run.warnings:
         say(f"warning: {warning.message}")
     for host, ranks in _by_host(run).items():
         say(_clock(host, ranks))
-    say(f"joined {readable.ranks(run.ranks)} of {run.world_size} into {output}; next: esprof diagnose {output}")
+    say(f"merged {readable.ranks(run.ranks)} of {run.world_size} into {output}; next: esprof diagnose {output}")
     if as_json:
         answer_written("run", output, run, run.warnings)
 
@@ -62,5 +63,5 @@ def _clock(host: str, ranks: list[RankMeta]) -> str:
         return f"{where}: clock unknown"
     offset, error = known[0].clock_offset_ns or 0, known[0].clock_residual_ns or 0
     drift = known[0].clock_drift_ppm
-    gains = f", gaining {drift:.1f} ppm" if drift else ""
-    return f"{where}: clock {us(offset) / 1000:+.3f} ms against rank 0's, within {us(error):.0f} µs{gains}"
+    drifts = f", drift {drift:.1f} ppm" if drift else ""
+    return f"{where}: clock offset {us(offset) / 1000:+.3f} ms from rank 0, within {us(error):.0f} µs{drifts}"

@@ -31,20 +31,22 @@ from esprof.run.run import Run
 @click.option(
     "--sort",
     type=click.Choice(get_args(Sort)),
-    help="What comes first; by default own-gpu, or own-cpu where no GPU was used.",
+    help="Sort by this column, largest first. Default: own-gpu, or own-cpu without a GPU.",
 )
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many rows.")
-@click.option("--rank", type=click.IntRange(min=0), help="Of this rank alone; without it, the mean of all.")
-@click.option("--by-shape", is_flag=True, help="A row for each combination of input shapes (`record --shapes`).")
-@click.option("--filter", "pattern", metavar="REGEX", help="Only names that contain this regular expression.")
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of rows.")
+@click.option("--rank", type=click.IntRange(min=0), help="Show this rank only. Default: the mean of all ranks.")
+@click.option(
+    "--by-shape", is_flag=True, help="Show a row for each combination of input shapes (needs `record --shapes`)."
+)
+@click.option("--filter", "pattern", metavar="REGEX", help="Show only names that match this regular expression.")
 @click.option(
     "--flame",
     is_flag=True,
-    help="Not the table but the sampled Python stacks, in the format of flamegraph.pl, which speedscope reads, too.",
+    help="Print the sampled Python stacks instead, in the format of flamegraph.pl and speedscope.",
 )
 @window_option
 @json_option
-@output_options("-", "answer")
+@output_options("-", "result")
 def command(
     sources: tuple[str, ...],
     sort: Sort | None,
@@ -58,14 +60,19 @@ def command(
     output: Path,
     force: bool,
 ) -> None:
-    """Show operators and modules by their own and total time.
+    """List operators and modules by own and total time.
 
-    Times are per mean steady step, the mean of the ranks: as key_averages() of torch.profiler, but for the whole job. Own
-    CPU time leaves out what is called inside. GPU time is that of the kernels and copies that an operation launched.
+    Like key_averages(), but for the whole job: times are of a mean steady-state step, averaged over the
+    ranks. Own CPU time (self time of
+    torch.profiler) excludes the operators called inside. GPU time is that of the kernels and copies launched.
+
+    \b
+    esprof ops RUN --sort total-cpu --top 50
+    esprof ops RUN --flame -o stacks.txt
     """
     asked = Asked(sort, top, rank, by_shape, _pattern(pattern))
     if flame and (as_json or sort or by_shape or pattern is not None):
-        raise UsageError("--flame and any of --json, --sort, --by-shape and --filter exclude each other")
+        raise UsageError("--flame cannot be combined with --json, --sort, --by-shape or --filter")
     run, _ = open_run(sources, window)
     if flame:
         answer_text(stacks_of(run, rank), output=output, force=force)
@@ -76,9 +83,9 @@ def command(
 
 
 def stacks_of(run: Run, rank: Rank | None) -> str:
-    """The sampled stacks of `rank`, or of all.
+    """The sampled stacks of `rank`, or of all ranks.
 
-    Raises UsageError for a rank that the run lacks, and InputError where nothing was sampled.
+    Raises UsageError if the run lacks the rank, and InputError if no stacks were sampled.
     """
     if rank is not None:
         check_rank(run, rank)
@@ -93,4 +100,4 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return re.compile(text) if text is not None else None
     except re.error as error:
-        raise UsageError(f"--filter {text!r} is no regular expression: {error}") from error
+        raise UsageError(f"--filter {text!r} is not a regular expression: {error}") from error

@@ -23,7 +23,7 @@ from esprof.run.raw.settings import Settings
 
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
 _RECORDED = Settings(stack_steps=0, shapes=True, ends_early=True)
-"""A short recording: the job's own step is one of the things that are measured."""
+"""A short recording: the job's own step is one of the measurements."""
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # Not generic in click 8.1.
@@ -34,13 +34,13 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # Not generic in cli
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = re.fullmatch(r"(\d{1,6})(s|min|h)", str(value))
         if match is None or not int(match[1]):
-            self.fail(f"{value!r} is no time such as 120s, 2min or 1h", param, ctx)
+            self.fail(f"{value!r} is not a time such as 120s, 2min or 1h", param, ctx)
         return float(int(match[1]) * _SECONDS[match[2]])
 
 
 @dataclass(frozen=True)
 class Variation:
-    """An option of the command, or a variable of its environment, and the values that it is to have in turn."""
+    """An option or environment variable of the command, and the values to try."""
 
     name: str
     values: tuple[str, ...]
@@ -51,13 +51,13 @@ class Variation:
         name, equals, values = text.partition("=")
         if not equals or not re.fullmatch(r"-{1,2}\w[\w-]*|[A-Za-z_]\w*", name) or not all(values.split(",")):
             raise UsageError(
-                f"--vary {text!r} names no option or variable with its values",
+                f"--vary {text!r} is not an option or variable with values",
                 remedy="Write --vary=--batch-size=16,32,64, or --vary BATCH_SIZE=16,32,64 for a variable.",
             )
         return cls(name, tuple(values.split(",")))
 
     def settings(self, job: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-        """(what was set, the command with it) for each value."""
+        """(setting, command with it) for each value."""
         for value in self.values:
             if not self.name.startswith("-"):
                 yield f"{self.name}={value}", ["env", f"{self.name}={value}", *job]
@@ -66,24 +66,23 @@ class Variation:
 
 
 @click.command("probe", context_settings={"allow_interspersed_args": False})
-@job_arguments("The Run that gets the curves; it is made where there is none.")
-@click.option("-f", "--force", is_flag=True, help="Measure anew what RUN has already.")
+@job_arguments("Run directory for the results; created if missing.")
+@click.option("-f", "--force", is_flag=True, help="Repeat benchmarks whose results RUN already has.")
 @click.option(
     "--budget",
     metavar="TIME",
     type=Duration(),
     default="120s",
     show_default=True,
-    help="How long to measure, the job's own first steps not counted.",
+    help="Time for the benchmarks, without the first steps of the job.",
 )
 @click.option(
     "--vary",
     metavar="NAME=V1,V2,…",
-    help="Run the job's first steps once more for each value of this option of CMD (--vary=--batch-size=16,32), or of this "
-    "variable.",
+    help="Repeat the first steps with each value of an option of CMD (--vary=--batch-size=16,32) or environment variable.",
 )
-@click.option("--show", metavar="RUN", type=click.Path(path_type=Path), help="Show what was measured; without CMD.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
+@click.option("--show", metavar="RUN", type=click.Path(path_type=Path), help="Show the results in RUN; give no CMD.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")
 @json_option
 def command(
     job: tuple[str, ...],
@@ -95,11 +94,11 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Measure what a job's devices, links, codecs and storage can do.
+    """Benchmark a job's devices, links, codecs and storage.
 
-    CMD runs unchanged for some 20 steps. Between two steps, in its own processes and over the links between them, esprof
-    measures; then it ends the job. What is measured goes into RUN, where replay and advisors use it. A probe that was broken
-    off goes on where it ended, with the same command.
+    CMD runs unchanged for about 20 steps. Then esprof runs its benchmarks in the processes of the job, over their links, and
+    ends the job. replay and recommend use the results, which are stored in RUN. Run the same command again to continue an
+    interrupted probe.
 
     \b
     esprof probe -o RUN -- torchrun --nproc-per-node 2 train.py
@@ -107,7 +106,7 @@ def command(
     """
     if show is not None:
         if job:
-            raise UsageError("--show starts nothing: give it no command")
+            raise UsageError("--show starts nothing: give no command")
         return _show(show, as_json=as_json)
     if not job:
         raise UsageError("no command to probe", remedy="esprof probe -o RUN -- torchrun … train.py")
@@ -125,7 +124,7 @@ def command(
 
 
 def _earlier(output: Path, job: Sequence[str]) -> Probes | None:
-    """What a probe that was broken off has left in `output`. Raises an error where there is nothing left to do."""
+    """The results of an interrupted probe in `output`. Raises an error if that probe is complete or of another command."""
     if not output.exists():
         return None
     if not files.is_whole(output):
@@ -136,17 +135,18 @@ def _earlier(output: Path, job: Sequence[str]) -> Probes | None:
     if found.command != tuple(job):
         raise UsageError(
             f"{output} holds the probe of another command: {shlex.join(found.command)}",
-            remedy="Name another RUN with -o, or pass --force to measure anew.",
+            remedy="Name another RUN with -o, or repeat the probe with --force.",
         )
     if found.whole:
         raise UsageError(
-            f"{output} was probed already", remedy=f"esprof probe --show {output}, or --force to measure anew."
+            f"{output} was probed already",
+            remedy=f"Show it with esprof probe --show {output}, or repeat it with --force.",
         )
     return found
 
 
 def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | None, *, quiet: bool) -> int:
-    """Record and measure beside `output`, and put what came of it there. Returns the command's exit code."""
+    """Record and benchmark in a temporary folder, then move the results to `output`. Returns the command's exit code."""
     done = earlier.stages if earlier is not None else ()
     settings = replace(_RECORDED, probe_s=budget_s, probed=done)
     with beside(output) as folder:
@@ -156,8 +156,8 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
             return made.exit_code
         if made.run is None or made.run.probes is None:
             raise InputError(
-                f"the job ended with {made.exit_code} before step {settings.probe_at}, where it was to be probed",
-                remedy="Let it make more steps; the probe ends it when it is through.",
+                f"the job ended with exit code {made.exit_code} before step {settings.probe_at}, at which the probe starts",
+                remedy="Let the job run more steps; the probe ends it.",
             )
         probes = _with_earlier(made.run.probes, earlier, tuple(own_steps(made.run)))
         if not files.is_whole(output):
@@ -165,14 +165,14 @@ def _probe(job: Sequence[str], output: Path, budget_s: float, earlier: Probes | 
             (folder / "run").rename(output)
         write_probes(output, probes)
     for one in probes.left_out if not quiet else ():
-        say(f"left out: {one.what}: {one.reason}")
+        say(f"skipped: {one.what}: {one.reason}")
     if not probes.whole:
-        say(f"the probe was broken off after {probes.took_s:.0f} s; the same command goes on with it")
+        say(f"the probe was interrupted after {probes.took_s:.0f} s; run the same command to continue it")
     return made.exit_code
 
 
 def _vary(job: Sequence[str], output: Path, variation: Variation, *, quiet: bool) -> int:
-    """Run the job's first steps with each setting, and add them to the probes of `output`."""
+    """Run the job's first steps with each setting, and add their times to the probes of `output`."""
     for setting, changed in variation.settings(job):
         with beside(output) as folder:
             made = record(
@@ -209,24 +209,24 @@ def _is_same(one: Sweep, other: Sweep) -> bool:
 
 
 def _beginning(settings: Settings) -> str:
-    rest = f", not again {', '.join(settings.probed)}" if settings.probed else ""
-    return f"probing for {settings.probe_s:g} s behind step {settings.probe_at - 1} of the job{rest}"
+    rest = f", without {', '.join(settings.probed)}, which is done" if settings.probed else ""
+    return f"probing for {settings.probe_s:g} s after step {settings.probe_at - 1} of the job{rest}"
 
 
 def _with_option(job: Sequence[str], name: str, value: str) -> list[str]:
-    """`job` with the option set: where it stands, or at the end."""
+    """`job` with the option set: in its position, or at the end."""
     words = list(job)
-    for place, word in enumerate(words):
-        if word == name and place + 1 < len(words):
-            return [*words[: place + 1], value, *words[place + 2 :]]
+    for position, word in enumerate(words):
+        if word == name and position + 1 < len(words):
+            return [*words[: position + 1], value, *words[position + 2 :]]
         if word.startswith(f"{name}="):
-            return [*words[:place], f"{name}={value}", *words[place + 1 :]]
+            return [*words[:position], f"{name}={value}", *words[position + 1 :]]
     return [*words, name, value]
 
 
 def _show(path: Path, *, as_json: bool) -> int:
     probes = read_probes(path)
     if probes is None:
-        raise InputError("was not probed", path=path, remedy=f"esprof probe -o {shlex.quote(str(path))} -- CMD…")
+        raise InputError("holds no probe", path=path, remedy=f"esprof probe -o {shlex.quote(str(path))} -- CMD…")
     answer(probed(probes), draw_probed, as_json=as_json)
     return 0

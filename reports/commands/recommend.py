@@ -28,13 +28,13 @@ from esprof.reports.terminal.compression import draw_compression, draw_instance
 
 
 class _Schema(msgspec.Struct, frozen=True):
-    """What a file says that it is."""
+    """The schema field of a file."""
 
     schema: str
 
 
 class _DevicePrices(msgspec.Struct, frozen=True):
-    """Money an hour, by type of device; and of those that may be taken away, how often, and what that costs a job."""
+    """Price per hour by device type; for preemptible devices, interruptions per hour and the cost of recovery."""
 
     per_hour: Prices
     interruptions_per_hour: dict[str, float] = {}
@@ -43,22 +43,54 @@ class _DevicePrices(msgspec.Struct, frozen=True):
 
 @click.command("recommend")
 @click.argument("sources", metavar="[RUN]…", nargs=-1)
-@click.option("--jobs", type=Path, metavar="FILE", help="Several jobs with their throughputs, YAML or JSON.")
-@click.option("--inventory", type=Path, metavar="FILE", help="The devices there are: `devices: {V100: 4}`.")
+@click.option("--jobs", type=Path, metavar="FILE", help="Several jobs with their measured throughputs (YAML or JSON).")
 @click.option(
-    "--throughputs", type=Path, metavar="FILE", help="Gavel's throughputs, for jobs that have none of their own."
+    "--inventory", type=Path, metavar="FILE", help="Available devices (YAML or JSON), such as `devices: {V100: 4}`."
 )
-@click.option("--prices", type=Path, metavar="FILE", help="What an hour of each costs: `per_hour: {V100: 2.48}`.")
-@click.option("--objective", type=click.Choice(get_args(Objective)), help="What of several jobs is to be best.")
-@click.option("--whole", is_flag=True, help="No job changes places: each runs on one type all the time, or not at all.")
-@click.option("--only", type=click.Choice(["assignment", "compression"]), help="Which advice on RUN.")
-@click.option("--max-vnmse", type=click.FloatRange(0, 1), help="Share of its square that the gradient may lose (0.01).")
-@click.option("--instance", type=Path, metavar="FILE", help="A published instance of gradient compression.")
 @click.option(
-    "--as-shipped", is_flag=True, help="Of an instance, drop whole milliseconds between tensors, as its program did."
+    "--throughputs", type=Path, metavar="FILE", help="Throughputs in Gavel's format, for jobs without their own."
 )
-@click.option("--check", "checked", type=Path, metavar="PLAN", help="Verify a plan by arithmetic, without a solver.")
-@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan.")
+@click.option(
+    "--prices",
+    type=Path,
+    metavar="FILE",
+    help="Price of an hour of each device type, such as `per_hour: {V100: 2.48}`.",
+)
+@click.option(
+    "--objective", type=click.Choice(get_args(Objective)), help="With --jobs: what to optimise. Default: fairness."
+)
+@click.option("--whole", is_flag=True, help="With --jobs: run each job on one device type all the time, or not at all.")
+@click.option(
+    "--only",
+    type=click.Choice(["assignment", "compression"]),
+    help="With RUN: recommend only this. Default: assignment.",
+)
+@click.option(
+    "--max-vnmse",
+    type=click.FloatRange(0, 1),
+    help="Largest compression error: squared error over the squared norm of the gradient. Default: 0.01.",
+)
+@click.option(
+    "--instance",
+    type=Path,
+    metavar="FILE",
+    help="Solve a published instance of gradient compression (tensors and codec costs).",
+)
+@click.option(
+    "--as-shipped",
+    is_flag=True,
+    help="With --instance: drop whole milliseconds of the gaps between tensors, as the published program does.",
+)
+@click.option(
+    "--check", "checked", type=Path, metavar="PLAN", help="Verify the proof in a plan or result, without a solver."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the plan, or with --jobs the result, to FILE.",
+)
 @click.option("-f", "--force", is_flag=True, help="Overwrite FILE if it exists.")
 @json_option
 def command(
@@ -78,12 +110,16 @@ def command(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Recommend where ESTs run, or which devices jobs get, with proof.
+    """Recommend where logical workers run, or which devices jobs get.
 
-    Of one elastic job, RUN is what ElasticTrainer(telemetry=RUN) wrote; the plan goes to the running job. No plan is
-    made where the gain is less than twice what the prediction may be off. Of plain data-parallel training the answer is
-    how many samples each rank should have. Of several jobs, --jobs names their measured throughputs, and the answer
-    comes with the proof that none is better. --instance answers for published tensors and costs of compressing them.
+    Elastic job: RUN is the directory of ElasticTrainer(telemetry=RUN). The result is an assignment of logical workers (ESTs)
+    to ranks, or with --only compression a codec for each gradient bucket. -o writes the plan, which `esprof apply` sends to
+    the running job. There is no plan if the gain is less than twice the prediction error.
+
+    Other data-parallel job: the result is the number of samples for each rank.
+
+    Several jobs: --jobs gives their measured throughputs. The result is their share of the devices, with a proof that no
+    other share is better.
 
     \b
     esprof recommend RUN -o plan.json
@@ -105,7 +141,7 @@ def command(
         advice = _mix_advice(jobs, counts, throughputs, prices, objective or "fairness", whole=whole)
         return _answer_mix(advice, output, as_json=as_json)
     if objective or whole or prices or throughputs:
-        raise UsageError("--objective, --whole, --prices and --throughputs are of several jobs: they need --jobs")
+        raise UsageError("--objective, --whole, --prices and --throughputs need --jobs")
     if only == "compression":
         return _compression(sources, MAX_VNMSE if max_vnmse is None else max_vnmse, output, as_json=as_json)
     return _one(sources, devices, output, as_json=as_json)
@@ -123,23 +159,21 @@ def _refuse_misplaced(
     *,
     as_shipped: bool,
 ) -> None:
-    """Raise UsageError where options exclude each other, or have no meaning for what is asked."""
+    """Raise UsageError if options exclude each other, or do not apply to the input."""
     if sum((len(sources) > 0, jobs is not None, instance is not None, checked is not None)) != 1:
         raise UsageError("exactly one of RUN, --jobs, --instance and --check is needed")
     if (only is not None or max_vnmse is not None) and not sources:
-        raise UsageError("--only and --max-vnmse are of one job: they need RUN")
+        raise UsageError("--only and --max-vnmse need RUN")
     if max_vnmse is not None and math.isnan(max_vnmse):
-        raise UsageError("--max-vnmse is a number from 0 to 1")
+        raise UsageError("--max-vnmse must be a number from 0 to 1")
     if max_vnmse is not None and only != "compression":
-        raise UsageError("--max-vnmse is of compression: it needs --only compression")
+        raise UsageError("--max-vnmse needs --only compression")
     if as_shipped and instance is None:
-        raise UsageError("--as-shipped is of a published instance: it needs --instance")
+        raise UsageError("--as-shipped needs --instance")
     if output is not None and not sources and jobs is None:
-        raise UsageError("there is nothing to write with -o: it needs RUN or --jobs")
+        raise UsageError("-o needs RUN or --jobs")
     if inventory is not None and (only == "compression" or (not sources and jobs is None)):
-        raise UsageError(
-            "--inventory is of the devices that jobs get: it needs RUN or --jobs, without --only compression"
-        )
+        raise UsageError("--inventory needs RUN or --jobs, and excludes --only compression")
 
 
 def _mix_advice(
@@ -170,7 +204,7 @@ def _answer_mix(advice: MixAdvice, output: Path | None, *, as_json: bool) -> int
 
 
 def _devices(path: Path) -> Inventory:
-    """What an inventory holds. Raises InputError."""
+    """Read an inventory. Raises InputError."""
     inventory = read(path, Inventory)
     if not inventory.devices or min(inventory.counts.values()) < 1:
         raise InputError("every type needs at least one device", path=path)
@@ -203,7 +237,7 @@ def _planned(plan: Plan | None, output: Path | None) -> int:
     if output is None:
         return EXIT_OK
     if plan is None:
-        click.echo("No plan was written: there is nothing for a running job to adopt.", err=True)
+        click.echo("No plan was written: no change is recommended.", err=True)
         return EXIT_OK
     write_plan(output, plan)
     wrote("plan", output)
@@ -211,7 +245,7 @@ def _planned(plan: Plan | None, output: Path | None) -> int:
 
 
 def _check(path: Path) -> int:
-    """Verify what `recommend` has written. Raises MismatchError where it does not hold."""
+    """Verify a file that `recommend` wrote. Raises MismatchError if its proof does not hold."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -221,15 +255,15 @@ def _check(path: Path) -> int:
             plan = read_plan(path)
             if plan.parts.assignment is None:
                 raise InputError(
-                    "assigns no ESTs, and what it promises of compression cannot be checked by arithmetic",
+                    "assigns no ESTs, and a prediction for compression cannot be verified without replay",
                     path=path,
-                    remedy="esprof replay RUN --what-if compress=PLAN replays it.",
+                    remedy="Replay it: esprof replay RUN --what-if compress=PLAN.",
                 )
             check_plan(plan)
-            click.echo(f"{path}: holds; its ranks together end too few ESTs in any shorter time")
+            click.echo(f"{path}: verified; in any shorter time, the ranks together complete too few ESTs")
             return EXIT_OK
         proof = check(msgspec.json.decode(raw, type=MixAdvice))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"is neither a plan nor advice: {error}", path=path) from error
-    click.echo(f"{path}: holds; no decision is better by more than {proof.gap:.1g} (relative)")
+        raise InputError(f"is neither a plan nor a result of recommend: {error}", path=path) from error
+    click.echo(f"{path}: verified; no decision is better by more than {proof.gap:.1g} (relative)")
     return EXIT_OK

@@ -31,7 +31,7 @@ _DEFAULT = Settings()
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _NUMBER = r"\d{1,12}"
-"""More digits mean nothing here, and very many cannot be converted."""
+"""Bounded, since Python refuses to convert very many digits."""
 
 
 class StepsOrTime(click.ParamType):  # type: ignore[type-arg]  # Not generic in click 8.1.
@@ -55,39 +55,51 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         match = re.fullmatch(rf"({_NUMBER})([KMG])", str(value))
         if match is None or not int(match[1]):
-            self.fail(f"{value!r} is no size such as 64M or 2G", param, ctx)
+            self.fail(f"{value!r} is not a size such as 64M or 2G", param, ctx)
         return int(match[1]) * _BYTES[match[2]]
 
 
 @click.command("record", context_settings={"allow_interspersed_args": False})
 @job_arguments("The Run directory to write.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite RUN, and FILE, where they exist.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite RUN and FILE if they exist.")
 @click.option(
     "--skip",
     type=StepsOrTime(),
     default=str(_DEFAULT.skip),
     show_default=True,
-    help="Steps, or time such as 30s, before the profiler starts.",
+    help="Steps, or a time such as 30s, before the profiler starts.",
 )
 @click.option(
-    "--warmup", type=click.IntRange(0), default=_DEFAULT.warmup, show_default=True, help="Steps for it to warm up."
+    "--warmup",
+    type=click.IntRange(0),
+    default=_DEFAULT.warmup,
+    show_default=True,
+    help="Warm-up steps of the profiler.",
 )
 @click.option(
-    "--steps", type=click.IntRange(1), default=_DEFAULT.steps, show_default=True, help="Timed steps of a window."
+    "--steps",
+    type=click.IntRange(1),
+    default=_DEFAULT.steps,
+    show_default=True,
+    help="Steps of a window that are timed.",
 )
 @click.option(
     "--stack-steps",
     type=click.IntRange(0),
     default=_DEFAULT.stack_steps,
     show_default=True,
-    help="Steps recorded apart with Python stacks, for file and line; left out of all timing.",
+    help="Further steps that record Python stacks (file and line); they are not timed.",
 )
-@click.option("--every", type=StepsOrTime(), help="Take a window again after so many steps, or a time such as 10min.")
+@click.option(
+    "--every",
+    type=StepsOrTime(),
+    help="Repeat the window after this many steps, or a time such as 10min. Default: one window.",
+)
 @click.option(
     "--flight",
     metavar="N",
     type=click.IntRange(1),
-    help="Flight recorder: plan no window, and keep no notes but those of the last N steps.",
+    help="Flight recorder: record no window, and log only the last N steps.",
 )
 @click.option(
     "--hang",
@@ -95,33 +107,43 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     type=Finite(0, 86_400),
     default=_DEFAULT.hang_s,
     show_default=True,
-    help="Report a step that lasts longer, and much longer than others, as hung; 0 never.",
+    help="Report a hang if a step takes longer than this and much longer than other steps; 0 turns this off.",
 )
-@click.option("--shapes", is_flag=True, help="Record the shapes of operands too; on a CPU this doubles the cost.")
+@click.option("--shapes", is_flag=True, help="Record input shapes; doubles the overhead on CPU.")
 @click.option(
     "--probe",
     metavar="SECONDS",
     type=Finite(1, 86_400),
     is_flag=False,
     flag_value="120",
-    help="After the window, measure for so long (120) what devices, links, codecs and storage can do; then the job goes on.",
+    help="After the window, benchmark devices, links, codecs and storage for SECONDS (120 if omitted).",
 )
-@click.option("--max-log", type=Size(), default="64M", show_default=True, help="Disk for a process's notes of steps.")
-@click.option("--max-trace", type=Size(), default="2G", show_default=True, help="Disk for a rank's windows.")
-@click.option("--max-memory", type=Size(), default="4G", show_default=True, help="Memory for a rank's open window.")
+@click.option(
+    "--max-log", type=Size(), default="64M", show_default=True, help="Maximum size of the step log of a process."
+)
+@click.option(
+    "--max-trace", type=Size(), default="2G", show_default=True, help="Maximum size of all windows of a rank."
+)
+@click.option(
+    "--max-memory",
+    type=Size(),
+    default="4G",
+    show_default=True,
+    help="Maximum memory of a rank for the current window.",
+)
 @click.option(
     "--attach",
     metavar="RUN",
     type=click.Path(path_type=Path),
-    help="Take a window of the job that is being recorded into RUN, now; without CMD.",
+    help="Record a window now, of the running job that records into RUN; give no CMD.",
 )
-@click.option("--at", metavar="STEP", type=click.IntRange(1), help="With --attach: at this step instead of now.")
+@click.option("--at", metavar="STEP", type=click.IntRange(1), help="With --attach: start the window at this step.")
 @click.option(
     "--print-env",
     is_flag=True,
-    help="Start nothing: make RUN, and print the variables that record whatever Python is started with them.",
+    help="Create RUN and print the environment variables that make a Python process record into it; start nothing.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")
 @click.option(
     "--json",
     "answer_to",
@@ -129,8 +151,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     is_flag=False,
     flag_value=str(STDOUT),
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the diagnosis as JSON, to FILE; without FILE to stdout, which the job then leaves alone: what it prints "
-    "goes to stderr.",
+    help="Write the diagnosis as JSON to FILE. Without FILE it goes to stdout, and the job's own output to stderr.",
 )
 def command(
     job: tuple[str, ...],
@@ -143,20 +164,25 @@ def command(
     answer_to: Path | None,
     **options: Any,
 ) -> int:
-    """Run a training command and record it on every rank.
+    """Run a training command and record all its ranks.
 
-    CMD is python, torchrun, srun or a script around them, unchanged. It keeps its output, its terminal and its exit
-    code. esprof talks on stderr; with --json stdout is the diagnosis alone, and with --json FILE the job's alone.
+    CMD is python, torchrun, srun or a script that calls them. It needs no change, and esprof exits with its exit code.
+    esprof profiles a window of a few steps on every rank, and logs the duration of all other steps.
 
-    Workers that something else starts (Ray, a scheduler, a person) are recorded with --print-env.
+    Messages of esprof go to stderr. They report a rank that hangs or dies while the job runs.
 
-    A window of the running job is taken by --attach from another terminal, or when esprof gets SIGUSR2. A rank that hangs
-    or dies is reported on stderr while the job runs, and by `esprof diagnose RUN`.
+    To record workers that another program starts (Ray, a scheduler), use --print-env. To record another window of a running
+    job, use --attach from another terminal, or send SIGUSR2 to esprof.
+
+    \b
+    esprof record -o RUN -- torchrun --nproc-per-node 2 train.py
+    esprof record --every 10min -- torchrun --nproc-per-node 2 train.py
+    esprof record --attach RUN
     """
     if attach is not None:
         return _attach(attach, at, job)
     if at is not None:
-        raise UsageError("--at goes with --attach RUN")
+        raise UsageError("--at needs --attach RUN")
     if print_env:
         return _print_env(output, _settings(**options), job)
     if not job:
@@ -180,26 +206,28 @@ def command(
 
 def _print_env(output: Path, settings: Settings, job: Sequence[str]) -> int:
     if job:
-        raise UsageError("--print-env starts nothing: give it no command")
+        raise UsageError("--print-env starts nothing: give no command")
     refuse_stdout(output)
     variables = with_hook(os.environ, str(open_to_all(output, settings)), str(HOOK))
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    say(f"{_planned(settings)} into {output}; `esprof diagnose {shlex.quote(str(output))}` when all have ended")
+    say(
+        f"{_planned(settings)} into {output}; `esprof diagnose {shlex.quote(str(output))}` after all processes have ended"
+    )
     return 0
 
 
 def _claim_answer(file: Path, *, force: bool) -> None:
-    """Raise an error where the diagnosis cannot go to `file`."""
+    """Raise an error if the diagnosis cannot be written to `file`."""
     if file == STDOUT:
         return
-    if shutil.which(file):  # `--json python train.py`: the command lost its first word.
+    if shutil.which(file):  # `--json python train.py`: click took the first word of the command for FILE.
         raise UsageError(f"--json would write to {file}, which is a command", remedy="Put -- before the command.")
     claim(file, force=force)
 
 
 def _hand_over(diagnosis: Diagnosis, file: Path, *, force: bool, quiet: bool) -> None:
-    """Write the diagnosis. A file that cannot be written is said, and no more: how the job ended counts."""
+    """Write the diagnosis. An unwritable file is only reported, since the exit code belongs to the job."""
     try:
         answer_text(json_text(diagnosis), output=file, force=force, quiet=quiet)
     except EsprofError as trouble:
@@ -217,12 +245,12 @@ def _settings(
     skip_steps, skip_s = skip
     every_steps, every_s = every or (0, 0.0)
     if flight and every:
-        raise UsageError("--flight plans no windows, so --every has nothing to repeat")
+        raise UsageError("--flight and --every exclude each other: --flight records no window")
     if skip_s and every_steps:
-        raise UsageError("--every STEPS goes with --skip STEPS: give both in steps, or --every in time")
+        raise UsageError("--every STEPS needs --skip STEPS: give both in steps, or --every as a time")
     if probe and (skip_s or flight):
         raise UsageError(
-            "--probe measures after a window that is planned by steps", remedy="Give --skip in steps, and no --flight."
+            "--probe needs a window that starts at a step", remedy="Give --skip in steps, and omit --flight."
         )
     try:
         return Settings(
@@ -242,7 +270,7 @@ def _settings(
 
 def _planned(settings: Settings) -> str:
     if not settings.windows:
-        return f"flight recorder on, keeping the last {settings.flight_steps} steps,"
+        return f"flight recorder on, logging the last {settings.flight_steps} steps,"
     if settings.by_steps:
         first = settings.first_timed
         again = f", and again every {settings.every} steps," if settings.every else ""
@@ -253,7 +281,7 @@ def _planned(settings: Settings) -> str:
 
 def _attach(run: Path, at: int | None, job: Sequence[str]) -> int:
     if job:
-        raise UsageError("--attach takes a window of a job that runs already: give it no command")
+        raise UsageError("--attach records a window of a running job: give no command")
     with status("Waiting for the window"):
         report = attach_to(run, at)
     say(str(report))
@@ -263,9 +291,9 @@ def _attach(run: Path, at: int | None, job: Sequence[str]) -> int:
 def record(
     job: Sequence[str], output: Path, settings: Settings, *, force: bool, beginning: str | None = None, stdout: int = 1
 ) -> Recording:
-    """Run `job` to its end, its standard output being the file descriptor `stdout`, and make its Run.
+    """Run `job` to its end and write its Run. Its standard output goes to the file descriptor `stdout`.
 
-    `beginning` is said on stderr when nothing stands in the way of the job's start.
+    `beginning` is printed on stderr before the job starts, once all checks have passed.
     """
     raw = prepare(job, output, settings, force=force)
     if beginning is not None:
@@ -276,7 +304,7 @@ def record(
 
 
 def say_recorded(recording: Recording, *, quiet: bool = False) -> None:
-    """Say on stderr what was recorded and what it lacks; where there is no Run, why, and how the command ended."""
+    """Print on stderr what was recorded and its warnings; without a Run, the reason and the command's exit code."""
     if recording.run is None:
         say(f"the command ended with {recording.exit_code}; {recording.trouble}")
         return
@@ -287,9 +315,9 @@ def say_recorded(recording: Recording, *, quiet: bool = False) -> None:
 
 
 def diagnosed(recording: Recording, ignores: Callable[[], Ignores] = Ignores) -> Diagnosis | None:
-    """The Run's diagnosis; None where there is no Run, or, with the reason on stderr, where it cannot be diagnosed.
+    """The Run's diagnosis. None without a Run, and if the diagnosis fails, with the reason on stderr.
 
-    `ignores` is asked for what to ignore.
+    `ignores` returns the ignore rules; it is called only if there is a Run.
     """
     if recording.run is None:
         return None
@@ -298,8 +326,8 @@ def diagnosed(recording: Recording, ignores: Callable[[], Ignores] = Ignores) ->
 
         with status("Diagnosing"):
             return diagnose(recording.run, ignores=ignores())
-    except Exception as fault:  # noqa: BLE001  the job is done and recorded: nothing here may hide how it ended
-        say(f"the run is whole, but could not be diagnosed: {fault}")
+    except Exception as fault:  # noqa: BLE001  the job has ended: its exit code must be passed on
+        say(f"the run is complete, but its diagnosis failed: {fault}")
         return None
 
 

@@ -26,12 +26,12 @@ from esprof.reports.terminal.replay import draw_replay
     "scenarios",
     metavar="SPEC",
     multiple=True,
-    help="A scenario, such as gpu=2x, network=2x, data=0, straggler=fix, or terms joined by commas. Repeatable.",
+    help="Predict this scenario, such as gpu=2x, network=2x, data=0 or straggler=fix. Commas join terms. Repeatable.",
 )
 @max_error_option
 @window_option
 @json_option
-@output_options("-", "answer")
+@output_options("-", "result")
 def command(
     sources: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -41,17 +41,17 @@ def command(
     output: Path,
     force: bool,
 ) -> None:
-    """Replay a run's step time, and ask what would change it.
+    """Replay a run's steps and predict what a change would save.
 
-    All times but one are those of steps under the profiler, and so are the predictions; what a step takes without it is
-    said beside them.
+    Step times and predictions are of steps under the profiler. The step time without the profiler is shown as well, where it
+    is known.
 
     \b
     esprof replay RUN
     esprof replay RUN --what-if network=2x --what-if gpu=2x,cpu=2x
     """
     for spec in scenarios:
-        parse(spec)  # A slip of the pen is told before minutes go into reading the run.
+        parse(spec)  # Report a typo before reading the run, which may take minutes.
     run, read_s = open_run(sources, window)
     with status("Replaying"):
         replayed = replay.answer(replay.Replayed.of(run, read_s, max_error_pct=max_error), scenarios)

@@ -33,10 +33,13 @@ from esprof.reports.html.page import render_html, write_report
 def command(
     sources: tuple[str, ...], window: int | None, ignores: Ignores, as_json: bool, output: Path, force: bool
 ) -> None:
-    """Write one self-contained HTML page about a run.
+    """Write a self-contained HTML report of a run.
 
-    The page needs no network and holds no more than it shows: it can be kept, attached and sent. --json tells on stdout
-    where it went, how large it is, and what the run lacks.
+    The page works offline and contains only what it shows. With --json, esprof prints the path and size of the page, and the
+    warnings of the run.
+
+    \b
+    esprof report RUN -o report.html
     """
     if as_json and output == STDOUT:
         raise UsageError("--json and -o - would both write to stdout", remedy="Name a file with -o.")

@@ -13,27 +13,34 @@ from esprof.core.errors import EXIT_OK, EsprofError, MissingDependencyError, Usa
 from esprof.reports.live.lock import Lock
 
 _MIN_TOKEN_CHARACTERS = 16
-"""Characters of a token that nobody guesses."""
+"""Shortest token that is hard to guess."""
 
 
 @click.command("serve")
 @click.argument("runs", metavar="RUN…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine with a token."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8765,
+    show_default=True,
+    help="Port to listen on; 0 selects a free one.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
 @click.option(
-    "--token", metavar="TOKEN", envvar="ESPROF_SERVE_TOKEN", help="What a browser has to show (ESPROF_SERVE_TOKEN)."
+    "--token",
+    metavar="TOKEN",
+    envvar="ESPROF_SERVE_TOKEN",
+    help="Token that browsers need (environment: ESPROF_SERVE_TOKEN). Default: a random one.",
 )
 def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> int:
-    """Serve a page of running elastic jobs, their plans and advice.
+    """Serve a web page that shows and steers elastic jobs.
 
-    RUN is what the job was given as ElasticTrainer(telemetry=RUN, placement=Placement(plan="RUN/plan.json")). On the
-    page a person looks for advice, accepts or rejects it, and rolls plans back. All that is decided is kept in RUN: the
-    server can be ended, and started again, at any time. A job that has ended can still be looked at.
+    RUN is the directory of ElasticTrainer(telemetry=RUN, placement=Placement(plan="RUN/plan.json")); the job may be running
+    or have ended. On the page, request recommendations, accept or reject them, and roll plans back. All decisions are stored
+    in RUN, so the server can be restarted at any time.
 
-    It listens on this machine alone; with another --host it asks for a token, and makes one where none is given. The
-    address goes to stdout.
+    By default the page is available on this machine only. With another --host, browsers need a token; esprof creates one if
+    none is given. The address of the page is printed on stdout.
 
     \b
     esprof serve RUN
@@ -53,7 +60,7 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
     for folder in folders:
         _make(folder)
     if token is not None and len(token) < _MIN_TOKEN_CHARACTERS:
-        raise UsageError(f"a token needs {_MIN_TOKEN_CHARACTERS} characters, or it can be guessed")
+        raise UsageError(f"a token needs at least {_MIN_TOKEN_CHARACTERS} characters")
     with ExitStack() as ends:
         locks = [ends.enter_context(Lock(folder)) for folder in folders]
         listener = ends.enter_context(_listen(host, port))
@@ -67,21 +74,21 @@ def command(runs: tuple[Path, ...], host: str, port: int, token: str | None) -> 
             lock.tell(url)
         gate = Gate(host, token)
         click.echo(url if token is None else f"{url}?token={quote(token, safe='')}")
-        click.echo(f"Serving {', '.join(map(str, folders))}; Ctrl-C ends it", err=True)
+        click.echo(f"Serving {', '.join(map(str, folders))}; press Ctrl-C to stop", err=True)
         serve(Hub(names_of(folders), gate.page_token), gate, listener)
     return EXIT_OK
 
 
 def _make(folder: Path) -> None:
-    """Make the folder of a job that has not started yet, as the job would. Raises UsageError where that makes no sense."""
+    """Create the folder of a job that has not started yet, as the job would. Raises UsageError if that is impossible."""
     if not folder.is_dir():
         if folder.exists() or not folder.parent.is_dir():
             raise UsageError(
-                f"{folder} is no folder, and cannot be made",
-                remedy="Name what the job was given as ElasticTrainer(telemetry=…).",
+                f"{folder} is not a folder and cannot be created",
+                remedy="Name the value of ElasticTrainer(telemetry=…) in the job.",
             )
         folder.mkdir(mode=0o700)
-        click.echo(f"{folder} was not there: waiting for its job", err=True)
+        click.echo(f"{folder} did not exist: waiting for its job", err=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -94,13 +101,13 @@ def _listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen()  # Who comes before the server is ready waits.
+            listener.listen()  # Early connections wait until the server is ready.
         except OSError:
             listener.close()
             raise
     except OSError as error:
         raise EsprofError(
             f"cannot listen at {host}, port {port}: {error.strerror or error}",
-            remedy="Choose another --port; 0 takes one that is free.",
+            remedy="Choose another --port; 0 selects a free one.",
         ) from error
     return listener

@@ -24,46 +24,64 @@ from esprof.run.logs import Round
 _DEFAULT = TuningSettings()
 
 _MAX_WAIT_FOR_LOOP_S = 5.0
-"""How long the loop gets to end once the job has."""
+"""How long to wait for the loop after the job has ended."""
 
 
 @click.command("tune", context_settings={"allow_interspersed_args": False})
-@job_arguments("The Run directory of the job.")
-@click.option("-f", "--force", is_flag=True, help="Begin RUN anew where it exists.")
+@job_arguments("Run directory of the job.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite RUN if it exists.")
 @click.option(
-    "--attach", metavar="RUN", type=click.Path(path_type=Path), help="Tune the job that writes RUN; without CMD."
+    "--attach",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Tune the running job that writes RUN; give no CMD.",
 )
-@click.option("--with-parent", type=int, metavar="PID", help="End with this process, which has started the command.")
-@click.option("--rounds", "most_rounds", type=click.IntRange(0), default=0, metavar="N", help="End after N rounds.")
+@click.option("--with-parent", type=int, metavar="PID", help="Stop when the parent process, PID, ends.")
 @click.option(
-    "--steps", type=click.IntRange(5), default=_DEFAULT.steps, show_default=True, help="Steps that advice rests on."
+    "--rounds",
+    "most_rounds",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Stop after N rounds. Default: no limit.",
 )
 @click.option(
-    "--window", type=click.IntRange(4), default=_DEFAULT.window, show_default=True, help="Steps of a block of a trial."
+    "--steps",
+    type=click.IntRange(5),
+    default=_DEFAULT.steps,
+    show_default=True,
+    help="Steps that a prediction is based on.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(4),
+    default=_DEFAULT.window,
+    show_default=True,
+    help="Steps in each block of a trial.",
 )
 @click.option(
     "--blocks",
     type=click.IntRange(2),
     default=_DEFAULT.blocks,
     show_default=True,
-    help="Blocks with the plan in a trial; as many without it come between.",
+    help="Blocks with the change in a trial; there are as many without it.",
 )
 @click.option(
     "--allow",
     "allowed",
     type=click.Choice(["compression"]),
     multiple=True,
-    help="What else may be tried: a codec for the gradients, which changes the training's bits.",
+    help="Also try this: a codec for the gradients, which changes the training's bits.",
 )
 @click.option(
     "--max-vnmse",
     type=click.FloatRange(0, 1, min_open=True),
     default=MAX_VNMSE,
     show_default=True,
-    help="Share of its square that the gradient may lose by a codec.",
+    help="Largest compression error: squared error over the squared norm of the gradient.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
-@click.option("--json", "as_json", is_flag=True, help="Answer as JSON, to stdout; the job then prints to stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout; the job's own output goes to stderr.")
 def command(
     job: tuple[str, ...],
     output: Path,
@@ -79,25 +97,27 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Run an elastic job, and make its steps shorter while it runs.
+    """Run an elastic job and tune it while it runs.
 
-    CMD is a job whose script trains by esprof.elastic.ElasticTrainer; the script needs nothing for it. Again and again the
-    job tells what its steps take, replay finds which ESTs should run where, and the job tries that in blocks of steps with
-    and without it, by turns: it is kept where steps are surely shorter. Then the loop looks on until steps change lastingly.
-    No bit of the training depends on that. With --allow compression the job also measures what codecs would make of its
-    exchanges. It then tries the codec that gains most, once, and removes it where steps do not get shorter, or where
-    gradients lose more than --max-vnmse. Each round is a line on stderr, and of rounds.jsonl in RUN.
+    CMD starts a script that trains with esprof.elastic.ElasticTrainer; the script needs no change.
+
+    In each round, replay predicts the best assignment of logical workers (ESTs) to ranks. The job alternates blocks of steps
+    with and without the change, and accepts it if steps become significantly shorter. Trained weights stay the same, bit for
+    bit. The next round starts after a sustained change of the step time. RUN/rounds.jsonl lists all rounds.
+
+    With --allow compression, the job also benchmarks codecs for its gradients and tries the best one, once. It removes the
+    codec if steps do not become shorter, or if the compression error exceeds --max-vnmse.
 
     \b
     esprof tune -o RUN -- torchrun --nproc-per-node 4 train.py
-    esprof report RUN
+    esprof tune --attach RUN
     """
     if with_parent is not None:
         end_with_parent(with_parent)
     run = _run_of(job, output, attach, force=force)
     found: list[Round] = []
 
-    def tell(one: Round) -> None:
+    def report(one: Round) -> None:
         found.append(one)
         if not quiet:
             click.echo(draw_round(one, Screen.of(sys.stderr)), err=True)
@@ -110,22 +130,22 @@ def command(
         most_rounds=most_rounds,
         max_vnmse=max_vnmse if "compression" in allowed else 0.0,
     )
-    tuner = Tuner(run, settings, stop, tell)
+    tuner = Tuner(run, settings, stop, report)
     if attach is not None:
         try:
             tuner.tune()
-        except KeyboardInterrupt:  # What there is will be told.
+        except KeyboardInterrupt:  # The rounds so far are printed below.
             request.withdraw(run)
         code = EXIT_OK
     else:
-        code = _beside(job, run, tuner, stop, stdout=2 if as_json else 1)
+        code = _run_tuned(job, run, tuner, stop, stdout=2 if as_json else 1)
     if not quiet or as_json:
         answer(Tuned(run=str(run), rounds=tuple(found)), draw_tuned, as_json=as_json)
     return code
 
 
 def _run_of(job: tuple[str, ...], output: Path, attach: Path | None, *, force: bool) -> Path:
-    """The Run directory, made anew for a job that is to be started. Raises UsageError where there is nothing to tune."""
+    """The Run directory, emptied if a job is to be started. Raises UsageError if there is nothing to tune."""
     if bool(job) == (attach is not None):
         raise UsageError("tune needs either a command, after --, or --attach RUN")
     if attach is None:
@@ -138,14 +158,14 @@ def _run_of(job: tuple[str, ...], output: Path, attach: Path | None, *, force: b
     return attach
 
 
-def _beside(job: tuple[str, ...], run: Path, tuner: Tuner, stop: Event, stdout: int) -> int:
-    """Run the job with the loop beside it; the job's exit code."""
+def _run_tuned(job: tuple[str, ...], run: Path, tuner: Tuner, stop: Event, stdout: int) -> int:
+    """Run the job, and the tuning loop in a thread. Returns the job's exit code."""
 
     def loop() -> None:
         try:
             tuner.tune()
-        except Exception as fault:  # noqa: BLE001  Whatever is wrong with the loop, the job goes on without it.
-            click.echo(f"esprof: error: the job is not tuned any more: {fault}", err=True)
+        except Exception as fault:  # noqa: BLE001  The job continues without the loop.
+            click.echo(f"esprof: error: tuning stopped, the job continues: {fault}", err=True)
 
     thread = Thread(target=loop, name="esprof-tune", daemon=True)
 
@@ -153,7 +173,7 @@ def _beside(job: tuple[str, ...], run: Path, tuner: Tuner, stop: Event, stdout: 
         if thread.ident is None:
             thread.start()
 
-    # It begins while the signals that are meant for the job are blocked: a thread inherits that.
+    # Started while the signals for the job are blocked: a thread inherits the signal mask.
     code = run_child(job, os.environ | {VARIABLE: str(run.absolute())}, stdout=stdout, glance=begin)
     stop.set()
     if thread.ident is not None:

@@ -33,12 +33,12 @@ _MAX_ERROR_PCT = 5.0
 _STDERR = 2
 
 _Values = Mapping[str, str]
-"""Name of a knob -> its value, as it is read back."""
+"""Name of a knob -> its value, as read back."""
 
 
 @dataclass(frozen=True)
 class VerifyPlan:
-    """What is run: the job's command, and the values of the knobs on every other turn."""
+    """The job's command, and the values of the knobs in every other run."""
 
     command: tuple[str, ...]
     values: _Values
@@ -50,14 +50,14 @@ class VerifyPlan:
         return self.settings.steps if self.settings.ends_early else 0
 
     def settings_of(self, *, changed: bool) -> Settings:
-        """Those of a turn of the job as it is, where knobs are read alone, or of one with the change."""
+        """The settings of a run with the change, or of one without, which only reads the knobs."""
         return replace(
             self.settings, knobs=tuple((name, value if changed else None) for name, value in self.values.items())
         )
 
 
 class _BehindDashes(click.Command):
-    """A command whose CMD stands behind `--`: without it, options of CMD could be taken for ours."""
+    """A command whose CMD must follow `--`, since options of CMD could be taken for options of verify."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         has_dashes = "--" in args
@@ -70,23 +70,29 @@ class _BehindDashes(click.Command):
 @click.command("verify", cls=_BehindDashes)
 @click.argument("recorded", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("job", metavar="-- CMD…", nargs=-1, type=click.UNPROCESSED)
-@click.option("--what-if", "spec", metavar="SPEC", help="The scenario that is carried out, such as bucket_mb=4.")
+@click.option("--what-if", "spec", metavar="SPEC", help="Scenario to predict and apply, such as bucket_mb=4.")
 @click.option(
     "--set",
     "unpromised",
     metavar="KNOB=VALUE",
-    help="Set a knob of which nothing is promised, such as threads=2, and measure what it does.",
+    help="Apply and measure a setting without a prediction, such as threads=2.",
 )
-@click.option("--repeats", type=click.IntRange(1), default=_REPEATS, show_default=True, help="Pairs of runs of CMD.")
 @click.option(
-    "--skip", type=click.IntRange(1), default=_SKIP, show_default=True, help="Steps of each run that do not count."
+    "--repeats",
+    type=click.IntRange(1),
+    default=_REPEATS,
+    show_default=True,
+    help="Number of pairs of runs, without and with the change.",
+)
+@click.option(
+    "--skip", type=click.IntRange(1), default=_SKIP, show_default=True, help="Warm-up steps of each run, not measured."
 )
 @click.option(
     "--steps",
     type=click.IntRange(0),
     default=_STEPS,
     show_default=True,
-    help="Steps of each run that count; then the job is ended. 0 lets it run to its end.",
+    help="Measured steps of each run; then the job is ended. 0: run the job to its end.",
 )
 @click.option(
     "--max-error",
@@ -94,9 +100,9 @@ class _BehindDashes(click.Command):
     type=Finite(min=0),
     default=_MAX_ERROR_PCT,
     show_default=True,
-    help="How far a promise may be off whose interval does not hold.",
+    help="Accepted error if the observed step is outside the predicted interval.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors and warnings.")
 @json_option
 def command(
     recorded: Path,
@@ -110,28 +116,28 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Make a change for real and compare it with what was promised.
+    """Apply a change to a job and compare it with the prediction.
 
-    RUN is a recording of CMD. What replay promises of it is written into RUN/ledger.jsonl first. Then CMD runs as it is and
-    with the change, in turns, without profiler; the change is made in the job's own processes, and read back there. What
-    came is written into the ledger, too. What CMD prints goes to stderr.
+    RUN is a recording of CMD. First, replay's prediction for the change is written to RUN/ledger.jsonl. Then CMD runs
+    alternately without and with the change, without the profiler. esprof applies the change in the job's processes and reads
+    it back. The observed step time is written to the ledger as well. Output of CMD goes to stderr.
 
-    Exit code 3 where the step observed lies outside the interval promised, and farther from the promise than --max-error; 1
-    where the change was read back as not made.
+    Exit code 3: the observed step is outside the predicted interval, and off the prediction by more than --max-error. Exit
+    code 1: the change did not take effect.
 
     \b
     esprof verify RUN --what-if bucket_mb=4 -- torchrun --nproc-per-node 2 train.py
     esprof verify RUN --set threads=2 -- python train.py
     """
     if (spec is None) == (unpromised is None):
-        raise UsageError("name the change, by --what-if or by --set", remedy=_known())
+        raise UsageError("name the change with either --what-if or --set", remedy=_known())
     values = _of_scenario(spec) if spec is not None else _of_setting(unpromised or "")
     if not job:
         raise UsageError("no command to run", remedy="esprof verify RUN --what-if SPEC -- torchrun … train.py")
     run = _open(recorded)
     require_torch(job[0])
     if run.meta.command and run.meta.command != job:
-        say(f"warning: RUN was recorded of another command: {shlex.join(run.meta.command)}")
+        say(f"warning: RUN is a recording of another command: {shlex.join(run.meta.command)}")
     made = None
     if spec is not None:
         made = _promise(run, spec, max_error)
@@ -185,51 +191,53 @@ def _known() -> str:
         ", ".join(f"{knob.name}={knob.example}" for knob in KNOBS.values() if knob.is_term is is_term)
         for is_term in (True, False)
     )
-    return f"Knobs: {terms}; by --set alone: {others}."
+    return f"Knobs: {terms}; with --set only: {others}."
 
 
 def _open(recorded: Path) -> Run:
     run, _ = open_run([str(recorded)])
     if not files.is_whole(recorded):
-        raise UsageError(f"{recorded} is no Run directory, whose ledger could be written", remedy="Record CMD first.")
+        raise UsageError(f"{recorded} is not a Run directory", remedy="Record CMD first.")
     return run
 
 
 def _promise(run: Run, spec: str, may_be_off_pct: float) -> ReplayPromise:
-    """Whoever lets a promise be off by more than replay usually may be lets replay be so, too."""
+    """The prediction. A tolerance above the usual replay error applies to the replay error as well."""
     try:
         with status("Replaying"):
             return promise(run, spec, max(MAX_ERROR_PCT, may_be_off_pct))
     except NoPromise as declined:
-        remedy = f"`esprof verify RUN --set {spec} -- CMD…` measures the change without a promise."
+        remedy = f"`esprof verify RUN --set {spec} -- CMD…` measures the change without a prediction."
         raise NoPromise(declined.reason, path=run.path, remedy=remedy) from declined
 
 
-# The turns
+# The runs
 
 
 def _measure(plan: VerifyPlan, recorded: Run, repeats: int, *, quiet: bool) -> tuple[list[Pair], tuple[KnobValue, ...]]:
-    """Run the job as it is and with the change, in turns. A change that did not take is noticed in its first turn."""
+    """Run the job alternately without and with the change. A change without effect is noticed after the first pair."""
     pairs, knobs = list[Pair](), tuple[KnobValue, ...]()
     with beside(recorded.path or Path("run")) as folder:
         for repeat in range(repeats):
             runs, sides = [], []
             for changed in (False, True):
-                turn = 2 * repeat + changed + 1
-                runs.append(_run(plan, folder / f"turn-{turn}", changed=changed))
+                number = 2 * repeat + changed + 1
+                runs.append(_run(plan, folder / f"run-{number}", changed=changed))
                 refuse_other_job(recorded, runs[-1])
                 sides.append(side(runs[-1], plan.settings.skip, plan.steps))
                 if not quiet:
-                    told = f"{units.duration(sides[-1].step_us)} a step"
-                    say(f"{turn} of {2 * repeats}, {_turn(plan, changed)}: {told}")
+                    step = f"{units.duration(sides[-1].step_us)} a step"
+                    say(f"run {number} of {2 * repeats}, {_variant(plan, changed)}: {step}")
             knobs = read_back(plan.values, *runs)
             pairs.append(Pair(before=sides[0], after=sides[1]))
     return pairs, knobs
 
 
 def _run(plan: VerifyPlan, out: Path, *, changed: bool) -> Run:
-    """Run the job once. Raises EsprofError where it failed before it had made its steps, KeyboardInterrupt or SystemExit
-    where a signal asked it to end."""
+    """Run the job once.
+
+    Raises EsprofError if it failed before its last measured step, and KeyboardInterrupt or SystemExit after a signal.
+    """
     settings, stopped_by = plan.settings_of(changed=changed), list[int]()
     raw = prepare(plan.command, out, settings)
     exit_code = launch(plan.command, raw, stdout=_STDERR, on_stop=stopped_by.append)
@@ -242,12 +250,12 @@ def _run(plan: VerifyPlan, out: Path, *, changed: bool) -> Run:
         raise made.trouble
     if any(warning.code == WarningCode.STILL_RUNNING for warning in made.run.warnings):
         raise InputError(
-            "processes of the job outlived the command, and would be in the way of the next turn",
-            remedy="Let the command wait for all that it starts.",
+            "processes of the job are still running after the command ended, and would disturb the next run",
+            remedy="Let the command wait for all processes that it starts.",
         )
-    # We end the job in the midst of a step: how it takes that does not matter, once all steps are there.
+    # The job is ended during a step: its exit code does not matter once all steps are recorded.
     if exit_code and not (plan.steps and _has_all(made.run, plan)):
-        raise InputError(f"{_turn(plan, changed)}, the command ended with {exit_code}")
+        raise InputError(f"{_variant(plan, changed)}, the command ended with exit code {exit_code}")
     return made.run
 
 
@@ -256,13 +264,17 @@ def _has_all(run: Run, plan: VerifyPlan) -> bool:
     return all((run.steps(rank).ints("step") == last).any() for rank in run.ranks)
 
 
-def _turn(plan: VerifyPlan, changed: bool) -> str:
-    return "with " + ",".join(f"{name}={value}" for name, value in plan.values.items()) if changed else "as it is"
+def _variant(plan: VerifyPlan, changed: bool) -> str:
+    return (
+        "with " + ",".join(f"{name}={value}" for name, value in plan.values.items())
+        if changed
+        else "without the change"
+    )
 
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the block, so that what it made is removed; while the job runs it gets them."""
+    """Turn SIGTERM and SIGHUP into SystemExit, so that the block removes its temporary files. A running job gets them."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -81,7 +81,7 @@ def test_nobody_listens(tmp_path):
     write_plan(tmp_path / "plan.json", plan_of(EVEN))
     told = esprof("apply", tmp_path / "plan.json", tmp_path / "watched.json", "--wait", "0.1")
     assert told.returncode == 1
-    assert "no job has said anything of the plan for 0.1 s" in told.stderr
+    assert "no job has answered within 0.1 s" in told.stderr
     assert (tmp_path / "watched.json").exists()
     assert esprof("apply", tmp_path / "plan.json", tmp_path / "watched.json", "--wait", "0").returncode == 0
 

@@ -262,9 +262,9 @@ def test_the_command_joins_parts_and_says_what_the_clocks_were(left, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    assert "rank 0 on node0: clock +0.000 ms against rank 0's, within 0 µs" in done.stderr
+    assert "rank 0 on node0: clock offset +0.000 ms from rank 0, within 0 µs" in done.stderr
     ahead_ms, within_us = re.search(
-        r"rank 1 on node1: clock (\S+) ms against rank 0's, within (\d+) µs", done.stderr
+        r"rank 1 on node1: clock offset (\S+) ms from rank 0, within (\d+) µs", done.stderr
     ).groups()
     assert abs(float(ahead_ms) - 50) <= (float(within_us) + 1) / 1000
     assert load(tmp_path / "whole").ranks == [0, 1]

@@ -136,4 +136,4 @@ def test_a_published_instance(tmp_path):
     assert told.keys() == {"schema", "value_us", "gap_pct", "gap_kind", "choices"}
     assert (told["gap_kind"], len(told["choices"])) == ("exact", 2)
     assert "no choice is better" in esprof("recommend", "--instance", instance, "--as-shipped").stdout
-    assert "is of a published instance" in esprof("recommend", "--jobs", instance, "--as-shipped").stderr
+    assert "--as-shipped needs --instance" in esprof("recommend", "--jobs", instance, "--as-shipped").stderr

@@ -59,7 +59,9 @@ def test_the_promise_was_written_before_anything_was_measured(made, recorded):
     assert (promise.id, promise.spec, outcome.by) == (outcome.id, "bucket_mb=25", "verify")
     assert promise.time_ns < outcome.time_ns
     said = made.stderr.index("promised of bucket_mb=25")
-    assert said < made.stderr.index("1 of 2, as it is") < made.stderr.index("2 of 2, with bucket_mb=25")
+    assert (
+        said < made.stderr.index("run 1 of 2, without the change") < made.stderr.index("run 2 of 2, with bucket_mb=25")
+    )
 
 
 def test_nothing_else_is_left_beside_the_run(made, recorded):
@@ -95,7 +97,7 @@ def test_a_change_that_did_not_take_is_no_answer(recorded, options, job, reason)
 def test_a_job_that_fails_is_an_error_and_leaves_the_promise_alone(made, recorded):
     ended = verify(recorded, "--what-if", "data[ready]=0", job=["--fail-with", "esprof_guest.recorder.knobs"])
     assert (ended.code, ended.stdout) == (1, "")
-    assert "as it is, the command ended with 7" in ended.stderr
+    assert "without the change, the command ended with exit code 7" in ended.stderr
     assert [line.spec for line in LEDGER.read(recorded) if isinstance(line, ObservedOutcome)] == ["bucket_mb=25"]
     assert LEDGER.read(recorded)[-1].spec == "data[ready]=0"
 

@@ -96,7 +96,7 @@ def test_an_answer_goes_to_a_file_that_is_never_overwritten_unasked(saved, tmp_p
     file = tmp_path / "answer.json"
     written = invoke(diagnose, saved, "--json", "-o", file)
     assert written.stdout == ""
-    assert written.stderr == f"Wrote the answer to {file}\n"
+    assert written.stderr == f"Wrote the result to {file}\n"
     assert json.loads(file.read_text())["schema"] == "esprof.diagnose/1"
     with pytest.raises(OutputError, match="already exists"):
         invoke(diagnose, saved, "-o", file)
@@ -184,7 +184,7 @@ def test_ops_answers_what_was_asked(saved):
 def test_ops_hands_over_sampled_stacks(saved, tmp_path):
     with pytest.raises(InputError, match="no samples"):
         invoke(ops, saved, "--flame")
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         invoke(ops, saved, "--flame", "--json")
     run = load([saved])
     rows = {
@@ -198,14 +198,14 @@ def test_ops_hands_over_sampled_stacks(saved, tmp_path):
     write_meta(tmp_path / "sampled", run.meta)
     file = tmp_path / "stacks.txt"
     said = invoke(ops, tmp_path / "sampled", "--flame", "--rank", 1, "-o", file)
-    assert (said.stdout, said.stderr) == ("", f"Wrote the answer to {file}\n")
+    assert (said.stdout, said.stderr) == ("", f"Wrote the result to {file}\n")
     assert file.read_text() == "rank 1;main (train.py);f (a.py:1) 20000\nrank 1;main (train.py:3) 5000\n"
     with pytest.raises(UsageError, match="no rank 5"):
         invoke(ops, tmp_path / "sampled", "--flame", "--rank", 5)
 
 
 def test_a_slip_in_a_filter_is_told_before_the_run_is_read(tmp_path):
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         invoke(ops, tmp_path / "there is no run here", "--filter", "conv(")
 
 

@@ -47,14 +47,12 @@ def test_a_fault_that_is_found_first_on_its_rank_needs_no_word(measured):
 )
 def test_what_is_not_as_planted_is_laid_to_a_busy_machine_only_if_it_is_busy(findings, fault, rank):
     waited = said(findings, fault, rank, WAITED)
-    assert waited.startswith(
-        f"this machine is busy: the workers stood waiting for a processor {200 * MAX_WAIT_SHARE:.0f} %"
-    )
+    assert waited.startswith(f"this machine is busy: the workers waited for a CPU {200 * MAX_WAIT_SHARE:.0f} %")
     slowed = said(findings, fault, rank, SLOWED)
-    assert slowed.startswith(f"this machine is busy: the same work took one of them {200 * MAX_CPU_EXCESS:.0f} % more")
+    assert slowed.startswith(f"this machine is busy: the same work took one worker {200 * MAX_CPU_EXCESS:.0f} % more")
     quiet = said(findings, fault, rank, QUIET)
     assert "not busy" in quiet
-    assert "worth a report" in quiet
+    assert "report this as a bug" in quiet
 
 
 def test_small_costs_are_usual_without_a_fault():

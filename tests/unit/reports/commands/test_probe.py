@@ -49,7 +49,7 @@ def test_a_command_that_makes_no_sense_is_a_usage_error(arguments):
 def test_a_run_without_probes_has_none_to_show(tmp_path):
     found = asked("--show", tmp_path)
     assert isinstance(found.exception, InputError)
-    assert "was not probed" in str(found.exception)
+    assert "holds no probe" in str(found.exception)
 
 
 def test_what_was_probed_already_is_not_measured_again_unasked(tmp_path):

@@ -29,8 +29,8 @@ def test_a_library_that_is_not_there_is_named_with_the_remedy(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["no/where"], 2, "is no folder"),
-        ([".", "--token", "short"], 2, "a token needs 16 characters"),
+        (["no/where"], 2, "is not a folder"),
+        ([".", "--token", "short"], 2, "a token needs at least 16 characters"),
         ([".", "--host", "no such host"], 1, "cannot listen at no such host"),
         ([], 2, "Missing argument"),
     ],
